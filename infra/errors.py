@@ -1,0 +1,37 @@
+"""One way for bad input to end: a clear message and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import sys
+from collections.abc import Callable, Iterable
+
+
+class InputError(ValueError):
+    """What the user gave cannot be used.
+
+    The message says what is wrong, where (file, row or id), what was expected, and what to do.
+    """
+
+
+def unknown(kind: str, name: object, choices: Iterable[object], hint: str = "") -> InputError:
+    """Return the error for a `name` that is none of `choices`: it lists them and suggests the nearest."""
+    names = sorted(str(choice) for choice in choices)
+    nearest = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    suggestion = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return InputError(f"unknown {kind} {str(name)!r}.{suggestion} Choices: {', '.join(names) or 'none'}.{hint}")
+
+
+def command(main: Callable[[], None]) -> Callable[[], None]:
+    """Wrap the `main` of a verb: an `InputError` is printed to standard error and exits with code 2."""
+
+    @functools.wraps(main)
+    def run() -> None:
+        try:
+            main()
+        except InputError as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(2)
+
+    return run
