@@ -1,0 +1,90 @@
+"""What an encoder is: raw inputs or stored features in, a set in the joint width out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+
+class Encoder(nn.Module, ABC):
+    """`(x, mask_BN)` -> `(x_BND, mask_BN)`.
+
+    Constructors take `assets` first: what an encoder needs beside its parameters and weights, as plain
+    JSON, so that a checkpoint can be rebuilt without the data it was trained on.
+    """
+
+    width: int
+    """Width D of the elements that come out."""
+
+    @abstractmethod
+    def forward(self, x: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode each set; the mask comes back because an encoder may change the sets' sizes."""
+
+
+class FeatureEncoder(Encoder):
+    """An encoder of stored features `(B, N, F)`.
+
+    Args:
+        assets: `dim`, the width F, and `statistics`, the store's per-channel `mean` and `std` or None.
+        standardise: whether features are brought to mean 0 and deviation 1 by these statistics first.
+    """
+
+    def __init__(self, assets: Mapping[str, Any], *, standardise: bool) -> None:
+        super().__init__()
+        statistics = assets.get("statistics")
+        if standardise and not statistics:
+            raise ValueError(
+                "standardise=True needs the per-channel statistics of the training split, and this feature store "
+                "has none; extract or ingest it with a corpus, or choose standardise=False"
+            )
+        dim = assets["dim"]
+        mean_F = torch.tensor(statistics["mean"] if standardise else [0.0] * dim, dtype=torch.float32)
+        std_F = torch.tensor(statistics["std"] if standardise else [1.0] * dim, dtype=torch.float32)
+        self.register_buffer("mean_F", mean_F)
+        self.register_buffer("scale_F", std_F.clamp(min=1e-6).reciprocal())
+        self.standardise = standardise
+
+    def features(self, x_BNF: Tensor, mask_BN: Tensor) -> Tensor:
+        """Return the features in the weights' precision, standardised where that is asked for, zero in the pads."""
+        x_BNF = x_BNF.to(self.mean_F.dtype)
+        if self.standardise:
+            x_BNF = ((x_BNF - self.mean_F) * self.scale_F).masked_fill(~mask_BN[..., None], 0.0)
+        return x_BNF
+
+
+class Tokenizer(Protocol):
+    """Captions to words, each a list of pieces; `start` and `end` are put around them later."""
+
+    size: int
+    start: int
+    end: int
+    mask: int
+
+    def encode(self, captions: Sequence[str]) -> Iterator[list[list[int]]]:
+        """Yield each caption's words as lists of piece numbers, without special tokens."""
+
+
+class TextEncoder(Encoder):
+    """An encoder of token numbers `(B, L)`."""
+
+    tokenizer: Tokenizer
+
+    @classmethod
+    @abstractmethod
+    def prepare(cls, captions: Iterable[str], **params: Any) -> dict[str, Any]:
+        """Make the assets of a new encoder from the training captions and the parameters of its spec."""
+
+    def load_pretrained(self) -> None:
+        """Load published weights into a new encoder, where there are any; a checkpoint's replace them."""
+
+
+def xavier_linear(inputs: int, outputs: int) -> nn.Linear:
+    """Return a linear map with Xavier-uniform weights and zero biases, as in the VSE family."""
+    linear = nn.Linear(inputs, outputs)
+    nn.init.xavier_uniform_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear

@@ -1,0 +1,95 @@
+"""BERT and its relatives through transformers: the text encoder of VSE-infinity's BERT branch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from encoders.backbones.hub import from_hub
+from encoders.base import TextEncoder
+from infra.registry import ENCODERS
+
+
+class WordPieces:
+    """A transformers tokenizer that keeps the pieces of a word together.
+
+    Args:
+        serialised: the JSON of a fast tokenizer.
+        specials: the numbers of the tokens `start`, `end` and `mask`.
+    """
+
+    def __init__(self, serialised: str, specials: Mapping[str, int]) -> None:
+        from tokenizers import Tokenizer
+
+        self._tokenizer = Tokenizer.from_str(serialised)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.size = self._tokenizer.get_vocab_size()
+        self.start, self.end, self.mask = (specials[name] for name in ("start", "end", "mask"))
+
+    def encode(self, captions: Sequence[str]) -> Iterator[list[list[int]]]:
+        """Yield each caption's words as lists of word pieces, without special tokens."""
+        for first in range(0, len(captions), 1024):
+            for line in self._tokenizer.encode_batch(list(captions[first : first + 1024]), add_special_tokens=False):
+                words: dict[int, list[int]] = {}
+                for piece, word in zip(line.ids, line.word_ids, strict=True):
+                    words.setdefault(word, []).append(piece)
+                yield list(words.values())
+
+
+@ENCODERS.register("bert")
+class Bert(TextEncoder):
+    """The last hidden states of every token, the special ones too, through a linear map.
+
+    Args:
+        assets: the tokenizer and the model's configuration.
+        width: width of the elements that come out.
+        name: a model on the hub, or a local folder.
+    """
+
+    def __init__(self, assets: Mapping[str, Any], *, width: int = 1024, name: str = "bert-base-uncased") -> None:
+        from transformers import AutoConfig, AutoModel
+
+        super().__init__()
+        config = dict(assets["config"])
+        self.width = width
+        self.name = name
+        self.tokenizer = WordPieces(assets["tokenizer"], assets["specials"])
+        self.bert = _without_pooler(AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config)))
+        self.linear = nn.Linear(self.bert.config.hidden_size, width)
+
+    @classmethod
+    def prepare(cls, captions: Iterable[str], *, name: str = "bert-base-uncased", **_: Any) -> dict[str, Any]:
+        """Take the tokenizer and the configuration from the hub or the folder."""
+        from transformers import AutoConfig, AutoTokenizer
+
+        tokenizer = from_hub(AutoTokenizer, name)
+        return {
+            "config": from_hub(AutoConfig, name).to_dict(),
+            "tokenizer": tokenizer.backend_tokenizer.to_str(),
+            "specials": {
+                "start": tokenizer.cls_token_id,
+                "end": tokenizer.sep_token_id,
+                "mask": tokenizer.mask_token_id,
+            },
+        }
+
+    def load_pretrained(self) -> None:
+        """Load the published weights."""
+        from transformers import AutoModel
+
+        self.bert.load_state_dict(_without_pooler(from_hub(AutoModel, self.name)).state_dict())
+
+    def forward(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode token numbers `(B, L)` to `(B, L, D)`."""
+        state_BLH = self.bert(input_ids=token_BL, attention_mask=mask_BL.long()).last_hidden_state
+        return self.linear(state_BLH), mask_BL
+
+
+def _without_pooler(model: nn.Module) -> nn.Module:
+    """Drop the head over [CLS], which nothing here reads: DDP refuses weights without a gradient."""
+    if hasattr(model, "pooler"):
+        model.pooler = None
+    return model

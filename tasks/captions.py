@@ -1,0 +1,75 @@
+"""Captions as token numbers: tokenised once, augmented and padded for each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from encoders.base import Tokenizer
+from tasks.augmentations.sets import Draw
+from tasks.augmentations.words import MaskReplaceDelete
+
+
+class Captions:
+    """Token numbers of many captions in three flat arrays, so that millions fit in memory.
+
+    Args:
+        captions: the texts.
+        tokenizer: what splits them.
+    """
+
+    def __init__(self, captions: Sequence[str], tokenizer: Tokenizer) -> None:
+        pieces: list[int] = []
+        words: list[int] = []
+        ends = np.zeros(len(captions) + 1, np.int64)
+        encoded = tqdm(tokenizer.encode(captions), desc="tokenising", total=len(captions), leave=False, delay=2)
+        for i, line in enumerate(encoded):
+            for number, word in enumerate(line):
+                pieces.extend(word)
+                words.extend([number] * len(word))
+            ends[i + 1] = len(pieces)
+        self.tokenizer = tokenizer
+        self._piece_P = np.array(pieces, np.int32)
+        self._word_P = np.array(words, np.int32)
+        self._ends = ends
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def sizes(self) -> np.ndarray:
+        """Return how many tokens each caption has, with `start` and `end`."""
+        return np.diff(self._ends) + 2
+
+    def batch(
+        self, index_B: np.ndarray, *, augment: MaskReplaceDelete | None = None, draw: Draw | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return `token_BL` (int64, 0 in the pads) and `mask_BL` of the captions at `index_B`."""
+        start_B, size_B = self._ends[index_B], self._ends[index_B + 1] - self._ends[index_B]
+        row_P = np.repeat(np.arange(len(index_B)), size_B)
+        from_P = np.arange(len(row_P)) - np.repeat(np.cumsum(size_B) - size_B, size_B) + np.repeat(start_B, size_B)
+        piece_P = self._piece_P[from_P]
+        if augment is not None:
+            piece_P, stay_P = augment(
+                piece_P,
+                self._word_P[from_P],
+                index_B[row_P],
+                draw,
+                mask_piece=self.tokenizer.mask,
+                vocabulary=self.tokenizer.size,
+            )
+            piece_P, row_P = piece_P[stay_P], row_P[stay_P]
+            size_B = np.bincount(row_P, minlength=len(index_B))
+        return self._pad(piece_P, row_P, size_B)
+
+    def _pad(self, piece_P: np.ndarray, row_P: np.ndarray, size_B: np.ndarray) -> tuple[Tensor, Tensor]:
+        place_P = np.arange(len(row_P)) - np.repeat(np.cumsum(size_B) - size_B, size_B) + 1
+        token_BL = np.zeros((len(size_B), size_B.max(initial=0) + 2), np.int64)
+        token_BL[:, 0] = self.tokenizer.start
+        token_BL[row_P, place_P] = piece_P
+        token_BL[np.arange(len(size_B)), size_B + 1] = self.tokenizer.end
+        mask_BL = np.arange(token_BL.shape[1]) < size_B[:, None] + 2
+        return torch.from_numpy(token_BL), torch.from_numpy(mask_BL)
