@@ -71,12 +71,15 @@ class Tokenizer(Protocol):
 class TextEncoder(Encoder):
     """An encoder of token numbers `(B, L)`."""
 
-    tokenizer: Tokenizer
-
     @classmethod
     @abstractmethod
     def prepare(cls, captions: Iterable[str], **params: Any) -> dict[str, Any]:
         """Make the assets of a new encoder from the training captions and the parameters of its spec."""
+
+    @classmethod
+    @abstractmethod
+    def tokenizer(cls, assets: Mapping[str, Any]) -> Tokenizer:
+        """Return what splits captions for this encoder."""
 
     def load_pretrained(self) -> None:
         """Load published weights into a new encoder, where there are any; a checkpoint's replace them."""

@@ -56,7 +56,6 @@ class Bert(TextEncoder):
         config = dict(assets["config"])
         self.width = width
         self.name = name
-        self.tokenizer = WordPieces(assets["tokenizer"], assets["specials"])
         self.bert = _without_pooler(AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config)))
         self.linear = nn.Linear(self.bert.config.hidden_size, width)
 
@@ -75,6 +74,11 @@ class Bert(TextEncoder):
                 "mask": tokenizer.mask_token_id,
             },
         }
+
+    @classmethod
+    def tokenizer(cls, assets: Mapping[str, Any]) -> WordPieces:
+        """Return the word-piece tokenizer."""
+        return WordPieces(assets["tokenizer"], assets["specials"])
 
     def load_pretrained(self) -> None:
         """Load the published weights."""

@@ -39,10 +39,10 @@ class BiGRU(TextEncoder):
         glove: str = "",
     ) -> None:
         super().__init__()
-        self.tokenizer = Vocabulary(assets["words"])
         self.width = width
         self.glove = glove
-        self.embed = nn.Embedding(self.tokenizer.size, embedding)
+        self.words = self.tokenizer(assets).words
+        self.embed = nn.Embedding(len(self.words), embedding)
         nn.init.uniform_(self.embed.weight, -0.1, 0.1)
         self.dropout = nn.Dropout(dropout)
         self.rnn = nn.GRU(embedding, width, batch_first=True, bidirectional=True)
@@ -52,13 +52,18 @@ class BiGRU(TextEncoder):
         """Count the words of the training captions."""
         return {"words": count_words(captions, min_count=min_count)}
 
+    @classmethod
+    def tokenizer(cls, assets: Mapping[str, Any]) -> Vocabulary:
+        """Return the vocabulary."""
+        return Vocabulary(assets["words"])
+
     def load_pretrained(self) -> None:
         """Start the embeddings of known words from GloVe, where a file is given."""
         if not self.glove:
             return
-        vectors = read_glove(self.glove, self.tokenizer.words, dim=self.embed.embedding_dim)
+        vectors = read_glove(self.glove, self.words, dim=self.embed.embedding_dim)
         with torch.no_grad():
-            for number, word in enumerate(self.tokenizer.words):
+            for number, word in enumerate(self.words):
                 if word in vectors:
                     self.embed.weight[number] = torch.from_numpy(vectors[word])
 

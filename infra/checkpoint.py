@@ -1,0 +1,88 @@
+"""A training run on disk: weights as safetensors, everything else that a restart needs beside them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from infra.dist import gather_objects, rank
+from infra.errors import InputError
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """How far a run is. Samples, not steps, so that it means the same for any number of workers."""
+
+    samples: int = 0
+    seconds: float = 0.0
+    best: float | None = None
+    best_epoch: int = 0
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    """Write a model's parameters and buffers."""
+    save_file({name: x.detach().contiguous().cpu() for name, x in model.state_dict().items()}, path)
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Read what `save_weights` wrote.
+
+    Raises:
+        InputError: the file belongs to another architecture; missing and unexpected names are listed.
+    """
+    try:
+        weights = load_file(path)
+    except Exception as error:  # safetensors raises its own types for damaged headers
+        raise InputError(f"cannot read the weights {path}: {error}") from error
+    own = model.state_dict()
+    missing, unexpected = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
+    shapes = [
+        f"{name} {tuple(weights[name].shape)} for {tuple(own[name].shape)}"
+        for name in own.keys() & weights.keys()
+        if own[name].shape != weights[name].shape
+    ]
+    if missing or unexpected or shapes:
+        raise InputError(
+            f"the weights {path} belong to another architecture: missing {missing or 'none'}, "
+            f"unexpected {unexpected or 'none'}, other shapes {sorted(shapes) or 'none'}"
+        )
+    model.load_state_dict(weights)
+
+
+def save_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+    """Write the full state; every worker calls this, rank 0 writes."""
+    random_states = gather_objects(_random_state())
+    if rank() != 0:
+        return
+    save_weights(model, folder / "model.safetensors")
+    torch.save({"optimizer": optimizer.state_dict(), "random": random_states}, folder / "state.pt")
+    (folder / "progress.json").write_text(json.dumps(asdict(progress)))
+
+
+def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+    """Bring back the full state on this worker. A worker that there was not before keeps its random state."""
+    load_weights(model, folder / "model.safetensors")
+    state: dict[str, Any] = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
+    optimizer.load_state_dict(state["optimizer"])
+    if rank() < len(state["random"]):
+        _set_random_state(state["random"][rank()])
+    return Progress(**json.loads((folder / "progress.json").read_text()))
+
+
+def _random_state() -> dict[str, Tensor]:
+    state = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def _set_random_state(state: dict[str, Tensor]) -> None:
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])

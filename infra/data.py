@@ -1,0 +1,94 @@
+"""Batches of a data set, in an order that only the seed and the epoch decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from infra.dist import rank, world
+from infra.errors import InputError
+
+
+class Dataset(Protocol):
+    """Samples by number. What a sample is made of depends on its number, the seed and the epoch alone."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> dict[str, Tensor]:
+        """Return the batch of these samples, augmented as in this epoch of training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """The order of a data set's samples over all epochs, and where in it a run stands.
+
+    Progress is counted in samples of the global batch, so it means the same for any number of workers.
+
+    Attributes:
+        size: samples in the data set.
+        batch: samples in a global batch.
+        drop_last: leave out an epoch's last batch where it is not full; otherwise it is cut to a multiple
+            of the number of workers.
+        seed: decides the order.
+    """
+
+    size: int
+    batch: int
+    drop_last: bool
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.epoch_samples == 0:
+            raise InputError(
+                f"the training split has {self.size} samples, fewer than one batch of {self.batch}; "
+                "choose a smaller batch (--optim.batch)"
+            )
+
+    @property
+    def epoch_samples(self) -> int:
+        """Samples that one epoch trains on."""
+        unit = self.batch if self.drop_last else world()
+        return self.size // unit * unit
+
+    @property
+    def epoch_steps(self) -> int:
+        """Steps of one epoch."""
+        return -(-self.epoch_samples // self.batch)
+
+    def batches(self, samples: int) -> Iterator[np.ndarray]:
+        """Yield the rest of the epoch after `samples` samples: the sample numbers of each global batch."""
+        epoch, offset = divmod(samples, self.epoch_samples)
+        order = np.random.default_rng((self.seed, epoch)).permutation(self.size)[: self.epoch_samples]
+        for start in range(offset, self.epoch_samples, self.batch):
+            yield order[start : start + self.batch]
+
+
+def load(data: Dataset, order: Order, samples: int, device: torch.device) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """Yield `(size of the global batch, this worker's share on the device)` for the rest of an epoch.
+
+    The next batch is made in a thread while the current one is used.
+    """
+    epoch = samples // order.epoch_samples
+
+    def make(index_B: np.ndarray) -> tuple[int, dict[str, Tensor]]:
+        share = np.array_split(index_B, world())[rank()]
+        batch = data.batch(share, seed=order.seed, epoch=epoch)
+        if device.type == "cuda":
+            batch = {key: x.pin_memory().to(device, non_blocking=True) for key, x in batch.items()}
+        return len(index_B), batch
+
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as pool:
+        waiting = None
+        for index_B in order.batches(samples):
+            coming = pool.submit(make, index_B)
+            if waiting is not None:
+                yield waiting.result()
+            waiting = coming
+        if waiting is not None:
+            yield waiting.result()

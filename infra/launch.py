@@ -1,0 +1,140 @@
+"""Ray: a session that never joins a stray cluster, and the training of one run on its workers."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infra.errors import InputError
+
+
+@contextmanager
+def ray_session(*, cpus: int | None = None) -> Iterator[None]:
+    """Use the cluster that RAY_ADDRESS names (a Ray job has one), or a private one on this machine, then leave it."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+
+    address = os.environ.get("RAY_ADDRESS", "local")
+    if address.startswith("http"):
+        raise InputError(
+            f"RAY_ADDRESS={address} is a job server: start this command through it with `ray job submit "
+            "--working-dir . -- python -m ...`, or unset RAY_ADDRESS to use this machine alone"
+        )
+    options: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": True}
+    if address == "local":
+        options |= {"include_dashboard": False, "num_cpus": cpus}
+    try:
+        ray.init(address=address, **options)
+    except ConnectionError as error:
+        raise InputError(f"no Ray cluster answers at RAY_ADDRESS={address}: {error}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What each worker of a run gets.
+
+    Attributes:
+        cpus: cores.
+        gpu: whether it has a GPU.
+    """
+
+    cpus: int
+    gpu: bool
+
+    @classmethod
+    def plan(cls, workers: int, *, cpus: int) -> Resources:
+        """Share the cluster among the workers: a GPU each where there are enough, and up to `cpus` cores.
+
+        Raises:
+            InputError: the cluster has fewer cores than workers.
+        """
+        import ray
+
+        has = ray.cluster_resources()
+        cores = int(has.get("CPU", 0))
+        if cores < workers:
+            raise InputError(f"{workers} workers need as many cores, and the cluster has {cores}; use fewer (--workers)")
+        return cls(cpus=max(1, min(cpus, cores // workers)), gpu=has.get("GPU", 0) >= workers)
+
+
+def fit(run: dict[str, Any], *, run_id: str, tracking_uri: str, home: Path, resources: Resources) -> None:
+    """Train a run on Ray Train workers; one that was started under the same id goes on from its last checkpoint.
+
+    Raises:
+        InputError: a worker refused its input.
+        RuntimeError: a worker failed more often than `run["retries"]` allows.
+    """
+    from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+    from ray.train.v2.api.exceptions import TrainingFailedError
+
+    trainer = TorchTrainer(
+        _worker,
+        train_loop_config={
+            "run": run,
+            "run_id": run_id,
+            "tracking_uri": tracking_uri,
+            "home": str(home),
+            "threads": resources.cpus,
+        },
+        scaling_config=ScalingConfig(
+            num_workers=run["workers"], use_gpu=resources.gpu, resources_per_worker={"CPU": resources.cpus}
+        ),
+        run_config=RunConfig(
+            name=run_id,
+            storage_path=str(home / "runs"),
+            failure_config=FailureConfig(max_failures=run["retries"]),
+            checkpoint_config=CheckpointConfig(num_to_keep=1),
+        ),
+    )
+    try:
+        trainer.fit()
+    except TrainingFailedError as error:
+        for failure in getattr(error, "worker_failures", {}).values():
+            if cause := _input_error(failure):
+                raise InputError(str(cause)) from error
+        raise RuntimeError(f"training failed; `python -m pipelines.train resume {run_id}` goes on: {error}") from error
+
+
+def _input_error(error: BaseException | None) -> InputError | None:
+    """Find the InputError among the causes of a worker's failure."""
+    while error is not None and not isinstance(error, InputError):
+        error = getattr(error, "_base_exc", None) or getattr(error, "cause", None) or error.__cause__
+    return error
+
+
+def _worker(config: dict[str, Any]) -> None:
+    """Train on one worker; runs in a process of Ray's."""
+    os.environ["POLYPOOL_HOME"] = config["home"]
+    import ray.train
+    import torch
+    from ray.experimental.tqdm_ray import tqdm
+    from ray.train.torch import get_device
+
+    from infra.registry import TASKS
+    from infra.tracking import Tracker
+    from pipelines.config import from_json
+    from pipelines.loop import Trainer
+
+    def report(metrics: dict[str, Any], folder: Path | None) -> None:
+        checkpoint = ray.train.Checkpoint.from_directory(folder) if folder else None
+        ray.train.report(metrics, checkpoint=checkpoint)
+
+    torch.set_num_threads(config["threads"])
+    run = from_json(config["run"])
+    first = ray.train.get_context().get_world_rank() == 0
+    log = Tracker.attach(config["tracking_uri"], config["run_id"]) if first else None
+    trainer = Trainer(run, TASKS.build(run.task, run), log=log, report=report, device=get_device(), bar=tqdm)
+    if checkpoint := ray.train.get_checkpoint():
+        with checkpoint.as_directory() as folder:
+            trainer.resume(Path(folder))
+    trainer.train()

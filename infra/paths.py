@@ -1,0 +1,53 @@
+"""Where a project keeps its data and runs: its home."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+from infra.errors import InputError
+
+
+def home() -> Path:
+    """Return the folder that relative paths start from.
+
+    POLYPOOL_HOME where it is set. A Ray job runs in a temporary copy of the working directory, where data
+    is missing and a database would be lost, so there the folder is the one that polypool was installed from
+    with `pip install -e`, if this machine has it. Otherwise the current folder.
+
+    Raises:
+        InputError: a Ray job on a machine that does not hold the project.
+    """
+    if named := os.environ.get("POLYPOOL_HOME"):
+        return Path(named).resolve()
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:
+        return Path.cwd()
+    if installed := _editable_folder():
+        return installed
+    raise InputError(
+        f"this job runs in {Path.cwd()}, a temporary copy of the working directory: relative paths of data and of the "
+        "MLflow database would be lost with it. Name folders and a tracking server that the cluster can reach: "
+        """ray job submit --runtime-env-json '{"env_vars": {"POLYPOOL_HOME": "/shared/polypool", """
+        """"MLFLOW_TRACKING_URI": "http://server:5000"}}' ..."""
+    )
+
+
+def resolve(path: str | Path) -> Path:
+    """Return an absolute path; a relative one starts at `home()`."""
+    path = Path(path).expanduser()
+    return path if path.is_absolute() else home() / path
+
+
+def _editable_folder() -> Path | None:
+    try:
+        origin = distribution("polypool").read_text("direct_url.json")
+    except PackageNotFoundError:
+        return None
+    details = json.loads(origin or "{}")
+    if not details.get("dir_info", {}).get("editable"):
+        return None
+    folder = Path(unquote(urlparse(details["url"]).path))
+    return folder if folder.is_dir() else None

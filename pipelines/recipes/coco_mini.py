@@ -1,0 +1,29 @@
+"""A small corpus of COCO photographs: trains from scratch in about a minute on two cores."""
+
+from __future__ import annotations
+
+from infra.registry import RECIPES
+from pipelines.config import Data, Optim, Run
+
+
+@RECIPES.register("coco_mini")
+def coco_mini() -> Run:
+    """2,618 photographs described by `cells`, a BiGRU, InfoNCE; chance is an RSUM of about 3.
+
+    Chosen on the 195 validation images; the test split has 1,064.
+    """
+    return Run(
+        recipe="coco_mini",
+        data=Data(
+            dataset="coco_mini",
+            corpus="data/coco_mini",
+            features="data/coco_mini/cells",
+            visual_augment="drop(p=0.2)",
+            text_augment="mask_replace_delete(p=0.2)",
+        ),
+        visual="regions(width=512, standardise=True)",
+        text="bigru(width=512, embedding=300, min_count=2)",
+        protocol="whole",
+        objective="infonce(temperature=0.05)",
+        optim=Optim(epochs=25, batch=128, lr=1e-3, weight_decay=1e-2, schedule="cosine", warmup_steps=50),
+    )
