@@ -1,0 +1,130 @@
+"""Files that are there complete or not at all, and clear messages where they cannot be read or written."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from infra.errors import InputError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def existing(path: str | Path, *, what: str) -> Path:
+    """Return `path` if it is a readable file; `what` says in the message what was looked for."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; expected {what}")
+    if not os.access(path, os.R_OK):
+        raise InputError(f"{path}: may not be read; give yourself read permission")
+    return path
+
+
+def existing_folder(path: str | Path, *, what: str) -> Path:
+    """Return `path` if it is a folder; `what` says in the message what was looked for."""
+    path = Path(path)
+    if not path.is_dir():
+        raise InputError(f"{path}: no such folder; expected {what}")
+    return path
+
+
+def make_folder(path: str | Path) -> Path:
+    """Create a folder and its parents unless they exist."""
+    path = Path(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path}: cannot make this folder: {error.strerror}") from error
+    return path
+
+
+@contextmanager
+def atomic(path: Path, *, needs: int = 0) -> Iterator[BinaryIO]:
+    """Open a file for writing that appears at `path` only when the block has ended well and it is on disk.
+
+    Args:
+        path: the final name; the bytes go to a hidden file beside it first.
+        needs: bytes about to be written, for the message where they do not fit.
+
+    Raises:
+        InputError: the file cannot be opened, or no space is left.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        file = open(part, "wb")  # noqa: SIM115 (closed below, before the rename)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+    try:
+        with file:
+            yield file
+            needs = max(needs, file.tell())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+        _sync_folder(path.parent)
+    except BaseException as error:
+        part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in _FULL:
+            raise _no_space(path, needs) from error
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _no_space(path: Path, needs: int) -> InputError:
+    size = f"{needs:,} bytes" if needs else "more bytes"
+    free = shutil.disk_usage(path.parent).free
+    return InputError(
+        f"{path}: no space left: {size} are needed for this file and {free:,} are free (or a quota or limit "
+        f"on the size of files is reached); make room and run the command again"
+    )
+
+
+def read_json(path: str | Path, *, what: str, **options: Any) -> Any:
+    """Read a UTF-8 JSON file; `options` go to `json.loads`.
+
+    Raises:
+        InputError: it is missing, or is not JSON; the message says where it breaks off.
+    """
+    path = existing(path, what=what)
+    try:
+        return json.loads(path.read_bytes(), **options)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{path}: not valid JSON at line {error.lineno}, character {error.pos:,}: {error.msg}; "
+            f"expected {what}. The file may be cut short: fetch or write it again"
+        ) from error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{path}: not valid JSON: {error}; expected {what}") from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON atomically, indented, in ASCII."""
+    data = (json.dumps(value, indent=1) + "\n").encode()
+    with atomic(path, needs=len(data)) as file:
+        file.write(data)
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def identity(*paths: Path) -> list[dict[str, Any]]:
+    """Return name and size of files: enough to tell whether an interrupted job goes on with the same ones."""
+    return [{"file": path.name, "bytes": path.stat().st_size} for path in paths]
