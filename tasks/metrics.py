@@ -1,0 +1,218 @@
+"""Ranks, recall and chance level of retrieval, from scores that need not all exist at once.
+
+A query may have several right answers; its rank is that of the best placed one, as in SCAN, VSE++ and
+VSE-infinity. Unlike there, ties are settled by a rule instead of by the order of an unstable sort, and
+scores that are not numbers are an error instead of a first place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from infra.errors import InputError, unknown
+
+Ties = Literal["expected", "pessimistic", "optimistic"]
+TIES: tuple[Ties, ...] = ("expected", "pessimistic", "optimistic")
+KS = (1, 5, 10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Positives:
+    """The right answers of every query: those of query q are `item_P[start_Q1[q] : start_Q1[q + 1]]`.
+
+    Args:
+        start_Q1: where each query's answers start, and at last their number; `(Q + 1,)` int64.
+        item_P: places in the gallery, each at most once a query; `(P,)` int64.
+        gallery: the number of items G that each query is answered from.
+    """
+
+    start_Q1: np.ndarray
+    item_P: np.ndarray
+    gallery: int
+
+    @classmethod
+    def from_pairs(cls, query_P: np.ndarray, item_P: np.ndarray, *, queries: int, gallery: int) -> Positives:
+        """Collect pairs of a query and a right answer, in any order; a pair given twice counts once."""
+        query_P, item_P = np.asarray(query_P, np.int64), np.asarray(item_P, np.int64)
+        for name, place_P, size in (("query", query_P, queries), ("gallery item", item_P, gallery)):
+            if place_P.size and (place_P.min() < 0 or place_P.max() >= size):
+                raise InputError(
+                    f"a right answer is given for a {name} outside 0 to {size - 1}: "
+                    f"they run from {place_P.min()} to {place_P.max()}"
+                )
+        query_P, item_P = np.divmod(np.unique(query_P * gallery + item_P), max(gallery, 1))
+        start_Q1 = np.concatenate([[0], np.bincount(query_P, minlength=queries).cumsum()])
+        return cls(start_Q1=start_Q1.astype(np.int64), item_P=item_P, gallery=gallery)
+
+    @classmethod
+    def of_images(cls, owner_G: np.ndarray, *, images: int) -> Positives:
+        """Queries are images, the gallery captions: all captions that an image owns are right."""
+        captions = len(owner_G)
+        return cls.from_pairs(owner_G, np.arange(captions), queries=images, gallery=captions)
+
+    @classmethod
+    def of_captions(cls, owner_G: np.ndarray, *, images: int) -> Positives:
+        """Queries are captions, the gallery images: the owner is right."""
+        captions = len(owner_G)
+        return cls.from_pairs(np.arange(captions), owner_G, queries=captions, gallery=images)
+
+    def __len__(self) -> int:
+        return len(self.start_Q1) - 1
+
+    @property
+    def count_Q(self) -> np.ndarray:
+        """How many right answers each query has."""
+        return np.diff(self.start_Q1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """What `rank_queries` found.
+
+    Args:
+        rank_Q: 0-based rank of each query's best right answer, float64; fractional under `expected` ties.
+        tied: queries whose best right answer has the same score as a wrong one.
+    """
+
+    rank_Q: np.ndarray
+    tied: int
+
+
+def rank_queries(
+    scores: Tensor | np.ndarray | Callable[[int, int], Tensor],
+    positives: Positives,
+    *,
+    ties: Ties = "expected",
+    skip: bool = False,
+    chunk: int = 1 << 22,
+    progress: str = "",
+) -> Ranks:
+    """Rank each query's best right answer among the whole gallery.
+
+    The rank is the number of items with a higher score, plus a share of the `e` wrong items with the
+    same score: all (`pessimistic`), none (`optimistic`), or the mean over all orders of the equals,
+    `e / (p + 1)` where `p` right items have that score (`expected`).
+
+    Args:
+        scores: `(Q, G)`, a view such as `sim.T` included; or a function of `start, stop` that returns
+            the rows `(stop - start, G)`, so that the matrix never exists. On any device.
+        positives: the right answers of the Q queries.
+        skip: leave out queries without a right answer (`positives.count_Q == 0`) instead of refusing them.
+        chunk: scores looked at, or computed, at a time: the memory beyond a given matrix is a few times this.
+        progress: what a progress bar says after two seconds; none where empty.
+
+    Raises:
+        InputError: a score is NaN, a query has no right answer, or shapes and `positives` disagree.
+    """
+    if ties not in TIES:
+        raise unknown("tie rule", ties, TIES)
+    kept_Q = positives.count_Q > 0
+    if not kept_Q.any():
+        raise InputError(f"none of the {len(positives)} queries has a right answer: there is nothing to rank")
+    if not (kept_Q.all() or skip):
+        raise InputError(
+            f"query {int(np.argmin(kept_Q))} has no right answer, and {int((~kept_Q).sum())} "
+            f"of {len(kept_Q)} queries have none; give each one, or rank with skip=True to leave them out"
+        )
+    counts = []
+    with tqdm(total=len(positives), desc=progress, delay=2, leave=False, disable=not progress) as bar:
+        for start, score_QG in _chunks(scores, positives, rows=max(1, chunk // positives.gallery)):
+            counts.append(_count(score_QG, positives, start).cpu())
+            bar.update(len(score_QG))
+    better_Q, wrong_Q, right_Q = torch.cat(counts, dim=1).double().numpy()[:, kept_Q]
+    share = {"expected": wrong_Q / (right_Q + 1), "pessimistic": wrong_Q, "optimistic": 0.0}[ties]
+    return Ranks(rank_Q=better_Q + share, tied=int(np.count_nonzero(wrong_Q)))
+
+
+def _chunks(
+    scores: Tensor | np.ndarray | Callable[[int, int], Tensor], positives: Positives, *, rows: int
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield the first query and the scores of each chunk."""
+    queries, gallery = len(positives), positives.gallery
+    if not callable(scores) and tuple(scores.shape) != (queries, gallery):
+        raise InputError(
+            f"scores have shape {tuple(scores.shape)}, expected {queries} queries x {gallery} items"
+        )
+    for start in range(0, queries, rows):
+        stop = min(start + rows, queries)
+        score_QG = scores(start, stop) if callable(scores) else scores[start:stop]
+        if tuple(score_QG.shape) != (stop - start, gallery):
+            raise InputError(
+                f"scores of queries {start} to {stop - 1} have shape {tuple(score_QG.shape)}, "
+                f"expected {(stop - start, gallery)}"
+            )
+        if isinstance(score_QG, np.ndarray):  # torch shares memory with writable arrays only
+            score_QG = torch.from_numpy(score_QG if score_QG.flags.writeable else score_QG.copy(order="K"))
+        yield start, score_QG
+
+
+def _count(score_QG: Tensor, positives: Positives, start: int) -> Tensor:
+    """Count the items above each query's best right answer, then the wrong and right ones level with it."""
+    queries = len(score_QG)
+    if score_QG.sum().isnan() and (nan_Q := score_QG.isnan().any(dim=1)).any():  # infinities also sum to NaN
+        raise InputError(
+            f"query {start + int(nan_Q.int().argmax())} has a score that is NaN; "
+            "check the features and the checkpoint: a diverged model scores like this"
+        )
+    first, last = positives.start_Q1[[start, start + queries]]
+    local_P = np.repeat(np.arange(queries), positives.count_Q[start : start + queries])
+    query_P = torch.from_numpy(local_P).to(score_QG.device)
+    item_P = torch.from_numpy(positives.item_P[first:last]).to(score_QG.device)
+
+    right_P = score_QG[query_P, item_P]
+    best_Q = score_QG.new_full((queries,), -torch.inf).scatter_reduce(0, query_P, right_P, "amax")
+    # Written as floats because sums of floats are several times faster than sums of bools, and exact to 2^24.
+    hit_QG = torch.empty_like(score_QG, dtype=torch.float32)
+    better_Q = torch.gt(score_QG, best_Q[:, None], out=hit_QG).sum(dim=1)
+    level_Q = torch.eq(score_QG, best_Q[:, None], out=hit_QG).sum(dim=1)
+    right_Q = torch.zeros_like(level_Q).scatter_add(0, query_P, (right_P == best_Q[query_P]).float())
+    return torch.stack([better_Q, level_Q - right_Q, right_Q])
+
+
+def recall(ranks: np.ndarray, *, ks: Sequence[int] = KS) -> dict[str, float]:
+    """Summarise 0-based ranks.
+
+    Returns:
+        `R1`, `R5`, ...: per cent of ranks below K; `medr`: the median rank counted from 1, rounded down as
+        in VSE++ and its followers; `meanr`: the mean rank counted from 1.
+    """
+    found = {f"R{k}": 100.0 * float(np.mean(ranks < k)) for k in ks}
+    return {**found, "medr": float(np.floor(np.median(ranks)) + 1), "meanr": float(np.mean(ranks) + 1)}
+
+
+def retrieval_metrics(i2t_ranks: np.ndarray, t2i_ranks: np.ndarray) -> dict[str, float]:
+    """Name the metrics of both directions, `i2t/R1` to `t2i/meanr`, and `rsum`, the sum of six recalls."""
+    metrics = {
+        f"{direction}/{name}": value
+        for direction, ranks in (("i2t", i2t_ranks), ("t2i", t2i_ranks))
+        for name, value in recall(ranks).items()
+    }
+    return {**metrics, "rsum": sum(metrics[f"{direction}/R{k}"] for direction in ("i2t", "t2i") for k in KS)}
+
+
+def chance_recall(positives: Positives, *, ks: Sequence[int] = KS) -> dict[str, float]:
+    """Return the expected recall, in per cent, of a gallery in random order.
+
+    A query with p right answers among G items misses all of them in its first K with probability
+    C(G - p, K) / C(G, K).
+    """
+    count_Q = positives.count_Q[positives.count_Q > 0, None]
+    chance = {}
+    for k in ks:
+        drawn_K = np.arange(min(k, positives.gallery))
+        miss_QK = np.clip(positives.gallery - count_Q - drawn_K, 0, None) / (positives.gallery - drawn_K)
+        chance[f"R{k}"] = 100.0 * float(np.mean(1.0 - miss_QK.prod(axis=1)))
+    return chance
+
+
+def chance_rsum(owner_G: np.ndarray, *, images: int) -> float:
+    """Return the expected `rsum` of random scores, where caption g belongs to image `owner_G[g]`."""
+    directions = Positives.of_images(owner_G, images=images), Positives.of_captions(owner_G, images=images)
+    return sum(sum(chance_recall(positives).values()) for positives in directions)
