@@ -41,16 +41,14 @@ class FeatureEncoder(Encoder):
                 "standardise=True needs the per-channel statistics of the training split, and this feature store "
                 "has none; extract or ingest it with a corpus, or choose standardise=False"
             )
-        dim = assets["dim"]
-        mean_F = torch.tensor(statistics["mean"] if standardise else [0.0] * dim, dtype=torch.float32)
-        std_F = torch.tensor(statistics["std"] if standardise else [1.0] * dim, dtype=torch.float32)
-        self.register_buffer("mean_F", mean_F)
-        self.register_buffer("scale_F", std_F.clamp(min=1e-6).reciprocal())
         self.standardise = standardise
+        if standardise:
+            self.register_buffer("mean_F", torch.tensor(statistics["mean"]))
+            self.register_buffer("scale_F", torch.tensor(statistics["std"]).clamp(min=1e-6).reciprocal())
 
     def features(self, x_BNF: Tensor, mask_BN: Tensor) -> Tensor:
         """Return the features in the weights' precision, standardised where that is asked for, zero in the pads."""
-        x_BNF = x_BNF.to(self.mean_F.dtype)
+        x_BNF = x_BNF.to(next(self.parameters()).dtype)
         if self.standardise:
             x_BNF = ((x_BNF - self.mean_F) * self.scale_F).masked_fill(~mask_BN[..., None], 0.0)
         return x_BNF

@@ -172,6 +172,15 @@ class ImageText:
         text_GD[torch.from_numpy(order_G).to(device)] = sorted_GD
         return lambda rows, columns: model.similarity(visual_QD[rows], text_GD[columns]).float()
 
+    def check_same_data(self, other: ImageText, split: str) -> None:
+        """Refuse another adapter as a member of an ensemble if its images or captions differ."""
+        ours, theirs = self.data(split), other.data(split)
+        if not np.array_equal(ours.image_ids, theirs.image_ids) or ours.texts != theirs.texts:
+            raise InputError(
+                f"runs on {self.run.data.corpus} and {other.run.data.corpus} cannot be one ensemble: the images or "
+                f"captions of their {split} splits differ"
+            )
+
     def judge(self, score: Score, split: str, protocol: str) -> Evaluation:
         """Rank a split under a protocol, by any function that scores its images against its captions."""
         pairs = self.data(split)

@@ -1,0 +1,86 @@
+"""A private Ray head on this machine, for as long as it is needed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+START_SECONDS = 120
+PORTS = (
+    "--port",
+    "--dashboard-port",
+    "--dashboard-agent-listen-port",
+    "--dashboard-agent-grpc-port",
+    "--metrics-export-port",
+    "--ray-client-server-port",
+)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of the loopback address that nobody listens on."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+    finally:
+        for s in sockets:
+            s.close()
+
+
+@contextmanager
+def private_head(*, cpus: int | None = None) -> Iterator[str]:
+    """Start a head with ports and a folder of its own, yield its job server's address, and end it, also on failure.
+
+    Raises:
+        RuntimeError: it did not answer in time; the end of its log is in the message.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="pp-", dir="/tmp"))  # short: Ray puts sockets into it
+    ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
+    address = f"http://127.0.0.1:{ports['--dashboard-port']}"
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats"]
+    command += ["--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", "--include-dashboard=true"]
+    command += [f"--temp-dir={folder}", f"--num-cpus={cpus or os.cpu_count()}"]
+    command += [f"{name}={port}" for name, port in ports.items()]
+    with (folder / "head.log").open("wb") as log:
+        head = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        _wait_for(address, head, folder / "head.log")
+        yield address
+    finally:
+        _end(head)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_for(address: str, head: subprocess.Popen, log: Path) -> None:
+    limit = time.monotonic() + START_SECONDS
+    while time.monotonic() < limit and head.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{address}/api/version", timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.3)
+    raise RuntimeError(f"the Ray head did not answer at {address}; its log ends with:\n{log.read_text()[-2000:]}")
+
+
+def _end(head: subprocess.Popen) -> None:
+    """Ask the head to end what it started, then end what is left of its process group."""
+    head.terminate()
+    try:
+        head.wait(20)
+    except subprocess.TimeoutExpired:
+        pass
+    with suppress(ProcessLookupError):
+        os.killpg(head.pid, signal.SIGKILL)
+    head.wait()

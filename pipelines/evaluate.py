@@ -1,0 +1,117 @@
+"""`python -m pipelines.evaluate RUN_ID [RUN_ID ...]`: score trained runs under a named protocol.
+
+Several runs are an ensemble: the mean of their score matrices, as in all the papers.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+import tyro
+
+from infra.checkpoint import load_weights
+from infra.errors import command
+from infra.paths import home
+from infra.registry import TASKS
+from infra.tracking import Tracker, tracking_uri
+from pipelines.config import Run, from_json
+from pipelines.loop import log_evaluation
+from tasks.base import Evaluation, TaskAdapter
+from tasks.protocols import mean_score
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to score."""
+
+    run_ids: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """One run, or several for an ensemble."""
+    protocol: str = ""
+    """Named protocol; the run's own where none is given."""
+    split: str = "test"
+    """The split that is scored."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A run with its best model."""
+
+    run: Run
+    adapter: TaskAdapter
+    model: torch.nn.Module
+    tracker: Tracker
+
+
+def load(run_id: str) -> Trained:
+    """Rebuild the best model of a run from what tracking holds.
+
+    Raises:
+        InputError: there is no such run, or it kept no model yet.
+    """
+    tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
+    folder = tracker.download("model")
+    run = from_json(json.loads((folder / "run.json").read_text()))
+    adapter = TASKS.build(run.task, run, assets=json.loads((folder / "assets.json").read_text()))
+    model = adapter.model(pretrained=False)
+    load_weights(model, folder / "model.safetensors")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return Trained(run=run, adapter=adapter, model=model.to(device).eval(), tracker=tracker)
+
+
+def evaluate(trained: list[Trained], *, protocol: str, split: str) -> Evaluation:
+    """Score one run, or the ensemble of several."""
+    first = trained[0].adapter
+    if len(trained) == 1:
+        return first.evaluate(trained[0].model, split, protocol)
+    for other in trained[1:]:
+        first.check_same_data(other.adapter, split)
+    scores = [t.adapter.scorer(t.model, split) for t in trained]
+    return first.judge(mean_score(scores), split, protocol)
+
+
+def track_ensemble(trained: list[Trained], protocol: str) -> Tracker:
+    """Start a run that stands for an ensemble, among the runs that are compared."""
+    first = trained[0].run
+    names = " + ".join(t.run.aggregator for t in trained)
+    members = [t.tracker.run_id for t in trained]
+    tags = {
+        "kind": "ensemble",
+        "task": first.task.partition("(")[0],
+        "dataset": first.data.dataset,
+        "recipe": first.recipe,
+        "aggregator": names,
+        "seed": "+".join(str(t.run.seed) for t in trained),
+        "protocol": protocol,
+    }
+    return Tracker.start(
+        first.experiment,
+        uri=tracking_uri(home()),
+        home=home(),
+        name=f"ensemble of {names}",
+        tags=tags,
+        params={"members": ",".join(members)},
+    )
+
+
+@command
+def main() -> None:
+    """Score, log and print."""
+    options = tyro.cli(Options, description=__doc__)
+    trained = [load(run_id) for run_id in dict.fromkeys(options.run_ids)]
+    protocol = options.protocol or trained[0].run.protocol
+    found = evaluate(trained, protocol=protocol, split=options.split)
+    tracker = trained[0].tracker if len(trained) == 1 else track_ensemble(trained, protocol)
+    log_evaluation(tracker, found, step=0)
+    if len(trained) > 1:
+        tracker.finish("FINISHED")
+    names = ", ".join(f"{t.run.recipe} {t.run.aggregator} seed {t.run.seed}" for t in trained)
+    print(f"{names}: {options.split} under {protocol} (run {tracker.run_id})")
+    for name, value in found.metrics.items():
+        print(f"  {name:<12} {value:8.2f}")
+
+
+if __name__ == "__main__":
+    main()
