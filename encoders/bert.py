@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from encoders.backbones.hub import from_hub
 from encoders.base import TextEncoder
 from infra.registry import ENCODERS
 
@@ -64,6 +63,8 @@ class Bert(TextEncoder):
         """Take the tokenizer and the configuration from the hub or the folder."""
         from transformers import AutoConfig, AutoTokenizer
 
+        from encoders.backbones.hub import from_hub
+
         tokenizer = from_hub(AutoTokenizer, name)
         return {
             "config": from_hub(AutoConfig, name).to_dict(),
@@ -83,6 +84,8 @@ class Bert(TextEncoder):
     def load_pretrained(self) -> None:
         """Load the published weights."""
         from transformers import AutoModel
+
+        from encoders.backbones.hub import from_hub
 
         self.bert.load_state_dict(_without_pooler(from_hub(AutoModel, self.name)).state_dict())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +20,12 @@ from infra.store import FeatureStore
 from tasks.base import Evaluation, Metric
 from tasks.captions import Captions
 from tasks.datasets.corpus import Corpus
-from tasks.protocols import evaluate_protocol, protocol_named
+from tasks.protocols import Score, evaluate_protocol, protocol_named
 from tasks.retrieval import Batch, Branch, DualEncoder, encode, retrieval_loss
 from tasks.similarity import cosine
 
 if TYPE_CHECKING:
     from pipelines.config import Run
-
-Score = Callable[[slice, slice], Tensor]
 
 
 class Pairs:
@@ -185,12 +183,13 @@ class ImageText:
         """Rank a split under a protocol, by any function that scores its images against its captions."""
         pairs = self.data(split)
         result = evaluate_protocol(protocol_named(protocol), score, pairs.owner_G, len(pairs.image_ids))
+        images, captions = len(result.ranks_i2t), len(result.ranks_t2i)
         return Evaluation(
             protocol=protocol,
-            metrics=result.metrics,
+            metrics=result.metrics | {"chance_rsum": result.chance, "ties": float(result.ties)},
             per_query={
-                "image_id": pairs.image_ids,
-                "owner": pairs.owner_G,
+                "image_id": pairs.image_ids[:images],
+                "caption_image": pairs.owner_G[:captions],
                 "i2t_rank": result.ranks_i2t,
                 "t2i_rank": result.ranks_t2i,
             },
