@@ -126,5 +126,8 @@ def sha256(path: Path) -> str:
 
 
 def identity(*paths: Path) -> list[dict[str, Any]]:
-    """Return name and size of files: enough to tell whether an interrupted job goes on with the same ones."""
-    return [{"file": path.name, "bytes": path.stat().st_size} for path in paths]
+    """Return name and size of input files: whether an interrupted job goes on with the same ones."""
+    return [
+        {"file": path.name, "bytes": existing(path, what="an input of this command").stat().st_size}
+        for path in paths
+    ]

@@ -30,7 +30,7 @@ class Skipped:
 
 
 class SkipLog:
-    """Collects the cases of one job; `close` writes them to `skipped.jsonl` and returns the counts."""
+    """Collects the cases of one job; `close` writes them to a file and returns the counts."""
 
     def __init__(self) -> None:
         self._cases = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 (lives as long as the job)
@@ -50,9 +50,8 @@ class SkipLog:
         reasons = dict(sorted(self._reasons.items(), key=lambda pair: -pair[1]["count"]))
         return {"count": sum(reason["count"] for reason in reasons.values()), "reasons": reasons}
 
-    def close(self, folder: Path) -> dict[str, Any]:
-        """Write `skipped.jsonl` to `folder` (or remove an old one: nothing skipped); return `summary()`."""
-        path = folder / "skipped.jsonl"
+    def close(self, path: Path) -> dict[str, Any]:
+        """Write the cases to `path`, a JSON object a line, or remove an old file; return `summary()`."""
         if not self._reasons:
             path.unlink(missing_ok=True)
             return self.summary()

@@ -98,9 +98,9 @@ class FeatureStore:
         rows = pc.index_in(wanted, value_set=self.ids)
         if rows.null_count:
             missing = wanted.filter(rows.is_null())
-            first = ", ".join(missing[:5].to_pylist())
+            few = ", ".join(missing[:5].to_pylist())
             raise InputError(
-                f"{self.folder}: {len(missing):,} of {len(wanted):,} ids have no features; the first: {first}. "
+                f"{self.folder}: {len(missing):,} of {len(wanted):,} ids have no features; the first: {few}. "
                 f"Ingest or extract their features too, or leave the ids out"
             )
         return rows.to_numpy().astype(np.int64)

@@ -110,7 +110,7 @@ class StoreWriter:
             return self._manifest
         if self._ids:
             self._flush()
-        skipped = self._skipped.close(self.folder)
+        skipped = self._skipped.close(self.folder / "skipped.jsonl")
         if not self._shards:
             raise InputError(f"{self.folder}: there are no features to store; {describe(skipped)}")
         manifest = Manifest(
