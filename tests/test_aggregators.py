@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -97,3 +99,11 @@ def test_position_codes_reproduce_the_recorded_numbers(golden):
 def test_a_bad_parameter_is_refused(spec):
     with pytest.raises(InputError, match="must be"):
         AGGREGATORS.build(spec, 4)
+
+
+def test_the_example_in_the_guide_keeps_the_contract(monkeypatch):
+    guide = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+    code = re.search(r"```python\n(.*?)```", guide, re.DOTALL).group(1)
+    monkeypatch.setattr(AGGREGATORS, "_parts", dict(AGGREGATORS._parts))
+    exec(compile(code, "CONTRIBUTING.md", "exec"), {"__name__": "guide"})
+    check_aggregator(AGGREGATORS.build("median", 6), 6)
