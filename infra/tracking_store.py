@@ -1,0 +1,91 @@
+"""Where runs are recorded: the tracking URI, and what can be checked of a store before MLflow opens it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from infra.errors import InputError
+from infra.files import make_folder
+
+_SQLITE = "sqlite:///"
+_SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
+
+
+def tracking_uri(home: Path) -> str:
+    """Return MLFLOW_TRACKING_URI, else a SQLite file in the project's home.
+
+    A relative SQLite path starts at `home`, not at the current folder, which may be a job's temporary one.
+    """
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}mlflow.db"
+    if not uri.startswith(_SQLITE) or uri == f"{_SQLITE}:memory:":
+        return uri
+    return f"{_SQLITE}{Path(home).absolute() / uri.removeprefix(_SQLITE)}"
+
+
+def ui_command(uri: str) -> str:
+    """Say how to look at the runs in a browser."""
+    return f"open {uri}" if uri.startswith("http") else f"mlflow ui --backend-store-uri '{uri}'"
+
+
+def check_uri(uri: str) -> None:
+    """Refuse what cannot hold runs.
+
+    Raises:
+        InputError: a folder, which MLflow no longer writes to; a database in memory; an unknown scheme.
+    """
+    scheme = uri.partition(":")[0].partition("+")[0] if ":" in uri else ""
+    if scheme not in _SCHEMES or uri in ("sqlite://", _SQLITE, f"{_SQLITE}:memory:"):
+        raise InputError(
+            f"runs cannot be recorded at {uri!r}, which is neither a database file nor a server: unset "
+            "MLFLOW_TRACKING_URI, or set it to sqlite:////absolute/path/mlflow.db or http://host:5000"
+        )
+
+
+@contextmanager
+def opening(uri: str, *, create: bool) -> Iterator[None]:
+    """Let one process at a time open a SQLite store, since the first one creates its tables.
+
+    Args:
+        uri: the store; nothing is done for a server.
+        create: whether a file that does not exist yet is made.
+
+    Raises:
+        InputError: there is no such file, or it is no database, or may not be written.
+    """
+    if not uri.startswith(_SQLITE):
+        yield
+        return
+    path = Path(uri.removeprefix(_SQLITE))
+    if not (create or path.exists()):
+        raise InputError(
+            f"no runs are recorded: {path} does not exist; train first, or set MLFLOW_TRACKING_URI"
+        )
+    make_folder(path.parent)
+    try:
+        lock = open(path.with_name(f"{path.name}.lock"), "a")  # noqa: SIM115 (closed below)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}; set MLFLOW_TRACKING_URI") from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists():
+            _check_sqlite(path)
+        yield
+
+
+def _check_sqlite(path: Path) -> None:
+    """Refuse what SQLite cannot read, which MLflow would try again and again for minutes."""
+    try:
+        connection = sqlite3.connect(path, timeout=5)
+        try:
+            connection.execute("PRAGMA schema_version")
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise InputError(
+            f"{path} cannot be read as a database: {error}; move it away, or set MLFLOW_TRACKING_URI"
+        ) from error
