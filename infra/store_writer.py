@@ -138,7 +138,7 @@ class StoreWriter:
             return "an empty set"
         if x_ND.shape[1] != self.dim:
             return f"vectors of width {x_ND.shape[1]}, expected {self.dim}"
-        largest, limit = max(float(x_ND.max()), -float(x_ND.min())), np.finfo(self.dtype).max
+        largest, limit = max(float(x_ND.max()), -float(x_ND.min())), float(np.finfo(self.dtype).max)
         if not np.isfinite(largest):
             return "NaN or infinite values"
         if largest > limit:
