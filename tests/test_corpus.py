@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from infra.errors import InputError
+from tasks.datasets.corpus import Corpus, Item, Skipped, clean, write_corpus
+
+
+def item(id: str, *captions: str, split: str = "train", path: str = "") -> Item:
+    return Item(id=id, split=split, captions=captions or (f"a picture of {id}",), path=path)
+
+
+def test_items_come_back_in_order(tmp_path: Path) -> None:
+    given = [
+        item(str(i), f"one {i}", f"two {i}", split="val" if i % 3 else "train", path=f"{i}.jpg")
+        for i in range(9000)
+    ]
+    summary = write_corpus(tmp_path, given, source={"reader": "test"}, images=tmp_path)
+    corpus = Corpus.open(tmp_path)
+    assert summary.splits == corpus.splits == {"train": 3000, "val": 6000}
+    assert summary.captions == 18000
+    assert corpus.items("val") == [it for it in given if it.split == "val"]
+    assert corpus.items("train") == [it for it in given if it.split == "train"]
+    assert corpus.ids.to_pylist() == [it.id for it in given]
+    assert corpus.image_path(given[7]) == tmp_path / "7.jpg"
+    assert corpus.manifest["source"] == {"reader": "test"}
+
+
+def test_the_file_is_plain_arrow(tmp_path: Path) -> None:
+    write_corpus(tmp_path, [item("a", "c1", "c2", path="a.jpg")], source={})
+    with pa.ipc.open_file(tmp_path / "corpus.arrow") as file:
+        assert file.read_all().to_pylist() == [
+            {"id": "a", "split": "train", "path": "a.jpg", "captions": ["c1", "c2"]}
+        ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.arrow", "corpus.json"]
+
+
+def test_what_cannot_be_used_is_skipped_counted_and_listed(tmp_path: Path) -> None:
+    given = [
+        item("a", "good", "   ", "also\n good"),
+        Skipped(where="line 2", why="torn"),
+        item("b", "", " "),
+        item("a", "again"),
+        item("c", "half \ud83d a pair", "ünï 漢字 \U0001f600"),
+        item("", "no id"),
+    ]
+    summary = write_corpus(tmp_path, given, source={})
+    corpus = Corpus.open(tmp_path)
+    assert [(it.id, it.captions) for it in corpus.items("train")] == [
+        ("a", ("good", "also good")),
+        ("c", ("ünï 漢字 \U0001f600",)),
+    ]
+    counts = {why: reason["count"] for why, reason in summary.skipped["reasons"].items()}
+    assert counts == {
+        "empty caption": 3,
+        "torn": 1,
+        "no captions": 1,
+        "duplicate id; the first is kept": 1,
+        "caption that is not valid UTF-8": 1,
+        "id that is empty or not printable": 1,
+    }
+    assert corpus.manifest["skipped"] == summary.skipped
+    listed = [json.loads(line) for line in (tmp_path / "corpus.skipped.jsonl").read_text().splitlines()]
+    assert len(listed) == summary.skipped["count"] == 8
+    assert {"where": "id a, caption 2", "why": "empty caption"} in listed
+
+
+def test_cleaning_a_clean_item_changes_nothing() -> None:
+    assert list(clean(item("a", "one", "two"))) == [item("a", "one", "two")]
+
+
+def test_a_split_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    write_corpus(tmp_path, [item("a"), item("b", split="test")], source={})
+    with pytest.raises(InputError, match=r"no items in the split 'val'; there are train \(1\), test \(1\)"):
+        Corpus.open(tmp_path).items("val")
+
+
+def test_an_item_without_image_says_so(tmp_path: Path) -> None:
+    write_corpus(tmp_path, [item("a")], source={})
+    corpus = Corpus.open(tmp_path)
+    with pytest.raises(InputError, match="a has no image"):
+        corpus.image_path(corpus.items("train")[0])
+
+
+def test_nothing_usable_is_an_error_and_leaves_no_corpus(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nothing usable was found; skipped 2:\n.*\n.*no captions: id a"):
+        write_corpus(tmp_path, [item("a", "")], source={})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_half_way_leaves_the_old_corpus(tmp_path: Path) -> None:
+    write_corpus(tmp_path, [item("a")], source={})
+
+    def broken() -> Iterator[Item]:
+        yield from (item(str(i)) for i in range(5000))
+        raise InputError("the reader fails")
+
+    with pytest.raises(InputError, match="the reader fails"):
+        write_corpus(tmp_path, broken(), source={})
+    assert [it.id for it in Corpus.open(tmp_path).items("train")] == ["a"]
+    write_corpus(tmp_path, [item("b")], source={})
+    assert [it.id for it in Corpus.open(tmp_path).items("train")] == ["b"]
+
+
+def test_a_damaged_or_missing_corpus_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"corpus\.json: no such file"):
+        Corpus.open(tmp_path)
+    write_corpus(tmp_path, [item("a")], source={})
+    path, manifest = tmp_path / "corpus.arrow", tmp_path / "corpus.json"
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="half written or changed"):
+        Corpus.open(tmp_path)
+    text = manifest.read_text()
+    manifest.write_text(text[:60])
+    with pytest.raises(InputError, match=r"corpus\.json: not valid JSON at line"):
+        Corpus.open(tmp_path)
+    manifest.write_text(text.replace('"version": 1', '"version": 0'))
+    with pytest.raises(InputError, match="not a corpus of version 1"):
+        Corpus.open(tmp_path)
+
+
+def test_the_digest_names_the_content_not_its_source(tmp_path: Path) -> None:
+    for name in ("x", "y"):
+        write_corpus(tmp_path / name, [item("a")], source={"name": name})
+    write_corpus(tmp_path / "z", [item("a", "another caption")], source={})
+    digests = [Corpus.open(tmp_path / name).digest for name in "xyz"]
+    assert digests[0] == digests[1] != digests[2]
