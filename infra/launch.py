@@ -15,10 +15,16 @@ from infra.errors import InputError
 
 @contextmanager
 def ray_session(*, cpus: int | None = None) -> Iterator[None]:
-    """Use the cluster that RAY_ADDRESS names (a Ray job has one), or a private one on this machine, then leave it."""
+    """Use the cluster that RAY_ADDRESS names (a Ray job has one), or a private one on this machine, then leave it.
+
+    Inside another session, that one is used and left open.
+    """
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
+    if ray.is_initialized():
+        yield
+        return
     address = os.environ.get("RAY_ADDRESS", "local")
     if address.startswith("http"):
         raise InputError(
