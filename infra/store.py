@@ -159,13 +159,13 @@ class FeatureStore:
         Raises:
             InputError: it names the file and says what differs from the manifest.
         """
-        for index, shard in enumerate(tqdm(self.manifest.shards, desc="verify", unit="shard")):
+        for shard in tqdm(self.manifest.shards, desc="verify", unit="shard"):
             path = self.folder / shard.file
             if sha256(path) != shard.sha256:
                 raise InputError(
                     f"{path}: its bytes changed since it was written (SHA-256 differs); write it again"
                 )
-            _check(self._shard(index), shard, path)
+            _check(map_shard(path, dim=self.dim, dtype=self.dtype), shard, path)
         unique = pc.count_distinct(self.ids).as_py()
         if unique != len(self):
             raise InputError(

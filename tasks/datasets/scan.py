@@ -28,6 +28,7 @@ from tasks.datasets.features import SHARD_BYTES
 _SPLITS = {"train": "train", "dev": "val", "val": "val", "test": "test", "testall": "test"}
 _PARTS = ("ims.npy", "caps.txt", "ids.txt")
 _SAMPLE = 64  # images whose repeated rows are compared
+_BLOCK = 64 << 20  # bytes of rows that are mapped at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,30 +37,35 @@ class ScanSplit:
 
     Args:
         name: as in the file names.
-        rows: the memory-mapped features of R rows.
+        files: the paths of ims, caps and ids.
         ids: one an image.
         captions: how many lines an image has.
         repeat: how many rows an image has, all equal.
+        dim: width D of the features.
     """
 
     name: str
     files: tuple[Path, Path, Path]
-    rows: np.ndarray
     ids: list[str]
     captions: int
     repeat: int
+    dim: int
 
     def __iter__(self) -> Iterator[tuple[Item, np.ndarray]]:
         """Yield each image's item and its set `(N, D)`, a view of the file."""
-        split = _SPLITS[self.name]
         with self.files[1].open("rb") as lines:
-            for index, id in enumerate(self.ids):
+            for id, x_ND in zip(self.ids, self._sets(), strict=True):
                 texts = islice(lines, self.captions)
                 captions = tuple(text.decode("utf-8", "surrogateescape") for text in texts)
-                yield (
-                    Item(id=id, split=split, captions=captions),
-                    np.atleast_2d(self.rows[index * self.repeat]),
-                )
+                yield Item(id=id, split=_SPLITS[self.name], captions=captions), x_ND
+
+    def _sets(self) -> Iterator[np.ndarray]:
+        """Map the file anew for each block: else every page that was read would count as memory in use."""
+        rows = _map(self.files[0])
+        step = self.repeat * max(1, _BLOCK // rows[: self.repeat].nbytes)
+        for start in range(0, len(rows), step):
+            block = _map(self.files[0])[start : start + step : self.repeat]
+            yield from (np.atleast_2d(row) for row in block)
 
 
 def open_scan(folder: str | Path) -> list[ScanSplit]:
@@ -81,10 +87,7 @@ def _open(folder: Path, name: str) -> ScanSplit:
     ims, caps, ids = (folder / f"{name}_{part}" for part in _PARTS)
     for path in (ims, caps, ids):
         existing(path, what=f"the three files {ims.name}, {caps.name} and {ids.name}")
-    try:
-        rows = np.load(ims, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise InputError(f"{ims}: cannot be read, it may be cut short: {error}") from error
+    rows = _map(ims)
     if rows.ndim not in (2, 3) or rows.dtype.kind != "f" or not rows.size:
         raise InputError(f"{ims}: {rows.dtype} of shape {rows.shape}, expected floats of shape (M, N, D)")
     with caps.open("rb") as lines:
@@ -92,8 +95,15 @@ def _open(folder: Path, name: str) -> ScanSplit:
     names = ids.read_text("utf-8", "surrogateescape").split()
     captions, repeat, names = _line_up(rows, names, captions=count, where=folder / name)
     return ScanSplit(
-        name=name, files=(ims, caps, ids), rows=rows, ids=names, captions=captions, repeat=repeat
+        name=name, files=(ims, caps, ids), ids=names, captions=captions, repeat=repeat, dim=rows.shape[-1]
     )
+
+
+def _map(path: Path) -> np.ndarray:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise InputError(f"{path}: cannot be read, it may be cut short: {error}") from error
 
 
 def _line_up(rows: np.ndarray, ids: list[str], *, captions: int, where: Path) -> tuple[int, int, list[str]]:
@@ -135,7 +145,7 @@ def write_scan(
     """
     splits = open_scan(folder)
     source = {"reader": "scan", "files": [file for split in splits for file in identity(*split.files)]}
-    dim = splits[0].rows.shape[-1]
+    dim = splits[0].dim
     store = Path(out) / "regions"
     with StoreWriter(store, dim=dim, dtype=dtype, source=source, shard_bytes=shard_bytes) as writer:
         summary = write_corpus(out, _stored(splits, writer), source=source)
