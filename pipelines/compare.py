@@ -109,7 +109,7 @@ def compare(uri: str, experiment: str, *, metric: str = "", protocol: str = "") 
         for name in _protocols(run, protocol):
             cells[run.tags.get("task", ""), run.tags.get("dataset", ""), name].append(run)
     if not cells and protocol:
-        scored = {name.partition("/")[0] for run in finished for name in run.metrics}
+        scored = {name.partition("/")[0] for run in finished for name in run.metrics} & {*PROTOCOLS}
         raise unknown("protocol", protocol, scored, f" Those are what the runs of {experiment!r} have.")
     if not cells:
         raise InputError(f"experiment {experiment!r} of {uri} has nothing to compare yet; {'; '.join(notes)}")
