@@ -26,7 +26,6 @@ from infra.paths import home
 from infra.registry import AGGREGATORS, RECIPES
 from infra.store import FeatureStore
 from infra.tracking import tracking_uri
-from pipelines.compare import compare_and_print
 from pipelines.scenes import write_scenes
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -111,8 +110,7 @@ def main() -> None:
     with job_server() as address:
         for aggregator in options.aggregators:
             submit(address, aggregator, options)
-    print()
-    compare_and_print(tracking_uri(home()), options.experiment, home=home())
+    verb("compare", "--experiment", options.experiment)
     print(f"the demo took {time.monotonic() - started:.0f} seconds")
 
 

@@ -6,7 +6,7 @@ Several runs are an ensemble: the mean of their score matrices, as in all the pa
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -103,6 +103,8 @@ def main() -> None:
     trained = [load(run_id) for run_id in dict.fromkeys(options.run_ids)]
     protocol = options.protocol or trained[0].run.protocol
     found = evaluate(trained, protocol=protocol, split=options.split)
+    if options.split != "test":
+        found = replace(found, protocol=f"{options.split}/{protocol}")
     tracker = trained[0].tracker if len(trained) == 1 else track_ensemble(trained, protocol)
     log_evaluation(tracker, found, step=0)
     if len(trained) > 1:

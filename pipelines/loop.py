@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -211,8 +212,6 @@ def log_evaluation(log: Log, found: Evaluation, *, step: int) -> None:
     """Write an evaluation's metrics and how each query did."""
     log.log({f"{found.protocol}/{name}": value for name, value in found.metrics.items()}, step=step)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{found.protocol}.npz"
-        import numpy as np
-
+        path = Path(folder) / f"{found.protocol.replace('/', '-')}.npz"
         np.savez_compressed(path, **found.per_query)
         log.artifact(path, "per_query")

@@ -186,7 +186,7 @@ class ImageText:
         images, captions = len(result.ranks_i2t), len(result.ranks_t2i)
         return Evaluation(
             protocol=protocol,
-            metrics=result.metrics,
+            metrics=result.metrics | {"chance_rsum": result.chance, "ties": float(result.ties)},
             per_query={
                 "image_id": pairs.image_ids[:images],
                 "caption_image": pairs.owner_G[:captions],
