@@ -46,7 +46,7 @@ class FeatureStore:
         Raises:
             InputError: it is missing, half written, of another version, or a file is missing or cut short.
         """
-        folder, manifest = Path(folder), Manifest.read(folder)
+        folder, manifest = Path(folder).absolute(), Manifest.read(folder)
         for shard in manifest.shards:
             path = folder / shard.file
             size = path.stat().st_size if path.is_file() else None

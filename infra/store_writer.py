@@ -55,7 +55,8 @@ class StoreWriter:
         self.done: set[str] = set()
         self._shards: list[Shard] = []
         job = {"version": VERSION, "dim": dim, "dtype": dtype, "source": source}
-        for path in journal.begin(self.folder, job):
+        finished = journal.begin(self.folder, job)
+        for path in tqdm(finished, desc="finished shards", unit="shard", disable=not finished):
             self._finished(path)
         self._seen: set[str] = set()
         self._skipped = SkipLog()

@@ -96,7 +96,8 @@ def hdf5(
         dtype: what numbers are stored as.
         corpus: folder of a corpus to compare the ids with.
     """
-    source = {"reader": "hdf5", "files": identity(file, *([ids] if ids else [])), "key": key}
+    files = [path for path in (file, ids) if path]
+    source = {"reader": "hdf5", "files": identity(*files), "key": key, "channels_first": channels_first}
     sets = read_hdf5(file, ids=ids, key=key, channels_first=channels_first)
     _ingest(sets, out=out, source=source, dtype=dtype, corpus=corpus)
 
@@ -118,8 +119,9 @@ def arrays(
         dtype: what numbers are stored as.
         corpus: folder of a corpus to compare the ids with.
     """
+    source = {"reader": "arrays", "folder": dir.name, "channels_first": channels_first}
     sets = read_arrays(dir, channels_first=channels_first)
-    _ingest(sets, out=out, source={"reader": "arrays", "folder": dir.name}, dtype=dtype, corpus=corpus)
+    _ingest(sets, out=out, source=source, dtype=dtype, corpus=corpus)
 
 
 def verify(*, store: Path) -> None:
