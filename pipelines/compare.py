@@ -187,7 +187,7 @@ def _left_out(why: str, runs: Sequence[RunRecord]) -> Iterator[str]:
 @command
 def main() -> None:
     """Compare, print, and keep the result."""
-    options = tyro.cli(Options, description=__doc__)
+    options = tyro.cli(Options, prog="python -m pipelines.compare", description=__doc__)
     uri = tracking_uri(home())
     found = compare(uri, options.experiment, metric=options.metric, protocol=options.protocol)
     print(found.text(), end="\n\n")

@@ -38,16 +38,21 @@ class Optim:
     """How the weights are found: AdamW, with the schedule of the learning rate in steps or epochs."""
 
     epochs: int = 25
+    """Passes over the training split."""
     batch: int = 128
     """Samples in the global batch, over all workers."""
     lr: float = 5e-4
+    """Learning rate."""
     weight_decay: float = 1e-4
+    """AdamW's, on every parameter, as in the published codes."""
     lr_factors: tuple[tuple[str, float], ...] = ()
     """Pairs of a parameter-name prefix and a factor on the learning rate; the longest prefix wins; 0 freezes."""
     schedule: typing.Literal["step", "cosine", "constant"] = "step"
+    """How the learning rate falls."""
     milestones: tuple[float, ...] = (15,)
     """Epochs after which the `step` schedule multiplies the learning rate by `decay`."""
     decay: float = 0.1
+    """See `milestones`."""
     warmup_steps: int = 0
     """Steps over which the learning rate rises linearly from 0."""
     clip: float = 2.0
@@ -62,7 +67,7 @@ class Optim:
 class Run:
     """Everything a run is. Parts are named by specs such as `gpo(temperature=0.1)`."""
 
-    recipe: tyro.conf.Fixed[str]
+    recipe: tyro.conf.Suppress[str]
     """The recipe that this run came from."""
     data: Data
     visual: str
@@ -72,13 +77,16 @@ class Run:
     protocol: str
     """Protocol of the test split, scored once, with the epoch that was best on `val`."""
     task: str = "image_text"
+    """Task adapter."""
     aggregator: str = "gpo"
     """Aggregator of both modalities."""
     text_aggregator: str = ""
     """Aggregator of the text alone, where it differs."""
     objective: str = "triplet"
+    """What is minimised."""
     optim: Optim = field(default_factory=Optim)
     seed: int = 0
+    """Decides first weights, the order of samples and their augmentation."""
     experiment: str = "polypool"
     """MLflow experiment that the run belongs to."""
     workers: int = 1
@@ -91,7 +99,7 @@ class Run:
     """Steps between two logged losses."""
     checkpoint_every: int = 0
     """Steps between checkpoints inside an epoch; there is one after every epoch in any case."""
-    published: tyro.conf.Fixed[str] = ""
+    published: tyro.conf.Suppress[str] = ""
     """The number that the recipe aims at and where it is printed."""
 
     def __post_init__(self) -> None:

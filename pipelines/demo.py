@@ -103,7 +103,7 @@ def submit(address: str, aggregator: str, options: Options) -> None:
 @command
 def main() -> None:
     """Run the demo."""
-    options, started = tyro.cli(Options, description=__doc__), time.monotonic()
+    options, started = tyro.cli(Options, prog="python -m pipelines.demo", description=__doc__), time.monotonic()
     for spec in options.aggregators:
         AGGREGATORS.build(spec, 8)
     prepare(options)

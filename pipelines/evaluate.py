@@ -99,7 +99,7 @@ def track_ensemble(trained: list[Trained], protocol: str) -> Tracker:
 @command
 def main() -> None:
     """Score, log and print."""
-    options = tyro.cli(Options, description=__doc__)
+    options = tyro.cli(Options, prog="python -m pipelines.evaluate", description=__doc__)
     trained = [load(run_id) for run_id in dict.fromkeys(options.run_ids)]
     protocol = options.protocol or trained[0].run.protocol
     found = evaluate(trained, protocol=protocol, split=options.split)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from dataclasses import dataclass
 from typing import Annotated, Union
 
 import torch
 import tyro
 
-from infra.errors import command
+from infra.errors import command, unknown
 from infra.launch import Resources, fit, ray_session
 from infra.paths import home
 from infra.registry import RECIPES, TASKS
@@ -75,19 +77,23 @@ def launch(run: Run, tracker: Tracker) -> str:
     return tracker.run_id
 
 
-def parse() -> Run | Resume:
+def parse(words: list[str]) -> Run | Resume:
     """Read the command line: a recipe with overrides, or `resume RUN_ID`."""
+    names = RECIPES.names()
+    if words and not words[0].startswith("-") and words[0] not in (*names, "resume"):
+        raise unknown("recipe", words[0], names)
     choices = [Annotated[Resume, tyro.conf.subcommand("resume")]]
-    for name in RECIPES.names():
+    for name in names:
         recipe = RECIPES.get(name)
-        choices.append(Annotated[Run, tyro.conf.subcommand(name, default=recipe(), description=recipe.__doc__)])
-    return tyro.cli(Union[tuple(choices)], description=__doc__)  # noqa: UP007
+        about = inspect.getdoc(recipe)
+        choices.append(Annotated[Run, tyro.conf.subcommand(name, default=recipe(), description=about)])
+    return tyro.cli(Union[tuple(choices)], args=words, prog="python -m pipelines.train", description=__doc__)  # noqa: UP007
 
 
 @command
 def main() -> None:
     """Train, and print where to look."""
-    asked = parse()
+    asked = parse(sys.argv[1:])
     run_id = resume(asked.run_id) if isinstance(asked, Resume) else start(asked)
     tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
     metrics = tracker.metrics()
