@@ -1,0 +1,44 @@
+"""Call the verb `ingest` in this process, and read what it left."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+
+from infra.store import FeatureStore
+from pipelines import ingest
+
+
+def run(*arguments: object) -> tuple[int, str, str]:
+    """Return the exit code and what was printed to standard output and error."""
+    code, out, err = 0, io.StringIO(), io.StringIO()
+    with (
+        patch.object(sys, "argv", ["ingest", *map(str, arguments)]),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            ingest.main()
+        except SystemExit as stop:
+            code = stop.code or 0
+    return code, out.getvalue(), err.getvalue()
+
+
+def reasons(folder: Path, name: str = "skipped.jsonl") -> list[tuple[str, str]]:
+    """Return where and why of everything that was skipped."""
+    path = folder / name
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [(case["where"], case["why"]) for case in map(json.loads, lines)]
+
+
+def sets_of(folder: Path) -> dict[str, np.ndarray]:
+    """Return all sets of a store, after a check of its bytes."""
+    store = FeatureStore.open(folder)
+    store.verify()
+    return {id: store[row] for row, id in enumerate(store.ids.to_pylist())}
