@@ -10,7 +10,9 @@ from torch import Tensor
 from aggregators.base import Aggregator
 
 
-def random_sets(sizes: list[int], dim: int, *, pad: int = 0, seed: int = 0, dtype=torch.float32) -> tuple[Tensor, Tensor]:
+def random_sets(
+    sizes: list[int], dim: int, *, pad: int = 0, seed: int = 0, dtype=torch.float32
+) -> tuple[Tensor, Tensor]:
     """Return `(x_BND, mask_BN)` with the given sizes; what lies under the mask is large noise."""
     generator = torch.Generator().manual_seed(seed)
     longest = max(sizes) + pad
@@ -23,7 +25,16 @@ def random_sets(sizes: list[int], dim: int, *, pad: int = 0, seed: int = 0, dtyp
 def check_aggregator(module: Aggregator, dim: int) -> None:
     """Assert the whole contract for one aggregator without context."""
     module = copy.deepcopy(module).eval()
-    for check in (_shape, _padding, _batch_mates, _single_element, _order, _low_precision, _gradients, _state):
+    for check in (
+        _shape,
+        _padding,
+        _batch_mates,
+        _single_element,
+        _order,
+        _low_precision,
+        _gradients,
+        _state,
+    ):
         check(module, dim)
 
 
@@ -39,13 +50,22 @@ def _shape(module: Aggregator, dim: int) -> None:
 
 def _padding(module: Aggregator, dim: int) -> None:
     x_BND, mask_BN = random_sets(SIZES, dim)
-    wide_BND, wide_mask_BN = torch.nn.functional.pad(x_BND, (0, 0, 0, 4), value=7.0), torch.nn.functional.pad(mask_BN, (0, 4))
+    wide_BND, wide_mask_BN = (
+        torch.nn.functional.pad(x_BND, (0, 0, 0, 4), value=7.0),
+        torch.nn.functional.pad(mask_BN, (0, 4)),
+    )
     wild_BND = x_BND.where(mask_BN[..., None], x_BND.new_full((), -123.0))
     nan_BND = x_BND.where(mask_BN[..., None], x_BND.new_full((), float("nan")))
     expected = module(x_BND, mask_BN)
-    torch.testing.assert_close(module(wide_BND, wide_mask_BN), expected, msg="more padding changes the result")
-    torch.testing.assert_close(module(wild_BND, mask_BN), expected, msg="values under the mask change the result")
-    torch.testing.assert_close(module(nan_BND, mask_BN), expected, msg="NaN under the mask changes the result")
+    torch.testing.assert_close(
+        module(wide_BND, wide_mask_BN), expected, msg="more padding changes the result"
+    )
+    torch.testing.assert_close(
+        module(wild_BND, mask_BN), expected, msg="values under the mask change the result"
+    )
+    torch.testing.assert_close(
+        module(nan_BND, mask_BN), expected, msg="NaN under the mask changes the result"
+    )
 
 
 def _batch_mates(module: Aggregator, dim: int) -> None:
@@ -65,7 +85,9 @@ def _order(module: Aggregator, dim: int) -> None:
         return
     x_BND, mask_BN = random_sets([9, 9], dim)
     order = torch.randperm(9, generator=torch.Generator().manual_seed(3))
-    torch.testing.assert_close(module(x_BND[:, order], mask_BN), module(x_BND, mask_BN), msg="the order matters")
+    torch.testing.assert_close(
+        module(x_BND[:, order], mask_BN), module(x_BND, mask_BN), msg="the order matters"
+    )
 
 
 def _low_precision(module: Aggregator, dim: int) -> None:
@@ -75,7 +97,9 @@ def _low_precision(module: Aggregator, dim: int) -> None:
         x = x_BND.where(mask_BN[..., None], x_BND.new_zeros(())).to(dtype)
         out = copy.deepcopy(module).to(dtype)(x, mask_BN)
         assert out.dtype == dtype, f"{dtype} sets give a {out.dtype} result"
-        torch.testing.assert_close(out.float(), expected, atol=tolerance, rtol=tolerance, msg=f"{dtype} is far off")
+        torch.testing.assert_close(
+            out.float(), expected, atol=tolerance, rtol=tolerance, msg=f"{dtype} is far off"
+        )
 
 
 def _gradients(module: Aggregator, dim: int) -> None:

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 
-def sinusoids(length: int, dim: int, *, device: torch.device | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
+def sinusoids(
+    length: int, dim: int, *, device: torch.device | None = None, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """Return the `(length, dim)` codes: sine on even channels, cosine on odd, positions from 0."""
     if dim % 2:
         raise ValueError(f"position codes need an even width, not {dim}")

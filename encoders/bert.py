@@ -31,7 +31,9 @@ class WordPieces:
     def encode(self, captions: Sequence[str]) -> Iterator[list[list[int]]]:
         """Yield each caption's words as lists of word pieces, without special tokens."""
         for first in range(0, len(captions), 1024):
-            for line in self._tokenizer.encode_batch(list(captions[first : first + 1024]), add_special_tokens=False):
+            for line in self._tokenizer.encode_batch(
+                list(captions[first : first + 1024]), add_special_tokens=False
+            ):
                 words: dict[int, list[int]] = {}
                 for piece, word in zip(line.ids, line.word_ids, strict=True):
                     words.setdefault(word, []).append(piece)
@@ -48,22 +50,25 @@ class Bert(TextEncoder):
         name: a model on the hub, or a local folder.
     """
 
-    def __init__(self, assets: Mapping[str, Any], *, width: int = 1024, name: str = "bert-base-uncased") -> None:
+    def __init__(
+        self, assets: Mapping[str, Any], *, width: int = 1024, name: str = "bert-base-uncased"
+    ) -> None:
         from transformers import AutoConfig, AutoModel
 
         super().__init__()
         config = dict(assets["config"])
         self.width = width
         self.name = name
-        self.bert = _without_pooler(AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config)))
+        self.bert = _without_pooler(
+            AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config))
+        )
         self.linear = nn.Linear(self.bert.config.hidden_size, width)
 
     @classmethod
     def prepare(cls, captions: Iterable[str], *, name: str = "bert-base-uncased", **_: Any) -> dict[str, Any]:
         """Take the tokenizer and the configuration from the hub or the folder."""
-        from transformers import AutoConfig, AutoTokenizer
-
         from encoders.backbones.hub import from_hub
+        from transformers import AutoConfig, AutoTokenizer
 
         tokenizer = from_hub(AutoTokenizer, name)
         return {
@@ -83,9 +88,8 @@ class Bert(TextEncoder):
 
     def load_pretrained(self) -> None:
         """Load the published weights."""
-        from transformers import AutoModel
-
         from encoders.backbones.hub import from_hub
+        from transformers import AutoModel
 
         self.bert.load_state_dict(_without_pooler(from_hub(AutoModel, self.name)).state_dict())
 

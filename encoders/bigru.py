@@ -70,7 +70,11 @@ class BiGRU(TextEncoder):
     def forward(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor]:
         """Encode token numbers `(B, L)` to word states `(B, L, D)`, zero in the pads."""
         embedded_BLE = self.dropout(self.embed(token_BL))
-        packed = pack_padded_sequence(embedded_BLE, mask_BL.sum(dim=1).cpu(), batch_first=True, enforce_sorted=False)
-        state_BL2D, _ = pad_packed_sequence(self.rnn(packed)[0], batch_first=True, total_length=token_BL.shape[1])
+        packed = pack_padded_sequence(
+            embedded_BLE, mask_BL.sum(dim=1).cpu(), batch_first=True, enforce_sorted=False
+        )
+        state_BL2D, _ = pad_packed_sequence(
+            self.rnn(packed)[0], batch_first=True, total_length=token_BL.shape[1]
+        )
         forward_BLD, backward_BLD = state_BL2D.chunk(2, dim=-1)
         return (forward_BLD + backward_BLD) / 2, mask_BL

@@ -21,7 +21,9 @@ def read_glove(path: str | Path, words: Iterable[str], *, dim: int) -> dict[str,
     """
     path, wanted, vectors = Path(path), set(words), {}
     if not path.is_file():
-        raise InputError(f"there is no GloVe file {path}; give the path of a text file such as glove.6B.300d.txt")
+        raise InputError(
+            f"there is no GloVe file {path}; give the path of a text file such as glove.6B.300d.txt"
+        )
     with path.open(encoding="utf-8") as lines, tqdm(desc=f"reading {path.name}", unit=" words") as bar:
         for number, line in enumerate(lines, start=1):
             word, *values = line.rstrip("\n").rsplit(" ", dim)
@@ -31,7 +33,9 @@ def read_glove(path: str | Path, words: Iterable[str], *, dim: int) -> dict[str,
                 except ValueError:
                     vector = np.empty(0)
                 if vector.shape != (dim,):
-                    raise InputError(f"{path}, line {number}: expected a word and {dim} numbers; is the width {dim}?")
+                    raise InputError(
+                        f"{path}, line {number}: expected a word and {dim} numbers; is the width {dim}?"
+                    )
                 vectors[word] = vector
             bar.update()
     return vectors

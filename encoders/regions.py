@@ -24,7 +24,12 @@ class Regions(FeatureEncoder):
     """
 
     def __init__(
-        self, assets: Mapping[str, Any], *, width: int = 1024, hidden: int | None = None, standardise: bool = False
+        self,
+        assets: Mapping[str, Any],
+        *,
+        width: int = 1024,
+        hidden: int | None = None,
+        standardise: bool = False,
     ) -> None:
         super().__init__(assets, standardise=standardise)
         hidden = hidden or width // 2

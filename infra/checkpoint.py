@@ -55,7 +55,9 @@ def load_weights(model: nn.Module, path: Path) -> None:
     model.load_state_dict(weights)
 
 
-def save_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+def save_checkpoint(
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress
+) -> None:
     """Write the full state; every worker calls this, rank 0 writes."""
     random_states = gather_objects(_random_state())
     if rank() != 0:

@@ -49,12 +49,20 @@ def private_head(*, cpus: int | None = None) -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="pp-", dir="/tmp"))  # short: Ray puts sockets into it
     ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
     address = f"http://127.0.0.1:{ports['--dashboard-port']}"
-    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats"]
+    command = [
+        str(Path(sys.executable).with_name("ray")),
+        "start",
+        "--head",
+        "--block",
+        "--disable-usage-stats",
+    ]
     command += ["--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", "--include-dashboard=true"]
     command += [f"--temp-dir={folder}", f"--num-cpus={cpus or os.cpu_count()}"]
     command += [f"{name}={port}" for name, port in ports.items()]
     with (folder / "head.log").open("wb") as log:
-        head = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+        head = subprocess.Popen(
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+        )
     try:
         _wait_for(address, head, folder / "head.log")
         yield address
@@ -71,16 +79,16 @@ def _wait_for(address: str, head: subprocess.Popen, log: Path) -> None:
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.3)
-    raise RuntimeError(f"the Ray head did not answer at {address}; its log ends with:\n{log.read_text()[-2000:]}")
+    raise RuntimeError(
+        f"the Ray head did not answer at {address}; its log ends with:\n{log.read_text()[-2000:]}"
+    )
 
 
 def _end(head: subprocess.Popen) -> None:
     """Ask the head to end what it started, then end what is left of its process group."""
     head.terminate()
-    try:
+    with suppress(subprocess.TimeoutExpired):
         head.wait(20)
-    except subprocess.TimeoutExpired:
-        pass
     with suppress(ProcessLookupError):
         os.killpg(head.pid, signal.SIGKILL)
     head.wait()

@@ -69,7 +69,9 @@ class Order:
             yield order[start : start + self.batch]
 
 
-def load(data: Dataset, order: Order, samples: int, device: torch.device) -> Iterator[tuple[int, dict[str, Tensor]]]:
+def load(
+    data: Dataset, order: Order, samples: int, device: torch.device
+) -> Iterator[tuple[int, dict[str, Tensor]]]:
     """Yield `(size of the global batch, this worker's share on the device)` for the rest of an epoch.
 
     The next batch is made in a thread while the current one is used.

@@ -20,7 +20,9 @@ def unknown(kind: str, name: object, choices: Iterable[object], hint: str = "") 
     names = sorted(str(choice) for choice in choices)
     nearest = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     suggestion = f" Did you mean {nearest[0]!r}?" if nearest else ""
-    return InputError(f"unknown {kind} {str(name)!r}.{suggestion} Choices: {', '.join(names) or 'none'}.{hint}")
+    return InputError(
+        f"unknown {kind} {str(name)!r}.{suggestion} Choices: {', '.join(names) or 'none'}.{hint}"
+    )
 
 
 def command(main: Callable[[], None]) -> Callable[[], None]:

@@ -68,7 +68,9 @@ class Resources:
         has = ray.cluster_resources()
         cores = int(has.get("CPU", 0))
         if cores < workers:
-            raise InputError(f"{workers} workers need as many cores, and the cluster has {cores}; use fewer (--workers)")
+            raise InputError(
+                f"{workers} workers need as many cores, and the cluster has {cores}; use fewer (--workers)"
+            )
         return cls(cpus=max(1, min(cpus, cores // workers)), gpu=has.get("GPU", 0) >= workers)
 
 
@@ -108,7 +110,9 @@ def fit(run: dict[str, Any], *, run_id: str, tracking_uri: str, home: Path, reso
         for failure in getattr(error, "worker_failures", {}).values():
             if cause := _input_error(failure):
                 raise InputError(str(cause)) from error
-        raise RuntimeError(f"training failed; `python -m pipelines.train resume {run_id}` goes on: {error}") from error
+        raise RuntimeError(
+            f"training failed; `python -m pipelines.train resume {run_id}` goes on: {error}"
+        ) from error
 
 
 def _input_error(error: BaseException | None) -> InputError | None:

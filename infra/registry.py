@@ -114,7 +114,10 @@ class Registry:
 
         def add(part: T) -> T:
             known = self._parts.get(name)
-            if known is not None and (known.__module__, known.__qualname__) != (part.__module__, part.__qualname__):
+            if known is not None and (known.__module__, known.__qualname__) != (
+                part.__module__,
+                part.__qualname__,
+            ):
                 raise InputError(
                     f"two {self.kind}s are called {name!r}: {_place(known)} and {_place(part)}; rename one of them"
                 )
@@ -153,7 +156,9 @@ class Registry:
         parsed = Spec.parse(spec)
         part = self.get(parsed.name)
         signature = inspect.signature(part)
-        free = [p.name for p in signature.parameters.values() if p.kind == p.KEYWORD_ONLY and p.name not in given]
+        free = [
+            p.name for p in signature.parameters.values() if p.kind == p.KEYWORD_ONLY and p.name not in given
+        ]
         for key in parsed.params:
             if key not in free:
                 raise unknown(f"parameter of {self.kind} {parsed.name!r}:", key, free)
@@ -192,14 +197,20 @@ def _place(part: Any) -> str:
 
 
 def _load(kind: str, target: str, *, plugin: EntryPoint | None = None) -> Any:
-    origin = f" (plugged in as {plugin.name!r} by {plugin.dist.name if plugin.dist else 'a package'})" if plugin else ""
+    origin = (
+        f" (plugged in as {plugin.name!r} by {plugin.dist.name if plugin.dist else 'a package'})"
+        if plugin
+        else ""
+    )
     module, _, path = target.partition(":")
     try:
         part: Any = importlib.import_module(module)
         for name in path.split("."):
             part = getattr(part, name)
     except Exception as error:  # a plug-in may raise anything; it is named and the rest goes on
-        raise InputError(f"cannot load the {kind} {target!r}{origin}: {type(error).__name__}: {error}") from error
+        raise InputError(
+            f"cannot load the {kind} {target!r}{origin}: {type(error).__name__}: {error}"
+        ) from error
     return part
 
 

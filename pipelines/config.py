@@ -104,8 +104,14 @@ class Run:
 
     def __post_init__(self) -> None:
         if self.optim.batch % self.workers:
-            raise InputError(f"a batch of {self.optim.batch} cannot be shared evenly by {self.workers} workers")
-        for name, value in (("epochs", self.optim.epochs), ("batch", self.optim.batch), ("workers", self.workers)):
+            raise InputError(
+                f"a batch of {self.optim.batch} cannot be shared evenly by {self.workers} workers"
+            )
+        for name, value in (
+            ("epochs", self.optim.epochs),
+            ("batch", self.optim.batch),
+            ("workers", self.workers),
+        ):
             if value < 1:
                 raise InputError(f"{name} must be at least 1, not {value}")
 

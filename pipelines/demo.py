@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
+from pipelines.scenes import write_scenes
 
 from infra.cluster import private_head
 from infra.errors import InputError, command
@@ -26,7 +27,6 @@ from infra.paths import home
 from infra.registry import AGGREGATORS, RECIPES
 from infra.store import FeatureStore
 from infra.tracking import tracking_uri
-from pipelines.scenes import write_scenes
 
 PROJECT = Path(__file__).resolve().parents[1]
 
@@ -84,7 +84,16 @@ def prepare(options: Options) -> None:
     except InputError:
         pass
     write_scenes(pictures, images=options.images)
-    verb("ingest", "karpathy", "--json", f"{pictures}/dataset_scenes.json", "--images", str(pictures), "--out", str(corpus))
+    verb(
+        "ingest",
+        "karpathy",
+        "--json",
+        f"{pictures}/dataset_scenes.json",
+        "--images",
+        str(pictures),
+        "--out",
+        str(corpus),
+    )
     verb("extract", "--corpus", str(corpus), "--backbone", "cells", "--out", str(features))
 
 
@@ -103,7 +112,10 @@ def submit(address: str, aggregator: str, options: Options) -> None:
 @command
 def main() -> None:
     """Run the demo."""
-    options, started = tyro.cli(Options, prog="python -m pipelines.demo", description=__doc__), time.monotonic()
+    options, started = (
+        tyro.cli(Options, prog="python -m pipelines.demo", description=__doc__),
+        time.monotonic(),
+    )
     for spec in options.aggregators:
         AGGREGATORS.build(spec, 8)
     prepare(options)

@@ -31,9 +31,14 @@ Report = Callable[[dict[str, Any], Path | None], None]
 class Log(Protocol):
     """Where rank 0 writes numbers and files."""
 
-    def log(self, metrics: dict[str, float], *, step: int) -> None: ...
-    def artifact(self, path: Path, folder: str = "") -> None: ...
-    def download(self, artifact_path: str) -> Path: ...
+    def log(self, metrics: dict[str, float], *, step: int) -> None:
+        """Log numbers of one step."""
+
+    def artifact(self, path: Path, folder: str = "") -> None:
+        """Keep a file, or the files of a folder."""
+
+    def download(self, artifact_path: str) -> Path:
+        """Return where a kept file or folder can be read."""
 
 
 class Trainer:
@@ -61,12 +66,16 @@ class Trainer:
         torch.manual_seed(run.seed)
         self.run, self.adapter, self.log, self.report, self.device = run, adapter, log, report, device
         self.data = adapter.data("train")
-        self.order = Order(size=len(self.data), batch=run.optim.batch, drop_last=run.optim.drop_last, seed=run.seed)
+        self.order = Order(
+            size=len(self.data), batch=run.optim.batch, drop_last=run.optim.drop_last, seed=run.seed
+        )
         self.model = adapter.model().to(device)
         self.optimizer = make_optimizer(self.model, run.optim)
         self.progress = Progress()
         steps = run.optim.epochs * self.order.epoch_steps
-        self.bar = bar(desc=f"{run.recipe} {run.aggregator}", total=steps, unit="step") if rank() == 0 else None
+        self.bar = (
+            bar(desc=f"{run.recipe} {run.aggregator}", total=steps, unit="step") if rank() == 0 else None
+        )
         self.parallel: nn.Module = self.model
         torch.manual_seed(run.seed + rank())
         self.precision = nullcontext()
@@ -197,7 +206,9 @@ class Meter:
 def wants_bfloat16(precision: str, device: torch.device) -> bool:
     """Whether to compute in bfloat16; `auto` takes it on a GPU that has it."""
     return precision == "bfloat16" or (
-        precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        precision == "auto"
+        and device.type == "cuda"
+        and torch.cuda.is_bf16_supported(including_emulation=False)
     )
 
 

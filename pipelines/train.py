@@ -48,7 +48,9 @@ def start(run: Run) -> str:
     with torch.device("meta"):
         adapter.model(pretrained=False)  # a wrong spec ends here, before anything is started
     name = f"{run.recipe} {run.aggregator} seed {run.seed}"
-    tracker = Tracker.start(run.experiment, uri=uri, home=home(), name=name, tags=tags(run), params=to_json(run))
+    tracker = Tracker.start(
+        run.experiment, uri=uri, home=home(), name=name, tags=tags(run), params=to_json(run)
+    )
     tracker.json("run.json", to_json(run))
     tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})
     return launch(run, tracker)
@@ -67,7 +69,13 @@ def launch(run: Run, tracker: Tracker) -> str:
     try:
         with ray_session():
             resources = Resources.plan(run.workers, cpus=run.cpus)
-            fit(to_json(run), run_id=tracker.run_id, tracking_uri=tracker.uri, home=home(), resources=resources)
+            fit(
+                to_json(run),
+                run_id=tracker.run_id,
+                tracking_uri=tracker.uri,
+                home=home(),
+                resources=resources,
+            )
         status = "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"

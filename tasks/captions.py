@@ -26,7 +26,9 @@ class Captions:
         pieces: list[int] = []
         words: list[int] = []
         ends = np.zeros(len(captions) + 1, np.int64)
-        encoded = tqdm(tokenizer.encode(captions), desc="tokenising", total=len(captions), leave=False, delay=2)
+        encoded = tqdm(
+            tokenizer.encode(captions), desc="tokenising", total=len(captions), leave=False, delay=2
+        )
         for i, line in enumerate(encoded):
             for number, word in enumerate(line):
                 pieces.extend(word)
@@ -50,7 +52,9 @@ class Captions:
         """Return `token_BL` (int64, 0 in the pads) and `mask_BL` of the captions at `index_B`."""
         start_B, size_B = self._ends[index_B], self._ends[index_B + 1] - self._ends[index_B]
         row_P = np.repeat(np.arange(len(index_B)), size_B)
-        from_P = np.arange(len(row_P)) - np.repeat(np.cumsum(size_B) - size_B, size_B) + np.repeat(start_B, size_B)
+        from_P = (
+            np.arange(len(row_P)) - np.repeat(np.cumsum(size_B) - size_B, size_B) + np.repeat(start_B, size_B)
+        )
         piece_P = self._piece_P[from_P]
         if augment is not None:
             piece_P, stay_P = augment(

@@ -39,7 +39,9 @@ class Pairs:
         split: `train`, `val` or `test`.
     """
 
-    def __init__(self, corpus: Corpus, store: FeatureStore, *, tokenizer: Tokenizer, run: Run, split: str) -> None:
+    def __init__(
+        self, corpus: Corpus, store: FeatureStore, *, tokenizer: Tokenizer, run: Run, split: str
+    ) -> None:
         items = corpus.items(split)
         captions = [item.captions[: run.data.captions] for item in items]
         self.image_ids = np.array([item.id for item in items])
@@ -48,7 +50,9 @@ class Pairs:
         self.rows = store.rows([item.id for item in items])
         self.texts = [text for texts in captions for text in texts]
         self.captions = Captions(self.texts, tokenizer)
-        self._visual_augment = AUGMENTATIONS.build(run.data.visual_augment) if run.data.visual_augment else None
+        self._visual_augment = (
+            AUGMENTATIONS.build(run.data.visual_augment) if run.data.visual_augment else None
+        )
         self._text_augment = AUGMENTATIONS.build(run.data.text_augment) if run.data.text_augment else None
 
     def __len__(self) -> int:
@@ -86,7 +90,9 @@ class Pairs:
             yield {"text": text_BL, "text_mask": mask_BL}
 
 
-def _draw(seed: int, epoch: int, modality: int, sample: np.ndarray, element: np.ndarray, stream: int) -> np.ndarray:
+def _draw(
+    seed: int, epoch: int, modality: int, sample: np.ndarray, element: np.ndarray, stream: int
+) -> np.ndarray:
     return uniform(seed, epoch, modality, stream, sample, element)
 
 
@@ -104,7 +110,12 @@ class ImageText:
     primary = Metric(name="rsum")
 
     def __init__(
-        self, run: Run, assets: dict[str, Any] | None = None, *, dev_protocol: str = "val-1k", chunk: int = 256
+        self,
+        run: Run,
+        assets: dict[str, Any] | None = None,
+        *,
+        dev_protocol: str = "val-1k",
+        chunk: int = 256,
     ) -> None:
         protocol_named(run.protocol)
         self.dev_protocol = protocol_named(dev_protocol).name
@@ -117,7 +128,9 @@ class ImageText:
 
     def _prepare(self) -> dict[str, Any]:
         spec = Spec.parse(self.run.text)
-        captions = (text for item in self.corpus.items("train") for text in item.captions[: self.run.data.captions])
+        captions = (
+            text for item in self.corpus.items("train") for text in item.captions[: self.run.data.captions]
+        )
         return {
             "visual": {"dim": self.store.dim, "statistics": self.store.manifest.statistics},
             "text": ENCODERS.get(spec.name).prepare(captions, **spec.params),
@@ -135,7 +148,9 @@ class ImageText:
         """Return a split's pairs."""
         if split not in self._splits:
             tokenizer = ENCODERS.get(Spec.parse(self.run.text).name).tokenizer(self.assets["text"])
-            self._splits[split] = Pairs(self.corpus, self.store, tokenizer=tokenizer, run=self.run, split=split)
+            self._splits[split] = Pairs(
+                self.corpus, self.store, tokenizer=tokenizer, run=self.run, split=split
+            )
         return self._splits[split]
 
     def model(self, *, pretrained: bool = True) -> DualEncoder:

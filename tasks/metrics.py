@@ -180,8 +180,8 @@ def recall(ranks: np.ndarray, *, ks: Sequence[int] = KS) -> dict[str, float]:
     """Summarise 0-based ranks.
 
     Returns:
-        `R1`, `R5`, ...: per cent of ranks of at most K - 1, so that half a rank too many is a miss; `medr`: the median rank counted from 1, rounded down as
-        in VSE++ and its followers; `meanr`: the mean rank counted from 1.
+        `R1`, `R5`, ...: per cent of ranks of at most K - 1, so that half a rank too many is a miss; `medr`: the
+        median rank counted from 1, rounded down as in VSE++ and its followers; `meanr`: the mean rank counted from 1.
     """
     found = {f"R{k}": 100.0 * float(np.mean(ranks <= k - 1)) for k in ks}
     return {**found, "medr": float(np.floor(np.median(ranks)) + 1), "meanr": float(np.mean(ranks) + 1)}

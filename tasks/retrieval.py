@@ -64,7 +64,12 @@ class DualEncoder(nn.Module):
 
 
 def retrieval_loss(
-    model: nn.Module, batch: Batch, *, objective: Objective, similarity: Callable[[Tensor, Tensor], Tensor], epoch: float
+    model: nn.Module,
+    batch: Batch,
+    *,
+    objective: Objective,
+    similarity: Callable[[Tensor, Tensor], Tensor],
+    epoch: float,
 ) -> dict[str, Tensor]:
     """Score the pairs of the global batch, where pairs of one image (`item`) are never negatives."""
     visual_BD, text_BD = (gather(code) for code in model(batch))
@@ -81,6 +86,8 @@ def retrieval_loss(
 
 
 @torch.inference_mode()
-def encode(encode_batch: Callable[[Batch], Tensor], batches: Iterable[Batch], *, device: torch.device) -> Tensor:
+def encode(
+    encode_batch: Callable[[Batch], Tensor], batches: Iterable[Batch], *, device: torch.device
+) -> Tensor:
     """Encode batch after batch and return all codes."""
     return torch.cat([encode_batch({key: x.to(device) for key, x in batch.items()}) for batch in batches])

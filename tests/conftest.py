@@ -11,7 +11,9 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 def shared() -> Path:
     """The folder with recorded numbers and real corpora, beside the repository."""
     if not SHARED.is_dir():
-        pytest.skip(f"no folder {SHARED.name}/ beside the repository: its recorded numbers and real corpora are not at hand")
+        pytest.skip(
+            f"no folder {SHARED.name}/ beside the repository: its recorded numbers and real corpora are not at hand"
+        )
     return SHARED
 
 

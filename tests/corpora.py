@@ -13,7 +13,9 @@ from tasks.datasets.corpus import Item, write_corpus
 NOUNS = ["dog", "cat", "car", "tree", "boat", "bird", "house", "horse"]
 
 
-def make_corpus(folder: Path, *, train: int = 48, val: int = 16, test: int = 20, dim: int = 10, seed: int = 0) -> Run:
+def make_corpus(
+    folder: Path, *, train: int = 48, val: int = 16, test: int = 20, dim: int = 10, seed: int = 0
+) -> Run:
     """Write a corpus whose images show what their captions name, and return a run on it.
 
     Each image shows two nouns: every noun is a fixed direction, and an image's set holds both with noise.
@@ -26,7 +28,11 @@ def make_corpus(folder: Path, *, train: int = 48, val: int = 16, test: int = 20,
             a, b = rng.choice(len(NOUNS), 2, replace=False)
             shown = look[[a, b, a, b][: rng.integers(2, 5)]]
             writer.add(str(i), (shown + 0.1 * rng.normal(size=shown.shape)).astype(np.float32))
-            texts = (f"a {NOUNS[a]} and a {NOUNS[b]}", f"the {NOUNS[b]} beside the {NOUNS[a]}", f"one {NOUNS[a]} , {NOUNS[b]}")
+            texts = (
+                f"a {NOUNS[a]} and a {NOUNS[b]}",
+                f"the {NOUNS[b]} beside the {NOUNS[a]}",
+                f"one {NOUNS[a]} , {NOUNS[b]}",
+            )
             items.append(Item(id=str(i), split=split, captions=texts))
         writer.close(statistics_of=[str(i) for i in range(train)])
     write_corpus(folder / "corpus", items, source={"made": "by a test"})

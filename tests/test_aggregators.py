@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from aggregators.contract import check_aggregator, random_sets
 
+from aggregators.contract import check_aggregator, random_sets
 from aggregators.gpo import GPO
 from aggregators.positions import sinusoids
 from infra.errors import InputError
@@ -72,7 +72,9 @@ def test_gpo_reproduces_the_recorded_numbers(golden, case):
     z = np.load(golden / "gpo.npz", allow_pickle=False)
     gpo = GPO(16)
     prefix = json.loads((golden / "gpo.json").read_text())["cases"][case]["params"] + "/"
-    gpo.load_state_dict({key.removeprefix(prefix): torch.from_numpy(z[key]) for key in z if key.startswith(prefix)})
+    gpo.load_state_dict(
+        {key.removeprefix(prefix): torch.from_numpy(z[key]) for key in z if key.startswith(prefix)}
+    )
     x_BND = torch.from_numpy(z[f"{case}/features"]).requires_grad_()
     mask_BN = torch.arange(x_BND.shape[1]) < torch.from_numpy(z[f"{case}/lengths"])[:, None]
     weight_BN = gpo.weights(x_BND, mask_BN)

@@ -79,14 +79,18 @@ def test_words_are_masked_replaced_and_deleted_in_the_shares_of_the_code():
 
 def test_delete_only_deletes():
     piece_P, word_P, caption_P = words(20_000)
-    out_P, stay_P = AUGMENTATIONS.build("delete(p=0.2)")(piece_P, word_P, caption_P, draw, mask_piece=4, vocabulary=99)
+    out_P, stay_P = AUGMENTATIONS.build("delete(p=0.2)")(
+        piece_P, word_P, caption_P, draw, mask_piece=4, vocabulary=99
+    )
     assert np.array_equal(out_P, piece_P)
     assert abs((~stay_P).mean() - 0.2) < 0.01
 
 
 def test_words_do_not_depend_on_batch_mates():
     piece_P, word_P, _ = words(40, 1)
-    augment = partial(AUGMENTATIONS.build("mask_replace_delete(p=0.9, mask=0.2, replace=0.6)"), mask_piece=4, vocabulary=99)
+    augment = partial(
+        AUGMENTATIONS.build("mask_replace_delete(p=0.9, mask=0.2, replace=0.6)"), mask_piece=4, vocabulary=99
+    )
     caption_P = np.repeat([3, 8], 20)
     both_P, both_stay_P = augment(piece_P, word_P, caption_P, draw)
     second_P, second_stay_P = augment(piece_P[20:], word_P[20:], caption_P[20:], draw)
@@ -94,7 +98,9 @@ def test_words_do_not_depend_on_batch_mates():
     assert np.array_equal(both_stay_P[20:], second_stay_P)
 
 
-@pytest.mark.parametrize("spec", ["drop(p=1)", "drop(p=-0.1)", "mask_replace_delete(mask=0.8, replace=0.4)", "delete(p=2)"])
+@pytest.mark.parametrize(
+    "spec", ["drop(p=1)", "drop(p=-0.1)", "mask_replace_delete(mask=0.8, replace=0.4)", "delete(p=2)"]
+)
 def test_a_share_out_of_range_is_refused(spec):
     with pytest.raises(InputError, match="must lie in"):
         AUGMENTATIONS.build(spec)

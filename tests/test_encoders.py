@@ -59,7 +59,9 @@ def test_regions_reproduce_the_recorded_numbers(golden, case):
     checked = 0
     for ours, theirs in names.items():
         if f"{case}/grad_param/{theirs}" in z:
-            np.testing.assert_allclose(parameters[ours].grad, z[f"{case}/grad_param/{theirs}"], atol=2e-5, rtol=1e-4)
+            np.testing.assert_allclose(
+                parameters[ours].grad, z[f"{case}/grad_param/{theirs}"], atol=2e-5, rtol=1e-4
+            )
             checked += 1
     assert checked >= 10
 
@@ -82,7 +84,9 @@ def test_bigru_reproduces_the_recorded_numbers(golden, case):
     parameters = dict(branch.named_parameters())
     for ours, theirs in names.items():
         if f"{case}/grad_param/{theirs}" in z:
-            np.testing.assert_allclose(parameters[ours].grad, z[f"{case}/grad_param/{theirs}"], atol=2e-5, rtol=1e-4)
+            np.testing.assert_allclose(
+                parameters[ours].grad, z[f"{case}/grad_param/{theirs}"], atol=2e-5, rtol=1e-4
+            )
 
 
 def test_padding_does_not_change_the_regions_in_training():
@@ -124,7 +128,25 @@ def test_standardised_features_and_the_refusal_without_statistics():
 
 def test_words_are_split_like_a_treebank():
     assert split_words("A man's dog isn't on the T-shirt, e.g. 3.5 metres; café!") == [
-        *("a", "man", "'s", "dog", "is", "n't", "on", "the", "t-shirt", ",", "e.g", ".", "3.5", "metres", ";", "café", "!"),
+        *(
+            "a",
+            "man",
+            "'s",
+            "dog",
+            "is",
+            "n't",
+            "on",
+            "the",
+            "t-shirt",
+            ",",
+            "e.g",
+            ".",
+            "3.5",
+            "metres",
+            ";",
+            "café",
+            "!",
+        ),
     ]
     assert split_words("") == []
 
@@ -201,7 +223,11 @@ def test_bert_trains_from_a_folder_and_is_rebuilt_without_it(tiny_bert):
     encoder = Bert(assets, width=6, name=tiny_bert)
     encoder.load_pretrained()
     out, _ = encoder.eval()(token, mask)
-    hidden = BertModel.from_pretrained(tiny_bert).eval()(input_ids=token, attention_mask=mask.long()).last_hidden_state
+    hidden = (
+        BertModel.from_pretrained(tiny_bert)
+        .eval()(input_ids=token, attention_mask=mask.long())
+        .last_hidden_state
+    )
     torch.testing.assert_close(out, encoder.linear(hidden))
     again = Bert(assets, width=6, name="not/there")
     again.load_state_dict(encoder.state_dict())

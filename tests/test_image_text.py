@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -30,7 +31,7 @@ def test_a_tiny_corpus_is_learnt(run, tmp_path):
     ranks = np.load(tmp_path / "per_query" / "whole.npz", allow_pickle=False)
     assert ranks["image_id"].tolist() == [str(i) for i in range(64, 84)]
     assert np.mean(ranks["t2i_rank"] < 1) * 100 == pytest.approx(metrics["whole/t2i/R1"])
-    again = ImageText(run, assets=__import__("json").loads((tmp_path / "model" / "assets.json").read_text()))
+    again = ImageText(run, assets=json.loads((tmp_path / "model" / "assets.json").read_text()))
     assert again.assets == adapter.assets
 
 
@@ -50,7 +51,9 @@ def test_samples_depend_on_seed_and_epoch_and_not_on_batch_mates(run):
         size = int(alone[f"{key}_mask"].sum())
         assert int(together[f"{key}_mask"][1].sum()) == size
         assert torch.equal(together[key][1, :size], alone[key][0, :size])
-    changed = [data.batch(np.arange(96), seed=seed, epoch=epoch)["text"] for seed, epoch in ((1, 2), (1, 3), (2, 2))]
+    changed = [
+        data.batch(np.arange(96), seed=seed, epoch=epoch)["text"] for seed, epoch in ((1, 2), (1, 3), (2, 2))
+    ]
     assert not torch.equal(changed[0], changed[1])
     assert not torch.equal(changed[0], changed[2])
 
@@ -59,7 +62,8 @@ def test_evaluation_does_not_depend_on_how_it_is_cut_into_batches(run):
     torch.manual_seed(0)
     model = TASKS.build(run.task, run).model()
     scores = [
-        TASKS.build(f"image_text(chunk={chunk})", run).scorer(model, "test")(slice(None), slice(None)) for chunk in (3, 64)
+        TASKS.build(f"image_text(chunk={chunk})", run).scorer(model, "test")(slice(None), slice(None))
+        for chunk in (3, 64)
     ]
     assert scores[0].shape == (20, 40)
     torch.testing.assert_close(*scores)
@@ -85,8 +89,8 @@ def test_without_augmentation_a_batch_is_what_evaluation_sees(run):
     ],
 )
 def test_a_wrong_setting_is_refused_before_training(run, change, message):
+    wrong = replace(run, **change)
     with pytest.raises(InputError, match=message):
-        wrong = replace(run, **change)
         TASKS.build(wrong.task, wrong).model()
 
 
@@ -117,6 +121,6 @@ def test_a_recipe_is_complete_and_survives_json(name):
     run = recipe()
     assert run.recipe == name
     assert recipe.__doc__
-    assert from_json(__import__("json").loads(__import__("json").dumps(to_json(run)))) == run
+    assert from_json(json.loads(json.dumps(to_json(run)))) == run
     if name.startswith(("coco_region", "coco_grid", "flickr")):
         assert "RSUM" in run.published

@@ -20,7 +20,9 @@ from pipelines.optim import lr_scale, make_optimizer
 
 def trainer(run: Run, folder: Path, report=None) -> Trainer:
     report = report or FolderReport()
-    return Trainer(run, Toy(run), log=FolderLog(folder), report=report, device=torch.device("cpu"), bar=SilentBar)
+    return Trainer(
+        run, Toy(run), log=FolderLog(folder), report=report, device=torch.device("cpu"), bar=SilentBar
+    )
 
 
 def weights(trained: Trainer) -> dict[str, torch.Tensor]:
@@ -37,7 +39,11 @@ def test_training_learns_keeps_the_best_and_tests_it_once(tmp_path):
     assert max(dev) == trained.progress.best == log.rows[-2][1]["dev/best_score"]
     assert [name for _, row in log.rows for name in row if name.startswith("whole/")] == ["whole/score"]
     assert log.rows[-1][1]["whole/score"] == pytest.approx(max(dev))
-    assert {path.name for path in (tmp_path / "model").iterdir()} == {"model.safetensors", "run.json", "assets.json"}
+    assert {path.name for path in (tmp_path / "model").iterdir()} == {
+        "model.safetensors",
+        "run.json",
+        "assets.json",
+    }
     assert (tmp_path / "per_query" / "whole.npz").is_file()
     losses = [row["train/loss"] for _, row in log.rows if "train/loss" in row]
     assert len(losses) == 7  # 15 steps, every second one
@@ -68,7 +74,12 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path, killed_after):
 
 
 def worker(rank: int, world: int, port: int, folder: str, drop_last: bool) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(world)}
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world),
+    }
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     if world > 1:
@@ -119,7 +130,14 @@ def test_a_batch_that_workers_cannot_share_is_refused():
 
 def test_learning_rates_follow_their_schedules():
     step = Optim(epochs=4, milestones=(1, 3), decay=0.1, schedule="step")
-    assert [round(lr_scale(step, step=s, epoch_steps=2), 6) for s in (0, 1, 2, 5, 6, 7)] == [1, 1, 0.1, 0.1, 0.01, 0.01]
+    assert [round(lr_scale(step, step=s, epoch_steps=2), 6) for s in (0, 1, 2, 5, 6, 7)] == [
+        1,
+        1,
+        0.1,
+        0.1,
+        0.01,
+        0.01,
+    ]
     cosine = Optim(epochs=4, schedule="cosine", warmup_steps=2)
     scales = [lr_scale(cosine, step=s, epoch_steps=2) for s in range(9)]
     assert scales[0] == pytest.approx(0.5)
@@ -151,15 +169,17 @@ def test_the_gradient_is_clipped_as_a_whole(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
+    trained = trainer(toy_run(optim={"clip": 0.0}), tmp_path)
+    torch.nn.init.constant_(trained.model.visual.encoder.fc.weight, float("nan"))
     with pytest.raises(InputError, match="lower the learning rate"):
-        trained = trainer(toy_run(optim={"clip": 0.0}), tmp_path)
-        torch.nn.init.constant_(trained.model.visual.encoder.fc.weight, float("nan"))
         trained.train()
 
 
 def test_weights_of_another_architecture_are_refused_by_name(tmp_path):
     save_weights(torch.nn.Linear(2, 3), tmp_path / "w.safetensors")
-    with pytest.raises(InputError, match=r"missing \['0.bias', '0.weight'\], unexpected \['bias', 'weight'\]"):
+    with pytest.raises(
+        InputError, match=r"missing \['0.bias', '0.weight'\], unexpected \['bias', 'weight'\]"
+    ):
         load_weights(torch.nn.Sequential(torch.nn.Linear(2, 3)), tmp_path / "w.safetensors")
     with pytest.raises(InputError, match=r"weight \(3, 2\) for \(4, 2\)"):
         load_weights(torch.nn.Linear(2, 4), tmp_path / "w.safetensors")

@@ -13,7 +13,9 @@ def pairs(size: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def scores(rows: int, columns: int, seed: int = 0) -> torch.Tensor:
-    return torch.rand(rows, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2 - 1
+    return (
+        torch.rand(rows, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2 - 1
+    )
 
 
 @pytest.mark.parametrize("case", ["early", "mid", "collapsed", "b1"])
@@ -39,7 +41,9 @@ def explicit(spec: str, sim: np.ndarray, row_G: np.ndarray, positive_QG: np.ndar
             hinges = [np.maximum(0, 0.2 + side - pair) for side in (to_text, to_visual)]
             costs.append(sum(h.sum() if epoch < 1 else h.max(initial=0) for h in hinges))
         else:
-            sides = [np.log(np.exp(np.r_[pair, side] / 0.05).sum()) - pair / 0.05 for side in (to_text, to_visual)]
+            sides = [
+                np.log(np.exp(np.r_[pair, side] / 0.05).sum()) - pair / 0.05 for side in (to_text, to_visual)
+            ]
             costs.append(sum(sides) / 2)
     return float(np.sum(costs) if "mean" not in spec and spec.startswith("triplet") else np.mean(costs))
 
@@ -58,7 +62,9 @@ def test_against_the_definition_with_duplicates_and_several_captions(spec, epoch
         loss = objective(sim, row_G, positive_QG, epoch=epoch)
         expected = explicit(spec, sim.detach().numpy(), row_G.numpy(), positive_QG.numpy(), epoch)
         assert loss.item() == pytest.approx(expected, abs=1e-9)
-        assert torch.autograd.gradcheck(lambda s, r=row_G, p=positive_QG: objective(s, r, p, epoch=epoch), (sim,))
+        assert torch.autograd.gradcheck(
+            lambda s, r=row_G, p=positive_QG: objective(s, r, p, epoch=epoch), (sim,)
+        )
 
 
 @pytest.mark.parametrize("spec", ["triplet", "infonce"])
@@ -79,7 +85,9 @@ def test_a_batch_of_one_item_has_no_negatives(spec):
     assert (sim.grad == 0).all()
 
 
-@pytest.mark.parametrize("spec", ["triplet(reduction=max)", "infonce(temperature=0)", "infonce(temperature='x')"])
+@pytest.mark.parametrize(
+    "spec", ["triplet(reduction=max)", "infonce(temperature=0)", "infonce(temperature='x')"]
+)
 def test_a_bad_parameter_is_refused(spec):
     with pytest.raises(InputError, match=r"must be|not supported"):
         OBJECTIVES.build(spec)

@@ -15,8 +15,16 @@ from infra.registry import AGGREGATORS, Registry, Spec
         ("mean", "mean", {}),
         ("kmax(k=5)", "kmax", {"k": 5}),
         (" kmax( k = 5 , ) ", "kmax", {"k": 5}),
-        ("hgr(global=gpo(temperature=0.1), levels=3)", "hgr", {"global": "gpo(temperature=0.1)", "levels": 3}),
-        ("a(b=(1, 2), c='x, y', d=None, e={'f': [1]})", "a", {"b": (1, 2), "c": "x, y", "d": None, "e": {"f": [1]}}),
+        (
+            "hgr(global=gpo(temperature=0.1), levels=3)",
+            "hgr",
+            {"global": "gpo(temperature=0.1)", "levels": 3},
+        ),
+        (
+            "a(b=(1, 2), c='x, y', d=None, e={'f': [1]})",
+            "a",
+            {"b": (1, 2), "c": "x, y", "d": None, "e": {"f": [1]}},
+        ),
         ("my.module:Name(k=-1.5e-3)", "my.module:Name", {"k": -1.5e-3}),
     ],
 )
@@ -27,7 +35,19 @@ def test_a_spec_is_read_and_written_back(text, name, params):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "kmax(", "kmax(5)", "kmax(k=)", "kmax(k=1, k=2)", "kmax(k=1))", "kmax(k=[1)", "a b", "x(k=1+1)", "x(k='a)"]
+    "text",
+    [
+        "",
+        "kmax(",
+        "kmax(5)",
+        "kmax(k=)",
+        "kmax(k=1, k=2)",
+        "kmax(k=1))",
+        "kmax(k=[1)",
+        "a b",
+        "x(k=1+1)",
+        "x(k='a)",
+    ],
 )
 def test_a_broken_spec_is_refused(text):
     with pytest.raises(InputError, match="spec"):
@@ -74,7 +94,9 @@ def plugged(monkeypatch):
 
     def make(*points: tuple[str, str]) -> Registry:
         found = [EntryPoint(name=name, value=value, group="polypool.parts") for name, value in points]
-        monkeypatch.setattr(registry, "entry_points", lambda group: found if group == "polypool.parts" else [])
+        monkeypatch.setattr(
+            registry, "entry_points", lambda group: found if group == "polypool.parts" else []
+        )
         parts = Registry("part", package="aggregators.max")
         parts.register("own")(list)
         return parts

@@ -109,7 +109,7 @@ def test_two_workers_train_under_ray(run, ray):
 
 
 def test_more_workers_than_cores_are_refused(run, ray):
-    with pytest.raises(InputError, match="4 workers need as many cores, and the cluster has 2"):
+    with pytest.raises(InputError, match="4 workers need as many cores"):
         train.start(replace(run, workers=4))
 
 
@@ -120,7 +120,7 @@ def test_what_a_worker_refuses_reaches_the_user(run, ray):
 
 def test_a_server_that_does_not_answer_is_said_before_training(run, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    with pytest.raises(InputError, match="127.0.0.1:9"):
+    with pytest.raises(InputError, match=r"127\.0\.0\.1:9"):
         train.start(run)
 
 

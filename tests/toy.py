@@ -28,7 +28,9 @@ WORDS = [f"w{i}" for i in range(20)]
 def toy_run(**changes: Any) -> Run:
     optim = Optim(epochs=3, batch=8, lr=1e-2, schedule="cosine", warmup_steps=2, **changes.pop("optim", {}))
     base = {"aggregator": "gpo", "objective": "triplet", "log_every": 2}
-    data = Data(dataset="toy", corpus="", features="", visual_augment="drop", text_augment="mask_replace_delete")
+    data = Data(
+        dataset="toy", corpus="", features="", visual_augment="drop", text_augment="mask_replace_delete"
+    )
     return Run(recipe="toy", data=data, visual="", text="", protocol="whole", optim=optim, **(base | changes))
 
 
@@ -39,7 +41,10 @@ class ToyData:
         rng = np.random.default_rng(0)
         self.item_B = np.arange(42) % 30
         numbers = rng.integers(0, 20, (30, 4))
-        self.sets = [rng.normal(size=(n, 6)).astype(np.float32) + numbers[i, :1] for i, n in enumerate(rng.integers(3, 9, 30))]
+        self.sets = [
+            rng.normal(size=(n, 6)).astype(np.float32) + numbers[i, :1]
+            for i, n in enumerate(rng.integers(3, 9, 30))
+        ]
         texts = [" ".join(WORDS[n] for n in numbers[item]) for item in self.item_B]
         self.captions = Captions(texts, BiGRU.tokenizer({"words": WORDS}))
 
@@ -69,10 +74,9 @@ class Toy:
 
     primary = Metric(name="score")
     dev_protocol = "dev"
-    assets: dict[str, Any] = {}
 
     def __init__(self, run: Run) -> None:
-        self.run = run
+        self.run, self.assets = run, {}
         self.objective = OBJECTIVES.build(run.objective)
         self._data = ToyData()
 
@@ -93,7 +97,9 @@ class Toy:
             visual, text = model(batch)
             sim = visual @ text.T
         score = sim.diagonal().mean() - sim.mean()
-        return Evaluation(protocol=protocol, metrics={"score": float(score)}, per_query={"query": np.arange(30)})
+        return Evaluation(
+            protocol=protocol, metrics={"score": float(score)}, per_query={"query": np.arange(30)}
+        )
 
 
 class FolderLog:

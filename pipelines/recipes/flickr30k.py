@@ -16,7 +16,9 @@ def flickr30k_region_bigru() -> Run:
     return replace(
         run,
         recipe="flickr30k_region_bigru",
-        data=replace(run.data, dataset="flickr30k", corpus="data/flickr30k", features="data/flickr30k/regions"),
+        data=replace(
+            run.data, dataset="flickr30k", corpus="data/flickr30k", features="data/flickr30k/regions"
+        ),
         protocol="f30k-1k",
         published="VSE-infinity: RSUM 498.1 on f30k-1k",
     )

@@ -20,8 +20,10 @@ class MaskReplaceDelete:
     """
 
     def __init__(self, *, p: float = 0.2, mask: float = 0.5, replace: float = 0.1) -> None:
-        if not (0 <= p <= 1 and 0 <= mask and 0 <= replace and mask + replace <= 1):
-            raise ValueError(f"p, mask, replace and mask + replace must lie in [0, 1], not {p}, {mask}, {replace}")
+        if not (0 <= p <= 1 and mask >= 0 and replace >= 0 and mask + replace <= 1):
+            raise ValueError(
+                f"p, mask, replace and mask + replace must lie in [0, 1], not {p}, {mask}, {replace}"
+            )
         self.p, self.mask, self.replace = p, mask, replace
 
     def __call__(
@@ -47,7 +49,9 @@ class MaskReplaceDelete:
         u_P = draw(caption_P, word_P, 0)
         masked = self.p * self.mask
         replaced = masked + self.p * self.replace
-        random_P = (draw(caption_P, np.arange(len(piece_P)) - _first(caption_P), 1) * vocabulary).astype(piece_P.dtype)
+        random_P = (draw(caption_P, np.arange(len(piece_P)) - _first(caption_P), 1) * vocabulary).astype(
+            piece_P.dtype
+        )
         out_P = np.where(u_P < masked, mask_piece, np.where(u_P < replaced, random_P, piece_P))
         return out_P.astype(piece_P.dtype), (u_P < replaced) | (u_P >= self.p)
 

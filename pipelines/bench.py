@@ -1,0 +1,121 @@
+"""`python -m pipelines.bench`: one table of ratios, each measured side by side on this machine."""
+
+from __future__ import annotations
+
+import platform
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import tyro
+from tqdm import tqdm
+
+from infra.errors import InputError, command, unknown
+from pipelines.benchmarks.memory import store_memory
+from pipelines.benchmarks.ranks import ranks, ranks_in_chunks
+from pipelines.benchmarks.row import Row
+from pipelines.benchmarks.step import step
+from pipelines.benchmarks.store import store
+from pipelines.benchmarks.workers import cores, workers
+
+BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
+    "store": store,
+    "memory": store_memory,
+    "ranks": ranks,
+    "chunks": ranks_in_chunks,
+    "step": step,
+    "workers": workers,
+}
+COLUMNS = ("row", "ours", "reference", "ratio (lowest-highest)", "target", "met")
+WIDTH = 110
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to measure."""
+
+    only: tuple[str, ...] = ()
+    """Names of benchmarks: store, memory, ranks, chunks, step, workers; all where none is given."""
+    quick: bool = False
+    """Tiny sizes, to see that everything runs; the ratios then say nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What came out: the rows, and for benchmarks that this machine cannot run, why."""
+
+    rows: tuple[Row, ...]
+    unmeasured: dict[str, str]
+
+    def __str__(self) -> str:
+        """Return table and notes, at most 110 columns wide."""
+        lines = [*table([row.cells() for row in self.rows]), ""]
+        for row in self.rows:
+            lines += _wrap(f"{row.name}: {row.measured}. {row.note}")
+        for name, why in self.unmeasured.items():
+            lines += _wrap(f"{name}: not measured: {why}")
+        return "\n".join(lines)
+
+
+def measure(names: Sequence[str], *, quick: bool = False) -> Report:
+    """Run benchmarks one after another.
+
+    Raises:
+        InputError: a name that no benchmark has.
+    """
+    for name in names:
+        if name not in BENCHMARKS:
+            raise unknown("benchmark", name, BENCHMARKS)
+    rows: list[Row] = []
+    unmeasured: dict[str, str] = {}
+    with tqdm(names, desc="benchmarks", unit="benchmark") as bar:
+        for name in bar:
+            bar.set_postfix_str(name)
+            try:
+                rows += BENCHMARKS[name](quick=quick)
+            except InputError as error:
+                unmeasured[name] = str(error)
+    return Report(rows=tuple(rows), unmeasured=unmeasured)
+
+
+def machine() -> str:
+    """Describe what the numbers were measured on."""
+    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    return (
+        f"{platform.system()} {platform.machine()}, {cores()} cores{gpu}, Python {platform.python_version()}, "
+        f"torch {torch.__version__} with {torch.get_num_threads()} threads"
+    )
+
+
+def table(lines: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return the rows' cells under `COLUMNS`, the numbers set right."""
+    widths = [max(map(len, column)) for column in zip(COLUMNS, *lines, strict=True)]
+    left = (0, len(COLUMNS) - 1)
+
+    def line(cells: Sequence[str]) -> str:
+        places = enumerate(zip(cells, widths, strict=True))
+        return "  ".join(
+            f"{cell:<{width}}" if k in left else f"{cell:>{width}}" for k, (cell, width) in places
+        ).rstrip()
+
+    return [line(COLUMNS), line(["-" * width for width in widths]), *map(line, lines)]
+
+
+def _wrap(note: str) -> list[str]:
+    return textwrap.wrap(note, WIDTH, initial_indent="* ", subsequent_indent="  ", break_on_hyphens=False)
+
+
+@command
+def main() -> None:
+    """Measure and print; a target that is missed is shown so, and is no error."""
+    options = tyro.cli(Options, description=__doc__)
+    print(machine(), flush=True)
+    report = measure(tuple(dict.fromkeys(options.only)) or tuple(BENCHMARKS), quick=options.quick)
+    print(f"\n{report}")
+    if options.quick:
+        print("\n--quick: tiny sizes; these ratios say nothing")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""Stores and corpora of random numbers and words, of the sizes that published ones have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from infra.store import FeatureStore, StoreWriter
+from tasks.datasets.corpus import Item, write_corpus
+
+
+def made_up_sets(size_S: np.ndarray, *, dim: int, seed: int = 0) -> Iterator[np.ndarray]:
+    """Yield one float16 set `(N, dim)` for each size: parts of a common pool, so that many are made quickly."""
+    rng, largest = np.random.default_rng(seed), int(size_S.max())
+    pool_PD = rng.standard_normal((8 * largest, dim), np.float32).astype(np.float16)
+    for size in size_S.tolist():
+        start = rng.integers(len(pool_PD) - size + 1)
+        yield pool_PD[start : start + size]
+
+
+def made_up_store(folder: Path, size_S: np.ndarray, *, dim: int) -> FeatureStore:
+    """Write a store with a set of each size, its id the number of its row, and open it."""
+    sets = tqdm(made_up_sets(size_S, dim=dim), desc="writing a store", total=len(size_S), leave=False, delay=2)
+    with StoreWriter(folder, dim=dim, source={"reader": "benchmark"}) as writer:
+        for number, x_ND in enumerate(sets):
+            writer.add(str(number), x_ND)
+    return FeatureStore.open(folder)
+
+
+def made_up_corpus(folder: Path, *, images: int, words: int, captions: int = 5) -> None:
+    """Write a corpus whose training split is `images` images with captions of 8 to 16 of `words` words."""
+    rng = np.random.default_rng(0)
+
+    def caption() -> str:
+        return " ".join(f"w{word}" for word in rng.integers(words, size=rng.integers(8, 17)))
+
+    items = (
+        Item(id=str(number), split="train", captions=tuple(caption() for _ in range(captions)))
+        for number in range(images)
+    )
+    write_corpus(folder, items, source={"reader": "benchmark"})

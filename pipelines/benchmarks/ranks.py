@@ -1,0 +1,187 @@
+"""Ranks of images and captions against one argsort a query, and in chunks that never hold the score matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipelines.benchmarks.measure import apart, by_turns, memory, seconds
+from pipelines.benchmarks.row import Row
+from tasks.metrics import Positives, rank_queries
+from tasks.protocols import evaluate_protocol, protocol_named
+from tasks.similarity import cosine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """COCO's test split by default: `images` with five captions each; an argsort for `sample` queries a direction."""
+
+    images: int = 5000
+    dim: int = 1024
+    sample: int = 500
+    rounds: int = 5
+    chunk_rounds: int = 3
+    limit_MB: float = 500.0
+
+    @property
+    def captions(self) -> int:
+        """Captions of all images."""
+        return 5 * self.images
+
+
+QUICK = Size(images=60, dim=8, sample=20, rounds=3, chunk_rounds=1)
+
+
+def ranks(*, quick: bool = False) -> list[Row]:
+    """Measure ranking of a given score matrix: time against numpy, and memory beyond the scores."""
+    size = QUICK if quick else Size()
+    return [_speed(size), _memory(size)]
+
+
+def ranks_in_chunks(*, quick: bool = False) -> list[Row]:
+    """Measure ranking from codes block by block: time and memory against making the whole matrix first."""
+    size = QUICK if quick else Size()
+    visual_QD, text_GD = codes(size)
+
+    def time(work: Callable[[Tensor, Tensor], None]) -> Callable[[int], float]:
+        return lambda _: seconds(lambda: work(visual_QD, text_GD))
+
+    times = by_turns(time(in_chunks), time(at_once), rounds=size.chunk_rounds)
+    (ours,), (whole,) = (apart(growth, [(codes, work, size)]) for work in (in_chunks, at_once))
+    measured = f"both directions of {size.images:,} x {size.captions:,}, from codes of width {size.dim}"
+    return [
+        Row(
+            name="ranks in chunks",
+            measured=f"time of {measured}",
+            unit="s",
+            note="Reference: the whole score matrix, computed once, then ranked. In chunks every score is computed "
+            "twice, once for each direction.",
+            **times.numbers(invert=True),
+        ),
+        Row(
+            name="chunks: memory",
+            measured=f"peak memory beyond the codes, {measured}",
+            unit="MB",
+            ours=ours,
+            reference=whole,
+            ratio=ours / whole,
+            goal="at most",
+            target=0.5,
+            note=f"Reference: the whole matrix ({size.images * size.captions * 4 / 1e6:,.0f} MB), then ranked.",
+        ),
+    ]
+
+
+def _speed(size: Size) -> Row:
+    score_QG, owner_G, rng = scores(size), _owner(size), np.random.default_rng(0)
+    image_S = rng.choice(size.images, size.sample, replace=False)
+    caption_S = rng.choice(size.captions, size.sample, replace=False)
+
+    def reference(_: int) -> float:
+        by_image = seconds(lambda: argsort_images(score_QG, owner_G, image_S))
+        by_caption = seconds(lambda: argsort_captions(score_QG, owner_G, caption_S))
+        return (by_image * size.images + by_caption * size.captions) / size.sample
+
+    i2t_Q, t2i_G = rank_matrix(torch.from_numpy(score_QG))
+    same_S = [i2t_Q[image_S] == argsort_images(score_QG, owner_G, image_S)]
+    same_S += [t2i_G[caption_S] == argsort_captions(score_QG, owner_G, caption_S)]
+    assert np.mean(same_S) > 0.99, "ranks differ by more than ties explain"
+    sides = by_turns(
+        lambda _: seconds(lambda: rank_matrix(torch.from_numpy(score_QG))), reference, rounds=size.rounds
+    )
+    return Row(
+        name="ranks / argsort",
+        measured=f"both directions of {size.images:,} x {size.captions:,} float32 scores",
+        unit="s",
+        target=5.0,
+        note=f"Reference: one numpy argsort a query, measured on {size.sample} queries of each direction and scaled. "
+        "Ours uses all cores, numpy's sort one.",
+        **sides.numbers(invert=True),
+    )
+
+
+def _memory(size: Size) -> Row:
+    (peak,) = apart(growth, [(given, rank_given, size)])
+    return Row(
+        name="ranks: memory",
+        measured=f"peak memory beyond the scores, both directions of {size.images:,} x {size.captions:,}",
+        unit="MB",
+        ours=peak,
+        reference=size.limit_MB,
+        ratio=peak / size.limit_MB,
+        goal="at most",
+        target=1.0,
+        note="Reference: the limit.",
+    )
+
+
+def scores(size: Size) -> np.ndarray:
+    """Return random scores, filled in place so that making them takes no more memory than they do."""
+    score_QG = np.empty((size.images, size.captions), np.float32)
+    np.random.default_rng(0).standard_normal(out=score_QG, dtype=np.float32)
+    return score_QG
+
+
+def codes(size: Size) -> tuple[Tensor, Tensor]:
+    """Return random codes of images and captions, of unit length."""
+    generator = torch.Generator().manual_seed(0)
+    visual_QD = torch.randn(size.images, size.dim, generator=generator)
+    text_GD = torch.randn(size.captions, size.dim, generator=generator)
+    return visual_QD.div_(visual_QD.norm(dim=-1, keepdim=True)), text_GD.div_(text_GD.norm(dim=-1, keepdim=True))
+
+
+def given(size: Size) -> tuple[Tensor]:
+    """Return the scores as what `rank_given` takes."""
+    return (torch.from_numpy(scores(size)),)
+
+
+def rank_given(score_QG: Tensor) -> None:
+    """Rank scores and drop the result."""
+    rank_matrix(score_QG)
+
+
+def rank_matrix(score_QG: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Rank given scores in both directions."""
+    images, captions = score_QG.shape
+    owner_G = np.repeat(np.arange(images), captions // images)
+    i2t = rank_queries(score_QG, Positives.of_images(owner_G, images=images))
+    t2i = rank_queries(score_QG.T, Positives.of_captions(owner_G, images=images))
+    return i2t.rank_Q, t2i.rank_Q
+
+
+def in_chunks(visual_QD: Tensor, text_GD: Tensor) -> None:
+    """Rank from codes as evaluation does: a block of scores at a time."""
+    owner_G = np.repeat(np.arange(len(visual_QD)), len(text_GD) // len(visual_QD))
+    score = lambda rows, columns: cosine(visual_QD[rows], text_GD[columns])  # noqa: E731
+    evaluate_protocol(protocol_named("whole"), score, owner_G, len(visual_QD))
+
+
+def at_once(visual_QD: Tensor, text_GD: Tensor) -> None:
+    """Rank from codes by way of the whole matrix."""
+    rank_matrix(cosine(visual_QD, text_GD))
+
+
+def argsort_images(score_QG: np.ndarray, owner_G: np.ndarray, image_S: np.ndarray) -> np.ndarray:
+    """Rank each image's best caption by sorting all of them."""
+    return np.array([np.argmax(owner_G[np.argsort(score_QG[q])[::-1]] == q) for q in image_S])
+
+
+def argsort_captions(score_QG: np.ndarray, owner_G: np.ndarray, caption_S: np.ndarray) -> np.ndarray:
+    """Rank each caption's image by sorting all of them."""
+    return np.array([np.argmax(np.argsort(score_QG[:, g])[::-1] == owner_G[g]) for g in caption_S])
+
+
+def growth(prepare: Callable[[Size], tuple], work: Callable[..., None], size: Size) -> float:
+    """Return by how much the peak memory of `work` on what `prepare` made exceeds what that takes, in MB."""
+    ready = prepare(size)
+    before = memory()["VmRSS"]
+    work(*ready)
+    return memory()["VmHWM"] - before
+
+
+def _owner(size: Size) -> np.ndarray:
+    return np.repeat(np.arange(size.images), 5)

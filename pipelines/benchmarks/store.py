@@ -1,0 +1,110 @@
+"""The feature store against numpy and h5py: random batches of sets into a padded tensor, all in the page cache."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+import torch
+from torch import Tensor
+
+from infra.store import FeatureStore
+from pipelines.benchmarks.made_up import made_up_sets, made_up_store
+from pipelines.benchmarks.measure import by_turns, seconds
+from pipelines.benchmarks.row import Row
+
+Padded = Callable[[np.ndarray], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much is read: `sets` of 10 to 36 vectors; in each round as many `batches` of `batch` sets."""
+
+    sets: int = 3200
+    dim: int = 2048
+    batch: int = 128
+    batches: int = 20
+    rounds: int = 11
+
+
+QUICK = Size(sets=40, dim=16, batch=8, batches=2, rounds=3)
+
+
+def store(*, quick: bool = False) -> list[Row]:
+    """Measure the time of a batch against a numpy memmap and against h5py."""
+    size = QUICK if quick else Size()
+    with tempfile.TemporaryDirectory() as name:
+        folder, rng = Path(name), np.random.default_rng(0)
+        size_S = rng.integers(10, 37, size.sets)
+        ours = made_up_store(folder / "store", size_S, dim=size.dim)
+        end_S1 = np.concatenate([[0], size_S.cumsum()])
+        flat = _write_flat(folder, size_S, dim=size.dim)
+        mapped = np.asarray(np.memmap(folder / "flat", np.float16, "r").reshape(-1, size.dim))  # a plain view is quicker
+        with h5py.File(flat, "r") as file:
+            note = f"{size.sets:,} sets, {mapped.nbytes / 1e6:,.0f} MB, page cache warm. "
+            against_numpy = _compare(ours, loop(mapped, end_S1), size)
+            against_h5py = _compare(ours, loop(file["features"], end_S1), size)
+    measured = f"a batch of {size.batch} sets of 10-36 x {size.dim} float16, padded"
+    return [
+        Row(
+            name="store / numpy memmap",
+            measured=measured,
+            unit="ms",
+            target=0.9,
+            note=note + "Reference: one slice a set of a memmap into a zeroed tensor.",
+            **against_numpy,
+        ),
+        Row(
+            name="store / h5py",
+            measured=measured,
+            unit="ms",
+            target=2.0,
+            note=note + "Reference: one slice a set of a contiguous dataset of all vectors into a zeroed tensor.",
+            **against_h5py,
+        ),
+    ]
+
+
+def _write_flat(folder: Path, size_S: np.ndarray, *, dim: int) -> Path:
+    """Write the sets one after another to `flat`, bare, and to the dataset `features` of an HDF5 file."""
+    path, start = folder / "flat.hdf5", 0
+    with (folder / "flat").open("wb") as bare, h5py.File(path, "w") as file:
+        features = file.create_dataset("features", (int(size_S.sum()), dim), np.float16)
+        for x_ND in made_up_sets(size_S, dim=dim):
+            bare.write(x_ND.tobytes())
+            features[start : start + len(x_ND)] = x_ND
+            start += len(x_ND)
+    return path
+
+
+def loop(vectors_VD: np.ndarray | h5py.Dataset, end_S1: np.ndarray) -> Padded:
+    """Return what anyone would write: a zeroed tensor, and one slice for each set."""
+
+    def padded(row_B: np.ndarray) -> tuple[Tensor, Tensor]:
+        first_B, last_B = end_S1[row_B], end_S1[row_B + 1]
+        size_B = last_B - first_B
+        width = int(size_B.max())
+        x_BND = np.zeros((len(row_B), width, vectors_VD.shape[1]), vectors_VD.dtype)
+        for x_ND, first, last in zip(x_BND, first_B.tolist(), last_B.tolist(), strict=True):
+            x_ND[: last - first] = vectors_VD[first:last]
+        return torch.from_numpy(x_BND), torch.from_numpy(np.arange(width) < size_B[:, None])
+
+    return padded
+
+
+def _compare(ours: FeatureStore, reference: Padded, size: Size) -> dict:
+    """Time both on the same batches, after every set was read through both and the results were compared."""
+
+    def read(padded: Padded, number: int) -> float:
+        row_KB = np.random.default_rng(number + 1).integers(len(ours), size=(size.batches, size.batch))
+        return 1e3 * seconds(lambda: deque(map(padded, row_KB), maxlen=0)) / size.batches
+
+    for row_B in np.array_split(np.arange(len(ours)), max(1, len(ours) // size.batch)):
+        assert all(map(torch.equal, ours.padded(row_B), reference(row_B)))
+    sides = by_turns(lambda n: read(ours.padded, n), lambda n: read(reference, n), rounds=size.rounds)
+    return sides.numbers(invert=True)

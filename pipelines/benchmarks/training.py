@@ -1,0 +1,155 @@
+"""A training run on made-up data, cut short, with the time of each part of a step noted from outside."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from infra.data import Dataset
+from infra.registry import RECIPES, TASKS
+from pipelines.benchmarks.made_up import made_up_corpus, made_up_store
+from pipelines.config import Run
+from pipelines.loop import Trainer
+from tasks.base import TaskAdapter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """The data, the widths, and how many steps are timed after `warm` ones.
+
+    The recipe is `coco_region_bigru` but for what is said here.
+    """
+
+    images: int = 768
+    regions: int = 36
+    dim: int = 2048
+    words: int = 11_000
+    batch: int = 128
+    steps: int = 5
+    warm: int = 2
+    visual: str = "regions"
+    text: str = "bigru(min_count=1)"
+
+
+QUICK = Size(
+    images=24,
+    regions=5,
+    dim=16,
+    words=20,
+    batch=8,
+    steps=2,
+    warm=1,
+    visual="regions(width=8)",
+    text="bigru(width=8, embedding=4, min_count=1)",
+)
+
+
+def made_up_run(folder: Path, size: Size) -> Run:
+    """Write a corpus and a store to `folder` and return the run that trains on them."""
+    made_up_corpus(folder / "corpus", images=size.images, words=size.words)
+    made_up_store(folder / "regions", np.full(size.images, size.regions), dim=size.dim)
+    run: Run = RECIPES.get("coco_region_bigru")()
+    return replace(
+        run,
+        data=replace(run.data, corpus=str(folder / "corpus"), features=str(folder / "regions")),
+        optim=replace(run.optim, batch=size.batch),
+        visual=size.visual,
+        text=size.text,
+    )
+
+
+class Enough(Exception):  # noqa: N818 (not an error)
+    """All steps that were asked for are done."""
+
+
+@dataclass(kw_only=True)
+class Watch:
+    """When each step began and left the forward pass and ended, by the clock; and how long batches took to make."""
+
+    device: torch.device
+    began: list[float] = field(default_factory=list)
+    scored: list[float] = field(default_factory=list)
+    ended: list[float] = field(default_factory=list)
+    batches: list[float] = field(default_factory=list)
+
+    def note(self, times: list[float]) -> None:
+        """Add the time to one of the lists, once the device has done what it was told to."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        times.append(time.perf_counter())
+
+
+class Timed:
+    """A data set that notes how long each batch took to make."""
+
+    def __init__(self, data: Dataset, watch: Watch) -> None:
+        self.data, self.watch = data, watch
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> dict[str, Tensor]:
+        """Make a batch."""
+        started = time.perf_counter()
+        made = self.data.batch(index_B, seed=seed, epoch=epoch)
+        self.watch.batches.append(time.perf_counter() - started)
+        return made
+
+
+class TimedAdapter:
+    """A task adapter that notes when the loop asks for a loss and has it, and stops training after `steps` of them."""
+
+    def __init__(self, adapter: TaskAdapter, watch: Watch, *, steps: int) -> None:
+        self.adapter, self.watch, self.steps = adapter, watch, steps
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.adapter, name)
+
+    def data(self, split: str) -> Timed:
+        """Return the samples of a split."""
+        return Timed(self.adapter.data(split), self.watch)
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor], *, epoch: float) -> dict[str, Tensor]:
+        """Return what the adapter returns."""
+        self.watch.note(self.watch.began)
+        if len(self.watch.began) > self.steps:
+            raise Enough
+        terms = self.adapter.loss(model, batch, epoch=epoch)
+        self.watch.note(self.watch.scored)
+        return terms
+
+
+class TimedBar:
+    """In the place of the loop's progress bar, which hears of the end of each step; nobody sees it."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+
+    def update(self, _: int) -> None:
+        """Note the end of a step, and at first the beginning of training."""
+        self.watch.note(self.watch.ended)
+
+
+def train(run: Run, *, steps: int, device: torch.device) -> Watch:
+    """Train for so many steps with the project's own loop and task, and return their times."""
+    watch = Watch(device=device)
+    adapter = TimedAdapter(TASKS.build(run.task, run), watch, steps=steps)
+    trainer = Trainer(
+        replace(run, log_every=steps + 1),
+        adapter,
+        log=None,
+        report=lambda metrics, folder: None,
+        device=device,
+        bar=lambda **_: TimedBar(watch),
+    )
+    try:
+        trainer.train()
+    except Enough:
+        return watch
+    raise AssertionError(f"the data ended before {steps} steps")
