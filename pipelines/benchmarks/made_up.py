@@ -23,9 +23,9 @@ def made_up_sets(size_S: np.ndarray, *, dim: int, seed: int = 0) -> Iterator[np.
 
 def made_up_store(folder: Path, size_S: np.ndarray, *, dim: int) -> FeatureStore:
     """Write a store with a set of each size, its id the number of its row, and open it."""
-    sets = tqdm(made_up_sets(size_S, dim=dim), desc="writing a store", total=len(size_S), leave=False, delay=2)
+    sets = made_up_sets(size_S, dim=dim)
     with StoreWriter(folder, dim=dim, source={"reader": "benchmark"}) as writer:
-        for number, x_ND in enumerate(sets):
+        for number, x_ND in enumerate(tqdm(sets, desc="store", total=len(size_S), leave=False, delay=2)):
             writer.add(str(number), x_ND)
     return FeatureStore.open(folder)
 

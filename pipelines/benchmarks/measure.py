@@ -14,8 +14,8 @@ import numpy as np
 
 from infra.errors import InputError
 
-MB = 1e6
 _STATUS = Path("/proc/self/status")
+_FIELDS = ("VmRSS", "VmHWM", "RssAnon", "RssFile")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +44,9 @@ class Sides:
 def by_turns(ours: Callable[[int], float], reference: Callable[[int], float], *, rounds: int) -> Sides:
     """Measure both sides in every round, so that what else the machine does meets both.
 
-    Both are called with the number of the round, and the one that goes first alternates. Before that each is
-    called once, with -1, and not counted.
+    Both are called with the number of the round, and the one that goes first alternates.
     """
     sides, found = (ours, reference), np.empty((2, rounds))
-    for side in sides:
-        side(-1)
     for number in range(rounds):
         for which in (0, 1) if number % 2 == 0 else (1, 0):
             found[which, number] = sides[which](number)
@@ -81,4 +78,4 @@ def memory() -> dict[str, float]:
     if not _STATUS.exists():
         raise InputError(f"memory is read from {_STATUS}, which this system does not have; run it on Linux")
     fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
-    return {name: int(fields[name].split()[0]) * 1024 / MB for name in ("VmRSS", "VmHWM", "RssAnon", "RssFile")}
+    return {name: int(fields[name].split()[0]) * 1024 / 1e6 for name in _FIELDS}

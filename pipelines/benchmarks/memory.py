@@ -10,7 +10,7 @@ import numpy as np
 
 from infra.store import FeatureStore
 from pipelines.benchmarks.made_up import made_up_store
-from pipelines.benchmarks.measure import apart, by_turns, memory
+from pipelines.benchmarks.measure import Sides, apart, memory
 from pipelines.benchmarks.row import Row
 
 
@@ -38,14 +38,12 @@ def store_memory(*, quick: bool = False) -> list[Row]:
             times: made_up_store(folder, np.full(size.sets * times, size.vectors), dim=size.dim)
             for times, folder in folders.items()
         }
-        file_MB: dict[int, float] = {}
-
-        def growth(times: int) -> float:
-            own, file_MB[times] = apart(read, [(folders[times], size.batches, size.batch)])[0]
-            return own
-
-        sides = by_turns(lambda _: growth(10), lambda _: growth(1), rounds=size.rounds)
-        large, small = (sum(shard.bytes for shard in stores[times].manifest.shards) / 1e6 for times in (10, 1))
+        calls = [(folder, size.batches, size.batch) for folder in folders.values()]
+        found_R2K = np.array([apart(read, calls) for _ in range(size.rounds)])
+        large, small = (
+            sum(shard.bytes for shard in store.manifest.shards) / 1e6 for store in stores.values()
+        )
+    own_R2, (file_large, file_small) = found_R2K[..., 0], np.median(found_R2K[..., 1], axis=0)
     return [
         Row(
             name="store memory / 10x",
@@ -55,8 +53,8 @@ def store_memory(*, quick: bool = False) -> list[Row]:
             target=1.25,
             note=f"Ours: a store of {large:,.0f} MB; reference: of {small:,.0f} MB. A batch takes "
             f"{size.batch * size.vectors * size.dim * 2 / 1e6:.0f} MB. Pages of the files that were mapped: "
-            f"{file_MB[10]:,.0f} and {file_MB[1]:,.0f} MB; they belong to the page cache and are given back on demand.",
-            **sides.numbers(),
+            f"{file_large:,.0f} and {file_small:,.0f} MB; they belong to the page cache and are given back on demand.",
+            **Sides(ours_R=own_R2[:, 0], reference_R=own_R2[:, 1]).numbers(),
         )
     ]
 

@@ -51,7 +51,7 @@ def ranks_in_chunks(*, quick: bool = False) -> list[Row]:
         return lambda _: seconds(lambda: work(visual_QD, text_GD))
 
     times = by_turns(time(in_chunks), time(at_once), rounds=size.chunk_rounds)
-    (ours,), (whole,) = (apart(growth, [(codes, work, size)]) for work in (in_chunks, at_once))
+    ours, whole = apart(growth, [(codes, work, size) for work in (in_chunks, at_once)])
     measured = f"both directions of {size.images:,} x {size.captions:,}, from codes of width {size.dim}"
     return [
         Row(
@@ -129,9 +129,10 @@ def scores(size: Size) -> np.ndarray:
 def codes(size: Size) -> tuple[Tensor, Tensor]:
     """Return random codes of images and captions, of unit length."""
     generator = torch.Generator().manual_seed(0)
-    visual_QD = torch.randn(size.images, size.dim, generator=generator)
-    text_GD = torch.randn(size.captions, size.dim, generator=generator)
-    return visual_QD.div_(visual_QD.norm(dim=-1, keepdim=True)), text_GD.div_(text_GD.norm(dim=-1, keepdim=True))
+    visual_QD, text_GD = (torch.randn(n, size.dim, generator=generator) for n in (size.images, size.captions))
+    for x_ND in (visual_QD, text_GD):
+        x_ND /= x_ND.norm(dim=1, keepdim=True)  # in place: the peak of memory is not to be reached here
+    return visual_QD, text_GD
 
 
 def given(size: Size) -> tuple[Tensor]:

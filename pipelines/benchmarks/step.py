@@ -34,7 +34,7 @@ def step(*, quick: bool = False) -> list[Row]:
 
 
 def parts(watch: Watch) -> np.ndarray:
-    """Return the milliseconds of each step's wait for data, forward pass, and backward pass with optimiser; `(S, 3)`."""
+    """Return `(S, 3)`: milliseconds of each step's wait for data, forward pass, and backward pass with optimiser."""
     began, scored, ended = (np.array(times) for times in (watch.began[:-1], watch.scored, watch.ended))
     return 1e3 * np.stack([began - ended[:-1], scored - began, ended[1:] - scored], axis=1)
 

@@ -64,7 +64,7 @@ def made_up_run(folder: Path, size: Size) -> Run:
     )
 
 
-class Enough(Exception):  # noqa: N818 (not an error)
+class Enough(Exception):
     """All steps that were asked for are done."""
 
 

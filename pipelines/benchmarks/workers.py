@@ -17,8 +17,8 @@ from pipelines.benchmarks.row import Row
 from pipelines.benchmarks.training import QUICK, Size, made_up_run, train
 from pipelines.config import Run
 
-MEDIUM = Size(steps=12, visual="regions(width=512)", text="bigru(width=512, min_count=1)")
-ROUNDS = 3
+MEDIUM = Size(steps=8, visual="regions(width=512)", text="bigru(width=512, min_count=1)")
+ROUNDS = 2
 
 
 def workers(*, quick: bool = False) -> list[Row]:
@@ -68,9 +68,8 @@ def _worker(run: Run, steps: int, rank: int, threads: int, meet: str) -> list[fl
     """Train in a group of `run.workers`; return when each step began."""
     torch.set_num_threads(threads)
     if run.workers > 1:
-        dist.init_process_group(
-            "gloo", init_method=f"file://{meet}", rank=rank, world_size=run.workers, timeout=timedelta(minutes=2)
-        )
+        place = {"init_method": f"file://{meet}", "rank": rank, "world_size": run.workers}
+        dist.init_process_group("gloo", timeout=timedelta(minutes=2), **place)
     try:
         return train(run, steps=steps, device=torch.device("cpu")).began
     finally:
