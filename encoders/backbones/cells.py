@@ -12,8 +12,8 @@ Fewer numbers did better than more: with a thousand training pictures, finer his
 from __future__ import annotations
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from PIL import Image
-from scipy.ndimage import uniform_filter
 from skimage.color import rgb2lab
 from skimage.feature import local_binary_pattern
 
@@ -38,11 +38,14 @@ class Cells:
         pixels: side of a cell in pixels.
     """
 
+    gpu = False
     dim = 3 + 3 + 3 + ORIENTATIONS + PATTERNS + (3 + 3 + ORIENTATIONS) + 2
 
     def __init__(self, *, grid: int = 7, pixels: int = 24) -> None:
         if grid < 1 or pixels < 2:
-            raise ValueError(f"expected a grid of at least 1 and cells of at least 2 pixels, got {grid} and {pixels}")
+            raise ValueError(
+                f"expected a grid of at least 1 and cells of at least 2 pixels, got {grid} and {pixels}"
+            )
         self.grid, self.pixels = grid, pixels
         self.side = grid * pixels
         cell = np.arange(self.side) // pixels
@@ -102,4 +105,5 @@ class Cells:
     def _around(self, x_ND: np.ndarray) -> np.ndarray:
         """Return the mean over the 5 x 5 cells around each, itself among them; the border is repeated."""
         x_GGD = x_ND.reshape(self.grid, self.grid, -1)
-        return uniform_filter(x_GGD, size=(5, 5, 1), mode="nearest").reshape(x_ND.shape)
+        padded = np.pad(x_GGD, ((2, 2), (2, 2), (0, 0)), mode="edge")
+        return sliding_window_view(padded, (5, 5), axis=(0, 1)).mean(axis=(-2, -1)).reshape(x_ND.shape)

@@ -1,0 +1,129 @@
+"""Published models through transformers: from its cache, from a local folder, or from the hub."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from encoders.backbones.rgb import rgb
+from infra.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor  # torch is slow to import, and workers that need no model import this too
+
+_HELP = (
+    "Give the name of a model on the hub, with a connection to it; or set HF_HOME to a cache that has the model; "
+    "or give a local folder with config.json, model.safetensors and preprocessor_config.json (images) or "
+    "tokenizer.json (text)"
+)
+
+
+def from_hub(kind: Any, name: str, **options: Any) -> Any:
+    """Return `kind.from_pretrained(name)`, where `kind` is a class of transformers.
+
+    What is in the cache is used without asking the hub, so runs repeat. Weights are read from safetensors only.
+
+    Args:
+        kind: such as `AutoModel`, `AutoTokenizer`, `AutoConfig`.
+        name: a model on the hub, or a local folder.
+        options: passed on.
+
+    Raises:
+        InputError: no such model, no connection, a file is missing or damaged, or weights of another model.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        name, places = str(folder), (True,)
+    elif folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise InputError(f"{name}: no such folder. {_HELP}")
+    else:
+        places = (True, False)
+    for local in places:
+        try:
+            return _load(kind, name, local_files_only=local, **options)
+        except InputError:
+            raise
+        except Exception as error:  # transformers, safetensors and tokenizers each raise their own
+            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+    raise InputError(f"cannot load {name!r} with {kind.__name__}: {reason.rstrip(' .')}. {_HELP}")
+
+
+def _load(kind: Any, name: str, **options: Any) -> Any:
+    from huggingface_hub.utils import logging as hub_logging
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    hub_logging.set_verbosity_error()
+    if "Model" not in kind.__name__:
+        return kind.from_pretrained(name, **options)
+    model, loaded = kind.from_pretrained(name, use_safetensors=True, output_loading_info=True, **options)
+    missing = [key for key in loaded["missing_keys"] if "pooler" not in key]
+    if missing:
+        raise InputError(f"{name}: {len(missing)} weights are missing, such as {min(missing)}. {_HELP}")
+    return model
+
+
+class Pretrained:
+    """A vision model and its own preprocessing, on the GPU where there is one.
+
+    Args:
+        name: a model on the hub, or a local folder.
+    """
+
+    def __init__(self, name: str) -> None:
+        from transformers import AutoImageProcessor, AutoModel
+
+        self.name = name
+        self.processor = from_hub(AutoImageProcessor, name, backend="pil")
+        self.model = from_hub(AutoModel, name).eval()
+
+    def setting(self, name: str, *, of: str) -> Any:
+        """Return an entry of the model's configuration.
+
+        Raises:
+            InputError: the model has none: it is not one `of` the expected kind.
+        """
+        if not hasattr(self.model.config, name):
+            kind = self.model.config.model_type
+            raise InputError(f"{self.name}: a model of type {kind!r} has no {name}; expected {of}")
+        return getattr(self.model.config, name)
+
+    def pixels(self, images: list[Image.Image], **options: Any) -> list[Tensor]:
+        """Return each image as the model wants it, `(3, H, W)`.
+
+        Args:
+            images: of any mode and size.
+            options: override settings of the preprocessing.
+        """
+        # without the layout, three-pixel-high images would be taken for channels first
+        options |= {"return_tensors": "pt", "input_data_format": "channels_last"}
+        return [self.processor([rgb(image)], **options)["pixel_values"][0] for image in images]
+
+    def states(self, pixels: list[Tensor]) -> list[np.ndarray]:
+        """Return the last hidden state of each image, float32: `(N, D)` tokens or a `(D, H, W)` map."""
+        import torch
+
+        if len({image.shape for image in pixels}) > 1:
+            return [state for image in pixels for state in self.states([image])]
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        with torch.inference_mode():
+            output = self.model.to(device)(torch.stack(pixels).to(device))
+        return list(output.last_hidden_state.float().cpu().numpy())
+
+    def describe(self) -> dict[str, Any]:
+        """Return the name, the preprocessing and the SHA-256 of the weights."""
+        digest = hashlib.sha256()
+        for key, value in self.model.state_dict().items():
+            digest.update(key.encode())
+            digest.update(value.cpu().contiguous().numpy().tobytes())
+        folder = Path(self.name).expanduser()
+        return {
+            "name": folder.resolve().name if folder.is_dir() else self.name,
+            "preprocessing": self.processor.to_dict(),
+            "sha256": digest.hexdigest(),
+        }
