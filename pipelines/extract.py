@@ -9,7 +9,6 @@ images give the same bytes. A run that was stopped goes on where it was when it 
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -158,7 +157,6 @@ def _write(
     if not batches:
         return set()
     os.environ.setdefault(
-        "RAY_BACKEND_LOG_LEVEL", "fatal"
     )  # Ray calls the restarts of its own actors an error
     stored = set()
     total = sum(len(each["ids"]) for each in batches)
