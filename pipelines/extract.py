@@ -140,7 +140,9 @@ def extract(
         before = len(writer.done)
         # a batch that is done in part is sent whole: who is in it may change the last bit of its features
         left = [each for each in batches if not writer.done.issuperset(each["ids"])]
-        stored = writer.done | _write(writer, left, backbone=backbone, gpu=getattr(built, "gpu", False), dim=built.dim)
+        stored = writer.done | _write(
+            writer, left, backbone=backbone, gpu=getattr(built, "gpu", False), dim=built.dim
+        )
         train = [item.id for item in items if item.split == "train" and item.id in stored]
         manifest = writer.close(statistics_of=train or None)
     _report(out, manifest, new=manifest.sets - before, seconds=time.monotonic() - started)
@@ -156,8 +158,6 @@ def _write(
     """Store the features of all batches; return the ids that have some."""
     if not batches:
         return set()
-    os.environ.setdefault(
-    )  # Ray calls the restarts of its own actors an error
     stored = set()
     total = sum(len(each["ids"]) for each in batches)
     with ray_session(), tqdm(total=total, desc="extract", unit="image") as bar:
