@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import tempfile
 
@@ -97,6 +98,11 @@ def test_sorting_finds_the_same_ranks_as_counting():
     assert ranks.argsort_captions(score_QG, owner_G, np.arange(4)).tolist() == [0, 1, 0, 0]
     i2t_Q, t2i_G = ranks.rank_matrix(torch.from_numpy(score_QG))
     assert (i2t_Q.tolist(), t2i_G.tolist()) == ([0, 0], [0, 1, 0, 0])
+
+
+def test_every_call_has_a_process_of_its_own():
+    processes = measure.apart(os.getpid, [()] * 3)
+    assert len({*processes, os.getpid()}) == 4
 
 
 def hold(size):

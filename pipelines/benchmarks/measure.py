@@ -63,7 +63,7 @@ def seconds(work: Callable[[], Any]) -> float:
 def apart(work: Callable[..., Any], calls: Sequence[tuple]) -> list[Any]:
     """Call `work` with each of the argument tuples, all at once, each in a fresh process; return the results."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=len(calls), mp_context=context) as pool:
+    with ProcessPoolExecutor(len(calls), mp_context=context, max_tasks_per_child=1) as pool:
         return [call.result() for call in [pool.submit(work, *arguments) for arguments in calls]]
 
 

@@ -18,7 +18,7 @@ from pipelines.benchmarks.training import QUICK, Size, made_up_run, train
 from pipelines.config import Run
 
 MEDIUM = Size(steps=8, visual="regions(width=512)", text="bigru(width=512, min_count=1)")
-ROUNDS = 2
+ROUNDS = 3
 
 
 def workers(*, quick: bool = False) -> list[Row]:
