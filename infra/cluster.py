@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -14,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 START_SECONDS = 120
@@ -39,9 +41,22 @@ def free_ports(count: int) -> list[int]:
             s.close()
 
 
+@dataclass(frozen=True, kw_only=True)
+class JobServer:
+    """Where Ray jobs are submitted.
+
+    Attributes:
+        address: of the job server.
+        env: environment variables that its clients need.
+    """
+
+    address: str
+    env: dict[str, str] = field(default_factory=dict)
+
+
 @contextmanager
-def private_head(*, cpus: int | None = None) -> Iterator[str]:
-    """Start a head with ports and a folder of its own, yield its job server's address, and end it, also on failure.
+def private_head(*, cpus: int | None = None) -> Iterator[JobServer]:
+    """Start a head with ports, a folder and a token of its own, yield it, and end it, also on failure.
 
     Raises:
         RuntimeError: it did not answer in time; the end of its log is in the message.
@@ -59,14 +74,19 @@ def private_head(*, cpus: int | None = None) -> Iterator[str]:
     command += ["--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", "--include-dashboard=true"]
     command += [f"--temp-dir={folder}", f"--num-cpus={cpus or os.cpu_count()}"]
     command += [f"{name}={port}" for name, port in ports.items()]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # a job's `python` is the first on it
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     with (folder / "head.log").open("wb") as log:
+        streams = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
         head = subprocess.Popen(
-            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+            command, env={**os.environ, **token, "PATH": path}, start_new_session=True, **streams
         )
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         _wait_for(address, head, folder / "head.log")
-        yield address
+        yield JobServer(address=address, env=token)
     finally:
+        signal.signal(signal.SIGTERM, before)
         _end(head)
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -77,7 +97,9 @@ def _wait_for(address: str, head: subprocess.Popen, log: Path) -> None:
         try:
             with urllib.request.urlopen(f"{address}/api/version", timeout=2):
                 return
-        except (urllib.error.URLError, OSError):
+        except urllib.error.HTTPError:
+            return  # it answers, and wants the token that Ray's own clients send
+        except OSError:
             time.sleep(0.3)
     raise RuntimeError(
         f"the Ray head did not answer at {address}; its log ends with:\n{log.read_text()[-2000:]}"

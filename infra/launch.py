@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ def ray_session(*, cpus: int | None = None) -> Iterator[None]:
             f"RAY_ADDRESS={address} is a job server: start this command through it with `ray job submit "
             "--working-dir . -- python -m ...`, or unset RAY_ADDRESS to use this machine alone"
         )
-    options: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": True}
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": True}
     if address == "local":
         options |= {"include_dashboard": False, "num_cpus": cpus}
     try:
@@ -81,7 +82,7 @@ def fit(run: dict[str, Any], *, run_id: str, tracking_uri: str, home: Path, reso
         InputError: a worker refused its input.
         RuntimeError: a worker failed more often than `run["retries"]` allows.
     """
-    from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+    from ray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError
 
@@ -93,6 +94,7 @@ def fit(run: dict[str, Any], *, run_id: str, tracking_uri: str, home: Path, reso
             "tracking_uri": tracking_uri,
             "home": str(home),
             "threads": resources.cpus,
+            "terminal": sys.stderr.isatty(),
         },
         scaling_config=ScalingConfig(
             num_workers=run["workers"], use_gpu=resources.gpu, resources_per_worker={"CPU": resources.cpus}
@@ -102,6 +104,7 @@ def fit(run: dict[str, Any], *, run_id: str, tracking_uri: str, home: Path, reso
             storage_path=str(home / "runs"),
             failure_config=FailureConfig(max_failures=run["retries"]),
             checkpoint_config=CheckpointConfig(num_to_keep=1),
+            logging_config=LoggingConfig(log_level="WARNING"),
         ),
     )
     try:
@@ -127,9 +130,10 @@ def _worker(config: dict[str, Any]) -> None:
     os.environ["POLYPOOL_HOME"] = config["home"]
     import ray.train
     import torch
-    from ray.experimental.tqdm_ray import tqdm
+    from ray.experimental.tqdm_ray import tqdm as drawn_by_the_driver
     from ray.train.torch import get_device
 
+    from infra.progress import LineBar
     from infra.registry import TASKS
     from infra.tracking import Tracker
     from pipelines.config import from_json
@@ -139,11 +143,13 @@ def _worker(config: dict[str, Any]) -> None:
         checkpoint = ray.train.Checkpoint.from_directory(folder) if folder else None
         ray.train.report(metrics, checkpoint=checkpoint)
 
+    logging.getLogger("ray.train").setLevel(logging.WARNING)  # it reports every checkpoint
     torch.set_num_threads(config["threads"])
     run = from_json(config["run"])
     first = ray.train.get_context().get_world_rank() == 0
     log = Tracker.attach(config["tracking_uri"], config["run_id"]) if first else None
-    trainer = Trainer(run, TASKS.build(run.task, run), log=log, report=report, device=get_device(), bar=tqdm)
+    bar = drawn_by_the_driver if config["terminal"] else LineBar
+    trainer = Trainer(run, TASKS.build(run.task, run), log=log, report=report, device=get_device(), bar=bar)
     if checkpoint := ray.train.get_checkpoint():
         with checkpoint.as_directory() as folder:
             trainer.resume(Path(folder))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -17,11 +18,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 
 import tyro
 from pipelines.scenes import write_scenes
 
-from infra.cluster import private_head
+from infra.cluster import JobServer, private_head
 from infra.errors import InputError, command
 from infra.paths import home
 from infra.registry import AGGREGATORS, RECIPES
@@ -39,22 +41,28 @@ class Options:
     """Scenes to render."""
     aggregators: tuple[str, ...] = ("mean", "max", "kmax(k=5)", "gpo")
     """One training job for each."""
-    epochs: int = 12
+    epochs: int = 10
     """Epochs of each job."""
     experiment: str = "demo"
     """MLflow experiment of the runs."""
 
 
 @contextmanager
-def job_server() -> Iterator[str]:
+def job_server() -> Iterator[JobServer]:
     """Yield the address of the cluster that RAY_ADDRESS names, or of a private head."""
     if address := os.environ.get("RAY_ADDRESS"):
         print(f"using the Ray cluster at {address}")
-        yield address
+        yield JobServer(address=address)
         return
     print("starting a private Ray head")
-    with private_head() as address:
-        yield address
+    with private_head() as head:
+        yield head
+
+
+RAYS_OWN = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\t(INFO|SUCC|WARNING) |\S*\((TrainController|PlacementGroupCleaner) pid="
+)
+"""Lines in which Ray tells of itself; they are left out of what the demo shows."""
 
 
 def run(*words: str, env: dict[str, str] | None = None) -> None:
@@ -62,9 +70,17 @@ def run(*words: str, env: dict[str, str] | None = None) -> None:
     print(f"\n$ {shlex.join(words)}", flush=True)
     tools = str(Path(sys.executable).parent)
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
-    result = subprocess.run(words, cwd=PROJECT, env={**os.environ, **(env or {}), "PATH": path}, check=False)
-    if result.returncode:
-        raise InputError(f"the command above ended with exit code {result.returncode}; its output says why")
+    env = {**os.environ, **(env or {}), "PATH": path}
+    if words[0] != "ray":
+        code = subprocess.run(words, cwd=PROJECT, env=env, check=False).returncode
+    else:
+        with subprocess.Popen(words, cwd=PROJECT, env=env, stdout=PIPE, stderr=STDOUT, text=True) as job:
+            for line in job.stdout:
+                if line.strip() and not RAYS_OWN.match(line):
+                    print(line, end="", flush=True)
+        code = job.returncode
+    if code:
+        raise InputError(f"the command above ended with exit code {code}; its output says why")
 
 
 def verb(name: str, *words: str) -> None:
@@ -97,15 +113,15 @@ def prepare(options: Options) -> None:
     verb("extract", "--corpus", str(corpus), "--backbone", "cells", "--out", str(features))
 
 
-def submit(address: str, aggregator: str, options: Options) -> None:
+def submit(server: JobServer, aggregator: str, options: Options) -> None:
     """Train one aggregator as a Ray job and wait for it."""
     env = {"POLYPOOL_HOME": str(home()), "MLFLOW_TRACKING_URI": tracking_uri(home())}
     run(
-        *("ray", "job", "submit", "--address", address, "--working-dir", str(PROJECT)),
+        *("ray", "job", "submit", "--address", server.address, "--working-dir", str(PROJECT)),
         *("--runtime-env-json", json.dumps({"env_vars": env}), "--log-style=record", "--"),
         *("python", "-m", "pipelines.train", "demo", "--aggregator", aggregator),
         *("--optim.epochs", str(options.epochs), "--experiment", options.experiment),
-        env={"RAY_RUNTIME_ENV_LOG_LEVEL": "WARNING"},
+        env=server.env,
     )
 
 
@@ -119,9 +135,9 @@ def main() -> None:
     for spec in options.aggregators:
         AGGREGATORS.build(spec, 8)
     prepare(options)
-    with job_server() as address:
+    with job_server() as server:
         for aggregator in options.aggregators:
-            submit(address, aggregator, options)
+            submit(server, aggregator, options)
     verb("compare", "--experiment", options.experiment)
     print(f"the demo took {time.monotonic() - started:.0f} seconds")
 

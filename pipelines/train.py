@@ -107,8 +107,8 @@ def main() -> None:
     metrics = tracker.metrics()
     print(f"run {run_id} finished")
     for name in sorted(metrics):
-        if name.rpartition("/")[0] == tracker.tag("protocol"):
-            print(f"  {name} {metrics[name]:.2f}")
+        if name.startswith(f"{tracker.tag('protocol')}/"):
+            print(f"  {name:<24} {metrics[name]:8.2f}")
 
 
 if __name__ == "__main__":
