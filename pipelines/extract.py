@@ -136,13 +136,12 @@ def extract(
     built = BACKBONES.build(backbone)
     job = {"corpus": opened.digest, "splits": chosen, "limit": limit, "batch": batch}
     source = {"extractor": built.describe()} | job
+    gpu = getattr(built, "gpu", False)
     with StoreWriter(out, dim=built.dim, dtype=dtype, source=source) as writer:
         before = len(writer.done)
         # a batch that is done in part is sent whole: who is in it may change the last bit of its features
         left = [each for each in batches if not writer.done.issuperset(each["ids"])]
-        stored = writer.done | _write(
-            writer, left, backbone=backbone, gpu=getattr(built, "gpu", False), dim=built.dim
-        )
+        stored = writer.done | _write(writer, left, backbone=backbone, gpu=gpu, dim=built.dim)
         train = [item.id for item in items if item.split == "train" and item.id in stored]
         manifest = writer.close(statistics_of=train or None)
     _report(out, manifest, new=manifest.sets - before, seconds=time.monotonic() - started)
@@ -162,14 +161,14 @@ def _write(
     total = sum(len(each["ids"]) for each in batches)
     with ray_session(), tqdm(total=total, desc="extract", unit="image") as bar:
         for row in stream(batches, backbone=backbone, gpu=gpu):
+            bar.update()
             id, where = row["id"], f"id {row['id']}, {row['path']}"
             if row["why"]:
                 writer.skip(where, row["why"])
-            elif (
-                writer.offer(id, np.frombuffer(row["data"], np.float32).reshape(-1, dim), where=where) is None
-            ):
+                continue
+            x_ND = np.frombuffer(row["data"], np.float32).reshape(-1, dim)
+            if writer.offer(id, x_ND, where=where) is None:
                 stored.add(id)
-            bar.update()
     return stored
 
 
