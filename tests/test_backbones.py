@@ -205,8 +205,8 @@ def copy(source: Path, target: Path) -> None:
 
 
 def without_weights(folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")  # a pickle: never read
     (folder / "model.safetensors").unlink()
-    torch.save({}, folder / "pytorch_model.bin")  # a pickle: never read
 
 
 def with_cut_weights(folder: Path) -> None:
