@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ def ray_session(*, cpus: int | None = None) -> Iterator[None]:
             f"RAY_ADDRESS={address} is a job server: start this command through it with `ray job submit "
             "--working-dir . -- python -m ...`, or unset RAY_ADDRESS to use this machine alone"
         )
+    if ":" in address and not _answers(address):
+        raise InputError(f"no Ray cluster answers at RAY_ADDRESS={address}; start it, or unset RAY_ADDRESS")
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": True}
     if address == "local":
         options |= {"include_dashboard": False, "num_cpus": cpus}
@@ -43,6 +46,16 @@ def ray_session(*, cpus: int | None = None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _answers(address: str) -> bool:
+    """Whether anyone listens at `[ray://]host:port`; Ray itself would wait for minutes."""
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=5):
+            return True
+    except (OSError, ValueError):
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -21,7 +22,6 @@ from pathlib import Path
 from subprocess import PIPE, STDOUT
 
 import tyro
-from pipelines.scenes import write_scenes
 
 from infra.cluster import JobServer, private_head
 from infra.errors import InputError, command
@@ -29,6 +29,7 @@ from infra.paths import home
 from infra.registry import AGGREGATORS, RECIPES
 from infra.store import FeatureStore
 from infra.tracking import tracking_uri
+from pipelines.scenes import write_scenes
 
 PROJECT = Path(__file__).resolve().parents[1]
 
@@ -84,8 +85,8 @@ def run(*words: str, env: dict[str, str] | None = None) -> None:
 
 
 def verb(name: str, *words: str) -> None:
-    """Run `python -m pipelines.<name>`."""
-    run("python", "-m", f"pipelines.{name}", *words)
+    """Run `python -m pipelines.<name>` on this machine."""
+    run("python", "-m", f"pipelines.{name}", *words, env={"RAY_ADDRESS": "local"})
 
 
 def prepare(options: Options) -> None:
@@ -99,17 +100,10 @@ def prepare(options: Options) -> None:
             return
     except InputError:
         pass
+    shutil.rmtree(corpus, ignore_errors=True)
     write_scenes(pictures, images=options.images)
-    verb(
-        "ingest",
-        "karpathy",
-        "--json",
-        f"{pictures}/dataset_scenes.json",
-        "--images",
-        str(pictures),
-        "--out",
-        str(corpus),
-    )
+    captions = str(pictures / "dataset_scenes.json")
+    verb("ingest", "karpathy", "--json", captions, "--images", str(pictures), "--out", str(corpus))
     verb("extract", "--corpus", str(corpus), "--backbone", "cells", "--out", str(features))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -89,7 +90,9 @@ class Trainer:
     def train(self) -> None:
         """Train to the last epoch, keep the best on `val`, and score it on `test` once."""
         if world() > 1:
-            self.parallel = DistributedDataParallel(self.model, broadcast_buffers=False)
+            with warnings.catch_warnings():  # newer versions of torch have another name for the option
+                warnings.simplefilter("ignore", FutureWarning)
+                self.parallel = DistributedDataParallel(self.model, broadcast_buffers=False)
         if self.bar is not None:
             self.bar.update(self.step)
         while self.epoch < self.run.optim.epochs:

@@ -129,3 +129,10 @@ def test_a_job_server_is_no_cluster_address(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
     with pytest.raises(InputError, match="ray job submit"), ray_session():
         pass
+
+
+def test_a_dead_cluster_address_is_said_at_once(monkeypatch):
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    with pytest.raises(InputError, match="no Ray cluster answers"), ray_session():
+        pass

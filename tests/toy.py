@@ -127,7 +127,8 @@ class FolderReport:
     """Keeps every checkpoint; can fail after some, as a killed run does."""
 
     def __init__(self, *, fail_after: int | None = None) -> None:
-        self.folder, self.count, self.fail_after = Path(tempfile.mkdtemp()), 0, fail_after
+        self._kept = tempfile.TemporaryDirectory()
+        self.folder, self.count, self.fail_after = Path(self._kept.name), 0, fail_after
 
     def __call__(self, metrics: dict[str, Any], folder: Path | None) -> None:
         if folder is not None:
