@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import distributions
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
@@ -42,12 +42,10 @@ def resolve(path: str | Path) -> Path:
 
 
 def _editable_folder() -> Path | None:
-    try:
-        origin = distribution("polypool").read_text("direct_url.json")
-    except PackageNotFoundError:
-        return None
-    details = json.loads(origin or "{}")
-    if not details.get("dir_info", {}).get("editable"):
-        return None
-    folder = Path(unquote(urlparse(details["url"]).path))
-    return folder if folder.is_dir() else None
+    """Return the folder that polypool is installed from with `pip install -e`, if it is and the folder is here."""
+    for found in distributions(name="polypool"):
+        origin = json.loads(found.read_text("direct_url.json") or "{}")
+        if origin.get("dir_info", {}).get("editable"):
+            folder = Path(unquote(urlparse(origin["url"]).path))
+            return folder if folder.is_dir() else None
+    return None
