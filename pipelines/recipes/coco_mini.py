@@ -21,9 +21,9 @@ def coco_mini() -> Run:
             visual_augment="drop(p=0.2)",
             text_augment="mask_replace_delete(p=0.2)",
         ),
-        visual="regions(width=512, standardise=True)",
-        text="bigru(width=512, embedding=300, min_count=2)",
+        visual="regions(width=192, standardise=True)",
+        text="bigru(width=192, embedding=128, min_count=2, dropout=0.3)",
         protocol="whole",
         objective="infonce(temperature=0.05)",
-        optim=Optim(epochs=25, batch=128, lr=1e-3, weight_decay=1e-2, schedule="cosine", warmup_steps=50),
+        optim=Optim(epochs=10, batch=128, lr=2e-3, weight_decay=0.1, schedule="cosine", warmup_steps=50),
     )

@@ -17,7 +17,7 @@ def demo() -> Run:
         run,
         recipe="demo",
         data=replace(run.data, dataset="scenes", corpus="data/scenes", features="data/scenes/cells"),
-        visual="regions(width=192, standardise=True)",
-        text="bigru(width=192, embedding=96, min_count=1)",
+        visual="regions(width=128, standardise=True)",
+        text="bigru(width=128, embedding=64, min_count=1)",
         optim=replace(run.optim, epochs=10, warmup_steps=20),
     )
