@@ -37,7 +37,8 @@ def ray_session(*, cpus: int | None = None) -> Iterator[None]:
         raise InputError(f"no Ray cluster answers at RAY_ADDRESS={address}; start it, or unset RAY_ADDRESS")
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": True}
     if address == "local":
-        options |= {"include_dashboard": False, "num_cpus": cpus}
+        # Ray Train asks the dashboard how its actors are, and complains every second where there is none
+        options |= {"include_dashboard": True, "dashboard_host": "127.0.0.1", "num_cpus": cpus}
     try:
         ray.init(address=address, **options)
     except ConnectionError as error:
@@ -156,7 +157,12 @@ def _worker(config: dict[str, Any]) -> None:
         checkpoint = ray.train.Checkpoint.from_directory(folder) if folder else None
         ray.train.report(metrics, checkpoint=checkpoint)
 
-    logging.getLogger("ray.train").setLevel(logging.WARNING)  # it reports every checkpoint
+    for noisy in (
+        "execution.context",
+        "execution.storage",
+        "execution.checkpoint",
+    ):  # a line for every checkpoint
+        logging.getLogger(f"ray.train.v2._internal.{noisy}").setLevel(logging.WARNING)
     torch.set_num_threads(config["threads"])
     run = from_json(config["run"])
     first = ray.train.get_context().get_world_rank() == 0

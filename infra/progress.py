@@ -46,8 +46,6 @@ class LineBar:
         filled = self.width * self.done // self.total
         bar = "█" * filled + "░" * (self.width - filled)
         speed = (self.done - self._resumed_at) / max(self._shown - self._started, 1e-9)
-        print(
-            f"{bar} {self.done}/{self.total} {speed:.1f} {self.unit}/s  {self.desc}",
-            file=sys.stderr,
-            flush=True,
-        )
+        # not print: Ray Train logs what is printed once more
+        sys.stderr.write(f"{bar} {self.done}/{self.total} {speed:.1f} {self.unit}/s  {self.desc}\n")
+        sys.stderr.flush()
