@@ -103,17 +103,18 @@ class Run:
     """The number that the recipe aims at and where it is printed."""
 
     def __post_init__(self) -> None:
+        counts = {
+            "--optim.epochs": self.optim.epochs,
+            "--optim.batch": self.optim.batch,
+            "--workers": self.workers,
+        }
+        for name, value in counts.items():
+            if value < 1:
+                raise InputError(f"{name} must be at least 1, not {value}")
         if self.optim.batch % self.workers:
             raise InputError(
                 f"a batch of {self.optim.batch} cannot be shared evenly by {self.workers} workers"
             )
-        for name, value in (
-            ("epochs", self.optim.epochs),
-            ("batch", self.optim.batch),
-            ("workers", self.workers),
-        ):
-            if value < 1:
-                raise InputError(f"{name} must be at least 1, not {value}")
 
 
 def to_json(run: Run) -> dict[str, Any]:
