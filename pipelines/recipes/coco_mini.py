@@ -25,5 +25,5 @@ def coco_mini() -> Run:
         text="bigru(width=192, embedding=128, min_count=2, dropout=0.3)",
         protocol="whole",
         objective="infonce(temperature=0.05)",
-        optim=Optim(epochs=10, batch=128, lr=2e-3, weight_decay=0.1, schedule="cosine", warmup_steps=50),
+        optim=Optim(epochs=7, batch=128, lr=2e-3, weight_decay=0.1, schedule="cosine", warmup_steps=50),
     )
