@@ -73,7 +73,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path, killed_after):
     assert all(torch.equal(best[0][name], best[1][name]) for name in best[0])
 
 
-def worker(rank: int, world: int, port: int, folder: str, drop_last: bool) -> None:
+def worker(rank: int, world: int, port: int, folder: str, drop_last: bool, dtype: torch.dtype) -> None:
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
@@ -81,7 +81,7 @@ def worker(rank: int, world: int, port: int, folder: str, drop_last: bool) -> No
         "WORLD_SIZE": str(world),
     }
     torch.set_num_threads(1)
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(dtype)
     if world > 1:
         dist.init_process_group("gloo")
     run = toy_run(workers=world, optim={"drop_last": drop_last})
@@ -93,18 +93,25 @@ def worker(rank: int, world: int, port: int, folder: str, drop_last: bool) -> No
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("drop_last", [True, False])
-def test_two_workers_train_like_one(tmp_path, drop_last):
+@pytest.mark.parametrize(
+    ("drop_last", "dtype", "tolerance"),
+    [(True, torch.float64, 1e-9), (False, torch.float64, 1e-9), (True, torch.float32, 1e-3)],
+)
+def test_two_workers_train_like_one(tmp_path, drop_last, dtype, tolerance):
     """42 samples: the last batch has two, one for each worker."""
     port = 20_000 + os.getpid() % 20_000
     for world in (1, 2):
-        mp.spawn(worker, (world, port, str(tmp_path), drop_last), nprocs=world)
+        mp.spawn(worker, (world, port, str(tmp_path), drop_last, dtype), nprocs=world)
     one, two = (torch.load(tmp_path / f"{world}.pt", weights_only=True) for world in (1, 2))
     for (step, ours), (_, theirs) in zip(one["rows"], two["rows"], strict=True):
         for name in ours.keys() - {"train/samples_per_second", "time/train_seconds"}:
-            assert theirs[name] == pytest.approx(ours[name], rel=1e-7), (step, name)
-    for name, expected in one["weights"].items():
-        torch.testing.assert_close(two["weights"][name], expected, rtol=1e-6, atol=1e-9, msg=name)
+            assert theirs[name] == pytest.approx(ours[name], rel=100 * tolerance, abs=tolerance), (step, name)
+    # batch normalisation takes this bias out again: its gradient is nothing but rounding, which Adam scales up
+    for name in one["weights"].keys() - {"visual.encoder.down.bias", "visual.encoder.norm.running_mean"}:
+        expected = one["weights"][name]
+        torch.testing.assert_close(
+            two["weights"][name], expected, rtol=10 * tolerance, atol=tolerance, msg=name
+        )
 
 
 def test_the_order_depends_on_seed_and_epoch_alone():
