@@ -67,8 +67,9 @@ class Bert(TextEncoder):
     @classmethod
     def prepare(cls, captions: Iterable[str], *, name: str = "bert-base-uncased", **_: Any) -> dict[str, Any]:
         """Take the tokenizer and the configuration from the hub or the folder."""
-        from encoders.backbones.hub import from_hub
         from transformers import AutoConfig, AutoTokenizer
+
+        from encoders.backbones.hub import from_hub
 
         tokenizer = from_hub(AutoTokenizer, name)
         return {
@@ -88,8 +89,9 @@ class Bert(TextEncoder):
 
     def load_pretrained(self) -> None:
         """Load the published weights."""
-        from encoders.backbones.hub import from_hub
         from transformers import AutoModel
+
+        from encoders.backbones.hub import from_hub
 
         self.bert.load_state_dict(_without_pooler(from_hub(AutoModel, self.name)).state_dict())
 
