@@ -157,12 +157,10 @@ def _worker(config: dict[str, Any]) -> None:
         checkpoint = ray.train.Checkpoint.from_directory(folder) if folder else None
         ray.train.report(metrics, checkpoint=checkpoint)
 
-    for noisy in (
-        "execution.context",
-        "execution.storage",
-        "execution.checkpoint",
-    ):  # a line for every checkpoint
-        logging.getLogger(f"ray.train.v2._internal.{noisy}").setLevel(logging.WARNING)
+    noisy = (
+        Path(ray.__file__).parent / "train/v2/_internal/execution/context.py"
+    )  # a logger named by its file
+    logging.getLogger(str(noisy)).setLevel(logging.WARNING)  # it tells of every checkpoint
     torch.set_num_threads(config["threads"])
     run = from_json(config["run"])
     first = ray.train.get_context().get_world_rank() == 0
