@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,101 +25,177 @@ def random_sets(
     return x_BND.where(mask_BN[..., None], noise_BND).to(dtype), mask_BN
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """What an aggregator is called with: `module(*inputs)`.
+
+    Attributes:
+        sets: `(x_BND, mask_BN)` of the elements and, for an aggregator that needs one, of the context.
+        summary: the vectors `(B, S)` of an encoder that makes some, or nothing.
+    """
+
+    sets: tuple[tuple[Tensor, Tensor], ...]
+    summary: tuple[Tensor, ...] = ()
+
+    def __iter__(self) -> Iterator[Tensor]:
+        yield from (part for one_set in self.sets for part in one_set)
+        yield from self.summary
+
+    def map(self, change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Inputs:
+        """Change the elements and the context in the same way."""
+        return replace(self, sets=tuple(change(*one_set) for one_set in self.sets))
+
+    def fill(self, value: float) -> Inputs:
+        """Put another value under the masks."""
+        return self.map(lambda x, mask: (x.where(mask[..., None], x.new_full((), value)), mask))
+
+    def cast(self, dtype: torch.dtype) -> Inputs:
+        """Change the precision."""
+        changed = self.map(lambda x, mask: (x.to(dtype), mask))
+        return replace(changed, summary=tuple(x.to(dtype) for x in self.summary))
+
+    def alone(self, i: int) -> Inputs:
+        """Return sample i without batch mates and without padding."""
+        changed = self.map(lambda x, mask: (x[i : i + 1, : mask[i].sum()], mask[i : i + 1, : mask[i].sum()]))
+        return replace(changed, summary=tuple(x[i : i + 1] for x in self.summary))
+
+
+Draw = Callable[[list[int]], Inputs]
+
+
+def random_inputs(sizes: list[int], *, module: Aggregator, dim: int, summary: bool = False) -> Inputs:
+    """Return random sets of the given sizes with what else the aggregator takes; contexts have other sizes."""
+    sets = [random_sets(sizes, dim)]
+    if module.needs_context:
+        sets.append(random_sets(sizes[::-1], dim, seed=10))
+    generator = torch.Generator().manual_seed(20)
+    given = (torch.randn(len(sizes), module.width or dim, generator=generator),) if summary else ()
+    return Inputs(tuple(sets), given)
+
+
 def check_aggregator(module: Aggregator, dim: int) -> None:
-    """Assert the whole contract for one aggregator without context."""
+    """Assert the whole contract for one aggregator, with context and summary where it takes them."""
     module = copy.deepcopy(module).eval()
-    for check in (
-        _shape,
-        _padding,
-        _batch_mates,
-        _single_element,
-        _order,
-        _low_precision,
-        _gradients,
-        _state,
-    ):
-        check(module, dim)
+    kinds = [False, True] if module.takes_summary else [False]
+    if module.takes_summary and module.width not in (None, dim):
+        kinds = [True]  # nothing can stand in for a summary of another width
+    for summary in kinds:
+        draw = partial(random_inputs, module=module, dim=dim, summary=summary)
+        for check in (
+            _shape,
+            _residual,
+            _padding,
+            _batch_mates,
+            _single_element,
+            _order,
+            _holes,
+            _low_precision,
+            _gradients,
+            _state,
+        ):
+            check(module, draw, module.width or dim)
 
 
 SIZES = [5, 1, 9, 5]
 
 
-def _shape(module: Aggregator, dim: int) -> None:
-    out = module(*random_sets(SIZES, dim))
-    expected = (len(SIZES), dim) if module.set_size == 1 else (len(SIZES), module.set_size, dim)
+def _shape(module: Aggregator, draw: Draw, width: int) -> None:
+    out = module(*draw(SIZES))
+    expected = (len(SIZES), width) if module.set_size == 1 else (len(SIZES), module.set_size, width)
     assert out.shape == expected, f"the result has shape {tuple(out.shape)}, expected {expected}"
     assert out.isfinite().all(), "the result is not finite"
 
 
-def _padding(module: Aggregator, dim: int) -> None:
-    x_BND, mask_BN = random_sets(SIZES, dim)
-    wide_BND, wide_mask_BN = (
-        torch.nn.functional.pad(x_BND, (0, 0, 0, 4), value=7.0),
-        torch.nn.functional.pad(mask_BN, (0, 4)),
-    )
-    wild_BND = x_BND.where(mask_BN[..., None], x_BND.new_full((), -123.0))
-    nan_BND = x_BND.where(mask_BN[..., None], x_BND.new_full((), float("nan")))
-    expected = module(x_BND, mask_BN)
-    torch.testing.assert_close(
-        module(wide_BND, wide_mask_BN), expected, msg="more padding changes the result"
-    )
-    torch.testing.assert_close(
-        module(wild_BND, mask_BN), expected, msg="values under the mask change the result"
-    )
-    torch.testing.assert_close(
-        module(nan_BND, mask_BN), expected, msg="NaN under the mask changes the result"
-    )
+def _residual(module: Aggregator, draw: Draw, width: int) -> None:
+    out, residual_BKD = module.with_residual(*draw(SIZES))
+    torch.testing.assert_close(out, module(*draw(SIZES)), msg="with_residual gives another result")
+    if residual_BKD is not None:
+        expected = (len(SIZES), module.set_size, width)
+        assert residual_BKD.shape == expected, (
+            f"the residual has shape {tuple(residual_BKD.shape)}, not {expected}"
+        )
 
 
-def _batch_mates(module: Aggregator, dim: int) -> None:
-    x_BND, mask_BN = random_sets(SIZES, dim)
-    together = module(x_BND, mask_BN)
-    for i, size in enumerate(SIZES):
-        alone = module(x_BND[i : i + 1, :size], mask_BN[i : i + 1, :size])
+def _padding(module: Aggregator, draw: Draw, width: int) -> None:
+    inputs = draw(SIZES)
+    wide = inputs.map(
+        lambda x, mask: (
+            torch.nn.functional.pad(x, (0, 0, 0, 4), value=7.0),
+            torch.nn.functional.pad(mask, (0, 4)),
+        )
+    )
+    expected = module(*inputs)
+    for changed, what in (
+        (wide, "more padding changes"),
+        (inputs.fill(-123.0), "values under the mask change"),
+        (inputs.fill(float("nan")), "NaN under the mask changes"),
+    ):
+        torch.testing.assert_close(module(*changed), expected, msg=f"{what} the result")
+
+
+def _batch_mates(module: Aggregator, draw: Draw, width: int) -> None:
+    inputs = draw(SIZES)
+    together = module(*inputs)
+    for i in range(len(SIZES)):
+        alone = module(*inputs.alone(i))
         torch.testing.assert_close(alone[0], together[i], msg="batch mates change the result")
 
 
-def _single_element(module: Aggregator, dim: int) -> None:
-    assert module(*random_sets([1], dim)).isfinite().all(), "a set of one element gives no finite result"
+def _single_element(module: Aggregator, draw: Draw, width: int) -> None:
+    assert module(*draw([1])).isfinite().all(), "a set of one element gives no finite result"
 
 
-def _order(module: Aggregator, dim: int) -> None:
+def _order(module: Aggregator, draw: Draw, width: int) -> None:
     if not module.symmetric:
         return
-    x_BND, mask_BN = random_sets([9, 9], dim)
+    inputs = draw([9, 9])
     order = torch.randperm(9, generator=torch.Generator().manual_seed(3))
-    torch.testing.assert_close(
-        module(x_BND[:, order], mask_BN), module(x_BND, mask_BN), msg="the order matters"
+    turned = inputs.map(lambda x, mask: (x[:, order], mask))
+    torch.testing.assert_close(module(*turned), module(*inputs), msg="the order matters")
+
+
+def _holes(module: Aggregator, draw: Draw, width: int) -> None:
+    inputs = draw([9, 9, 9])
+    kept_BN = torch.tensor(
+        [[1, 1, 0, 1, 0, 0, 1, 1, 0], [0, 0, 1, 0, 1, 1, 1, 0, 1], [0, 1, 1, 0, 1, 0, 1, 0, 1]]
     )
+    kept_BN = kept_BN.bool()
+    holed = inputs.map(lambda x, mask: (x, mask & kept_BN)).fill(float("nan"))
+    closed = inputs.map(lambda x, mask: (x[kept_BN].view(3, 5, -1), mask[kept_BN].view(3, 5)))
+    torch.testing.assert_close(module(*holed), module(*closed), msg="a hole in the mask changes the result")
 
 
-def _low_precision(module: Aggregator, dim: int) -> None:
-    x_BND, mask_BN = random_sets(SIZES, dim)
-    expected = module(x_BND, mask_BN)
+def _low_precision(module: Aggregator, draw: Draw, width: int) -> None:
+    inputs = draw(SIZES).fill(0.0)
+    expected = module(*inputs)
     for dtype, tolerance in ((torch.float16, 2e-2), (torch.bfloat16, 1e-1)):
-        x = x_BND.where(mask_BN[..., None], x_BND.new_zeros(())).to(dtype)
-        out = copy.deepcopy(module).to(dtype)(x, mask_BN)
+        out = copy.deepcopy(module).to(dtype)(*inputs.cast(dtype))
         assert out.dtype == dtype, f"{dtype} sets give a {out.dtype} result"
         torch.testing.assert_close(
             out.float(), expected, atol=tolerance, rtol=tolerance, msg=f"{dtype} is far off"
         )
 
 
-def _gradients(module: Aggregator, dim: int) -> None:
+def _gradients(module: Aggregator, draw: Draw, width: int) -> None:
     module = copy.deepcopy(module).double()
-    x_BND, mask_BN = random_sets([3, 1, 4], dim, dtype=torch.float64)
-    x_BND.requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: module(x, mask_BN), (x_BND,)), "the gradient is wrong"
-    module(x_BND, mask_BN).square().sum().backward()
-    assert (x_BND.grad[~mask_BN] == 0).all(), "a gradient flows into the padding"
+    inputs = draw([3, 1, 4]).cast(torch.float64)
+    given = tuple(part.requires_grad_(part.is_floating_point()) for part in inputs)
+    assert torch.autograd.gradcheck(module, given), "the gradient is wrong"
+    module(*given).square().sum().backward()
+    for x_BND, mask_BN in inputs.sets:
+        assert (x_BND.grad[~mask_BN] == 0).all(), "a gradient flows into the padding"
     missing = [name for name, p in module.named_parameters() if p.grad is None]
     assert not missing, f"no gradient reaches {missing}"
+    module.zero_grad()
+    module(*inputs.fill(float("nan"))).square().sum().backward()
+    spoilt = [name for name, p in module.named_parameters() if not p.grad.isfinite().all()]
+    assert not spoilt, f"NaN under the mask spoils the gradient of {spoilt}"
 
 
-def _state(module: Aggregator, dim: int) -> None:
+def _state(module: Aggregator, draw: Draw, width: int) -> None:
     other = copy.deepcopy(module)
     for parameter in other.parameters():
         torch.nn.init.normal_(parameter)
     other.load_state_dict(module.state_dict(), strict=True)
-    sets = random_sets(SIZES, dim)
-    assert torch.equal(other(*sets), module(*sets)), "the state dict does not hold the whole module"
+    inputs = draw(SIZES)
+    assert torch.equal(other(*inputs), module(*inputs)), "the state dict does not hold the whole module"

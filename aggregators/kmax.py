@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from aggregators.base import Aggregator
+from aggregators.sorted_sum import sorted_sum
 from infra.registry import AGGREGATORS
 
 
@@ -26,14 +27,10 @@ class KMax(Aggregator):
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
         """Return the `(B, D)` means of the largest values."""
-        k = min(self.k, x_BND.shape[1])
-        x_BDN = x_BND.masked_fill(~mask_BN[..., None], float("-inf")).transpose(1, 2)
-        top_BDK = x_BDN.topk(k, dim=-1).values
-        count_B = mask_BN.sum(dim=1).clamp(max=k)
-        beyond_BK = torch.arange(k, device=count_B.device) >= count_B[:, None]
-        return top_BDK.masked_fill(beyond_BK[:, None, :], 0.0).sum(dim=-1) / count_B[:, None]
+        return sorted_sum(x_BND, self.weights(x_BND, mask_BN), mask_BN)
 
     def weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
         """Return the `(B, N)` weights over sorted positions: 1/k on the first k."""
         count_B1 = mask_BN.sum(dim=1, keepdim=True).clamp(max=self.k)
-        return (torch.arange(mask_BN.shape[1], device=mask_BN.device) < count_B1) / count_B1
+        dtype = torch.promote_types(x_BND.dtype, torch.float32)
+        return (torch.arange(mask_BN.shape[1], device=mask_BN.device) < count_B1).to(dtype) / count_B1

@@ -8,13 +8,17 @@ import torch
 from torch import Tensor
 
 
+def encode_positions(position: Tensor, dim: int) -> Tensor:
+    """Return the `(..., dim)` codes of positions `(...)` of a floating type: sine on even channels, cosine on odd."""
+    if dim % 2:
+        raise ValueError(f"position codes need an even width, not {dim}")
+    step_H = torch.arange(0, dim, 2, device=position.device, dtype=position.dtype)
+    angle = position[..., None] * torch.exp(step_H * (-math.log(10_000.0) / dim))
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
+
+
 def sinusoids(
     length: int, dim: int, *, device: torch.device | None = None, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Return the `(length, dim)` codes: sine on even channels, cosine on odd, positions from 0."""
-    if dim % 2:
-        raise ValueError(f"position codes need an even width, not {dim}")
-    position_N1 = torch.arange(length, device=device, dtype=dtype)[:, None]
-    rate_H = torch.exp(torch.arange(0, dim, 2, device=device, dtype=dtype) * (-math.log(10_000.0) / dim))
-    angle_NH = position_N1 * rate_H
-    return torch.stack((angle_NH.sin(), angle_NH.cos()), dim=-1).flatten(1)
+    """Return the `(length, dim)` codes of the positions from 0."""
+    return encode_positions(torch.arange(length, device=device, dtype=dtype), dim)

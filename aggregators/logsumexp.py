@@ -1,0 +1,39 @@
+"""Log-sum-exp pooling, a smooth maximum (a baseline of Stefanini et al. 2020, section IV-C)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from aggregators.base import Aggregator
+from infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("logsumexp")
+class LogSumExp(Aggregator):
+    """log(mean of exp(s x)) / s of each channel over the elements, where s is the sharpness.
+
+    The paper sums, which adds log(N) / s to every channel of a set of N elements. That constant has no meaning and
+    drowns the rest under cosine similarity, so the default is the mean, as in Pinheiro and Collobert 2015. The paper
+    also says "along the feature dimension", which would leave a number for each element; here, as in its other
+    baselines, the elements are what is aggregated.
+
+    Args:
+        dim: width of the elements.
+        sharpness: a small one is close to the mean, a large one to the maximum; 1 in the paper.
+        average: False for the paper's sum.
+    """
+
+    def __init__(self, dim: int, *, sharpness: float = 1.0, average: bool = True) -> None:
+        super().__init__()
+        if sharpness <= 0:
+            raise ValueError(f"sharpness must be above 0, not {sharpness}")
+        self.sharpness = sharpness
+        self.average = average
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+        """Return the `(B, D)` smooth maxima."""
+        x_BND = x_BND.masked_fill(~mask_BN[..., None], float("-inf"))
+        total_BD = (x_BND * self.sharpness).logsumexp(dim=1)
+        if self.average:
+            total_BD = total_BD - mask_BN.sum(dim=1, keepdim=True).to(x_BND.dtype).log()
+        return total_BD / self.sharpness
