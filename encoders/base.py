@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class Encoder(nn.Module, ABC):
-    """`(x, mask_BN)` -> `(x_BND, mask_BN)`.
+    """`(x, mask_BN)` -> `(x_BND, mask_BN)`, or `(x_BND, mask_BN, summary_BS)` with a vector of the whole.
 
     Constructors take `assets` first: what an encoder needs beside its parameters and weights, as plain
     JSON, so that a checkpoint can be rebuilt without the data it was trained on.
@@ -19,10 +19,17 @@ class Encoder(nn.Module, ABC):
 
     width: int
     """Width D of the elements that come out."""
+    summary_width: int = 0
+    """Width S of the summary; 0 where there is none."""
+    reads: str = "features"
+    """What a visual encoder is given: stored `features`, or `pixels`."""
 
     @abstractmethod
-    def forward(self, x: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, mask_BN: Tensor) -> tuple[Tensor, ...]:
         """Encode each set; the mask comes back because an encoder may change the sets' sizes."""
+
+    def load_pretrained(self) -> None:
+        """Load published weights into a new encoder, where there are any; a checkpoint's replace them."""
 
 
 class FeatureEncoder(Encoder):
@@ -78,9 +85,6 @@ class TextEncoder(Encoder):
     @abstractmethod
     def tokenizer(cls, assets: Mapping[str, Any]) -> Tokenizer:
         """Return what splits captions for this encoder."""
-
-    def load_pretrained(self) -> None:
-        """Load published weights into a new encoder, where there are any; a checkpoint's replace them."""
 
 
 def xavier_linear(inputs: int, outputs: int) -> nn.Linear:

@@ -73,14 +73,15 @@ class Pretrained:
 
     Args:
         name: a model on the hub, or a local folder.
+        kind: class of transformers that the model is one of.
     """
 
-    def __init__(self, name: str) -> None:
-        from transformers import AutoImageProcessor, AutoModel
+    def __init__(self, name: str, *, kind: str = "AutoModel") -> None:
+        import transformers
 
         self.name = name
-        self.processor = from_hub(AutoImageProcessor, name, backend="pil")
-        self.model = from_hub(AutoModel, name).eval()
+        self.processor = from_hub(transformers.AutoImageProcessor, name, backend="pil")
+        self.model = from_hub(getattr(transformers, kind), name).eval()
 
     def setting(self, name: str, *, of: str) -> Any:
         """Return an entry of the model's configuration.

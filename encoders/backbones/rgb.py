@@ -1,9 +1,11 @@
-"""One way from any picture to RGB."""
+"""One way from any picture, or file of one, to RGB."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 
 def rgb(image: Image.Image) -> Image.Image:
@@ -14,3 +16,14 @@ def rgb(image: Image.Image) -> Image.Image:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
     return image.convert("RGB")
+
+
+def load(path: str | Path) -> Image.Image | str:
+    """Return an image file as RGB, upright, or why that cannot be done."""
+    try:
+        with Image.open(path) as image:
+            return rgb(ImageOps.exif_transpose(image))
+    except FileNotFoundError:
+        return "no such file"
+    except Exception as error:  # Pillow raises anything from OSError to struct.error on a broken file
+        return f"does not decode as an image ({type(error).__name__})"

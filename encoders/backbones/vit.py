@@ -18,7 +18,7 @@ _KIND = "a vision transformer"
 
 @BACKBONES.register("vit")
 class ViT:
-    """The last hidden state of every patch, row by row; DeiT, DINOv2 and their like will do too.
+    """The last hidden state of every patch, row by row; DeiT and its like will do too.
 
     Args:
         name: a model on the hub, or a local folder.
@@ -26,16 +26,19 @@ class ViT:
     """
 
     gpu = True
+    backbone = "vit"
+    kind = "AutoModel"
+    """Class of transformers."""
 
     def __init__(self, *, name: str = "google/vit-base-patch16-224", cls: bool = False) -> None:
         self.cls = cls
-        self._pretrained = Pretrained(name)
+        self._pretrained = Pretrained(name, kind=self.kind)
         self.dim: int = self._pretrained.setting("hidden_size", of=_KIND)
         self._patch: int = self._pretrained.setting("patch_size", of=_KIND)
 
     def describe(self) -> dict[str, Any]:
         """Return what the features depend on."""
-        return {"backbone": "vit", "cls": self.cls} | self._pretrained.describe()
+        return {"backbone": self.backbone, "cls": self.cls} | self._pretrained.describe()
 
     def __call__(self, images: list[Image.Image]) -> list[np.ndarray]:
         """Return the `(patches, dim)` float32 features of each image; any mode and size will do."""

@@ -1,0 +1,107 @@
+"""Two modalities that look at each other, then at themselves (Stefanini et al., ICPR 2020, section III-B)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from encoders.base import xavier_linear
+from infra.registry import CROSS_ENCODERS
+
+
+@CROSS_ENCODERS.register("cross_modal")
+class CrossModal(nn.Module):
+    """Cross-attention of each modality to the other, then self-attention of each; as many times as there are layers.
+
+    Both cross-attentions of a layer read what enters that layer. There is no feed-forward part: the paper names none.
+
+    Args:
+        width: D of the elements of both modalities.
+        heads: of every attention.
+        layers: how often the pair of attentions is repeated; the paper has one of each.
+        dropout: share of an attention's output dropped in training.
+        cls: put a learned element before each set, for the aggregator of that name to read (section IV-C).
+    """
+
+    def __init__(
+        self, width: int, *, heads: int = 8, layers: int = 1, dropout: float = 0.1, cls: bool = False
+    ) -> None:
+        super().__init__()
+        if heads < 1 or width % heads:
+            raise ValueError(f"a width of {width} cannot be shared evenly by {heads} heads")
+        if layers < 1:
+            raise ValueError(f"layers must be at least 1, not {layers}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, not {dropout}")
+        self.layers = nn.ModuleList(_Layer(width, heads, dropout) for _ in range(layers))
+        self.cls_2D = nn.Parameter(torch.randn(2, width) / width**0.5) if cls else None
+
+    def forward(
+        self, v_BND: Tensor, v_mask_BN: Tensor, t_BMD: Tensor, t_mask_BM: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return both sets, each element seen in the light of both, and their masks.
+
+        Args:
+            v_BND: sets of one modality.
+            v_mask_BN: True for real elements; every set has at least one.
+            t_BMD: sets of the other, the b-th beside the b-th.
+            t_mask_BM: their mask.
+        """
+        # zeros under the masks, since an attention weight of 0 does not silence a NaN
+        v_BND = v_BND.masked_fill(~v_mask_BN[..., None], 0.0)
+        t_BMD = t_BMD.masked_fill(~t_mask_BM[..., None], 0.0)
+        if self.cls_2D is not None:
+            v_BND, v_mask_BN = _put_first(self.cls_2D[0], v_BND, v_mask_BN)
+            t_BMD, t_mask_BM = _put_first(self.cls_2D[1], t_BMD, t_mask_BM)
+        for layer in self.layers:
+            v_BND, t_BMD = layer(v_BND, v_mask_BN, t_BMD, t_mask_BM)
+        return v_BND, v_mask_BN, t_BMD, t_mask_BM
+
+
+def _put_first(element_D: Tensor, x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
+    """Put one more real element before each set."""
+    first_B1D = element_D.to(x_BND.dtype).expand(len(x_BND), 1, -1)
+    return torch.cat((first_B1D, x_BND), dim=1), F.pad(mask_BN, (1, 0), value=True)
+
+
+class _Layer(nn.Module):
+    """One cross-attention and one self-attention for each modality, none sharing weights."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.v_cross, self.t_cross, self.v_self, self.t_self = (
+            Attention(width, heads=heads, dropout=dropout) for _ in range(4)
+        )
+
+    def forward(
+        self, v_BND: Tensor, v_mask_BN: Tensor, t_BMD: Tensor, t_mask_BM: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        v_BND, t_BMD = self.v_cross(v_BND, t_BMD, t_mask_BM), self.t_cross(t_BMD, v_BND, v_mask_BN)
+        return self.v_self(v_BND, v_BND, v_mask_BN), self.t_self(t_BMD, t_BMD, t_mask_BM)
+
+
+class Attention(nn.Module):
+    """`LayerNorm(x + dropout(attention))`: scaled dot-product attention with several heads, residual and normalised.
+
+    Args:
+        width: D of queries, keys and values.
+        heads: parts of the width that attend on their own.
+        dropout: share of the attention's output dropped in training.
+    """
+
+    def __init__(self, width: int, *, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.out = (xavier_linear(width, width) for _ in range(4))
+        self.dropout = nn.Dropout(dropout)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x_BND: Tensor, context_BMD: Tensor, context_mask_BM: Tensor) -> Tensor:
+        """Let each of `x_BND` look at the real elements of `context_BMD`."""
+        query, key, value = (
+            project(source).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for project, source in ((self.query, x_BND), (self.key, context_BMD), (self.value, context_BMD))
+        )
+        seen = F.scaled_dot_product_attention(query, key, value, attn_mask=context_mask_BM[:, None, None])
+        return self.norm(x_BND + self.dropout(self.out(seen.transpose(1, 2).flatten(-2))))

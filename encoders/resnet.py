@@ -1,0 +1,126 @@
+"""Residual networks for fine-tuning: their batch statistics stay those of pretraining.
+
+He et al., "Deep residual learning for image recognition", CVPR 2016; Xie et al., "Aggregated residual transformations
+for deep neural networks", CVPR 2017. Parameters are called as in torchvision, so that its files load.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class FrozenBatchNorm(nn.Module):
+    """Batch normalisation by running statistics in training too; only scale and shift are learned.
+
+    Args:
+        channels: of the maps.
+        eps: added to the variance.
+    """
+
+    def __init__(self, channels: int, *, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Normalise each channel."""
+        return F.batch_norm(
+            x_BCHW, self.running_mean, self.running_var, self.weight, self.bias, training=False, eps=self.eps
+        )
+
+
+class Bottleneck(nn.Module):
+    """Convolutions 1x1, 3x3 and 1x1 beside a shortcut.
+
+    Args:
+        inputs: channels that come in.
+        outputs: channels that go out.
+        middle: channels of the 3x3 convolution.
+        groups: of the 3x3 convolution.
+        stride: of the block.
+        caffe: the first convolution takes the stride, as in the networks trained in Caffe, not the 3x3.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, *, middle: int, groups: int, stride: int, caffe: bool
+    ) -> None:
+        super().__init__()
+        first, second = (stride, 1) if caffe else (1, stride)
+        self.conv1 = nn.Conv2d(inputs, middle, 1, first, bias=False)
+        self.bn1 = FrozenBatchNorm(middle)
+        self.conv2 = nn.Conv2d(middle, middle, 3, second, padding=1, groups=groups, bias=False)
+        self.bn2 = FrozenBatchNorm(middle)
+        self.conv3 = nn.Conv2d(middle, outputs, 1, bias=False)
+        self.bn3 = FrozenBatchNorm(outputs)
+        self.downsample = nn.Identity()
+        if stride > 1 or inputs != outputs:
+            shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+            self.downsample = nn.Sequential(shortcut, FrozenBatchNorm(outputs))
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Return the block's map, smaller by its stride."""
+        y_BCHW = self.bn1(self.conv1(x_BCHW)).relu_()
+        y_BCHW = self.bn2(self.conv2(y_BCHW)).relu_()
+        y_BCHW = self.bn3(self.conv3(y_BCHW))
+        return (y_BCHW + self.downsample(x_BCHW)).relu_()
+
+
+class ResNet(nn.Module):
+    """A residual network without its classifier.
+
+    New networks start with every block passing its input on, so that their maps stay of one size without batch
+    statistics.
+
+    Args:
+        depths: blocks in each of the four stages.
+        base: channels of the stem; the stages have 4, 8, 16 and 32 times as many.
+        groups: of the 3x3 convolutions, 32 in ResNeXt-101 32x8d.
+        widen: factor on the channels of the 3x3 convolutions, 4 in ResNeXt-101 32x8d.
+        caffe: the layout of the networks trained in Caffe: strides in the first convolution of a block, and a stem
+            that pools without padding and rounds its size up.
+    """
+
+    def __init__(
+        self,
+        depths: tuple[int, int, int, int],
+        *,
+        base: int = 64,
+        groups: int = 1,
+        widen: int = 1,
+        caffe: bool = False,
+    ) -> None:
+        super().__init__()
+        self.width = 32 * base
+        self.conv1 = nn.Conv2d(3, base, 7, 2, padding=3, bias=False)
+        self.bn1 = FrozenBatchNorm(base)
+        self.pool = nn.MaxPool2d(3, 2, padding=0 if caffe else 1, ceil_mode=caffe)
+        inputs = base
+        for stage, depth in enumerate(depths):
+            planes, blocks = base << stage, []
+            for block in range(depth):
+                stride = 2 if stage and not block else 1
+                blocks.append(
+                    Bottleneck(
+                        inputs, 4 * planes, middle=widen * planes, groups=groups, stride=stride, caffe=caffe
+                    )
+                )
+                inputs = 4 * planes
+            self.add_module(f"layer{stage + 1}", nn.Sequential(*blocks))
+        self._initialise()
+
+    def _initialise(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            elif isinstance(module, Bottleneck):
+                nn.init.zeros_(module.bn3.weight)
+
+    def forward(self, pixels_B3HW: Tensor) -> Tensor:
+        """Return the last map, `(B, 32 * base, H / 32, W / 32)`; sides in multiples of 32."""
+        x_BCHW = self.pool(self.bn1(self.conv1(pixels_B3HW)).relu_())
+        return self.layer4(self.layer3(self.layer2(self.layer1(x_BCHW))))
