@@ -1,99 +1,35 @@
-"""Image-text retrieval on stored features: COCO, Flickr30K, and corpora like them."""
+"""Image-text retrieval: COCO, Flickr30K, and corpora like them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
-from encoders.base import Tokenizer
 from infra.errors import InputError
 from infra.paths import resolve
-from infra.randomness import uniform
-from infra.registry import AGGREGATORS, AUGMENTATIONS, ENCODERS, OBJECTIVES, TASKS, Spec
+from infra.registry import AUGMENTATIONS, ENCODERS, OBJECTIVES, REGULARISERS, TASKS, Spec
 from infra.store import FeatureStore
 from tasks.base import Evaluation, Metric
 from tasks.captions import Captions
-from tasks.datasets.corpus import Corpus
-from tasks.protocols import Score, evaluate_protocol, protocol_named
-from tasks.retrieval import Batch, Branch, DualEncoder, encode, retrieval_loss
-from tasks.similarity import cosine
+from tasks.codes import Batch
+from tasks.crisscrossed import evaluate_crisscrossed, right_answers
+from tasks.datasets.corpus import Corpus, Item
+from tasks.datasets.cxc import cxc_files, read_cxc
+from tasks.models import retrieval_model
+from tasks.pairs import Pairs, StoredSets, VisualInputs
+from tasks.pixels import Pixels
+from tasks.protocols import Protocol, evaluate_protocol, protocol_named
+from tasks.retrieval import DualEncoder, retrieval_loss
+from tasks.scores import Score
 
 if TYPE_CHECKING:
     from pipelines.config import Run
 
 
-class Pairs:
-    """The images of a split with their captions; a sample is one caption with its image.
-
-    Args:
-        corpus: the annotations.
-        store: the images' features.
-        tokenizer: what splits captions.
-        run: how samples are made and augmented.
-        split: `train`, `val` or `test`.
-    """
-
-    def __init__(
-        self, corpus: Corpus, store: FeatureStore, *, tokenizer: Tokenizer, run: Run, split: str
-    ) -> None:
-        items = corpus.items(split)
-        captions = [item.captions[: run.data.captions] for item in items]
-        self.image_ids = np.array([item.id for item in items])
-        self.owner_G = np.repeat(np.arange(len(items)), [len(texts) for texts in captions])
-        self.store = store
-        self.rows = store.rows([item.id for item in items])
-        self.texts = [text for texts in captions for text in texts]
-        self.captions = Captions(self.texts, tokenizer)
-        self._visual_augment = (
-            AUGMENTATIONS.build(run.data.visual_augment) if run.data.visual_augment else None
-        )
-        self._text_augment = AUGMENTATIONS.build(run.data.text_augment) if run.data.text_augment else None
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> Batch:
-        """Return `visual`, `visual_mask`, `text`, `text_mask` and `item`, the number of each pair's image."""
-        item_B = self.owner_G[index_B]
-        rows_B, keep = self.rows[item_B], None
-        if self._visual_augment:
-            draw = partial(_draw, seed, epoch, 0)
-            keep = self._visual_augment(self.store.sizes(rows_B), index_B, draw)
-        visual_BNF, visual_mask_BN = self.store.padded(rows_B, keep=keep)
-        text_BL, text_mask_BL = self.captions.batch(
-            index_B, augment=self._text_augment, draw=partial(_draw, seed, epoch, 1)
-        )
-        return {
-            "visual": visual_BNF,
-            "visual_mask": visual_mask_BN,
-            "text": text_BL,
-            "text_mask": text_mask_BL,
-            "item": torch.from_numpy(item_B),
-        }
-
-    def images(self, size: int) -> Iterator[Batch]:
-        """Yield every image once, in order."""
-        for start in tqdm(range(0, len(self.rows), size), desc="encoding images", leave=False, delay=2):
-            visual_BNF, mask_BN = self.store.padded(self.rows[start : start + size])
-            yield {"visual": visual_BNF, "visual_mask": mask_BN}
-
-    def sentences(self, size: int, order_G: np.ndarray) -> Iterator[Batch]:
-        """Yield every caption once, in the given order."""
-        for start in tqdm(range(0, len(order_G), size), desc="encoding captions", leave=False, delay=2):
-            text_BL, mask_BL = self.captions.batch(order_G[start : start + size])
-            yield {"text": text_BL, "text_mask": mask_BL}
-
-
-def _draw(
-    seed: int, epoch: int, modality: int, sample: np.ndarray, element: np.ndarray, stream: int
-) -> np.ndarray:
-    return uniform(seed, epoch, modality, stream, sample, element)
+PIXEL_CHUNK = 32  # images of 512 pixels encoded at once in evaluation: a few GB of feature maps
 
 
 @TASKS.register("image_text")
@@ -104,6 +40,7 @@ class ImageText:
         run: its complete description.
         assets: of a checkpoint; made from the training split where there are none.
         dev_protocol: the protocol that chooses the best epoch.
+        cxc: folder of the official files of Crisscrossed Captions, which one protocol reads.
         chunk: how many images or captions are encoded at once in evaluation.
     """
 
@@ -115,75 +52,92 @@ class ImageText:
         assets: dict[str, Any] | None = None,
         *,
         dev_protocol: str = "val-1k",
+        cxc: str = "data/cxc",
         chunk: int = 256,
     ) -> None:
-        protocol_named(run.protocol)
         self.dev_protocol = protocol_named(dev_protocol).name
-        self.run, self.chunk = run, chunk
+        protocol_named(run.protocol)
+        self.run, self.chunk, self.cxc = run, chunk, resolve(cxc)
         self.corpus = Corpus.open(resolve(run.data.corpus))
-        self.store = FeatureStore.open(resolve(run.data.features))
+        self._visual, self._text = Spec.parse(run.visual), Spec.parse(run.text)
+        self.store = None
+        if ENCODERS.get(self._visual.name).reads == "features":
+            self.store = FeatureStore.open(resolve(run.data.features))
         self.assets = assets or self._prepare()
         self.objective = OBJECTIVES.build(run.objective)
+        self.regularisers = [REGULARISERS.build(spec) for spec in run.regularisers]
         self._splits: dict[str, Pairs] = {}
 
     def _prepare(self) -> dict[str, Any]:
-        spec = Spec.parse(self.run.text)
+        self._check(self.run.protocol, "test")
         captions = (
             text for item in self.corpus.items("train") for text in item.captions[: self.run.data.captions]
         )
+        if self.store:
+            visual = {"dim": self.store.dim, "statistics": self.store.manifest.statistics}
+        else:
+            visual = ENCODERS.get(self._visual.name).prepare(**self._visual.params)
         return {
-            "visual": {"dim": self.store.dim, "statistics": self.store.manifest.statistics},
-            "text": ENCODERS.get(spec.name).prepare(captions, **spec.params),
+            "visual": visual,
+            "text": ENCODERS.get(self._text.name).prepare(captions, **self._text.params),
         }
 
     def describe(self) -> Mapping[str, str]:
         """Return the digests of what the run reads, and the sizes of the splits."""
         return {
             "corpus": self.corpus.digest,
-            "features": self.store.digest,
+            **({"features": self.store.digest} if self.store else {}),
             **{f"images_{split}": str(count) for split, count in self.corpus.splits.items()},
         }
 
     def data(self, split: str) -> Pairs:
         """Return a split's pairs."""
         if split not in self._splits:
-            tokenizer = ENCODERS.get(Spec.parse(self.run.text).name).tokenizer(self.assets["text"])
+            data, items = self.run.data, self.corpus.items(split)
+            texts = [item.captions[: data.captions] for item in items]
+            tokenizer = ENCODERS.get(self._text.name).tokenizer(self.assets["text"])
             self._splits[split] = Pairs(
-                self.corpus, self.store, tokenizer=tokenizer, run=self.run, split=split
+                [item.id for item in items],
+                texts,
+                visual=self._inputs(items),
+                captions=Captions([text for lines in texts for text in lines], tokenizer),
+                augment=AUGMENTATIONS.build(data.text_augment) if data.text_augment else None,
+                by_image=data.sample == "image",
             )
         return self._splits[split]
 
+    def _inputs(self, items: list[Item]) -> VisualInputs:
+        """Return what the visual encoder reads: sets of the store, or the images themselves."""
+        spec = self.run.data.visual_augment
+        augment = AUGMENTATIONS.build(spec) if spec else None
+        if self.store:
+            return StoredSets(self.store, [item.id for item in items], augment=augment)
+        encoder = ENCODERS.get(self._visual.name)
+        transform = encoder.transform(self.assets["visual"], **self._visual.params)
+        paths = [self.corpus.image_path(item) for item in items]
+        return Pixels(paths, transform=transform, augment=augment)
+
     def model(self, *, pretrained: bool = True) -> DualEncoder:
         """Return a new dual encoder."""
-        run = self.run
-        visual = ENCODERS.build(run.visual, self.assets["visual"])
-        text = ENCODERS.build(run.text, self.assets["text"])
-        if visual.width != text.width:
-            raise InputError(
-                f"{run.visual!r} makes elements of width {visual.width} and {run.text!r} of {text.width}; they meet in "
-                "one space: give both the same width"
-            )
+        visual = ENCODERS.build(self.run.visual, self.assets["visual"])
+        text = ENCODERS.build(self.run.text, self.assets["text"])
         if pretrained:
+            visual.load_pretrained()
             text.load_pretrained()
-        return DualEncoder(
-            Branch(visual, AGGREGATORS.build(run.aggregator, visual.width)),
-            Branch(text, AGGREGATORS.build(run.text_aggregator or run.aggregator, text.width)),
-        )
+        return retrieval_model(self.run, visual, text)
 
     def loss(self, model: nn.Module, batch: Batch, *, epoch: float) -> dict[str, Tensor]:
-        """Return the objective on the global batch, and the mean similarity of pairs and of others."""
-        return retrieval_loss(model, batch, objective=self.objective, similarity=cosine, epoch=epoch)
+        """Return the objective on the global batch, its parts, and the mean similarity of pairs and of others."""
+        return retrieval_loss(
+            model, batch, objective=self.objective, regularisers=self.regularisers, epoch=epoch
+        )
 
     def scorer(self, model: DualEncoder, split: str) -> Score:
         """Encode a split and return `score(images, captions)`, which computes any block of the score matrix."""
-        pairs, device = self.data(split), next(model.parameters()).device
+        pairs = self.data(split)
         model.eval()
-        order_G = np.argsort(pairs.captions.sizes(), kind="stable")
-        visual_QD = encode(model.encode_visual, pairs.images(self.chunk), device=device)
-        sorted_GD = encode(model.encode_text, pairs.sentences(self.chunk, order_G), device=device)
-        text_GD = torch.empty_like(sorted_GD)
-        text_GD[torch.from_numpy(order_G).to(device)] = sorted_GD
-        return lambda rows, columns: model.similarity(visual_QD[rows], text_GD[columns]).float()
+        images = self.chunk if self.store else min(self.chunk, PIXEL_CHUNK)
+        return model.scorer(pairs.images(images), pairs.sentences(self.chunk))
 
     def check_same_data(self, other: ImageText, split: str) -> None:
         """Refuse another adapter as a member of an ensemble if its images or captions differ."""
@@ -196,8 +150,10 @@ class ImageText:
 
     def judge(self, score: Score, split: str, protocol: str) -> Evaluation:
         """Rank a split under a protocol, by any function that scores its images against its captions."""
-        pairs = self.data(split)
-        result = evaluate_protocol(protocol_named(protocol), score, pairs.owner_G, len(pairs.image_ids))
+        pairs, named = self.data(split), protocol_named(protocol)
+        if named.crisscrossed:
+            return self._judge_crisscrossed(score, split, named)
+        result = evaluate_protocol(named, score, pairs.owner_G, len(pairs.image_ids))
         images, captions = len(result.ranks_i2t), len(result.ranks_t2i)
         return Evaluation(
             protocol=protocol,
@@ -210,6 +166,40 @@ class ImageText:
             },
         )
 
+    def _judge_crisscrossed(self, score: Score, split: str, protocol: Protocol) -> Evaluation:
+        pairs = self.data(split)
+        protocol.check(len(pairs.image_ids), len(pairs.owner_G))
+        caption_ids = [
+            id for item in self.corpus.items(split) for id in item.caption_ids[: self.run.data.captions]
+        ]
+        if len(caption_ids) != len(pairs.owner_G):
+            raise InputError(
+                f"{self.corpus.folder}: its captions have no ids, by which {protocol.name} finds their ratings; "
+                "ingest the corpus again, from Karpathy's JSON"
+            )
+        answers = right_answers(
+            read_cxc(self.cxc, split),
+            image_ids=pairs.image_ids,
+            caption_ids=caption_ids,
+            owner_G=pairs.owner_G,
+        )
+        result = evaluate_crisscrossed(score, answers)
+        return Evaluation(
+            protocol=protocol.name,
+            metrics=result.metrics,
+            per_query={
+                "image_id": pairs.image_ids,
+                "caption_image": pairs.owner_G,
+                **{f"{direction}_rank": rank_Q for direction, rank_Q in result.rank_Q.items()},
+            },
+        )
+
     def evaluate(self, model: DualEncoder, split: str, protocol: str) -> Evaluation:
         """Score a split under a protocol."""
+        self._check(protocol, split)
         return self.judge(self.scorer(model, split), split, protocol)
+
+    def _check(self, protocol: str, split: str) -> None:
+        """Refuse a protocol whose files are missing before time is spent on its scores."""
+        if protocol_named(protocol).crisscrossed:
+            cxc_files(self.cxc, split)

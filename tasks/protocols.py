@@ -6,17 +6,14 @@ Scores are asked for block by block, `score(images, captions)` with two slices, 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from infra.errors import InputError, unknown
 from tasks.metrics import Positives, Ranks, Ties, chance_rsum, rank_queries, retrieval_metrics
-
-Score = Callable[[slice, slice], Tensor]
+from tasks.scores import Score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +28,8 @@ class Protocol:
         captions: captions that it must have, likewise.
         first: how many of the split's first images are used; all where None.
         folds: contiguous parts of equal size, each a gallery of its own; their metrics are averaged.
+        crisscrossed: right answers are those of Crisscrossed Captions, between modalities and within them
+            (`tasks.crisscrossed`), instead of each image's own captions.
     """
 
     name: str
@@ -40,6 +39,7 @@ class Protocol:
     captions: int | None = None
     first: int | None = None
     folds: int = 1
+    crisscrossed: bool = False
 
     def fits(self, images: int, captions: int) -> bool:
         """Say whether a split of this size can be scored so."""
@@ -84,6 +84,13 @@ PROTOCOLS: dict[str, Protocol] = {
             images=5000,
             captions=25000,
             folds=5,
+        ),
+        Protocol(
+            name="coco-5k-cxc",
+            about="COCO, Karpathy test, by the ratings of Crisscrossed Captions; also text-text and image-image",
+            images=5000,
+            captions=25000,
+            crisscrossed=True,
         ),
         Protocol(
             name="f30k-1k",
@@ -185,17 +192,3 @@ def _score_fold(score: Score, owner_G: np.ndarray, rows: slice, ties: Ties) -> t
     i2t = rank_queries(of_images, images_P, ties=ties, progress="ranking captions")
     t2i = rank_queries(of_captions, captions_P, ties=ties, progress="ranking images")
     return i2t, t2i, chance_rsum(owner_G, images=images)
-
-
-def mean_score(scores: Sequence[Score]) -> Score:
-    """Return the score function of an ensemble: the mean of its members' scores, in at least float32."""
-
-    def score(images: slice, captions: slice) -> Tensor:
-        blocks = (member(images, captions) for member in scores)
-        total = next(blocks)
-        total = total.to(torch.promote_types(total.dtype, torch.float32))
-        for block in blocks:
-            total = total + block
-        return total / len(scores)
-
-    return score

@@ -1,66 +1,118 @@
-"""What the retrieval tasks share: a dual encoder, its loss on the global batch, its evaluation."""
+"""What the retrieval tasks share: two branches that meet in one space, and their loss on the global batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from aggregators.base import Aggregator
 from encoders.base import Encoder
-from infra.dist import gather
+from infra.dist import gather, rank
+from infra.errors import InputError
+from tasks.codes import Batch, Batches, Codes, encode
+from tasks.encoded import Encoded, at_least_float32, l2_normalise
 from tasks.objectives.base import Objective
-from tasks.similarity import cosine, l2_normalise
-
-Batch = dict[str, Tensor]
+from tasks.regularisers.base import Regulariser
+from tasks.similarities.base import Similarity
 
 
 class Branch(nn.Module):
-    """One modality: inputs -> set -> vector of unit length.
+    """One modality: inputs -> set -> code of unit length.
 
     Args:
         encoder: makes the set.
-        aggregator: makes the vector.
+        aggregator: makes a vector of it, or a few.
     """
 
     def __init__(self, encoder: Encoder, aggregator: Aggregator) -> None:
         super().__init__()
+        if encoder.summary_width and not aggregator.takes_summary:
+            raise InputError(
+                f"the encoder {type(encoder).__name__} makes a set and a summary of it, and the aggregator "
+                f"{type(aggregator).__name__} has no place for a summary; choose one that has, such as slots or pie, "
+                "or an encoder that makes a set alone"
+            )
         self.encoder = encoder
         self.aggregator = aggregator
+        if encoder.summary_width not in (0, self.width):
+            raise InputError(
+                f"the encoder {type(encoder).__name__} makes a summary of width {encoder.summary_width}, and the "
+                f"aggregator {type(aggregator).__name__} vectors of width {self.width}, which are added to it: give "
+                f"the aggregator width={encoder.summary_width}"
+            )
 
-    def forward(self, x: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the `(B, D)` codes."""
-        return l2_normalise(self.aggregator(*self.encoder(x, mask_BN)))
+    @property
+    def width(self) -> int:
+        """Width D of the codes."""
+        return self.aggregator.width or self.encoder.width
+
+    def forward(self, x: Tensor, mask_BN: Tensor) -> Encoded:
+        """Return the codes, `(B, D)` or `(B, K, D)`, and the aggregator's residual where it has one."""
+        result, residual_BKD = self.aggregator.with_residual(*self.encoder(x, mask_BN))
+        return Encoded(l2_normalise(result), residual_BKD)
+
+
+class Scored(NamedTuple):
+    """What a model says of the global batch."""
+
+    sim_QG: Tensor
+    """Scores of every image against every caption, in at least float32."""
+    item_Q: Tensor
+    """The number of each row's image."""
+    row_G: Tensor
+    """The row that each column belongs to."""
+    visual: Encoded | None = None
+    """Codes of the rows, where the model has codes of one modality alone."""
+    text: Encoded | None = None
+    """Codes of the columns, likewise."""
 
 
 class DualEncoder(nn.Module):
     """Two branches that meet in one space.
 
-    Batches hold `visual`, `visual_mask`, `text` and `text_mask`; any of the two pairs may be missing when
-    only the other modality is encoded.
+    Batches hold `visual` and `visual_mask` of n images, `text` and `text_mask` of m captions, `item`, the number of
+    each image, and `row`, the row that each caption belongs to.
+
+    Args:
+        visual: the branch of images or videos.
+        text: the branch of captions.
+        similarity: scores codes.
     """
 
-    def __init__(self, visual: Branch, text: Branch) -> None:
+    def __init__(self, visual: Branch, text: Branch, similarity: Similarity) -> None:
         super().__init__()
         self.visual = visual
         self.text = text
+        self.similarity = similarity
 
-    def encode_visual(self, batch: Batch) -> Tensor:
-        """Return the `(B, D)` codes of images or videos."""
+    def encode_visual(self, batch: Batch) -> Encoded:
+        """Return the codes of images or videos."""
         return self.visual(batch["visual"], batch["visual_mask"])
 
-    def encode_text(self, batch: Batch) -> Tensor:
-        """Return the `(B, D)` codes of captions."""
+    def encode_text(self, batch: Batch) -> Encoded:
+        """Return the codes of captions."""
         return self.text(batch["text"], batch["text_mask"])
 
-    def similarity(self, visual_QD: Tensor, text_GD: Tensor) -> Tensor:
-        """Return the `(Q, G)` scores of codes."""
-        return cosine(visual_QD, text_GD)
+    def forward(self, batch: Batch) -> Scored:
+        """Score the global batch; every worker holds equally many images and equally many captions."""
+        visual, text = (
+            Encoded(gather(code), None if residual is None else gather(residual))
+            for code, residual in (self.encode_visual(batch), self.encode_text(batch))
+        )
+        with torch.autocast(visual.code.device.type, enabled=False):
+            sim_QG = self.similarity(at_least_float32(visual.code), at_least_float32(text.code))
+        row_M = batch["row"] + rank() * len(batch["item"])
+        return Scored(sim_QG, gather(batch["item"]), gather(row_M), visual, text)
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the codes of both modalities."""
-        return self.encode_visual(batch), self.encode_text(batch)
+    def scorer(self, images: Batches, captions: Batches) -> Codes:
+        """Encode a split once, and return what scores any block of it."""
+        device = next(self.parameters()).device
+        visual = encode(lambda batch: self.encode_visual(batch).code, images, device=device)
+        text = encode(lambda batch: self.encode_text(batch).code, captions, device=device)
+        return Codes(visual=visual, text=text, similarity=self.similarity)
 
 
 def retrieval_loss(
@@ -68,26 +120,28 @@ def retrieval_loss(
     batch: Batch,
     *,
     objective: Objective,
-    similarity: Callable[[Tensor, Tensor], Tensor],
+    regularisers: Iterable[Regulariser] = (),
     epoch: float,
 ) -> dict[str, Tensor]:
-    """Score the pairs of the global batch, where pairs of one image (`item`) are never negatives."""
-    visual_BD, text_BD = (gather(code) for code in model(batch))
-    item_B = gather(batch["item"])
-    with torch.autocast(visual_BD.device.type, enabled=False):
-        sim_QG = similarity(visual_BD.float(), text_BD.float())
-    row_G = torch.arange(len(item_B), device=item_B.device)
-    positive_QG = item_B[:, None] == item_B[None, :]
-    loss = objective(sim_QG, row_G, positive_QG, epoch=epoch)
+    """Return the objective on the global batch plus the weighted regularisers, and every part of them by name.
+
+    Pairs of one image (`item`) are never negatives of each other.
+    """
+    scored: Scored = model(batch)
+    sim_QG = scored.sim_QG
+    positive_QG = scored.item_Q[:, None] == scored.item_Q[scored.row_G][None, :]
+    terms = objective(sim_QG, scored.row_G, positive_QG, epoch=epoch)
+    for regulariser in regularisers:
+        with torch.autocast(sim_QG.device.type, enabled=False):
+            term = regulariser(_float(scored.visual), _float(scored.text))
+        terms[regulariser.name] = term
+        terms["loss"] = terms["loss"] + regulariser.weight * term
     with torch.no_grad():
-        pair = sim_QG.diagonal().mean()
-        other = sim_QG.masked_fill(positive_QG, 0.0).sum() / (~positive_QG).sum().clamp(min=1)
-    return {"loss": loss, "positive_similarity": pair, "negative_similarity": other}
+        terms["positive_similarity"] = sim_QG.gather(0, scored.row_G[None]).mean()
+        others = (~positive_QG).sum().clamp(min=1)
+        terms["negative_similarity"] = sim_QG.masked_fill(positive_QG, 0.0).sum() / others
+    return terms
 
 
-@torch.inference_mode()
-def encode(
-    encode_batch: Callable[[Batch], Tensor], batches: Iterable[Batch], *, device: torch.device
-) -> Tensor:
-    """Encode batch after batch and return all codes."""
-    return torch.cat([encode_batch({key: x.to(device) for key, x in batch.items()}) for batch in batches])
+def _float(encoded: Encoded) -> Encoded:
+    return Encoded(*(None if part is None else at_least_float32(part) for part in encoded))

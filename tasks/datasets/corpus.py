@@ -22,7 +22,13 @@ VERSION = 1
 SKIPPED = "corpus.skipped.jsonl"
 _TABLE, _MANIFEST = "corpus.arrow", "corpus.json"
 _SCHEMA = pa.schema(
-    [("id", pa.string()), ("split", pa.string()), ("path", pa.string()), ("captions", pa.list_(pa.string()))]
+    [
+        ("id", pa.string()),
+        ("split", pa.string()),
+        ("path", pa.string()),
+        ("captions", pa.list_(pa.string())),
+        ("caption_ids", pa.list_(pa.string())),
+    ]
 )
 _BATCH = 4096  # items a record batch
 
@@ -36,12 +42,14 @@ class Item:
         split: `train`, `val` or `test`.
         captions: all of them, in the order of the source; at least one.
         path: the image, absolute or below the corpus's folder of images; empty where there are only features.
+        caption_ids: what the source calls each caption; empty where it gives them no names.
     """
 
     id: str
     split: str
     captions: tuple[str, ...]
     path: str = ""
+    caption_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,21 +66,23 @@ def clean(item: Item) -> Iterator[Item | Skipped]:
 
     Runs of whitespace become one space.
     """
-    captions = []
-    for number, caption in enumerate(item.captions, 1):
-        caption, where = " ".join(caption.split()), f"id {item.id}, caption {number}"
+    captions, kept = [], []
+    for number, caption in enumerate(item.captions):
+        caption, where = " ".join(caption.split()), f"id {item.id}, caption {number + 1}"
         if not caption:
             yield Skipped(where=where, why="empty caption")
         elif not _is_unicode(caption):
             yield Skipped(where=where, why="caption that is not valid UTF-8")
         else:
             captions.append(caption)
+            kept.append(number)
     if not item.id or not item.id.isprintable():
         yield Skipped(where=f"id {item.id!r}", why="id that is empty or not printable")
     elif not captions:
         yield Skipped(where=f"id {item.id}", why="no captions")
     else:
-        yield replace(item, captions=tuple(captions))
+        ids = tuple(item.caption_ids[number] for number in kept) if item.caption_ids else ()
+        yield replace(item, captions=tuple(captions), caption_ids=ids)
 
 
 def write_corpus(
@@ -187,8 +197,12 @@ class Corpus:
             there = ", ".join(f"{name} ({count:,})" for name, count in self.splits.items())
             raise InputError(f"{self.folder}: no items in the split {split!r}; there are {there}")
         rows = self._table.filter(pc.equal(self._table["split"], split))
-        columns = zip(*(rows[name].to_pylist() for name in ("id", "captions", "path")), strict=True)
-        return [Item(id=id, split=split, captions=tuple(texts), path=path) for id, texts, path in columns]
+        ids = rows["caption_ids"].to_pylist() if "caption_ids" in rows.column_names else [()] * len(rows)
+        columns = zip(*(rows[name].to_pylist() for name in ("id", "captions", "path")), ids, strict=True)
+        return [
+            Item(id=id, split=split, captions=tuple(texts), path=path, caption_ids=tuple(names))
+            for id, texts, path, names in columns
+        ]
 
     def image_path(self, item: Item) -> Path:
         """Return where the item's image is.

@@ -1,6 +1,6 @@
 """Karpathy's JSON: captions and splits of COCO, Flickr30K and corpora in their form.
 
-`{"images": [{"filename", "filepath"?, "cocoid"?, "imgid", "split", "sentences": [{"raw", ...}, ...]}, ...]}`.
+`{"images": [{"filename", "filepath"?, "cocoid"?, "imgid", "split", "sentences": [{"raw", "sentid"?}, ...]}, ...]}`.
 Splits are `train`, `restval`, `val`, `test`; everyone trains on `train` and `restval` together.
 
 Source: Karpathy and Fei-Fei, "Deep visual-semantic alignments for generating image descriptions", CVPR 2015.
@@ -28,7 +28,8 @@ def read_karpathy(
 ) -> Iterator[Item | Skipped]:
     """Yield the items of a file; an image that is not there, or an entry that lacks a field, is skipped.
 
-    The id is the `cocoid` where there is one, else the `imgid`. Paths are below `images`.
+    The id is the `cocoid` where there is one, else the `imgid`; that of a caption is its `sentid`. Paths are below
+    `images`.
 
     Args:
         path: `dataset_coco.json`, `dataset_flickr30k.json` or a file of that form.
@@ -63,6 +64,7 @@ def _item(
         id = entry["cocoid"] if "cocoid" in entry else entry["imgid"]
         name, below, split = entry["filename"], entry.get("filepath", ""), entry["split"]
         captions = tuple(sentence["raw"] for sentence in entry["sentences"])
+        names = tuple(str(sentence["sentid"]) for sentence in entry["sentences"] if "sentid" in sentence)
     except (KeyError, TypeError, AttributeError) as error:
         return Skipped(where=where, why=f"not of the expected form: {type(error).__name__}: {error}")
     if not all(isinstance(text, str) for text in (name, below, split, *captions)):
@@ -72,7 +74,8 @@ def _item(
     path = _find(name, below=below, folder=folder, files=files)
     if path is None:
         return Skipped(where=f"id {id}, {os.path.join(below, name)}", why=f"no such image in {folder}")
-    return Item(id=str(id), split=splits[split], captions=captions, path=path)
+    names = names if len(names) == len(captions) else ()
+    return Item(id=str(id), split=splits[split], captions=captions, path=path, caption_ids=names)
 
 
 def _find(name: str, *, below: str, folder: Path, files: dict[str, set[str]]) -> str | None:

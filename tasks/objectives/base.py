@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Tensor, nn
 
 
 class Objective(nn.Module, ABC):
-    """`(sim_QG, row_G, positive_QG)` -> scalar loss, on the global batch."""
+    """`(sim_QG, row_G, positive_QG)` -> scalars, on the global batch."""
 
     @abstractmethod
-    def forward(self, sim_QG: Tensor, row_G: Tensor, positive_QG: Tensor, *, epoch: float) -> Tensor:
-        """Return the loss.
+    def forward(
+        self, sim_QG: Tensor, row_G: Tensor, positive_QG: Tensor, *, epoch: float
+    ) -> dict[str, Tensor]:
+        """Return scalars: `loss` is minimised, every other entry is logged.
 
         Args:
             sim_QG: scores of every visual code against every text code.
@@ -22,13 +25,18 @@ class Objective(nn.Module, ABC):
         """
 
 
-def negatives(sim_QG: Tensor, row_G: Tensor, positive_QG: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def pairs_and_negatives(sim_QG: Tensor, row_G: Tensor, positive_QG: Tensor) -> tuple[Tensor, Tensor]:
     """Split the scores by the batch's pairs.
 
     Returns:
-        Each column's score with its own row `(G,)`; the negatives of each column `(Q, G)`; and the negatives
-        of each column's row `(G, G)`. Positives are -inf among the negatives.
+        Each column's score with its own row `(G,)`, and the negatives `(Q, G)`, in which positives have become the
+        dtype's lowest number. That counts for nothing in maxima, hinges and exponentials, as -inf does, but where a
+        batch has no negatives at all it leaves gradients zero and not NaN.
     """
     pair_G = sim_QG.gather(0, row_G[None]).squeeze(0)
-    negative_QG = sim_QG.masked_fill(positive_QG, float("-inf"))
-    return pair_G, negative_QG, negative_QG[row_G]
+    return pair_G, sim_QG.masked_fill(positive_QG, lowest(sim_QG))
+
+
+def lowest(x: Tensor) -> float:
+    """Return the lowest finite number of a tensor's dtype."""
+    return torch.finfo(x.dtype).min

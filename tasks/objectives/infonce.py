@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from infra.registry import OBJECTIVES
-from tasks.objectives.base import Objective, negatives
+from tasks.objectives.base import Objective, pairs_and_negatives
 
 
 @OBJECTIVES.register("infonce")
@@ -23,9 +22,11 @@ class InfoNCE(Objective):
             raise ValueError(f"temperature must be above 0, not {temperature}")
         self.temperature = temperature
 
-    def forward(self, sim_QG: Tensor, row_G: Tensor, positive_QG: Tensor, *, epoch: float) -> Tensor:
+    def forward(
+        self, sim_QG: Tensor, row_G: Tensor, positive_QG: Tensor, *, epoch: float
+    ) -> dict[str, Tensor]:
         """Return the loss; see `Objective`."""
-        pair_G, column_QG, row_GG = negatives(sim_QG / self.temperature, row_G, positive_QG)
-        to_text_G = torch.cat((pair_G[:, None], row_GG), dim=1).logsumexp(dim=1) - pair_G
-        to_visual_G = torch.cat((pair_G[None], column_QG), dim=0).logsumexp(dim=0) - pair_G
-        return (to_text_G + to_visual_G).mean() / 2
+        pair_G, negative_QG = pairs_and_negatives(sim_QG / self.temperature, row_G, positive_QG)
+        to_text_G = pair_G.logaddexp(negative_QG.logsumexp(dim=1)[row_G]) - pair_G
+        to_visual_G = pair_G.logaddexp(negative_QG.logsumexp(dim=0)) - pair_G
+        return {"loss": (to_text_G + to_visual_G).mean() / 2}

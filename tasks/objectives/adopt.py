@@ -1,0 +1,90 @@
+"""ADOPT: InfoNCE over fewer and fewer of the hardest negatives as the space matures (VSE+2AD, section 3.3)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from infra.errors import InputError
+from infra.registry import OBJECTIVES
+from tasks.objectives.base import Objective, lowest, pairs_and_negatives
+from tasks.objectives.hardest import logsumexp_of_highest
+
+
+@OBJECTIVES.register("adopt")
+class Adopt(Objective):
+    """The cross-entropy of each pair against its K hardest negatives; K follows from alignment and uniformity.
+
+    Paper and code disagree, and only the code's rule makes K as small as the paper's figure 2 shows; it is the
+    default. The paper's objective is `adopt(rule=paper, margin=0, positive_in_denominator=False, halve=False)`.
+    Beside the loss, K (`negatives`), `alignment` and `uniformity` are logged.
+
+    Args:
+        margin: added to the scores of negatives.
+        temperature: divides the scores.
+        scale: exponent of the code's rule.
+        rule: with N candidates and `a` the mean score of pairs, `code`: K = trunc(N cos((a + u)^scale)) + 1, where u
+            is the mean of exp(-score), positives counted as 1; `paper`: K = floor(N cos((a + u) pi / 4)), where u
+            is the logarithm of the mean of exp(score) (equation 6). K is then kept within 1 and N - 1.
+        positive_in_denominator: whether a pair is one of its own competitors, as in cross-entropy.
+        halve: average both directions rather than add them.
+    """
+
+    def __init__(
+        self,
+        *,
+        margin: float = 0.2,
+        temperature: float = 0.05,
+        scale: float = 1.25,
+        rule: str = "code",
+        positive_in_denominator: bool = True,
+        halve: bool = True,
+    ) -> None:
+        super().__init__()
+        if rule not in ("code", "paper"):
+            raise InputError(f"rule must be 'code' or 'paper', not {rule!r}")
+        if temperature <= 0 or scale <= 0:
+            raise InputError(f"temperature and scale must be above 0, not {temperature} and {scale}")
+        self.margin, self.temperature, self.scale, self.rule = margin, temperature, scale, rule
+        self.positive_in_denominator, self.halve = positive_in_denominator, halve
+
+    def forward(
+        self, sim_QG: Tensor, row_G: Tensor, positive_QG: Tensor, *, epoch: float
+    ) -> dict[str, Tensor]:
+        """Return the loss and what it was made of; see `Objective`."""
+        pair_G, negative_QG = pairs_and_negatives(sim_QG, row_G, positive_QG)
+        with torch.no_grad():
+            alignment, uniformity = pair_G.mean(), self._uniformity(sim_QG, positive_QG)
+            k_text, k_visual = (self._count(alignment, uniformity, sim_QG.shape[dim]) for dim in (1, 0))
+        row_Q, column_G = logsumexp_of_highest(negative_QG, k_text, k_visual, temperature=self.temperature)
+        loss = self._cost(pair_G, row_Q[row_G]) + self._cost(pair_G, column_G)
+        return {
+            "loss": loss / 2 if self.halve else loss,
+            "negatives": (k_text + k_visual) / 2,
+            "alignment": alignment,
+            "uniformity": uniformity,
+        }
+
+    def _uniformity(self, sim_QG: Tensor, positive_QG: Tensor) -> Tensor:
+        if self.rule == "paper":
+            return sim_QG.exp().mean().log()
+        return sim_QG.neg().exp_().masked_fill_(positive_QG, 1.0).mean()
+
+    def _count(self, alignment: Tensor, uniformity: Tensor, candidates: int) -> Tensor:
+        """Return K, whole, on the device; it is 1 where the scores are not numbers."""
+        maturity = alignment + uniformity
+        if self.rule == "paper":
+            k = (candidates * (maturity * math.pi / 4).cos()).floor()
+        else:
+            k = (candidates * (maturity.clamp(min=0) ** self.scale).cos()).trunc() + 1
+        return k.nan_to_num(nan=1.0).clamp(1, max(1, candidates - 1)).long()
+
+    def _cost(self, pair_G: Tensor, rivals_G: Tensor) -> Tensor:
+        """Return the mean of the pairs' costs against the logsumexp of their negatives."""
+        alone_G = rivals_G <= lowest(rivals_G) / 2
+        pair_G, rivals_G = pair_G / self.temperature, rivals_G + self.margin / self.temperature
+        if self.positive_in_denominator:
+            rivals_G = pair_G.logaddexp(rivals_G)
+        return (rivals_G - pair_G).masked_fill(alone_G, 0.0).mean()

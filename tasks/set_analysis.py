@@ -1,0 +1,58 @@
+"""What the elements of predicted sets are good for: how far apart they lie, and how well one does alone.
+
+Source: Kim et al., "Improving cross-modal retrieval with set of diverse embeddings" (DivE), CVPR 2023, section 4.6 with
+table 3, and section 4.8 with table 5.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tasks.codes import Codes
+from tasks.similarities.aligned_mean import AlignedMean
+
+
+def circular_variance(code_BKD: Tensor) -> Tensor:
+    """Return 1 - |mean of a set's elements|, `(B,)`: 0 for a collapsed set, 1 for one whose elements cancel out.
+
+    Args:
+        code_BKD: sets of K vectors of unit length.
+    """
+    return 1 - code_BKD.mean(dim=1).norm(dim=-1)
+
+
+def variance_of(code_BKD: Tensor) -> dict[str, float]:
+    """Return the mean `variance` of sets and its natural logarithm, `log_variance`, as table 3 has it."""
+    variance = float(circular_variance(code_BKD).double().mean())
+    return {"variance": variance, "log_variance": math.log(max(variance, torch.finfo(code_BKD.dtype).tiny))}
+
+
+def choices(size: int) -> dict[str, list[int]]:
+    """Name what is kept of sets of K elements: `only_1`, ..., `only_K`, `without_1`, ..., `without_K`.
+
+    Without one of two is only the other, and is not listed twice.
+    """
+    elements = range(size)
+    only = {f"only_{i + 1}": [i] for i in elements}
+    without = {f"without_{i + 1}": [j for j in elements if j != i] for i in elements}
+    return only | (without if size > 2 else {})
+
+
+def ablated(codes: Codes) -> Iterator[tuple[str, str, Codes]]:
+    """Yield a side, what is kept of its sets, and the codes with that alone.
+
+    The side is `visual` or `text`, and the other modality keeps its whole sets; a modality of single vectors is left
+    out. Where the k-th element meets the k-th alone, both lose the same one, and the side is `joint`.
+    """
+    sets = [modality for modality in ("visual", "text") if getattr(codes, modality).ndim == 3]
+    aligned = isinstance(codes.similarity, AlignedMean)
+    sides = {"joint": sets} if aligned else {modality: [modality] for modality in sets}
+    for side, modalities in sides.items():
+        for name, kept in choices(getattr(codes, modalities[0]).shape[1]).items():
+            fewer = {modality: getattr(codes, modality)[:, kept] for modality in modalities}
+            yield side, name, replace(codes, **fewer)

@@ -1,0 +1,36 @@
+"""The cosine of two vectors."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from infra.errors import InputError
+from infra.registry import SIMILARITIES
+from tasks.similarities.base import Similarity
+
+
+@SIMILARITIES.register("cosine")
+class Cosine(Similarity):
+    """The product of vectors of unit length."""
+
+    of_sets = False
+
+    def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
+        """Return the `(Q, G)` products of `(Q, D)` and `(G, D)`."""
+        _check(query, gallery)
+        return query @ gallery.T
+
+    def pairs(self, query: Tensor, gallery: Tensor) -> Tensor:
+        """Return the `(P,)` products of `(P, D)` and `(P, D)`, row by row."""
+        _check(query, gallery)
+        return (query * gallery).sum(dim=-1)
+
+
+def _check(query: Tensor, gallery: Tensor) -> None:
+    for code in (query, gallery):
+        if code.ndim != 2:
+            fitting = [name for name in SIMILARITIES.names() if SIMILARITIES.get(name).of_sets]
+            raise InputError(
+                f"cosine compares vectors (B, D), and a code is {tuple(code.shape)}; for sets of vectors choose one of "
+                f"{', '.join(fitting)}"
+            )

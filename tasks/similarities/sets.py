@@ -1,0 +1,62 @@
+"""What similarities of sets share: all cosines of two sets' elements, combined to one score."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from infra.errors import InputError
+from tasks.similarities.base import Similarity
+from tasks.similarities.blocks import in_blocks
+
+
+class SetSimilarity(Similarity):
+    """`(Q, K, D)` against `(G, L, D)`; a code `(Q, D)` is a set of one."""
+
+    of_sets = True
+    factor: float = 1.0
+    """What multiplies the cosines before they are combined; within the product it costs nothing."""
+
+    @abstractmethod
+    def combine(self, scaled_QKLG: Tensor) -> Tensor:
+        """Return the `(Q, G)` scores of sets whose elements have these scaled cosines."""
+
+    def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
+        """Return the `(Q, G)` scores, computed block by block; so is the gradient."""
+        learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        return in_blocks(self._score, *as_sets(query, gallery), learned)
+
+    def pairs(self, query: Tensor, gallery: Tensor) -> Tensor:
+        """Return the `(P,)` scores of the p-th set against the p-th."""
+        query_PKD, gallery_PLD = as_sets(query, gallery)
+        return self.combine((self.factor * query_PKD @ gallery_PLD.mT)[..., None]).squeeze(1)
+
+    def _score(self, query_QKD: Tensor, gallery_LGD: Tensor) -> Tensor:
+        (q, k), (l, g) = query_QKD.shape[:2], gallery_LGD.shape[:2]  # noqa: E741
+        query_VD, gallery_WD, nothing = (
+            query_QKD.flatten(0, 1),
+            gallery_LGD.flatten(0, 1),
+            query_QKD.new_zeros(()),
+        )
+        scaled_VW = torch.addmm(nothing, query_VD, gallery_WD.T, beta=0, alpha=self.factor)
+        return self.combine(scaled_VW.view(q, k, l, g))
+
+
+def as_sets(query: Tensor, gallery: Tensor) -> tuple[Tensor, Tensor]:
+    """Return codes as `(Q, K, D)` and `(G, L, D)`.
+
+    Raises:
+        InputError: they are neither vectors nor sets of them, or differ in width.
+    """
+    for code in (query, gallery):
+        if code.ndim not in (2, 3):
+            raise InputError(
+                f"codes are (B, D), or (B, K, D) where they are sets, not {tuple(code.shape)}; check the aggregator"
+            )
+    if query.shape[-1] != gallery.shape[-1]:
+        raise InputError(
+            f"codes of width {query.shape[-1]} and {gallery.shape[-1]} cannot be compared; give both branches one width"
+        )
+    return tuple(code if code.ndim == 3 else code[:, None] for code in (query, gallery))
