@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def rank() -> int:
@@ -48,6 +48,48 @@ def gather(x: Tensor) -> Tensor:
     return x if world() == 1 else _Gather.apply(x)
 
 
+class _GatherShared(torch.autograd.Function):
+    """As `_Gather`, but each worker makes its own part of the loss of the result, so the gradient of a sample
+    is the sum over all workers. No factor: DDP's mean divides the factor away that `gather` put on the parts."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return _Gather.forward(ctx, x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        total = gradient.contiguous().clone()
+        dist.all_reduce(total)
+        return total.chunk(world())[rank()]
+
+
+def gather_shared(x: Tensor) -> Tensor:
+    """Concatenate as `gather` does, for samples that every worker uses differently, such as captions to score its
+    own images against. What each makes of them must reach the loss through `gather`."""
+    return x if world() == 1 else _GatherShared.apply(x)
+
+
+@torch.no_grad()
+def gather_uneven(x: Tensor) -> Tensor:
+    """Concatenate every worker's `(b, ...)`, in order of rank, where b may differ and be 0; without gradient."""
+    if world() == 1:
+        return x
+    sizes = gather_objects(len(x))
+    padded = x.new_zeros((max(sizes), *x.shape[1:]))
+    padded[: len(x)] = x
+    parts = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(parts, padded)
+    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+
+@torch.no_grad()
+def broadcast_state(module: nn.Module) -> None:
+    """Give every worker the parameters and buffers that rank 0 holds."""
+    if world() > 1:
+        for x in module.state_dict().values():
+            dist.broadcast(x, src=0)
+
+
 class _AllSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -74,12 +116,3 @@ def gather_objects(value: Any) -> list[Any]:
     values = [None] * world()
     dist.all_gather_object(values, value)
     return values
-
-
-def broadcast_object(value: Any) -> Any:
-    """Return the value that rank 0 holds."""
-    if world() == 1:
-        return value
-    box = [value]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]

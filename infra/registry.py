@@ -101,11 +101,13 @@ class Registry:
     Args:
         kind: what a part is called in messages, such as `aggregator`.
         package: the package whose modules register the built-in parts; imported on first use.
+        plural: names the entry points of plug-ins, `polypool.<plural>`; the kind with an s where empty.
     """
 
-    def __init__(self, kind: str, *, package: str) -> None:
+    def __init__(self, kind: str, *, package: str, plural: str = "") -> None:
         self.kind = kind
         self.package = package
+        self.group = f"polypool.{plural or kind + 's'}"
         self._parts: dict[str, Any] = {}
         self._plugins: dict[str, EntryPoint] | None = None
 
@@ -182,7 +184,7 @@ class Registry:
         for module in pkgutil.iter_modules(getattr(package, "__path__", [])):
             importlib.import_module(f"{self.package}.{module.name}")
         self._plugins = {}
-        for point in entry_points(group=f"polypool.{self.kind}s"):
+        for point in entry_points(group=self.group):
             if point.name in self._parts or point.name in self._plugins:
                 other = self._plugins.get(point.name)
                 raise InputError(
@@ -218,7 +220,9 @@ TASKS = Registry("task", package="tasks")
 ENCODERS = Registry("encoder", package="encoders")
 BACKBONES = Registry("backbone", package="encoders.backbones")
 AGGREGATORS = Registry("aggregator", package="aggregators")
+CROSS_ENCODERS = Registry("cross-modal encoder", package="encoders.cross", plural="cross_encoders")
+SIMILARITIES = Registry("similarity", package="tasks.similarities", plural="similarities")
 OBJECTIVES = Registry("objective", package="tasks.objectives")
+REGULARISERS = Registry("regulariser", package="tasks.regularisers")
 AUGMENTATIONS = Registry("augmentation", package="tasks.augmentations")
 RECIPES = Registry("recipe", package="pipelines.recipes")
-REGISTRIES = (TASKS, ENCODERS, BACKBONES, AGGREGATORS, OBJECTIVES, AUGMENTATIONS, RECIPES)

@@ -12,7 +12,11 @@ import tyro
 from tqdm import tqdm
 
 from infra.errors import InputError, command, unknown
+from pipelines.benchmarks.costs import costs
 from pipelines.benchmarks.memory import store_memory
+from pipelines.benchmarks.objectives import adopt, smooth_chamfer
+from pipelines.benchmarks.pooling import pooling
+from pipelines.benchmarks.query import query
 from pipelines.benchmarks.ranks import ranks, ranks_in_chunks
 from pipelines.benchmarks.row import Row
 from pipelines.benchmarks.step import step
@@ -24,6 +28,11 @@ BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
     "memory": store_memory,
     "ranks": ranks,
     "chunks": ranks_in_chunks,
+    "costs": costs,
+    "pooling": pooling,
+    "query": query,
+    "adopt": adopt,
+    "smooth_chamfer": smooth_chamfer,
     "step": step,
     "workers": workers,
 }
@@ -36,7 +45,8 @@ class Options:
     """What to measure."""
 
     only: tuple[str, ...] = ()
-    """Names of benchmarks: store, memory, ranks, chunks, step, workers; all where none is given."""
+    """Names of benchmarks: store, memory, ranks, chunks, costs, pooling, query, adopt, smooth_chamfer, step, workers;
+    all where none is given."""
     quick: bool = False
     """Tiny sizes, to see that everything runs; the ratios then say nothing."""
 

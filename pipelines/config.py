@@ -23,12 +23,14 @@ class Data:
     """Name of the data set, a tag of the run."""
     corpus: str
     """Folder of an ingested corpus: ids, splits, captions."""
-    features: str
-    """Folder of a feature store."""
+    features: str = ""
+    """Folder of a feature store; unused where the visual encoder reads pixels."""
     captions: int = 5
     """How many captions of each item are used; all papers cut COCO's to five."""
     visual_augment: str = ""
     """Augmentation of the visual sets in training, such as `drop(p=0.2)`; empty for none."""
+    sample: typing.Literal["caption", "image"] = "caption"
+    """What a batch is made of: captions, each with its image, or images, each with all its captions."""
     text_augment: str = ""
     """Augmentation of the captions in training, such as `mask_replace_delete(p=0.2)`; empty for none."""
 
@@ -47,6 +49,8 @@ class Optim:
     """AdamW's, on every parameter, as in the published codes."""
     lr_factors: tuple[tuple[str, float], ...] = ()
     """Pairs of a parameter-name prefix and a factor on the learning rate; the longest prefix wins; 0 freezes."""
+    freeze: tuple[tuple[str, float], ...] = ()
+    """Pairs of a parameter-name prefix and the epochs for which it stays as it is; the longest prefix wins."""
     schedule: typing.Literal["step", "cosine", "constant"] = "step"
     """How the learning rate falls."""
     milestones: tuple[float, ...] = (15,)
@@ -67,7 +71,7 @@ class Optim:
 class Run:
     """Everything a run is. Parts are named by specs such as `gpo(temperature=0.1)`."""
 
-    recipe: tyro.conf.Suppress[str]
+    recipe: tyro.conf.Suppress[str] = ""
     """The recipe that this run came from."""
     data: Data
     visual: str
@@ -82,8 +86,14 @@ class Run:
     """Aggregator of both modalities."""
     text_aggregator: str = ""
     """Aggregator of the text alone, where it differs."""
+    cross: str = ""
+    """Cross-modal encoder, in which image and caption look at each other; none where empty."""
+    similarity: str = ""
+    """What compares codes; where empty, `cosine` for single vectors and `smooth_chamfer` for sets of them."""
     objective: str = "triplet"
     """What is minimised."""
+    regularisers: tuple[str, ...] = ()
+    """Terms added to the objective, such as `mmd(weight=0.01)`."""
     optim: Optim = field(default_factory=Optim)
     seed: int = 0
     """Decides first weights, the order of samples and their augmentation."""

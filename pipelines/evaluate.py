@@ -20,7 +20,7 @@ from infra.tracking import Tracker, tracking_uri
 from pipelines.config import Run, from_json
 from pipelines.loop import log_evaluation
 from tasks.base import Evaluation, TaskAdapter
-from tasks.protocols import mean_score
+from tasks.scores import mean_score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,8 @@ class Options:
     """Named protocol; the run's own where none is given."""
     split: str = "test"
     """The split that is scored."""
+    task: str = ""
+    """Task adapter with other parameters, such as "image_text(cxc='data/cxc')"; each run's own where empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +47,12 @@ class Trained:
     tracker: Tracker
 
 
-def load(run_id: str) -> Trained:
+def load(run_id: str, *, task: str = "") -> Trained:
     """Rebuild the best model of a run from what tracking holds.
+
+    Args:
+        run_id: the run.
+        task: the adapter's spec; the run's own where empty.
 
     Raises:
         InputError: there is no such run, or it kept no model yet.
@@ -54,7 +60,7 @@ def load(run_id: str) -> Trained:
     tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
     folder = tracker.download("model")
     run = from_json(json.loads((folder / "run.json").read_text()))
-    adapter = TASKS.build(run.task, run, assets=json.loads((folder / "assets.json").read_text()))
+    adapter = TASKS.build(task or run.task, run, assets=json.loads((folder / "assets.json").read_text()))
     model = adapter.model(pretrained=False)
     load_weights(model, folder / "model.safetensors")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -72,8 +78,8 @@ def evaluate(trained: list[Trained], *, protocol: str, split: str) -> Evaluation
     return first.judge(mean_score(scores), split, protocol)
 
 
-def track_ensemble(trained: list[Trained], protocol: str) -> Tracker:
-    """Start a run that stands for an ensemble, among the runs that are compared."""
+def track_ensemble(trained: list[Trained], protocol: str, *, recipe: str = "") -> Tracker:
+    """Start a run that stands for an ensemble, among the runs that are compared; `recipe` is its own, if it has one."""
     first = trained[0].run
     names = " + ".join(t.run.aggregator for t in trained)
     members = [t.tracker.run_id for t in trained]
@@ -81,7 +87,7 @@ def track_ensemble(trained: list[Trained], protocol: str) -> Tracker:
         "kind": "ensemble",
         "task": first.task.partition("(")[0],
         "dataset": first.data.dataset,
-        "recipe": first.recipe,
+        "recipe": recipe or first.recipe,
         "aggregator": names,
         "seed": "+".join(str(t.run.seed) for t in trained),
         "protocol": protocol,
@@ -100,7 +106,7 @@ def track_ensemble(trained: list[Trained], protocol: str) -> Tracker:
 def main() -> None:
     """Score, log and print."""
     options = tyro.cli(Options, prog="python -m pipelines.evaluate", description=__doc__)
-    trained = [load(run_id) for run_id in dict.fromkeys(options.run_ids)]
+    trained = [load(run_id, task=options.task) for run_id in dict.fromkeys(options.run_ids)]
     protocol = options.protocol or trained[0].run.protocol
     found = evaluate(trained, protocol=protocol, split=options.split)
     if options.split != "test":
@@ -112,7 +118,7 @@ def main() -> None:
     names = ", ".join(f"{t.run.recipe} {t.run.aggregator} seed {t.run.seed}" for t in trained)
     print(f"{names}: {options.split} under {protocol} (run {tracker.run_id})")
     for name, value in found.metrics.items():
-        print(f"  {name:<12} {value:8.2f}")
+        print(f"  {name:<16} {value:8.2f}")
 
 
 if __name__ == "__main__":

@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 import numpy as np
 import tyro
-from PIL import Image, ImageOps
+from PIL import Image
 from tqdm import tqdm
 
-from encoders.backbones.rgb import rgb
+from encoders.backbones.rgb import load
 from infra.errors import InputError, command
 from infra.launch import ray_session
 from infra.manifest import Manifest
@@ -30,17 +30,6 @@ from infra.store_writer import StoreWriter
 from tasks.datasets.corpus import Corpus, Item
 
 _BLOCK = 4  # batches that travel together
-
-
-def load(path: str) -> Image.Image | str:
-    """Return an image file as RGB, upright, or why that cannot be done."""
-    try:
-        with Image.open(path) as image:
-            return rgb(ImageOps.exif_transpose(image))
-    except FileNotFoundError:
-        return "no such file"
-    except Exception as error:  # Pillow raises anything from OSError to struct.error on a broken file
-        return f"does not decode as an image ({type(error).__name__})"
 
 
 class Extractor:

@@ -1,10 +1,11 @@
-"""Turn published annotations and features into a corpus and feature stores.
+"""Turn published annotations and features into a corpus and feature stores, and published models into runs.
 
 python -m pipelines.ingest karpathy --json dataset_coco.json --images DIR --out DIR
 python -m pipelines.ingest scan --dir DIR --out DIR
 python -m pipelines.ingest butd --tsv FILE [FILE ...] --out DIR
 python -m pipelines.ingest hdf5 --file FILE --ids FILE --out DIR
 python -m pipelines.ingest arrays --dir DIR --out DIR
+python -m pipelines.ingest vse-infinity model_best.pth [--vocab FILE]
 python -m pipelines.ingest verify --store DIR
 """
 
@@ -124,6 +125,39 @@ def arrays(
     _ingest(sets, out=out, source=source, dtype=dtype, corpus=corpus)
 
 
+def vse_infinity(
+    checkpoint: tyro.conf.Positional[Path],
+    *,
+    vocab: Path | None = None,
+    bert: str = "bert-base-uncased",
+    corpus: str = "",
+    features: str = "",
+    experiment: str = "polypool",
+) -> None:
+    """Read a released VSE-infinity model, into a run that can be evaluated; nothing in the file is run.
+
+    Args:
+        checkpoint: a model_best.pth: regions or grid, BERT or BiGRU.
+        vocab: SCAN's coco_precomp_vocab.json or f30k_precomp_vocab.json, for a BiGRU.
+        bert: model on the hub, or local folder, with tokenizer and configuration, for BERT.
+        corpus: folder of the corpus; data/coco or data/flickr30k where none is given.
+        features: folder of a region model's store; regions in the same folder where none is given.
+        experiment: MLflow experiment of the run.
+    """
+    from pipelines.released import read_release
+    from pipelines.vse_infinity import convert, track
+
+    release = read_release(checkpoint)
+    converted = convert(
+        release, vocab=vocab, bert=bert, corpus=corpus, features=features, experiment=experiment
+    )
+    run = converted.run
+    print(f"{checkpoint}: {run.visual}, {run.text}, {run.aggregator}, epoch {release.epoch}")
+    print(f"  RSUM on its development split, as its authors measured it: {release.best_rsum:.1f}")
+    run_id = track(release, converted)
+    print(f"run {run_id}: score it with python -m pipelines.evaluate {run_id}")
+
+
 def verify(*, store: Path) -> None:
     """Check every byte of a store against its manifest.
 
@@ -173,11 +207,11 @@ def _report_skipped(listing: Path, skipped: dict[str, Any]) -> None:
 @command
 def main() -> None:
     """Run the subcommand that is named on the command line."""
-    verbs = [karpathy, scan, butd, hdf5, arrays, verify]
+    verbs = [karpathy, scan, butd, hdf5, arrays, vse_infinity, verify]
     tyro.extras.subcommand_cli_from_dict(
-        {verb.__name__: verb for verb in verbs},
+        {verb.__name__.replace("_", "-"): verb for verb in verbs},
         prog="python -m pipelines.ingest",
-        description="Turn published annotations and features into a corpus and feature stores.",
+        description="Turn published annotations and features into a corpus and feature stores, and models into runs.",
     )
 
 

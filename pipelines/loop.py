@@ -19,10 +19,10 @@ from tqdm import tqdm
 
 from infra.checkpoint import Progress, load_checkpoint, load_weights, save_checkpoint, save_weights
 from infra.data import Order, load
-from infra.dist import rank, world
+from infra.dist import broadcast_state, rank, world
 from infra.errors import InputError
 from pipelines.config import Run, to_json
-from pipelines.optim import lr_scale, make_optimizer, set_lr
+from pipelines.optim import lr_scale, make_optimizer, ready_gradients, set_lr
 from tasks.base import Evaluation, TaskAdapter
 
 Report = Callable[[dict[str, Any], Path | None], None]
@@ -97,11 +97,10 @@ class Trainer:
             self.bar.update(self.step)
         while self.epoch < self.run.optim.epochs:
             self._train_epoch()
-            self._checkpoint(self._validate() if rank() == 0 else {})
+            self._checkpoint(self._validate())
         if self.bar is not None:
             self.bar.close()
-        if rank() == 0:
-            self._test()
+        self._test()
 
     @property
     def epoch(self) -> int:
@@ -137,7 +136,7 @@ class Trainer:
             terms = self.adapter.loss(self.parallel, batch, epoch=self.progress.samples / order.epoch_samples)
         self.optimizer.zero_grad(set_to_none=True)
         terms["loss"].backward()
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), optim.clip or float("inf"))
+        norm = ready_gradients(self.optimizer, optim, step=self.step, epoch_steps=order.epoch_steps)
         self.optimizer.step()
         return {**terms, "gradient_norm": norm}
 
@@ -158,10 +157,13 @@ class Trainer:
         value = found.metrics[adapter.primary.name]
         if adapter.primary.better(value, progress.best):
             progress.best, progress.best_epoch = value, self.epoch
-            self._keep_best()
+            if self.log is not None:
+                self._keep_best()
         metrics = {f"dev/{name}": number for name, number in found.metrics.items()}
         metrics |= {f"dev/best_{adapter.primary.name}": progress.best, "dev/best_epoch": progress.best_epoch}
-        self.log.log({**metrics, "time/train_seconds": progress.seconds, "epoch": self.epoch}, step=self.step)
+        if self.log is not None:
+            times = {"time/train_seconds": progress.seconds, "epoch": self.epoch}
+            self.log.log({**metrics, **times}, step=self.step)
         if self.bar is not None:
             self.bar.set_description(
                 f"{self.run.recipe} {self.run.aggregator} epoch {self.epoch}/{self.run.optim.epochs} "
@@ -175,9 +177,12 @@ class Trainer:
             self.log.artifact(Path(folder), "model")
 
     def _test(self) -> None:
-        load_weights(self.model, self.log.download("model") / "model.safetensors")
+        if self.log is not None:
+            load_weights(self.model, self.log.download("model") / "model.safetensors")
+        broadcast_state(self.model)
         found = self.adapter.evaluate(self.model, "test", self.run.protocol)
-        log_evaluation(self.log, found, step=self.step)
+        if self.log is not None:
+            log_evaluation(self.log, found, step=self.step)
 
     def _checkpoint(self, metrics: dict[str, float]) -> None:
         with tempfile.TemporaryDirectory() as folder:

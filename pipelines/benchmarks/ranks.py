@@ -13,7 +13,7 @@ from pipelines.benchmarks.measure import apart, by_turns, memory, seconds
 from pipelines.benchmarks.row import Row
 from tasks.metrics import Positives, rank_queries
 from tasks.protocols import evaluate_protocol, protocol_named
-from tasks.similarity import cosine
+from tasks.similarities.cosine import Cosine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,13 +157,14 @@ def rank_matrix(score_QG: Tensor) -> tuple[np.ndarray, np.ndarray]:
 def in_chunks(visual_QD: Tensor, text_GD: Tensor) -> None:
     """Rank from codes as evaluation does: a block of scores at a time."""
     owner_G = np.repeat(np.arange(len(visual_QD)), len(text_GD) // len(visual_QD))
+    cosine = Cosine()
     score = lambda rows, columns: cosine(visual_QD[rows], text_GD[columns])  # noqa: E731
     evaluate_protocol(protocol_named("whole"), score, owner_G, len(visual_QD))
 
 
 def at_once(visual_QD: Tensor, text_GD: Tensor) -> None:
     """Rank from codes by way of the whole matrix."""
-    rank_matrix(cosine(visual_QD, text_GD))
+    rank_matrix(Cosine()(visual_QD, text_GD))
 
 
 def argsort_images(score_QG: np.ndarray, owner_G: np.ndarray, image_S: np.ndarray) -> np.ndarray:

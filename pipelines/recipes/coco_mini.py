@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from infra.registry import RECIPES
 from pipelines.config import Data, Optim, Run
+from pipelines.recipe import recipe
 
 
-@RECIPES.register("coco_mini")
+@recipe("coco_mini")
 def coco_mini() -> Run:
     """2,618 photographs described by `cells`, a BiGRU, InfoNCE; chance is an RSUM of about 3.
 
     Chosen on the 195 validation images; the test split has 1,064.
     """
     return Run(
-        recipe="coco_mini",
         data=Data(
             dataset="coco_mini",
             corpus="data/coco_mini",

@@ -1,0 +1,72 @@
+"""What each registered aggregator costs, forward and backward, beside a mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from aggregators.base import Aggregator
+from infra.registry import AGGREGATORS
+from pipelines.benchmarks.measure import by_turns, seconds
+from pipelines.benchmarks.row import Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """A batch of sets, and of sets of the other modality for aggregators that look at it."""
+
+    batch: int = 128
+    elements: int = 36
+    context: int = 14
+    width: int = 1024
+    rounds: int = 5
+
+
+QUICK = Size(batch=2, elements=3, context=2, width=16, rounds=2)
+
+
+def costs(*, quick: bool = False) -> list[Row]:
+    """Measure every aggregator with its default parameters by turns with the mean, in training."""
+    size = QUICK if quick else Size()
+    torch.manual_seed(0)
+    mean = step(AGGREGATORS.build("mean", size.width), size)
+    sets = f"{size.batch} sets of {size.elements} x {size.width}"
+    rows = []
+    for name in AGGREGATORS.names():
+        module = AGGREGATORS.build(name, size.width)
+        ours = step(module, size)
+        times = by_turns(lambda _, ours=ours: ours(), lambda _: mean(), rounds=size.rounds)
+        weights = sum(parameter.numel() for parameter in module.parameters())
+        rows.append(
+            Row(
+                name=f"cost of {name}",
+                measured=f"{weights:,} weights; forward and backward of {sets}",
+                unit="ms",
+                goal="at most",
+                **times.numbers(),
+            )
+        )
+    return rows
+
+
+def step(module: Aggregator, size: Size) -> Callable[[], float]:
+    """Return what runs an aggregator forward and backward once, and says how many milliseconds that took."""
+    sets = made_up(size.batch, size.elements, size.width)
+    context = made_up(size.batch, size.context, size.width) if module.needs_context else ()
+
+    def work() -> None:
+        sets[0].grad = None
+        module.zero_grad()
+        module(*sets, *context).sum().backward()
+
+    work()
+    return lambda: 1e3 * seconds(work)
+
+
+def made_up(batch: int, elements: int, width: int) -> tuple[Tensor, Tensor]:
+    """Return whole sets of random numbers."""
+    x_BND = torch.randn(batch, elements, width, requires_grad=True)
+    return x_BND, torch.ones(batch, elements, dtype=torch.bool)

@@ -1,0 +1,65 @@
+"""How recipes are written: a function that returns a complete run, under a name and with the number it aims at."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import tyro
+
+from infra.registry import RECIPES
+from pipelines.config import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ensemble:
+    """Several runs whose scores are averaged, as in all the papers."""
+
+    recipe: tyro.conf.Suppress[str] = ""
+    """The recipe that this ensemble came from."""
+    members: tyro.conf.Suppress[tuple[str, ...]]
+    """Recipes of the members; one that comes again is trained with the next seed."""
+    protocol: str
+    """Protocol of the test split."""
+    seed: int = 0
+    """Of each member, but for those that repeat a recipe."""
+    experiment: str = "polypool"
+    """MLflow experiment of the members and of the ensemble."""
+    published: tyro.conf.Suppress[str] = ""
+    """The number that the recipe aims at and where it is printed."""
+
+    def seeded(self) -> list[tuple[str, int]]:
+        """Return each member's recipe and seed."""
+        return [(name, self.seed + self.members[:i].count(name)) for i, name in enumerate(self.members)]
+
+
+Recipe = TypeVar("Recipe", Run, Ensemble)
+
+
+def recipe(name: str, *, published: str = "") -> Callable[[Callable[[], Recipe]], Callable[[], Recipe]]:
+    """Register a function as the recipe `name`; what it returns carries the name and the published number.
+
+    Args:
+        name: what the command line calls it.
+        published: the number it aims at, and where that is printed; empty where nobody published one.
+    """
+
+    def register(make: Callable[[], Recipe]) -> Callable[[], Recipe]:
+        @functools.wraps(make)
+        def made() -> Recipe:
+            return dataclasses.replace(make(), recipe=name, published=published)
+
+        return RECIPES.register(name)(made)
+
+    return register
+
+
+def derive(run: Run, **changes: Any) -> Run:
+    """Return a run with some settings changed; a dict changes some of a part's: `optim={"epochs": 80}`."""
+    for name, value in changes.items():
+        if isinstance(value, dict):
+            changes[name] = dataclasses.replace(getattr(run, name), **value)
+    return dataclasses.replace(run, **changes)

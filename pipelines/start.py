@@ -1,0 +1,71 @@
+"""Start a run, or go on with one: tracked from the first moment, trained on Ray workers."""
+
+from __future__ import annotations
+
+import torch
+
+from infra.launch import Resources, fit, ray_session
+from infra.paths import home
+from infra.registry import TASKS
+from infra.tracking import Tracker, tracking_uri
+from pipelines.config import Run, from_json, to_json
+
+
+def tags(run: Run) -> dict[str, str]:
+    """Return the tags by which runs are found and compared."""
+    text = run.text_aggregator or run.aggregator
+    found = {
+        "kind": "train",
+        "task": run.task.partition("(")[0],
+        "dataset": run.data.dataset,
+        "recipe": run.recipe,
+        "aggregator": run.aggregator,
+        "text_aggregator": text,
+        "seed": str(run.seed),
+        "protocol": run.protocol,
+    }
+    return found
+
+
+def start(run: Run) -> str:
+    """Train a new run and return its id."""
+    uri = tracking_uri(home())
+    adapter = TASKS.build(run.task, run)
+    with torch.device("meta"):
+        adapter.model(pretrained=False)  # a wrong spec ends here, before anything is started
+    name = f"{run.recipe} {run.aggregator} seed {run.seed}"
+    tracker = Tracker.start(
+        run.experiment, uri=uri, home=home(), name=name, tags=tags(run), params=to_json(run)
+    )
+    tracker.json("run.json", to_json(run))
+    tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})
+    return launch(run, tracker)
+
+
+def resume(run_id: str) -> str:
+    """Go on with an interrupted run and return its id."""
+    tracker = Tracker.attach(tracking_uri(home()), run_id)
+    run = from_json(tracker.read_json("run.json"))
+    return launch(run, tracker)
+
+
+def launch(run: Run, tracker: Tracker) -> str:
+    """Train on Ray workers under a tracked run, whose status says how that ended."""
+    status = "FAILED"
+    try:
+        with ray_session():
+            resources = Resources.plan(run.workers, cpus=run.cpus)
+            fit(
+                to_json(run),
+                run_id=tracker.run_id,
+                tracking_uri=tracker.uri,
+                home=home(),
+                resources=resources,
+            )
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        tracker.finish(status)
+    return tracker.run_id
