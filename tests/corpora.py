@@ -14,9 +14,18 @@ NOUNS = ["dog", "cat", "car", "tree", "boat", "bird", "house", "horse"]
 
 
 def make_corpus(
-    folder: Path, *, train: int = 48, val: int = 16, test: int = 20, dim: int = 10, seed: int = 0
+    folder: Path,
+    *,
+    train: int = 48,
+    val: int = 16,
+    test: int = 20,
+    dim: int = 10,
+    seed: int = 0,
+    images: Path | None = None,
 ) -> Run:
     """Write a corpus whose images show what their captions name, and return a run on it.
+
+    Where a folder is given, item i is said to be the picture `i.png` in it.
 
     Each image shows two nouns: every noun is a fixed direction, and an image's set holds both with noise.
     """
@@ -33,9 +42,12 @@ def make_corpus(
                 f"the {NOUNS[b]} beside the {NOUNS[a]}",
                 f"one {NOUNS[a]} , {NOUNS[b]}",
             )
-            items.append(Item(id=str(i), split=split, captions=texts))
+            path = f"{i}.png" if images else ""
+            items.append(Item(id=str(i), split=split, captions=texts, path=path))
         writer.close(statistics_of=[str(i) for i in range(train)])
-    write_corpus(folder / "corpus", items, source={"made": "by a test"})
+    write_corpus(folder / "corpus", items, source={"made": "by a test"}, images=str(images or ""))
+    if images:
+        images.mkdir(exist_ok=True)
     return Run(
         recipe="tiny",
         data=Data(

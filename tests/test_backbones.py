@@ -5,29 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pictures import MODES, noise
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from skimage.color import rgb2lab
 
-from encoders.backbones.cells import Cells
 from encoders.backbones.hub import from_hub
 from encoders.backbones.rgb import rgb
 from infra.errors import InputError
 from infra.registry import BACKBONES
-
-MEAN, DEVIATION, EDGES = slice(0, 3), slice(3, 6), slice(6, 14)
-COVARIANCE, TEXTURE, CONTRAST, PLACE = slice(14, 17), slice(17, 27), slice(27, 41), slice(41, 43)
-MODES = ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "I", "F"]
-
-
-def noise(height: int = 60, width: int = 80, seed: int = 0) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8))
-
-
-def halves(left: tuple[int, int, int], right: tuple[int, int, int]) -> Image.Image:
-    image = Image.new("RGB", (64, 64), left)
-    image.paste(right, (32, 0, 64, 64))
-    return image
 
 
 def test_transparency_is_white_and_sixteen_bits_become_eight():
@@ -39,76 +24,6 @@ def test_transparency_is_white_and_sixteen_bits_become_eight():
     assert rgb(palette).getpixel((0, 0)) == (10, 20, 30)
     palette.info["transparency"] = 0
     assert rgb(palette).getpixel((0, 0)) == (255, 255, 255)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("size", [(1, 1), (2, 300), (50, 40)])
-def test_cells_take_any_mode_and_size(mode, size):
-    (x_ND,) = Cells()([Image.new(mode, size)])
-    assert x_ND.shape == (49, Cells.dim)
-    assert x_ND.dtype == np.float32
-    assert np.isfinite(x_ND).all()
-
-
-def test_cells_of_one_colour_have_its_lab_values_and_nothing_else():
-    (x_ND,) = Cells(grid=3)([Image.new("RGB", (30, 30), (200, 30, 90))])
-    lab = rgb2lab(np.array([[[200, 30, 90]]], np.uint8))[0, 0]
-    np.testing.assert_allclose(x_ND[:, MEAN], np.tile(lab, (9, 1)), rtol=1e-5)
-    for part in (DEVIATION, EDGES, COVARIANCE, CONTRAST):
-        np.testing.assert_allclose(x_ND[:, part], 0, atol=1e-4)
-
-
-def test_cells_colour_moments_against_numpy():
-    cells = Cells(grid=2, pixels=8)
-    image = noise(16, 16)
-    (x_ND,) = cells([image])
-    lab_PC = rgb2lab(np.asarray(image))[8:, :8].reshape(-1, 3)  # row 1, column 0
-    np.testing.assert_allclose(x_ND[2, MEAN], lab_PC.mean(0), rtol=1e-5)
-    np.testing.assert_allclose(x_ND[2, DEVIATION], lab_PC.std(0), rtol=1e-5)
-    expected = np.cov(lab_PC.T, bias=True)[[0, 0, 1], [1, 2, 2]] / 10
-    np.testing.assert_allclose(x_ND[2, COVARIANCE], expected, rtol=1e-4)
-
-
-def test_cells_are_in_rows_and_know_their_place():
-    (x_ND,) = Cells(grid=4)([halves((0, 0, 0), (255, 255, 255))])
-    light_GG = x_ND[:, 0].reshape(4, 4)
-    assert (light_GG[:, :2] < 1).all()
-    assert (light_GG[:, 2:] > 99).all()
-    np.testing.assert_allclose(x_ND[:, PLACE][[0, 3, 12]], [[-1, -1], [-1, 1], [1, -1]])
-    assert (Cells(grid=1)([noise()])[0][:, PLACE] == 0).all()
-
-
-@pytest.mark.parametrize(("across", "expected"), [(True, 0), (False, 4)])
-def test_edges_fall_into_the_bin_of_their_direction(across, expected):
-    wave = np.tile(128 + 100 * np.sin(np.arange(96) / 3), (96, 1)).astype(np.uint8)
-    image = Image.fromarray(wave if across else wave.T)
-    (x_ND,) = Cells(grid=2, pixels=48)([image])
-    energy = x_ND[:, EDGES] ** 2
-    assert (energy[:, expected] > 0.99 * energy.sum(axis=1)).all()
-
-
-def test_texture_is_the_root_of_a_distribution():
-    (x_ND,) = Cells()([noise()])
-    np.testing.assert_allclose((x_ND[:, TEXTURE] ** 2).sum(axis=1), 1, rtol=1e-5)
-
-
-def test_contrast_is_against_the_cells_around():
-    (x_ND,) = Cells(grid=7)([noise()])
-    around = x_ND[:, MEAN].reshape(7, 7, 3)[0:5, 0:5].mean(axis=(0, 1))  # about row 2, column 2
-    np.testing.assert_allclose(x_ND[16, CONTRAST][:3], x_ND[16, MEAN] - around, rtol=1e-3, atol=1e-3)
-
-
-def test_cells_do_not_depend_on_the_batch():
-    images = [noise(seed=seed) for seed in range(3)]
-    together = Cells()(images)
-    for image, x_ND in zip(images, together, strict=True):
-        np.testing.assert_array_equal(Cells()([image])[0], x_ND)
-
-
-@pytest.mark.parametrize("spec", ["cells(grid=0)", "cells(pixels=1)", "cells(gird=7)"])
-def test_cells_refuse_bad_parameters(spec):
-    with pytest.raises(InputError, match="cells"):
-        BACKBONES.build(spec)
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +47,93 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ResNetModel(ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1])).save_pretrained(folder)
     ConvNextImageProcessorPil(size={"shortest_edge": 32}).save_pretrained(folder)
     return folder
+
+
+TINY = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 32,
+    "patch_size": 8,
+}
+
+
+@pytest.fixture(scope="module")
+def towers(tmp_path_factory) -> dict[str, Path]:
+    """Tiny CLIP, SigLIP and DINOv2 models, the first two with their text half, as on the hub."""
+    import transformers as tf
+
+    root = tmp_path_factory.mktemp("towers")
+    torch.manual_seed(0)
+    vision = TINY | {"intermediate_size": 32}
+    text = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    text |= {"vocab_size": 20, "max_position_embeddings": 8, "bos_token_id": 0, "eos_token_id": 1}
+    square = {"height": 32, "width": 32}
+    cropped = {"size": {"shortest_edge": 32}, "crop_size": square}
+    models = {
+        "clip": tf.CLIPModel(tf.CLIPConfig(text_config=text, vision_config=vision, projection_dim=8)),
+        "siglip": tf.SiglipModel(tf.SiglipConfig(text_config=text, vision_config=vision)),
+        "dinov2": tf.Dinov2Model(tf.Dinov2Config(**TINY)),
+        "registers": tf.Dinov2WithRegistersModel(tf.Dinov2WithRegistersConfig(**TINY)),
+    }
+    processors = {
+        "clip": tf.CLIPImageProcessorPil(**cropped),
+        "siglip": tf.SiglipImageProcessorPil(size=square),
+        "dinov2": tf.BitImageProcessorPil(**cropped),
+        "registers": tf.BitImageProcessorPil(**cropped),
+    }
+    for name, model in models.items():
+        scrambled = {
+            key: torch.randn_like(x) * 0.2 for key, x in model.state_dict().items() if x.is_floating_point()
+        }
+        model.load_state_dict(model.state_dict() | scrambled)
+        model.save_pretrained(root / name)
+        processors[name].save_pretrained(root / name)
+    return {name: root / name for name in models}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "before"),
+    [("clip", "clip", 1), ("siglip", "siglip", 0), ("dinov2", "dinov2", 1), ("registers", "dinov2", 5)],
+)
+def test_towers_give_the_patches_of_their_last_layer(towers, name, kind, before):
+    from transformers import AutoImageProcessor, AutoModel
+
+    image, folder = noise(), towers[name]
+    whole = AutoModel.from_pretrained(folder).eval()
+    processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
+    with torch.no_grad():
+        pixels = processor([image], return_tensors="pt")["pixel_values"]
+        tokens = getattr(whole, "vision_model", whole)(pixels).last_hidden_state[0].numpy()
+    assert len(tokens) == before + 16
+    backbone = BACKBONES.build(f"{kind}(name={str(folder)!r})")
+    (x_ND,) = backbone([image])
+    assert (x_ND.shape, backbone.dim, x_ND.dtype) == ((16, 16), 16, np.float32)
+    np.testing.assert_allclose(x_ND, tokens[before:], rtol=1e-4, atol=1e-5)
+    assert (backbone.describe()["backbone"], backbone.describe()["cls"]) == (kind, False)
+    if before:
+        (with_cls_ND,) = BACKBONES.build(f"{kind}(name={str(folder)!r}, cls=True)")([image])
+        np.testing.assert_allclose(with_cls_ND, np.concatenate([tokens[:1], x_ND]), rtol=1e-4, atol=1e-5)
+
+
+def test_towers_take_images_of_every_mode_and_size(towers):
+    images = [Image.new(mode, size) for mode in MODES for size in [(1, 1), (3, 40)]]
+    for kind in ("clip", "siglip", "dinov2"):
+        features = BACKBONES.build(f"{kind}(name={str(towers[kind])!r})")(images)
+        assert {x_ND.shape for x_ND in features} == {(16, 16)}
+        assert all(np.isfinite(x_ND).all() for x_ND in features)
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip", "dinov2"])
+def test_a_tower_of_another_kind_is_refused(towers, vit, kind):
+    for other in [vit, *(towers[name] for name in ("clip", "siglip", "dinov2") if name != kind)]:
+        with pytest.raises(InputError, match=other.name):
+            BACKBONES.build(f"{kind}(name={str(other)!r})")
+
+
+def test_siglip_has_no_class_token_to_ask_for(towers):
+    with pytest.raises(InputError, match="unknown parameter of backbone 'siglip': 'cls'"):
+        BACKBONES.build(f"siglip(name={str(towers['siglip'])!r}, cls=True)")
 
 
 def test_vit_gives_the_patches_and_on_request_the_class_token(vit):

@@ -41,12 +41,21 @@ def test_a_wrong_override_says_what_is_right_and_ends_with_2(words, message, cap
     assert message in capsys.readouterr().err
 
 
-def test_help_lists_the_recipes(capsys):
+@pytest.mark.parametrize("word", ["--help", "--list"])
+def test_help_and_list_show_the_recipes_and_what_they_aim_at(word, capsys):
     with pytest.raises(SystemExit) as ended:
-        parse(["--help"])
+        parse([word])
     assert ended.value.code == 0
-    shown = capsys.readouterr().out
-    assert all(name in shown for name in RECIPES.names())
+    lines = capsys.readouterr().out.splitlines()
+    for name in RECIPES.names():
+        (line,) = (line for line in lines if line.split(" ", 1)[0] == name)
+        assert RECIPES.get(name)().published in line
+
+
+def test_an_ensemble_takes_a_seed_and_an_experiment():
+    ensemble = parse(["coco_wsl_bert_x2", "--seed", "3"])
+    assert ensemble.seeded() == [("coco_wsl_bert", 3), ("coco_wsl_bert", 4)]
+    assert parse(["coco_region_grid_bert"]).seeded() == [("coco_region_bert", 0), ("coco_grid_bert", 0)]
 
 
 @pytest.mark.parametrize(

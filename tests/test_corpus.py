@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from infra.errors import InputError
+from infra.files import sha256
 from tasks.datasets.corpus import Corpus, Item, Skipped, clean, write_corpus
 
 
@@ -35,7 +36,7 @@ def test_the_file_is_plain_arrow(tmp_path: Path) -> None:
     write_corpus(tmp_path, [item("a", "c1", "c2", path="a.jpg")], source={})
     with pa.ipc.open_file(tmp_path / "corpus.arrow") as file:
         assert file.read_all().to_pylist() == [
-            {"id": "a", "split": "train", "path": "a.jpg", "captions": ["c1", "c2"]}
+            {"id": "a", "split": "train", "path": "a.jpg", "captions": ["c1", "c2"], "caption_ids": []}
         ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.arrow", "corpus.json"]
 
@@ -132,3 +133,16 @@ def test_the_digest_names_the_content_not_its_source(tmp_path: Path) -> None:
     write_corpus(tmp_path / "z", [item("a", "another caption")], source={})
     digests = [Corpus.open(tmp_path / name).digest for name in "xyz"]
     assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_corpus_of_before_captions_had_ids_still_opens(tmp_path: Path) -> None:
+    write_corpus(tmp_path, [item("a", "c1", "c2"), item("b")], source={})
+    expected = Corpus.open(tmp_path).items("train")
+    with pa.ipc.open_file(tmp_path / "corpus.arrow") as file:
+        table = file.read_all().drop_columns("caption_ids")
+    with pa.ipc.new_file(tmp_path / "corpus.arrow", table.schema) as file:
+        file.write_table(table)
+    manifest = json.loads((tmp_path / "corpus.json").read_text())
+    manifest["sha256"] = sha256(tmp_path / "corpus.arrow")
+    (tmp_path / "corpus.json").write_text(json.dumps(manifest))
+    assert Corpus.open(tmp_path).items("train") == expected

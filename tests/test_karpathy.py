@@ -49,6 +49,7 @@ def test_karpathy_splits_ids_and_paths(tmp_path: Path) -> None:
     items = corpus.items("train")
     assert [it.id for it in items] == ["1000", "1001", "1004"]
     assert items[1].captions == ("A cat, number 1.",) * 5
+    assert items[1].caption_ids == ("5", "6", "7", "8", "9")
     assert corpus.image_path(items[1]).is_file()
     options = ("--json", path, "--images", tmp_path / "images", "--out", tmp_path / "out", "--keep-restval")
     assert run("karpathy", *options)[0] == 0
@@ -59,9 +60,11 @@ def test_karpathy_flickr_has_imgids_and_one_folder(tmp_path: Path) -> None:
     entries = [entry(i, filename=f"{i}.jpg") for i in range(3)]
     for one in entries:
         del one["cocoid"], one["filepath"]
+    del entries[1]["sentences"][2]["sentid"]
     path = write_json(tmp_path, entries, place=".")
     items = list(read_karpathy(path, images=tmp_path / "images"))
     assert [(it.id, it.path) for it in items] == [("0", "0.jpg"), ("1", "1.jpg"), ("2", "2.jpg")]
+    assert [len(it.caption_ids) for it in items] == [5, 0, 5]
 
 
 def test_karpathy_images_may_be_given_as_the_folder_or_its_parent(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import torch
 
 from infra.errors import InputError
 from tasks.metrics import chance_rsum
-from tasks.protocols import PROTOCOLS, Protocol, Score, evaluate_protocol, mean_score, protocol_named
+from tasks.protocols import PROTOCOLS, Protocol, evaluate_protocol, protocol_named
+from tasks.scores import Score, mean_score
 
 
 def blocks_of(sim_NG: torch.Tensor) -> Score:

@@ -15,6 +15,7 @@ from infra.errors import InputError
 from infra.launch import ray_session
 from infra.tracking import Tracker, find_runs, tracking_uri
 from pipelines import evaluate, train
+from pipelines.config import from_json
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def test_a_run_is_tracked_whole(finished, run, home):
     assert record.metrics["whole/rsum"] > 2 * record.metrics["whole/chance_rsum"]
     assert {"dev/rsum", "dev/best_rsum", "train/loss", "time/train_seconds"} <= record.metrics.keys()
     tracker = Tracker.attach(tracking_uri(home), finished, running=False)
-    assert train.from_json(tracker.read_json("run.json")) == run
+    assert from_json(tracker.read_json("run.json")) == run
 
 
 def test_a_finished_run_is_evaluated_again_to_the_same_numbers(finished, home):

@@ -20,7 +20,7 @@ from pipelines.config import Data, Optim, Run
 from tasks.base import Evaluation, Metric
 from tasks.captions import Captions
 from tasks.retrieval import Branch, DualEncoder, retrieval_loss
-from tasks.similarity import cosine
+from tasks.similarities.cosine import Cosine
 
 WORDS = [f"w{i}" for i in range(20)]
 
@@ -62,7 +62,14 @@ class ToyData:
         visual = nn.utils.rnn.pad_sequence(sets, batch_first=True)
         mask = torch.arange(visual.shape[1]) < torch.tensor([len(x) for x in sets])[:, None]
         item = torch.from_numpy(self.item_B[index_B])
-        return {"visual": visual, "visual_mask": mask, "text": text, "text_mask": text_mask, "item": item}
+        return {
+            "visual": visual,
+            "visual_mask": mask,
+            "text": text,
+            "text_mask": text_mask,
+            "item": item,
+            "row": torch.arange(len(item)),
+        }
 
 
 def _draw(seed, epoch, modality, sample, element, stream):
@@ -85,17 +92,17 @@ class Toy:
 
     def model(self, *, pretrained: bool = True) -> DualEncoder:
         visual, text = Regions({"dim": 6}, width=16), BiGRU({"words": WORDS}, width=16, embedding=8)
-        return DualEncoder(*(Branch(e, AGGREGATORS.build(self.run.aggregator, 16)) for e in (visual, text)))
+        branches = (Branch(e, AGGREGATORS.build(self.run.aggregator, 16)) for e in (visual, text))
+        return DualEncoder(*branches, Cosine())
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], *, epoch: float) -> dict[str, Tensor]:
-        return retrieval_loss(model, batch, objective=self.objective, similarity=cosine, epoch=epoch)
+        return retrieval_loss(model, batch, objective=self.objective, epoch=epoch)
 
     def evaluate(self, model: nn.Module, split: str, protocol: str) -> Evaluation:
         model.eval()
         with torch.no_grad():
             batch = self._data.batch(np.arange(30), seed=9, epoch=9)
-            visual, text = model(batch)
-            sim = visual @ text.T
+            sim = model.similarity(model.encode_visual(batch).code, model.encode_text(batch).code)
         score = sim.diagonal().mean() - sim.mean()
         return Evaluation(
             protocol=protocol, metrics={"score": float(score)}, per_query={"query": np.arange(30)}

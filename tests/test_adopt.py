@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from infra.registry import OBJECTIVES
+from tasks.objectives.hardest import kth_highest, logsumexp_of_highest
+
+PAPER = {"rule": "paper", "margin": 0.0, "positive_in_denominator": False, "halve": False}
+CODE = {"rule": "code", "margin": 0.2, "positive_in_denominator": True, "halve": True}
+
+
+def loss_of(sim: torch.Tensor, row_G=None, positive_QG=None, **given) -> dict[str, torch.Tensor]:
+    inside = ", ".join(f"{name}={value}" for name, value in given.items())
+    row_G = torch.arange(len(sim)) if row_G is None else row_G
+    positive_QG = torch.arange(len(sim))[:, None] == row_G if positive_QG is None else positive_QG
+    return OBJECTIVES.build(f"adopt({inside})")(sim, row_G, positive_QG, epoch=0.0)
+
+
+def explicit(sim_QG, row_G, positive_QG, *, leak=False, **given) -> tuple[torch.Tensor, list[int]]:
+    """The loss by its definition, pair by pair, with what sorts for a sort; and K of each direction.
+
+    With `leak`, a positive takes part in the choice of negatives as a score of 0, as in the code of the authors.
+    """
+    given = CODE | given
+    align = np.mean([sim_QG[row, column].item() for column, row in enumerate(row_G)])
+    counts, losses = [], []
+    for score, mine, rows in (
+        (sim_QG, positive_QG, [(row, column) for column, row in enumerate(row_G)]),
+        (sim_QG.T, positive_QG.T, [(column, row) for column, row in enumerate(row_G)]),
+    ):
+        n = score.shape[1]
+        if given["rule"] == "paper":
+            k = math.floor(n * math.cos((align + math.log(score.exp().mean().item())) * math.pi / 4))
+        else:
+            uniform = (-score).exp().masked_fill(mine, 1.0).mean().item()
+            k = int(n * math.cos((align + uniform) ** 1.25)) + 1
+        counts.append(min(max(k, 1), n - 1))
+        costs = []
+        for row, column in rows:
+            order = sorted(range(n), key=lambda j: -(0.0 if mine[row, j] else score[row, j].item()))
+            chosen = [j for j in order if leak or not mine[row, j]][: counts[-1]]
+            logits = [(score[row, j] + given["margin"]) / 0.05 for j in chosen]
+            pair = score[row, column] / 0.05
+            competitors = [pair, *logits] if given["positive_in_denominator"] else logits
+            costs.append(torch.stack(competitors).exp().sum().log() - pair)
+        losses.append(sum(costs) / len(costs))
+    return sum(losses) / (2 if given["halve"] else 1), counts
+
+
+@pytest.mark.parametrize("case", ["b16_0", "b16_3", "b16_6", "b16_9", "b64_0"])
+def test_the_recorded_numbers(golden, case):
+    """Where the recorded code draws a positive as its own negative, the definition shows that nothing else differs."""
+    z = np.load(golden / "adopt.npz", allow_pickle=False)
+    sim = torch.from_numpy(z[f"{case}/scores"]).requires_grad_()
+    found = loss_of(sim)
+    found["loss"].backward()
+    assert found["alignment"].item() == pytest.approx(float(z[f"{case}/align"]), abs=1e-6)
+    assert found["uniformity"].item() == pytest.approx(float(z[f"{case}/uniform"]), abs=1e-6)
+    assert [found["negatives"].item()] * 2 == z[f"{case}/K"].tolist()
+    loss, gradient = sim.detach().double(), sim.grad
+    if z[f"{case}/positive_drawn"] == 0:
+        assert found["loss"].item() == pytest.approx(float(z[f"{case}/loss"]), abs=1e-5, rel=1e-5)
+        np.testing.assert_allclose(gradient, z[f"{case}/grad_scores"], atol=2e-6, rtol=1e-4)
+        return
+    row_G, positive_QG = torch.arange(len(sim)), torch.eye(len(sim), dtype=torch.bool)
+    for leak, target, slope in (
+        (True, float(z[f"{case}/loss"]), torch.from_numpy(z[f"{case}/grad_scores"])),
+        (False, found["loss"].item(), gradient),
+    ):
+        wide = loss.clone().requires_grad_()
+        expected, _ = explicit(wide, row_G, positive_QG, leak=leak)
+        expected.backward()
+        assert target == pytest.approx(expected.item(), abs=1e-5, rel=1e-5)
+        torch.testing.assert_close(slope.double(), wide.grad, atol=2e-6, rtol=1e-4)
+    assert (gradient.diagonal() <= 0).all()
+
+
+def batches() -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """A batch of pairs with an image that comes twice, and one of 4 images with 2, 1, 3 and 2 captions."""
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda *size: torch.rand(size, generator=generator, dtype=torch.float64) * 0.8 - 0.4  # noqa: E731
+    item = torch.tensor([5, 7, 2, 7, 9, 1])
+    row_G = torch.tensor([0, 0, 1, 2, 2, 2, 3, 3])
+    return [
+        (draw(6, 6) + 0.3 * torch.eye(6), torch.arange(6), item[:, None] == item),
+        (draw(4, 8), row_G, torch.arange(4)[:, None] == row_G),
+        (draw(4, 8) - 0.3, row_G, torch.arange(4)[:, None] == row_G),
+    ]
+
+
+@pytest.mark.parametrize("given", [{}, PAPER, {"margin": 0.0}, {"halve": False}, {"rule": "paper"}])
+@pytest.mark.parametrize("batch", [0, 1, 2])
+def test_against_the_definition_with_gradients(given, batch):
+    sim, row_G, positive_QG = batches()[batch]
+    sim.requires_grad_()
+    found = loss_of(sim, row_G, positive_QG, **given)
+    expected, counts = explicit(sim, row_G, positive_QG, **given)
+    assert found["negatives"].item() == sum(counts) / 2
+    assert found["loss"].item() == pytest.approx(expected.item(), abs=1e-9)
+    ours, theirs = (torch.autograd.grad(loss, sim)[0] for loss in (found["loss"], expected))
+    torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
+    assert (ours[positive_QG] <= 0).all()
+    assert not any(found[name].requires_grad for name in ("negatives", "alignment", "uniformity"))
+
+
+@pytest.mark.parametrize(
+    ("positive", "negative", "code", "paper"),
+    [(0, 0, 70, 127), (0.3, 0.1, 39, 121), (0.5, 0.1, 6, 113), (0.7, 0.05, 1, None)],
+)
+def test_the_number_of_negatives_in_states_of_training(positive, negative, code, paper):
+    """Batches of 128 with constant scores; the paper's rule stays above a hundred."""
+    sim = torch.full((128, 128), float(negative)).fill_diagonal_(positive)
+    assert loss_of(sim)["negatives"].item() == pytest.approx(code, abs=1)
+    if paper:
+        assert loss_of(sim, rule="paper")["negatives"].item() == pytest.approx(paper, abs=1)
+
+
+def test_opposed_pairs_take_every_negative():
+    assert loss_of(-torch.eye(4) * 3)["negatives"] == 3
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 7])
+def test_exactly_k_count_where_several_tie(k):
+    line = torch.tensor([[3.0, 1, 1, 2, 1, 0, 3], [0, 0, 0, 0, 0, 0, 0]], dtype=torch.float64)
+    for dim, x in ((1, line), (0, line.T.contiguous())):
+        x.requires_grad_()
+        counts = (torch.tensor(k), torch.tensor(1)) if dim == 1 else (torch.tensor(1), torch.tensor(k))
+        found = logsumexp_of_highest(x, *counts, temperature=0.5)[1 - dim]
+        highest = x.detach().sort(dim=dim, descending=True).values.narrow(dim, 0, k)
+        torch.testing.assert_close(found, (highest / 0.5).logsumexp(dim))
+        (gradient,) = torch.autograd.grad(found.sum(), x)
+        assert gradient.sum(dim).tolist() == pytest.approx([2, 2])
+        assert (gradient[x < highest.amin(dim, keepdim=True)] == 0).all()
+        torch.testing.assert_close(
+            kth_highest(x.detach(), torch.tensor(k), dim=dim, spare_QG=torch.empty(x.shape).double()),
+            highest.select(dim, k - 1),
+        )
+
+
+def test_nothing_is_larger_than_the_scores():
+    sizes, sim = [], torch.rand(32, 32, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):
+        loss_of(sim)["loss"].backward()
+    assert max(sizes) == 32 * 32

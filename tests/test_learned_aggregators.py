@@ -1,0 +1,227 @@
+"""Aggregators with learned weights against loops over their formulas, in float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from aggregators.base import Aggregator
+from aggregators.contract import check_aggregator, random_sets
+from infra.errors import InputError
+from infra.registry import AGGREGATORS
+
+SPECS = [
+    "gem",
+    "conv1d",
+    "conv1d(positions=3)",
+    "lip",
+    "adapool",
+    "self_attention",
+    "seq2seq",
+    "gcn",
+    "gcn(then=seq2seq, layers=2)",
+    "gcn(then=kmax(k=2))",
+]
+
+
+def trained(spec: str, dim: int) -> Aggregator:
+    """Build an aggregator and move its weights, since many start as a mean."""
+    torch.manual_seed(0)
+    module = AGGREGATORS.build(spec, dim)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.5 * torch.randn_like(parameter))
+    return module
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_contract_after_training(spec):
+    check_aggregator(trained(spec, 6), 6)
+
+
+def softmax(scores: list[Tensor]) -> list[Tensor]:
+    total = sum(score.exp() for score in scores)
+    return [score.exp() / total for score in scores]
+
+
+def gem(x_ND: Tensor, p: dict[str, Tensor]) -> Tensor:
+    power = p["log_p"].exp()
+    return (x_ND.clamp(min=1e-6) ** power).mean(dim=0) ** (1 / power)
+
+
+def conv1d(x_ND: Tensor, p: dict[str, Tensor]) -> Tensor:
+    return sum(x_D * p["kernel_PD"][min(n, 2)] for n, x_D in enumerate(x_ND))
+
+
+def lip(x_ND: Tensor, p: dict[str, Tensor]) -> Tensor:
+    logit_ND = torch.stack([p["project.weight"] @ x_D for x_D in x_ND])
+    variance_D = logit_ND.var(dim=0, correction=0)
+    normal_ND = (logit_ND - logit_ND.mean(dim=0)) / (variance_D + 1e-5).sqrt()
+    scores = [12 / (1 + (-(p["scale_D"] * normal_D + p["shift_D"])).exp()) for normal_D in normal_ND]
+    return sum(weight_D * x_D for weight_D, x_D in zip(softmax(scores), x_ND, strict=True))
+
+
+def adapool(x_ND: Tensor, p: dict[str, Tensor]) -> Tensor:
+    mean_D, balance = sum(x_ND) / len(x_ND), 1 / (1 + (-p["balance"]).exp())
+    near = softmax([2 * x_D * mean_D / (x_D**2 + mean_D**2) for x_D in x_ND])
+    large = softmax(list(x_ND))
+    return sum((balance * near[n] + (1 - balance) * large[n]) * x_D for n, x_D in enumerate(x_ND))
+
+
+def linear(p: dict[str, Tensor], name: str, x_D: Tensor) -> Tensor:
+    return p[f"{name}.weight"] @ x_D + p[f"{name}.bias"]
+
+
+def self_attention(x_ND: Tensor, p: dict[str, Tensor]) -> Tensor:
+    new = []
+    for x_D in x_ND:
+        scores = [linear(p, "query", x_D) @ linear(p, "key", y_D) / math.sqrt(len(x_D)) for y_D in x_ND]
+        attended_D = sum(a * linear(p, "value", y_D) for a, y_D in zip(softmax(scores), x_ND, strict=True))
+        new.append(x_D + p["gate"] * attended_D)
+    return sum(new) / len(new)
+
+
+def seq2seq(x_ND: Tensor, p: dict[str, Tensor]) -> Tensor:
+    h_D = x_ND.new_zeros(x_ND.shape[1])
+    for x_D in x_ND:
+        from_x = (p["gru.weight_ih_l0"] @ x_D + p["gru.bias_ih_l0"]).chunk(3)
+        from_h = (p["gru.weight_hh_l0"] @ h_D + p["gru.bias_hh_l0"]).chunk(3)
+        reset_D, update_D = (from_x[0] + from_h[0]).sigmoid(), (from_x[1] + from_h[1]).sigmoid()
+        h_D = (1 - update_D) * (from_x[2] + reset_D * from_h[2]).tanh() + update_D * h_D
+    return h_D
+
+
+def gcn(x_ND: Tensor, p: dict[str, Tensor]) -> Tensor:
+    x_ND = x_ND / x_ND.norm(dim=1, keepdim=True)
+    for layer in ("layers.0", "layers.1"):
+        new = []
+        for x_D in x_ND:
+            sent_D = sum(
+                (linear(p, f"{layer}.receive", x_D) @ linear(p, f"{layer}.send", y_D))
+                / len(x_ND)
+                * linear(p, f"{layer}.message", y_D)
+                for y_D in x_ND
+            )
+            new.append(x_D + linear(p, f"{layer}.update", sent_D))
+        x_ND = torch.stack(new)
+    return (x_ND / x_ND.norm(dim=1, keepdim=True)).mean(dim=0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "explicit"),
+    [
+        ("gem", gem),
+        ("conv1d(positions=3)", conv1d),
+        ("lip", lip),
+        ("adapool", adapool),
+        ("self_attention", self_attention),
+        ("seq2seq", seq2seq),
+        ("gcn(layers=2)", gcn),
+    ],
+)
+def test_values_and_gradients_follow_the_formula(spec, explicit):
+    module = trained(spec, 6).double()
+    x_BND, mask_BN = random_sets([5, 1, 2, 8], 6, dtype=torch.float64)
+    mask_BN[3, [0, 4]] = False
+    x_BND.requires_grad_()
+    given = [x_BND, *module.parameters()]
+    out_BD = module(x_BND, mask_BN)
+    expected_BD = torch.stack(
+        [
+            explicit(x_ND[mask_N], dict(module.named_parameters()))
+            for x_ND, mask_N in zip(x_BND, mask_BN, strict=True)
+        ]
+    )
+    torch.testing.assert_close(out_BD, expected_BD, atol=1e-9, rtol=1e-9)
+    cotangent_BD = torch.randn_like(out_BD)
+    for ours, theirs in zip(
+        torch.autograd.grad(out_BD, given, cotangent_BD),
+        torch.autograd.grad(expected_BD, given, cotangent_BD),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-8)
+
+
+@pytest.mark.parametrize("spec", ["conv1d", "lip", "self_attention", "gcn", "gem(p=1)"])
+def test_what_starts_as_a_mean(spec):
+    x_BND, mask_BN = random_sets([5, 5], 6)
+    x_BND = normalize(x_BND.abs(), dim=-1)
+    out_BD = AGGREGATORS.build(spec, 6)(x_BND, mask_BN)
+    torch.testing.assert_close(normalize(out_BD), normalize(x_BND.mean(dim=1)))
+
+
+@pytest.mark.parametrize(
+    "spec", ["softpool", "lip", "adapool", "cls", "self_attention", "gcn(then=softpool)"]
+)
+def test_weights_are_shares(spec):
+    x_BND, mask_BN = random_sets([5, 1, 9], 6)
+    mask_BN[2, 3] = False
+    weights = trained(spec, 6).weights(x_BND.masked_fill(~mask_BN[..., None], float("nan")), mask_BN)
+    assert weights.shape in (mask_BN.shape, x_BND.shape)
+    assert (weights[~mask_BN] == 0).all()
+    assert (weights >= 0).all()
+    torch.testing.assert_close(weights.sum(dim=1), torch.ones_like(weights[:, 0]))
+
+
+@pytest.mark.parametrize("spec", ["softpool", "lip", "adapool", "conv1d"])
+def test_the_result_is_the_sum_with_these_weights(spec):
+    x_BND, mask_BN = random_sets([5, 1, 9], 6)
+    module = trained(spec, 6)
+    expected_BD = (module.weights(x_BND, mask_BN) * x_BND).sum(dim=1)
+    torch.testing.assert_close(module(x_BND, mask_BN), expected_BD)
+
+
+@pytest.mark.parametrize(
+    ("spec", "weights"),
+    [
+        ("seq2seq", 3 * 1024 * (1024 + 1024 + 2)),
+        ("self_attention", 3 * 1024 * 1025 + 1),
+        ("gcn", 4 * 1024 * 1025),
+        ("gcn(then=seq2seq, layers=4)", 16 * 1024 * 1025 + 3 * 1024 * 2050),
+        ("lip", 1024 * 1024 + 2 * 1024),
+        ("conv1d(positions=36)", 36 * 1024),
+        ("gem", 1),
+        ("adapool", 1),
+    ],
+)
+def test_number_of_weights(spec, weights):
+    """Table 1 of VSE-infinity: Seq2Seq 6.3 M, SelfAttn 3.2 M, GCN+AvgPool 4.2 M, GCN+Seq2Seq 23.1 M."""
+    with torch.device("meta"):
+        module = AGGREGATORS.build(spec, 1024)
+    assert sum(parameter.numel() for parameter in module.parameters()) == weights
+
+
+def test_gem_stays_finite_where_the_power_underflows():
+    x_BND = torch.tensor([[[-1.0, 1e-5, 3e4], [-2.0, 2e-5, 1.0]]], requires_grad=True)
+    module = AGGREGATORS.build("gem(p=30.0)", 3)
+    out_BD = module(x_BND, torch.ones(1, 2, dtype=torch.bool))
+    largest_D = torch.tensor([1e-6, 2e-5, 3e4])
+    mean_D = torch.tensor([1.0, 0.5**30 / 2 + 0.5, 0.5])
+    torch.testing.assert_close(out_BD[0], largest_D * mean_D ** (1 / 30), rtol=1e-5, atol=0)
+    out_BD.sum().backward()
+    assert x_BND.grad.isfinite().all()
+    assert module.log_p.grad.isfinite()
+    assert (x_BND.grad[..., 0] == 0).all(), "values below eps get no gradient"
+
+
+def test_adapool_of_zeros():
+    x_BND = torch.zeros(1, 3, 2, requires_grad=True)
+    out_BD = AGGREGATORS.build("adapool", 2)(x_BND, torch.ones(1, 3, dtype=torch.bool))
+    out_BD.sum().backward()
+    assert (out_BD == 0).all()
+    torch.testing.assert_close(x_BND.grad, torch.full((1, 3, 2), 1 / 3))
+
+
+def test_gcn_is_as_its_inner_aggregator():
+    assert AGGREGATORS.build("gcn(then=max)", 4).symmetric
+    assert not AGGREGATORS.build("gcn(then=cls)", 4).symmetric
+    x_BND, mask_BN = random_sets([5, 2], 4)
+    kmax = AGGREGATORS.build("gcn(then=kmax(k=2))", 4)
+    assert kmax.weights(x_BND, mask_BN).tolist() == [[0.5, 0.5, 0, 0, 0]] * 2
+    assert AGGREGATORS.build("gcn(then=seq2seq)", 4).weights(x_BND, mask_BN) is None
+    with pytest.raises(InputError, match=r"unknown aggregator 'maen'\. Did you mean 'mean'"):
+        AGGREGATORS.build("gcn(then=maen)", 4)

@@ -1,0 +1,125 @@
+"""Every recipe, with its own parts made small: built, trained two steps, evaluated."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from corpora import make_corpus
+from PIL import Image
+from tiny_models import save_bert, save_vit
+from toy import FolderLog, FolderReport, SilentBar
+
+from encoders.cnn import NETWORKS
+from infra.registry import AGGREGATORS, CROSS_ENCODERS, ENCODERS, RECIPES, TASKS, Spec
+from pipelines.config import Run, from_json, to_json
+from pipelines.loop import Trainer
+from pipelines.recipe import Ensemble, derive
+
+SMALL = {
+    "width": 16,
+    "embedding": 8,
+    "min_count": 1,
+    "glove": "",
+    "weights": "",
+    "size": 32,
+    "heads": 2,
+    "head_width": 4,
+}
+RUNS = [name for name in RECIPES.names() if isinstance(RECIPES.get(name)(), Run)]
+ENSEMBLES = [name for name in RECIPES.names() if name not in RUNS]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Run:
+    folder = tmp_path_factory.mktemp("recipes")
+    run = make_corpus(folder, train=16, val=4, test=6, images=folder / "images")
+    rng = np.random.default_rng(0)
+    for i in range(26):
+        pixels = rng.integers(0, 256, (40, 48, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "images" / f"{i}.png")
+    return run
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("models")
+    return {"bert": save_bert(folder / "bert"), "patches": save_vit(folder / "vit")}
+
+
+@pytest.fixture(autouse=True)
+def shallow_networks(monkeypatch):
+    for name, parameters in NETWORKS.items():
+        monkeypatch.setitem(NETWORKS, name, parameters | {"depths": (1, 1, 1, 1)})
+
+
+def small(registry, text: str, models: dict[str, str]) -> str:
+    """Return a spec with the sizes of its part made small."""
+    if not text:
+        return text
+    spec = Spec.parse(text)
+    known = inspect.signature(registry.get(spec.name)).parameters.values()
+    given = {p.name: SMALL[p.name] for p in known if p.kind == p.KEYWORD_ONLY and p.name in SMALL}
+    if isinstance(spec.params.get("positions"), tuple):
+        given["positions"] = (1, 1)  # the cells of 32 pixels
+    if registry is AGGREGATORS and "width" not in spec.params:
+        given.pop("width", None)  # the aggregator's is that of its elements
+    if spec.name in models:
+        given["name"] = models[spec.name]
+    return str(Spec(spec.name, spec.params | given))
+
+
+def shrunk(run: Run, corpus: Run, models: dict[str, str]) -> Run:
+    """Return the recipe on the tiny corpus: one epoch of two steps."""
+    by_image = run.data.sample == "image"
+    features = corpus.data.features if run.data.features else ""
+    return derive(
+        run,
+        data={"corpus": corpus.data.corpus, "features": features, "captions": 2},
+        visual=small(ENCODERS, run.visual, models),
+        text=small(ENCODERS, run.text, models),
+        cross=small(CROSS_ENCODERS, run.cross, models),
+        aggregator=small(AGGREGATORS, run.aggregator, models),
+        text_aggregator=small(AGGREGATORS, run.text_aggregator, models),
+        protocol="whole",
+        optim={"epochs": 1, "batch": 8 if by_image else 16, "warmup_steps": 1},
+        log_every=1,
+    )
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_recipe_trains_two_steps_and_is_evaluated(name, corpus, models, tmp_path):
+    run = shrunk(RECIPES.get(name)(), corpus, models)
+    adapter = TASKS.build(run.task, run)
+    log = FolderLog(tmp_path)
+    trainer = Trainer(run, adapter, log=log, report=FolderReport(), device=torch.device("cpu"), bar=SilentBar)
+    before = {key: value.clone() for key, value in trainer.model.state_dict().items()}
+    trainer.train()
+    assert trainer.step == 2
+    losses = [row["train/loss"] for _, row in log.rows if "train/loss" in row]
+    assert len(losses) == 2
+    assert all(math.isfinite(loss) for loss in losses)
+    assert log.rows[-1][1]["whole/rsum"] >= 0
+    assert any(not torch.equal(value, before[key]) for key, value in trainer.model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_recipe_is_complete_and_survives_json(name):
+    run = RECIPES.get(name)()
+    assert run.recipe == name
+    assert RECIPES.get(name).__doc__
+    assert from_json(json.loads(json.dumps(to_json(run)))) == run
+
+
+@pytest.mark.parametrize("name", ENSEMBLES)
+def test_an_ensemble_is_made_of_recipes_on_one_corpus(name):
+    ensemble: Ensemble = RECIPES.get(name)()
+    members = [RECIPES.get(member)() for member in ensemble.members]
+    assert len(members) > 1
+    assert {m.data.corpus for m in members} == {f"data/{name.partition('_')[0]}"}
+    assert len(set(ensemble.seeded())) == len(members)
+    assert ensemble.published
