@@ -1,17 +1,16 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from workers import run_workers
 
 from encoders.cnn import CNN, NETWORKS
+from infra.dist import rank
 from infra.errors import InputError
 from pipelines.config import Optim
 from pipelines.optim import lr_scale, make_optimizer, ready_gradients, set_lr
@@ -95,21 +94,17 @@ def test_it_is_exactly_what_switching_gradients_off_gives():
         assert torch.equal(model.state_dict()[name], x), name
 
 
-def worker(rank: int, world: int, port: int, folder: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=world)
+def worker(folder: str) -> None:
     model = encoder()
     optimizer = make_optimizer(model, OPTIM)
     wrapped = DistributedDataParallel(model, broadcast_buffers=False)
-    found = train(model, wrapped, optimizer, range(6), slice(2 * rank, 2 * rank + 2))
-    if rank == 0:
+    found = train(model, wrapped, optimizer, range(6), slice(2 * rank(), 2 * rank() + 2))
+    if rank() == 0:
         torch.save({"weights": model.state_dict(), "found": found}, f"{folder}/two.pt")
-    dist.destroy_process_group()
 
 
 def test_two_workers_freeze_like_one(tmp_path):
-    mp.spawn(worker, (2, 20_000 + os.getpid() % 20_000, str(tmp_path)), nprocs=2)
+    run_workers(worker, str(tmp_path))
     two = torch.load(tmp_path / "two.pt", weights_only=True)
     model = encoder()
     found = train(model, model, make_optimizer(model, OPTIM), range(6), slice(None))

@@ -1,17 +1,16 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from safetensors.torch import load_file
 from toy import FolderLog, FolderReport, SilentBar, Toy, toy_run
+from workers import run_workers
 
 from infra.checkpoint import load_weights, save_weights
 from infra.data import Order
+from infra.dist import rank, world
 from infra.errors import InputError
 from pipelines.config import Optim, Run
 from pipelines.loop import Trainer
@@ -73,24 +72,15 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path, killed_after):
     assert all(torch.equal(best[0][name], best[1][name]) for name in best[0])
 
 
-def worker(rank: int, world: int, port: int, folder: str, drop_last: bool, dtype: torch.dtype) -> None:
-    os.environ |= {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "RANK": str(rank),
-        "WORLD_SIZE": str(world),
-    }
-    torch.set_num_threads(1)
+def worker(folder: str, drop_last: bool, dtype: torch.dtype) -> None:
     torch.set_default_dtype(dtype)
-    if world > 1:
-        dist.init_process_group("gloo")
-    run = toy_run(workers=world, optim={"drop_last": drop_last})
-    trained = trainer(run, Path(folder) / f"log{world}-{rank}")
+    run = toy_run(workers=world(), optim={"drop_last": drop_last})
+    trained = trainer(run, Path(folder) / f"log{world()}-{rank()}")
     trained.train()
-    if rank == 0:
-        torch.save({"weights": trained.model.state_dict(), "rows": trained.log.rows}, f"{folder}/{world}.pt")
-    if world > 1:
-        dist.destroy_process_group()
+    if rank() == 0:
+        torch.save(
+            {"weights": trained.model.state_dict(), "rows": trained.log.rows}, f"{folder}/{world()}.pt"
+        )
 
 
 @pytest.mark.parametrize(
@@ -99,10 +89,9 @@ def worker(rank: int, world: int, port: int, folder: str, drop_last: bool, dtype
 )
 def test_two_workers_train_like_one(tmp_path, drop_last, dtype, tolerance):
     """42 samples: the last batch has two, one for each worker."""
-    port = 20_000 + os.getpid() % 20_000
-    for world in (1, 2):
-        mp.spawn(worker, (world, port, str(tmp_path), drop_last, dtype), nprocs=world)
-    one, two = (torch.load(tmp_path / f"{world}.pt", weights_only=True) for world in (1, 2))
+    for workers in (1, 2):
+        run_workers(worker, str(tmp_path), drop_last, dtype, world=workers)
+    one, two = (torch.load(tmp_path / f"{workers}.pt", weights_only=True) for workers in (1, 2))
     for (step, ours), (_, theirs) in zip(one["rows"], two["rows"], strict=True):
         for name in ours.keys() - {"train/samples_per_second", "time/train_seconds"}:
             assert theirs[name] == pytest.approx(ours[name], rel=100 * tolerance, abs=tolerance), (step, name)

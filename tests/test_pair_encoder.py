@@ -1,23 +1,21 @@
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from corpora import make_corpus
 from test_cross_modal import explicit
 from torch.nn.parallel import DistributedDataParallel
 from toy import WORDS, FolderLog, FolderReport, SilentBar, ToyData, toy_run
+from workers import run_workers
 
 from aggregators.contract import random_sets
 from aggregators.score_attention import ScoreAttention
 from encoders.bigru import BiGRU
 from encoders.regions import Regions
-from infra.dist import broadcast_state, gather_uneven
+from infra.dist import broadcast_state, gather_uneven, rank
 from infra.errors import InputError
 from infra.registry import TASKS
 from pipelines.loop import Trainer
@@ -168,30 +166,26 @@ def share(rank: int, world: int) -> dict[str, torch.Tensor]:
     return batch_of(*np.array_split(np.arange(8) * 5, world)[rank].tolist())
 
 
-def worker(rank: int, port: int, folder: str, runs) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+def worker(folder: str, runs) -> None:
     found = {}
     for i, spec in enumerate(MODELS[-2:]):
         found |= {
-            f"{i}/{key}": x for key, x in loss_and_gradients(model_of(*spec), share(rank, 2), 2).items()
+            f"{i}/{key}": x for key, x in loss_and_gradients(model_of(*spec), share(rank(), 2), 2).items()
         }
     for i, run in enumerate(runs):
         found |= {f"run{i}/{key}": x for key, x in scores(run).items()}
-    found["uneven"] = gather_uneven(torch.full((3 * rank, 2), rank))
+    found["uneven"] = gather_uneven(torch.full((3 * rank(), 2), rank()))
     linear = torch.nn.Linear(1, 1).requires_grad_(False)
-    linear.weight.fill_(rank)
+    linear.weight.fill_(rank())
     broadcast_state(linear)
     found["broadcast"] = linear.weight
-    torch.save(found, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    torch.save(found, f"{folder}/{rank()}.pt")
 
 
 def test_two_workers_score_and_learn_like_one(tmp_path):
     run = make_corpus(tmp_path / "tiny")
     runs = [run, replace(run, aggregator="score_attention(heads=2)")]
-    mp.spawn(worker, (20_000 + os.getpid() % 20_000, str(tmp_path), runs), nprocs=2)
+    run_workers(worker, str(tmp_path), runs)
     both = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
     widths = [share(rank, 2)["text"].shape[1] for rank in (0, 1)]
     assert widths[0] != widths[1]  # so that captions of two widths meet

@@ -8,7 +8,7 @@ import os
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from workers import run_workers
 
 from infra.dist import gather, rank, world
 from infra.registry import OBJECTIVES, REGULARISERS, SIMILARITIES
@@ -77,17 +77,14 @@ def of_worker(case: tuple[str, str, str]) -> dict[str, torch.Tensor]:
     }
 
 
-def worker(number: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=number, world_size=2)
-    torch.save([of_worker(case) for case in CASES], f"{folder}/{number}.pt")
-    dist.destroy_process_group()
+def worker(folder: str) -> None:
+    torch.save([of_worker(case) for case in CASES], f"{folder}/{rank()}.pt")
 
 
 @pytest.fixture(scope="module")
 def two_workers(tmp_path_factory) -> list[list[dict[str, torch.Tensor]]]:
     folder = str(tmp_path_factory.mktemp("workers"))
-    mp.spawn(worker, (folder,), nprocs=2)
+    run_workers(worker, folder)
     return [torch.load(os.path.join(folder, f"{number}.pt"), weights_only=True) for number in range(2)]
 
 
