@@ -86,6 +86,9 @@ class Run:
     """Aggregator of both modalities."""
     text_aggregator: str = ""
     """Aggregator of the text alone, where it differs."""
+    model: str = ""
+    """What the parts are put together to, such as `hgr`; where empty, two branches, or a model of pairs where the
+    aggregators or a cross-modal encoder ask for one."""
     cross: str = ""
     """Cross-modal encoder, in which image and caption look at each other; none where empty."""
     similarity: str = ""
