@@ -62,9 +62,10 @@ class FeatureEncoder(Encoder):
 
 
 class Tokenizer(Protocol):
-    """Captions to words, each a list of pieces; `start` and `end` are put around them later."""
+    """Captions to words, each a list of pieces; `start` and `end` are put around them later, if `ends` says so."""
 
     size: int
+    ends: bool
     start: int
     end: int
     mask: int

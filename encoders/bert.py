@@ -19,6 +19,8 @@ class WordPieces:
         specials: the numbers of the tokens `start`, `end` and `mask`.
     """
 
+    ends = True
+
     def __init__(self, serialised: str, specials: Mapping[str, int]) -> None:
         from tokenizers import Tokenizer
 

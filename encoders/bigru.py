@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_packed_sequence
 
 from encoders.word_gru import WordGRU
@@ -23,6 +23,8 @@ class BiGRU(WordGRU):
         min_count: a word of the training captions is known if it occurs this often (SCAN's lists: 4).
         dropout: share of embedding values dropped in training.
         glove: a GloVe text file whose vectors the known words start from; others start uniform in ±0.1.
+        ends: put tokens for start and end around a caption's words; HGR does not.
+        orthogonal: start the GRU from orthogonal matrices and zero biases, as HGR does.
     """
 
     def __init__(
@@ -34,9 +36,14 @@ class BiGRU(WordGRU):
         min_count: int = 4,
         dropout: float = 0.0,
         glove: str = "",
+        ends: bool = True,
+        orthogonal: bool = False,
     ) -> None:
         super().__init__(assets, embedding=embedding, hidden=width, dropout=dropout, glove=glove)
         self.width = width
+        if orthogonal:
+            for name, parameter in self.rnn.named_parameters():
+                (nn.init.zeros_ if name.startswith("bias") else nn.init.orthogonal_)(parameter)
 
     def forward(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor]:
         """Encode token numbers `(B, L)` to word states `(B, L, D)`, zero in the pads."""

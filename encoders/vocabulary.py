@@ -27,16 +27,22 @@ class Vocabulary:
 
     Args:
         words: the words beside the special ones, in the order of their numbers.
+        ends: put `<start>` and `<end>` around captions.
     """
 
     start, end, unknown, mask = (SPECIALS.index(name) for name in ("<start>", "<end>", "<unk>", "<mask>"))
 
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(self, words: Sequence[str], *, ends: bool = True) -> None:
         self.words = (*SPECIALS, *words)
+        self.ends = ends
         self.size = len(self.words)
         self._number = {word: number for number, word in enumerate(self.words)}
+
+    def split(self, caption: str) -> list[str]:
+        """Return a caption's words as strings, those that `encode` numbers."""
+        return split_words(caption)
 
     def encode(self, captions: Sequence[str]) -> Iterator[list[list[int]]]:
         """Yield each caption's words, every word one piece; unknown words become `<unk>`."""
         for caption in captions:
-            yield [[self._number.get(word, self.unknown)] for word in split_words(caption)]
+            yield [[self._number.get(word, self.unknown)] for word in self.split(caption)]

@@ -37,14 +37,16 @@ class WordGRU(TextEncoder):
         self.rnn = nn.GRU(embedding, hidden, batch_first=True, bidirectional=True)
 
     @classmethod
-    def prepare(cls, captions: Iterable[str], *, min_count: int = 4, **_: Any) -> dict[str, Any]:
+    def prepare(
+        cls, captions: Iterable[str], *, min_count: int = 4, ends: bool = True, **_: Any
+    ) -> dict[str, Any]:
         """Count the words of the training captions."""
-        return {"words": count_words(captions, min_count=min_count)}
+        return {"words": count_words(captions, min_count=min_count), "ends": ends}
 
     @classmethod
     def tokenizer(cls, assets: Mapping[str, Any]) -> Vocabulary:
         """Return the vocabulary."""
-        return Vocabulary(assets["words"])
+        return Vocabulary(assets["words"], ends=assets.get("ends", True))
 
     def load_pretrained(self) -> None:
         """Start the embeddings of known words from GloVe, where a file is given."""

@@ -29,6 +29,10 @@ class Data:
     """How many captions of each item are used; all papers cut COCO's to five."""
     visual_augment: str = ""
     """Augmentation of the visual sets in training, such as `drop(p=0.2)`; empty for none."""
+    max_frames: int = 0
+    """Elements of a stored set, such as frames of a video; larger sets are thinned out evenly. 0 for no limit."""
+    max_words: int = 0
+    """Words of a caption; longer ones are cut. 0 for no limit."""
     sample: typing.Literal["caption", "image"] = "caption"
     """What a batch is made of: captions, each with its image, or images, each with all its captions."""
     text_augment: str = ""

@@ -20,9 +20,10 @@ class Captions:
     Args:
         captions: the texts.
         tokenizer: what splits them.
+        limit: words after which a caption is cut; 0 for never.
     """
 
-    def __init__(self, captions: Sequence[str], tokenizer: Tokenizer) -> None:
+    def __init__(self, captions: Sequence[str], tokenizer: Tokenizer, *, limit: int = 0) -> None:
         pieces: list[int] = []
         words: list[int] = []
         ends = np.zeros(len(captions) + 1, np.int64)
@@ -30,7 +31,7 @@ class Captions:
             tokenizer.encode(captions), desc="tokenising", total=len(captions), leave=False, delay=2
         )
         for i, line in enumerate(encoded):
-            for number, word in enumerate(line):
+            for number, word in enumerate(line[: limit or None]):
                 pieces.extend(word)
                 words.extend([number] * len(word))
             ends[i + 1] = len(pieces)
@@ -43,13 +44,19 @@ class Captions:
         return len(self._ends) - 1
 
     def sizes(self) -> np.ndarray:
-        """Return how many tokens each caption has, with `start` and `end`."""
-        return np.diff(self._ends) + 2
+        """Return how many tokens each caption has, with `start` and `end` where the tokenizer puts them."""
+        return np.diff(self._ends) + 2 * self.tokenizer.ends
 
     def batch(
         self, index_B: np.ndarray, *, augment: MaskReplaceDelete | None = None, draw: Draw | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return `token_BL` (int64, 0 in the pads) and `mask_BL` of the captions at `index_B`."""
+    ) -> dict[str, Tensor]:
+        """Return `text` `(B, L)`, the token numbers (int64, 0 in the pads), and `text_mask` `(B, L)`.
+
+        Args:
+            index_B: which captions.
+            augment: what changes their words; nothing where None.
+            draw: source of the augmentation's random numbers.
+        """
         start_B, size_B = self._ends[index_B], self._ends[index_B + 1] - self._ends[index_B]
         row_P = np.repeat(np.arange(len(index_B)), size_B)
         from_P = (
@@ -69,11 +76,16 @@ class Captions:
             size_B = np.bincount(row_P, minlength=len(index_B))
         return self._pad(piece_P, row_P, size_B)
 
-    def _pad(self, piece_P: np.ndarray, row_P: np.ndarray, size_B: np.ndarray) -> tuple[Tensor, Tensor]:
-        place_P = np.arange(len(row_P)) - np.repeat(np.cumsum(size_B) - size_B, size_B) + 1
-        token_BL = np.zeros((len(size_B), size_B.max(initial=0) + 2), np.int64)
-        token_BL[:, 0] = self.tokenizer.start
+    def _pad(self, piece_P: np.ndarray, row_P: np.ndarray, size_B: np.ndarray) -> dict[str, Tensor]:
+        ends = int(self.tokenizer.ends)
+        place_P = np.arange(len(row_P)) - np.repeat(np.cumsum(size_B) - size_B, size_B) + ends
+        size_B = np.maximum(
+            size_B, 1 - ends
+        )  # a caption that lost all its words keeps a pad: no set is empty
+        token_BL = np.zeros((len(size_B), size_B.max(initial=0) + 2 * ends), np.int64)
         token_BL[row_P, place_P] = piece_P
-        token_BL[np.arange(len(size_B)), size_B + 1] = self.tokenizer.end
-        mask_BL = np.arange(token_BL.shape[1]) < size_B[:, None] + 2
-        return torch.from_numpy(token_BL), torch.from_numpy(mask_BL)
+        if ends:
+            token_BL[:, 0] = self.tokenizer.start
+            token_BL[np.arange(len(size_B)), size_B + 1] = self.tokenizer.end
+        mask_BL = np.arange(token_BL.shape[1]) < size_B[:, None] + 2 * ends
+        return {"text": torch.from_numpy(token_BL), "text_mask": torch.from_numpy(mask_BL)}

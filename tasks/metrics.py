@@ -176,25 +176,40 @@ def _count(score_QG: Tensor, positives: Positives, start: int) -> Tensor:
     return torch.stack([better_Q, level_Q - right_Q, right_Q])
 
 
-def recall(ranks: np.ndarray, *, ks: Sequence[int] = KS) -> dict[str, float]:
+def recall(ranks: np.ndarray, *, ks: Sequence[int] = KS, floor_median: bool = True) -> dict[str, float]:
     """Summarise 0-based ranks.
 
+    Args:
+        ranks: of all queries.
+        ks: where recall is cut.
+        floor_median: round the median rank down, as VSE++ and its followers do; HGR does not.
+
     Returns:
-        `R1`, `R5`, ...: per cent of ranks of at most K - 1, so that half a rank too many is a miss; `medr`: the
-        median rank counted from 1, rounded down as in VSE++ and its followers; `meanr`: the mean rank counted from 1.
+        `R1`, `R5`, ...: per cent of ranks of at most K - 1, so that half a rank too many is a miss; `medr` and `meanr`:
+        the median and the mean rank, counted from 1.
     """
     found = {f"R{k}": 100.0 * float(np.mean(ranks <= k - 1)) for k in ks}
-    return {**found, "medr": float(np.floor(np.median(ranks)) + 1), "meanr": float(np.mean(ranks) + 1)}
+    median = float(np.median(ranks))
+    return found | {
+        "medr": (np.floor(median) if floor_median else median) + 1,
+        "meanr": float(np.mean(ranks) + 1),
+    }
 
 
-def retrieval_metrics(i2t_ranks: np.ndarray, t2i_ranks: np.ndarray) -> dict[str, float]:
+def retrieval_metrics(
+    i2t_ranks: np.ndarray,
+    t2i_ranks: np.ndarray,
+    *,
+    directions: tuple[str, str] = ("i2t", "t2i"),
+    floor_median: bool = True,
+) -> dict[str, float]:
     """Name the metrics of both directions, `i2t/R1` to `t2i/meanr`, and `rsum`, the sum of six recalls."""
     metrics = {
         f"{direction}/{name}": value
-        for direction, ranks in (("i2t", i2t_ranks), ("t2i", t2i_ranks))
-        for name, value in recall(ranks).items()
+        for direction, ranks in zip(directions, (i2t_ranks, t2i_ranks), strict=True)
+        for name, value in recall(ranks, floor_median=floor_median).items()
     }
-    return {**metrics, "rsum": sum(metrics[f"{direction}/R{k}"] for direction in ("i2t", "t2i") for k in KS)}
+    return {**metrics, "rsum": sum(metrics[f"{direction}/R{k}"] for direction in directions for k in KS)}
 
 
 def chance_recall(positives: Positives, *, ks: Sequence[int] = KS) -> dict[str, float]:
@@ -210,9 +225,3 @@ def chance_recall(positives: Positives, *, ks: Sequence[int] = KS) -> dict[str, 
         miss_QK = np.clip(positives.gallery - count_Q - drawn_K, 0, None) / (positives.gallery - drawn_K)
         chance[f"R{k}"] = 100.0 * float(np.mean(1.0 - miss_QK.prod(axis=1)))
     return chance
-
-
-def chance_rsum(owner_G: np.ndarray, *, images: int) -> float:
-    """Return the expected `rsum` of random scores, where caption g belongs to image `owner_G[g]`."""
-    directions = Positives.of_images(owner_G, images=images), Positives.of_captions(owner_G, images=images)
-    return sum(sum(chance_recall(positives).values()) for positives in directions)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from encoders.base import Encoder
+from torch import nn
+
+from aggregators.base import Aggregator
+from encoders.base import Encoder, Tokenizer
 from infra.errors import InputError
-from infra.registry import AGGREGATORS, CROSS_ENCODERS, SIMILARITIES, Spec
+from infra.registry import AGGREGATORS, CROSS_ENCODERS, MODELS, SIMILARITIES, Spec
+from tasks.captions import Captions
 from tasks.pair_encoder import PairEncoder
+from tasks.pairs import TextInputs
 from tasks.retrieval import Branch, DualEncoder
 from tasks.similarities.base import Similarity
 
@@ -15,16 +21,61 @@ if TYPE_CHECKING:
     from pipelines.config import Run
 
 
-def retrieval_model(run: Run, visual: Encoder, text: Encoder) -> DualEncoder | PairEncoder:
-    """Return a new model of a run with the given encoders: of pairs where both sides of one must be seen together.
+class Parts:
+    """What the model of a run can be made of; every call makes a new part, with weights of its own.
+
+    Args:
+        run: names the aggregators and the similarity.
+        visual: makes the visual encoder, with published weights where it has them.
+        text: makes the text encoder, likewise.
+    """
+
+    def __init__(self, run: Run, *, visual: Callable[[], Encoder], text: Callable[[], Encoder]) -> None:
+        self.run, self.visual, self.text = run, visual, text
+
+    def visual_aggregator(self, width: int) -> Aggregator:
+        """Return the aggregator of images or videos."""
+        return AGGREGATORS.build(self.run.aggregator, width)
+
+    def text_aggregator(self, width: int) -> Aggregator:
+        """Return the aggregator of captions."""
+        return AGGREGATORS.build(self.run.text_aggregator or self.run.aggregator, width)
+
+    def similarity(self, visual: Aggregator, text: Aggregator) -> Similarity:
+        """Return the similarity that the run names, or else the usual one for what two aggregators make."""
+        run, makes_sets = self.run, max(visual.set_size, text.set_size) > 1
+        usual_of_sets = "aligned_mean" if visual.needs_context or text.needs_context else "smooth_chamfer"
+        spec = run.similarity or (usual_of_sets if makes_sets else "cosine")
+        similarity = SIMILARITIES.build(spec)
+        if makes_sets and not similarity.of_sets:
+            fitting = [name for name in SIMILARITIES.names() if SIMILARITIES.get(name).of_sets]
+            makers = [Spec.parse(s).name for s in dict.fromkeys((run.aggregator, run.text_aggregator)) if s]
+            raise InputError(
+                f"the similarity {spec!r} compares single vectors, and {' or '.join(makers)} makes several for each "
+                f"image or caption; similarities of sets: {', '.join(fitting)}"
+            )
+        return similarity
+
+
+def retrieval_model(run: Run, parts: Parts) -> nn.Module:
+    """Return a new model of a run: the one it names, or two branches, or a model of pairs where both sides of one
+    must be seen together.
 
     Raises:
         InputError: a name or a parameter that does not exist, codes of two widths, sets of codes with a similarity
-            of single vectors, or regularisers with a model of pairs.
+            of single vectors, or regularisers with a model that has no codes of one modality alone.
     """
+    if run.model:
+        _no_regularisers(run, run.model)
+        if run.cross:
+            raise InputError(
+                f"the model {run.model!r} has no place for the cross-modal encoder {run.cross!r}"
+            )
+        return MODELS.build(run.model, parts)
+    visual, text = parts.visual(), parts.text()
     branches = (
-        Branch(visual, AGGREGATORS.build(run.aggregator, visual.width)),
-        Branch(text, AGGREGATORS.build(run.text_aggregator or run.aggregator, text.width)),
+        Branch(visual, parts.visual_aggregator(visual.width)),
+        Branch(text, parts.text_aggregator(text.width)),
     )
     if branches[0].width != branches[1].width:
         raise InputError(
@@ -32,30 +83,29 @@ def retrieval_model(run: Run, visual: Encoder, text: Encoder) -> DualEncoder | P
             f"{run.text_aggregator or run.aggregator!r} of {branches[1].width}; they meet in one space: give both the "
             "same width"
         )
-    similarity = _similarity(run, branches)
+    similarity = parts.similarity(*(branch.aggregator for branch in branches))
     if not run.cross and not any(branch.aggregator.needs_context for branch in branches):
         return DualEncoder(*branches, similarity)
-    if run.regularisers:
-        raise InputError(
-            f"the regularisers {', '.join(run.regularisers)} look at codes of images and of captions, and "
-            f"{run.cross or run.aggregator} makes codes of pairs; leave the regularisers out (--regularisers)"
-        )
+    _no_regularisers(run, run.cross or run.aggregator)
     cross = CROSS_ENCODERS.build(run.cross, visual.width) if run.cross else None
     return PairEncoder(*branches, similarity, cross=cross)
 
 
-def _similarity(run: Run, branches: tuple[Branch, Branch]) -> Similarity:
-    """Return the similarity that the run names, or else the usual one for its codes."""
-    makes_sets = any(branch.aggregator.set_size > 1 for branch in branches)
-    of_pairs = any(branch.aggregator.needs_context for branch in branches)
-    usual_of_sets = "aligned_mean" if of_pairs else "smooth_chamfer"
-    spec = run.similarity or (usual_of_sets if makes_sets else "cosine")
-    similarity = SIMILARITIES.build(spec)
-    if makes_sets and not similarity.of_sets:
-        fitting = [name for name in SIMILARITIES.names() if SIMILARITIES.get(name).of_sets]
-        makers = [Spec.parse(s).name for s in dict.fromkeys((run.aggregator, run.text_aggregator)) if s]
+def _no_regularisers(run: Run, maker: str) -> None:
+    if run.regularisers:
         raise InputError(
-            f"the similarity {spec!r} compares single vectors, and {' or '.join(makers)} makes several for each image "
-            f"or caption; similarities of sets: {', '.join(fitting)}"
+            f"the regularisers {', '.join(run.regularisers)} look at codes of images and of captions, and {maker} has "
+            "none of one alone; leave the regularisers out (--regularisers)"
         )
-    return similarity
+
+
+def text_inputs(run: Run, captions: Sequence[str], tokenizer: Tokenizer) -> TextInputs:
+    """Return what the model of a run reads of captions."""
+    limit = run.data.max_words
+    spec = Spec.parse(run.model) if run.model else None
+    make = getattr(MODELS.get(spec.name), "text_inputs", None) if spec else None
+    return (
+        make(captions, tokenizer, limit=limit, **spec.params)
+        if make
+        else Captions(captions, tokenizer, limit=limit)
+    )

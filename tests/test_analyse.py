@@ -129,7 +129,7 @@ def test_another_split_has_names_of_its_own_and_elements_can_be_left_out(
     ("words", "message"),
     [
         (["--split", "dev"], "no items in the split 'dev'"),
-        (["--protocol", "coco-5k"], "'coco-5k' is defined on 5,000 images"),
+        (["--protocol", "coco-5k"], "'coco-5k' is defined on 5,000 items"),
         (["--protocol", "coco-9k"], "Did you mean 'coco-5k'"),
     ],
 )

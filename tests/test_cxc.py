@@ -183,7 +183,7 @@ def test_missing_files_are_said_before_anything_is_encoded(home, run, monkeypatc
 def test_a_split_or_corpus_that_has_no_ratings_is_refused(home, run) -> None:
     adapter = TASKS.build(run.task, run)
     with pytest.raises(
-        InputError, match=r"'coco-5k-cxc' is defined on 5,000 images.*fit it: whole, small-cxc$"
+        InputError, match=r"'coco-5k-cxc' is defined on 5,000 items.*fit it: whole, distinct, small-cxc$"
     ):
         adapter.evaluate(adapter.model(), "test", "coco-5k-cxc")
     with pytest.raises(InputError, match=r"val split: sits_val\.csv"):

@@ -164,10 +164,18 @@ def test_bytes_in_captions_never_become_words():
 
 def test_captions_are_padded_with_their_ends():
     captions = Captions(["a b", "", "b a a"], Vocabulary(["a", "b"]))
-    token, mask = captions.batch(np.array([2, 1, 0]))
+    token, mask = captions.batch(np.array([2, 1, 0])).values()
     assert token.tolist() == [[1, 6, 5, 5, 2], [1, 2, 0, 0, 0], [1, 5, 6, 2, 0]]
     assert mask.sum(dim=1).tolist() == [5, 2, 4]
     assert captions.sizes().tolist() == [4, 2, 5]
+
+
+def test_captions_without_ends_are_cut_and_never_empty():
+    captions = Captions(["a b", "", "b a a a"], Vocabulary(["a", "b"], ends=False), limit=3)
+    token, mask = captions.batch(np.array([2, 1, 0])).values()
+    assert token.tolist() == [[6, 5, 5], [0, 0, 0], [5, 6, 0]]
+    assert mask.sum(dim=1).tolist() == [3, 1, 2]
+    assert captions.sizes().tolist() == [2, 0, 3]
 
 
 def test_glove_words_may_contain_spaces(tmp_path):
@@ -218,7 +226,7 @@ def test_bert_trains_from_a_folder_and_is_rebuilt_without_it(tiny_bert):
     tokenizer = Bert.tokenizer(assets)
     assert isinstance(tokenizer, WordPieces)
     assert list(tokenizer.encode(["A dog running."])) == [[[5], [6], [7, 8], [10]]]
-    token, mask = Captions(["a dog running .", "dog"], tokenizer).batch(np.array([0, 1]))
+    token, mask = Captions(["a dog running .", "dog"], tokenizer).batch(np.array([0, 1])).values()
     assert token[1].tolist() == [2, 6, 3, 0, 0, 0, 0]
     encoder = Bert(assets, width=6, name=tiny_bert)
     encoder.load_pretrained()

@@ -73,7 +73,7 @@ def test_without_augmentation_a_batch_is_what_evaluation_sees(run):
     data = TASKS.build(run.task, plain).data("val")
     batch = data.batch(np.array([5]), seed=0, epoch=0)
     assert torch.equal(
-        batch["visual"], next(iter(data.images(8)))[1]["visual"][2:3, : batch["visual"].shape[1]]
+        batch["visual"], next(iter(data.items(8)))[1]["visual"][2:3, : batch["visual"].shape[1]]
     )
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from infra.errors import InputError
-from tasks.metrics import Positives, chance_recall, chance_rsum, rank_queries, recall, retrieval_metrics
+from tasks.gallery import Gallery
+from tasks.metrics import Positives, chance_recall, rank_queries, recall, retrieval_metrics
 
 
 def owners(images: int, captions: int = 5) -> np.ndarray:
@@ -122,7 +123,26 @@ def test_bad_shapes_pairs_and_rules_are_named() -> None:
         Positives.of_images(owners(4), images=3)
 
 
+@pytest.mark.parametrize("case", ["shared", "half"])
+def test_shared_captions_rank_as_recorded_for_hgr(golden: Path, case: str) -> None:
+    with np.load(golden / "hgr_eval.npz", allow_pickle=False) as recorded:
+        z = {key.split("/")[1]: recorded[key] for key in recorded.files if key.startswith(f"{case}/")}
+    video_P, text_P = np.nonzero(z["positives"])
+    queries, gallery = z["positives"].shape
+    sim_QG = torch.from_numpy(z["scores_u24"].astype(np.float32) / 2**24)
+    ranks = [
+        rank_queries(sim_QG, Positives.from_pairs(video_P, text_P, queries=queries, gallery=gallery)),
+        rank_queries(sim_QG.T, Positives.from_pairs(text_P, video_P, queries=gallery, gallery=queries)),
+    ]
+    metrics = retrieval_metrics(*(r.rank_Q for r in ranks), directions=("v2t", "t2v"), floor_median=False)
+    for direction in ("v2t", "t2v"):
+        ours = [metrics[f"{direction}/{name}"] for name in ("R1", "R5", "R10", "medr", "meanr")]
+        np.testing.assert_allclose(ours, z[direction], rtol=0, atol=1e-9)
+    assert metrics["rsum"] == pytest.approx(float(z["rsum"]), abs=1e-9)
+
+
 def test_recall_floors_the_median() -> None:
+    assert recall(np.array([0.0, 5.0]), floor_median=False)["medr"] == 3.5
     assert recall(np.array([0.0, 4, 5, 9, 10, 100]), ks=(1, 10)) == {
         "R1": pytest.approx(100 / 6),
         "R10": pytest.approx(400 / 6),
@@ -141,7 +161,7 @@ def test_chance_is_the_mean_over_all_orders_and_what_random_scores_reach() -> No
     rng, owner_G = np.random.default_rng(1), owners(100)
     reached = [retrieval_metrics(*both_ways(rng.random((100, 500)), owner_G))["rsum"] for _ in range(40)]
     error = np.std(reached) / np.sqrt(len(reached))
-    assert chance_rsum(owner_G, images=100) == pytest.approx(np.mean(reached), abs=4 * error)
+    assert Gallery.of(slice(0, 100), owner_G).chance() == pytest.approx(np.mean(reached), abs=4 * error)
 
 
 def test_ranking_needs_little_memory_beyond_the_scores() -> None:

@@ -19,7 +19,7 @@ from infra.dist import broadcast_state, gather_uneven, rank
 from infra.errors import InputError
 from infra.registry import TASKS
 from pipelines.loop import Trainer
-from tasks.models import retrieval_model
+from tasks.models import Parts, retrieval_model
 from tasks.objectives.triplet import Triplet
 from tasks.pair_encoder import PairEncoder
 from tasks.retrieval import retrieval_loss
@@ -40,7 +40,7 @@ def model_of(cross: str, aggregator: str, **changes) -> PairEncoder:
     torch.manual_seed(0)
     visual, text = Regions({"dim": 6}, width=8), BiGRU({"words": WORDS}, width=8, embedding=4)
     run = toy_run(cross=cross, aggregator=aggregator, **changes)
-    return retrieval_model(run, visual, text).double()
+    return retrieval_model(run, Parts(run, visual=lambda: visual, text=lambda: text)).double()
 
 
 def batch_of(*index: int) -> dict[str, torch.Tensor]:
@@ -260,7 +260,7 @@ def test_any_aggregator_works_on_crossed_sets(aggregator):
         ({"cross": "cross_modl"}, "Did you mean 'cross_modal'"),
         ({"cross": CROSS, "text": "bigru(width=8)"}, "same width"),
         ({"cross": CROSS, "regularisers": ("mmd(weight=0.01)",)}, "leave the regularisers out"),
-        ({"aggregator": "score_attention(heads=2)", "regularisers": ("mmd(weight=0.1)",)}, "codes of pairs"),
+        ({"aggregator": "score_attention(heads=2)", "regularisers": ("mmd(weight=0.1)",)}, "none of one alone"),
         (
             {"cross": CROSS, "aggregator": "score_attention(k=2, heads=2)", "similarity": "cosine"},
             "compares single vectors, and score_attention makes several",

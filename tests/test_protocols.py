@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from infra.errors import InputError
-from tasks.metrics import chance_rsum
+from tasks.gallery import Gallery
 from tasks.protocols import PROTOCOLS, Protocol, evaluate_protocol, protocol_named
 from tasks.scores import Score, mean_score
 
@@ -24,7 +24,7 @@ def recorded(golden: Path) -> dict[str, np.ndarray]:
 
 def test_folds_are_the_recorded_ones(recorded: dict[str, np.ndarray]) -> None:
     sim_NG = torch.from_numpy(recorded["folds/sims_u16"] / 65536)
-    protocol = Protocol(name="five", about="", images=100, captions=500, folds=5)
+    protocol = Protocol(name="five", about="", items=100, captions=500, folds=5)
     result = evaluate_protocol(protocol, blocks_of(sim_NG), np.repeat(np.arange(100), 5), 100)
     names = [f"{direction}/{m}" for direction in ("i2t", "t2i") for m in ("R1", "R5", "R10", "medr", "meanr")]
     expected = recorded["folds/mean_metrics"]
@@ -45,7 +45,7 @@ def test_whole_is_one_gallery_and_asks_only_for_blocks(recorded: dict[str, np.nd
     np.testing.assert_array_equal(result.ranks_t2i, recorded["folds/t2i_ranks"])
     assert (result.ties, result.chance) == (
         0,
-        pytest.approx(chance_rsum(np.repeat(np.arange(100), 5), images=100)),
+        pytest.approx(Gallery.of(slice(0, 100), np.repeat(np.arange(100), 5)).chance()),
     )
 
 
@@ -105,10 +105,10 @@ def test_ties_are_counted_and_follow_the_rule() -> None:
 
 def test_a_split_of_the_wrong_size_is_told_what_fits() -> None:
     with pytest.raises(
-        InputError, match=r"5,000 images and 25,000 captions.*1,064 images and 5,320.*fit it: whole$"
+        InputError, match=r"5,000 items and 25,000 captions.*1,064 items and 5,320.*fit it: whole, distinct$"
     ):
         protocol_named("coco-5k").check(1064, 5320)
-    with pytest.raises(InputError, match="protocols that fit it: f30k-1k, whole"):
+    with pytest.raises(InputError, match="protocols that fit it: f30k-1k, whole, distinct"):
         evaluate_protocol(
             protocol_named("coco-1k-5fold"), blocks_of(torch.zeros(0, 0)), np.repeat(np.arange(1000), 5), 1000
         )
@@ -122,9 +122,38 @@ def test_other_bad_input_is_named() -> None:
     whole = protocol_named("whole")
     with pytest.raises(InputError, match=r"unknown protocol 'coco5k'. Did you mean 'coco-5k'\?"):
         protocol_named("coco5k")
-    with pytest.raises(InputError, match="caption 2 belongs to an earlier image than caption 1"):
+    with pytest.raises(InputError, match="caption 2 belongs to an earlier item than caption 1"):
         evaluate_protocol(whole, blocks_of(torch.zeros(2, 3)), np.array([0, 1, 0]), 2)
     with pytest.raises(InputError, match="query 1 has no right answer"):
         evaluate_protocol(whole, blocks_of(torch.zeros(2, 2)), np.array([0, 0]), 2)
-    with pytest.raises(InputError, match="at least one image"):
+    with pytest.raises(InputError, match="at least one item"):
         evaluate_protocol(whole, blocks_of(torch.zeros(0, 0)), np.array([], int), 0)
+
+
+def test_a_shared_caption_stands_in_the_gallery_once() -> None:
+    """Items 0 and 2 share one caption, item 1 has one twice: four distinct ones, in the split's order."""
+    owner_G, texts = np.array([0, 0, 1, 1, 2, 2]), ["a dog", "a cat", "a car", "a car", "a dog", "a bus"]
+    rng = np.random.default_rng(0)
+    of_text = dict(zip(dict.fromkeys(texts), rng.random((4, 3)), strict=True))
+    sim_NG = torch.from_numpy(np.stack([of_text[text] for text in texts], axis=1))
+    result = evaluate_protocol(protocol_named("distinct"), blocks_of(sim_NG), owner_G, 3, texts=texts)
+    assert result.caption_G.tolist() == [0, 1, 2, 5]
+    right = {"a dog": {0, 2}, "a cat": {0}, "a car": {1}, "a bus": {2}}
+    by_caption = [
+        min(list(np.argsort(-of_text[text])).index(item) for item in items) for text, items in right.items()
+    ]
+    assert result.ranks_t2i.tolist() == by_caption
+    for item in range(3):
+        order = sorted(right, key=lambda text: -of_text[text][item])
+        best = min(place for place, text in enumerate(order) if item in right[text])
+        assert result.ranks_i2t[item] == best
+    assert result.metrics["i2t/medr"] == np.median(result.ranks_i2t) + 1
+
+
+def test_the_directions_of_videos_have_their_own_names() -> None:
+    sim_NG = torch.eye(3)
+    metrics = evaluate_protocol(
+        protocol_named("whole"), blocks_of(sim_NG), np.arange(3), 3, directions=("v2t", "t2v")
+    ).metrics
+    assert metrics["v2t/R1"] == metrics["t2v/R1"] == 100
+    assert "i2t/R1" not in metrics

@@ -74,7 +74,7 @@ def codes(trained: evaluate.Trained) -> tuple[Tensor, Tensor, object]:
     """The codes of the test split's images and captions, and the split."""
     pairs = trained.adapter.data("test")
     with torch.no_grad():
-        image = trained.model.encode_visual(next(pairs.images(100))[1]).code
+        image = trained.model.encode_visual(next(pairs.items(100))[1]).code
         order, batch = next(pairs.sentences(100))
         return image, trained.model.encode_text(batch).code[order.argsort()], pairs
 
@@ -91,7 +91,7 @@ def test_regions_and_a_bigru(home, tmp_path, old, parallel):
     assert (run.data.dataset, run.protocol, run.optim.milestones) == ("coco", "coco-5k", (15,))
     ours_image, ours_text, pairs = codes(trained)
     store = trained.adapter.store
-    for i, row in enumerate(store.rows(list(pairs.image_ids))):
+    for i, row in enumerate(store.rows(list(pairs.item_ids))):
         theirs = region_code(torch.from_numpy(store[row].copy()), weights)
         torch.testing.assert_close(ours_image[i], theirs, atol=1e-5, rtol=1e-5)
     assert any(NOUNS[-1] in text for text in pairs.texts)
@@ -116,7 +116,7 @@ def test_a_grid_and_bert(home, tmp_path, tiny_network):
     assert trained.run.visual == "cnn(width=16, size=64)"
     assert trained.run.data.features == ""
     ours_image, ours_text, pairs = codes(trained)
-    pixels_B3SS = next(pairs.images(100))[1]["visual"]
+    pixels_B3SS = next(pairs.items(100))[1]["visual"]
     assert pixels_B3SS.shape[1:] == (3, 64, 64)
     for ours, pixels_3SS in zip(ours_image, pixels_B3SS, strict=True):
         torch.testing.assert_close(ours, grid_code(pixels_3SS, weights), atol=1e-4, rtol=1e-4)

@@ -56,7 +56,7 @@ class ToyData:
         size_B = np.array([len(x) for x in sets])
         keep = AUGMENTATIONS.build("drop")(size_B, index_B, partial(_draw, seed, epoch, 0))
         sets = [torch.from_numpy(x[k]) for x, k in zip(sets, keep, strict=True)]
-        text, text_mask = self.captions.batch(
+        captions = self.captions.batch(
             index_B, augment=AUGMENTATIONS.build("mask_replace_delete"), draw=partial(_draw, seed, epoch, 1)
         )
         visual = nn.utils.rnn.pad_sequence(sets, batch_first=True)
@@ -65,8 +65,7 @@ class ToyData:
         return {
             "visual": visual,
             "visual_mask": mask,
-            "text": text,
-            "text_mask": text_mask,
+            **captions,
             "item": item,
             "row": torch.arange(len(item)),
         }

@@ -1,0 +1,35 @@
+"""Video-text retrieval: MSR-VTT, VATEX, MSVD, and corpora like them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from infra.registry import TASKS
+from tasks.visual_text import VisualText
+
+if TYPE_CHECKING:
+    from pipelines.config import Run
+
+
+@TASKS.register("video_text")
+class VideoText(VisualText):
+    """The adapter of video-text retrieval: a video is the set of its frames, or of its clips, in a feature store.
+
+    Args:
+        run: its complete description.
+        assets: of a checkpoint; made from the training split where there are none.
+        dev_protocol: the protocol that chooses the best epoch.
+        chunk: how many videos or captions are encoded at once in evaluation.
+    """
+
+    medium = "video"
+
+    def __init__(
+        self,
+        run: Run,
+        assets: dict[str, Any] | None = None,
+        *,
+        dev_protocol: str = "val-distinct",
+        chunk: int = 256,
+    ) -> None:
+        super().__init__(run, assets, dev_protocol=dev_protocol, chunk=chunk)

@@ -1,0 +1,181 @@
+"""What the adapters of image-text and video-text retrieval share: items, their captions, a model that scores both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from encoders.base import Encoder
+from infra.errors import InputError
+from infra.paths import resolve
+from infra.registry import AUGMENTATIONS, ENCODERS, OBJECTIVES, REGULARISERS, Spec
+from infra.store import FeatureStore
+from tasks.base import Evaluation, Metric
+from tasks.codes import Batch
+from tasks.datasets.corpus import Corpus, Item
+from tasks.models import Parts, retrieval_model, text_inputs
+from tasks.pairs import Pairs, StoredSets, VisualInputs
+from tasks.pixels import Pixels
+from tasks.protocols import evaluate_protocol, protocol_named
+from tasks.retrieval import retrieval_loss
+from tasks.scores import Score
+
+if TYPE_CHECKING:
+    from pipelines.config import Run
+
+
+PIXEL_CHUNK = 32  # images of 512 pixels encoded at once in evaluation: a few GB of feature maps
+
+
+class VisualText:
+    """An adapter of retrieval between a visual medium and text.
+
+    Args:
+        run: its complete description.
+        assets: of a checkpoint; made from the training split where there are none.
+        dev_protocol: the protocol that chooses the best epoch.
+        chunk: how many items or captions are encoded at once in evaluation.
+    """
+
+    primary = Metric(name="rsum")
+    medium: str
+    """What the items are: `image`, `video`; its first letter stands in the names of metrics."""
+
+    def __init__(self, run: Run, assets: dict[str, Any] | None, *, dev_protocol: str, chunk: int) -> None:
+        self.dev_protocol = protocol_named(dev_protocol).name
+        protocol_named(run.protocol)
+        self.run, self.chunk = run, chunk
+        self.corpus = Corpus.open(resolve(run.data.corpus))
+        self._visual, self._text = Spec.parse(run.visual), Spec.parse(run.text)
+        self.store = None
+        if ENCODERS.get(self._visual.name).reads == "features":
+            self.store = FeatureStore.open(resolve(run.data.features))
+        self.assets = assets or self._prepare()
+        self.objective = OBJECTIVES.build(run.objective)
+        self.regularisers = [REGULARISERS.build(spec) for spec in run.regularisers]
+        self._splits: dict[str, Pairs] = {}
+
+    def _prepare(self) -> dict[str, Any]:
+        self._check(self.run.protocol, "test")
+        captions = (
+            text for item in self.corpus.items("train") for text in item.captions[: self.run.data.captions]
+        )
+        if self.store:
+            visual = {"dim": self.store.dim, "statistics": self.store.manifest.statistics}
+        else:
+            visual = ENCODERS.get(self._visual.name).prepare(**self._visual.params)
+        return {
+            "visual": visual,
+            "text": ENCODERS.get(self._text.name).prepare(captions, **self._text.params),
+        }
+
+    def describe(self) -> Mapping[str, str]:
+        """Return the digests of what the run reads, and the sizes of the splits."""
+        return {
+            "corpus": self.corpus.digest,
+            **({"features": self.store.digest} if self.store else {}),
+            **{f"{self.medium}s_{split}": str(count) for split, count in self.corpus.splits.items()},
+        }
+
+    def data(self, split: str) -> Pairs:
+        """Return a split's pairs."""
+        if split not in self._splits:
+            data, items = self.run.data, self.corpus.items(split)
+            texts = [item.captions[: data.captions] for item in items]
+            tokenizer = ENCODERS.get(self._text.name).tokenizer(self.assets["text"])
+            self._splits[split] = Pairs(
+                [item.id for item in items],
+                texts,
+                visual=self._inputs(items),
+                captions=text_inputs(self.run, [text for lines in texts for text in lines], tokenizer),
+                augment=AUGMENTATIONS.build(data.text_augment) if data.text_augment else None,
+                by_item=data.sample == "image",
+            )
+        return self._splits[split]
+
+    def _inputs(self, items: list[Item]) -> VisualInputs:
+        """Return what the visual encoder reads: sets of the store, or the images themselves."""
+        data = self.run.data
+        augment = AUGMENTATIONS.build(data.visual_augment) if data.visual_augment else None
+        if self.store:
+            ids = [item.id for item in items]
+            return StoredSets(self.store, ids, augment=augment, limit=data.max_frames)
+        encoder = ENCODERS.get(self._visual.name)
+        transform = encoder.transform(self.assets["visual"], **self._visual.params)
+        paths = [self.corpus.image_path(item) for item in items]
+        return Pixels(paths, transform=transform, augment=augment)
+
+    def model(self, *, pretrained: bool = True) -> nn.Module:
+        """Return a new model."""
+
+        def encoder(spec: str, assets: dict[str, Any]) -> Encoder:
+            made = ENCODERS.build(spec, assets)
+            if pretrained:
+                made.load_pretrained()
+            return made
+
+        return retrieval_model(
+            self.run,
+            Parts(
+                self.run,
+                visual=lambda: encoder(self.run.visual, self.assets["visual"]),
+                text=lambda: encoder(self.run.text, self.assets["text"]),
+            ),
+        )
+
+    def loss(self, model: nn.Module, batch: Batch, *, epoch: float) -> dict[str, Tensor]:
+        """Return the objective on the global batch, its parts, and the mean similarity of pairs and of others."""
+        return retrieval_loss(
+            model, batch, objective=self.objective, regularisers=self.regularisers, epoch=epoch
+        )
+
+    def scorer(self, model: nn.Module, split: str) -> Score:
+        """Encode a split and return `score(items, captions)`, which computes any block of the score matrix."""
+        pairs = self.data(split)
+        model.eval()
+        items = self.chunk if self.store else min(self.chunk, PIXEL_CHUNK)
+        return model.scorer(pairs.items(items), pairs.sentences(self.chunk))
+
+    def check_same_data(self, other: VisualText, split: str) -> None:
+        """Refuse another adapter as a member of an ensemble if its items or captions differ."""
+        ours, theirs = self.data(split), other.data(split)
+        if not np.array_equal(ours.item_ids, theirs.item_ids) or ours.texts != theirs.texts:
+            raise InputError(
+                f"runs on {self.run.data.corpus} and {other.run.data.corpus} cannot be one ensemble: the "
+                f"{self.medium}s or captions of their {split} splits differ"
+            )
+
+    def judge(self, score: Score, split: str, protocol: str) -> Evaluation:
+        """Rank a split under a protocol, by any function that scores its items against its captions."""
+        pairs, letter = self.data(split), self.medium[0]
+        directions = f"{letter}2t", f"t2{letter}"
+        result = evaluate_protocol(
+            protocol_named(protocol),
+            score,
+            pairs.owner_G,
+            len(pairs.item_ids),
+            texts=pairs.texts,
+            directions=directions,
+        )
+        return Evaluation(
+            protocol=protocol,
+            metrics=result.metrics | {"chance_rsum": result.chance, "ties": float(result.ties)},
+            per_query={
+                f"{self.medium}_id": pairs.item_ids[: len(result.ranks_i2t)],
+                "caption": result.caption_G,
+                f"caption_{self.medium}": pairs.owner_G[result.caption_G],
+                f"{directions[0]}_rank": result.ranks_i2t,
+                f"{directions[1]}_rank": result.ranks_t2i,
+            },
+        )
+
+    def evaluate(self, model: nn.Module, split: str, protocol: str) -> Evaluation:
+        """Score a split under a protocol."""
+        self._check(protocol, split)
+        return self.judge(self.scorer(model, split), split, protocol)
+
+    def _check(self, protocol: str, split: str) -> None:
+        """Refuse a protocol that cannot be had before time is spent on its scores."""
