@@ -18,9 +18,10 @@ import numpy as np
 from tqdm import tqdm
 
 from infra.errors import InputError
-from infra.files import existing, read_json
+from infra.files import existing
 from infra.skipped import Skipped
 from tasks.datasets.features import Features, as_set
+from tasks.datasets.id_lists import as_text, read_id_rows
 
 _BLOCK = 32 << 20  # bytes read at a time
 _CACHE = 128 << 20  # bytes of decompressed chunks that HDF5 keeps
@@ -94,36 +95,11 @@ def _spans(features: h5py.Dataset, spans: np.ndarray) -> Iterator[tuple[int, np.
 
 def _ids(ids: str | Path | None, file: h5py.File, path: Path) -> list[tuple[str, Any]]:
     """Return pairs of id and row."""
-    if ids is None:
-        if _IDS not in file:
-            raise InputError(
-                f"{path}: no dataset {_IDS!r}; give a file of ids with --ids (.json, .npy or .txt)"
-            )
-        return _in_order(file[_IDS][:])
-    ids = existing(ids, what="a .json, .npy or .txt file of ids")
-    if ids.suffix in (".pkl", ".pickle"):
-        code = f"import json, pickle; json.dump(pickle.load(open('{ids}', 'rb')), open('ids.json', 'w'))"
-        raise InputError(
-            f'{ids}: pickles are not read, as they can run code. If you trust it: python -c "{code}"'
-        )
-    if ids.suffix == ".json":
-        found = read_json(ids, what="a list of ids, or {id: row}")
-        if not isinstance(found, dict | list):
-            raise InputError(f"{ids}: expected a list of ids, or {{id: row}}")
-        return list(found.items()) if isinstance(found, dict) else _in_order(found)
-    if ids.suffix == ".npy":
-        try:
-            return _in_order(np.load(ids, allow_pickle=False))
-        except (ValueError, EOFError) as error:
-            raise InputError(f"{ids}: cannot be read as an array of ids: {error}") from error
-    return _in_order(ids.read_text("utf-8", "replace").split())
-
-
-def _in_order(ids: Any) -> list[tuple[str, int]]:
-    return [
-        (id.decode("utf-8", "replace") if isinstance(id, bytes) else str(id), row)
-        for row, id in enumerate(ids.reshape(-1).tolist() if isinstance(ids, np.ndarray) else ids)
-    ]
+    if ids is not None:
+        return read_id_rows(ids)
+    if _IDS not in file:
+        raise InputError(f"{path}: no dataset {_IDS!r}; give a file of ids with --ids (.json, .npy or .txt)")
+    return [(as_text(id), row) for row, id in enumerate(file[_IDS][:].reshape(-1).tolist())]
 
 
 def _name_rows(pairs: list[tuple[str, Any]], *, count: int, names: dict[int, str]) -> Iterator[Skipped]:

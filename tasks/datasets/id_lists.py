@@ -1,0 +1,77 @@
+"""Lists of ids in files: `.txt`, `.json` or `.npy`, never a pickle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from infra.errors import InputError
+from infra.files import existing, read_json
+
+_FORMS = "a .json, .npy or .txt file of ids"
+
+
+def read_ids(path: str | Path, *, what: str = _FORMS) -> list[str]:
+    """Return the ids of a file, in its order: a JSON list, an array of text or numbers, or words of a text file.
+
+    Args:
+        path: the file; its suffix says what it is.
+        what: what is looked for, for the message where the file is missing.
+
+    Raises:
+        InputError: it is missing or damaged, holds something else than ids, or is a pickle.
+    """
+    found = _load(existing(path, what=what))
+    if isinstance(found, dict):
+        raise InputError(f"{path}: expected a list of ids, and it holds an object")
+    return found
+
+
+def read_id_rows(path: str | Path) -> list[tuple[str, Any]]:
+    """Return pairs of id and row: those of a JSON object `{id: row}`, or a list's ids and their places in it.
+
+    Raises:
+        InputError: as `read_ids`.
+    """
+    found = _load(existing(path, what=_FORMS))
+    return list(found.items()) if isinstance(found, dict) else [(id, row) for row, id in enumerate(found)]
+
+
+def as_text(id: Any) -> str:
+    """Return an id as text, whether it was stored as text, bytes or a number."""
+    return id.decode("utf-8", "replace") if isinstance(id, bytes) else str(id)
+
+
+def _load(path: Path) -> list[str] | dict[str, Any]:
+    if path.suffix in (".pkl", ".pickle"):
+        code = f"import json, pickle; json.dump(pickle.load(open('{path}', 'rb')), open('ids.json', 'w'))"
+        raise InputError(
+            f'{path}: pickles are not read, as they can run code. If you trust it: python -c "{code}"'
+        )
+    if path.suffix == ".npy":
+        return [as_text(id) for id in _array(path).reshape(-1).tolist()]
+    if path.suffix != ".json":
+        return path.read_text("utf-8-sig", "replace").split()
+    found = read_json(path, what="a list of ids, or {id: row}")
+    if isinstance(found, dict):
+        return found
+    if not isinstance(found, list) or not all(isinstance(id, str | int) for id in found):
+        raise InputError(f"{path}: expected a list of ids, or {{id: row}}")
+    return [as_text(id) for id in found]
+
+
+def _array(path: Path) -> np.ndarray:
+    """Load an array; one of Python objects is a pickle, and the message tells how to turn it into text."""
+    try:
+        return np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        why = str(error)
+        if "allow_pickle" in why:
+            code = f"import numpy as n; p = '{path}'; n.save(p, n.asarray(n.load(p, allow_pickle=True), str))"
+            why = (
+                "it holds pickled objects; pickles are not read, as they can run code. If you trust it, "
+                f'this writes it anew as text: python -c "{code}"'
+            )
+        raise InputError(f"{path}: cannot be read as an array of ids: {why}") from error
