@@ -103,13 +103,16 @@ class Scene:
     shapes: tuple[Shape, ...]
 
 
+def colours_on(background: str) -> list[str]:
+    """Return the colours that stand out from a background."""
+    ground = BACKGROUNDS[background]
+    return [name for name, rgb in COLOURS.items() if np.abs(np.subtract(rgb, ground)).sum() > 110]
+
+
 def compose(rng: np.random.Generator) -> Scene:
     """Invent a scene: shapes that do not touch, sometimes several alike, in colours that stand out."""
     background = rng.choice(list(BACKGROUNDS))
-    distance = {
-        name: np.abs(np.subtract(rgb, BACKGROUNDS[background])).sum() for name, rgb in COLOURS.items()
-    }
-    colours = [name for name in COLOURS if distance[name] > 110]
+    colours = colours_on(str(background))
     shapes: list[Shape] = []
     number = rng.integers(3, 6)
     while len(shapes) < number:

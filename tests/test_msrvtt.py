@@ -60,10 +60,8 @@ def test_msrvtt_official_pair_and_merged_file(tmp_path: Path) -> None:
     assert second.path == ""
     assert corpus.items("test")[1].caption_ids == ("18", "19", "20")
     halves = [json.loads(path.read_text()) for path in pair]
-    merged = write(
-        tmp_path / "merged.json",
-        *(sum((half[key] for half in halves), []) for key in ("videos", "sentences")),
-    )
+    both = ([entry for half in halves for entry in half[key]] for key in ("videos", "sentences"))
+    merged = write(tmp_path / "merged.json", *both)
     assert run("msrvtt", "--json", merged, "--out", tmp_path / "merged")[0] == 0
     assert Corpus.open(tmp_path / "merged").digest == corpus.digest
 
@@ -98,7 +96,10 @@ def test_msrvtt_videos_in_folders_and_features(tmp_path: Path) -> None:
     assert run("msrvtt", "--json", *pair, "--out", out, *options)[0] == 0
     assert Corpus.open(out).splits == {"train": 3}
     assert ("id video5", f"no features in {tmp_path / 'store'}") in reasons(out, "corpus.skipped.jsonl")
-    for option, message in (("--videos", "no such folder"), ("--features", "no such folder; expected a feature store")):
+    for option, message in (
+        ("--videos", "no such folder"),
+        ("--features", "no such folder; expected a feature store"),
+    ):
         code, _, err = run("msrvtt", "--json", *pair, "--out", out, option, tmp_path / "none")
         assert (code, message in err) == (2, True)
     (tmp_path / "empty").mkdir()
