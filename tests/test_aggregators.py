@@ -22,10 +22,13 @@ def test_contract(spec):
     check_aggregator(AGGREGATORS.build(spec, 8), 8)
 
 
-def explicit_pool(spec: str, elements_ND: np.ndarray) -> np.ndarray:
+def explicit_pool(spec: str, elements_ND: np.ndarray, state: dict[str, np.ndarray]) -> np.ndarray:
     """Each aggregator by its definition, one channel at a time."""
     ordered_ND = -np.sort(-elements_ND, axis=0)
     match spec:
+        case "attention":
+            power_N = np.exp(elements_ND @ state["score.weight"][0])
+            return power_N @ elements_ND / power_N.sum()
         case "mean":
             return elements_ND.mean(axis=0)
         case "max":
@@ -43,6 +46,7 @@ def explicit_pool(spec: str, elements_ND: np.ndarray) -> np.ndarray:
 
 
 CLOSED_FORMS = [
+    "attention",
     "mean",
     "max",
     "kmax(k=3)",
@@ -56,9 +60,12 @@ CLOSED_FORMS = [
 @pytest.mark.parametrize("spec", CLOSED_FORMS)
 def test_against_the_definition(spec):
     x_BND, mask_BN = random_sets([5, 1, 2, 9], 6, dtype=torch.float64)
-    out_BD = AGGREGATORS.build(spec, 6)(x_BND, mask_BN)
+    module = AGGREGATORS.build(spec, 6).double()
+    state = {name: x.numpy() for name, x in module.state_dict().items()}
+    with torch.no_grad():
+        out_BD = module(x_BND, mask_BN)
     for x_ND, mask_N, out_D in zip(x_BND, mask_BN, out_BD, strict=True):
-        np.testing.assert_allclose(out_D, explicit_pool(spec, x_ND[mask_N].numpy()), atol=1e-12)
+        np.testing.assert_allclose(out_D, explicit_pool(spec, x_ND[mask_N].numpy(), state), atol=1e-12)
 
 
 def test_kmax_gradient_is_shared_by_the_k_largest():
