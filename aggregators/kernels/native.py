@@ -9,8 +9,6 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,12 @@ from torch.autograd.function import once_differentiable
 
 SOURCE = Path(__file__).with_name("sorted_sum.c")
 TYPES = {torch.float32: ("float", "int32_t"), torch.float64: ("double", "int64_t")}
-FLAGS = (("-march=native", "-mprefer-vector-width=512"), ("-mcpu=native",), ())
+FLAGS = (
+    ("-fopenmp", "-march=native", "-mprefer-vector-width=512"),
+    ("-fopenmp", "-mcpu=native"),
+    ("-fopenmp",),
+    (),
+)
 """What makes the code fast, on x86 and elsewhere; the first that the compiler takes is used."""
 SMALL = 1 << 16
 """Elements below which one thread is enough."""
@@ -55,9 +58,9 @@ def library(dtype: torch.dtype) -> ctypes.CDLL | None:
             logging.getLogger(__name__).info("sorting without compiled code: %s", error)
             return None
     pointer, count = ctypes.c_void_p, ctypes.c_long
-    common = [pointer] * 4 + [count] * 3
-    loaded.weighted_sum.argtypes = [*common, pointer, *[count] * 3]
-    loaded.gradients.argtypes = [*common, *[pointer] * 3, *[count] * 3]
+    common, last = [*[pointer] * 4, *[count] * 3], [count, count, ctypes.c_int]
+    loaded.weighted_sum.argtypes = [*common, pointer, *last]
+    loaded.gradients.argtypes = [*common, *[pointer] * 3, *last]
     return loaded
 
 
@@ -132,19 +135,6 @@ def _call(name: str, x_BND: Tensor, mask_BN: Tensor, weight_BNC: Tensor, *more: 
         t if t is None else t.data_ptr() for t in (x_BND, row_R, first, weight_BNC, *more)
     )
 
-    def work(begin: int, end: int) -> None:
-        if function(x, row, begins, weight, *strides, *rest, dim, begin, end):
-            raise MemoryError(f"no memory to sort sets of {size}")
-
-    _share(work, sets, threads=1 if x_BND.numel() < SMALL else torch.get_num_threads())
-
-
-def _share(work: Callable[[int, int], None], count: int, *, threads: int) -> None:
-    """Call `work(begin, end)` for shares of `range(count)`, each on a thread of its own."""
-    threads = min(threads, count)
-    if threads <= 1:
-        work(0, count)
-        return
-    bounds = [count * k // threads for k in range(threads + 1)]
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(work, bounds[:-1], bounds[1:]))
+    threads = 1 if x_BND.numel() < SMALL else torch.get_num_threads()
+    if function(x, row, begins, weight, *strides, *rest, dim, sets, threads):
+        raise MemoryError(f"no memory to sort sets of {size}")

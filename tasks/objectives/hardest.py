@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -61,13 +65,16 @@ def _exponentials(x_QG: Tensor, k: Tensor, *, temperature: float, dim: int) -> t
 def _weights(x_QG: Tensor, k: Tensor, *, dim: int, spare_QG: Tensor) -> Tensor:
     """Return one for what is above the k-th highest value, zero for what is below, and the share of what ties.
 
-    By arithmetic on signs: to select by a mask takes a CPU many times longer, since its branches are a coin's flip.
+    By arithmetic on zeros and ones: to select by a mask takes a CPU many times longer, since its branches are a coin's
+    flip.
     """
-    sign_QG = (x_QG - kth_highest(x_QG, k, dim=dim, spare_QG=spare_QG).unsqueeze(dim)).sign_()
-    apart = torch.abs(sign_QG, out=spare_QG).sum(dim, keepdim=True)
-    above = (apart + sign_QG.sum(dim, keepdim=True)) / 2
-    share = (k - above) / (x_QG.shape[dim] - apart)
-    return sign_QG.add_(share).clamp_(0, 1)
+    kth = kth_highest(x_QG, k, dim=dim, spare_QG=spare_QG).unsqueeze(dim)
+    above_QG, reach_QG = (
+        torch.gt(x_QG, kth, out=torch.empty_like(spare_QG)),
+        torch.ge(x_QG, kth, out=spare_QG),
+    )
+    above, reach = above_QG.sum(dim, keepdim=True), reach_QG.sum(dim, keepdim=True)
+    return above_QG.lerp_(reach_QG, (k - above) / (reach - above))
 
 
 def kth_highest(x_QG: Tensor, k: Tensor, *, dim: int, spare_QG: Tensor) -> Tensor:
@@ -80,5 +87,15 @@ def kth_highest(x_QG: Tensor, k: Tensor, *, dim: int, spare_QG: Tensor) -> Tenso
         return x_QG.sort(dim=dim, descending=True).values.index_select(dim, k.view(1) - 1).squeeze(dim)
     x_BN = spare_QG.view(-1, x_QG.shape[dim]).copy_(x_QG if dim == 1 else x_QG.T).numpy()
     place = x_BN.shape[1] - int(k)
-    x_BN.partition(place, axis=1)
+    list(
+        _threads().map(
+            lambda rows: rows.partition(place, axis=1), np.array_split(x_BN, torch.get_num_threads())
+        )
+    )
     return torch.from_numpy(x_BN[:, place].copy())
+
+
+@lru_cache
+def _threads() -> ThreadPoolExecutor:
+    """Return threads for numpy, which has none of its own and lets go of the interpreter."""
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), "partition")
