@@ -1,91 +1,36 @@
-"""Turn the images of a corpus into a feature store, on Ray Data.
+"""Turn the images or videos of a corpus into a feature store, on Ray Data.
 
 python -m pipelines.extract --corpus DIR --backbone 'cells(grid=7)' --out DIR
+python -m pipelines.extract --video --corpus DIR --backbone 'cells(grid=3)' --out DIR
 
-Images are decoded and described by Ray's workers; the store is written here, in the order of the corpus, so the same
-images give the same bytes. A run that was stopped goes on where it was when it is started again.
+They are decoded and described by Ray's workers; the store is written here, in the order of the corpus, so the same
+files give the same bytes. A run that was stopped goes on where it was when it is started again.
 """
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import tyro
-from PIL import Image
 from tqdm import tqdm
 
-from encoders.backbones.rgb import load
 from infra.errors import InputError, command
 from infra.launch import ray_session
 from infra.manifest import Manifest
 from infra.registry import BACKBONES
 from infra.skipped import describe
 from infra.store_writer import StoreWriter
+from pipelines.extractors import ImageExtractor, stream
+from pipelines.video_extractor import VideoExtractor, VideoOptions, Videos, reads_videos
 from tasks.datasets.corpus import Corpus, Item
 
-_BLOCK = 4  # batches that travel together
-
-
-class Extractor:
-    """Decodes and describes batches of images; lives in a Ray actor.
-
-    Args:
-        backbone: spec of the backbone.
-        threads: images decoded at a time.
-    """
-
-    def __init__(self, *, backbone: str, threads: int) -> None:
-        self._backbone = BACKBONES.build(backbone)
-        self._pool = ThreadPoolExecutor(threads)
-
-    def __call__(self, batch: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return a row for each of the batch's `ids` and `paths`: its features, or why there are none."""
-        loaded = list(self._pool.map(load, batch["paths"]))
-        images = [image for image in loaded if isinstance(image, Image.Image)]
-        features = iter(self._backbone(images) if images else [])
-        rows = []
-        for id, path, image in zip(batch["ids"], batch["paths"], loaded, strict=True):
-            row = {"id": id, "path": path, "why": "", "data": b""}
-            if isinstance(image, str):
-                row["why"] = image
-            else:
-                x_ND = np.ascontiguousarray(next(features), np.float32)
-                row["data"] = x_ND.tobytes()
-            rows.append(row)
-        return rows
-
-
-def stream(batches: list[dict[str, Any]], *, backbone: str, gpu: bool) -> Iterator[dict[str, Any]]:
-    """Yield `Extractor`'s rows for all batches, in their order, from as many actors as the cluster has room for.
-
-    Args:
-        batches: `{"ids", "paths"}` each.
-        backbone: spec of the backbone.
-        gpu: give each actor a GPU if there is one.
-    """
-    import ray
-
-    context = ray.data.DataContext.get_current()
-    context.execution_options.preserve_order = True
-    context.enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    has = ray.cluster_resources()
-    cpus, gpus = int(has.get("CPU", 1)), int(has.get("GPU", 0)) if gpu else 0
-    threads = max(1, cpus // gpus) if gpus else 1
-    rows = ray.data.from_items(batches, override_num_blocks=-(-len(batches) // _BLOCK)).flat_map(
-        Extractor,
-        fn_constructor_kwargs={"backbone": backbone, "threads": threads},
-        compute=ray.data.ActorPoolStrategy(size=min(gpus or cpus, len(batches))),
-        num_cpus=threads,
-        num_gpus=1 if gpus else 0,
-    )
-    yield from rows.iter_rows()
+_BLOCK = 4  # batches of images that travel together
+_VIDEOS = 8  # videos that travel together
+_DEFAULTS = VideoOptions()
 
 
 def extract(
@@ -97,75 +42,142 @@ def extract(
     batch: int = 16,
     splits: tuple[str, ...] = (),
     limit: int | None = None,
+    video: bool = False,
+    videos: tyro.conf.OmitArgPrefixes[VideoOptions] = _DEFAULTS,
 ) -> None:
-    """Turn the images of a corpus into a feature store.
+    """Turn the images or videos of a corpus into a feature store.
 
-    An image that is missing or does not decode is skipped, counted and listed. The manifest has the statistics of
-    the training split's features. Run again after an interruption, it goes on where it stopped.
+    One that is missing or does not decode is skipped, counted and listed. The manifest has the statistics of the
+    training split's features. Run again after an interruption, it goes on where it stopped.
 
     Args:
         corpus: folder of the corpus, as ingest writes it.
         out: folder of the store.
-        backbone: what describes an image: cells, resnet or vit, with parameters, such as 'cells(grid=7)'.
+        backbone: what describes an image: cells, resnet or vit, with parameters, such as 'cells(grid=7)'; or all frames
+            of a video: i3d.
         dtype: what numbers are stored as.
-        batch: images that go through the backbone together.
+        batch: images, or frames of one video, that go through the backbone together.
         splits: the splits to extract; by default all of the corpus.
-        limit: take only the first images of each split.
+        limit: take only the first images or videos of each split.
+        video: the files of the corpus are videos.
+        videos: how they are read.
 
     Raises:
-        InputError: no corpus, an unknown backbone or split, a finished store in `out`, or no usable image.
+        InputError: no corpus, an unknown backbone or split, a finished store in `out`, a backbone of videos for images,
+            or no usable image or video.
     """
     if batch < 1 or (limit is not None and limit < 1):
         raise InputError(f"--batch and --limit must be at least 1, got {batch} and {limit}")
+    if not video and videos != _DEFAULTS:
+        raise InputError("settings of videos, such as --frames, need --video and a corpus of videos")
     started = time.monotonic()
     opened = Corpus.open(corpus)
     chosen = list(splits or opened.splits)
     items = [item for split in chosen for item in opened.items(split)[:limit]]
-    batches = [_batch(opened, items[first : first + batch]) for first in range(0, len(items), batch)]
     built = BACKBONES.build(backbone)
+    if video:
+        work = _Work.on_videos(backbone, built, Videos.plan(built, videos, batch=batch))
+    else:
+        work = _Work.on_images(backbone, built, batch=batch)
     job = {"corpus": opened.digest, "splits": chosen, "limit": limit, "batch": batch}
-    source = {"extractor": built.describe()} | job
-    gpu = getattr(built, "gpu", False)
-    with StoreWriter(out, dim=built.dim, dtype=dtype, source=source) as writer:
+    with StoreWriter(out, dim=work.dim, dtype=dtype, source=work.source | job) as writer:
         before = len(writer.done)
-        # a batch that is done in part is sent whole: who is in it may change the last bit of its features
-        left = [each for each in batches if not writer.done.issuperset(each["ids"])]
-        stored = writer.done | _write(writer, left, backbone=backbone, gpu=gpu, dim=built.dim)
+        batches = [_batch(opened, part) for part in work.parts(items, done=writer.done)]
+        stored, decoded = _write(writer, batches, work)
+        stored |= writer.done
         train = [item.id for item in items if item.split == "train" and item.id in stored]
         manifest = writer.close(statistics_of=train or None)
-    _report(out, manifest, new=manifest.sets - before, seconds=time.monotonic() - started)
+    seconds = time.monotonic() - started
+    _report(out, manifest, unit=work.unit, new=manifest.sets - before, frames=decoded, seconds=seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """What the workers do: their class and options, and what comes of it."""
+
+    unit: str
+    extractor: type
+    options: dict[str, Any]
+    dim: int
+    source: dict[str, Any]
+    gpu: bool
+    size: int  # of a batch
+    block: int
+
+    @classmethod
+    def on_images(cls, backbone: str, built: Any, *, batch: int) -> _Work:
+        if reads_videos(built):
+            raise InputError(
+                f"the backbone {backbone!r} reads whole videos; say --video, and give it a corpus of them"
+            )
+        return cls(
+            unit="image",
+            extractor=ImageExtractor,
+            options={"backbone": backbone},
+            dim=built.dim,
+            source={"extractor": built.describe()},
+            gpu=getattr(built, "gpu", False),
+            size=batch,
+            block=_BLOCK,
+        )
+
+    @classmethod
+    def on_videos(cls, backbone: str, built: Any, videos: Videos) -> _Work:
+        return cls(
+            unit="video",
+            extractor=VideoExtractor,
+            options={"backbone": backbone, "videos": videos},
+            dim=videos.dim,
+            source={"extractor": built.describe(), "video": videos.describe(built)},
+            gpu=getattr(built, "gpu", False),
+            size=_VIDEOS,
+            block=1,
+        )
+
+    def parts(self, items: list[Item], *, done: set[str]) -> list[list[Item]]:
+        """Return the batches of items that are not all `done`.
+
+        One that is done in part is sent whole: who is in it may change the last bit of an image's features. A video is
+        described by itself.
+        """
+        if self.unit == "video":
+            items = [item for item in items if item.id not in done]
+        parts = [items[first : first + self.size] for first in range(0, len(items), self.size)]
+        return [part for part in parts if not done.issuperset(item.id for item in part)]
 
 
 def _batch(corpus: Corpus, items: list[Item]) -> dict[str, list[str]]:
     return {"ids": [item.id for item in items], "paths": [str(corpus.image_path(item)) for item in items]}
 
 
-def _write(
-    writer: StoreWriter, batches: list[dict[str, list[str]]], *, backbone: str, gpu: bool, dim: int
-) -> set[str]:
-    """Store the features of all batches; return the ids that have some."""
+def _write(writer: StoreWriter, batches: list[dict[str, list[str]]], work: _Work) -> tuple[set[str], int]:
+    """Store the features of all batches; return the ids that have some, and how many frames were decoded."""
+    stored: set[str] = set()
+    frames = 0
     if not batches:
-        return set()
-    stored = set()
+        return stored, frames
     total = sum(len(each["ids"]) for each in batches)
-    with ray_session(), tqdm(total=total, desc="extract", unit="image") as bar:
-        for row in stream(batches, backbone=backbone, gpu=gpu):
+    how = {"extractor": work.extractor, "options": work.options, "gpu": work.gpu, "block": work.block}
+    with ray_session(), tqdm(total=total, desc="extract", unit=work.unit) as bar:
+        for row in stream(batches, **how):
             bar.update()
             id, where = row["id"], f"id {row['id']}, {row['path']}"
             if row["why"]:
                 writer.skip(where, row["why"])
                 continue
-            x_ND = np.frombuffer(row["data"], np.float32).reshape(-1, dim)
+            frames += row.get("frames", 0)
+            x_ND = np.frombuffer(row["data"], np.float32).reshape(-1, work.dim)
             if writer.offer(id, x_ND, where=where) is None:
                 stored.add(id)
-    return stored
+    return stored, frames
 
 
-def _report(out: Path, manifest: Manifest, *, new: int, seconds: float) -> None:
+def _report(out: Path, manifest: Manifest, *, unit: str, new: int, frames: int, seconds: float) -> None:
     size = sum(shard.bytes for shard in manifest.shards)
     numbers = f"{manifest.vectors:,} vectors of {manifest.dim} x {manifest.dtype}, {size:,} bytes"
-    print(f"{out}: {manifest.sets:,} images, {numbers}")
-    print(f"{new:,} of them now, in {seconds:.1f} seconds: {new / seconds:.1f} images a second")
+    print(f"{out}: {manifest.sets:,} {unit}s, {numbers}")
+    speed = f"{new / seconds:.1f} {unit}s" + (f" and {frames / seconds:.1f} frames" if frames else "")
+    print(f"{new:,} of them now, in {seconds:.1f} seconds: {speed} a second")
     print(describe(manifest.skipped))
 
 

@@ -10,11 +10,13 @@ import pytest
 from PIL import Image
 
 from encoders.backbones.cells import Cells
+from encoders.backbones.rgb import load
 from infra.errors import InputError
 from infra.launch import ray_session
 from infra.store import FeatureStore
 from pipelines import extract as verb
-from pipelines.extract import Extractor, extract, load
+from pipelines.extract import extract
+from pipelines.extractors import ImageExtractor
 from tasks.datasets.corpus import Corpus, Item, write_corpus
 from tests.verbs import reasons
 
@@ -67,8 +69,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do the workers' part in this process: for tests of everything around it."""
 
-    def stream(batches, *, backbone, gpu):
-        worker = Extractor(backbone=backbone, threads=1)
+    def stream(batches, *, extractor, options, gpu, block):
+        worker = extractor(**options, threads=1)
         for batch in batches:
             yield from worker(batch)
 
@@ -133,8 +135,8 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_bytes(corpus, tmp_pat
                 raise KeyboardInterrupt
             yield row
 
-    def counted(batches, *, backbone, gpu):
-        worker = Extractor(backbone=backbone, threads=1)
+    def counted(batches, *, extractor, options, gpu, block):
+        worker = extractor(**options, threads=1)
         for batch in batches:
             sent.extend(batch["ids"])
             yield from worker(batch)
@@ -246,6 +248,6 @@ def test_pictures_are_turned_upright(tmp_path):
 
 
 def test_a_batch_without_any_image_does_not_reach_the_backbone(tmp_path):
-    worker = Extractor(backbone="cells", threads=1)
+    worker = ImageExtractor(backbone="cells", threads=1)
     rows = worker({"ids": ["a"], "paths": [str(tmp_path / "a.png")]})
     assert rows == [{"id": "a", "path": str(tmp_path / "a.png"), "why": "no such file", "data": b""}]
