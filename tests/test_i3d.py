@@ -1,0 +1,361 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from encoders.i3d import I3D, MaxPool, Unit, pad_same
+from infra.errors import InputError
+from infra.registry import BACKBONES
+
+# the published table of channels: inputs, then those of the units of each block (b0; b1a, b1b; b2a, b2b; b3b)
+BLOCKS = {
+    "3b": (192, 64, 96, 128, 16, 32, 32),
+    "3c": (256, 128, 128, 192, 32, 96, 64),
+    "4b": (480, 192, 96, 208, 16, 48, 64),
+    "4c": (512, 160, 112, 224, 24, 64, 64),
+    "4d": (512, 128, 128, 256, 24, 64, 64),
+    "4e": (512, 112, 144, 288, 32, 64, 64),
+    "4f": (528, 256, 160, 320, 32, 128, 128),
+    "5b": (832, 256, 160, 320, 32, 128, 128),
+    "5c": (832, 384, 192, 384, 48, 128, 128),
+}
+
+
+def units() -> dict[str, tuple[int, int, int]]:
+    """Return inputs, outputs and kernel of every unit with batch normalisation, by its published name."""
+    found = {"Conv3d_1a_7x7": (3, 64, 7), "Conv3d_2b_1x1": (64, 64, 1), "Conv3d_2c_3x3": (64, 192, 3)}
+    for block, (inputs, b0, b1a, b1b, b2a, b2b, b3b) in BLOCKS.items():
+        found |= {
+            f"Mixed_{block}.b0": (inputs, b0, 1),
+            f"Mixed_{block}.b1a": (inputs, b1a, 1),
+            f"Mixed_{block}.b1b": (b1a, b1b, 3),
+            f"Mixed_{block}.b2a": (inputs, b2a, 1),
+            f"Mixed_{block}.b2b": (b2a, b2b, 3),
+            f"Mixed_{block}.b3b": (inputs, b3b, 1),
+        }
+    return found
+
+
+def published(*, classes: int = 400, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Return weights with the names and shapes of `rgb_imagenet.pt`, such that maps keep their size."""
+    draw = torch.Generator().manual_seed(seed)
+    weights: dict[str, torch.Tensor] = {}
+    for name, (inputs, outputs, kernel) in units().items():
+        shape = (outputs, inputs, kernel, kernel, kernel)
+        weights[f"{name}.conv3d.weight"] = (
+            torch.randn(shape, generator=draw) * (2 / inputs / kernel**3) ** 0.5
+        )
+        weights[f"{name}.bn.weight"] = torch.rand(outputs, generator=draw) + 0.5
+        weights[f"{name}.bn.bias"] = torch.randn(outputs, generator=draw) * 0.3
+        weights[f"{name}.bn.running_mean"] = torch.randn(outputs, generator=draw) * 0.3
+        weights[f"{name}.bn.running_var"] = torch.rand(outputs, generator=draw) + 0.5
+        weights[f"{name}.bn.num_batches_tracked"] = torch.tensor(7)
+    weights["logits.conv3d.weight"] = torch.randn((classes, 1024, 1, 1, 1), generator=draw) * 0.03
+    weights["logits.conv3d.bias"] = torch.randn(classes, generator=draw)
+    return weights
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, torch.Tensor]:
+    return published()
+
+
+@pytest.fixture(scope="module")
+def path(weights, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("i3d") / "rgb_imagenet.pt"
+    torch.save(weights, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def network(path) -> I3D:
+    return I3D.load(path)
+
+
+def test_parameters_are_those_of_the_published_table():
+    convolutions = sum(inputs * outputs * kernel**3 for inputs, outputs, kernel in units().values())
+    scales = sum(2 * outputs for _, outputs, _ in units().values())
+    network = I3D()
+    counts = {name: x.numel() for name, x in network.named_parameters()}
+    classifier = counts.pop("logits.conv3d.weight") + counts.pop("logits.conv3d.bias")
+    assert sum(counts.values()) == convolutions + scales == 12_287_264
+    assert classifier == 400 * 1024 + 400
+
+
+def test_names_and_shapes_are_the_published_ones(weights):
+    expected = {name: x.shape for name, x in weights.items() if not name.endswith("num_batches_tracked")}
+    assert {name: x.shape for name, x in I3D().state_dict().items()} == expected
+
+
+def explicit_pads(size: int, kernel: int, stride: int) -> tuple[int, int]:
+    """Return TensorFlow's SAME padding before and after, from the outputs it promises."""
+    before_and_after = 0
+    while (size + before_and_after - kernel) // stride + 1 < math.ceil(size / stride):
+        before_and_after += 1
+    return before_and_after // 2, before_and_after - before_and_after // 2
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (2, 2), (3, 1), (3, 2), (7, 2)])
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9])
+def test_padding_is_tensorflow_s(kernel, stride, size):
+    padded = pad_same(torch.ones(1, 1, size, 1, 1), (kernel, 1, 1), (stride, 1, 1))[0, 0, :, 0, 0]
+    before, after = explicit_pads(size, kernel, stride)
+    assert padded.tolist() == [0.0] * before + [1.0] * size + [0.0] * after
+
+
+def test_each_dimension_has_its_own_padding():
+    padded = pad_same(torch.ones(1, 1, 4, 5, 6), (3, 2, 7), (2, 2, 1))
+    assert padded.shape[2:] == (5, 6, 12)
+    assert padded[0, 0, 4].sum() == 0
+    assert padded[0, 0, :, 5].sum() == 0
+    assert padded[0, 0, 0, 0].tolist() == [0.0] * 3 + [1.0] * 6 + [0.0] * 3
+
+
+def same_conv(x: np.ndarray, w: np.ndarray, stride: int) -> np.ndarray:
+    """Convolve `(C, T, H, W)` with `(O, C, K, K, K)` by loops over the outputs."""
+    kernel, sizes = w.shape[-1], x.shape[1:]
+    x = np.pad(x, [(0, 0), *(explicit_pads(size, kernel, stride) for size in sizes)])
+    out = np.empty((len(w), *(math.ceil(size / stride) for size in sizes)))
+    for t, h, v in np.ndindex(out.shape[1:]):
+        t0, h0, v0 = t * stride, h * stride, v * stride
+        part = x[:, t0 : t0 + kernel, h0 : h0 + kernel, v0 : v0 + kernel]
+        out[:, t, h, v] = (w * part).sum(axis=(1, 2, 3, 4))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "sizes"), [(7, 2, (5, 8, 9)), (3, 1, (2, 3, 4)), (1, 1, (1, 2, 3))]
+)
+def test_a_unit_is_convolution_normalisation_and_relu(kernel, stride, sizes):
+    torch.manual_seed(0)
+    unit = Unit(2, 3, kernel=kernel, stride=stride).double()
+    unit.load_state_dict({name: torch.rand_like(x) + 0.1 for name, x in unit.state_dict().items()})
+    x_CTHW = torch.randn(2, *sizes, dtype=torch.float64)
+    y = same_conv(x_CTHW.numpy(), unit.conv3d.weight.detach().numpy(), stride)
+    by_channel = {name: x.detach().numpy()[:, None, None, None] for name, x in unit.bn.state_dict().items()}
+    y = (y - by_channel["running_mean"]) / np.sqrt(by_channel["running_var"] + 1e-3)
+    y = np.maximum(y * by_channel["weight"] + by_channel["bias"], 0)
+    np.testing.assert_allclose(unit(x_CTHW[None])[0].detach().numpy(), y, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("sizes", [(4, 6, 7), (1, 1, 1), (5, 5, 5)])
+def test_pooling_takes_the_largest_of_what_is_there(sizes):
+    x_THW = np.random.default_rng(0).random(sizes)
+    got = MaxPool((3, 3, 3), (2, 2, 2))(torch.from_numpy(x_THW)[None, None])[0, 0].numpy()
+    starts = [[i * 2 - explicit_pads(size, 3, 2)[0] for i in range(math.ceil(size / 2))] for size in sizes]
+    assert got.shape == tuple(map(len, starts))
+    for place in np.ndindex(got.shape):
+        at = [starts[dim][i] for dim, i in enumerate(place)]
+        part = x_THW[tuple(slice(max(0, a), a + 3) for a in at)]
+        assert got[place] == part.max()
+
+
+def reference_map(weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """Return the last map, written down layer by layer from the paper's figure 3 and the published names."""
+    w = {name: value.double() for name, value in weights.items()}
+
+    def padded(x, kernel, stride):
+        pads = [explicit_pads(size, k, s) for size, k, s in zip(x.shape[2:], kernel, stride, strict=True)]
+        return F.pad(x, [end for pair in reversed(pads) for end in pair])
+
+    def unit(x, name, stride=1):
+        kernel = w[f"{name}.conv3d.weight"]
+        y = F.conv3d(padded(x, kernel.shape[2:], [stride] * 3), kernel, stride=stride)
+        mean, var, scale, shift = (
+            w[f"{name}.bn.{part}"][:, None, None, None]
+            for part in ("running_mean", "running_var", "weight", "bias")
+        )
+        return torch.clamp((y - mean) / torch.sqrt(var + 0.001) * scale + shift, min=0)
+
+    def pool(x, kernel, stride):
+        return F.max_pool3d(padded(x, kernel, stride), kernel, stride)
+
+    def mixed(x, *blocks):
+        for block in blocks:
+            name = f"Mixed_{block}"
+            one = unit(unit(x, f"{name}.b1a"), f"{name}.b1b")
+            two = unit(unit(x, f"{name}.b2a"), f"{name}.b2b")
+            three = unit(pool(x, (3, 3, 3), (1, 1, 1)), f"{name}.b3b")
+            x = torch.cat([unit(x, f"{name}.b0"), one, two, three], dim=1)
+        return x
+
+    x = pool(unit(x, "Conv3d_1a_7x7", stride=2), (1, 3, 3), (1, 2, 2))
+    x = pool(unit(unit(x, "Conv3d_2b_1x1"), "Conv3d_2c_3x3"), (1, 3, 3), (1, 2, 2))
+    x = pool(mixed(x, "3b", "3c"), (3, 3, 3), (2, 2, 2))
+    x = pool(mixed(x, "4b", "4c", "4d", "4e", "4f"), (2, 2, 2), (2, 2, 2))
+    return mixed(x, "5b", "5c")
+
+
+@pytest.mark.parametrize("sizes", [(9, 33, 50), (16, 64, 32), (1, 31, 1)])
+def test_the_last_map_is_that_of_the_paper_s_layers(network, weights, sizes):
+    x = torch.rand(1, 3, *sizes, dtype=torch.float64) * 2 - 1
+    expected = reference_map(weights, x)
+    assert expected.shape[2:] == tuple(
+        math.ceil(size / by) for size, by in zip(sizes, (8, 32, 32), strict=True)
+    )
+    double = I3D().double().eval()
+    double.load_state_dict({name: value.double() for name, value in network.state_dict().items()})
+    with torch.inference_mode():
+        np.testing.assert_allclose(double.last_map(x), expected, rtol=1e-8, atol=1e-9)
+        found = network.last_map(x.float())
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * float(expected.max()))
+
+
+def test_features_are_means_over_two_steps_and_all_places(network):
+    x = torch.rand(1, 3, 24, 224, 224) * 2 - 1
+    with torch.no_grad():
+        map_CTHW = network.last_map(x)[0].double()
+        features = network(x)
+        scores = network.scores(features)
+    assert map_CTHW.shape == (1024, 3, 7, 7)
+    step_CT = map_CTHW.mean(dim=(2, 3))
+    expected_TC = torch.stack([(step_CT[:, 0] + step_CT[:, 1]) / 2, (step_CT[:, 1] + step_CT[:, 2]) / 2])
+    assert features.shape == (1, 2, 1024)
+    np.testing.assert_allclose(features[0], expected_TC, rtol=1e-4, atol=1e-5)
+    kernel, bias = network.logits.conv3d.weight[:, :, 0, 0, 0], network.logits.conv3d.bias
+    np.testing.assert_allclose(scores[0], (features[0] @ kernel.T + bias).detach(), rtol=1e-4, atol=1e-4)
+
+
+def test_other_numbers_of_classes_load(weights, tmp_path):
+    torch.save(
+        weights | {name: x[:157] for name, x in weights.items() if "logits" in name}, tmp_path / "charades.pt"
+    )
+    assert I3D.load(tmp_path / "charades.pt").logits.conv3d.bias.shape == (157,)
+
+
+def test_files_of_other_networks_are_refused_with_a_list(weights, tmp_path):
+    path = tmp_path / "other.pt"
+    other = dict(weights)
+    other["Mixed_6a.b0.conv3d.weight"] = other.pop("Mixed_5c.b0.conv3d.weight")
+    other["Conv3d_1a_7x7.conv3d.weight"] = torch.zeros(64, 2, 7, 7, 7)
+    torch.save(other, path)
+    with pytest.raises(InputError) as error:
+        I3D.load(path)
+    for words in ("missing Mixed_5c.b0.", "unexpected Mixed_6a.b0.", "(64, 2, 7, 7, 7) for (64, 3, 7, 7, 7)"):
+        assert words in str(error.value)
+    torch.save({"epoch": 3, "state_dict": {}}, path)
+    with pytest.raises(InputError, match=r"epoch in .* is no tensor"):
+        I3D.load(path)
+    torch.save({}, path)
+    with pytest.raises(InputError, match="missing Conv3d_1a_7x7"):
+        I3D.load(path)
+
+
+class Steps:
+    """In the network's place: the mean of the first channel over every 8 frames, then of two neighbours."""
+
+    def __call__(self, pixels_B3THW: torch.Tensor) -> torch.Tensor:
+        self.seen = pixels_B3THW
+        step_T = pixels_B3THW[0, 0].mean(dim=(1, 2)).reshape(-1, 8).mean(dim=1)
+        return ((step_T[1:] + step_T[:-1]) / 2)[None, :, None].expand(1, -1, 1024)
+
+
+def grey(value: int) -> Image.Image:
+    return Image.new("RGB", (256, 256), (value,) * 3)
+
+
+@pytest.mark.parametrize("window", [16, 24, 64])
+@pytest.mark.parametrize("count", [1, 8, 9, 15, 16, 17, 24, 25, 63, 64, 65, 72, 73, 120, 121, 150])
+def test_windows_give_as_many_steps_as_the_whole_video(path, monkeypatch, window, count):
+    backbone = built(path, window=window, monkeypatch=monkeypatch)
+    features_TD = backbone(grey(number) for number in range(count))
+    filled = [min(number, count - 1) for number in range(max(16, -(-count // 8) * 8))]
+    step_T = np.array(filled).reshape(-1, 8).mean(axis=1) / 127.5 - 1
+    expected_T = (step_T[1:] + step_T[:-1]) / 2
+    assert features_TD.shape == (max(1, math.ceil(count / 8) - 1), 1024)
+    np.testing.assert_allclose(features_TD[:, 0], expected_T, atol=1e-5)
+
+
+def built(path: Path, *, monkeypatch: pytest.MonkeyPatch, **sizes: int):
+    """Return the backbone with `Steps` as its network."""
+    monkeypatch.setattr(I3D, "load", classmethod(lambda cls, path: torch.nn.Identity()))
+    backbone = BACKBONES.get("i3d")(weights=str(path), **sizes)
+    backbone._network = Steps()
+    return backbone
+
+
+def test_windows_of_another_stride(path, monkeypatch):
+    backbone = built(path, window=32, stride=32, monkeypatch=monkeypatch)
+    apart = backbone(grey(number) for number in range(64))
+    assert len(apart) == 2 * 3  # the mean over frames 24 to 39 is left out
+    backbone = built(path, window=32, stride=8, monkeypatch=monkeypatch)
+    assert len(backbone(grey(number) for number in range(48))) == 3 * 3
+
+
+def test_no_more_than_a_window_is_held(path, monkeypatch):
+    backbone, ahead = built(path, window=16, monkeypatch=monkeypatch), []
+    network, given = backbone._network, 0
+
+    def frames():
+        nonlocal given
+        for number in range(100):
+            given += 1
+            yield grey(number)
+
+    def counted(pixels):
+        ahead.append((given, pixels.shape[2]))
+        return network(pixels)
+
+    backbone._network = counted
+    backbone(frames())
+    assert [at for at, _ in ahead][:3] == [17, 25, 33]
+    assert {length for _, length in ahead} == {16}
+
+
+def test_frames_are_resized_cropped_and_scaled(path, monkeypatch):
+    backbone = built(path, window=16, monkeypatch=monkeypatch)
+    image = Image.new("RGB", (1024, 512), (255, 0, 51))
+    image.paste((0, 0, 0), (0, 0, 512 - 460, 512))  # 26 of 512 columns at the new size: outside the middle
+    image.paste((0, 255, 0), (0, 0, 1024, 16))  # 8 of 256 rows: outside too
+    backbone([image])
+    seen = backbone._network.seen
+    assert seen.shape == (1, 3, 16, 224, 224)
+    np.testing.assert_allclose(seen[0, :, 0].amin(dim=(1, 2)), [1, -1, 51 / 127.5 - 1], atol=1e-6)
+    np.testing.assert_allclose(seen[0, :, 0].amax(dim=(1, 2)), [1, -1, 51 / 127.5 - 1], atol=1e-6)
+    for size in [(64, 48), (48, 64), (1, 1), (224, 300)]:
+        backbone([Image.new("L", size)])
+        assert backbone._network.seen.shape == (1, 3, 16, 224, 224)
+
+
+def test_the_backbone_runs_the_network(path, network):
+    backbone = BACKBONES.build(f"i3d(weights={str(path)!r}, window=16)")
+    noise = np.random.default_rng(0).integers(0, 256, (16, 224, 256, 3), np.uint8)
+    middle = np.stack(
+        [np.asarray(Image.fromarray(x).resize((293, 256), Image.Resampling.BILINEAR)) for x in noise]
+    )
+    middle = middle[:, 16:240, 34:258]
+    with torch.inference_mode():
+        expected = network((torch.from_numpy(middle).permute(3, 0, 1, 2)[None] / 127.5 - 1).float())[0]
+    features_TD = backbone(map(Image.fromarray, noise))
+    assert (features_TD.shape, features_TD.dtype, backbone.dim) == ((1, 1024), np.float32, 1024)
+    np.testing.assert_allclose(features_TD, expected, rtol=1e-3, atol=1e-4)
+    about = backbone.describe()
+    assert (about["backbone"], about["window"], about["stride"]) == ("i3d", 16, 8)
+    assert about["weights"] == "rgb_imagenet.pt"
+    assert len(about["sha256"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ("", "weights"),
+        ("weights='none.pt'", "no weights at none.pt"),
+        ("weights='none.pt', window=20", "multiples of 8"),
+        ("weights='none.pt', window=8", "at least 16"),
+        ("weights='none.pt', stride=72", "no larger than it"),
+        ("weights='none.pt', stride=0", "multiples of 8"),
+    ],
+)
+def test_bad_parameters_are_one_message(parameters, message):
+    with pytest.raises(InputError, match=message):
+        BACKBONES.build(f"i3d({parameters})")
+
+
+def test_a_set_of_no_frames_is_empty(path, monkeypatch):
+    assert built(path, monkeypatch=monkeypatch)(iter([])).shape == (0, 1024)
