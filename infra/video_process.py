@@ -33,7 +33,7 @@ def serve(requests: BinaryIO, answers: BinaryIO, *, decoder: str, timeout: float
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
-    def send(mark: int, width: int = 0, data: bytes = b"") -> None:
+    def send(mark: int, width: int = 0, data: bytes | memoryview = b"") -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)  # who asked may take as long as it likes
         answers.write(HEADER.pack(mark, width, len(data)))
         answers.write(data)
@@ -45,7 +45,7 @@ def serve(requests: BinaryIO, answers: BinaryIO, *, decoder: str, timeout: float
         signal.setitimer(signal.ITIMER_REAL, timeout + _SPARE)
         try:
             for x_HW3 in frames(request["path"], at_most=request["at_most"], decoder=decoder):
-                send(*x_HW3.shape[:2], np.ascontiguousarray(x_HW3).tobytes())
+                send(*x_HW3.shape[:2], memoryview(np.ascontiguousarray(x_HW3)).cast("B"))
                 signal.setitimer(signal.ITIMER_REAL, timeout + _SPARE)
             send(END)
         except BadVideo as bad:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import selectors
@@ -20,6 +21,7 @@ from infra.video import BadVideo
 from infra.video_process import BAD, END, HEADER, READY
 
 _ROOT = Path(__file__).parents[1]
+_PIPE = 1 << 20  # bytes
 _START = 120.0  # seconds until the process must be ready; machines can be busy
 
 
@@ -91,6 +93,10 @@ class VideoReader:
                 stderr=subprocess.DEVNULL,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
             )
+            with suppress(
+                AttributeError, OSError
+            ):  # where a pipe cannot grow, frames go through in smaller pieces
+                fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, _PIPE)
             try:
                 mark, *_ = self._receive(self._process, _START)
             except BadVideo as error:  # no video is at fault, and the next would fare no better

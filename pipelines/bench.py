@@ -21,6 +21,7 @@ from pipelines.benchmarks.ranks import ranks, ranks_in_chunks
 from pipelines.benchmarks.row import Row
 from pipelines.benchmarks.step import step
 from pipelines.benchmarks.store import store
+from pipelines.benchmarks.videos import videos
 from pipelines.benchmarks.workers import cores, workers
 
 BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
@@ -34,6 +35,7 @@ BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
     "adopt": adopt,
     "smooth_chamfer": smooth_chamfer,
     "step": step,
+    "videos": videos,
     "workers": workers,
 }
 COLUMNS = ("row", "ours", "reference", "ratio (lowest-highest)", "target", "met")
@@ -45,8 +47,8 @@ class Options:
     """What to measure."""
 
     only: tuple[str, ...] = ()
-    """Names of benchmarks: store, memory, ranks, chunks, costs, pooling, query, adopt, smooth_chamfer, step, workers;
-    all where none is given."""
+    """Names of benchmarks: store, memory, ranks, chunks, costs, pooling, query, adopt, smooth_chamfer, step, videos,
+    workers; all where none is given."""
     quick: bool = False
     """Tiny sizes, to see that everything runs; the ratios then say nothing."""
 
