@@ -15,6 +15,7 @@ from infra.errors import InputError, command, unknown
 from pipelines.benchmarks.costs import costs
 from pipelines.benchmarks.memory import store_memory
 from pipelines.benchmarks.objectives import adopt, smooth_chamfer
+from pipelines.benchmarks.phrases import phrases
 from pipelines.benchmarks.pooling import pooling
 from pipelines.benchmarks.query import query
 from pipelines.benchmarks.ranks import ranks, ranks_in_chunks
@@ -34,6 +35,7 @@ BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
     "query": query,
     "adopt": adopt,
     "smooth_chamfer": smooth_chamfer,
+    "phrases": phrases,
     "step": step,
     "videos": videos,
     "workers": workers,
@@ -47,8 +49,8 @@ class Options:
     """What to measure."""
 
     only: tuple[str, ...] = ()
-    """Names of benchmarks: store, memory, ranks, chunks, costs, pooling, query, adopt, smooth_chamfer, step, videos,
-    workers; all where none is given."""
+    """Names of benchmarks: store, memory, ranks, chunks, costs, pooling, query, adopt, smooth_chamfer, phrases, step,
+    videos, workers; all where none is given."""
     quick: bool = False
     """Tiny sizes, to see that everything runs; the ratios then say nothing."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -79,11 +79,15 @@ def hold_videos(
         whole.append((number_B, {"code": codes.code}))
         verb.append((number_B, codes.verb._asdict()))
         noun.append((number_B, codes.noun._asdict()))
-    code = encode(lambda batch: batch["code"], whole, device=device)
-    levels = [encode_sets(lambda batch: Sets(**batch), level, device=device) for level in (verb, noun)]
-    return [
-        VideoCodes(
-            code[start : start + VIDEOS], *(Sets.pad(level[start : start + VIDEOS]) for level in levels)
-        )
-        for start in range(0, len(code), VIDEOS)
-    ]
+    code = encode(lambda batch: batch["code"], _emptied(whole), device=device)
+    levels = []
+    for level in (verb, noun):
+        sets = encode_sets(lambda batch: Sets(**batch), _emptied(level), device=device)
+        levels.append([Sets.pad(sets[start : start + VIDEOS]) for start in range(0, len(sets), VIDEOS)])
+    return [VideoCodes(*part) for part in zip(code.split(VIDEOS), *levels, strict=True)]
+
+
+def _emptied(batches: list[tuple[Tensor, Batch]]) -> Iterator[tuple[Tensor, Batch]]:
+    """Yield what a list holds and let go of it, so that nothing is there twice."""
+    while batches:
+        yield batches.pop(0)

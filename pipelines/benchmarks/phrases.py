@@ -1,0 +1,104 @@
+"""Attention of phrases to frames, HGR's: by products alone, against a vector for every video and phrase."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from pipelines.benchmarks.measure import apart, by_turns, memory, seconds
+from pipelines.benchmarks.row import Row
+from tasks.matching.phrase_scores import phrase_scores
+from tasks.sets import Sets
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """A part of an evaluation as the authors' code has it."""
+
+    videos: int = 300
+    texts: int = 300
+    frames: int = 20
+    phrases: int = 6
+    width: int = 1024
+    rounds: int = 3
+
+
+QUICK = Size(videos=4, texts=5, frames=3, phrases=2, width=8)
+
+
+def phrases(*, quick: bool = False) -> list[Row]:
+    """Measure time and memory of one level's scores."""
+    size = QUICK if quick else Size()
+    frame_QFD, phrase_GPD = made_up(size)
+    with torch.inference_mode():
+        torch.testing.assert_close(
+            ours(frame_QFD[:2], phrase_GPD), direct(frame_QFD[:2], phrase_GPD), rtol=0, atol=1e-5
+        )
+        times = by_turns(
+            lambda _: seconds(lambda: ours(frame_QFD, phrase_GPD)),
+            lambda _: seconds(lambda: direct(frame_QFD, phrase_GPD)),
+            rounds=size.rounds,
+        )
+    peak, direct_peak = apart(growth, [(name, size) for name in ("ours", "direct")])
+    measured = (
+        f"scores of {size.videos} videos of {size.frames} frames and {size.texts} texts of {size.phrases} "
+        f"phrases, width {size.width}"
+    )
+    vectors = size.videos * size.texts * size.phrases * size.width * 4 / 1e6
+    return [
+        Row(
+            name="phrases to frames",
+            measured=f"time of {measured}",
+            unit="s",
+            target=2.0,
+            note="Reference: every phrase's weighted sum of every video's frames, then their cosines.",
+            **times.numbers(invert=True),
+        ),
+        Row(
+            name="phrases: memory",
+            measured=f"peak memory beyond the codes, {measured}",
+            unit="MB",
+            ours=peak,
+            reference=direct_peak,
+            ratio=peak / direct_peak,
+            goal="at most",
+            target=0.1,
+            note=f"Reference: the same; its vectors take {vectors:,.0f} MB.",
+        ),
+    ]
+
+
+def made_up(size: Size) -> tuple[Tensor, Tensor]:
+    """Return random frames and phrases."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = (size.videos, size.frames, size.width), (size.texts, size.phrases, size.width)
+    return tuple(torch.randn(shape, generator=generator) for shape in shapes)
+
+
+def ours(frame_QFD: Tensor, phrase_GPD: Tensor) -> Tensor:
+    """Return the scores, from products."""
+    frames = Sets(frame_QFD, torch.ones(frame_QFD.shape[:2], dtype=torch.bool))
+    used_GP = torch.ones(phrase_GPD.shape[:2], dtype=torch.bool)
+    return phrase_scores(frames, phrase_GPD, used_GP, sharpness=4.0)
+
+
+def direct(frame_QFD: Tensor, phrase_GPD: Tensor) -> Tensor:
+    """Return the scores, from a vector for every video and phrase; none of them is copied."""
+    unit_SD = normalize(phrase_GPD.flatten(0, 1), dim=-1)
+    fit_QSF = (normalize(frame_QFD, dim=-1) @ unit_SD.T).mT.relu()
+    weight_QSF = (4.0 * normalize(fit_QSF, dim=-1)).softmax(dim=-1)
+    attended_QSD = weight_QSF @ frame_QFD
+    product_QS = torch.stack([(a_SD[:, None] @ unit_SD[..., None]).flatten() for a_SD in attended_QSD])
+    return (product_QS / attended_QSD.norm(dim=-1)).unflatten(1, phrase_GPD.shape[:2]).mean(dim=2)
+
+
+def growth(which: str, size: Size) -> float:
+    """Return by how much the peak of memory exceeds the codes, in MB."""
+    ready = made_up(size)
+    before = memory()["VmRSS"]
+    with torch.inference_mode():
+        {"ours": ours, "direct": direct}[which](*ready)
+    return memory()["VmHWM"] - before
