@@ -115,7 +115,7 @@ _CLASSES = {
     "A": """then now again also just still too very really quickly slowly together alone away back forward forwards
         backward backwards here outdoors indoors upstairs downstairs first finally once twice already even
         always never only well forth fast currently later afterwards meanwhile today apart aside so almost
-        somewhere elsewhere ahead sideways nearby""",
+        somewhere else elsewhere ahead sideways nearby""",
 }
 CLOSED: dict[str, str] = {}
 """Tags of the words of the closed classes; what the tags mean is told in `tagging.py`."""

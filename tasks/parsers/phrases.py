@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tasks.parsers.lexicon import bag
+from tasks.parsers.roles import agent
 
 Span = tuple[int, int]
 """First word, and the word after the last."""
@@ -46,11 +47,14 @@ class Phrases:
             if leading and noun and self.words[i - 1] in MEDIA:
                 return i
 
-    def phrase(self, i: int, *, leading: bool = False, verb: bool = False) -> tuple[int, Span]:
+    def phrase(
+        self, i: int, *, leading: bool = False, verb: bool = False, settled: bool = True
+    ) -> tuple[int, Span]:
         """Return the end of a noun phrase with `of ...` and `and ...`, and what in it can act: a video of [a man].
 
         Where the clause has its verb already, or the phrase is a leading one, `and ...` is left to the next clause
-        if a verb follows it.
+        if a verb follows it; where that verb would be the clause's own finite one, which is still due (not `settled`),
+        only if what follows can be its subject.
         """
         end, actor = self.chunk(i, leading=leading), i
         while True:
@@ -64,7 +68,8 @@ class Phrases:
             if after == end or self.tags[after] not in "DNR":
                 break
             other = self.chunk(after)
-            if (leading or verb) and self.predicate(other, "XMVGE"):
+            clause = settled or (self.tags[after] == "D" and agent(self.words[after:other]))
+            if (leading or verb) and self.predicate(other, "XMVGE" if clause else "GE"):
                 break
             end = other
         return end, (actor, end)

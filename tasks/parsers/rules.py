@@ -109,11 +109,10 @@ class _Walk:
             self._clause()
             self.there = i + 1
             return i + 2
-        end, near = self.find.phrase(i, verb=self.verb is not None)
+        end, near = self.find.phrase(i, verb=self.verb is not None, settled=self._closed())
         beside = self.tags[i - 1] in "NR" and i > 0
-        fresh = self.verb is not None and self.find.predicate(
-            end, "XMVGE" if self.joined else "XMV" if beside else "XM"
-        )
+        kinds = "XMVGE" if self.joined else "XMV" if beside else "XM" if self.settled else ""
+        fresh = self.verb is not None and self.find.predicate(end, kinds)
         if fresh:
             self._clause()
         if self.verb is None:
@@ -124,6 +123,10 @@ class _Walk:
         self.near = self.latest = near
         self.joined = False
         return end
+
+    def _closed(self) -> bool:
+        """Whether no finite verb is due: the clause has it, or has no subject that waits for one."""
+        return self.settled or self.subject is None
 
     def _worn(self, end: int) -> bool:
         """Whether `in a red dress` or the like follows a phrase."""
@@ -141,12 +144,12 @@ class _Walk:
             near = self.latest if media and agent(self.words[last:end]) else near
         near = near if media else (i, end)
         self.subject, self.near, self.joined = (i, end), near, False
-        self.phrases.append((i, near[0] - 1) if self.words[near[0] - 1] == "of" else (i, end))
+        self.phrases.append((i, near[0] - 1) if near[0] > i and self.words[near[0] - 1] == "of" else (i, end))
         return end
 
     def _object(self, span: Span) -> None:
         frame = self.verb
-        if self.words[span[1] - 1] in _TIMES and (frame.has("ARG1") or frame.base != "spend"):
+        if self.words[span[1] - 1] in _TIMES and frame.has("ARG1"):
             role = "ARGM-TMP"
         elif frame.passive or frame.base == "be" or frame.has("ARG1"):
             role = "ARG2"
@@ -168,16 +171,22 @@ class _Walk:
             j += 1
         if self.tags[j] not in "DNR" or self.words[j : j + 1] == ["there"]:
             self.linked = self.tags[j] in "XVGE" or self.tags[i] == "T"
-            if frame is not None and (self.tags[j] != "S" or word not in ("on", "in", "by")):
+            if frame is not None and not (self.tags[j] in "SXVGE" and word in ("on", "in", "by", "past")):
                 frame.arguments += self._manner(i)
             return i + 1
         if frame is not None and j == i + 1 == frame.words[-1] + 2 and self._particle(word, frame):
             frame.words.append(i)
             return j
-        end, near = self.find.phrase(j, leading=frame is None, verb=frame is not None)
+        end, near = self.find.phrase(j, leading=frame is None, verb=frame is not None, settled=self._closed())
         if frame is None:
             role = preposition_role(word, verb="", passive=False, has_object=False, phrase=[])
             self.waiting.append((role, (i, end)))
+            return end
+        if frame.base == "be" and frame.arguments and frame.arguments[-1][0] == "ARG2":
+            whole = (frame.arguments.pop()[1][0], end)  # this is [a clip from a show]
+            frame.arguments.append(("ARG2", whole))
+            self.near = self.latest = near if agent(self.words[j:end]) else whole
+            self.joined = False
             return end
         phrase, complete = self.words[j:end], frame.has("ARG1")
         role = preposition_role(
@@ -259,7 +268,7 @@ class _Walk:
             self._clause()
 
     def _clause(self) -> None:
-        self.subject = self.verb = None
+        self.subject = self.verb = self.near = None
         self.settled = self.joined = self.linked = self.relative = False
 
     def _adverb(self, i: int) -> None:

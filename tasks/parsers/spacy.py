@@ -155,5 +155,6 @@ def _span(head: Any, *, without: Any = None) -> tuple[int, ...]:
 def _noun_phrases(doc: Any) -> Iterator[tuple[int, ...]]:
     """Yield each noun with what stands before it."""
     for token in doc:
-        if token.pos_ in ("NOUN", "PROPN", "PRON") and token.dep_ not in ("compound", "poss", "nmod", "amod"):
+        inner = token.dep_ in ("compound", "poss", "nmod", "amod") or token.tag_ in ("WDT", "WP", "EX")
+        if token.pos_ in ("NOUN", "PROPN", "PRON") and not inner:
             yield tuple(sorted(word.i for word in token.subtree if token.left_edge.i <= word.i <= token.i))

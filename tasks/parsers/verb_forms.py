@@ -142,6 +142,8 @@ class Reading:
             )
         if self.before in ("V", "G", "E") and self.at == self.verb_before:
             base = FORMS.get(self.words[self.at], (0, ""))[1]
+            if compound:
+                return "N"
             return "G" if self.before == "E" or base in _CHAINS or after in ("D", "R", "P", "T") else "N"
         if not self.before:
             return "N" if compound or after in ("X", "M") else "G"
@@ -159,10 +161,15 @@ class Reading:
             several = self.before == "D" and self.words[self.at] not in ("this", "that")
             if after in ("X", "M") or (several and noun and after not in ("D", "R")):
                 return False
-            if noun and (after == "v" or (not after and (self.going or self.joined))):
+            if noun and (self._bare_next(i) or (not after and (self.going or self.joined))):
                 return False
             return self.due > 0 or self.before == "R" or (not noun and after in ("D", "R"))
-        return not self.before and after in ("D", "R")
+        return not self.before and after in ("D", "R", "")
+
+    def _bare_next(self, i: int) -> bool:
+        """Whether the next word is the bare form of a verb, and of no noun."""
+        word = self.words[i + 1] if i + 1 < len(self.words) else ""
+        return self.tags[i + 1 : i + 2] == ["v"] and bool(_forms(word) & BASE) and word not in NOUNISH
 
     def _bare(self, i: int, after: str) -> bool:
         noun, owner = self.words[i] in NOUNISH, self.words[self.at] if self.at >= 0 else ""
