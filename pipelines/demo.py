@@ -1,12 +1,13 @@
-"""`python -m pipelines.demo`: the whole way on a corpus made here, from picture files to a comparison.
+"""`python -m pipelines.demo`: the whole way on corpora made here, from pictures and videos to a comparison.
 
-Renders scenes with captions in COCO's file formats, ingests them, extracts features, trains one Ray job for
-each aggregator, and compares the runs. RAY_ADDRESS names the job server of a cluster to use instead of a
-private head on this machine.
+Renders scenes with captions in COCO's file formats and moving shapes in MSR-VTT's, ingests them, extracts features,
+trains one Ray job for each task and aggregator, and compares the runs. RAY_ADDRESS names the job server of a cluster to
+use instead of a private head on this machine.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -29,6 +30,8 @@ from infra.paths import home
 from infra.registry import AGGREGATORS, RECIPES
 from infra.store import FeatureStore
 from infra.tracking import tracking_uri
+from pipelines.config import Data
+from pipelines.moving_scenes import write_moving_scenes
 from pipelines.scenes import write_scenes
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -40,10 +43,12 @@ class Options:
 
     images: int = 600
     """Scenes to render."""
-    aggregators: tuple[str, ...] = ("mean", "max", "kmax(k=5)", "gpo")
-    """One training job for each."""
-    epochs: int = 10
-    """Epochs of each job."""
+    videos: int = 400
+    """Videos to render."""
+    aggregators: tuple[str, ...] = ("mean", "max", "gpo")
+    """One training job for each, on images and on videos."""
+    epochs: int = 0
+    """Epochs of each job; those of the recipes where 0."""
     experiment: str = "demo"
     """MLflow experiment of the runs."""
 
@@ -89,32 +94,60 @@ def verb(name: str, *words: str) -> None:
     run("python", "-m", f"pipelines.{name}", *words, env={"RAY_ADDRESS": "local"})
 
 
-def prepare(options: Options) -> None:
-    """Make the corpus and its features, unless an earlier demo of this size did."""
+def prepare_images(options: Options) -> None:
+    """Make the corpus of scenes and its features, unless an earlier demo of this size did."""
     data = RECIPES.get("demo")().data
-    corpus, features = home() / data.corpus, home() / data.features
-    pictures = corpus.with_name(f"{corpus.name}_pictures")
+    if is_there(data, options.images):
+        return
+    pictures = home() / f"{data.corpus}_pictures"
+    write_scenes(pictures, images=options.images)
+    captions = ("--json", str(pictures / "dataset_scenes.json"))
+    verb("ingest", "karpathy", *captions, "--images", str(pictures), "--out", str(home() / data.corpus))
+    extract(data, "--backbone", "cells")
+
+
+def prepare_videos(options: Options) -> None:
+    """Make the corpus of moving shapes and its features, likewise."""
+    data = RECIPES.get("demo_videos")().data
+    if is_there(data, options.videos):
+        return
+    folder = home() / f"{data.corpus}_videos"
+    captions = ("--json", *map(str, write_moving_scenes(folder, videos=options.videos)))
+    videos = ("--videos", str(folder / "videos"))
+    verb("ingest", "msrvtt", *captions, *videos, "--out", str(home() / data.corpus))
+    extract(data, "--video", "--backbone", "cells(grid=3)", "--pool", "concat")
+
+
+def is_there(data: Data, size: int) -> bool:
+    """Say whether features of this many items exist; what there is of another size is removed."""
     try:
-        if len(FeatureStore.open(features)) == options.images:
-            print(f"{options.images} scenes are there already, in {corpus}")
-            return
+        if len(FeatureStore.open(home() / data.features)) == size:
+            print(f"the corpus {data.corpus} of {size} is there already")
+            return True
     except InputError:
         pass
-    shutil.rmtree(corpus, ignore_errors=True)
-    write_scenes(pictures, images=options.images)
-    captions = str(pictures / "dataset_scenes.json")
-    verb("ingest", "karpathy", "--json", captions, "--images", str(pictures), "--out", str(corpus))
-    verb("extract", "--corpus", str(corpus), "--backbone", "cells", "--out", str(features))
+    shutil.rmtree(home() / data.corpus, ignore_errors=True)
+    return False
 
 
-def submit(server: JobServer, aggregator: str, options: Options) -> None:
-    """Train one aggregator as a Ray job and wait for it."""
+def extract(data: Data, *words: str) -> None:
+    """Extract the features of a corpus."""
+    verb("extract", "--corpus", str(home() / data.corpus), *words, "--out", str(home() / data.features))
+
+
+PREPARE = {"demo": prepare_images, "demo_videos": prepare_videos}
+"""Recipes of the demo, and what makes their data."""
+
+
+def submit(server: JobServer, recipe: str, aggregator: str, options: Options) -> None:
+    """Train one aggregator on one task as a Ray job and wait for it."""
     env = {"POLYPOOL_HOME": str(home()), "MLFLOW_TRACKING_URI": tracking_uri(home())}
     run(
         *("ray", "job", "submit", "--address", server.address, "--working-dir", str(PROJECT)),
         *("--runtime-env-json", json.dumps({"env_vars": env}), "--log-style=record", "--"),
-        *("python", "-m", "pipelines.train", "demo", "--aggregator", aggregator),
-        *("--optim.epochs", str(options.epochs), "--experiment", options.experiment),
+        *("python", "-m", "pipelines.train", recipe, "--aggregator", aggregator),
+        *(("--optim.epochs", str(options.epochs)) if options.epochs else ()),
+        *("--experiment", options.experiment),
         env=server.env,
     )
 
@@ -128,10 +161,11 @@ def main() -> None:
     )
     for spec in options.aggregators:
         AGGREGATORS.build(spec, 8)
-    prepare(options)
+    for prepare in PREPARE.values():
+        prepare(options)
     with job_server() as server:
-        for aggregator in options.aggregators:
-            submit(server, aggregator, options)
+        for recipe, aggregator in itertools.product(PREPARE, options.aggregators):
+            submit(server, recipe, aggregator, options)
     verb("compare", "--experiment", options.experiment)
     print(f"the demo took {time.monotonic() - started:.0f} seconds")
 

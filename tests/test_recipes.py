@@ -15,7 +15,7 @@ from tiny_models import save_bert, save_vit
 from toy import FolderLog, FolderReport, SilentBar
 
 from encoders.cnn import NETWORKS
-from infra.registry import AGGREGATORS, CROSS_ENCODERS, ENCODERS, RECIPES, TASKS, Spec
+from infra.registry import AGGREGATORS, CROSS_ENCODERS, ENCODERS, MODELS, RECIPES, TASKS, Spec
 from pipelines.config import Run, from_json, to_json
 from pipelines.loop import Trainer
 from pipelines.recipe import Ensemble, derive
@@ -28,6 +28,7 @@ SMALL = {
     "weights": "",
     "size": 32,
     "heads": 2,
+    "graphs": "",
     "head_width": 4,
 }
 RUNS = [name for name in RECIPES.names() if isinstance(RECIPES.get(name)(), Run)]
@@ -82,6 +83,7 @@ def shrunk(run: Run, corpus: Run, models: dict[str, str]) -> Run:
         data={"corpus": corpus.data.corpus, "features": features, "captions": 2},
         visual=small(ENCODERS, run.visual, models),
         text=small(ENCODERS, run.text, models),
+        model=small(MODELS, run.model, models),
         cross=small(CROSS_ENCODERS, run.cross, models),
         aggregator=small(AGGREGATORS, run.aggregator, models),
         text_aggregator=small(AGGREGATORS, run.text_aggregator, models),

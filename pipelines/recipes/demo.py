@@ -1,10 +1,11 @@
-"""The demo's rendered scenes."""
+"""The demo's rendered scenes and videos."""
 
 from __future__ import annotations
 
 from pipelines.config import Run
 from pipelines.recipe import derive, recipe
 from pipelines.recipes.coco_mini import coco_mini
+from pipelines.recipes.msrvtt_mini import msrvtt_mini
 
 
 @recipe("demo")
@@ -16,4 +17,20 @@ def demo() -> Run:
         visual="regions(width=128, standardise=True)",
         text="bigru(width=128, embedding=64, min_count=1)",
         optim={"epochs": 10, "warmup_steps": 20},
+    )
+
+
+@recipe("demo_videos")
+def demo_videos() -> Run:
+    """Videos of moving shapes, described by `cells` frame by frame."""
+    return derive(
+        msrvtt_mini(),
+        data={
+            "dataset": "moving_scenes",
+            "corpus": "data/moving_scenes",
+            "features": "data/moving_scenes/cells",
+        },
+        visual="regions(width=128, standardise=True)",
+        text="bigru(width=128, embedding=64, min_count=1)",
+        optim={"epochs": 12, "warmup_steps": 20},
     )
