@@ -1,25 +1,27 @@
 from __future__ import annotations
 
-import sys
-import types
-import weakref
-
+import numpy as np
 import pytest
 import torch
 from role_batches import MadeUpParts, batch_of, captions_of, dealt, model_of, videos_of
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
+from toy import toy_run
 from workers import run_workers
 
 from encoders.base import Encoder
+from encoders.bigru import BiGRU
+from encoders.frames import Frames
 from infra.dist import rank
 from infra.errors import InputError
 from infra.registry import MODELS
-from tasks.matching import kept_scores
+from tasks.matching.kept_scores import KeptScores
 from tasks.matching.hgr import HGR
 from tasks.matching.phrase_scores import phrase_scores
+from tasks.models import Parts, retrieval_model, text_inputs
 from tasks.objectives.triplet import Triplet
 from tasks.retrieval import retrieval_loss
+from tasks.role_captions import RoleCaptions
 
 AGGREGATORS = ["attention", "gpo", "pie(k=2)"]
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
@@ -136,7 +138,7 @@ def learn(model: HGR, numbers: list[int], world: int) -> dict[str, Tensor]:
     return {"loss": terms["loss"].detach()} | {name: p.grad for name, p in model.named_parameters()}
 
 
-def score_of(model: HGR) -> kept_scores.KeptScores:
+def score_of(model: HGR) -> KeptScores:
     """23 videos and 41 captions, dealt in parts of 4 and 5."""
     return model.scorer(dealt(videos_of, 23, 4), dealt(captions_of, 41, 5))
 
@@ -172,70 +174,62 @@ def test_two_workers_learn_and_score_like_one(tmp_path):
             torch.testing.assert_close(two[name], x, **CLOSE, msg=name)
 
 
-@pytest.mark.parametrize(("videos", "page"), [(64, 512), (5, 7)])
-@pytest.mark.parametrize("aggregator", AGGREGATORS)
-def test_any_block_of_a_split_is_at_hand(monkeypatch, videos, page, aggregator):
-    monkeypatch.setattr(kept_scores, "VIDEOS", videos)
-    monkeypatch.setattr(kept_scores, "PAGE", page)
-    model = model_of(aggregator=aggregator)
-    video, text = model.encode_visual(videos_of(range(23))), model.encode_text(captions_of(range(41)))
-    expected = model.similarity(video, text).float()
-    score = score_of(model)
-    for images, captions in (
-        (slice(None), slice(None)),
-        (slice(3, 9), slice(4, 17)),
-        (slice(0, 23), slice(14, 15)),
-        (slice(22, 23), slice(21, 41)),
-        (slice(5, 100), slice(35, 100)),
-    ):
-        block = score(images, captions)
-        assert block.dtype == torch.float32
-        torch.testing.assert_close(block, expected[images, captions], rtol=0, atol=1e-6)
+CAPTIONS = [
+    f"a {who} is {what}"
+    for who in ("man", "woman", "dog")
+    for what in (
+        "running in a park",
+        "playing with a red ball",
+        "sleeping",
+        "eating an apple and drinking water",
+    )
+]
+SPEC = "hgr(verbs=2, nouns=3, dropout=0.1)"
 
 
-def test_captions_may_come_in_any_order_and_twice(monkeypatch):
-    monkeypatch.setattr(kept_scores, "PAGE", 4)
-    model = model_of()
-    batches = [(part, captions_of(part.tolist())) for part in torch.randperm(30).split(7)]
-    score = model.scorer(dealt(videos_of, 6, 4), [*batches, batches[0]])
-    ordered = model.scorer(dealt(videos_of, 6, 4), dealt(captions_of, 30, 30))
-    torch.testing.assert_close(score(slice(None), slice(None)), ordered(slice(None), slice(None)))
+def test_captions_and_frames_are_learnt():
+    """From words to scores with the parts of a run: role graphs, a batch, the loss, a split's scores."""
+    torch.manual_seed(0)
+    run = toy_run(model=SPEC, aggregator="attention")
+    assets = BiGRU.prepare(CAPTIONS, min_count=1, ends=False)
+    inputs = text_inputs(run, CAPTIONS, BiGRU.tokenizer(assets))
+    assert isinstance(inputs, RoleCaptions)
+    frames_BNF, mask_BN = torch.randn(12, 3, 24), torch.ones(12, 3, dtype=torch.bool)
+    numbers = torch.arange(12)
+    videos = {"visual": frames_BNF, "visual_mask": mask_BN}
+    texts = inputs.batch(numbers.numpy())
+    parts = Parts(
+        run,
+        visual=lambda: Frames({"dim": 24}, width=16, dropout=0.0),
+        text=lambda: BiGRU(assets, width=16, embedding=8),
+    )
+    model = retrieval_model(run, parts)
+    optimizer, losses = torch.optim.Adam(model.parameters(), lr=1e-2), []
+    for _ in range(60):
+        batch = videos | texts | {"item": numbers, "row": numbers}
+        loss = retrieval_loss(model, batch, objective=Triplet(warmup_epochs=0), epoch=0.0)["loss"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    score = model.eval().scorer([(numbers, videos)], [(numbers, texts)])
+    hits = score(slice(None), slice(None)).argmax(dim=1) == numbers
+    assert losses[-1] < losses[0] / 3
+    assert hits.float().mean() > 0.8
 
 
-def test_captions_are_forgotten_once_they_are_scored():
-    """What is held while a split is scored: the codes of one part of the captions, however many there are."""
-    model, alive, most = model_of(), weakref.WeakSet(), []
-    encode = model.encode_text
-
-    def watched(batch: dict[str, Tensor]):
-        most.append(len(alive))
-        text = encode(batch)
-        for x in (*text, *batch.values()):
-            alive.add(x)
-        return text
-
-    model.encode_text = watched
-    model.scorer(dealt(videos_of, 6, 4), dealt(captions_of, 40, 2))
-    assert len(most) == 20
-    assert max(most) <= 3 + 5, "three codes and five inputs of the part before"
-    assert len(alive) == 0
-
-
-def test_captions_with_graphs_are_made_with_the_parameters_of_the_spec(monkeypatch):
-    module = types.ModuleType("tasks.role_captions")
-    module.RoleCaptions = lambda *given, **named: (given, named)
-    monkeypatch.setitem(sys.modules, "tasks.role_captions", module)
-    params = {
-        "verbs": 3,
-        "nouns": 5,
-        "parser": "p",
-        "graphs": "g.json",
-        "sharpness": 2.0,
-        "root_messages": True,
-    }
-    given, named = MODELS.get("hgr").text_inputs(["a"], "tokenizer", limit=7, **params)
-    assert given == (["a"], "tokenizer")
-    assert named == {"verbs": 3, "nouns": 5, "parser": "p", "graphs": "g.json", "limit": 7}
+def test_captions_with_graphs_are_made_with_the_parameters_of_the_spec():
+    params = {"verbs": 3, "nouns": 5, "sharpness": 2.0, "root_messages": True}
+    tokenizer = BiGRU.tokenizer({"words": ["man", "runs"], "ends": False})
+    make = MODELS.get("hgr").text_inputs
+    batch = make(["a man runs home quickly"], tokenizer, limit=3, **params).batch(np.array([0]))
+    assert batch["text"].shape == (1, 3)
+    assert batch["text_spans"].shape == (1, 8, 3)
+    assert batch["text_edges"].shape == (1, 9, 9)
+    with pytest.raises(InputError, match="no_such_parser"):
+        make(["a man"], tokenizer, parser="no_such_parser")
+    with pytest.raises(InputError, match=r"graphs\.json"):
+        make(["a man"], tokenizer, graphs="no/graphs.json")
 
 
 def test_a_spec_builds_it():

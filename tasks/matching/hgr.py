@@ -17,10 +17,10 @@ from tasks.matching.hgr_levels import RoleText, TextCodes, VideoCodes, VideoLeve
 from tasks.matching.kept_scores import KeptScores, hold_videos
 from tasks.matching.phrase_scores import phrase_scores
 from tasks.retrieval import Scored
+from tasks.role_captions import RoleCaptions
 
 if TYPE_CHECKING:
     from tasks.models import Parts
-    from tasks.pairs import TextInputs
 
 
 @MODELS.register("hgr")
@@ -84,10 +84,8 @@ class HGR(nn.Module):
         parser: str = "rules",
         graphs: str = "",
         **_: Any,
-    ) -> TextInputs:
+    ) -> RoleCaptions:
         """Return captions with their role graphs; takes all parameters of the model."""
-        from tasks.role_captions import RoleCaptions
-
         return RoleCaptions(
             captions, tokenizer, verbs=verbs, nouns=nouns, parser=parser, graphs=graphs, limit=limit
         )
