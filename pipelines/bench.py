@@ -22,6 +22,7 @@ from pipelines.benchmarks.ranks import ranks, ranks_in_chunks
 from pipelines.benchmarks.row import Row
 from pipelines.benchmarks.step import step
 from pipelines.benchmarks.store import store
+from pipelines.benchmarks.video_step import video_step
 from pipelines.benchmarks.videos import videos
 from pipelines.benchmarks.workers import cores, workers
 
@@ -37,6 +38,7 @@ BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
     "smooth_chamfer": smooth_chamfer,
     "phrases": phrases,
     "step": step,
+    "video_step": video_step,
     "videos": videos,
     "workers": workers,
 }
@@ -50,7 +52,7 @@ class Options:
 
     only: tuple[str, ...] = ()
     """Names of benchmarks: store, memory, ranks, chunks, costs, pooling, query, adopt, smooth_chamfer, phrases, step,
-    videos, workers; all where none is given."""
+    video_step, videos, workers; all where none is given."""
     quick: bool = False
     """Tiny sizes, to see that everything runs; the ratios then say nothing."""
 

@@ -260,7 +260,10 @@ def test_any_aggregator_works_on_crossed_sets(aggregator):
         ({"cross": "cross_modl"}, "Did you mean 'cross_modal'"),
         ({"cross": CROSS, "text": "bigru(width=8)"}, "same width"),
         ({"cross": CROSS, "regularisers": ("mmd(weight=0.01)",)}, "leave the regularisers out"),
-        ({"aggregator": "score_attention(heads=2)", "regularisers": ("mmd(weight=0.1)",)}, "none of one alone"),
+        (
+            {"aggregator": "score_attention(heads=2)", "regularisers": ("mmd(weight=0.1)",)},
+            "none of one alone",
+        ),
         (
             {"cross": CROSS, "aggregator": "score_attention(k=2, heads=2)", "similarity": "cosine"},
             "compares single vectors, and score_attention makes several",
