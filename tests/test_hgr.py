@@ -15,8 +15,8 @@ from encoders.frames import Frames
 from infra.dist import rank
 from infra.errors import InputError
 from infra.registry import MODELS
-from tasks.matching.kept_scores import KeptScores
 from tasks.matching.hgr import HGR
+from tasks.matching.kept_scores import KeptScores
 from tasks.matching.phrase_scores import phrase_scores
 from tasks.models import Parts, retrieval_model, text_inputs
 from tasks.objectives.triplet import Triplet
