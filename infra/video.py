@@ -19,6 +19,7 @@ from PIL import Image
 from infra.errors import InputError, unknown
 from infra.frames import choose_frames
 
+_FEWER = "fewer frames than the file says, which is cut or damaged"
 _PICTURES = ("JPEG", "PNG", "BMP", "TIFF", "WEBP")
 
 
@@ -93,6 +94,8 @@ def _by_decord(path: str, at_most: int | None) -> Iterator[np.ndarray]:
     import decord
 
     reader = decord.VideoReader(path, num_threads=1, fault_tol=0)
+    if list(reader.get_key_indices())[:1] != [0]:  # it would make frames up
+        raise BadVideo(_FEWER)
     for number in _chosen(len(reader), at_most).tolist():
         x_HWC = reader[number].asnumpy()
         height, width, _ = x_HWC.shape
@@ -119,7 +122,7 @@ def _by_av(path: str, at_most: int | None) -> Iterator[np.ndarray]:
                 if wanted is None:
                     return
     if wanted is not None:
-        raise BadVideo("fewer frames than its file says: cut off or damaged")
+        raise BadVideo(_FEWER)
 
 
 def _chosen(count: int, at_most: int | None) -> np.ndarray:

@@ -33,7 +33,7 @@ class VideoOptions:
     timeout: float = 60.0
     """Seconds of decoding after which a video is given up."""
     decoder: Literal["auto", "decord", "av"] = "auto"
-    """decord or PyAV; by default decord where it is installed."""
+    """decord, or PyAV, which reads more kinds of files, such as GIF; by default decord where it is installed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,6 +65,18 @@ def turned(clip: Path, path: Path) -> Path:
     return path
 
 
+def headless(clip: Path, path: Path) -> Path:
+    """Copy a clip without its first frame, on which the eleven that follow build."""
+    with av.open(str(clip)) as source, av.open(str(path), "w") as target:
+        stream = source.streams.video[0]
+        packets = [packet for packet in source.demux(stream) if packet.size]
+        copy = target.add_stream_from_template(stream)
+        for packet in packets[1:]:
+            packet.stream = copy
+            target.mux(packet)
+    return path
+
+
 def write_bad(folder: Path) -> dict[str, str]:
     """Write one file of every bad kind; return their names, and words of the reason that each should get."""
     whole = write_clip(folder / "whole.mp4", 60, index_first=True).read_bytes()
@@ -74,6 +86,7 @@ def write_bad(folder: Path) -> dict[str, str]:
     (folder / "cut.mp4").write_bytes(whole[: len(whole) * 2 // 3])
     (folder / "no_index.mp4").write_bytes(whole[: whole.index(b"moov")])
     write_sound(folder / "sound.mp4")
+    headless(folder / "whole.mp4", folder / "headless.mp4")
     return {
         "gone.mp4": "no such file",
         "empty.mp4": "an empty file",
@@ -82,6 +95,7 @@ def write_bad(folder: Path) -> dict[str, str]:
         "cut.mp4": "does not decode",
         "no_index.mp4": "does not decode",
         "sound.mp4": "no video",
+        "headless.mp4": "fewer frames than the file says",
     }
 
 

@@ -246,7 +246,7 @@ def test_the_command_ends_with_videos_and_frames_a_second(corpus, tmp_path, monk
     assert f"12 videos, {total} vectors of 43 x float16" in out
     assert " videos and " in out
     assert " frames a second" in out
-    assert "skipped 7:" in out
+    assert "skipped 8:" in out
 
 
 @pytest.mark.parametrize(

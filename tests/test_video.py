@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from infra.errors import InputError
 from infra.frames import choose_frames
@@ -90,6 +91,12 @@ def test_a_clip_that_was_filmed_sideways_is_turned_upright(clip, tmp_path, decod
 def test_a_single_frame_is_a_video(tmp_path, decoder):
     x_THW3 = decoded(write_clip(tmp_path / "one.mp4", 1), at_most=20, decoder=decoder)
     assert np.abs(x_THW3.astype(int) - pictures(1)).mean() < 12
+
+
+def test_an_animation_is_a_video_to_pyav(tmp_path):
+    first, *others = map(Image.fromarray, pictures(5))
+    first.save(tmp_path / "a.gif", save_all=True, append_images=others)
+    assert np.abs(decoded(tmp_path / "a.gif", decoder="av").astype(int) - pictures(5)).mean() < 12
 
 
 @pytest.mark.parametrize("decoder", HERE)
