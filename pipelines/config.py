@@ -97,6 +97,8 @@ class Run:
     """Cross-modal encoder, in which image and caption look at each other; none where empty."""
     similarity: str = ""
     """What compares codes; where empty, `cosine` for single vectors and `smooth_chamfer` for sets of them."""
+    fusion: str = "concat"
+    """What becomes of the codes of image and question, where a task answers from both."""
     objective: str = "triplet"
     """What is minimised."""
     regularisers: tuple[str, ...] = ()

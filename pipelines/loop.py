@@ -228,9 +228,12 @@ def write_model(folder: Path, model: nn.Module, run: Run, adapter: TaskAdapter) 
 
 
 def log_evaluation(log: Log, found: Evaluation, *, step: int) -> None:
-    """Write an evaluation's metrics and how each query did."""
+    """Write an evaluation's metrics, how each query did, and its files."""
     log.log({f"{found.protocol}/{name}": value for name, value in found.metrics.items()}, step=step)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{found.protocol.replace('/', '-')}.npz"
         np.savez_compressed(path, **found.per_query)
         log.artifact(path, "per_query")
+        for file, content in found.files.items():
+            (Path(folder) / file).write_bytes(content)
+            log.artifact(Path(folder) / file, "evaluation")

@@ -31,12 +31,14 @@ class Evaluation:
     Attributes:
         protocol: its name.
         metrics: numbers by name, without the protocol.
-        per_query: arrays of equal length that say how each query did, such as ids and ranks.
+        per_query: arrays that say how each query did, such as ids and ranks.
+        files: more to keep, by file name.
     """
 
     protocol: str
     metrics: dict[str, float]
     per_query: dict[str, np.ndarray] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)
 
 
 class TaskAdapter(Protocol):
