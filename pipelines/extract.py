@@ -27,6 +27,7 @@ from infra.store_writer import StoreWriter
 from pipelines.extractors import ImageExtractor, stream
 from pipelines.video_extractor import VideoExtractor, VideoOptions, Videos, reads_videos
 from tasks.datasets.corpus import Corpus, Item
+from tasks.datasets.media import SUFFIXES
 
 _BLOCK = 4  # batches of images that travel together
 _VIDEOS = 8  # videos that travel together
@@ -74,6 +75,8 @@ def extract(
     opened = Corpus.open(corpus)
     chosen = list(splits or opened.splits)
     items = [item for split in chosen for item in opened.items(split)[:limit]]
+    if not video and items[0].path.lower().endswith(SUFFIXES):
+        raise InputError(f"{corpus} is a corpus of videos, such as {items[0].path}: say --video")
     built = BACKBONES.build(backbone)
     if video:
         work = _Work.on_videos(backbone, built, Videos.plan(built, videos, batch=batch))

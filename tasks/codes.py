@@ -13,7 +13,7 @@ from tasks.similarities.base import Similarity
 
 Batch = dict[str, Tensor]
 Batches = Iterable[tuple[Tensor, Batch]]
-"""Pairs of the samples' numbers `(B,)` and their batch: this worker's share. Every worker has at least one, and all
+"""Pairs of the samples' numbers `(B,)` and their batch: this worker's share. Every worker has equally many, and all
 workers' together hold every sample, in any order."""
 
 

@@ -257,6 +257,7 @@ def test_the_command_ends_with_videos_and_frames_a_second(corpus, tmp_path, monk
         (("--video", "--timeout", "nan"), "above 0"),
         (("--frames", "5"), "need --video"),
         (("--pool", "all"), "need --video"),
+        (("--backbone", "cells"), "is a corpus of videos"),
         (("--backbone", "tests.clips:Whole"), "say --video"),
         (("--video", "--backbone", "tests.clips:Whole", "--pool", "all"), "for backbones of images"),
     ],
