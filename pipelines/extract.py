@@ -28,10 +28,13 @@ from pipelines.extractors import ImageExtractor, stream
 from pipelines.video_extractor import VideoExtractor, VideoOptions, Videos, reads_videos
 from tasks.datasets.corpus import Corpus, Item
 from tasks.datasets.media import SUFFIXES
+from tasks.datasets.open_corpus import open_corpus
+from tasks.datasets.questions import Image, QuestionCorpus
 
 _BLOCK = 4  # batches of images that travel together
 _VIDEOS = 8  # videos that travel together
 _DEFAULTS = VideoOptions()
+_Item = Item | Image
 
 
 def extract(
@@ -72,9 +75,9 @@ def extract(
     if not video and videos != _DEFAULTS:
         raise InputError("settings of videos, such as --frames, need --video and a corpus of videos")
     started = time.monotonic()
-    opened = Corpus.open(corpus)
+    opened = open_corpus(corpus)
     chosen = list(splits or opened.splits)
-    items = [item for split in chosen for item in opened.items(split)[:limit]]
+    items = _items(opened, chosen, limit=limit)
     if not video and items[0].path.lower().endswith(SUFFIXES):
         raise InputError(f"{corpus} is a corpus of videos, such as {items[0].path}: say --video")
     built = BACKBONES.build(backbone)
@@ -137,7 +140,7 @@ class _Work:
             block=1,
         )
 
-    def parts(self, items: list[Item], *, done: set[str]) -> list[list[Item]]:
+    def parts(self, items: list[_Item], *, done: set[str]) -> list[list[_Item]]:
         """Return the batches of items that are not all `done`.
 
         One that is done in part is sent whole: who is in it may change the last bit of an image's features. A video is
@@ -149,7 +152,16 @@ class _Work:
         return [part for part in parts if not done.issuperset(item.id for item in part)]
 
 
-def _batch(corpus: Corpus, items: list[Item]) -> dict[str, list[str]]:
+def _items(corpus: Corpus | QuestionCorpus, splits: list[str], *, limit: int | None) -> list[_Item]:
+    """Return the images or videos of some splits, each once: one that is in several counts to the first."""
+    found: dict[str, _Item] = {}
+    for split in splits:
+        for item in corpus.items(split)[:limit]:
+            found.setdefault(item.id, item)
+    return list(found.values())
+
+
+def _batch(corpus: Corpus | QuestionCorpus, items: list[_Item]) -> dict[str, list[str]]:
     return {"ids": [item.id for item in items], "paths": [str(corpus.image_path(item)) for item in items]}
 
 

@@ -8,6 +8,7 @@ python -m pipelines.ingest vatex --training FILE --validation FILE --out DIR [--
 python -m pipelines.ingest msvd --captions FILE --lists DIR --out DIR
 python -m pipelines.ingest hgr --captions FILE --splits DIR --out DIR
 python -m pipelines.ingest hgr-features --dir DIR --splits DIR --out DIR
+python -m pipelines.ingest vqa2 --questions FILE [FILE ...] --annotations FILE [FILE ...] --out DIR [--images DIR]
 python -m pipelines.ingest butd --tsv FILE [FILE ...] --out DIR
 python -m pipelines.ingest hdf5 --file FILE --ids FILE --out DIR
 python -m pipelines.ingest arrays --dir DIR --out DIR
@@ -25,6 +26,7 @@ from infra.errors import command
 from infra.files import identity
 from infra.store import FeatureStore
 from pipelines.ingest_features import DType, arrays, butd, hdf5, hgr_features
+from pipelines.ingest_questions import vqa2
 from pipelines.ingest_report import content, report_corpus, report_store
 from pipelines.ingest_videos import hgr, msrvtt, msrvtt_1ka, msvd, vatex
 from tasks.datasets.corpus import write_corpus
@@ -106,7 +108,7 @@ def verify(*, store: Path) -> None:
 @command
 def main() -> None:
     """Run the subcommand that is named on the command line."""
-    corpora = [karpathy, scan, msrvtt, msrvtt_1ka, vatex, msvd, hgr]
+    corpora = [karpathy, scan, msrvtt, msrvtt_1ka, vatex, msvd, hgr, vqa2]
     verbs = [*corpora, butd, hdf5, arrays, hgr_features, vse_infinity, verify]
     tyro.extras.subcommand_cli_from_dict(
         {verb.__name__.replace("_", "-"): verb for verb in verbs},

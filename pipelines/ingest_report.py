@@ -9,15 +9,16 @@ from typing import Any
 from infra.manifest import Manifest
 from infra.skipped import Skipped, describe
 from infra.store import FeatureStore
-from tasks.datasets.corpus import SKIPPED, Corpus, Summary
+from tasks.datasets.corpus import SKIPPED, Summary
 from tasks.datasets.features import Features, cross_check, write_features
+from tasks.datasets.open_corpus import open_corpus
 
 
 def store_features(
     sets: Iterable[Features | Skipped], *, out: Path, source: dict[str, Any], dtype: str, corpus: Path | None
 ) -> None:
     """Write a store and say what it holds; where a corpus is given, compare the ids with its own."""
-    reference = Corpus.open(corpus) if corpus else None
+    reference = open_corpus(corpus) if corpus else None
     report_store(out, write_features(out, sets, source=source, dtype=dtype))
     if reference:
         listing = out / "unmatched.json"
@@ -30,13 +31,13 @@ def report_corpus(out: Path, summary: Summary) -> None:
     """Say how many items and captions a corpus has, and what was left out."""
     splits = ", ".join(f"{split} {count:,}" for split, count in summary.splits.items())
     print(f"{out}: {sum(summary.splits.values()):,} items ({splits}), {summary.captions:,} captions")
-    _report_skipped(out / SKIPPED, summary.skipped)
+    report_skipped(out / SKIPPED, summary.skipped)
 
 
 def report_store(out: Path, manifest: Manifest) -> None:
     """Say what a store holds, and what was left out."""
     print(f"{out}: {content(manifest)}")
-    _report_skipped(out / "skipped.jsonl", manifest.skipped)
+    report_skipped(out / "skipped.jsonl", manifest.skipped)
 
 
 def content(manifest: Manifest) -> str:
@@ -46,7 +47,8 @@ def content(manifest: Manifest) -> str:
     return f"{manifest.sets:,} sets, {numbers}, {size:,} bytes in {len(manifest.shards)} files"
 
 
-def _report_skipped(listing: Path, skipped: dict[str, Any]) -> None:
+def report_skipped(listing: Path, skipped: dict[str, Any]) -> None:
+    """Say what was left out, and where it is listed."""
     print(describe(skipped))
     if skipped["count"]:
         print(f"  all of them: {listing}")

@@ -13,14 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.errors import InputError
-from infra.files import atomic, make_folder, read_json, sha256, write_json
+from infra.files import atomic, make_folder, sha256, write_json
 from infra.skipped import SkipLog, Skipped, describe
+from tasks.datasets.tables import open_table
 
 __all__ = ["Corpus", "Item", "Skipped", "Summary", "clean", "write_corpus"]
 
 VERSION = 1
 SKIPPED = "corpus.skipped.jsonl"
-_TABLE, _MANIFEST = "corpus.arrow", "corpus.json"
+NAME = "corpus"  # of the table and its manifest
+_TABLE, _MANIFEST = f"{NAME}.arrow", f"{NAME}.json"
 _SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -71,7 +73,7 @@ def clean(item: Item) -> Iterator[Item | Skipped]:
         caption, where = " ".join(caption.split()), f"id {item.id}, caption {number + 1}"
         if not caption:
             yield Skipped(where=where, why="empty caption")
-        elif not _is_unicode(caption):
+        elif not is_unicode(caption):
             yield Skipped(where=where, why="caption that is not valid UTF-8")
         else:
             captions.append(caption)
@@ -140,7 +142,8 @@ def _record_batch(items: list[Item]) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=_SCHEMA)
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
+    """Whether the text can be written as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:  # half a surrogate pair, or bytes that were no UTF-8
@@ -150,6 +153,8 @@ def _is_unicode(text: str) -> bool:
 
 class Corpus:
     """A corpus on disk; open it with `Corpus.open`."""
+
+    texts = "captions"
 
     def __init__(self, folder: Path, manifest: dict[str, Any], table: pa.Table) -> None:
         self.folder = folder
@@ -164,13 +169,7 @@ class Corpus:
             InputError: there is none, it is half written or of another version, or its bytes were changed.
         """
         folder = Path(folder)
-        manifest = read_json(folder / _MANIFEST, what="the manifest of a corpus, as ingest writes it")
-        if not isinstance(manifest, dict) or manifest.get("version") != VERSION:
-            raise InputError(f"{folder / _MANIFEST}: not a corpus of version {VERSION}; ingest it again")
-        path = folder / _TABLE
-        if not path.is_file() or sha256(path) != manifest["sha256"]:
-            raise InputError(f"{path}: missing, half written or changed (SHA-256 differs); ingest it again")
-        return cls(folder, manifest, pa.ipc.open_file(pa.memory_map(str(path))).read_all())
+        return cls(folder, *open_table(folder, name=NAME, version=VERSION, what="a corpus"))
 
     @property
     def splits(self) -> dict[str, int]:

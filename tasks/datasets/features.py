@@ -18,6 +18,7 @@ from infra.manifest import Manifest
 from infra.skipped import SkipLog, Skipped, describe
 from infra.store import FeatureStore, StoreWriter
 from tasks.datasets.corpus import Corpus
+from tasks.datasets.questions import QuestionCorpus
 
 SHARD_BYTES = 256 << 20
 
@@ -84,10 +85,12 @@ def _first(sets: Iterator[Features | Skipped]) -> tuple[list[Skipped], Features 
     return skipped, None
 
 
-def cross_check(store: FeatureStore, corpus: Corpus, *, listing: Path) -> dict[str, list[str]]:
-    """Return the ids with `captions only` and with `features only`, and write them to the file `listing`."""
+def cross_check(
+    store: FeatureStore, corpus: Corpus | QuestionCorpus, *, listing: Path
+) -> dict[str, list[str]]:
+    """Return the ids with `captions only`, or `questions only`, and with `features only`; write them to `listing`."""
     apart = {
-        "captions only": _missing(corpus.ids, store.ids),
+        f"{corpus.texts} only": _missing(corpus.ids, store.ids),
         "features only": _missing(store.ids, corpus.ids),
     }
     write_json(listing, apart)

@@ -1,0 +1,274 @@
+"""Questions about images, with the answers of several people, whatever format they were published in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from infra.errors import InputError
+from infra.files import atomic, make_folder, sha256, write_json
+from infra.skipped import SkipLog, Skipped, describe
+from tasks.datasets.corpus import is_unicode
+from tasks.datasets.tables import open_table
+
+VERSION = 1
+NAME = "questions"  # of the table and its manifest
+SKIPPED = "questions.skipped.jsonl"
+_BATCH = 16384  # questions a record batch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """One question about one image.
+
+    Args:
+        id: unique among the questions of its split, and among all that have answers.
+        split: `train`, `val`, `test`, or one without answers such as `test-dev`.
+        image_id: the id of the image's features.
+        question: its words.
+        path: the image, absolute or below the corpus's folder of images; empty where there are only features.
+        question_type: its first words, as the source groups them; may be empty.
+        answer_type: `yes/no`, `number` or `other`; may be empty.
+        answers: what people answered, raw, in the order of the source; none where it is not told.
+        label: the answer that most of them gave; empty where there are none.
+    """
+
+    id: str
+    split: str
+    image_id: str
+    question: str
+    path: str = ""
+    question_type: str = ""
+    answer_type: str = ""
+    answers: tuple[str, ...] = ()
+    label: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Image:
+    """An image that questions of a split are about."""
+
+    id: str
+    split: str
+    path: str = ""
+
+
+_COLUMNS = tuple(each.name for each in fields(Question))
+_SCHEMA = pa.schema(
+    [(name, pa.list_(pa.string()) if name == "answers" else pa.string()) for name in _COLUMNS]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What a corpus holds.
+
+    Attributes:
+        splits: questions in each.
+        images: distinct images in each.
+        answers: how many questions have so many answers, by the number as a string, as JSON has it.
+        skipped: what was left out (`SkipLog.summary`).
+    """
+
+    splits: dict[str, int]
+    images: dict[str, int]
+    answers: dict[str, int]
+    skipped: dict[str, Any] = field(default_factory=dict)
+
+
+def clean(question: Question) -> Iterator[Question | Skipped]:
+    """Yield what is wrong with the answers of a question, and then the question with those that are good.
+
+    In a question, runs of whitespace become one space; answers stay as they are.
+    """
+    where, words, answers = f"question {question.id}", " ".join(question.question.split()), []
+    for number, answer in enumerate(question.answers):
+        if not answer.strip():
+            yield Skipped(where=f"{where}, answer {number + 1}", why="an empty answer")
+        elif not is_unicode(answer):
+            yield Skipped(where=f"{where}, answer {number + 1}", why="an answer that is not valid UTF-8")
+        else:
+            answers.append(answer)
+    texts = (
+        question.id,
+        question.image_id,
+        words,
+        question.question_type,
+        question.answer_type,
+        question.label,
+    )
+    if not words:
+        yield Skipped(where=where, why="an empty question")
+    elif not all(map(is_unicode, texts)):
+        yield Skipped(where=where, why="a question, type or label that is not valid UTF-8")
+    elif question.answers and not answers:
+        yield Skipped(where=where, why="no usable answer")
+    else:
+        yield replace(question, question=words, answers=tuple(answers))
+
+
+def write_questions(
+    folder: str | Path,
+    questions: Iterable[Question | Skipped],
+    *,
+    source: dict[str, Any],
+    images: str | Path = "",
+) -> Summary:
+    """Write a corpus from a stream of questions: `questions.arrow`, then `questions.json`, and what was left out.
+
+    Empty questions and answers, and all questions of an id but the first are skipped and listed in
+    `questions.skipped.jsonl`. Questions without answers may be in several splits, as those of VQA's test-dev are in its
+    test split, too. A corpus that is there already is replaced.
+
+    Args:
+        folder: the corpus; made where it does not exist.
+        questions: what a reader yields.
+        source: reader and files; anything that JSON can hold.
+        images: the folder that relative paths start from.
+
+    Raises:
+        InputError: nothing usable came, or no space is left.
+    """
+    folder, log, count = make_folder(folder), SkipLog(), _Count()
+    path = folder / f"{NAME}.arrow"
+    with atomic(path) as file, pa.ipc.new_file(file, _SCHEMA) as table:
+        usable = _usable(questions, log)
+        while batch := list(islice(usable, _BATCH)):
+            count.add(batch)
+            columns = [
+                pa.array([getattr(each, name) for each in batch], _SCHEMA.field(name).type)
+                for name in _COLUMNS
+            ]
+            table.write_batch(pa.record_batch(columns, schema=_SCHEMA))
+        if not count.splits:
+            raise InputError(f"{folder}: nothing usable was found; {describe(log.summary())}")
+    summary = replace(count.summary(), skipped=log.close(folder / SKIPPED))
+    manifest = {
+        "version": VERSION,
+        "source": source,
+        "images_in": str(Path(images).resolve()) if images else "",
+        "sha256": sha256(path),
+    }
+    write_json(folder / f"{NAME}.json", manifest | asdict(summary))
+    return summary
+
+
+class _Count:
+    """What is counted while questions are written."""
+
+    def __init__(self) -> None:
+        self.splits, self.answers = Counter[str](), Counter[int]()
+        self.images: dict[str, set[str]] = {}
+
+    def add(self, questions: list[Question]) -> None:
+        for each in questions:
+            self.splits[each.split] += 1
+            self.answers[len(each.answers)] += 1
+            self.images.setdefault(each.split, set()).add(each.image_id)
+
+    def summary(self) -> Summary:
+        return Summary(
+            splits=dict(self.splits),
+            images={split: len(ids) for split, ids in self.images.items()},
+            answers={str(number): self.answers[number] for number in sorted(self.answers)},
+        )
+
+
+def _usable(questions: Iterable[Question | Skipped], log: SkipLog) -> Iterator[Question]:
+    seen: set[tuple[str, str]] = set()
+    for given in questions:
+        for entry in [given] if isinstance(given, Skipped) else clean(given):
+            if isinstance(entry, Skipped):
+                log.add(entry)
+                continue
+            key = ("" if entry.answers else entry.split, entry.id)
+            if key in seen:
+                log.add(Skipped(where=f"question {entry.id}", why="duplicate question id; the first is kept"))
+            else:
+                seen.add(key)
+                yield entry
+
+
+class QuestionCorpus:
+    """A corpus of questions on disk; open it with `QuestionCorpus.open`."""
+
+    texts = "questions"
+
+    def __init__(self, folder: Path, manifest: dict[str, Any], table: pa.Table) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self._table = table
+
+    @classmethod
+    def open(cls, folder: str | Path) -> QuestionCorpus:
+        """Open the corpus in `folder`.
+
+        Raises:
+            InputError: there is none, it is half written or of another version, or its bytes were changed.
+        """
+        folder = Path(folder)
+        return cls(folder, *open_table(folder, name=NAME, version=VERSION, what="a corpus of questions"))
+
+    @property
+    def splits(self) -> dict[str, int]:
+        """Number of questions in each split."""
+        return self.manifest["splits"]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of `questions.arrow`: equal for equal questions, whatever their source."""
+        return self.manifest["sha256"]
+
+    @property
+    def ids(self) -> pa.Array:
+        """The ids of the images of all splits, each once, in the order of the file."""
+        return pc.unique(self._table["image_id"])
+
+    def questions(self, split: str) -> list[Question]:
+        """Return the questions of a split, in the order of the file.
+
+        Raises:
+            InputError: the corpus has no such split.
+        """
+        rows = self._rows(split)
+        columns = [rows[name].to_pylist() for name in _COLUMNS]
+        at = _COLUMNS.index("answers")
+        columns[at] = list(map(tuple, columns[at]))
+        return [Question(**dict(zip(_COLUMNS, row, strict=True))) for row in zip(*columns, strict=True)]
+
+    def items(self, split: str) -> list[Image]:
+        """Return the images that questions of a split are about, each once, in the order of the file.
+
+        Raises:
+            InputError: the corpus has no such split.
+        """
+        rows = self._rows(split)
+        paths: dict[str, str] = {}
+        for id, path in zip(rows["image_id"].to_pylist(), rows["path"].to_pylist(), strict=True):
+            paths.setdefault(id, path)
+        return [Image(id=id, split=split, path=path) for id, path in paths.items()]
+
+    def image_path(self, of: Question | Image) -> Path:
+        """Return where an image, or that of a question, is.
+
+        Raises:
+            InputError: the corpus was made without images.
+        """
+        if not of.path:
+            raise InputError(
+                f"{self.folder}: {of.id} has no image: this corpus was made without; ingest it again with --images"
+            )
+        return Path(self.manifest["images_in"]) / of.path
+
+    def _rows(self, split: str) -> pa.Table:
+        if not self.splits.get(split):
+            there = ", ".join(f"{name} ({count:,})" for name, count in self.splits.items())
+            raise InputError(f"{self.folder}: no questions in the split {split!r}; there are {there}")
+        return self._table.filter(pc.equal(self._table["split"], split))
