@@ -24,6 +24,7 @@ class BiGRU(WordGRU):
         dropout: share of embedding values dropped in training.
         glove: a GloVe text file whose vectors the known words start from; others start uniform in ±0.1.
         ends: put tokens for start and end around a caption's words; HGR does not.
+        split: how texts are split into words: `captions`, or `questions`, which keeps most punctuation.
         orthogonal: start the GRU from orthogonal matrices and zero biases, as HGR does.
     """
 
@@ -37,6 +38,7 @@ class BiGRU(WordGRU):
         dropout: float = 0.0,
         glove: str = "",
         ends: bool = True,
+        split: str = "captions",
         orthogonal: bool = False,
     ) -> None:
         super().__init__(assets, embedding=embedding, hidden=width, dropout=dropout, glove=glove)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from infra.errors import unknown
 
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>", "<mask>")
 _WORD = re.compile(r"\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+(?:[-.&/]\w+)*|[^\w\s]")
@@ -15,9 +17,27 @@ def split_words(caption: str) -> list[str]:
     return _WORD.findall(caption.lower())
 
 
-def count_words(captions: Iterable[str], *, min_count: int) -> list[str]:
-    """Return the words that occur at least `min_count` times, the most frequent first, ties by spelling."""
-    counts = Counter(word for caption in captions for word in split_words(caption))
+def split_question(question: str) -> list[str]:
+    """Lower-case a question, drop commas and question marks, set `'s` apart and split at white space.
+
+    So do the bottom-up-attention baseline of visual question answering and what descends from it.
+    """
+    return question.lower().replace(",", "").replace("?", "").replace("'s", " 's").split()
+
+
+SPLITS: dict[str, Callable[[str], list[str]]] = {"captions": split_words, "questions": split_question}
+"""Ways to split a text into words, by the name that an encoder's spec calls them."""
+
+
+def count_words(captions: Iterable[str], *, min_count: int, split: str = "captions") -> list[str]:
+    """Return the words that occur at least `min_count` times, the most frequent first, ties by spelling.
+
+    Raises:
+        InputError: `split` is no way to split.
+    """
+    if split not in SPLITS:
+        raise unknown("way to split a text:", split, SPLITS)
+    counts = Counter(word for caption in captions for word in SPLITS[split](caption))
     kept = [word for word, count in counts.items() if count >= min_count]
     return sorted(kept, key=lambda word: (-counts[word], word))
 
@@ -28,19 +48,21 @@ class Vocabulary:
     Args:
         words: the words beside the special ones, in the order of their numbers.
         ends: put `<start>` and `<end>` around captions.
+        split: how a text is split into words, a key of `SPLITS`.
     """
 
     start, end, unknown, mask = (SPECIALS.index(name) for name in ("<start>", "<end>", "<unk>", "<mask>"))
 
-    def __init__(self, words: Sequence[str], *, ends: bool = True) -> None:
+    def __init__(self, words: Sequence[str], *, ends: bool = True, split: str = "captions") -> None:
         self.words = (*SPECIALS, *words)
         self.ends = ends
+        self._split = SPLITS[split]
         self.size = len(self.words)
         self._number = {word: number for number, word in enumerate(self.words)}
 
     def split(self, caption: str) -> list[str]:
         """Return a caption's words as strings, those that `encode` numbers."""
-        return split_words(caption)
+        return self._split(caption)
 
     def encode(self, captions: Sequence[str]) -> Iterator[list[list[int]]]:
         """Yield each caption's words, every word one piece; unknown words become `<unk>`."""

@@ -22,6 +22,7 @@ class Words(WordGRU):
         min_count: a word of the training captions is known if it occurs this often.
         dropout: share of embedding values dropped in training, for the elements and the GRU alike.
         glove: a GloVe text file whose vectors the known words start from (DivE: 840B.300d); others in ±0.1.
+        split: how texts are split into words: `captions`, or `questions`, which keeps most punctuation.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Words(WordGRU):
         min_count: int = 4,
         dropout: float = 0.1,
         glove: str = "",
+        split: str = "captions",
     ) -> None:
         super().__init__(assets, embedding=embedding, hidden=width, dropout=dropout, glove=glove)
         self.width = embedding

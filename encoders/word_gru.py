@@ -38,15 +38,23 @@ class WordGRU(TextEncoder):
 
     @classmethod
     def prepare(
-        cls, captions: Iterable[str], *, min_count: int = 4, ends: bool = True, **_: Any
+        cls,
+        captions: Iterable[str],
+        *,
+        min_count: int = 4,
+        ends: bool = True,
+        split: str = "captions",
+        **_: Any,
     ) -> dict[str, Any]:
         """Count the words of the training captions."""
-        return {"words": count_words(captions, min_count=min_count), "ends": ends}
+        words = count_words(captions, min_count=min_count, split=split)
+        return {"words": words, "ends": ends, "split": split}
 
     @classmethod
     def tokenizer(cls, assets: Mapping[str, Any]) -> Vocabulary:
         """Return the vocabulary."""
-        return Vocabulary(assets["words"], ends=assets.get("ends", True))
+        ends, split = assets.get("ends", True), assets.get("split", "captions")
+        return Vocabulary(assets["words"], ends=ends, split=split)
 
     def load_pretrained(self) -> None:
         """Start the embeddings of known words from GloVe, where a file is given."""

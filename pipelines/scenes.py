@@ -190,6 +190,31 @@ def _tint(colour: tuple[int, int, int], rng: np.random.Generator) -> np.ndarray:
     return np.array(colour) * rng.uniform(0.94, 1.04) + rng.normal(0, 3, 3)
 
 
+def scene_of(index: int, *, seed: int) -> tuple[Scene, list[str], np.random.Generator]:
+    """Return a corpus's scene of this number, its captions, and what `draw` is then given to make its picture."""
+    rng = np.random.default_rng([seed, index])
+    scene = compose(rng)
+    return scene, captions(scene, rng), rng
+
+
+def picture_of(index: int) -> str:
+    """Return where the picture of a scene lies below the corpus's folder."""
+    folder = _FOLDERS[_SPLITS[index % len(_SPLITS)]]
+    return f"images/{folder}/SCENES_{folder}_{index + 1:012d}.jpg"
+
+
+def save_picture(scene: Scene, rng: np.random.Generator, path: Path) -> None:
+    """Draw a scene into a file.
+
+    Raises:
+        InputError: it cannot be written there.
+    """
+    try:
+        draw(scene, rng).save(path, quality=92)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+
+
 def write_scenes(folder: str | Path, *, images: int = 600, seed: int = 0) -> Path:
     """Write `images/{train,val}2014/*.jpg` and `dataset_scenes.json` in Karpathy's form below `folder`.
 
@@ -213,15 +238,9 @@ def write_scenes(folder: str | Path, *, images: int = 600, seed: int = 0) -> Pat
         make_folder(folder / "images" / name)
     entries = []
     for index in tqdm(range(images), desc="scenes", unit="image"):
-        rng = np.random.default_rng([seed, index])
-        scene = compose(rng)
-        entry = _entry(index, captions(scene, rng))
-        path = folder / entry["filepath"] / entry["filename"]
-        try:
-            draw(scene, rng).save(path, quality=92)
-        except OSError as error:
-            raise InputError(f"{path}: cannot be written: {error.strerror}") from error
-        entries.append(entry)
+        scene, told, rng = scene_of(index, seed=seed)
+        save_picture(scene, rng, folder / picture_of(index))
+        entries.append(_entry(index, told))
     listing = folder / "dataset_scenes.json"
     write_json(listing, {"dataset": "scenes", "images": entries})
     return listing
@@ -229,14 +248,14 @@ def write_scenes(folder: str | Path, *, images: int = 600, seed: int = 0) -> Pat
 
 def _entry(index: int, sentences: list[str]) -> dict[str, Any]:
     """Return a scene's entry in Karpathy's file."""
-    split = _SPLITS[index % len(_SPLITS)]
+    below, _, name = picture_of(index).rpartition("/")
     first = index * len(sentences)
     return {
-        "filepath": f"images/{_FOLDERS[split]}",
-        "filename": f"SCENES_{_FOLDERS[split]}_{index + 1:012d}.jpg",
+        "filepath": below,
+        "filename": name,
         "imgid": index,
         "cocoid": index + 1,
-        "split": split,
+        "split": _SPLITS[index % len(_SPLITS)],
         "sentids": [first + number for number in range(len(sentences))],
         "sentences": [
             {

@@ -88,7 +88,7 @@ def test_words_start_from_glove(tmp_path):
     encoder = Words(WORDS, width=4, embedding=3, glove=str(path))
     encoder.load_pretrained()
     assert encoder.embed.weight[encoder.words.index("dog")].tolist() == [1, 2, 3]
-    assert Words.prepare(["a dog", "a cat"], min_count=2) == {"words": ["a"]}
+    assert Words.prepare(["a dog", "a cat"], min_count=2)["words"] == ["a"]
 
 
 def explicit_regions(encoder: StackedRegions, x_PF: torch.Tensor, norm: torch.nn.BatchNorm1d) -> torch.Tensor:

@@ -10,7 +10,7 @@ from encoders.bigru import BiGRU
 from encoders.glove import read_glove
 from encoders.grid import Grid
 from encoders.regions import Regions
-from encoders.vocabulary import Vocabulary, count_words, split_words
+from encoders.vocabulary import Vocabulary, count_words, split_question, split_words
 from infra.errors import InputError
 from tasks.captions import Captions
 from tasks.retrieval import Branch
@@ -149,6 +149,24 @@ def test_words_are_split_like_a_treebank():
         ),
     ]
     assert split_words("") == []
+
+
+def test_questions_are_split_at_white_space():
+    assert split_question("What's the man's  T-shirt like,\tand is it red?") == [
+        *("what", "'s", "the", "man", "'s", "t-shirt", "like", "and", "is", "it", "red"),
+    ]
+    assert split_question("??") == []
+
+
+def test_an_encoder_says_how_its_texts_are_split():
+    asked = ["Is it 3.5 o'clock?", "Is it?"]
+    assets = BiGRU.prepare(asked, min_count=1, ends=False, split="questions")
+    assert assets == {"words": ["is", "it", "3.5", "o'clock"], "ends": False, "split": "questions"}
+    assert list(BiGRU.tokenizer(assets).encode(asked[1:])) == [[[5], [6]]]
+    older = {key: value for key, value in BiGRU.prepare(asked, min_count=1).items() if key == "words"}
+    assert BiGRU.tokenizer(older).split("a b?") == ["a", "b", "?"]
+    with pytest.raises(InputError, match="Did you mean 'questions'"):
+        BiGRU.prepare(asked, split="question")
 
 
 def test_the_vocabulary_is_counted_in_a_fixed_order():

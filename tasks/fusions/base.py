@@ -1,0 +1,18 @@
+"""What a fusion is: the codes of an image and of a question in, one vector out, which an answer is read from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor, nn
+
+
+class Fusion(nn.Module, ABC):
+    """`(visual_BV, text_BT)` -> `(B, W)`. Constructors take the two widths first: `Fusion(visual, text, *, ...)`."""
+
+    width: int
+    """Width W of what comes out."""
+
+    @abstractmethod
+    def forward(self, visual_BV: Tensor, text_BT: Tensor) -> Tensor:
+        """Put the b-th code of one modality together with the b-th of the other."""

@@ -1,0 +1,139 @@
+"""What answers to the questions of a split are worth: metrics, results for each question, and a page to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from infra.errors import InputError
+from tasks.answer_priors import AnswerPrior
+from tasks.answer_vocabulary import AnswerVocabulary
+from tasks.base import Evaluation
+from tasks.datasets.questions import Question
+from tasks.vqa_accuracy import HumanAnswers, summarise
+from tasks.vqa_examples import Example, choose, page
+from tasks.vqa_results import results_file
+
+PROTOCOL = "vqa"
+
+
+class Report:
+    """Judges answers to the questions of a split.
+
+    Args:
+        questions: all of them, in order.
+        split: their split's name.
+        prior: what can be answered without a look at the image, from training questions.
+        vocabulary: the answers that a model chooses from.
+        image_path: where the image of a question is; raises InputError where there is none.
+
+    Raises:
+        InputError: some questions have answers and some have none.
+    """
+
+    def __init__(
+        self,
+        questions: Sequence[Question],
+        *,
+        split: str,
+        prior: AnswerPrior,
+        vocabulary: AnswerVocabulary,
+        image_path: Callable[[Question], Path],
+    ) -> None:
+        self.questions, self.split = questions, split
+        self.prior, self.vocabulary, self.image_path = prior, vocabulary, image_path
+        self.people = HumanAnswers([q.answers for q in questions]) if answered(questions, split) else None
+
+    @cached_property
+    def baselines(self) -> dict[str, float]:
+        """Accuracy of the most frequent answers, and share of the questions whose label can be said; per cent."""
+        texts = [q.question for q in self.questions]
+        return {
+            "chance_accuracy": 100 * float(self.people.accuracy(self.prior.chance(texts)).mean()),
+            "prior_accuracy": 100 * float(self.people.accuracy(self.prior.predict(texts)).mean()),
+            "coverage": 100 * self.vocabulary.coverage(q.label for q in self.questions),
+        }
+
+    def evaluation(self, best_Q: np.ndarray, confidence_Q: np.ndarray, *, files: bool = True) -> Evaluation:
+        """Return metrics in per cent, where people answered, and what the model says to each question.
+
+        Args:
+            best_Q: the number of the answer that it gives to each.
+            confidence_Q: the probability that it gives it.
+            files: make the results file and the page, too.
+        """
+        said = [self.vocabulary.answers[best] for best in best_Q.tolist()]
+        metrics, accuracy_Q = {"questions": float(len(said))}, None
+        if self.people is not None:
+            accuracy_Q = self.people.accuracy(said)
+            metrics = self._metrics(accuracy_Q, said)
+        per_query = {
+            "question_id": np.array([q.id for q in self.questions]),
+            "prediction": np.array(said),
+            "confidence": confidence_Q,
+        }
+        return Evaluation(
+            protocol=PROTOCOL,
+            metrics=metrics,
+            per_query=per_query | ({} if accuracy_Q is None else {"accuracy": accuracy_Q}),
+            files=self._files(said, confidence_Q, accuracy_Q) if files else {},
+        )
+
+    def _metrics(self, accuracy_Q: np.ndarray, said: list[str]) -> dict[str, float]:
+        means = summarise(
+            accuracy_Q,
+            answer_types=[q.answer_type for q in self.questions],
+            question_types=[q.question_type for q in self.questions],
+        )
+        older = 100 * float(self.people.accuracy(said, version="2017").mean())
+        return {"accuracy": means.pop("accuracy"), "accuracy_2017": older, **self.baselines, **means}
+
+    def _files(
+        self, said: list[str], confidence_Q: np.ndarray, accuracy_Q: np.ndarray | None
+    ) -> dict[str, bytes]:
+        right_Q = np.zeros(len(said), bool) if accuracy_Q is None else accuracy_Q >= 0.5
+        examples = [
+            self._example(number, said[number], confidence_Q, accuracy_Q)
+            for number in choose([q.question_type for q in self.questions], right_Q)
+        ]
+        about = f"{len(examples)} of {len(said):,} questions: right and wrong answers in turn, of many types."
+        if accuracy_Q is not None:
+            about += f" The accuracy of all is {100 * accuracy_Q.mean():.2f}%."
+        html = page(f"Questions of the split {self.split}", about, examples)
+        return {
+            f"vqa_{self.split}_results.json": results_file([q.id for q in self.questions], said),
+            f"vqa_{self.split}_examples.html": html.encode(),
+        }
+
+    def _example(
+        self, number: int, said: str, confidence_Q: np.ndarray, accuracy_Q: np.ndarray | None
+    ) -> Example:
+        question = self.questions[number]
+        return Example(
+            id=question.id,
+            question=question.question,
+            kind=question.question_type,
+            answers=question.answers,
+            prediction=said,
+            confidence=float(confidence_Q[number]),
+            accuracy=None if accuracy_Q is None else float(accuracy_Q[number]),
+            image=self.image_path(question) if question.path else None,
+        )
+
+
+def answered(questions: Sequence[Question], split: str) -> bool:
+    """Return whether people's answers to the questions of a split are there.
+
+    Raises:
+        InputError: those to some are there, and those to others are not.
+    """
+    without = [question.id for question in questions if not question.answers]
+    if 0 < len(without) < len(questions):
+        raise InputError(
+            f"{len(without):,} of {len(questions):,} questions of the split {split!r} have no answers, the first is "
+            f"{without[0]}; ingest it again with the annotations of all"
+        )
+    return not without
