@@ -21,12 +21,13 @@ def msrvtt_mini() -> Run:
             captions=20,
             max_frames=20,
             max_words=30,
+            visual_augment="drop(p=0.2)",
         ),
         visual="regions(width=192, standardise=True)",
         text="bigru(width=192, embedding=128, min_count=2, dropout=0.3, ends=False)",
         protocol="distinct",
         objective="infonce(temperature=0.05)",
-        optim=Optim(epochs=5, batch=128, lr=2e-3, weight_decay=0.1, schedule="cosine", warmup_steps=50),
+        optim=Optim(epochs=3, batch=128, lr=2e-3, weight_decay=0.1, schedule="cosine", warmup_steps=50),
     )
 
 
