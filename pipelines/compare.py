@@ -18,7 +18,7 @@ from infra.files import atomic, make_folder
 from infra.paths import home
 from infra.tracking import RunRecord, Tracker, find_runs, tracking_uri, ui_command
 from pipelines.charts import draw
-from pipelines.tables import RETRIEVAL, SECONDS, Block, Row, as_markdown, as_text, ordered
+from pipelines.tables import METRICS, SECONDS, Block, Row, as_markdown, as_text, ordered
 from tasks.protocols import PROTOCOLS
 
 Cell = tuple[str, str, str]
@@ -141,16 +141,16 @@ def _block(cell: Cell, runs: Sequence[RunRecord], metric: str, notes: list[str])
         made.append(_row(label, [latest[seed] for seed in sorted(latest)], protocol))
     had = {name for row in made for name in row.values}
     if metric not in had:
-        metric = next((name for name in RETRIEVAL if name in had), min(had, default="rsum"))
+        metric = next((name for name in METRICS if name in had), min(had, default="rsum"))
     return Block(task=task, dataset=dataset, protocol=protocol, metric=metric, rows=ordered(made, metric))
 
 
 def _label(run: RunRecord) -> str:
-    """Name what a run compares: its aggregator, and the text's where that differs."""
-    own = run.tags.get("aggregator", "?")
-    text = run.tags.get("text_aggregator", own)
-    kind = run.tags.get("kind", "train")
-    return ("" if kind == "train" else f"{kind}: ") + own + ("" if text == own else f", text {text}")
+    """Name what a run compares: its aggregator, the text's where that differs, and the model around them."""
+    own, kind = run.tags.get("aggregator", "?"), run.tags.get("kind", "train")
+    text, model = run.tags.get("text_aggregator", own), run.tags.get("model", "")
+    label = ("" if kind == "train" else f"{kind}: ") + own + ("" if text == own else f", text {text}")
+    return label + (f" in {model}" if model else "")
 
 
 def _row(label: str, runs: Sequence[RunRecord], protocol: str) -> Row:

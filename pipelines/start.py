@@ -13,18 +13,17 @@ from pipelines.config import Run, from_json, to_json
 
 def tags(run: Run) -> dict[str, str]:
     """Return the tags by which runs are found and compared."""
-    text = run.text_aggregator or run.aggregator
-    found = {
+    return {
         "kind": "train",
         "task": run.task.partition("(")[0],
         "dataset": run.data.dataset,
         "recipe": run.recipe,
         "aggregator": run.aggregator,
-        "text_aggregator": text,
+        "text_aggregator": run.text_aggregator or run.aggregator,
+        "model": run.model.partition("(")[0],
         "seed": str(run.seed),
         "protocol": run.protocol,
     }
-    return found
 
 
 def start(run: Run) -> str:

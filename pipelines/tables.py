@@ -9,7 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 WIDTH = 120
-RETRIEVAL = ("rsum", "i2t/R1", "i2t/R5", "i2t/R10", "t2i/R1", "t2i/R5", "t2i/R10")
+METRICS = (
+    "rsum",
+    *(f"{direction}/R{k}" for direction in ("i2t", "t2i", "v2t", "t2v") for k in (1, 5, 10)),
+    *("t2t/R1", "i2i/R1"),
+    *("accuracy", "yes_no", "number", "other", "accuracy_2017", "prior_accuracy"),
+)
+"""What tables show of the metrics that runs have, in this order; the first one sorts the rows."""
 SECONDS = "train s"
 LOWER_IS_BETTER = ("medr", "meanr", "loss", SECONDS)
 _ABSENT = "\u2013"  # an en dash
@@ -58,9 +64,9 @@ class Block:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The metrics shown: those of retrieval, or all that the runs have; the deciding one among them."""
+        """The metrics shown: those of `METRICS`, or all that the runs have; the deciding one among them."""
         had = {metric for row in self.rows for metric in row.values}
-        shown = [metric for metric in RETRIEVAL if metric in had] or sorted(had - {SECONDS, *_ASIDE})
+        shown = [metric for metric in METRICS if metric in had] or sorted(had - {SECONDS, *_ASIDE})
         first = () if self.metric in shown else (self.metric,)
         return (*first, *shown, *((SECONDS,) if SECONDS in had else ()))
 

@@ -106,9 +106,14 @@ def test_other_protocols_tasks_and_data_never_share_a_block(monkeypatch: pytest.
 
 
 def test_rows_are_told_apart_by_recipe_text_aggregator_and_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [run("gpo"), run("gpo", text_aggregator="mean"), run("gpo + gpo", kind="ensemble")]
+    runs = [
+        run("gpo"),
+        run("gpo", text_aggregator="mean"),
+        run("gpo + gpo", kind="ensemble"),
+        run("gpo", model="hgr"),
+    ]
     labels = {row.label for row in compared(monkeypatch, *runs).blocks[0].rows}
-    assert labels == {"gpo", "gpo, text mean", "ensemble: gpo + gpo"}
+    assert labels == {"gpo", "gpo, text mean", "ensemble: gpo + gpo", "gpo in hgr"}
     labels = {
         row.label for row in compared(monkeypatch, run("gpo"), run("gpo", recipe="bert")).blocks[0].rows
     }
