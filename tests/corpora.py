@@ -9,6 +9,7 @@ import numpy as np
 from infra.store import StoreWriter
 from pipelines.config import Data, Optim, Run
 from tasks.datasets.corpus import Item, write_corpus
+from tasks.datasets.questions import Question, write_questions
 
 NOUNS = ["dog", "cat", "car", "tree", "boat", "bird", "house", "horse"]
 
@@ -64,6 +65,78 @@ def make_corpus(
         aggregator="mean",
         objective="infonce",
         optim=Optim(epochs=6, batch=16, lr=2e-2, schedule="cosine"),
+        log_every=2,
+        retries=0,
+    )
+
+
+def make_questions(
+    folder: Path,
+    *,
+    train: int = 48,
+    val: int = 16,
+    test: int = 20,
+    dim: int = 10,
+    seed: int = 0,
+    images: Path | None = None,
+    unanswered: int = 0,
+) -> Run:
+    """Write a corpus of questions about images that show two nouns, as `make_corpus` does, and return a run on it.
+
+    Each image is asked which noun is beside the other, how many things there are, and whether a noun is there; seven of
+    ten people agree. `test-dev` has the questions of so many images, without answers.
+    """
+    rng = np.random.default_rng(seed)
+    look = rng.normal(size=(len(NOUNS), dim))
+    splits = ["train"] * train + ["val"] * val + ["test"] * test + ["test-dev"] * unanswered
+    questions = []
+    with StoreWriter(folder / "features", dim=dim, dtype="float32", source={"made": "by a test"}) as writer:
+        for i, split in enumerate(splits):
+            a, b, c = rng.choice(len(NOUNS), 3, replace=False)
+            shown = look[[a, b, a, b][: rng.integers(2, 5)]]
+            writer.add(str(i), (shown + 0.1 * rng.normal(size=shown.shape)).astype(np.float32))
+            there = bool(rng.integers(2))
+            asked = (
+                (f"What is beside the {NOUNS[a]}?", "what is", NOUNS[b], NOUNS[c]),
+                ("How many things are there in all?", "how many", "2", "3"),
+                (
+                    f"Is there a {NOUNS[a if there else c]}?",
+                    "is there a",
+                    *(("yes", "no") if there else ("no", "yes")),
+                ),
+            )
+            for number, (text, kind, right, wrong) in enumerate(asked):
+                people = {
+                    "question_type": kind,
+                    "answer_type": {"2": "number", "yes": "yes/no", "no": "yes/no"}.get(right, "other"),
+                    "answers": (right,) * 7 + (wrong,) * 3,
+                    "label": right,
+                }
+                questions.append(
+                    Question(
+                        id=str(10 * (i + 1) + number),
+                        split=split,
+                        image_id=str(i),
+                        question=text,
+                        path=f"{i}.png" if images else "",
+                        **(people if split != "test-dev" else {}),
+                    )
+                )
+        writer.close(statistics_of=[str(i) for i in range(train)])
+    write_questions(folder / "questions", questions, source={"made": "by a test"}, images=str(images or ""))
+    return Run(
+        recipe="tiny_questions",
+        task="vqa(min_count=1)",
+        data=Data(
+            dataset="tiny", corpus=str(folder / "questions"), features=str(folder / "features"), max_words=5
+        ),
+        visual="grid(width=16, standardise=True)",
+        text="bigru(width=16, embedding=8, min_count=1, ends=False, split=questions)",
+        protocol="vqa",
+        aggregator="mean",
+        fusion="product",
+        objective="bce",
+        optim=Optim(epochs=6, batch=16, lr=2e-2, weight_decay=0.0, schedule="cosine"),
         log_every=2,
         retries=0,
     )

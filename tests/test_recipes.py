@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from corpora import make_corpus
+from corpora import make_corpus, make_questions
 from PIL import Image
 from tiny_models import save_bert, save_vit
 from toy import FolderLog, FolderReport, SilentBar
@@ -47,6 +47,11 @@ def corpus(tmp_path_factory) -> Run:
 
 
 @pytest.fixture(scope="module")
+def questions(tmp_path_factory) -> Run:
+    return make_questions(tmp_path_factory.mktemp("recipes"), train=16, val=4, test=6)
+
+
+@pytest.fixture(scope="module")
 def models(tmp_path_factory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("models")
     return {"bert": save_bert(folder / "bert"), "patches": save_vit(folder / "vit")}
@@ -76,10 +81,12 @@ def small(registry, text: str, models: dict[str, str]) -> str:
 
 def shrunk(run: Run, corpus: Run, models: dict[str, str]) -> Run:
     """Return the recipe on the tiny corpus: one epoch of two steps."""
-    by_image = run.data.sample == "image"
+    asks, by_image = run.protocol == "vqa", run.data.sample == "image"
     features = corpus.data.features if run.data.features else ""
+    task, batch = Spec.parse(run.task), 24 if asks else 8 if by_image else 16
     return derive(
         run,
+        task=str(Spec(task.name, task.params | {"min_count": 1})) if asks else run.task,
         data={"corpus": corpus.data.corpus, "features": features, "captions": 2},
         visual=small(ENCODERS, run.visual, models),
         text=small(ENCODERS, run.text, models),
@@ -87,15 +94,16 @@ def shrunk(run: Run, corpus: Run, models: dict[str, str]) -> Run:
         cross=small(CROSS_ENCODERS, run.cross, models),
         aggregator=small(AGGREGATORS, run.aggregator, models),
         text_aggregator=small(AGGREGATORS, run.text_aggregator, models),
-        protocol="whole",
-        optim={"epochs": 1, "batch": 8 if by_image else 16, "warmup_steps": 1},
+        protocol="vqa" if asks else "whole",
+        optim={"epochs": 1, "batch": batch, "warmup_steps": 1},
         log_every=1,
     )
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_recipe_trains_two_steps_and_is_evaluated(name, corpus, models, tmp_path):
-    run = shrunk(RECIPES.get(name)(), corpus, models)
+def test_a_recipe_trains_two_steps_and_is_evaluated(name, corpus, questions, models, tmp_path):
+    recipe = RECIPES.get(name)()
+    run = shrunk(recipe, questions if recipe.protocol == "vqa" else corpus, models)
     adapter = TASKS.build(run.task, run)
     log = FolderLog(tmp_path)
     trainer = Trainer(run, adapter, log=log, report=FolderReport(), device=torch.device("cpu"), bar=SilentBar)
@@ -105,7 +113,7 @@ def test_a_recipe_trains_two_steps_and_is_evaluated(name, corpus, models, tmp_pa
     losses = [row["train/loss"] for _, row in log.rows if "train/loss" in row]
     assert len(losses) == 2
     assert all(math.isfinite(loss) for loss in losses)
-    assert log.rows[-1][1]["whole/rsum"] >= 0
+    assert log.rows[-1][1][f"{run.protocol}/{adapter.primary.name}"] >= 0
     assert any(not torch.equal(value, before[key]) for key, value in trainer.model.state_dict().items())
 
 
