@@ -13,38 +13,22 @@ Source: Goyal et al., "Making the V in VQA matter", CVPR 2017.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from infra.errors import InputError, unknown
-from infra.files import read_json
 from infra.skipped import Skipped
 from tasks.datasets.draws import draw
 from tasks.datasets.image_files import ImageFiles
 from tasks.datasets.questions import Question
+from tasks.datasets.vqa2_files import FORM, Annotation, read_annotations, read_part
 
 SPLITS = ("train", "val", "test", "test-dev", "test2015")
 _SPLIT_OF = {"train2014": "train", "val2014": "test", "test-dev2015": "test-dev", "test2015": "test2015"}
-_WHAT = {
-    "questions": 'VQA\'s questions, {"questions": [{"question_id", "image_id", "question"}, ...]}',
-    "annotations": 'VQA\'s annotations, {"annotations": [{"question_id", "answers", ...}, ...]}',
-}
-_FORM = "not of the expected form"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Annotation:
-    """What is said about one question; `wrong` has the numbers of answers that are no strings."""
-
-    question_id: int
-    image_id: str
-    fields: dict[str, Any]
-    wrong: tuple[int, ...]
 
 
 def read_vqa2(
@@ -71,9 +55,9 @@ def read_vqa2(
     """
     files = ImageFiles(images) if images else None
     given = _given_splits(splits, files=len(questions))
-    told: dict[int, _Annotation] = {}
+    told: dict[int, Annotation] = {}
     for path in map(Path, annotations):
-        yield from _read_annotations(path, into=told)
+        yield from read_annotations(path, into=told)
     asked: set[int] = set()
     for path, split in zip(map(Path, questions), given, strict=True):
         yield from _read_questions(path, split=split, told=told, files=files, asked=asked)
@@ -129,23 +113,10 @@ def _given_splits(splits: Sequence[str], *, files: int) -> list[str]:
     return list(splits) * files if len(splits) == 1 else list(splits) or [""] * files
 
 
-def _read_annotations(path: Path, *, into: dict[int, _Annotation]) -> Iterator[Skipped]:
-    for number, entry in enumerate(_read(path, "annotations")["annotations"]):
-        if isinstance(entry, Skipped):
-            yield replace(entry, where=f"{path.name}, annotation {number}{entry.where}")
-        elif not isinstance(entry, _Annotation):
-            yield Skipped(where=f"{path.name}, annotation {number}", why=f"{_FORM}: no answers")
-        elif entry.question_id in into:
-            where = f"{path.name}, annotation {number}, question {entry.question_id}"
-            yield Skipped(where=where, why="a second annotation of a question; the first is kept")
-        else:
-            into[entry.question_id] = entry
-
-
 def _read_questions(
-    path: Path, *, split: str, told: dict[int, _Annotation], files: ImageFiles | None, asked: set[int]
+    path: Path, *, split: str, told: dict[int, Annotation], files: ImageFiles | None, asked: set[int]
 ) -> Iterator[Question | Skipped]:
-    data = _read(path, "questions")
+    data = read_part(path, "questions")
     subtype = _subtype(path, data, needed=not split)
     split, prefer = split or _SPLIT_OF[subtype], subtype.replace("-dev", "")
     ids = {entry["question_id"] for entry in data["questions"] if _is_question(entry)}
@@ -158,7 +129,7 @@ def _read_questions(
     for number, entry in enumerate(tqdm(data["questions"], desc=split, unit="question")):
         if not _is_question(entry):
             where = f"{path.name}, question {number}"
-            yield Skipped(where=where, why=f"{_FORM}: a question needs question_id, image_id and question")
+            yield Skipped(where=where, why=f"{FORM}: a question needs question_id, image_id and question")
             continue
         asked.add(entry["question_id"])
         image, said = str(entry["image_id"]), told.get(entry["question_id"])
@@ -200,15 +171,6 @@ def _subtype(path: Path, data: dict[str, Any], *, needed: bool) -> str:
     return said.pop() if len(said) == 1 else ""
 
 
-def _read(path: Path, key: str) -> dict[str, Any]:
-    data = read_json(path, what=_WHAT[key], object_hook=_compact)
-    if not isinstance(data, dict) or not isinstance(data.get(key), list):
-        other = next((name for name in _WHAT if isinstance(data, dict) and name in data), "")
-        hint = f"; it holds {other}: give it as --{other}" if other else ""
-        raise InputError(f"{path}: {_FORM}: {_WHAT[key]}{hint}")
-    return data
-
-
 def _is_question(entry: Any) -> bool:
     return (
         isinstance(entry, dict)
@@ -216,36 +178,3 @@ def _is_question(entry: Any) -> bool:
         and type(entry.get("image_id")) in (int, str)
         and isinstance(entry.get("question"), str)
     )
-
-
-def _compact(entry: dict[str, Any]) -> Any:
-    """Make an annotation small while the file is read: as JSON, those of VQA 2.0 take gigabytes of memory."""
-    if "answers" in entry and "question_id" in entry:
-        return _annotation(entry)
-    if "answer" in entry and "question_id" not in entry:
-        return entry.get("answer_id"), entry["answer"]
-    return entry
-
-
-def _annotation(entry: dict[str, Any]) -> _Annotation | Skipped:
-    """Return what an entry says, or, without its place in the file, what is wrong with it."""
-    id, image = entry["question_id"], entry.get("image_id")
-    if type(id) is not int or type(image) not in (int, str):
-        return Skipped(where="", why=f"{_FORM}: an annotation needs question_id and image_id")
-    answers, label = entry["answers"], entry.get("multiple_choice_answer")
-    kinds = {name: entry.get(name) for name in ("question_type", "answer_type")}
-    where = f", question {id}"
-    if not isinstance(answers, list) or not all(isinstance(answer, tuple) for answer in answers):
-        return Skipped(where=where, why=f"{_FORM}: answers need to be a list of {{answer_id, answer}}")
-    if not all(isinstance(text, str) for text in (label, *kinds.values())):
-        return Skipped(
-            where=where, why="a question_type, answer_type or multiple_choice_answer that is not a string"
-        )
-    if all(type(place) is int for place, _ in answers):
-        answers = sorted(answers, key=lambda pair: pair[0])
-    strings = tuple(sys.intern(answer) for _, answer in answers if isinstance(answer, str))
-    if not strings:
-        return Skipped(where=where, why="no usable answer")
-    wrong = tuple(number for number, (_, answer) in enumerate(answers, 1) if not isinstance(answer, str))
-    kept = kinds | {"answers": strings, "label": label}
-    return _Annotation(question_id=id, image_id=str(image), fields=kept, wrong=wrong)
