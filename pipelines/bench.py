@@ -24,6 +24,8 @@ from pipelines.benchmarks.step import step
 from pipelines.benchmarks.store import store
 from pipelines.benchmarks.video_step import video_step
 from pipelines.benchmarks.videos import videos
+from pipelines.benchmarks.vqa_metric import vqa_metric
+from pipelines.benchmarks.vqa_step import vqa_step
 from pipelines.benchmarks.workers import cores, workers
 
 BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
@@ -40,6 +42,8 @@ BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
     "step": step,
     "video_step": video_step,
     "videos": videos,
+    "vqa_step": vqa_step,
+    "vqa_metric": vqa_metric,
     "workers": workers,
 }
 COLUMNS = ("row", "ours", "reference", "ratio (lowest-highest)", "target", "met")
@@ -52,7 +56,7 @@ class Options:
 
     only: tuple[str, ...] = ()
     """Names of benchmarks: store, memory, ranks, chunks, costs, pooling, query, adopt, smooth_chamfer, phrases, step,
-    video_step, videos, workers; all where none is given."""
+    video_step, videos, vqa_step, vqa_metric, workers; all where none is given."""
     quick: bool = False
     """Tiny sizes, to see that everything runs; the ratios then say nothing."""
 
