@@ -1,98 +1,41 @@
-"""Names for the parts a run is made of, and the specs that call them: `kmax(k=5)`.
+"""Names for the parts a run is made of.
 
 A part is registered by a decorator in its own file, by another package's entry point, or named
 directly as `module:Name`. Files and entry points are imported on first use, so adding a part touches
-no list.
+no list. A plug-in that cannot be imported, or takes a name in use, is an error only for who uses that name.
 """
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import pkgutil
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 from infra.errors import InputError, unknown
+from infra.spec import Spec
+
+__all__ = ["KINDS", "Listed", "Registry", "Spec"]
 
 T = TypeVar("T")
-_SPEC = re.compile(r"\s*([A-Za-z_][\w.\-]*(?::[A-Za-z_][\w.]*)?)\s*(?:\((.*)\))?\s*", re.DOTALL)
-_PARAM = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(.+?)\s*", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Spec:
-    """A name and the parameters given to it; `str` gives it back in the form it was read from."""
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """A name of a registry.
+
+    Attributes:
+        name: what a spec calls it.
+        origins: where it comes from; several where several parts claim the name.
+        error: why it cannot be used; empty where it can.
+    """
 
     name: str
-    params: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, text: str) -> Spec:
-        """Read `name` or `name(key=value, ...)`.
-
-        A value is a Python literal or another spec, which stays a string. Nothing is evaluated.
-
-        Raises:
-            InputError: the text is not a spec.
-        """
-        match = _SPEC.fullmatch(text)
-        if not match:
-            raise InputError(f"cannot read the spec {text!r}: expected a name, or name(key=value, ...)")
-        name, inside = match.groups()
-        params: dict[str, Any] = {}
-        for part in _split(inside or "", text):
-            pair = _PARAM.fullmatch(part)
-            if not pair:
-                raise InputError(f"cannot read {part.strip()!r} in the spec {text!r}: expected key=value")
-            key, value = pair.groups()
-            if key in params:
-                raise InputError(f"{key!r} is given twice in the spec {text!r}")
-            params[key] = _value(value, text)
-        return cls(name, params)
-
-    def __str__(self) -> str:
-        inside = ", ".join(
-            f"{key}={value if isinstance(value, str) and _SPEC.fullmatch(value) else repr(value)}"
-            for key, value in self.params.items()
-        )
-        return f"{self.name}({inside})" if inside else self.name
-
-
-def _split(inside: str, spec: str) -> list[str]:
-    """Split at the commas that are in no bracket and no quote."""
-    parts, start, depth, quote = [], 0, 0, ""
-    for at, char in enumerate(inside):
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "'\"":
-            quote = char
-        elif char in "([{":
-            depth += 1
-        elif char in ")]}":
-            depth -= 1
-        elif char == "," and depth == 0:
-            parts.append(inside[start:at])
-            start = at + 1
-        if depth < 0:
-            break
-    if depth or quote:
-        raise InputError(f"a bracket or quote is not closed in the spec {spec!r}")
-    last = inside[start:]
-    return [*parts, last] if last.strip() else parts
-
-
-def _value(text: str, spec: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        if _SPEC.fullmatch(text):
-            return text
-        raise InputError(f"{text!r} in the spec {spec!r} is neither a literal nor a spec") from None
+    origins: tuple[str, ...]
+    error: str
 
 
 class Registry:
@@ -109,45 +52,85 @@ class Registry:
         self.package = package
         self.group = f"polypool.{plural or kind + 's'}"
         self._parts: dict[str, Any] = {}
-        self._plugins: dict[str, EntryPoint] | None = None
+        self._ousted: dict[str, Any] = {}
+        self._plugins: dict[str, list[EntryPoint]] | None = None
+
+    @property
+    def plural(self) -> str:
+        """What several parts are called in messages."""
+        return self.group.partition(".")[2].replace("_", " ")
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Decorate a class or function to be found as `name`; a name in use is an error."""
+        """Decorate a class or function to be found as `name`; a name in use is an error.
+
+        Where a plug-in was imported first and took the name of a built-in part, using that name is the error.
+        """
 
         def add(part: T) -> T:
             known = self._parts.get(name)
-            if known is not None and (known.__module__, known.__qualname__) != (
-                part.__module__,
-                part.__qualname__,
-            ):
-                raise InputError(
-                    f"two {self.kind}s are called {name!r}: {_place(known)} and {_place(part)}; rename one of them"
-                )
+            if known is not None and _place(known) != _place(part):
+                if not self._built_in(part) or self._built_in(known):
+                    raise InputError(
+                        f"two {self.plural} are called {name!r}: {_place(known)} and {_place(part)}; rename one of them"
+                    )
+                self._ousted[name] = known
             self._parts[name] = part
             return part
 
         return add
 
     def names(self) -> list[str]:
-        """Every name that can be used, built-in and plugged in."""
+        """Every name, built-in and plugged in, whether or not the part behind it can be used."""
         self._discover()
         return sorted({*self._parts, *self._plugins})
+
+    def usable(self) -> Iterator[tuple[str, Any]]:
+        """Yield every name with its part, without those that cannot be used."""
+        for name in self.names():
+            try:
+                yield name, self.get(name)
+            except InputError:
+                continue
 
     def get(self, name: str) -> Any:
         """Return the part called `name`, or the one at `module:Name`.
 
         Raises:
-            InputError: there is none (the message lists those that exist), or its import failed.
+            InputError: there is none (the message lists those that exist), its import failed, or there are two.
         """
         if ":" in name:
             return _load(self.kind, name)
         self._discover()
-        if name not in self._parts and name in self._plugins:
-            point = self._plugins[name]
-            self._parts[name] = _load(self.kind, point.value, plugin=point)
-        if name not in self._parts:
+        part, points = self._parts.get(name), self._plugins.get(name, [])
+        if part is None and not points:
             raise unknown(self.kind, name, self.names())
-        return self._parts[name]
+        if len(points) > 1 or name in self._ousted:
+            raise self._two(name)
+        if points and (part is None or _target(points[0]) != _place(part)):
+            found = _load(self.kind, _target(points[0]), plugin=points[0])
+            part = self._parts.setdefault(name, found)  # its module may have registered it itself
+            if part is not found:
+                raise self._two(name)
+        return part
+
+    def listing(self) -> list[Listed]:
+        """Return every name with where it comes from; plug-ins are imported, to see whether they can be."""
+        return [self._listed(name) for name in self.names()]
+
+    def _listed(self, name: str) -> Listed:
+        try:
+            self.get(name)
+        except InputError as error:
+            return Listed(name=name, origins=self._origins(name), error=str(error))
+        return Listed(name=name, origins=self._origins(name), error="")
+
+    def _origins(self, name: str) -> tuple[str, ...]:
+        """Return where the parts of a name come from: one place, or several where several claim it."""
+        points = self._plugins.get(name, [])
+        parts = [part for part in (self._parts.get(name), self._ousted.get(name)) if part is not None]
+        plugged = [_load_quietly(point) for point in points] if parts else []
+        own = ["built in" if self._built_in(part) else _place(part) for part in parts if part not in plugged]
+        return (*own, *map(_origin, points))
 
     def build(self, spec: str, *args: Any, **given: Any) -> Any:
         """Call the part that `spec` names with its parameters, after `args` and `given`.
@@ -183,27 +166,47 @@ class Registry:
         package = importlib.import_module(self.package)
         for module in pkgutil.iter_modules(getattr(package, "__path__", [])):
             importlib.import_module(f"{self.package}.{module.name}")
-        self._plugins = {}
+        plugins: dict[str, list[EntryPoint]] = {}
         for point in entry_points(group=self.group):
-            if point.name in self._parts or point.name in self._plugins:
-                other = self._plugins.get(point.name)
-                raise InputError(
-                    f"two {self.kind}s are called {point.name!r}: the entry point {point.value} and "
-                    f"{other.value if other else _place(self._parts[point.name])}; rename or uninstall one of them"
-                )
-            self._plugins[point.name] = point
+            same = plugins.setdefault(point.name, [])
+            if all(_target(point) != _target(other) for other in same):
+                same.append(point)
+        self._plugins = plugins
+
+    def _built_in(self, part: Any) -> bool:
+        return f"{_place(part).partition(':')[0]}.".startswith(f"{self.package}.")
+
+    def _two(self, name: str) -> InputError:
+        return InputError(
+            f"two {self.plural} are called {name!r}: {' and '.join(self._origins(name))}; rename or uninstall one of "
+            "them, or name the one that is meant as module:Name"
+        )
 
 
 def _place(part: Any) -> str:
-    return f"{part.__module__}:{part.__qualname__}"
+    """Return `module:Name` of a part; an object made by a call is known by its class."""
+    named = part if hasattr(part, "__qualname__") else type(part)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def _target(point: EntryPoint) -> str:
+    return "".join(point.value.split())
+
+
+def _origin(point: EntryPoint) -> str:
+    package = f"{point.dist.name} {point.dist.version}" if point.dist else "a package"
+    return f"{package} ({_target(point)})"
+
+
+def _load_quietly(point: EntryPoint) -> Any:
+    try:
+        return _load("part", _target(point))
+    except InputError:
+        return None
 
 
 def _load(kind: str, target: str, *, plugin: EntryPoint | None = None) -> Any:
-    origin = (
-        f" (plugged in as {plugin.name!r} by {plugin.dist.name if plugin.dist else 'a package'})"
-        if plugin
-        else ""
-    )
+    origin = f" (plugged in as {plugin.name!r} by {_origin(plugin).partition(' (')[0]})" if plugin else ""
     module, _, path = target.partition(":")
     try:
         part: Any = importlib.import_module(module)
@@ -229,3 +232,20 @@ RECIPES = Registry("recipe", package="pipelines.recipes")
 MODELS = Registry("model", package="tasks.matching")
 FUSIONS = Registry("fusion", package="tasks.fusions")
 PARSERS = Registry("role parser", package="tasks.parsers", plural="parsers")
+
+KINDS = {
+    "task": TASKS,
+    "encoder": ENCODERS,
+    "aggregator": AGGREGATORS,
+    "backbone": BACKBONES,
+    "cross_encoder": CROSS_ENCODERS,
+    "similarity": SIMILARITIES,
+    "objective": OBJECTIVES,
+    "regulariser": REGULARISERS,
+    "augmentation": AUGMENTATIONS,
+    "model": MODELS,
+    "fusion": FUSIONS,
+    "parser": PARSERS,
+    "recipe": RECIPES,
+}
+"""Every registry, by what the command line calls its kind."""

@@ -48,14 +48,19 @@ def parse(words: list[str]) -> Run | Ensemble | Resume:
 
 
 def recipes() -> str:
-    """Return a line for each recipe: its name and the published number it aims at, or else what it is."""
-    names = RECIPES.names()
-    width = max(map(len, names))
+    """Return a line for each recipe: its name and the published number it aims at, or else what it is.
+
+    A recipe of another package that cannot be used is named with the reason.
+    """
+    found = RECIPES.listing()
+    width = max(len(listed.name) for listed in found)
     lines = []
-    for name in names:
-        recipe = RECIPES.get(name)
-        about = (inspect.getdoc(recipe) or "").partition("\n")[0]
-        lines.append(f"{name:<{width}}  {recipe().published or about}")
+    for listed in found:
+        about = listed.error
+        if not about:
+            recipe = RECIPES.get(listed.name)
+            about = recipe().published or (inspect.getdoc(recipe) or "").partition("\n")[0]
+        lines.append(f"{listed.name:<{width}}  {about}")
     return "\n".join(lines)
 
 

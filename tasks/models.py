@@ -48,7 +48,7 @@ class Parts:
         spec = run.similarity or (usual_of_sets if makes_sets else "cosine")
         similarity = SIMILARITIES.build(spec)
         if makes_sets and not similarity.of_sets:
-            fitting = [name for name in SIMILARITIES.names() if SIMILARITIES.get(name).of_sets]
+            fitting = [name for name, kind in SIMILARITIES.usable() if kind.of_sets]
             makers = [Spec.parse(s).name for s in dict.fromkeys((run.aggregator, run.text_aggregator)) if s]
             raise InputError(
                 f"the similarity {spec!r} compares single vectors, and {' or '.join(makers)} makes several for each "

@@ -113,6 +113,46 @@ def test_an_entry_point_is_loaded_when_it_is_used(plugged):
         parts.get("broken")
 
 
-def test_an_entry_point_cannot_take_a_name_in_use(plugged):
-    with pytest.raises(InputError, match="two parts are called 'own'"):
-        plugged(("own", "collections:OrderedDict")).names()
+def test_an_entry_point_that_takes_a_name_in_use_spoils_that_name_alone(plugged):
+    parts = plugged(("own", "collections:OrderedDict"), ("other", "collections:Counter"))
+    assert parts.names() == ["other", "own"]
+    assert parts.get("other").__name__ == "Counter"
+    with pytest.raises(InputError, match="two parts are called 'own': builtins:list and a package"):
+        parts.get("own")
+    assert [name for name, _ in parts.usable()] == ["other"]
+
+
+def test_two_entry_points_of_one_name_are_told_apart_by_their_module(plugged):
+    parts = plugged(("twin", "collections:OrderedDict"), ("twin", "collections:Counter"))
+    with pytest.raises(InputError, match=r"OrderedDict.* and .*Counter.*module:Name"):
+        parts.get("twin")
+    assert parts.get("collections:Counter").__name__ == "Counter"
+
+
+def test_one_part_may_be_registered_and_plugged_in(plugged):
+    parts = plugged(("own", "builtins:list"), ("twice", "builtins:dict"), ("twice", "builtins : dict"))
+    assert parts.get("own") is list
+    assert parts.get("twice") is dict
+
+
+def test_a_built_in_part_imported_after_a_plug_in_of_its_name(plugged):
+    parts = plugged()
+    outside, inside = type("Outside", (), {}), type("Inside", (), {"__module__": "aggregators.max.inside"})
+    parts.register("late")(outside)
+    parts.register("late")(inside)  # what is built in is never what fails
+    assert parts.get("own") is list
+    with pytest.raises(InputError, match=r"two parts are called 'late': built in and .*Outside"):
+        parts.get("late")
+
+
+def test_the_listing_says_where_everything_comes_from_and_what_is_broken(plugged):
+    parts = plugged(
+        ("outside", "collections:OrderedDict"), ("broken", "no_such_package:Thing"), ("own", "builtins:dict")
+    )
+    found = {listed.name: listed for listed in parts.listing()}
+    assert found["outside"].origins == ("a package (collections:OrderedDict)",)
+    assert found["outside"].error == ""
+    assert "ModuleNotFoundError" in found["broken"].error
+    assert found["own"].origins == ("builtins:list", "a package (builtins:dict)")
+    assert "two parts" in found["own"].error
+    assert {listed.origins for listed in AGGREGATORS.listing()} == {("built in",)}

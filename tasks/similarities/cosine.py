@@ -29,7 +29,7 @@ class Cosine(Similarity):
 def _check(query: Tensor, gallery: Tensor) -> None:
     for code in (query, gallery):
         if code.ndim != 2:
-            fitting = [name for name in SIMILARITIES.names() if SIMILARITIES.get(name).of_sets]
+            fitting = [name for name, kind in SIMILARITIES.usable() if kind.of_sets]
             raise InputError(
                 f"cosine compares vectors (B, D), and a code is {tuple(code.shape)}; for sets of vectors choose one of "
                 f"{', '.join(fitting)}"

@@ -1,0 +1,84 @@
+"""The specs that call a run's parts: `kmax(k=5)`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from infra.errors import InputError
+
+_SPEC = re.compile(r"\s*([A-Za-z_][\w.\-]*(?::[A-Za-z_][\w.]*)?)\s*(?:\((.*)\))?\s*", re.DOTALL)
+_PARAM = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(.+?)\s*", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A name and the parameters given to it; `str` gives it back in the form it was read from."""
+
+    name: str
+    params: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> Spec:
+        """Read `name` or `name(key=value, ...)`.
+
+        A value is a Python literal or another spec, which stays a string. Nothing is evaluated.
+
+        Raises:
+            InputError: the text is not a spec.
+        """
+        match = _SPEC.fullmatch(text)
+        if not match:
+            raise InputError(f"cannot read the spec {text!r}: expected a name, or name(key=value, ...)")
+        name, inside = match.groups()
+        params: dict[str, Any] = {}
+        for part in _split(inside or "", text):
+            pair = _PARAM.fullmatch(part)
+            if not pair:
+                raise InputError(f"cannot read {part.strip()!r} in the spec {text!r}: expected key=value")
+            key, value = pair.groups()
+            if key in params:
+                raise InputError(f"{key!r} is given twice in the spec {text!r}")
+            params[key] = _value(value, text)
+        return cls(name, params)
+
+    def __str__(self) -> str:
+        inside = ", ".join(
+            f"{key}={value if isinstance(value, str) and _SPEC.fullmatch(value) else repr(value)}"
+            for key, value in self.params.items()
+        )
+        return f"{self.name}({inside})" if inside else self.name
+
+
+def _split(inside: str, spec: str) -> list[str]:
+    """Split at the commas that are in no bracket and no quote."""
+    parts, start, depth, quote = [], 0, 0, ""
+    for at, char in enumerate(inside):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char in "([{":
+            depth += 1
+        elif char in ")]}":
+            depth -= 1
+        elif char == "," and depth == 0:
+            parts.append(inside[start:at])
+            start = at + 1
+        if depth < 0:
+            break
+    if depth or quote:
+        raise InputError(f"a bracket or quote is not closed in the spec {spec!r}")
+    last = inside[start:]
+    return [*parts, last] if last.strip() else parts
+
+
+def _value(text: str, spec: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        if _SPEC.fullmatch(text):
+            return text
+        raise InputError(f"{text!r} in the spec {spec!r} is neither a literal nor a spec") from None
