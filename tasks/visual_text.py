@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +18,9 @@ from infra.store import FeatureStore
 from tasks.base import Evaluation, Metric
 from tasks.codes import Batch
 from tasks.datasets.corpus import Corpus, Item
+from tasks.given import given_inputs
 from tasks.models import Parts, retrieval_model, text_inputs
-from tasks.pairs import Pairs, StoredSets, VisualInputs
+from tasks.pairs import Pairs, StoredSets, TextInputs, VisualInputs
 from tasks.pixels import Pixels
 from tasks.protocols import evaluate_protocol, protocol_named
 from tasks.retrieval import retrieval_loss
@@ -48,15 +51,22 @@ class VisualText:
         self.dev_protocol = protocol_named(dev_protocol).name
         protocol_named(run.protocol)
         self.run, self.chunk = run, chunk
-        self.corpus = Corpus.open(resolve(run.data.corpus))
         self._visual, self._text = Spec.parse(run.visual), Spec.parse(run.text)
-        self.store = None
-        if ENCODERS.get(self._visual.name).reads == "features":
-            self.store = FeatureStore.open(resolve(run.data.features))
+        self._stored = ENCODERS.get(self._visual.name).reads == "features"
         self.assets = assets or self._prepare()
         self.objective = OBJECTIVES.build(run.objective)
         self.regularisers = [REGULARISERS.build(spec) for spec in run.regularisers]
         self._splits: dict[str, Pairs] = {}
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The items and their captions; opened when it is asked for, since a trained model is of use without it."""
+        return Corpus.open(resolve(self.run.data.corpus))
+
+    @cached_property
+    def store(self) -> FeatureStore | None:
+        """The features, likewise; None where the visual encoder reads pixels."""
+        return FeatureStore.open(resolve(self.run.data.features)) if self._stored else None
 
     def _prepare(self) -> dict[str, Any]:
         self._check(self.run.protocol, "test")
@@ -85,12 +95,11 @@ class VisualText:
         if split not in self._splits:
             data, items = self.run.data, self.corpus.items(split)
             texts = [item.captions[: data.captions] for item in items]
-            tokenizer = ENCODERS.get(self._text.name).tokenizer(self.assets["text"])
             self._splits[split] = Pairs(
                 [item.id for item in items],
                 texts,
                 visual=self._inputs(items),
-                captions=text_inputs(self.run, [text for lines in texts for text in lines], tokenizer),
+                captions=self.text_inputs([text for lines in texts for text in lines]),
                 augment=AUGMENTATIONS.build(data.text_augment) if data.text_augment else None,
                 by_item=data.sample == "image",
             )
@@ -107,6 +116,16 @@ class VisualText:
         transform = encoder.transform(self.assets["visual"], **self._visual.params)
         paths = [self.corpus.image_path(item) for item in items]
         return Pixels(paths, transform=transform, augment=augment)
+
+    def text_inputs(self, captions: Sequence[str]) -> TextInputs:
+        """Return what the model reads of captions, whether or not they are those of a corpus."""
+        return text_inputs(self.run, captions, ENCODERS.get(self._text.name).tokenizer(self.assets["text"]))
+
+    def visual_inputs(self, given: Sequence[np.ndarray | str | Path]) -> VisualInputs:
+        """Return what the model reads of features in memory, or of image files; see `given_inputs`."""
+        return given_inputs(
+            given, spec=self._visual, assets=self.assets["visual"], limit=self.run.data.max_frames
+        )
 
     def model(self, *, pretrained: bool = True) -> nn.Module:
         """Return a new model."""
@@ -136,7 +155,7 @@ class VisualText:
         """Encode a split and return `score(items, captions)`, which computes any block of the score matrix."""
         pairs = self.data(split)
         model.eval()
-        items = self.chunk if self.store else min(self.chunk, PIXEL_CHUNK)
+        items = self.chunk if self._stored else min(self.chunk, PIXEL_CHUNK)
         return model.scorer(pairs.items(items), pairs.sentences(self.chunk))
 
     def check_same_data(self, other: VisualText, split: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from tasks.answer_scores import AnswerScores, best_answers
 from tasks.answer_vocabulary import AnswerVocabulary, Targets
 from tasks.base import Evaluation, Metric
 from tasks.datasets.questions import Question, QuestionCorpus
+from tasks.given import given_inputs
 from tasks.models import Parts
 from tasks.pairs import StoredSets, VisualInputs
 from tasks.pixels import Pixels
@@ -74,16 +77,23 @@ class VQA:
         _check_objective(run.objective)
         _check_protocol(run.protocol)
         self.run, self.targets = run, targets
-        self.corpus = QuestionCorpus.open(resolve(run.data.corpus))
         self._visual, self._text = Spec.parse(run.visual), Spec.parse(run.text)
-        self.store = None
-        if ENCODERS.get(self._visual.name).reads == "features":
-            self.store = FeatureStore.open(resolve(run.data.features))
-        self.chunk = chunk if self.store else min(chunk, PIXEL_CHUNK)
+        self._stored = ENCODERS.get(self._visual.name).reads == "features"
+        self.chunk = chunk if self._stored else min(chunk, PIXEL_CHUNK)
         self.assets = assets or self._prepare(ANSWERS[answers], min_count)
         self.vocabulary = AnswerVocabulary(self.assets["answers"])
         self._data: dict[str, QuestionData] = {}
         self._reports: dict[str, Report] = {}
+
+    @cached_property
+    def corpus(self) -> QuestionCorpus:
+        """The questions; opened when they are asked for, since a trained model is of use without them."""
+        return QuestionCorpus.open(resolve(self.run.data.corpus))
+
+    @cached_property
+    def store(self) -> FeatureStore | None:
+        """The features, likewise; None where the visual encoder reads pixels."""
+        return FeatureStore.open(resolve(self.run.data.features)) if self._stored else None
 
     def _prepare(self, splits: tuple[str, ...], min_count: int) -> dict[str, Any]:
         for split in ("train", "val", "test"):  # what is missing is found out now, and not after training
@@ -148,14 +158,22 @@ class VQA:
         return Pixels([self.corpus.image_path(q) for q in asked], transform=transform, augment=augment)
 
     def _texts(self, questions: list[Question], split: str) -> CutQuestions:
-        tokenizer, limit = (
-            ENCODERS.get(self._text.name).tokenizer(self.assets["text"]),
-            self.run.data.max_words,
-        )
-        texts = CutQuestions([q.question for q in questions], tokenizer, limit=limit)
+        texts = self.text_inputs([q.question for q in questions])
         if texts.cut and rank() == 0:
+            limit = self.run.data.max_words
             print(f"{split}: {texts.cut:,} of {len(questions):,} questions are cut after {limit} words")
         return texts
+
+    def text_inputs(self, questions: Sequence[str]) -> CutQuestions:
+        """Return what the model reads of questions, whether or not they are those of a corpus."""
+        tokenizer = ENCODERS.get(self._text.name).tokenizer(self.assets["text"])
+        return CutQuestions(questions, tokenizer, limit=self.run.data.max_words)
+
+    def visual_inputs(self, given: Sequence[np.ndarray | str | Path]) -> VisualInputs:
+        """Return what the model reads of features in memory, or of image files; see `given_inputs`."""
+        return given_inputs(
+            given, spec=self._visual, assets=self.assets["visual"], limit=self.run.data.max_frames
+        )
 
     def _targets(self, questions: list[Question], split: str) -> Targets | None:
         if not answered(questions, split):
