@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import base64
+import io
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from tasks.vqa_examples import Example, choose, page, small_jpeg
+
+NASTY = "<script>alert('&\"')</script>"
+
+
+def example(**changes: object) -> Example:
+    usual = {
+        "id": "7",
+        "question": "What is it?",
+        "kind": "what is",
+        "answers": ("cat",) * 7 + ("dog",) * 3,
+        "prediction": "cat",
+        "confidence": 0.625,
+        "accuracy": 1.0,
+        "image": None,
+    }
+    return Example(**usual | changes)
+
+
+def test_right_and_wrong_ones_of_every_type_are_chosen():
+    kinds = ["what is"] * 500 + ["how many"] * 100 + [f"rare {i}" for i in range(10)]
+    right_Q = np.arange(610) % 3 == 0
+    chosen = choose(kinds, right_Q)
+    assert len(chosen) == len(set(chosen)) == 40
+    assert Counter(bool(right_Q[number]) for number in chosen) == {True: 20, False: 20}
+    assert {kinds[number] for number in chosen} == set(kinds)
+    assert chosen == choose(kinds, right_Q)
+    assert max(chosen) > 500, "not the first ones of each type alone"
+
+
+def test_there_may_be_few_of_them_or_no_right_ones():
+    assert sorted(choose(["a", "b", "a"], np.zeros(3, bool))) == [0, 1, 2]
+    assert len(choose(["a"] * 90, np.ones(90, bool), count=5)) == 5
+    assert choose([], np.zeros(0, bool)) == []
+
+
+def test_everything_is_escaped_and_every_tag_is_closed():
+    nasty = example(id=NASTY, question=NASTY, kind=NASTY, answers=(NASTY,) * 10, prediction=NASTY)
+    html = page(NASTY, NASTY, [nasty, example()])
+    assert "<script" not in html
+    assert html.count("&lt;script&gt;") == 8
+    unclosed = []
+
+    class Tags(HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            if tag not in ("meta", "img"):
+                unclosed.append(tag)
+
+        def handle_endtag(self, tag):
+            assert unclosed.pop() == tag
+
+    Tags().feed(html)
+    assert not unclosed
+
+
+def test_a_card_tells_answers_with_counts_confidence_and_accuracy():
+    html = page("t", "a", [example(accuracy=0.3, prediction="dog")])
+    assert "cat <small>&times;7</small>, dog <small>&times;3</small>" in html
+    assert '<strong class="bad">dog</strong> <small>confidence 62%, accuracy 30%</small>' in html
+    assert "no image" in html
+    asked = page("t", "a", [example(accuracy=None, answers=())])
+    assert "not asked" in asked
+    assert "accuracy" not in asked
+
+
+def test_images_are_in_the_page_and_small(tmp_path: Path):
+    Image.effect_noise((1600, 1200), 80).convert("RGB").save(tmp_path / "large.jpg")
+    Image.new("RGBA", (50, 90), (255, 0, 0, 255)).save(tmp_path / "small.png")
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
+    paths = [tmp_path / name for name in ("large.jpg", "small.png", "broken.jpg", "missing.jpg")]
+    html = page("t", "a", [example(image=path) for path in paths])
+    found = re.findall(r'src="data:image/jpeg;base64,([^"]+)"', html)
+    sizes = [Image.open(io.BytesIO(base64.b64decode(text))).size for text in found]
+    assert sizes == [(320, 240), (50, 90)]
+    assert html.count("no image") == 2
+    assert not re.search(r'(src|href)="(?!data:)', html)
+    assert small_jpeg(paths[3]) == ""
