@@ -18,5 +18,5 @@ def daquar() -> Run:
         aggregator="gpo",
         fusion="product(dropout=0.5)",
         objective="bce",
-        optim=Optim(epochs=12, batch=64, lr=2e-3, weight_decay=0.05, schedule="cosine", warmup_steps=50),
+        optim=Optim(epochs=8, batch=64, lr=2e-3, weight_decay=0.05, schedule="cosine", warmup_steps=50),
     )

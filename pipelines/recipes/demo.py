@@ -1,10 +1,11 @@
-"""The demo's rendered scenes and videos."""
+"""The demo's rendered scenes and videos, and questions about the scenes."""
 
 from __future__ import annotations
 
 from pipelines.config import Run
 from pipelines.recipe import derive, recipe
 from pipelines.recipes.coco_mini import coco_mini
+from pipelines.recipes.daquar import daquar
 from pipelines.recipes.msrvtt_mini import msrvtt_mini
 
 
@@ -33,4 +34,21 @@ def demo_videos() -> Run:
         visual="regions(width=128, standardise=True)",
         text="bigru(width=128, embedding=64, min_count=1)",
         optim={"epochs": 12, "warmup_steps": 20},
+    )
+
+
+@recipe("demo_questions")
+def demo_questions() -> Run:
+    """Questions about the pictures of `demo`, whose features they share; half a minute of training, as there."""
+    return derive(
+        daquar(),
+        task="vqa(answers=train, min_count=5)",
+        data={
+            "dataset": "scene_questions",
+            "corpus": "data/scene_questions",
+            "features": "data/scenes/cells",
+        },
+        visual="grid(width=128, standardise=True)",
+        text="bigru(width=128, embedding=64, min_count=1, ends=False, split=questions)",
+        optim={"epochs": 14, "warmup_steps": 20},
     )
