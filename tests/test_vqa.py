@@ -162,7 +162,7 @@ def test_questions_that_nobody_answered_give_a_results_file_and_no_accuracy(run)
     assert "not asked" in found.files["vqa_test-dev_examples.html"].decode()
 
 
-def test_a_checkpoint_needs_no_training_split_to_be_rebuilt(run, tmp_path):
+def test_a_checkpoint_is_rebuilt_from_its_assets(run, tmp_path):
     adapter, model, _ = trained(derive(run, optim={"epochs": 1}), tmp_path)
     assets = json.loads(json.dumps(adapter.assets))
     again = TASKS.build(run.task, run, assets=assets)
