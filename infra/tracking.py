@@ -149,6 +149,10 @@ class Tracker:
         """Keep plain data as the artifact `name`."""
         self.text(name, json.dumps(obj, indent=1))
 
+    def table(self, name: str, columns: Mapping[str, list[Any]]) -> None:
+        """Keep a table as the artifact `name`, which ends in `.json`; the UI shows it as one."""
+        self._ask("log_table", dict(columns), name)
+
     def download(self, artifact_path: str) -> Path:
         """Return the path of an artifact or a folder of them: the kept one itself, or a copy of a server's.
 
@@ -266,9 +270,8 @@ def _connect(uri: str, *, create: bool = False, retries: int = 0) -> MlflowClien
     from mlflow import MlflowClient
 
     logging.getLogger("mlflow").setLevel(logging.ERROR)
-    logging.getLogger("mlflow.store.db.utils").setLevel(
-        logging.CRITICAL
-    )  # it logs tracebacks of what it raises
+    # this one logs tracebacks of what it raises
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     patience = {
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(retries),
         "MLFLOW_HTTP_REQUEST_TIMEOUT": str(_PATIENCE),
@@ -305,9 +308,8 @@ def _explained(uri: str) -> Iterator[None]:
         reason = str(error).strip().split("\n")[0]
         if "Caused by" not in reason:
             raise InputError(f"MLflow at {uri}: {reason}") from error
-        cause = re.sub(
-            r"['\"]\)+$", "", reason.rpartition(": ")[2]
-        )  # the rest repeats the address and the class names
+        # the rest repeats the address and the class names
+        cause = re.sub(r"['\"]\)+$", "", reason.rpartition(": ")[2])
         raise InputError(
             f"no MLflow server answers at {uri}: {cause}; start it, or set MLFLOW_TRACKING_URI to one that "
             "runs, or unset it to record runs in a file"

@@ -1,28 +1,31 @@
-"""`python -m pipelines.compare --experiment NAME`: one table and figure from the runs of an experiment.
+"""`python -m pipelines.compare --experiment NAME`: tables and figures from the runs of an experiment.
 
-Runs under different protocols, tasks or data sets never share a block.
+A table for each task, data set and protocol, which never share one; what differences are real, by a paired bootstrap on
+per-query results; what the aggregators cost; and, over several tasks or data sets, task x aggregator.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 
 import tyro
 
-from infra.errors import InputError, command, unknown
+from infra.errors import InputError, command
 from infra.files import atomic, make_folder
 from infra.paths import home
-from infra.tracking import RunRecord, Tracker, find_runs, tracking_uri, ui_command
-from pipelines.charts import draw
-from pipelines.tables import METRICS, SECONDS, Block, Row, as_markdown, as_text, ordered
-from tasks.protocols import PROTOCOLS
-
-Cell = tuple[str, str, str]
-"""Task, data set and protocol."""
+from infra.tracking import find_runs, tracking_uri, ui_command
+from pipelines.comparison import sheets
+from pipelines.comparison.arrange import arranged
+from pipelines.comparison.blocks import Block
+from pipelines.comparison.critical import why_not
+from pipelines.comparison.differences import Read, with_differences
+from pipelines.comparison.grid import Grid, grid_of
+from pipelines.comparison.keep import keep
+from pipelines.comparison.per_query import read_arrays
+from pipelines.comparison.sheet import Sheet, as_latex, as_markdown, as_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,50 +38,83 @@ class Options:
     """What orders the rows and is drawn, such as `i2t/R1`; `rsum` for retrieval where none is given."""
     protocol: str = ""
     """The only protocol shown; where none is given, every one that a test split was scored under."""
+    bootstrap: bool = True
+    """Say which differences from the best are real; reads the per-query results of all runs."""
+    pairs: bool = False
+    """Show the difference of every two aggregators, too."""
     markdown: Path | None = None
     """File for the tables as Markdown."""
+    latex: Path | None = None
+    """File for the tables as LaTeX, with booktabs."""
     log: bool = True
-    """Keep the tables and the figure in MLflow, in a run of their own."""
+    """Keep the tables and figures in MLflow, in a run of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Blocks of comparable runs, and notes on what they leave out."""
+    """Blocks of comparable runs, and notes on what they leave out.
+
+    Attributes:
+        experiment: where the runs are.
+        blocks: a task, data set and protocol each.
+        notes: what is left out, missing or odd.
+        pairs: whether all pairs of aggregators are shown.
+    """
 
     experiment: str
     blocks: tuple[Block, ...]
     notes: tuple[str, ...]
+    pairs: bool = False
+
+    @cached_property
+    def grid(self) -> Grid | None:
+        """Task x aggregator; None for one task and data set."""
+        return grid_of(self.blocks)
+
+    def sheets(self) -> list[Sheet]:
+        """Return all tables, in the order in which they are shown."""
+        shown: list[Sheet | None] = []
+        for block in self.blocks:
+            shown += [sheets.scores(block), sheets.differences(block)]
+            shown += [sheets.all_pairs(block)] if self.pairs else []
+        shown += [sheets.across(self.grid)] if self.grid is not None else []
+        return [sheet for sheet in shown if sheet is not None]
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The notes, and which picture is missing and why, where there is more than one task."""
+        reason = why_not(self.grid) if self.grid is not None else ""
+        return (*self.notes, *([reason] if reason else ()))
 
     def text(self) -> str:
         """Return the tables and notes for a terminal."""
-        return "\n\n".join([*map(as_text, self.blocks), *(["\n".join(self.notes)] if self.notes else [])])
+        notes = ["\n".join(self.remarks)] if self.remarks else []
+        return "\n\n".join([*map(as_text, self.sheets()), *notes])
 
     def markdown(self) -> str:
         """Return the tables and notes as Markdown."""
-        notes = "\n".join(f"- {note}" for note in self.notes)
-        parts = [
-            f"# Experiment `{self.experiment}`",
-            *map(as_markdown, self.blocks),
-            *([notes] if notes else []),
-        ]
-        return "\n\n".join(parts) + "\n"
+        notes = ["\n".join(f"- {note}" for note in self.remarks)] if self.remarks else []
+        return (
+            "\n\n".join([f"# Experiment `{self.experiment}`", *map(as_markdown, self.sheets()), *notes])
+            + "\n"
+        )
+
+    def latex(self) -> str:
+        """Return the tables as LaTeX, with the notes as comments."""
+        head = ["% needs \\usepackage{booktabs}", *(f"% {note}" for note in self.remarks)]
+        return "\n".join(head) + "\n\n" + "\n\n".join(map(as_latex, self.sheets())) + "\n"
 
     def log(self, uri: str, *, folder: Path) -> str:
-        """Keep tables and figure in MLflow, in a run of kind `comparison`, and return its id."""
-        tracker = Tracker.start(
+        """Keep tables and figures in MLflow, in a run of kind `comparison`, and return its id."""
+        return keep(
             self.experiment,
             uri=uri,
             home=folder,
-            name="comparison",
-            tags={"kind": "comparison"},
-            params={"blocks": [block.title for block in self.blocks]},
+            blocks=self.blocks,
+            grid=self.grid,
+            grid_sheet=sheets.across(self.grid) if self.grid is not None else None,
+            texts={"compare.md": self.markdown(), "compare.tex": self.latex()},
         )
-        with tempfile.TemporaryDirectory() as made:
-            draw(self.blocks, Path(made) / "compare.png")
-            tracker.artifact(Path(made) / "compare.png")
-        tracker.text("compare.md", self.markdown())
-        tracker.finish()
-        return tracker.run_id
 
 
 def compare(uri: str, experiment: str, *, metric: str = "", protocol: str = "") -> Comparison:
@@ -99,89 +135,22 @@ def compare(uri: str, experiment: str, *, metric: str = "", protocol: str = "") 
             f"experiment {experiment!r} of {uri} has no runs to compare; train some: "
             f"python -m pipelines.train RECIPE --experiment {experiment}"
         )
-    finished = sorted(
-        (run for run in runs if run.status == "FINISHED"), key=lambda run: run.ended, reverse=True
-    )
-    notes = [*_left_out("not finished", [run for run in runs if run.status != "FINISHED"])]
-    notes += _left_out("without scores to show", [run for run in finished if not _protocols(run, protocol)])
-    cells: dict[Cell, list[RunRecord]] = defaultdict(list)
-    for run in finished:
-        for name in _protocols(run, protocol):
-            cells[run.tags.get("task", ""), run.tags.get("dataset", ""), name].append(run)
-    if not cells and protocol:
-        scored = {name.partition("/")[0] for run in finished for name in run.metrics} & {*PROTOCOLS}
-        raise unknown("protocol", protocol, scored, f" Those are what the runs of {experiment!r} have.")
-    if not cells:
-        raise InputError(f"experiment {experiment!r} of {uri} has nothing to compare yet; {'; '.join(notes)}")
-    blocks = [_block(cell, cells[cell], metric, notes) for cell in sorted(cells)]
-    if metric and all(block.metric != metric for block in blocks):
-        had = {name for block in blocks for row in block.rows for name in row.values}
-        raise unknown("metric", metric, had)
-    return Comparison(experiment=experiment, blocks=tuple(blocks), notes=tuple(notes))
+    blocks, notes = arranged(runs, experiment=experiment, metric=metric, protocol=protocol)
+    return Comparison(experiment=experiment, blocks=blocks, notes=notes)
 
 
-def _protocols(run: RunRecord, only: str) -> set[str]:
-    """Return the protocols of a run's scores: the one asked for, or its own and others of test splits."""
-    scored = {name.partition("/")[0] for name in run.metrics}
-    tests = {name for name, protocol in PROTOCOLS.items() if protocol.split == "test"}
-    return scored & ({only} if only else {run.tags.get("protocol", ""), *tests})
+def with_bootstrap(found: Comparison, read: Read) -> Comparison:
+    """Return a comparison that knows which differences are real; rows without per-query results are noted."""
+    compared = [with_differences(block, read) for block in found.blocks]
+    notes = [note for _, of in compared for note in of]
+    return replace(found, blocks=tuple(block for block, _ in compared), notes=(*found.notes, *notes))
 
 
-def _block(cell: Cell, runs: Sequence[RunRecord], metric: str, notes: list[str]) -> Block:
-    """Arrange one cell's runs, latest first, in rows; what is odd about them is added to `notes`."""
-    task, dataset, protocol = cell
-    recipes = {run.tags.get("recipe", "") for run in runs}
-    rows: dict[str, list[RunRecord]] = defaultdict(list)
-    for run in runs:
-        rows[_label(run) + (f", {run.tags.get('recipe', '')}" if len(recipes) > 1 else "")].append(run)
-    made = []
-    for label, group in rows.items():
-        latest = {run.tags.get("seed", ""): run for run in reversed(group)}
-        notes += _oddities(f"{label} ({protocol})", group, latest)
-        made.append(_row(label, [latest[seed] for seed in sorted(latest)], protocol))
-    had = {name for row in made for name in row.values}
-    if metric not in had:
-        metric = next((name for name in METRICS if name in had), min(had, default="rsum"))
-    return Block(task=task, dataset=dataset, protocol=protocol, metric=metric, rows=ordered(made, metric))
-
-
-def _label(run: RunRecord) -> str:
-    """Name what a run compares: its aggregator, the text's where that differs, and the model around them."""
-    own, kind = run.tags.get("aggregator", "?"), run.tags.get("kind", "train")
-    text, model = run.tags.get("text_aggregator", own), run.tags.get("model", "")
-    label = ("" if kind == "train" else f"{kind}: ") + own + ("" if text == own else f", text {text}")
-    return label + (f" in {model}" if model else "")
-
-
-def _row(label: str, runs: Sequence[RunRecord], protocol: str) -> Row:
-    names = [name.removeprefix(f"{protocol}/") for name in runs[0].metrics if name.startswith(f"{protocol}/")]
-    columns = {name: f"{protocol}/{name}" for name in names} | {SECONDS: "time/train_seconds"}
-    values = {
-        name: tuple(run.metrics[key] for run in runs)
-        for name, key in columns.items()
-        if all(key in run.metrics for run in runs)
-    }
-    return Row(label=label, seeds=tuple(run.tags.get("seed", "") for run in runs), values=values)
-
-
-def _oddities(row: str, group: Sequence[RunRecord], latest: dict[str, RunRecord]) -> Iterator[str]:
-    """Say where a seed ran more than once, and where the runs of a row differ in more than the seed."""
-    for seed in sorted(latest):
-        times = sum(run.tags.get("seed", "") == seed for run in group)
-        if times > 1:
-            yield f"{row} seed {seed} finished {times} times; the latest is shown, run {latest[seed].run_id}"
-    params = [run.params for run in latest.values() if run.tags.get("kind", "train") == "train"]
-    names = {name for given in params for name in given} - {"seed"}
-    if differing := sorted(name for name in names if len({given.get(name) for given in params}) > 1):
-        yield f"{row}: its runs differ in {', '.join(differing)}"
-
-
-def _left_out(why: str, runs: Sequence[RunRecord]) -> Iterator[str]:
-    """Count and name runs that are not shown."""
-    if runs:
-        named = ", ".join(f"{run.name or run.run_id} ({run.status.lower()})" for run in runs[:8])
-        more = f" and {len(runs) - 8} more" if len(runs) > 8 else ""
-        yield f"{len(runs)} run{'s' * (len(runs) > 1)} left out, {why}: {named}{more}"
+def _write(path: Path, text: Callable[[], str]) -> None:
+    make_folder(path.parent)
+    with atomic(path) as file:
+        file.write(text().encode())
+    print(f"written to {path}")
 
 
 @command
@@ -190,15 +159,16 @@ def main() -> None:
     options = tyro.cli(Options, prog="python -m pipelines.compare", description=__doc__)
     uri = tracking_uri(home())
     found = compare(uri, options.experiment, metric=options.metric, protocol=options.protocol)
+    if options.bootstrap:
+        found = with_bootstrap(found, partial(read_arrays, uri))
+    found = replace(found, pairs=options.pairs)
     print(found.text(), end="\n\n")
-    if options.markdown:
-        make_folder(options.markdown.parent)
-        with atomic(options.markdown) as file:
-            file.write(found.markdown().encode())
-        print(f"written to {options.markdown}")
+    for path, text in ((options.markdown, found.markdown), (options.latex, found.latex)):
+        if path is not None:
+            _write(path, text)
     if options.log:
         run_id = found.log(uri, folder=home())
-        print(f"kept with a figure in run {run_id} of {options.experiment!r}: compare.md, compare.png")
+        print(f"kept with figures in run {run_id} of {options.experiment!r}")
     print(f"to see all runs: {ui_command(uri)}")
 
 

@@ -1,0 +1,143 @@
+"""Accuracy against cost: the main metric over the time of a training step, larger points for more weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
+
+from pipelines.comparison.blocks import SECONDS, Block, Row
+from pipelines.comparison.costs import Costs, costs_of
+from pipelines.comparison.draw import (
+    BAR,
+    INK,
+    LINE,
+    MUTED,
+    POINT,
+    bare,
+    lines_of,
+    new_figure,
+    save,
+    title,
+    wrapped,
+)
+
+_ROW = 0.2  # inches of a label's line
+_AXES = {"step_ms": "milliseconds of a training step", "seconds": "seconds of training", "weights": "weights"}
+Point = tuple[Row, float, float]
+"""A row, its cost and its weights."""
+
+
+def draw_costs(blocks: Sequence[Block], path: Path) -> bool:
+    """Write a panel for each block that has two rows with a cost, as a PNG; return whether there was one."""
+    panels = [(block, *_points(block)) for block in blocks]
+    panels = [(block, name, points) for block, name, points in panels if len(points) > 1]
+    if not panels:
+        return False
+    heights = [max(2.2, _ROW * sum(lines_of(row.label) + 0.35 for row, *_ in of)) for *_, of in panels]
+    figure = new_figure(9.5, sum(heights) + 1.1 * len(panels))
+    axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for (block, name, points), panel, height in zip(panels, axes, heights, strict=True):
+        _panel(panel, block, points, height)
+        panel.set_xlabel(_AXES[name], color=INK)
+    save(figure, path)
+    return True
+
+
+def _points(block: Block) -> tuple[str, list[Point]]:
+    """Return the cost that most rows know, and the rows that know it, from the highest to the lowest on the figure."""
+    known = {row.label: costs_of(row) for row in block.rows}
+    best: tuple[str, list[Point]] = ("step_ms", [])
+    for name in _AXES:
+        points = []
+        for row in block.rows:
+            cost, mean = _cost(row, known[row.label], name), row.mean(block.metric)
+            if cost > 0 and not math.isnan(mean):
+                points.append((row, cost, known[row.label].weights))
+        if len(points) > len(best[1]):
+            best = name, points
+    return best[0], sorted(best[1], key=lambda point: -point[0].mean(block.metric))
+
+
+def _cost(row: Row, costs: Costs, name: str) -> float:
+    return row.mean(SECONDS) if name == "seconds" else getattr(costs, name)
+
+
+def _panel(panel: Axes, block: Block, points: Sequence[Point], height: float) -> None:
+    metric = block.metric
+    x = np.array([cost for _, cost, _ in points])
+    y = np.array([row.mean(metric) for row, *_ in points])
+    weights = np.nan_to_num(np.array([weights for *_, weights in points]))
+    deviation = np.nan_to_num(np.array([row.deviation(metric) for row, *_ in points]))
+    panel.set_xscale("log")
+    for axis_format in (panel.xaxis.set_major_formatter, panel.xaxis.set_minor_formatter):
+        axis_format(FuncFormatter(_plain))
+    panel.errorbar(x, y, yerr=deviation, fmt="none", ecolor=BAR, elinewidth=1.4, zorder=2)
+    sizes = 16 + 9 * np.log10(1 + weights)
+    panel.scatter(x, y, s=sizes, color=POINT, edgecolor="white", linewidth=0.6, zorder=4)
+    panel.set_xlim(x.min() / 1.15, x.max() * 1.15)
+    margin = 0.06 * (np.ptp(y) or 1.0)
+    low, high = (y - deviation).min() - margin, (y + deviation).max() + margin
+    panel.set_ylim(low, high)
+    # labels in a column on the right, in the order of the points, so that none covers another
+    wanted = (high - y) / (high - low) * height
+    places = spread(wanted, np.array([_ROW * (lines_of(row.label) + 0.35) for row, *_ in points]), height)
+    right, beside = panel.get_xlim()[1], panel.transAxes
+    lead = {"color": MUTED, "linewidth": 0.5, "alpha": 0.7, "clip_on": False, "zorder": 3}
+    for (row, cost, _), mean, place in zip(points, y, places, strict=True):
+        # level up to the edge and bent after it: lines in the order of the points never cross
+        panel.plot([cost, right], [mean, mean], **lead)
+        panel.plot([1.0, 1.06], [(mean - low) / (high - low), 1 - place / height], transform=beside, **lead)
+        panel.text(
+            1.065,
+            1 - place / height,
+            wrapped(row.label),
+            transform=beside,
+            va="center",
+            fontsize=8.5,
+            color=INK,
+        )
+    title(panel, block.title, pad=8)
+    panel.set_ylabel(metric, color=INK)
+    panel.grid(color=LINE, linewidth=0.8, zorder=0)
+    bare(panel, keep=("left", "bottom"))
+    panel.text(
+        1.0,
+        1.02,
+        "larger points: more weights",
+        transform=panel.transAxes,
+        ha="right",
+        fontsize=8,
+        color=MUTED,
+    )
+
+
+def _plain(value: float, _: int) -> str:
+    """Write the ticks 1, 2 and 5 of each decade as plain numbers."""
+    first = value / 10 ** math.floor(math.log10(value) + 1e-9)
+    return f"{value:g}" if round(first, 6) in (1, 2, 5) else ""
+
+
+def spread(wanted: np.ndarray, sizes: np.ndarray, room: float) -> np.ndarray:
+    """Return places near those wanted, ascending, at which things of these sizes do not overlap within a room."""
+    # pushed down from the top and up from the bottom; the mean of both keeps every distance
+    down = _pushed(wanted, sizes, room)
+    up = room - _pushed(room - wanted[::-1], sizes[::-1], room)[::-1]
+    return (down + up) / 2
+
+
+def _pushed(wanted: np.ndarray, sizes: np.ndarray, room: float) -> np.ndarray:
+    """Push each thing behind the one before it, then what has left the room back into it."""
+    places = wanted.astype(float).copy()
+    least, most = 0.0, max(room, sizes.sum())
+    for k, size in enumerate(sizes):
+        places[k] = max(places[k], least + size / 2)
+        least = places[k] + size / 2
+    for k in range(len(places) - 1, -1, -1):
+        places[k] = min(places[k], most - sizes[k] / 2)
+        most = places[k] - sizes[k] / 2
+    return places

@@ -1,0 +1,93 @@
+"""What the aggregators of a row cost: weights, time of a training step, time to embed."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from infra.errors import InputError
+from infra.registry import AGGREGATORS, ENCODERS, Spec
+from infra.tracking import RunRecord
+from pipelines.comparison.blocks import Row
+
+WEIGHTS, STEP, EMBED = "weights/aggregators", "time/step_ms", "time/embed_ms"
+"""What runs log: parameters of the aggregators, milliseconds of a training step, and of an item in evaluation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Means over the runs of a row; NaN where it is not known.
+
+    Attributes:
+        weights: parameters of all aggregators.
+        step_ms: milliseconds of a training step.
+        embed_ms: milliseconds to embed an item and its captions in evaluation.
+    """
+
+    weights: float = math.nan
+    step_ms: float = math.nan
+    embed_ms: float = math.nan
+
+    @property
+    def known(self) -> bool:
+        """Whether there is anything to show."""
+        return not all(math.isnan(value) for value in (self.weights, self.step_ms, self.embed_ms))
+
+
+def costs_of(row: Row) -> Costs:
+    """Return what the runs of a row logged, or what follows from it; other kinds of rows cost nothing known."""
+    runs = row.runs if row.aggregator else ()
+    return Costs(
+        weights=_mean(runs, weights_of), step_ms=_mean(runs, _step_ms), embed_ms=_mean(runs, _logged(EMBED))
+    )
+
+
+def weights_of(run: RunRecord) -> float:
+    """Return the parameters of a run's aggregators: as logged, else as its specs say.
+
+    What is not logged can be counted where a model has one aggregator for each modality, and the encoders' specs say
+    how wide their sets are.
+    """
+    if WEIGHTS in run.metrics:
+        return run.metrics[WEIGHTS]
+    own = run.tags.get("aggregator", "")
+    if run.tags.get("model", "") or not own:
+        return math.nan
+    sides = {"visual": own, "text": run.tags.get("text_aggregator", "") or own}
+    try:
+        return float(sum(_count(spec, run.params.get(side, "")) for side, spec in sides.items()))
+    except (
+        InputError,
+        KeyError,
+        TypeError,
+    ):  # a part that is no longer there, or whose width is not in its spec
+        return math.nan
+
+
+def _count(aggregator: str, encoder: str) -> int:
+    spec = Spec.parse(encoder)
+    width = spec.params.get("width") or inspect.signature(ENCODERS.get(spec.name)).parameters["width"].default
+    with torch.device("meta"):
+        made = AGGREGATORS.build(aggregator, int(width))
+    return sum(parameter.numel() for parameter in made.parameters())
+
+
+def _step_ms(run: RunRecord) -> float:
+    """Return what was logged, else what the last logged speed means for a batch."""
+    speed, batch = run.metrics.get("train/samples_per_second", 0.0), run.params.get("optim.batch", "")
+    if STEP in run.metrics or not speed or not batch.isdigit():
+        return run.metrics.get(STEP, math.nan)
+    return 1000.0 * int(batch) / speed
+
+
+def _logged(name: str) -> Callable[[RunRecord], float]:
+    return lambda run: run.metrics.get(name, math.nan)
+
+
+def _mean(runs: tuple[RunRecord, ...], of: Callable[[RunRecord], float]) -> float:
+    return statistics.fmean(map(of, runs)) if runs else math.nan

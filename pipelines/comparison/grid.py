@@ -1,0 +1,166 @@
+"""Task x aggregator: the main metric of every block side by side, a mean over tasks, and ranks.
+
+A column is one task, data set and protocol in one recipe, so numbers under different protocols never meet in one. What
+is averaged over columns is the score centred on chance, 0 for chance and 100 for the best possible, since an RSUM and
+an accuracy cannot be added. Only aggregators that every counting column has get a mean and a rank: others would be
+judged on easier or harder tasks than the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from pipelines.comparison.blocks import Block, Row, lower_is_better
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """The rows of a block that share a recipe and a model, by aggregator.
+
+    Attributes:
+        block: where they come from.
+        recipe: empty where the block has only one.
+        model: empty where it is the usual one.
+        rows: by aggregator.
+    """
+
+    block: Block
+    recipe: str
+    model: str
+    rows: dict[str, Row]
+
+    @property
+    def title(self) -> tuple[str, ...]:
+        """What stands above the column, line by line."""
+        block = self.block
+        lines = (block.task, block.dataset, block.protocol, self.recipe, self.model and f"in {self.model}")
+        return (*(line for line in lines if line), block.metric)
+
+    @property
+    def best(self) -> Row:
+        """The row with the best mean."""
+        return next(row for row in self.block.rows if row in self.rows.values())
+
+    @property
+    def own_protocol(self) -> bool:
+        """Whether most of its runs chose this protocol, and were not only scored under it as well."""
+        own = [
+            run.tags.get("protocol", "") == self.block.protocol
+            for row in self.rows.values()
+            for run in row.runs
+        ]
+        return 2 * sum(own) >= len(own)
+
+    def value(self, aggregator: str) -> float:
+        """Return the mean of the main metric; NaN where there is none."""
+        row = self.rows.get(aggregator)
+        return math.nan if row is None else row.mean(self.block.metric)
+
+    def centred(self, aggregator: str) -> float:
+        """Return it between chance, 0, and the best possible, 100."""
+        return self.block.centred(self.value(aggregator))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Columns, and what can be said over them."""
+
+    columns: tuple[Column, ...]
+
+    @cached_property
+    def aggregators(self) -> tuple[str, ...]:
+        """All of them: those with a mean first, the best one first; then those that most columns have, by name."""
+        names = {name for column in self.columns for name in column.rows}
+
+        def key(name: str) -> tuple[bool, float, int, str]:
+            mean = self.mean(name)
+            return math.isnan(mean), -np.nan_to_num(mean), -sum(name in c.rows for c in self.columns), name
+
+        return tuple(sorted(names, key=key))
+
+    @cached_property
+    def counting(self) -> tuple[Column, ...]:
+        """The columns that means and ranks are over.
+
+        They have a chance level and a best possible score, their runs chose their protocol, and they have at least half
+        as many aggregators as the largest column.
+        """
+        able = [
+            column
+            for column in self.columns
+            if column.own_protocol and not math.isnan(column.centred(column.best.aggregator))
+        ]
+        most = max((len(column.rows) for column in able), default=0)
+        return tuple(column for column in able if 2 * len(column.rows) >= most)
+
+    @cached_property
+    def complete(self) -> tuple[str, ...]:
+        """The aggregators that every counting column has, by name."""
+        if not self.counting:
+            return ()
+        names = set.intersection(*({*column.rows} for column in self.counting))
+        return tuple(
+            sorted(name for name in names if not any(math.isnan(c.value(name)) for c in self.counting))
+        )
+
+    @cached_property
+    def mean_ranks(self) -> dict[str, float]:
+        """Mean over the counting columns of each complete aggregator's rank among them; equals share theirs."""
+        value_AC = np.array([[c.value(name) for c in self.counting] for name in self.complete])
+        if not value_AC.size:
+            return {}
+        sign_C = np.array([-1.0 if lower_is_better(c.block.metric) else 1.0 for c in self.counting])
+        value_AC = value_AC * sign_C
+        above_AC = (value_AC[None] > value_AC[:, None]).sum(axis=1)
+        level_AC = (value_AC[None] == value_AC[:, None]).sum(axis=1)
+        rank_A = (1 + above_AC + (level_AC - 1) / 2).mean(axis=1)
+        return dict(zip(self.complete, rank_A.tolist(), strict=True))
+
+    def mean(self, aggregator: str) -> float:
+        """Return the mean centred score over the counting columns; NaN where one of them lacks the aggregator."""
+        if aggregator not in self.complete:
+            return math.nan
+        return float(np.mean([column.centred(aggregator) for column in self.counting]))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Say what counts in no mean, and why."""
+        aside = [" · ".join(column.title[:-1]) for column in self.columns if column not in self.counting]
+        left = [name for name in self.aggregators if name not in self.complete]
+        notes = []
+        if aside:
+            notes.append(
+                "in no mean and no rank, since another protocol of the same runs counts, chance is not known or fewer "
+                f"than half of the aggregators are there: {'; '.join(aside)}"
+            )
+        if left and self.complete:
+            notes.append(f"without mean and rank, since a task is missing: {', '.join(left)}")
+        return tuple(notes)
+
+
+def grid_of(blocks: Sequence[Block]) -> Grid | None:
+    """Return the grid of blocks; None where all of them are of one task and one data set."""
+    if len({(block.task, block.dataset) for block in blocks}) < 2:
+        return None
+    columns = [column for block in blocks for column in _columns(block)]
+    return Grid(columns=tuple(columns)) if columns else None
+
+
+def _columns(block: Block) -> list[Column]:
+    rows = [row for row in block.rows if row.aggregator]
+    kinds = sorted({(row.recipe, row.model) for row in rows})
+    several = len({recipe for recipe, _ in kinds}) > 1
+    return [
+        Column(
+            block=block,
+            recipe=recipe if several else "",
+            model=model,
+            rows={row.aggregator: row for row in rows if (row.recipe, row.model) == (recipe, model)},
+        )
+        for recipe, model in kinds
+    ]
