@@ -1,8 +1,8 @@
 """`python -m pipelines.demo`: the whole way on corpora made here, from pictures and videos to a comparison.
 
-Renders scenes with captions in COCO's file formats and moving shapes in MSR-VTT's, ingests them, extracts features,
-trains one Ray job for each task and aggregator, and compares the runs. RAY_ADDRESS names the job server of a cluster to
-use instead of a private head on this machine.
+Renders scenes with captions in COCO's file formats and with questions in VQA 2.0's, and moving shapes in MSR-VTT's;
+ingests them, extracts features, trains one Ray job for each task and aggregator, and compares the runs. RAY_ADDRESS
+names the job server of a cluster to use instead of a private head on this machine.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from infra.store import FeatureStore
 from infra.tracking import tracking_uri
 from pipelines.config import Data
 from pipelines.moving_scenes import write_moving_scenes
+from pipelines.scene_questions import write_scene_questions
 from pipelines.scenes import write_scenes
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -45,8 +46,8 @@ class Options:
     """Scenes to render."""
     videos: int = 400
     """Videos to render."""
-    aggregators: tuple[str, ...] = ("mean", "max", "gpo")
-    """One training job for each, on images and on videos."""
+    aggregators: tuple[str, ...] = ("mean", "gpo")
+    """One training job for each, on each of the three tasks."""
     epochs: int = 0
     """Epochs of each job; those of the recipes where 0."""
     experiment: str = "demo"
@@ -118,6 +119,17 @@ def prepare_videos(options: Options) -> None:
     extract(data, "--video", "--backbone", "cells(grid=3)", "--pool", "concat")
 
 
+def prepare_questions(options: Options) -> None:
+    """Make the corpus of questions about the scenes, whose features it shares."""
+    pictures = home() / f"{RECIPES.get('demo')().data.corpus}_pictures"
+    corpus = home() / RECIPES.get("demo_questions")().data.corpus
+    questions, annotations = (
+        map(str, paths) for paths in write_scene_questions(pictures, images=options.images)
+    )
+    files = ("--questions", *questions, "--annotations", *annotations)
+    verb("ingest", "vqa2", *files, "--images", str(pictures / "images"), "--out", str(corpus))
+
+
 def is_there(data: Data, size: int) -> bool:
     """Say whether features of this many items exist; what there is of another size is removed."""
     try:
@@ -135,7 +147,7 @@ def extract(data: Data, *words: str) -> None:
     verb("extract", "--corpus", str(home() / data.corpus), *words, "--out", str(home() / data.features))
 
 
-PREPARE = {"demo": prepare_images, "demo_videos": prepare_videos}
+PREPARE = {"demo": prepare_images, "demo_videos": prepare_videos, "demo_questions": prepare_questions}
 """Recipes of the demo, and what makes their data."""
 
 
