@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
+
+PACKAGES = ("torch", "numpy", "transformers", "pyarrow", "ray", "mlflow")
+"""Packages whose versions can change a result, or how it is made."""
 
 
 def provenance(home: Path) -> dict[str, str]:
-    """Return tags for a run: the git commit, whether files differ from it, and versions.
+    """Return tags for a run: the git commit, whether files differ from it, and versions, plug-ins' too.
 
     Args:
         home: the project's home, whose checkout counts where the code itself runs from a copy without
             `.git`, as in a Ray job.
     """
-    tags = {"python": platform.python_version(), "torch": version("torch")}
+    tags = {"python": platform.python_version(), **_versions()}
     checkouts = [folder for folder in (Path(__file__).parents[1], home) if (folder / ".git").exists()]
     if not checkouts:
         return {**tags, "git_commit": "unknown"}
@@ -26,6 +29,19 @@ def provenance(home: Path) -> dict[str, str]:
         return {**tags, "git_commit": "unknown"}
     dirty = str(bool(changed)).lower()
     return {**tags, "git_commit": commit, "git_dirty": dirty, "mlflow.source.git.commit": commit}
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of the packages that count, and of every package that plugs parts in."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    groups = sorted(group for group in entry_points().groups if group.startswith("polypool."))
+    plugged = [point.dist for group in groups for point in entry_points(group=group) if point.dist]
+    return found | {f"plugin.{dist.name}": dist.version for dist in plugged}
 
 
 def _git(folder: Path, *args: str) -> str:

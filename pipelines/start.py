@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from infra.launch import Resources, fit, ray_session
@@ -26,15 +28,20 @@ def tags(run: Run) -> dict[str, str]:
     }
 
 
-def start(run: Run) -> str:
-    """Train a new run and return its id."""
+def start(run: Run, *, more_tags: Mapping[str, str] | None = None) -> str:
+    """Train a new run, with some tags beside the usual ones, and return its id."""
     uri = tracking_uri(home())
     adapter = TASKS.build(run.task, run)
     with torch.device("meta"):
         adapter.model(pretrained=False)  # a wrong spec ends here, before anything is started
     name = f"{run.recipe} {run.aggregator} seed {run.seed}"
     tracker = Tracker.start(
-        run.experiment, uri=uri, home=home(), name=name, tags=tags(run), params=to_json(run)
+        run.experiment,
+        uri=uri,
+        home=home(),
+        name=name,
+        tags=tags(run) | (more_tags or {}),
+        params=to_json(run),
     )
     tracker.json("run.json", to_json(run))
     tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})

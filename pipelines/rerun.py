@@ -1,0 +1,114 @@
+"""`python -m pipelines.rerun RUN_ID`: train a run again from what MLflow holds, and say what differs from then.
+
+The settings are those that were recorded, whatever has become of the recipe. `--dry-run` only says what differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import tyro
+
+from infra.errors import InputError, command
+from infra.paths import home
+from infra.provenance import provenance
+from infra.registry import TASKS
+from infra.tracking import Tracker, tracking_uri
+from pipelines.config import Run, from_json
+from pipelines.start import start
+
+ORIGIN = "rerun_of"
+"""The tag of a repeated run that names the first one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to repeat."""
+
+    run_id: tyro.conf.Positional[str]
+    """A run that was trained."""
+    dry_run: bool = False
+    """Say what differs, and train nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """A run as it was, and what differs today: a line each."""
+
+    run: Run
+    tracker: Tracker
+    differences: tuple[str, ...]
+    unknown: tuple[str, ...]
+    """What was not recorded then, so that nobody can say whether it differs."""
+
+
+def recorded(run_id: str) -> Recorded:
+    """Read a run and compare what it was made of with what is here.
+
+    Raises:
+        InputError: no such run, it is none that was trained, its settings are those of another version, or its data
+            is not at hand.
+    """
+    tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
+    kind = tracker.tag("kind") or "train"
+    if kind == "ensemble":
+        raise InputError(
+            f"run {run_id} is an ensemble; repeat its members, which its parameter `members` names"
+        )
+    if kind != "train":
+        raise InputError(f"run {run_id} is of kind {kind!r} and was not trained here; name a run that was")
+    run = from_json(tracker.read_json("run.json"))
+    data = TASKS.build(run.task, run).describe()
+    now = {**provenance(home()), **{f"data.{name}": value for name, value in data.items()}}
+    then = {name: tracker.tag(name) for name in now}
+    return Recorded(
+        run=run,
+        tracker=tracker,
+        differences=tuple(_differing(then, now)),
+        unknown=tuple(sorted(name for name, value in then.items() if not value and name != "git_dirty")),
+    )
+
+
+def _differing(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return a line for each thing that is not as it was."""
+    names = [name for name in now if name not in ("git_dirty", "mlflow.source.git.commit")]
+    lines = [
+        f"{name}: then {then[name]}, now {now[name]}" for name in names if then[name] not in ("", now[name])
+    ]
+    changed = [when for when, tags in (("then", then), ("now", now)) if tags.get("git_dirty") == "true"]
+    if changed:
+        lines.append(f"files that git tracks differ from the commit: {' and '.join(changed)}")
+    return lines
+
+
+def scores(then: Tracker, now: Tracker) -> list[str]:
+    """Return a line for each score of the test split: then and now."""
+    protocol = f"{then.tag('protocol')}/"
+    old, new = then.metrics(), now.metrics()
+    names = [name for name in sorted(old) if name.startswith(protocol) and name in new]
+    return [f"{name:<24} then {old[name]:8.2f}  now {new[name]:8.2f}" for name in names]
+
+
+@command
+def main() -> None:
+    """Say what differs, train, and put the scores side by side."""
+    options = tyro.cli(Options, prog="python -m pipelines.rerun", description=__doc__)
+    found = recorded(options.run_id)
+    run = found.run
+    print(f"{run.recipe} {run.aggregator} seed {run.seed} (run {options.run_id})")
+    for line in found.differences or ("nothing that was recorded differs",):
+        print(f"  {line}")
+    if found.unknown:
+        print(f"  not recorded then: {', '.join(found.unknown)}")
+    if options.dry_run:
+        return
+    run_id = start(run, more_tags={ORIGIN: options.run_id})
+    again = Tracker.attach(tracking_uri(home()), run_id, running=False)
+    print(f"run {run_id} finished")
+    for line in scores(found.tracker, again):
+        print(f"  {line}")
+
+
+if __name__ == "__main__":
+    main()
