@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from aggregators.base import Aggregator
+from infra.checks import Check
 
 
 def random_sets(
@@ -75,25 +76,27 @@ def random_inputs(sizes: list[int], *, module: Aggregator, dim: int, summary: bo
 
 def check_aggregator(module: Aggregator, dim: int) -> None:
     """Assert the whole contract for one aggregator, with context and summary where it takes them."""
+    for check in aggregator_checks(module, dim):
+        check.run()
+
+
+def aggregator_checks(module: Aggregator, dim: int) -> list[Check]:
+    """Return the contract's promises for one aggregator, one by one."""
     module = copy.deepcopy(module).eval()
     kinds = [False, True] if module.takes_summary else [False]
     if module.takes_summary and module.width not in (None, dim):
         kinds = [True]  # nothing can stand in for a summary of another width
-    for summary in kinds:
-        draw = partial(random_inputs, module=module, dim=dim, summary=summary)
-        for check in (
-            _shape,
-            _residual,
-            _padding,
-            _batch_mates,
-            _single_element,
-            _order,
-            _holes,
-            _low_precision,
-            _gradients,
-            _state,
-        ):
-            check(module, draw, module.width or dim)
+    draws = {summary: partial(random_inputs, module=module, dim=dim, summary=summary) for summary in kinds}
+    return [
+        Check(
+            what=what + (", with a summary" if summary else ""),
+            run=partial(promise, module, draw, module.width or dim),
+            advice=advice,
+            vital=promise is _shape,
+        )
+        for summary, draw in draws.items()
+        for promise, (what, advice) in PROMISES.items()
+    ]
 
 
 SIZES = [5, 1, 9, 5]
@@ -199,3 +202,49 @@ def _state(module: Aggregator, draw: Draw, width: int) -> None:
     other.load_state_dict(module.state_dict(), strict=True)
     inputs = draw(SIZES)
     assert torch.equal(other(*inputs), module(*inputs)), "the state dict does not hold the whole module"
+
+
+PROMISES = {
+    _shape: (
+        "a vector of each set, or set_size of them, all finite",
+        "return (B, D), or (B, K, D) with set_size = K; where the width changes, set self.width",
+    ),
+    _residual: (
+        "with_residual gives the same result",
+        "return from it what forward returns, and a residual (B, set_size, D) or None",
+    ),
+    _padding: (
+        "neither padding nor what lies under the mask counts",
+        "fill what lies under the mask before elements meet: x_BND.masked_fill(~mask_BN[..., None], 0.0), or -inf "
+        "before a maximum",
+    ),
+    _batch_mates: (
+        "batch mates do not count",
+        "compute each set from its own elements alone, and nothing from the longest set's size",
+    ),
+    _single_element: (
+        "a set of one element gives finite numbers",
+        "divide by the number of real elements, and by no deviation that may be 0",
+    ),
+    _order: (
+        "the order of elements does not count, unless symmetric = False",
+        "set symmetric = False where it is meant to",
+    ),
+    _holes: (
+        "holes in the mask count no more than padding",
+        "number the elements by mask_BN.cumsum(1), not by their columns",
+    ),
+    _low_precision: (
+        "float16 and bfloat16 give what float32 gives",
+        "make new tensors in the dtype of x_BND, and use torch.finfo(dtype).min instead of a large number",
+    ),
+    _gradients: (
+        "gradients are right, reach every weight, and none flows into the padding",
+        "mask before a linear map and not only after it, use every weight, and detach nothing that is learnt",
+    ),
+    _state: (
+        "the state dict holds the whole module",
+        "keep what is learnt in parameters and what is fixed in buffers",
+    ),
+}
+"""What each assertion holds an aggregator to, and what to do where it is broken."""

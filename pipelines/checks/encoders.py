@@ -1,0 +1,253 @@
+"""What every encoder promises: sets in the joint width, whatever stands beside them in a batch."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from encoders.base import Encoder
+from infra.checks import Check
+from infra.registry import ENCODERS, Spec
+from tasks.captions import Captions
+
+CAPTIONS = (
+    "a dog runs on the grass",
+    "two people sit at a small table and eat, one of them laughs",
+    "boats",
+    "the red car stands beside a tree",
+)
+_DIM = 12  # width of made-up stored features
+_SIZES = (5, 1, 9, 4)
+
+Inputs = tuple[Tensor, Tensor]
+
+
+class EncoderChecks:
+    """The promises of one encoder, on made-up captions, features or images.
+
+    Args:
+        spec: of the encoder.
+    """
+
+    def __init__(self, spec: str) -> None:
+        self.spec, self._parsed = spec, Spec.parse(spec)
+        self._kind = ENCODERS.get(self._parsed.name)
+        self._of_text = hasattr(self._kind, "tokenizer")
+        self._of_pixels = getattr(self._kind, "reads", "features") == "pixels"
+
+    def checks(self) -> list[Check]:
+        """Return them in order."""
+        text = (
+            Check(
+                what="the tokenizer numbers the pieces of every word",
+                run=self._tokenizes,
+                advice="give it `size`, `ends`, `start`, `end`, `mask` and `encode(captions)`, which yields for each "
+                "caption a list of words and for each word a list of numbers below `size`",
+                vital=True,
+            ),
+        )
+        return [
+            Check(
+                what="assets are plain JSON",
+                run=self._assets_are_json,
+                advice="make them of dicts with string keys, lists, strings, numbers, None: no tensors, arrays, tuples",
+                vital=True,
+            ),
+            *(text if self._of_text else ()),
+            Check(
+                what="it is built of assets and parameters",
+                run=self._is_built,
+                advice="derive from Encoder, take `assets` first and every parameter by keyword, with a default",
+                vital=True,
+            ),
+            Check(
+                what="sets of the width it says, with their mask",
+                run=self._shape,
+                advice="return (x_BND, mask_BN), or (x_BND, mask_BN, summary_BS), with self.width = D, "
+                "self.summary_width = S, and a bool mask that marks at least one element of each set",
+                vital=True,
+            ),
+            *self._of_sets(),
+            Check(
+                what="gradients are finite and reach every weight",
+                run=self._gradients,
+                advice="use every weight that requires a gradient: training on several workers refuses others",
+            ),
+            Check(
+                what="assets and state dict rebuild it",
+                run=self._rebuilt,
+                advice="keep what is learnt in parameters, what is fixed in buffers, what shapes them in the assets",
+            ),
+        ]
+
+    def _of_sets(self) -> list[Check]:
+        if self._of_pixels:
+            return [
+                Check(
+                    what="batch mates do not count",
+                    run=self._batch_mates,
+                    advice="compute each image from itself alone in evaluation mode",
+                )
+            ]
+        return [
+            Check(
+                what="neither padding nor what lies under the mask counts",
+                run=self._padding,
+                advice="hide it before elements meet: pack sequences, mask attention, fill with 0 before a convolution",
+            ),
+            Check(
+                what="batch mates do not count",
+                run=self._batch_mates,
+                advice="compute each set from itself alone in evaluation mode, and nothing from the longest set's size",
+            ),
+        ]
+
+    @cached_property
+    def assets(self) -> dict[str, Any]:
+        """The assets of a new encoder."""
+        if self._of_text:  # each caption several times, since rare words may be left out
+            return self._kind.prepare([text for text in CAPTIONS for _ in range(8)], **self._parsed.params)
+        if self._of_pixels:
+            return self._kind.prepare(**self._parsed.params)
+        return {"dim": _DIM, "statistics": {"mean": [0.1] * _DIM, "std": [1.5] * _DIM}}
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """A batch, `(x, mask_BN)`."""
+        generator = torch.Generator().manual_seed(0)
+        if self._of_text:
+            batch = Captions(CAPTIONS, self._kind.tokenizer(self.assets)).batch(np.arange(len(CAPTIONS)))
+            return batch["text"], batch["text_mask"]
+        if self._of_pixels:
+            transform = self._kind.transform(self.assets, **self._parsed.params)
+            pixels = torch.randn(2, 3, transform.size, transform.size, generator=generator)
+            return pixels, torch.ones(2, transform.cells, dtype=torch.bool)
+        mask_BN = torch.arange(max(_SIZES)) < torch.tensor(_SIZES)[:, None]
+        x_BNF = torch.randn(*mask_BN.shape, _DIM, generator=generator)
+        return x_BNF.masked_fill(~mask_BN[..., None], 0.0), mask_BN
+
+    def _new(self, assets: dict[str, Any]) -> Encoder:
+        torch.manual_seed(0)
+        return ENCODERS.build(self.spec, assets)
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """A new encoder in evaluation mode."""
+        return self._new(self.assets).eval()
+
+    @torch.no_grad()
+    def _encode(self, x: Tensor, mask_BN: Tensor, *, of: nn.Module | None = None) -> tuple[Tensor, ...]:
+        return (of or self.encoder)(x, mask_BN)
+
+    def _assets_are_json(self) -> None:
+        again = json.loads(json.dumps(self.assets))
+        assert again == self.assets, "the assets come back from JSON as something else"
+
+    def _tokenizes(self) -> str:
+        tokenizer = self._kind.tokenizer(self.assets)
+        missing = [n for n in ("size", "ends", "start", "end", "mask", "encode") if not hasattr(tokenizer, n)]
+        assert not missing, f"the tokenizer {type(tokenizer).__name__} has no {', '.join(missing)}"
+        lines = list(tokenizer.encode(CAPTIONS))
+        assert len(lines) == len(CAPTIONS), f"{len(CAPTIONS)} captions gave {len(lines)} lists of words"
+        assert all(lines), "a caption gave no word"
+        numbers = [piece for line in lines for word in line for piece in word]
+        assert 0 <= min(numbers) <= max(numbers) < tokenizer.size, (
+            f"numbers from {min(numbers)} to {max(numbers)} with a size of {tokenizer.size}"
+        )
+        return f"{tokenizer.size:,} numbers"
+
+    def _is_built(self) -> str:
+        assert isinstance(self.encoder, Encoder), f"{type(self.encoder).__name__} is no encoders.base.Encoder"
+        _assets, *others = inspect.signature(self._kind).parameters.values()
+        loose = [p.name for p in others if p.kind != p.KEYWORD_ONLY]
+        assert not loose, f"the parameters {', '.join(loose)} are not keyword-only, so a spec cannot set them"
+        return f"{sum(p.numel() for p in self.encoder.parameters()):,} weights"
+
+    def _shape(self) -> str:
+        out = self._encode(*self.inputs)
+        width, summary = self.encoder.width, self.encoder.summary_width
+        assert len(out) == 2 + bool(summary), (
+            f"{len(out)} things came out, expected {2 + bool(summary)} with summary_width = {summary}"
+        )
+        x_BND, mask_BN = out[:2]
+        expected = (len(self.inputs[0]), x_BND.shape[1], width)
+        assert x_BND.shape == expected, f"the set has shape {tuple(x_BND.shape)}, expected {expected}"
+        assert mask_BN.dtype == torch.bool, f"the mask is {mask_BN.dtype}, expected torch.bool"
+        assert mask_BN.shape == x_BND.shape[:2], (
+            f"the mask has shape {tuple(mask_BN.shape)}, expected {expected[:2]}"
+        )
+        assert mask_BN.any(dim=1).all(), "a set has no element left"
+        assert x_BND[mask_BN].isfinite().all(), "the set is not finite"
+        if summary:
+            shape = tuple(out[2].shape)
+            assert shape == (expected[0], summary), (
+                f"the summary has shape {shape}, expected {expected[0], summary}"
+            )
+        return f"{tuple(self.inputs[0].shape)} -> {tuple(x_BND.shape)}"
+
+    def _padding(self) -> None:
+        x, mask_BN = self.inputs
+        expected = self._encode(x, mask_BN)
+        more = [0, 0] * (x.dim() - 2) + [0, 3]
+        noise = torch.full_like(x, 1 if self._of_text else 50)
+        filled = x.where(mask_BN[(...,) + (None,) * (x.dim() - 2)], noise)
+        for changed, mask, what in (
+            (nn.functional.pad(x, more), nn.functional.pad(mask_BN, (0, 3)), "more padding changes the set"),
+            (filled, mask_BN, "what lies under the mask changes the set"),
+        ):
+            _same(self._encode(changed, mask), expected, what)
+
+    def _batch_mates(self) -> None:
+        x, mask_BN = self.inputs
+        together = self._encode(x, mask_BN)
+        for i in range(len(x)):
+            size = x.shape[1] if self._of_pixels else int(mask_BN[i].sum())
+            alone = self._encode(x[i : i + 1, :size], mask_BN[i : i + 1, : None if self._of_pixels else size])
+            _same(alone, tuple(part[i : i + 1] for part in together), "batch mates change the set")
+
+    def _gradients(self) -> None:
+        module = copy.deepcopy(self.encoder).train()
+        x_BND, mask_BN, *summary = module(*self.inputs)
+        loss = x_BND[mask_BN].square().sum() + sum(part.square().sum() for part in summary)
+        loss.backward()
+        check_gradients(module)
+
+    def _rebuilt(self) -> None:
+        other = self._new(json.loads(json.dumps(self.assets))).eval()
+        for parameter in other.parameters():
+            nn.init.normal_(parameter)
+        other.load_state_dict(self.encoder.state_dict())
+        _same(self._encode(*self.inputs, of=other), self._encode(*self.inputs), "the rebuilt encoder differs")
+
+
+def _same(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], what: str) -> None:
+    """Assert that two results have the same real elements, and the same summaries."""
+    for one, other, *_ in zip(_real(found), _real(expected), strict=True):
+        assert one.shape == other.shape, f"{what}: shape {tuple(one.shape)}, not {tuple(other.shape)}"
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4, msg=what)
+
+
+def _real(result: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    x_BND, mask_BN, *summary = result
+    return (x_BND[mask_BN], *summary)
+
+
+def check_gradients(module: nn.Module) -> None:
+    """Assert that a gradient has reached every weight that requires one, and that all are finite."""
+    wanted = {name: p.grad for name, p in module.named_parameters() if p.requires_grad}
+    missing = [name for name, grad in wanted.items() if grad is None]
+    assert not missing, f"no gradient reaches {', '.join(missing)}"
+    spoilt = [name for name, grad in wanted.items() if not grad.isfinite().all()]
+    assert not spoilt, f"the gradient of {', '.join(spoilt)} is not finite"
+
+
+def encoder_checks(spec: str) -> list[Check]:
+    """Return the promises of the encoder that a spec names."""
+    return EncoderChecks(spec).checks()

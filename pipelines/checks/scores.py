@@ -1,0 +1,173 @@
+"""What similarities, objectives and regularisers promise, on made-up codes and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from infra.checks import Check
+from infra.registry import OBJECTIVES, REGULARISERS, SIMILARITIES
+from tasks.encoded import Encoded, l2_normalise
+
+_DIM = 8
+
+
+def _codes(*shape: int, seed: int) -> Tensor:
+    return l2_normalise(torch.randn(*shape, _DIM, generator=torch.Generator().manual_seed(seed)))
+
+
+def similarity_checks(spec: str) -> list[Check]:
+    """Return the promises of the similarity that a spec names."""
+    made: list[nn.Module] = []
+
+    def built() -> str:
+        torch.manual_seed(0)
+        made.append(SIMILARITIES.build(spec))
+        assert isinstance(getattr(made[0], "of_sets", None), bool), "of_sets says neither True nor False"
+        return "of sets" if made[0].of_sets else "of single vectors"
+
+    def codes() -> list[tuple[Tensor, Tensor]]:
+        """Return pairs of queries and a gallery: vectors, and sets where it compares them."""
+        vectors = (_codes(5, seed=0), _codes(7, seed=1))
+        return [vectors, *([(_codes(5, 3, seed=0), _codes(7, 2, seed=1))] if made[0].of_sets else [])]
+
+    def scores() -> None:
+        for query, gallery in codes():
+            sim_QG = made[0](query, gallery)
+            assert sim_QG.shape == (5, 7), f"the scores have shape {tuple(sim_QG.shape)}, expected (5, 7)"
+            assert sim_QG.isfinite().all(), "a score is not finite"
+
+    def alone() -> None:
+        for query, gallery in codes():
+            whole_QG, part_QG = made[0](query, gallery), made[0](query[1:2], gallery[3:5])
+            torch.testing.assert_close(
+                part_QG,
+                whole_QG[1:2, 3:5],
+                atol=1e-5,
+                rtol=1e-5,
+                msg="a block of the scores differs from the whole",
+            )
+
+    def gradients() -> None:
+        for query, gallery in codes():
+            query.requires_grad_()
+            made[0](query, gallery).square().sum().backward()
+            assert query.grad.isfinite().all(), "a gradient is not finite"
+
+    return [
+        _check("it is built, and says whether it is of sets", built, "set of_sets on the class", vital=True),
+        _check("a finite score of every query with every code", scores, "return (Q, G)", vital=True),
+        _check(
+            "each pair is scored by itself",
+            alone,
+            "normalise over nothing but the two codes: evaluation scores block by block",
+        ),
+        _check("gradients are finite", gradients, "add a small number under roots and in divisions"),
+    ]
+
+
+def objective_checks(spec: str) -> list[Check]:
+    """Return the promises of the objective that a spec names."""
+    made: list[nn.Module] = []
+    row_G = torch.arange(6)
+    own_QG = torch.eye(6, dtype=torch.bool)
+
+    def built() -> None:
+        made.append(OBJECTIVES.build(spec))
+
+    def terms(sim_QG: Tensor, positive_QG: Tensor, *, epoch: float = 0.0) -> dict[str, Tensor]:
+        return made[0](sim_QG, row_G, positive_QG, epoch=epoch)
+
+    def scores() -> Tensor:
+        return (_codes(6, seed=0) @ _codes(6, seed=1).T).requires_grad_()
+
+    def scalars() -> str:
+        found = terms(scores(), own_QG)
+        return check_terms(found)
+
+    def without_negatives() -> None:
+        sim_QG = scores()
+        for epoch in (0.0, 30.0):
+            loss = terms(sim_QG, torch.ones_like(own_QG), epoch=epoch)["loss"]
+            assert loss.isfinite(), f"the loss of a batch without negatives is {loss.item()}"
+            if loss.requires_grad:
+                (grad,) = torch.autograd.grad(loss, sim_QG, allow_unused=True)
+                assert grad is None or grad.isfinite().all(), "its gradient is not finite"
+
+    def learns() -> str:
+        for epoch in (0.0, 30.0):
+            sim_QG = scores()
+            before = after = None
+            for _ in range(20):
+                after = terms(sim_QG, own_QG, epoch=epoch)["loss"]
+                before = after.item() if before is None else before
+                (grad,) = torch.autograd.grad(after, sim_QG)
+                assert grad.isfinite().all(), f"the gradient is not finite in epoch {epoch:g}"
+                sim_QG = (sim_QG - 0.02 * grad / grad.norm().clamp(min=1e-6)).detach().requires_grad_()
+            assert after.item() < before, f"20 steps took the loss from {before:.4g} to {after.item():.4g}"
+        return f"{before:.4g} to {after.item():.4g}"
+
+    return [
+        _check("it is built", built, "derive from tasks.objectives.base.Objective", vital=True),
+        _check("finite scalars, `loss` among them", scalars, "return a dict of scalar tensors", vital=True),
+        _check(
+            "a batch without negatives breaks nothing",
+            without_negatives,
+            "use tasks.objectives.base.pairs_and_negatives, whose lowest number leaves no NaN",
+        ),
+        _check(
+            "steps against its gradient lower it",
+            learns,
+            "see that the scores reach the loss with their gradient",
+        ),
+    ]
+
+
+def regulariser_checks(spec: str) -> list[Check]:
+    """Return the promises of the regulariser that a spec names."""
+    made: list[nn.Module] = []
+
+    def built() -> str:
+        made.append(REGULARISERS.build(spec))
+        assert getattr(made[0], "name", ""), "it has no name to be logged under"
+        return f"{made[0].name}, weight {made[0].weight:g}"
+
+    def scalar() -> str:
+        sides = [_codes(6, 3, seed=seed).requires_grad_() for seed in (0, 1)]
+        term = made[0](*(Encoded(code, code * 0.5) for code in sides))
+        assert term.shape == (), f"it has shape {tuple(term.shape)}, expected a scalar"
+        assert term.isfinite(), f"it is {term.item()}"
+        term.backward()
+        assert all(code.grad is None or code.grad.isfinite().all() for code in sides), (
+            "a gradient is not finite"
+        )
+        return f"{term.item():.4g}"
+
+    return [
+        _check(
+            "it is built, with a name and a weight",
+            built,
+            "derive from Regulariser and set `name`",
+            vital=True,
+        ),
+        _check(
+            "a finite scalar with finite gradients", scalar, "add a small number under roots and in divisions"
+        ),
+    ]
+
+
+def check_terms(terms: dict[str, Tensor]) -> str:
+    """Assert that these are finite scalars and that `loss`, which has a gradient, is among them; say what it is."""
+    assert "loss" in terms, f"there is no `loss` among {', '.join(terms) or 'nothing'}"
+    for name, x in terms.items():
+        assert isinstance(x, Tensor), f"`{name}` is {type(x).__name__}, expected a tensor"
+        assert x.shape == (), f"`{name}` has shape {tuple(x.shape)}, expected a scalar"
+        assert x.isfinite(), f"`{name}` is {x.item()}"
+    assert terms["loss"].requires_grad, "`loss` has no gradient"
+    return f"loss {terms['loss'].item():.4g}"
+
+
+def _check(what: str, run: Callable[[], str | None], advice: str, *, vital: bool = False) -> Check:
+    return Check(what=what, run=run, advice=advice, vital=vital)
