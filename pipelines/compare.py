@@ -6,6 +6,7 @@ per-query results; what the aggregators cost; and, over several tasks or data se
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -25,7 +26,7 @@ from pipelines.comparison.differences import Read, with_differences
 from pipelines.comparison.grid import Grid, grid_of
 from pipelines.comparison.keep import keep
 from pipelines.comparison.per_query import read_arrays
-from pipelines.comparison.sheet import Sheet, as_latex, as_markdown, as_text
+from pipelines.comparison.sheet import WIDTH, Sheet, as_latex, as_markdown, as_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +89,8 @@ class Comparison:
 
     def text(self) -> str:
         """Return the tables and notes for a terminal."""
-        notes = ["\n".join(self.remarks)] if self.remarks else []
+        lines = [line for note in self.remarks for line in textwrap.wrap(note, WIDTH)]
+        notes = ["\n".join(lines)] if lines else []
         return "\n\n".join([*map(as_text, self.sheets()), *notes])
 
     def markdown(self) -> str:

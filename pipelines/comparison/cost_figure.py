@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -74,8 +75,9 @@ def _panel(panel: Axes, block: Block, points: Sequence[Point], height: float) ->
     weights = np.nan_to_num(np.array([weights for *_, weights in points]))
     deviation = np.nan_to_num(np.array([row.deviation(metric) for row, *_ in points]))
     panel.set_xscale("log")
-    for axis_format in (panel.xaxis.set_major_formatter, panel.xaxis.set_minor_formatter):
-        axis_format(FuncFormatter(_plain))
+    ticks = FuncFormatter(partial(_plain, firsts=(1, 2, 5) if x.max() > 6 * x.min() else range(1, 10)))
+    panel.xaxis.set_major_formatter(ticks)
+    panel.xaxis.set_minor_formatter(ticks)
     panel.errorbar(x, y, yerr=deviation, fmt="none", ecolor=BAR, elinewidth=1.4, zorder=2)
     sizes = 16 + 9 * np.log10(1 + weights)
     panel.scatter(x, y, s=sizes, color=POINT, edgecolor="white", linewidth=0.6, zorder=4)
@@ -116,10 +118,10 @@ def _panel(panel: Axes, block: Block, points: Sequence[Point], height: float) ->
     )
 
 
-def _plain(value: float, _: int) -> str:
-    """Write the ticks 1, 2 and 5 of each decade as plain numbers."""
+def _plain(value: float, _: int, *, firsts: Container[int]) -> str:
+    """Write the ticks of each decade that begin with some digits as plain numbers."""
     first = value / 10 ** math.floor(math.log10(value) + 1e-9)
-    return f"{value:g}" if round(first, 6) in (1, 2, 5) else ""
+    return f"{value:g}" if round(first, 6) in firsts else ""
 
 
 def spread(wanted: np.ndarray, sizes: np.ndarray, room: float) -> np.ndarray:

@@ -56,7 +56,7 @@ def weights_of(run: RunRecord) -> float:
     if WEIGHTS in run.metrics:
         return run.metrics[WEIGHTS]
     own = run.tags.get("aggregator", "")
-    if run.tags.get("model", "") or not own:
+    if run.tags.get("model") or run.params.get("model") or not own:
         return math.nan
     sides = {"visual": own, "text": run.tags.get("text_aggregator", "") or own}
     try:

@@ -56,6 +56,15 @@ class Column:
         ]
         return 2 * sum(own) >= len(own)
 
+    @property
+    def unable(self) -> str:
+        """Say why the column cannot count in a mean; empty where it can."""
+        if not self.own_protocol:
+            return "its runs chose another protocol, which counts"
+        if math.isnan(self.centred(self.best.aggregator)):
+            return f"chance or the best possible value of {self.block.metric} is not known"
+        return ""
+
     def value(self, aggregator: str) -> float:
         """Return the mean of the main metric; NaN where there is none."""
         row = self.rows.get(aggregator)
@@ -90,11 +99,7 @@ class Grid:
         They have a chance level and a best possible score, their runs chose their protocol, and they have at least half
         as many aggregators as the largest column.
         """
-        able = [
-            column
-            for column in self.columns
-            if column.own_protocol and not math.isnan(column.centred(column.best.aggregator))
-        ]
+        able = [column for column in self.columns if not column.unable]
         most = max((len(column.rows) for column in able), default=0)
         return tuple(column for column in able if 2 * len(column.rows) >= most)
 
@@ -129,17 +134,18 @@ class Grid:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say what counts in no mean, and why."""
-        aside = [" · ".join(column.title[:-1]) for column in self.columns if column not in self.counting]
+        """Say what counts in no mean and no rank, and why."""
+        notes = [
+            f"{' · '.join(column.title[:-1])} is in no mean and no rank: "
+            + (column.unable or "it has fewer than half of the aggregators of the largest column")
+            for column in self.columns
+            if column not in self.counting
+        ]
         left = [name for name in self.aggregators if name not in self.complete]
-        notes = []
-        if aside:
-            notes.append(
-                "in no mean and no rank, since another protocol of the same runs counts, chance is not known or fewer "
-                f"than half of the aggregators are there: {'; '.join(aside)}"
-            )
-        if left and self.complete:
-            notes.append(f"without mean and rank, since a task is missing: {', '.join(left)}")
+        if not self.complete:
+            notes.append("no means and no ranks: no aggregator is in every column that counts")
+        elif left:
+            notes.append(f"without mean and rank, since a column lacks them: {', '.join(left)}")
         return tuple(notes)
 
 
