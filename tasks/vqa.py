@@ -115,7 +115,7 @@ class VQA:
         return {
             "visual": visual,
             "text": ENCODERS.get(self._text.name).prepare(questions, **self._text.params),
-            "answers": AnswerVocabulary.build(filter(None, labels), min_count=min_count).answers,
+            "answers": list(AnswerVocabulary.build(filter(None, labels), min_count=min_count).answers),
         }
 
     def describe(self) -> Mapping[str, str]:

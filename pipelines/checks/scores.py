@@ -31,7 +31,7 @@ def similarity_checks(spec: str) -> list[Check]:
     def codes() -> list[tuple[Tensor, Tensor]]:
         """Return pairs of queries and a gallery: vectors, and sets where it compares them."""
         vectors = (_codes(5, seed=0), _codes(7, seed=1))
-        return [vectors, *([(_codes(5, 3, seed=0), _codes(7, 2, seed=1))] if made[0].of_sets else [])]
+        return [vectors, *([(_codes(5, 3, seed=0), _codes(7, 3, seed=1))] if made[0].of_sets else [])]
 
     def scores() -> None:
         for query, gallery in codes():

@@ -1,0 +1,290 @@
+"""What a task's adapter promises, from its data to its scores, on two batches of a run."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from infra.checks import Check
+from infra.registry import TASKS
+from pipelines.checks.encoders import check_gradients
+from pipelines.checks.evaluations import check_evaluation, check_same_evaluation
+from pipelines.checks.scores import check_terms
+from pipelines.config import Run
+from tasks.base import Evaluation, Metric, TaskAdapter
+
+_STEPS = 20
+_BATCH = 16
+
+
+class AdapterChecks:
+    """The promises of the adapter of one run.
+
+    Args:
+        run: names the task and everything that it is given.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def checks(self) -> list[Check]:
+        """Return them in order."""
+        return [
+            Check(what=what, run=partial(promise, self), advice=advice, vital=promise in _VITAL)
+            for promise, what, advice in _PROMISES
+        ]
+
+    @cached_property
+    def adapter(self) -> TaskAdapter:
+        """The adapter."""
+        return TASKS.build(self.run.task, self.run)
+
+    @cached_property
+    def batches(self) -> list[dict[str, Tensor]]:
+        """Two batches of the training split."""
+        size = min(_BATCH, self.run.optim.batch)
+        return [self._batch(index_B) for index_B in (self._index[:size], self._index[size : 2 * size])]
+
+    @cached_property
+    def _index(self) -> np.ndarray:
+        return np.random.default_rng(0).permutation(len(self.adapter.data("train")))
+
+    def _batch(self, index_B: np.ndarray) -> dict[str, Tensor]:
+        return self.adapter.data("train").batch(index_B, seed=0, epoch=0)
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """A new model, as all these checks leave it."""
+        torch.manual_seed(0)
+        return self.adapter.model(pretrained=False)
+
+    @cached_property
+    def scores(self) -> dict[str, Evaluation]:
+        """What the new model reaches on `val` and `test`."""
+        protocols = {"val": self.adapter.dev_protocol, "test": self.run.protocol}
+        return {split: self._score(self.model, split, name) for split, name in protocols.items()}
+
+    def _score(self, model: nn.Module, split: str, protocol: str) -> Evaluation:
+        return self.adapter.evaluate(model.train(), split, protocol)  # as the loop leaves it
+
+    def _is_built(self) -> str:
+        primary, dev = self.adapter.primary, self.adapter.dev_protocol
+        assert isinstance(primary, Metric), f"primary is {primary!r}, expected a tasks.base.Metric"
+        assert isinstance(dev, str), f"dev_protocol is {dev!r}, expected the name of a protocol"
+        assert dev, "dev_protocol is empty"
+        return f"{primary.name} under {dev}"
+
+    def _has_data(self) -> str:
+        sizes = {split: len(self.adapter.data(split)) for split in ("train", "val", "test")}
+        empty = [split for split, size in sizes.items() if not size]
+        assert not empty, f"nothing in {' and '.join(empty)}"
+        assert sizes["train"] > 1, "the training split has one sample"
+        return ", ".join(f"{split} {size:,}" for split, size in sizes.items())
+
+    def _batches_fit(self) -> str:
+        for batch in self.batches:
+            assert batch, "a batch is empty"
+            for key, x in batch.items():
+                assert isinstance(key, str), f"the key {key!r} is no string"
+                assert isinstance(x, Tensor), f"`{key}` is {type(x).__name__}, expected a tensor"
+        size = min(_BATCH, self.run.optim.batch, len(self._index))
+        lengths = {size, *([len(self.batches[0]["row"])] if "row" in self.batches[0] else [])}
+        for key, x in self.batches[0].items():
+            expected = " or ".join(map(str, sorted(lengths)))
+            assert x.dim(), f"`{key}` is a scalar, expected a first axis of {expected}"
+            assert len(x) in lengths, (
+                f"`{key}` has {len(x)} rows in a batch of {size} samples, expected {expected}"
+            )
+            if key.endswith("_mask"):
+                self._mask_fits(key, x)
+        return ", ".join(f"{key} {tuple(x.shape)}" for key, x in self.batches[0].items())
+
+    def _mask_fits(self, key: str, mask_BN: Tensor) -> None:
+        assert mask_BN.dtype == torch.bool, (
+            f"`{key}` is {mask_BN.dtype}, expected torch.bool, True for real elements"
+        )
+        assert mask_BN.any(dim=-1).all(), f"`{key}` marks no element of some sample"
+        x = self.batches[0].get(key.removesuffix("_mask"))
+        assert x is not None, f"there is `{key}` and no `{key.removesuffix('_mask')}`"
+        assert len(x) == len(mask_BN), f"`{key}` has {len(mask_BN)} rows, and what it masks {len(x)}"
+        if x.dim() < 4:  # images become sets later
+            assert x.shape[:2] == mask_BN.shape, (
+                f"`{key}` has shape {tuple(mask_BN.shape)}, and what it masks {tuple(x.shape)}"
+            )
+
+    def _batches_repeat(self) -> None:
+        again = self._batch(self._index[: min(_BATCH, self.run.optim.batch)])
+        for key, x in self.batches[0].items():
+            assert torch.equal(x, again[key]), f"the same samples gave another `{key}` the second time"
+        for key, x in self._batch(self._index[:1]).items():
+            assert len(x), f"`{key}` of a batch of one sample is empty"
+
+    def _makes_a_model(self) -> str:
+        assert isinstance(self.model, nn.Module), (
+            f"the model is {type(self.model).__name__}, expected an nn.Module"
+        )
+        with torch.device("meta"):
+            self.adapter.model(pretrained=False)
+        count = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+        assert count, "the model has no weight to train"
+        return f"{count:,} weights"
+
+    def _has_a_loss(self) -> str:
+        self.model.train()
+        found = [check_terms(self.adapter.loss(self.model, batch, epoch=0.0)) for batch in self.batches]
+        return ", ".join(found)
+
+    def _has_gradients(self) -> None:
+        model = copy.deepcopy(self.model).train()
+        self.adapter.loss(model, self.batches[0], epoch=0.0)["loss"].backward()
+        check_gradients(model)
+
+    def _learns(self) -> str:
+        torch.manual_seed(0)
+        model = copy.deepcopy(self.model).train()
+        optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+        losses = []
+        for _ in range(_STEPS):
+            loss = self.adapter.loss(model, self.batches[0], epoch=0.0)["loss"]
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        end = float(np.mean(losses[-3:]))
+        assert end < losses[0], f"it went from {losses[0]:.4g} to {end:.4g}"
+        return f"{losses[0]:.4g} to {end:.4g}"
+
+    def _evaluates(self) -> str:
+        primary = self.adapter.primary.name
+        for split, protocol in (("val", self.adapter.dev_protocol), ("test", self.run.protocol)):
+            check_evaluation(self.scores[split], protocol=protocol, primary=primary)
+        reached = self.scores["test"].metrics
+        chance = f"chance_{primary}"
+        seen = f"{primary} {reached[primary]:.4g} before any training"
+        return seen + (
+            f", by chance {reached[chance]:.4g}" if chance in reached else f"; no {chance} to compare with"
+        )
+
+    def _evaluates_alike(self) -> None:
+        before = {name: x.clone() for name, x in self.model.state_dict().items()}
+        again = self._score(self.model, "val", self.adapter.dev_protocol)
+        check_same_evaluation(again, self.scores["val"])
+        changed = [name for name, x in self.model.state_dict().items() if not torch.equal(x, before[name])]
+        assert not changed, f"scoring changed {', '.join(changed)}"
+
+    def _describes(self) -> str:
+        found = self.adapter.describe()
+        assert isinstance(found, Mapping), f"describe() gave {type(found).__name__}, expected a dict"
+        wrong = [
+            name for name, value in found.items() if not (isinstance(name, str) and isinstance(value, str))
+        ]
+        assert not wrong, f"{', '.join(map(str, wrong))} is no text"
+        unfit = [name for name in found if not re.fullmatch(r"[\w.\-/ ]+", name)]
+        assert not unfit, f"the names {', '.join(unfit)} have characters that MLflow refuses"
+        return ", ".join(found)
+
+    def _is_rebuilt(self) -> None:
+        assets: dict[str, Any] = json.loads(json.dumps(self.adapter.assets))
+        assert assets == self.adapter.assets, "the assets come back from JSON as something else"
+        data = replace(self.run.data, corpus="nowhere/corpus", features="nowhere/features")
+        bare = replace(self.run, data=data)
+        state = self.model.state_dict()
+        TASKS.build(bare.task, bare, assets=assets).model(pretrained=False).load_state_dict(state)
+        adapter = TASKS.build(self.run.task, self.run, assets=assets)
+        torch.manual_seed(1)
+        model = adapter.model(pretrained=False)
+        model.load_state_dict(state)
+        again = adapter.evaluate(model, "val", adapter.dev_protocol)
+        check_same_evaluation(again, self.scores["val"])
+
+
+_PROMISES = (
+    (
+        AdapterChecks._is_built,
+        "it is built, and says what chooses the best epoch",
+        "take (run, assets=None) and then parameters by keyword; set `primary`, a tasks.base.Metric, and "
+        "`dev_protocol`, a name",
+    ),
+    (
+        AdapterChecks._has_data,
+        "data of train, val and test",
+        "return an infra.data.Dataset of each: __len__ and batch(index_B, *, seed, epoch)",
+    ),
+    (
+        AdapterChecks._batches_fit,
+        "two batches of tensors that fit together",
+        "return a dict of tensors whose first axis counts the samples, or, where there is a `row`, the captions that "
+        "it gives a row to; a key `x_mask` is a bool mask of `x`",
+    ),
+    (
+        AdapterChecks._batches_repeat,
+        "a sample depends on its number, the seed and the epoch alone",
+        "draw random numbers with infra.randomness.uniform, not from a generator that goes on",
+    ),
+    (
+        AdapterChecks._makes_a_model,
+        "the model is a module, made with or without memory",
+        "return a new nn.Module from model(pretrained=True), without published weights where pretrained is False; make "
+        "its tensors by torch's own functions, so that it can be built on the device `meta` before a run starts",
+    ),
+    (
+        AdapterChecks._has_a_loss,
+        "the loss is a dict of finite scalars",
+        "return {'loss': scalar, ...} from loss(model, batch, epoch=...), and call the model once",
+    ),
+    (
+        AdapterChecks._has_gradients,
+        "gradients are finite and reach every weight",
+        "leave out weights that nothing reads: training on several workers refuses them",
+    ),
+    (
+        AdapterChecks._learns,
+        f"{_STEPS} steps on one batch lower its loss",
+        "see that the loss depends on the batch through the model, and falls where it gets better",
+    ),
+    (
+        AdapterChecks._evaluates,
+        "val and test are scored, with metrics and queries that can be kept",
+        "return a tasks.base.Evaluation with `primary` among its metrics, and per query an id and a result",
+    ),
+    (
+        AdapterChecks._evaluates_alike,
+        "scoring twice gives the same, and changes nothing",
+        "call model.eval() in evaluate, and draw nothing at random there",
+    ),
+    (
+        AdapterChecks._describes,
+        "what tracking notes is text",
+        "return a dict of strings from describe(): digests and counts",
+    ),
+    (
+        AdapterChecks._is_rebuilt,
+        "assets survive JSON and rebuild the model, without its data",
+        "put all that shapes the model into `assets`, as plain JSON; take them where they are given, and open data "
+        "when it is asked for (functools.cached_property)",
+    ),
+)
+_VITAL = {
+    AdapterChecks._is_built,
+    AdapterChecks._has_data,
+    AdapterChecks._batches_fit,
+    AdapterChecks._makes_a_model,
+    AdapterChecks._has_a_loss,
+    AdapterChecks._has_gradients,
+    AdapterChecks._evaluates,
+}
+"""Those without which nothing after them can be looked at."""
+
+
+def adapter_checks(run: Run) -> list[Check]:
+    """Return the promises of the adapter of a run."""
+    return AdapterChecks(run).checks()

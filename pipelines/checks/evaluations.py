@@ -1,0 +1,76 @@
+"""What an evaluation must be to be kept, compared and joined with those of other runs."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+
+from tasks.base import Evaluation
+
+_METRIC = re.compile(r"[\w.\-/ :]+")
+
+
+def check_evaluation(found: Evaluation, *, protocol: str, primary: str) -> None:
+    """Assert that an evaluation is whole.
+
+    Args:
+        found: what `evaluate` returned.
+        protocol: the one that was asked for.
+        primary: name of the metric that chooses the best epoch.
+    """
+    assert isinstance(found, Evaluation), (
+        f"{type(found).__name__} came back, expected a tasks.base.Evaluation"
+    )
+    assert found.protocol == protocol, f"its protocol is {found.protocol!r}, and {protocol!r} was asked for"
+    assert primary in found.metrics, (
+        f"{primary} is not among its metrics {', '.join(found.metrics) or 'none'}"
+    )
+    for name, value in found.metrics.items():
+        assert _METRIC.fullmatch(name), f"the metric {name!r} has characters that MLflow refuses, such as @"
+        assert isinstance(value, float | int), (
+            f"the metric {name} is {type(value).__name__}, expected a float"
+        )
+        assert math.isfinite(value), f"the metric {name} is {value}"
+    for name, content in found.files.items():
+        assert isinstance(content, bytes), f"the file {name} is {type(content).__name__}, expected bytes"
+    _check_queries(found.per_query)
+
+
+def _check_queries(per_query: dict[str, np.ndarray]) -> None:
+    """Assert that there are results, each beside an id of its query."""
+    assert per_query, "per_query is empty, so runs cannot be compared query by query"
+    for name, x in per_query.items():
+        assert isinstance(x, np.ndarray), f"per_query {name} is {type(x).__name__}, expected a numpy array"
+        assert x.dtype != object, (
+            f"per_query {name} has dtype object, which cannot be read back; use str or numbers"
+        )
+        assert x.ndim == 1, f"per_query {name} has shape {x.shape}, expected one value for each query"
+    ids = {
+        name: len(x) for name, x in per_query.items() if x.dtype.kind in "iuU" and len(np.unique(x)) == len(x)
+    }
+    assert ids, f"none of {', '.join(per_query)} has a different value for each query, to be joined by"
+    results = [name for name, x in per_query.items() if x.dtype.kind in "fb"]
+    assert results, (
+        f"none of {', '.join(per_query)} is a result: expected floats or bools, such as ranks or accuracies"
+    )
+    for name in results:
+        size = len(per_query[name])
+        assert size in ids.values(), (
+            f"per_query {name} has {size} values, and the ids {', '.join(f'{k} {n}' for k, n in ids.items())}"
+        )
+        assert np.isfinite(per_query[name]).all(), f"per_query {name} is not finite"
+
+
+def check_same_evaluation(found: Evaluation, expected: Evaluation) -> None:
+    """Assert that two evaluations have the same metrics, and the same queries in the same order."""
+    assert found.metrics.keys() == expected.metrics.keys(), "other metrics came the second time"
+    for name, value in expected.metrics.items():
+        assert math.isclose(found.metrics[name], value, rel_tol=1e-4, abs_tol=1e-4), (
+            f"{name} was {value:.6g} and then {found.metrics[name]:.6g}"
+        )
+    assert found.per_query.keys() == expected.per_query.keys(), "other results per query came the second time"
+    for name, x in expected.per_query.items():
+        if x.dtype.kind in "iuU":
+            assert np.array_equal(x, found.per_query[name]), f"per_query {name} came in another order"

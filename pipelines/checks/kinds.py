@@ -1,0 +1,144 @@
+"""Which promises a name is held to: those of its kind."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from aggregators.base import Aggregator
+from aggregators.contract import aggregator_checks
+from encoders.base import Encoder
+from infra.checks import Check
+from infra.errors import InputError, unknown
+from infra.registry import AGGREGATORS, KINDS, TASKS, Spec
+from pipelines.checks.encoders import encoder_checks
+from pipelines.checks.scores import objective_checks, regulariser_checks, similarity_checks
+from pipelines.config import Run, from_json, to_json
+from pipelines.recipe import Ensemble
+from tasks.objectives.base import Objective
+from tasks.regularisers.base import Regulariser
+from tasks.similarities.base import Similarity
+
+_WIDTH = 8  # of the made-up sets that an aggregator is given
+_CLASSES = {
+    Aggregator: "aggregator",
+    Encoder: "encoder",
+    Similarity: "similarity",
+    Objective: "objective",
+    Regulariser: "regulariser",
+}
+
+
+def kind_of(spec: str, kind: str = "") -> str:
+    """Return the kind of the part that a spec names.
+
+    Args:
+        spec: a name with or without parameters, or `module:Name`.
+        kind: what the user says it is; empty to find out.
+
+    Raises:
+        InputError: no such kind, nothing of this name, or parts of several kinds.
+    """
+    name = Spec.parse(spec).name
+    if kind:
+        if kind not in KINDS:
+            raise unknown("kind", kind, KINDS)
+        return kind
+    if ":" in name:
+        return _kind_of_class(name, TASKS.get(name))
+    having = [each for each, registry in KINDS.items() if name in registry.names()]
+    if not having:
+        everything = {known for registry in KINDS.values() for known in registry.names()}
+        raise unknown("name", name, everything, " Or name a part as module:Name.")
+    if len(having) > 1:
+        raise InputError(
+            f"{name!r} is the name of several parts; say which is meant: --kind {' or '.join(having)}"
+        )
+    return having[0]
+
+
+def _kind_of_class(name: str, part: Any) -> str:
+    if inspect.isclass(part):
+        for base, kind in _CLASSES.items():
+            if issubclass(part, base):
+                return kind
+        if all(hasattr(part, method) for method in ("data", "loss", "evaluate")):
+            return "task"
+    raise InputError(
+        f"{name} derives from no known base, so its kind has to be said: --kind {' or '.join(KINDS)}"
+    )
+
+
+def part_checks(spec: str, kind: str) -> list[Check]:
+    """Return the promises of a part that is no task."""
+    known: dict[str, Callable[[str], list[Check]]] = {
+        "aggregator": _aggregator_checks,
+        "encoder": encoder_checks,
+        "similarity": similarity_checks,
+        "objective": objective_checks,
+        "regulariser": regulariser_checks,
+        "recipe": _recipe_checks,
+    }
+    return known.get(kind, lambda spec: _loading_checks(spec, kind))(spec)
+
+
+def _aggregator_checks(spec: str) -> list[Check]:
+    torch.manual_seed(0)
+    return aggregator_checks(AGGREGATORS.build(spec, _WIDTH), _WIDTH)
+
+
+def _recipe_checks(spec: str) -> list[Check]:
+    def returned() -> str:
+        made = KINDS["recipe"].get(spec)()
+        assert isinstance(made, Run | Ensemble), (
+            f"it returned {type(made).__name__}, expected a Run or an Ensemble"
+        )
+        if isinstance(made, Ensemble):
+            for member in made.members:
+                KINDS["recipe"].get(member)
+            return f"an ensemble of {', '.join(made.members)}"
+        again = from_json(json.loads(json.dumps(to_json(made))))
+        assert again == made, (
+            "it comes back from JSON as something else; use numbers, strings and tuples of them"
+        )
+        for kind, part in (
+            ("task", made.task),
+            ("encoder", made.visual),
+            ("encoder", made.text),
+            ("aggregator", made.aggregator),
+            ("model", made.model),
+        ):
+            if part:
+                KINDS[kind].get(Spec.parse(part).name)
+        return (
+            f"{made.task} on {made.data.corpus}; `check {made.task} --recipe {spec}` tries it with its data"
+        )
+
+    return [Check(what="it returns a whole run of known parts", run=returned, advice="see pipelines/recipes")]
+
+
+def _loading_checks(spec: str, kind: str) -> list[Check]:
+    """Return what can be said of parts that only mean something within a run."""
+    parsed = Spec.parse(spec)
+
+    def loaded() -> str:
+        part = KINDS[kind].get(parsed.name)
+        assert callable(part), f"it is {type(part).__name__}, expected a class or a function"
+        takes = {p.name for p in inspect.signature(part).parameters.values() if p.kind == p.KEYWORD_ONLY}
+        wrong = [name for name in parsed.params if name not in takes]
+        assert not wrong, f"it has no parameter {', '.join(wrong)}, only {', '.join(sorted(takes)) or 'none'}"
+        module = isinstance(part, type) and issubclass(part, nn.Module)
+        return (
+            f"a {'module' if module else 'part'} that a run uses; check the task with a recipe that names it"
+        )
+
+    return [
+        Check(
+            what=f"it can be loaded as a {kind}", run=loaded, advice="take parameters by keyword", vital=True
+        )
+    ]

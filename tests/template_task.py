@@ -1,0 +1,109 @@
+"""A task to copy: change what a batch means, what is minimised and what is scored; CONTRIBUTING.md has the checklist.
+
+This one looks at the features of an item and says which word stands at a place of its first caption.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import nn
+
+from infra.dist import all_sum
+from infra.paths import resolve
+from infra.registry import AGGREGATORS, ENCODERS, TASKS
+from infra.store import FeatureStore
+from tasks.base import Evaluation, Metric
+from tasks.datasets.corpus import Corpus
+from tasks.pairs import StoredSets
+
+
+class Labelled:
+    """The items of a split and the numbers of their words, the last one for all that training did not have."""
+
+    def __init__(self, items, store, words, word_of):
+        number = {word: n for n, word in enumerate(words)}
+        self.ids = [item.id for item in items]
+        self.sets = StoredSets(store, self.ids)
+        self.word = torch.tensor([number.get(word_of(item), len(words)) for item in items])
+
+    def __len__(self):
+        return len(self.ids)
+
+    def batch(self, index_B, *, seed, epoch):
+        visual, mask = self.sets.batch(index_B, sample_B=index_B, draw=None)
+        return {"visual": visual, "visual_mask": mask, "word": self.word[index_B]}
+
+
+class Classifier(nn.Module):
+    def __init__(self, encoder, aggregator, classes):
+        super().__init__()
+        self.encoder, self.aggregator = encoder, aggregator
+        self.linear = nn.Linear(aggregator.width or encoder.width, classes)
+
+    def forward(self, batch):
+        return self.linear(self.aggregator(*self.encoder(batch["visual"], batch["visual_mask"])))
+
+
+@TASKS.register("caption_word")
+class CaptionWord:
+    primary = Metric(name="accuracy")
+    dev_protocol = "caption_word"
+
+    def __init__(self, run, assets=None, *, place=1):
+        self.run, self.place = run, place
+        self.assets = assets or self._prepare()
+
+    def _prepare(self):
+        counts = Counter(self._word(item) for item in self.corpus.items("train"))
+        return {
+            "visual": {"dim": self.store.dim, "statistics": None},
+            "words": [w for w, _ in counts.most_common()],
+        }
+
+    @cached_property
+    def corpus(self):
+        return Corpus.open(resolve(self.run.data.corpus))
+
+    @cached_property
+    def store(self):
+        return FeatureStore.open(resolve(self.run.data.features))
+
+    def _word(self, item):
+        return [*item.captions[0].split(), *[""] * (self.place + 1)][self.place]
+
+    def describe(self):
+        return {"corpus": self.corpus.digest, "features": self.store.digest}
+
+    def data(self, split):
+        return Labelled(self.corpus.items(split), self.store, self.assets["words"], self._word)
+
+    def model(self, *, pretrained=True):
+        encoder = ENCODERS.build(self.run.visual, self.assets["visual"])
+        if pretrained:
+            encoder.load_pretrained()
+        aggregator = AGGREGATORS.build(self.run.aggregator, encoder.width)
+        return Classifier(encoder, aggregator, len(self.assets["words"]) + 1)
+
+    def loss(self, model, batch, *, epoch):
+        total = nn.functional.cross_entropy(model(batch).float(), batch["word"], reduction="sum")
+        total, count = all_sum(torch.stack([total, torch.full_like(total, len(batch["word"]))])).unbind()
+        return {"loss": total / count.detach()}
+
+    @torch.inference_mode()
+    def evaluate(self, model, split, protocol):
+        model.eval()
+        data, device, right = self.data(split), next(model.parameters()).device, []
+        for index_B in np.array_split(np.arange(len(data)), -(-len(data) // 256)):
+            batch = {key: x.to(device) for key, x in data.batch(index_B, seed=0, epoch=0).items()}
+            right.append((model(batch).argmax(dim=1) == batch["word"]).cpu().numpy())
+        accuracy_Q = 100.0 * np.concatenate(right)
+        metrics = {
+            "accuracy": accuracy_Q.mean().item(),
+            "chance_accuracy": 100 / (len(self.assets["words"]) + 1),
+        }
+        per_query = {"image_id": np.array(data.ids), "accuracy": accuracy_Q}
+        return Evaluation(protocol=protocol, metrics=metrics, per_query=per_query)
