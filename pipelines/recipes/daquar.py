@@ -8,7 +8,10 @@ from pipelines.recipe import recipe
 
 @recipe("daquar")
 def daquar() -> Run:
-    """DAQUAR's questions in VQA 2.0's form; photographs described by `cells`, answers from the training split."""
+    """DAQUAR's questions in VQA 2.0's form; photographs described by `cells`, answers from the training split.
+
+    Chosen on the validation questions, those of a share of 0.15 of the training images; the test split has 5,673.
+    """
     return Run(
         task="vqa(answers=train, min_count=3)",
         data=Data(dataset="daquar", corpus="data/daquar", features="data/daquar/cells", max_words=14),
