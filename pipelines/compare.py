@@ -114,7 +114,7 @@ class Comparison:
             home=folder,
             blocks=self.blocks,
             grid=self.grid,
-            grid_sheet=sheets.across(self.grid) if self.grid is not None else None,
+            sheets=self.sheets(),
             texts={"compare.md": self.markdown(), "compare.tex": self.latex()},
         )
 

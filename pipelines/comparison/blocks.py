@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from infra.tracking import RunRecord
 from pipelines.comparison.bootstrap import Bootstrap
+from pipelines.comparison.centre import best_possible, centred
 
 METRICS = (
     "rsum",
@@ -88,9 +88,7 @@ class Block:
     @property
     def best_possible(self) -> float:
         """The largest value that `metric` can have; NaN where that is not known."""
-        if self.metric == "rsum":
-            return 600.0
-        return 100.0 if re.fullmatch(r"accuracy|(.*/)?R\d+", self.metric) else math.nan
+        return best_possible(self.metric)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -109,7 +107,7 @@ class Block:
 
     def centred(self, value: float) -> float:
         """Return where a value lies between chance, 0, and the best possible, 100; NaN where one is not known."""
-        return 100.0 * (value - self.chance) / (self.best_possible - self.chance)
+        return centred(value, chance=self.chance, best=self.best_possible)
 
 
 def lower_is_better(metric: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.comparison.draw import INK, bare, lines_of, new_figure, save, title, wrapped
+from pipelines.comparison.draw import INK, bare, lines_of, new_figure, save, wrapped
 from pipelines.comparison.grid import Grid
 
 _HEADER = 16  # characters a line above a column
@@ -23,7 +23,7 @@ def draw_heat(grid: Grid, path: Path) -> None:
     # columns without a chance level are coloured by the metric alone
     row = 0.3 * max(1.0, 0.62 * max(map(lines_of, names)))
     header = 0.17 * max(text.count("\n") + 1 for text in above)
-    figure = new_figure(3.4 + 1.35 * len(columns), row * len(names) + header + 0.9)
+    figure = new_figure(max(6.2, 3.4 + 1.35 * len(columns)), row * len(names) + header + 0.9)
     panel = figure.subplots()
     panel.imshow(np.ma.masked_invalid(shade_AC), cmap="Blues", vmin=-0.15, vmax=1.25, aspect="auto")
     for (a, c), value in np.ndenumerate(value_AC):
@@ -36,7 +36,8 @@ def draw_heat(grid: Grid, path: Path) -> None:
     panel.set_xticks(range(len(columns)), above, fontsize=8.5)
     panel.xaxis.tick_top()
     panel.set_yticks(range(len(names)), [wrapped(name) for name in names], fontsize=9)
-    title(panel, "main metric (centred: 0 is chance, 100 the best possible)", pad=10)
+    said = "main metric (centred: 0 is chance, 100 the best possible)"
+    figure.suptitle(said, x=0.01, ha="left", fontsize=11, fontweight="bold", color=INK)
     bare(panel)
     save(figure, path)
 

@@ -16,9 +16,11 @@ from pipelines.comparison.costs import costs_of
 from pipelines.comparison.critical import draw_critical, why_not
 from pipelines.comparison.grid import Grid
 from pipelines.comparison.heat import draw_heat
-from pipelines.comparison.sheet import Sheet
+from pipelines.comparison.sheet import Sheet, as_markdown
 
 SCORES, GRID = "scores.json", "task_by_aggregator.json"
+_NOTE = 5000  # characters of a description, which older stores cut
+_REST = "All tables are in the artifact `compare.md`."
 
 
 def draw_all(blocks: Sequence[Block], grid: Grid | None, folder: Path) -> list[Path]:
@@ -43,7 +45,7 @@ def keep(
     home: Path,
     blocks: Sequence[Block],
     grid: Grid | None,
-    grid_sheet: Sheet | None,
+    sheets: Sequence[Sheet],
     texts: dict[str, str],
 ) -> str:
     """Record a comparison and return the id of its run.
@@ -53,7 +55,7 @@ def keep(
         uri, home: as for any run.
         blocks: what was compared.
         grid: task x aggregator, if there is more than one task or data set.
-        grid_sheet: the same as a table.
+        sheets: the tables; the last one is kept for the UI, too, where there is a grid.
         texts: further files, by name.
     """
     tracker = Tracker.start(
@@ -61,7 +63,7 @@ def keep(
         uri=uri,
         home=home,
         name="comparison",
-        tags={"kind": "comparison"},
+        tags={"kind": "comparison", "mlflow.note.content": note(sheets)},
         params={"blocks": [block.title for block in blocks]},
     )
     status = "FAILED"
@@ -72,14 +74,29 @@ def keep(
         for name, text in texts.items():
             tracker.text(name, text)
         tracker.table(SCORES, score_table(blocks))
-        if grid_sheet is not None:
-            cells = zip(*([" ".join(cell.split()) for cell in row] for row in grid_sheet.rows), strict=True)
-            names = [" ".join(name.split()) for name in grid_sheet.header]
-            tracker.table(GRID, {name: list(column) for name, column in zip(names, cells, strict=True)})
+        if grid is not None:
+            tracker.table(GRID, text_table(sheets[-1]))
         status = "FINISHED"
     finally:
         tracker.finish(status)
     return tracker.run_id
+
+
+def note(sheets: Sequence[Sheet]) -> str:
+    """Return the description of the run, which the UI shows first: the tables from the last one on, while they fit."""
+    parts: list[str] = []
+    for sheet in reversed(sheets):
+        part = as_markdown(sheet, level=3)
+        if sum(len(text) + 2 for text in (*parts, part, _REST)) > _NOTE:
+            return "\n\n".join([*parts, _REST])
+        parts.append(part)
+    return "\n\n".join(parts)
+
+
+def text_table(sheet: Sheet) -> dict[str, list[str]]:
+    """Return the cells of a table by its columns."""
+    rows = [[" ".join(name.split()) for name in cells] for cells in (sheet.header, *sheet.rows)]
+    return {name: list(column) for name, *column in zip(*rows, strict=True)}
 
 
 def score_table(blocks: Sequence[Block]) -> dict[str, list[Any]]:
