@@ -21,16 +21,21 @@ class Captions:
         captions: the texts.
         tokenizer: what splits them.
         limit: words after which a caption is cut; 0 for never.
+
+    Attributes:
+        cut: how many were longer than the limit.
     """
 
     def __init__(self, captions: Sequence[str], tokenizer: Tokenizer, *, limit: int = 0) -> None:
         pieces: list[int] = []
         words: list[int] = []
         ends = np.zeros(len(captions) + 1, np.int64)
+        self.cut = 0
         encoded = tqdm(
             tokenizer.encode(captions), desc="tokenising", total=len(captions), leave=False, delay=2
         )
         for i, line in enumerate(encoded):
+            self.cut += 0 < limit < len(line)
             for number, word in enumerate(line[: limit or None]):
                 pieces.extend(word)
                 words.extend([number] * len(word))

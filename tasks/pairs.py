@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,9 +12,8 @@ from tqdm import tqdm
 
 from infra.dist import rank, world
 from infra.frames import choose_frames
-from infra.randomness import uniform
 from infra.store import FeatureStore
-from tasks.augmentations.sets import Draw
+from tasks.augmentations.sets import Draw, draw_for
 from tasks.augmentations.words import MaskReplaceDelete
 from tasks.codes import Batch
 
@@ -125,10 +123,8 @@ class Pairs:
         """Return `visual`, `visual_mask` and `item` of items, `text`, `text_mask`, ... and `row` of captions."""
         item_N = index_B if self.by_item else self.owner_G[index_B]
         caption_M, row_M = self._captions_of(index_B) if self.by_item else (index_B, np.arange(len(index_B)))
-        visual, visual_mask_BN = self.visual.batch(
-            item_N, sample_B=index_B, draw=partial(_draw, seed, epoch, 0)
-        )
-        text = self.captions.batch(caption_M, augment=self.augment, draw=partial(_draw, seed, epoch, 1))
+        visual, visual_mask_BN = self.visual.batch(item_N, sample_B=index_B, draw=draw_for(seed, epoch, 0))
+        text = self.captions.batch(caption_M, augment=self.augment, draw=draw_for(seed, epoch, 1))
         return {
             "visual": visual,
             "visual_mask": visual_mask_BN,
@@ -164,9 +160,3 @@ def _parts(number_G: np.ndarray, size: int, about: str) -> Iterator[np.ndarray]:
     for turn in tqdm(range(turns), desc=about, leave=False, delay=2, disable=rank() > 0):
         start = starts[(turn * world() + rank()) % len(starts)]
         yield number_G[start : start + size]
-
-
-def _draw(
-    seed: int, epoch: int, modality: int, sample: np.ndarray, element: np.ndarray, stream: int
-) -> np.ndarray:
-    return uniform(seed, epoch, modality, stream, sample, element)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from encoders.base import Tokenizer
-from infra.randomness import uniform
+from tasks.augmentations.sets import draw_for
 from tasks.augmentations.words import MaskReplaceDelete
-from tasks.captions import Captions
 from tasks.codes import Batch
 from tasks.pairs import TextInputs, VisualInputs
 
@@ -58,9 +54,9 @@ class QuestionData:
         share, and each question draws its image's augmentation for itself.
         """
         visual, visual_mask_BN = self.visual.batch(
-            self.image_Q[index_B], sample_B=index_B, draw=partial(_draw, seed, epoch, 0)
+            self.image_Q[index_B], sample_B=index_B, draw=draw_for(seed, epoch, 0)
         )
-        text = self.texts.batch(index_B, augment=self.augment, draw=partial(_draw, seed, epoch, 1))
+        text = self.texts.batch(index_B, augment=self.augment, draw=draw_for(seed, epoch, 1))
         return {
             "visual": visual,
             "visual_mask": visual_mask_BN,
@@ -78,39 +74,3 @@ class QuestionData:
             **self.texts.batch(index_B),
             "image": torch.from_numpy(row_B),
         }
-
-
-class CutQuestions(Captions):
-    """Questions as token numbers, and how many of them were longer than the limit.
-
-    Args:
-        questions: the texts.
-        tokenizer: what splits them.
-        limit: words after which a question is cut; 0 for never.
-    """
-
-    def __init__(self, questions: Sequence[str], tokenizer: Tokenizer, *, limit: int = 0) -> None:
-        counting = _Counting(tokenizer, limit)
-        super().__init__(questions, counting, limit=limit)
-        self.tokenizer, self.cut = tokenizer, counting.longer
-
-
-class _Counting:
-    """A tokenizer that counts the texts of more words than a limit while it splits them."""
-
-    def __init__(self, tokenizer: Tokenizer, limit: int) -> None:
-        self.tokenizer, self.limit, self.longer = tokenizer, limit, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.tokenizer, name)
-
-    def encode(self, texts: Sequence[str]) -> Iterator[list[list[int]]]:
-        for words in self.tokenizer.encode(texts):
-            self.longer += 0 < self.limit < len(words)
-            yield words
-
-
-def _draw(
-    seed: int, epoch: int, modality: int, sample: np.ndarray, element: np.ndarray, stream: int
-) -> np.ndarray:
-    return uniform(seed, epoch, modality, stream, sample, element)

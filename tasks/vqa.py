@@ -22,12 +22,13 @@ from tasks.answer_priors import AnswerPrior
 from tasks.answer_scores import AnswerScores, best_answers
 from tasks.answer_vocabulary import AnswerVocabulary, Targets
 from tasks.base import Evaluation, Metric
+from tasks.captions import Captions
 from tasks.datasets.questions import Question, QuestionCorpus
 from tasks.given import given_inputs
 from tasks.models import Parts
 from tasks.pairs import StoredSets, VisualInputs
 from tasks.pixels import Pixels
-from tasks.question_data import CutQuestions, QuestionData
+from tasks.question_data import QuestionData
 from tasks.scores import Score
 from tasks.visual_text import PIXEL_CHUNK
 from tasks.vqa_model import VQAModel, vqa_model
@@ -157,17 +158,17 @@ class VQA:
         transform = encoder.transform(self.assets["visual"], **self._visual.params)
         return Pixels([self.corpus.image_path(q) for q in asked], transform=transform, augment=augment)
 
-    def _texts(self, questions: list[Question], split: str) -> CutQuestions:
+    def _texts(self, questions: list[Question], split: str) -> Captions:
         texts = self.text_inputs([q.question for q in questions])
         if texts.cut and rank() == 0:
             limit = self.run.data.max_words
             print(f"{split}: {texts.cut:,} of {len(questions):,} questions are cut after {limit} words")
         return texts
 
-    def text_inputs(self, questions: Sequence[str]) -> CutQuestions:
+    def text_inputs(self, questions: Sequence[str]) -> Captions:
         """Return what the model reads of questions, whether or not they are those of a corpus."""
         tokenizer = ENCODERS.get(self._text.name).tokenizer(self.assets["text"])
-        return CutQuestions(questions, tokenizer, limit=self.run.data.max_words)
+        return Captions(questions, tokenizer, limit=self.run.data.max_words)
 
     def visual_inputs(self, given: Sequence[np.ndarray | str | Path]) -> VisualInputs:
         """Return what the model reads of features in memory, or of image files; see `given_inputs`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ from torch import Tensor, nn
 
 from encoders.bigru import BiGRU
 from encoders.regions import Regions
-from infra.randomness import uniform
 from infra.registry import AGGREGATORS, AUGMENTATIONS, OBJECTIVES
 from pipelines.config import Data, Optim, Run
+from tasks.augmentations.sets import draw_for
 from tasks.base import Evaluation, Metric
 from tasks.captions import Captions
 from tasks.retrieval import Branch, DualEncoder, retrieval_loss
@@ -54,10 +53,10 @@ class ToyData:
     def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> dict[str, Tensor]:
         sets = [self.sets[item] for item in self.item_B[index_B]]
         size_B = np.array([len(x) for x in sets])
-        keep = AUGMENTATIONS.build("drop")(size_B, index_B, partial(_draw, seed, epoch, 0))
+        keep = AUGMENTATIONS.build("drop")(size_B, index_B, draw_for(seed, epoch, 0))
         sets = [torch.from_numpy(x[k]) for x, k in zip(sets, keep, strict=True)]
         captions = self.captions.batch(
-            index_B, augment=AUGMENTATIONS.build("mask_replace_delete"), draw=partial(_draw, seed, epoch, 1)
+            index_B, augment=AUGMENTATIONS.build("mask_replace_delete"), draw=draw_for(seed, epoch, 1)
         )
         visual = nn.utils.rnn.pad_sequence(sets, batch_first=True)
         mask = torch.arange(visual.shape[1]) < torch.tensor([len(x) for x in sets])[:, None]
@@ -69,10 +68,6 @@ class ToyData:
             "item": item,
             "row": torch.arange(len(item)),
         }
-
-
-def _draw(seed, epoch, modality, sample, element, stream):
-    return uniform(seed, epoch, modality, stream, sample, element)
 
 
 class Toy:

@@ -6,10 +6,20 @@ from collections.abc import Callable
 
 import numpy as np
 
+from infra.randomness import uniform
 from infra.registry import AUGMENTATIONS
 
 Draw = Callable[..., np.ndarray]
 """`draw(sample_B, element_N, stream)` -> uniform numbers in [0, 1), broadcast over the coordinates."""
+
+
+def draw_for(seed: int, epoch: int, modality: int) -> Draw:
+    """Return the numbers of an epoch for one modality, which any worker can repeat."""
+
+    def draw(sample: np.ndarray, element: np.ndarray, stream: int) -> np.ndarray:
+        return uniform(seed, epoch, modality, stream, sample, element)
+
+    return draw
 
 
 @AUGMENTATIONS.register("drop")
