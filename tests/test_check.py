@@ -9,6 +9,7 @@ import pytest
 import template_task
 import torch
 from corpora import make_questions
+from tiny_models import save_bert, save_vit
 from torch import nn
 
 from aggregators.mean import Mean
@@ -50,11 +51,21 @@ def failures(name: str, **options) -> list[str]:
         "rules",
         "image_text",
         "video_text",
+        "vqa",
         "template_task:CaptionWord",
     ],
 )
 def test_what_is_built_in_keeps_its_promises(name):
     assert failures(name) == []
+
+
+def test_encoders_of_transformers_are_checked_from_a_folder(tmp_path):
+    bert, vit = save_bert(tmp_path / "bert"), save_vit(tmp_path / "vit")
+    assert failures(f"bert(width=6, name={bert!r})") == []
+    assert failures(f"patches(width=6, size=32, name={vit!r})") == []
+    (missing, *rest) = check(f"bert(name={str(tmp_path / 'none')!r})")
+    assert "Give the name of a model on the hub" in missing.message
+    assert {outcome.kept for outcome in rest} == {None}
 
 
 def test_a_task_is_tried_with_the_parts_of_a_recipe_on_its_data(tmp_path):
@@ -96,7 +107,7 @@ class Mates(BiGRU):
 class Tensors(BiGRU):
     @classmethod
     def prepare(cls, captions, **params):
-        return super().prepare(captions, **params) | {"sizes": (1, 2)}
+        return super().prepare(captions, **params) | {"sizes": torch.ones(2)}
 
 
 class Relative(Cosine):
@@ -136,7 +147,7 @@ class Backwards(InfoNCE):
         (
             "Tensors",
             [
-                "assets are plain JSON: the assets come back from JSON as something else. To do: make them of dicts"
+                "assets are plain JSON: TypeError: Object of type Tensor is not JSON .* To do: make them of dicts"
             ],
         ),
         ("Relative", ["each pair is scored by itself: a block of the scores differs"]),

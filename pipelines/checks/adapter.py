@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +14,7 @@ from torch import Tensor, nn
 
 from infra.checks import Check
 from infra.registry import TASKS
-from pipelines.checks.encoders import check_gradients
+from pipelines.checks.encoders import check_gradients, through_json
 from pipelines.checks.evaluations import check_evaluation, check_same_evaluation
 from pipelines.checks.scores import check_terms
 from pipelines.config import Run
@@ -193,8 +191,7 @@ class AdapterChecks:
         return ", ".join(found)
 
     def _is_rebuilt(self) -> None:
-        assets: dict[str, Any] = json.loads(json.dumps(self.adapter.assets))
-        assert assets == self.adapter.assets, "the assets come back from JSON as something else"
+        assets = through_json(self.adapter.assets)
         data = replace(self.run.data, corpus="nowhere/corpus", features="nowhere/features")
         bare = replace(self.run, data=data)
         state = self.model.state_dict()

@@ -147,8 +147,7 @@ class EncoderChecks:
         return (of or self.encoder)(x, mask_BN)
 
     def _assets_are_json(self) -> None:
-        again = json.loads(json.dumps(self.assets))
-        assert again == self.assets, "the assets come back from JSON as something else"
+        through_json(self.assets)
 
     def _tokenizes(self) -> str:
         tokenizer = self._kind.tokenizer(self.assets)
@@ -220,7 +219,7 @@ class EncoderChecks:
         check_gradients(module)
 
     def _rebuilt(self) -> None:
-        other = self._new(json.loads(json.dumps(self.assets))).eval()
+        other = self._new(through_json(self.assets)).eval()
         for parameter in other.parameters():
             nn.init.normal_(parameter)
         other.load_state_dict(self.encoder.state_dict())
@@ -237,6 +236,14 @@ def _same(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], what: str) ->
 def _real(result: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     x_BND, mask_BN, *summary = result
     return (x_BND[mask_BN], *summary)
+
+
+def through_json(assets: dict[str, Any]) -> dict[str, Any]:
+    """Return assets as a checkpoint gives them back; assert that a second time changes nothing more."""
+    text = json.dumps(assets)
+    again = json.loads(text)
+    assert json.dumps(again) == text, "the assets come back from JSON as something else"
+    return again
 
 
 def check_gradients(module: nn.Module) -> None:

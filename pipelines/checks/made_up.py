@@ -1,38 +1,86 @@
-"""A small corpus that is made up, so that a task can be tried where no data is: sets that show what captions name."""
+"""Small corpora that are made up, so that a task can be tried where no data is: sets that show what texts name."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from infra.registry import TASKS
 from infra.store import StoreWriter
 from pipelines.config import Data, Optim, Run
 from tasks.datasets.corpus import Item, write_corpus
+from tasks.datasets.questions import Question, write_questions
 
 _NOUNS = ("dog", "cat", "car", "tree", "boat", "bird", "house", "horse")
 _SPLITS = ("train",) * 48 + ("val",) * 16 + ("test",) * 16
 _DIM = 12
 
+Shown = tuple[str, str, str, str]
+"""Id and split of an item, and the two nouns that its features show."""
+
 
 def made_up_run(task: str, folder: Path) -> Run:
-    """Write captions and features into a folder and return a run of a task on them."""
+    """Write features, captions and questions into a folder, and return a run of a task on those that it takes.
+
+    A task that takes neither gets a run on the captions, and says itself what is missing.
+    """
+    shown = list(_features(folder / "features"))
+    write_corpus(folder / "captions", map(_item, shown), source={"made": "up"})
+    write_questions(folder / "questions", (q for one in shown for q in _asked(*one)), source={"made": "up"})
+    captions, questions = _on_captions(task, folder), _on_questions(task, folder)
+    return questions if not _takes(captions) and _takes(questions) else captions
+
+
+def _takes(run: Run) -> bool:
+    try:
+        TASKS.build(run.task, run)
+    except Exception:  # what it is, the checks say
+        return False
+    return True
+
+
+def _features(folder: Path) -> Iterator[Shown]:
     rng = np.random.default_rng(0)
-    look, items = rng.normal(size=(len(_NOUNS), _DIM)), []
-    with StoreWriter(folder / "features", dim=_DIM, dtype="float32", source={"made": "up"}) as writer:
+    look = rng.normal(size=(len(_NOUNS), _DIM))
+    with StoreWriter(folder, dim=_DIM, dtype="float32", source={"made": "up"}) as writer:
         for number, split in enumerate(_SPLITS):
             one, other = rng.choice(len(_NOUNS), 2, replace=False)
             shown_NF = look[[one, other, one, one, other][: rng.integers(2, 6)]]
             writer.add(str(number), (shown_NF + 0.1 * rng.normal(size=shown_NF.shape)).astype(np.float32))
-            a, b = _NOUNS[one], _NOUNS[other]
-            captions = (f"a {a} and a {b}", f"the {b} beside the {a}", f"one {a} , {b}")
-            items.append(Item(id=str(number), split=split, captions=captions))
+            yield str(number), split, _NOUNS[one], _NOUNS[other]
         writer.close(statistics_of=[str(number) for number in range(_SPLITS.count("train"))])
-    write_corpus(folder / "corpus", items, source={"made": "up"})
+
+
+def _item(shown: Shown) -> Item:
+    id, split, a, b = shown
+    return Item(
+        id=id, split=split, captions=(f"a {a} and a {b}", f"the {b} beside the {a}", f"one {a} , {b}")
+    )
+
+
+def _asked(id: str, split: str, a: str, b: str) -> Iterator[Question]:
+    for number, (text, kind, answer) in enumerate(
+        ((f"What is beside the {a}?", "what is", b), (f"Is there a {b}?", "is there a", "yes"))
+    ):
+        yield Question(
+            id=f"{id}{number}",
+            split=split,
+            image_id=id,
+            question=text,
+            question_type=kind,
+            answer_type="yes/no" if answer == "yes" else "other",
+            answers=(answer,) * 10,
+            label=answer,
+        )
+
+
+def _on_captions(task: str, folder: Path) -> Run:
     return Run(
         recipe="made_up",
         data=Data(
-            dataset="made_up", corpus=str(folder / "corpus"), features=str(folder / "features"), captions=2
+            dataset="made_up", corpus=str(folder / "captions"), features=str(folder / "features"), captions=2
         ),
         task=task,
         visual="regions(width=16)",
@@ -40,5 +88,19 @@ def made_up_run(task: str, folder: Path) -> Run:
         protocol="whole",
         aggregator="mean",
         objective="infonce",
+        optim=Optim(epochs=1, batch=16),
+    )
+
+
+def _on_questions(task: str, folder: Path) -> Run:
+    return Run(
+        recipe="made_up",
+        data=Data(dataset="made_up", corpus=str(folder / "questions"), features=str(folder / "features")),
+        task=task,
+        visual="grid(width=16)",
+        text="bigru(width=16, embedding=8, min_count=1, ends=False, split=questions)",
+        protocol="vqa",
+        aggregator="mean",
+        objective="bce",
         optim=Optim(epochs=1, batch=16),
     )
