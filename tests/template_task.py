@@ -59,10 +59,8 @@ class CaptionWord:
 
     def _prepare(self):
         counts = Counter(self._word(item) for item in self.corpus.items("train"))
-        return {
-            "visual": {"dim": self.store.dim, "statistics": None},
-            "words": [w for w, _ in counts.most_common()],
-        }
+        visual = {"dim": self.store.dim, "statistics": self.store.manifest.statistics}
+        return {"visual": visual, "words": [word for word, _ in counts.most_common()]}
 
     @cached_property
     def corpus(self):

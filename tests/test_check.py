@@ -4,26 +4,16 @@ import re
 import sys
 from dataclasses import replace
 
-import numpy as np
 import pytest
-import template_task
-import torch
 from corpora import make_questions
 from tiny_models import save_bert, save_vit
-from torch import nn
 
-from aggregators.mean import Mean
-from encoders.bigru import BiGRU
-from encoders.grid import Grid
 from infra.checks import Check, run_checks
 from infra.errors import InputError
 from pipelines import check as module
 from pipelines.check import check, listing
 from pipelines.checks.adapter import adapter_checks
 from pipelines.checks.kinds import kind_of
-from tasks.base import Evaluation
-from tasks.objectives.infonce import InfoNCE
-from tasks.similarities.cosine import Cosine
 
 
 def failures(name: str, **options) -> list[str]:
@@ -77,51 +67,6 @@ def test_a_task_is_tried_with_the_parts_of_a_recipe_on_its_data(tmp_path):
     assert "Did you mean 'temperature'" in outcomes[4].message
 
 
-class Summing(Mean):
-    """Forgets the mask."""
-
-    def forward(self, x_BND, mask_BN):
-        return x_BND.sum(dim=1)
-
-
-class Padded(Grid):
-    """Centres over the padded set."""
-
-    def forward(self, x_BNF, mask_BN):
-        x_BND, mask_BN = super().forward(x_BNF, mask_BN)
-        return x_BND - x_BND.mean(dim=1, keepdim=True), mask_BN
-
-
-class Mates(BiGRU):
-    """Adds the batch's mean, and has a weight that nothing reads."""
-
-    def __init__(self, assets, *, width: int = 8):
-        super().__init__(assets, width=width, embedding=8)
-        self.idle = nn.Linear(2, 2)
-
-    def forward(self, token_BL, mask_BL):
-        x_BLD, mask_BL = super().forward(token_BL, mask_BL)
-        return x_BLD + x_BLD.mean(dim=(0, 1)), mask_BL
-
-
-class Tensors(BiGRU):
-    @classmethod
-    def prepare(cls, captions, **params):
-        return super().prepare(captions, **params) | {"sizes": torch.ones(2)}
-
-
-class Relative(Cosine):
-    def forward(self, query, gallery):
-        sim_QG = super().forward(query, gallery)
-        return sim_QG - sim_QG.mean()
-
-
-class Backwards(InfoNCE):
-    def forward(self, sim_QG, row_G, positive_QG, *, epoch):
-        loss = super().forward(sim_QG, row_G, positive_QG, epoch=epoch)["loss"]
-        return {"loss": 2 * loss.detach() - loss}
-
-
 @pytest.mark.parametrize(
     ("name", "broken"),
     [
@@ -155,86 +100,9 @@ class Backwards(InfoNCE):
     ],
 )
 def test_a_broken_part_is_told_what_is_broken_and_what_to_do(name, broken):
-    found = "\n".join(failures(f"test_check:{name}"))
+    found = "\n".join(failures(f"broken_parts:{name}"))
     for message in broken:
         assert re.search(message, found), found
-
-
-class Rolling(template_task.Labelled):
-    """Draws from a generator that goes on."""
-
-    rng = np.random.default_rng(0)
-
-    def batch(self, index_B, *, seed, epoch):
-        batch = super().batch(index_B, seed=seed, epoch=epoch)
-        noise = self.rng.normal(size=batch["visual"].shape).astype(np.float32)
-        return batch | {"visual": batch["visual"] + torch.from_numpy(noise)}
-
-
-class Task(template_task.CaptionWord):
-    """The template with something changed for the worse."""
-
-    def data(self, split):
-        data = super().data(split)
-        data.__class__ = getattr(self, "dataset", data.__class__)
-        return data
-
-
-class Unseeded(Task):
-    dataset = Rolling
-
-
-class Short(Task):
-    class dataset(template_task.Labelled):
-        def batch(self, index_B, *, seed, epoch):
-            batch = super().batch(index_B, seed=seed, epoch=epoch)
-            return batch | {"visual_mask": batch["visual_mask"].long()}
-
-
-class Idle(Task):
-    def model(self, *, pretrained=True):
-        model = super().model(pretrained=pretrained)
-        model.idle = nn.Linear(2, 2)
-        return model
-
-
-class NotANumber(Task):
-    def loss(self, model, batch, *, epoch):
-        return {"loss": super().loss(model, batch, epoch=epoch)["loss"] * float("nan")}
-
-
-class Uphill(Task):
-    def loss(self, model, batch, *, epoch):
-        loss = super().loss(model, batch, epoch=epoch)["loss"]
-        return {"loss": 2 * loss.detach() - loss}
-
-
-class At(Task):
-    def evaluate(self, model, split, protocol):
-        found = super().evaluate(model, split, protocol)
-        return replace(found, metrics=found.metrics | {"R@1": 1.0})
-
-
-class Unjoined(Task):
-    def evaluate(self, model, split, protocol):
-        found = super().evaluate(model, split, protocol)
-        return replace(found, per_query={"accuracy": found.per_query["accuracy"]})
-
-
-class Nameless(Task):
-    def evaluate(self, model, split, protocol):
-        return Evaluation(protocol=protocol, metrics={"recall": 1.0})
-
-
-class Hungry(Task):
-    def __init__(self, run, assets=None, *, place=1):
-        super().__init__(run, assets, place=place)
-        self.corpus.items("train")
-
-
-class Raising(Task):
-    def describe(self):
-        raise KeyError("digest")
 
 
 @pytest.mark.parametrize(
@@ -249,11 +117,11 @@ class Raising(Task):
         ("Unjoined", r"none of accuracy has a different value for each query"),
         ("Nameless", r"accuracy is not among its metrics recall"),
         ("Hungry", r"without its data: .*nowhere/corpus"),
-        ("Raising", r"is text: KeyError: 'digest' \(.*test_check\.py, line \d+\)\. To do: return a dict"),
+        ("Raising", r"is text: KeyError: 'digest' \(.*broken_parts\.py, line \d+\)\. To do: return a dict"),
     ],
 )
 def test_a_broken_task_is_told_what_is_broken_and_what_to_do(name, message):
-    found = "\n".join(failures(f"test_check:{name}"))
+    found = "\n".join(failures(f"broken_parts:{name}"))
     assert re.search(message, found), found
 
 
@@ -278,9 +146,9 @@ def test_after_a_vital_promise_nothing_is_looked_at():
     [
         ("gpo", "", "aggregator"),
         ("regions(width=4)", "", "encoder"),
-        ("test_check:Summing", "", "aggregator"),
-        ("test_check:Mates", "", "encoder"),
-        ("test_check:Task(place=2)", "", "task"),
+        ("broken_parts:Summing", "", "aggregator"),
+        ("broken_parts:Mates", "", "encoder"),
+        ("broken_parts:Task(place=2)", "", "task"),
         ("tasks.objectives.infonce:InfoNCE", "", "objective"),
         ("collections:Counter", "parser", "parser"),
     ],
@@ -317,7 +185,7 @@ def test_the_verb_prints_a_line_a_promise_and_ends_with_0_or_2(monkeypatch, caps
     assert len(lines) == 10
     assert all(line.startswith("ok ") for line in lines)
     with pytest.raises(SystemExit) as ended:
-        verb("test_check:Summing")
+        verb("broken_parts:Summing")
     assert ended.value.code == 2
     captured = capsys.readouterr()
     assert "FAILED       neither padding" in captured.out
