@@ -32,7 +32,6 @@ __all__ = ["RunRecord", "Tracker", "find_runs", "tracking_uri", "ui_command"]
 _PAGE = 1000
 _PATIENCE = 5  # seconds for a server to answer its first request
 _LONG_PARAMS = "long_params.json"
-_KIND = {"mlflow.experimentKind": "custom_model_development"}  # the UI shows training, and no chats
 _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
@@ -324,7 +323,7 @@ def _experiment_id(client: MlflowClient, name: str, *, uri: str, home: Path) -> 
     if (found := client.get_experiment_by_name(name)) is None:
         folder = None if uri.startswith("http") else (Path(home).absolute() / "mlartifacts").as_uri()
         try:
-            return client.create_experiment(name, artifact_location=folder, tags=_KIND)
+            return client.create_experiment(name, artifact_location=folder)
         except MlflowException:  # another process was faster
             if (found := client.get_experiment_by_name(name)) is None:
                 raise

@@ -64,7 +64,7 @@ def keep(
         home=home,
         name="comparison",
         tags={"kind": "comparison", "mlflow.note.content": note(sheets)},
-        params={"blocks": [block.title for block in blocks]},
+        params={"blocks": "; ".join(block.title for block in blocks)},
     )
     status = "FAILED"
     try:
@@ -126,12 +126,12 @@ def _line(block: Block, row: Row) -> dict[str, Any]:
         "task": block.task,
         "dataset": block.dataset,
         "protocol": block.protocol,
-        "recipe": row.recipe,
-        "model": row.model,
         "aggregator": row.aggregator or row.label,
         "metric": block.metric,
-        "seeds": ", ".join(row.seeds),
         **{name: None if math.isnan(value) else round(value, 4) for name, value in numbers.items()},
         "against": reference,
         "real": found.real if found else None,
+        "recipe": row.recipe,
+        "model": row.model,
+        "seeds": ", ".join(row.seeds),
     }
