@@ -44,8 +44,9 @@ class Evaluation:
 class TaskAdapter(Protocol):
     """What a task's batches mean and how it is scored. The loop never asks which task it has.
 
-    Built by the registry from a run's `task` spec as `Adapter(run, *, assets=None)`, where `assets` are those
-    of a checkpoint.
+    Built by the registry from a run's `task` spec as `Adapter(run, assets=None)`, where `assets` are those of a
+    checkpoint; with them it is built without its data, which is opened when asked for. One that also has
+    `text_inputs(texts)` and `visual_inputs(given)` lets an exported model read what is in no corpus.
     """
 
     primary: Metric

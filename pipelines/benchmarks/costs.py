@@ -35,7 +35,7 @@ def costs(*, quick: bool = False) -> list[Row]:
     mean = step(AGGREGATORS.build("mean", size.width), size)
     sets = f"{size.batch} sets of {size.elements} x {size.width}"
     rows = []
-    for name in AGGREGATORS.names():
+    for name, _ in AGGREGATORS.usable():
         module = AGGREGATORS.build(name, size.width)
         ours = step(module, size)
         times = by_turns(lambda _, ours=ours: ours(), lambda _: mean(), rounds=size.rounds)
