@@ -17,10 +17,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
+from aggregators.base import Aggregator
 from infra.checkpoint import Progress, load_checkpoint, load_weights, save_checkpoint, save_weights
 from infra.data import Order, load
 from infra.dist import broadcast_state, rank, world
 from infra.errors import InputError
+from pipelines.comparison.centre import headline
 from pipelines.config import Run, to_json
 from pipelines.optim import lr_scale, make_optimizer, ready_gradients, set_lr
 from tasks.base import Evaluation, TaskAdapter
@@ -182,7 +184,18 @@ class Trainer:
         broadcast_state(self.model)
         found = self.adapter.evaluate(self.model, "test", self.run.protocol)
         if self.log is not None:
+            self.log.log(headline(found.metrics, self.adapter.primary.name) | self._costs(), step=self.step)
             log_evaluation(self.log, found, step=self.step)
+
+    def _costs(self) -> dict[str, float]:
+        """Return what the run costs: weights, those of aggregators apart, and milliseconds of a training step."""
+        pools = [module for module in self.model.modules() if isinstance(module, Aggregator)]
+        of_pools = {id(p): p.numel() for pool in pools for p in pool.parameters()}
+        return {
+            "weights/all": float(sum(p.numel() for p in self.model.parameters())),
+            "weights/aggregators": float(sum(of_pools.values())),
+            "time/step_ms": 1e3 * self.progress.seconds / max(1, self.step),
+        }
 
     def _checkpoint(self, metrics: dict[str, float]) -> None:
         with tempfile.TemporaryDirectory() as folder:

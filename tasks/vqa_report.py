@@ -72,6 +72,7 @@ class Report:
             metrics = self._metrics(accuracy_Q, said)
         per_query = {
             "question_id": np.array([q.id for q in self.questions]),
+            "image_id": np.array([q.image_id for q in self.questions]),
             "prediction": np.array(said),
             "confidence": confidence_Q,
         }

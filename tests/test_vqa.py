@@ -157,7 +157,7 @@ def test_questions_that_nobody_answered_give_a_results_file_and_no_accuracy(run)
     adapter = TASKS.build(run.task, run)
     found = adapter.evaluate(adapter.model(), "test-dev", "vqa")
     assert found.metrics == {"questions": 12}
-    assert set(found.per_query) == {"question_id", "prediction", "confidence"}
+    assert set(found.per_query) == {"question_id", "image_id", "prediction", "confidence"}
     assert len(json.loads(found.files["vqa_test-dev_results.json"])) == 12
     assert "not asked" in found.files["vqa_test-dev_examples.html"].decode()
 
