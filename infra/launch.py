@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +49,18 @@ def ray_session(*, cpus: int | None = None) -> Iterator[None]:
         ray.shutdown()
 
 
+def cores(kind: str = "CPU") -> int:
+    """Return how many cores, or whatever else `kind` names, the cluster of the open session has."""
+    import ray
+
+    return int(ray.cluster_resources().get(kind, 0))
+
+
+def local_cores() -> int:
+    """Return how many cores of this machine a private session would have."""
+    return len(os.sched_getaffinity(0))
+
+
 def _answers(address: str) -> bool:
     """Whether anyone listens at `[ray://]host:port`; Ray itself would wait for minutes."""
     host, _, port = address.rpartition("/")[2].rpartition(":")
@@ -89,8 +101,22 @@ class Resources:
         return cls(cpus=max(1, min(cpus, cores // workers)), gpu=has.get("GPU", 0) >= workers)
 
 
-def fit(run: dict[str, Any], *, run_id: str, tracking_uri: str, home: Path, resources: Resources) -> None:
+def fit(
+    run: dict[str, Any],
+    *,
+    run_id: str,
+    tracking_uri: str,
+    home: Path,
+    resources: Resources,
+    callbacks: Sequence[Any] = (),
+) -> None:
     """Train a run on Ray Train workers; one that was started under the same id goes on from its last checkpoint.
+
+    Args:
+        run: as JSON.
+        run_id, tracking_uri, home: where it is recorded, and where its checkpoints are kept.
+        resources: of each worker.
+        callbacks: Ray Train's, told of every report of the workers, such as `infra.tuning.reporter`.
 
     Raises:
         InputError: a worker refused its input.
@@ -119,6 +145,7 @@ def fit(run: dict[str, Any], *, run_id: str, tracking_uri: str, home: Path, reso
             failure_config=FailureConfig(max_failures=run["retries"]),
             checkpoint_config=CheckpointConfig(num_to_keep=1),
             logging_config=LoggingConfig(log_level="WARNING"),
+            callbacks=list(callbacks),
         ),
     )
     try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -28,8 +29,8 @@ def tags(run: Run) -> dict[str, str]:
     }
 
 
-def start(run: Run, *, more_tags: Mapping[str, str] | None = None) -> str:
-    """Train a new run, with some tags beside the usual ones, and return its id."""
+def start(run: Run, *, more_tags: Mapping[str, str] | None = None, callbacks: Sequence[Any] = ()) -> str:
+    """Train a new run, with some tags beside the usual ones, and return its id; callbacks are those of `fit`."""
     uri = tracking_uri(home())
     adapter = TASKS.build(run.task, run)
     with torch.device("meta"):
@@ -45,17 +46,17 @@ def start(run: Run, *, more_tags: Mapping[str, str] | None = None) -> str:
     )
     tracker.json("run.json", to_json(run))
     tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})
-    return launch(run, tracker)
+    return launch(run, tracker, callbacks=callbacks)
 
 
-def resume(run_id: str) -> str:
-    """Go on with an interrupted run and return its id."""
+def resume(run_id: str, *, callbacks: Sequence[Any] = ()) -> str:
+    """Go on with an interrupted run and return its id; callbacks are those of `fit`."""
     tracker = Tracker.attach(tracking_uri(home()), run_id)
     run = from_json(tracker.read_json("run.json"))
-    return launch(run, tracker)
+    return launch(run, tracker, callbacks=callbacks)
 
 
-def launch(run: Run, tracker: Tracker) -> str:
+def launch(run: Run, tracker: Tracker, *, callbacks: Sequence[Any] = ()) -> str:
     """Train on Ray workers under a tracked run, whose status says how that ended."""
     status = "FAILED"
     try:
@@ -67,6 +68,7 @@ def launch(run: Run, tracker: Tracker) -> str:
                 tracking_uri=tracker.uri,
                 home=home(),
                 resources=resources,
+                callbacks=callbacks,
             )
         status = "FINISHED"
     except KeyboardInterrupt:
