@@ -7,11 +7,12 @@ import os
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from infra.cluster import free_ports
 from infra.errors import InputError
 
 
@@ -40,13 +41,37 @@ def ray_session(*, cpus: int | None = None) -> Iterator[None]:
         # Ray Train asks the dashboard how its actors are, and complains every second where there is none
         options |= {"include_dashboard": True, "dashboard_host": "127.0.0.1", "num_cpus": cpus}
     try:
-        ray.init(address=address, **options)
+        with _known_address() if address == "local" else nullcontext():
+            ray.init(address=address, **options)
     except ConnectionError as error:
         raise InputError(f"no Ray cluster answers at RAY_ADDRESS={address}: {error}") from error
     try:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _known_address() -> Iterator[None]:
+    """Let the processes of a private session inherit its address.
+
+    Ray Train frees the cores of a run that was ended by force only if it finds the session, and where several run on a
+    machine it finds none by itself.
+    """
+    from ray.util import get_node_ip_address
+
+    (port,) = free_ports(1)
+    ours = {"RAY_GCS_SERVER_PORT": str(port), "RAY_ADDRESS": f"{get_node_ip_address()}:{port}"}
+    before = {name: os.environ.get(name) for name in ours}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def cores(kind: str = "CPU") -> int:

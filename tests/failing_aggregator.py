@@ -12,3 +12,11 @@ class Failing(Mean):
 
     def forward(self, *args: Tensor, **given: Tensor) -> Tensor:
         raise ArithmeticError("nothing adds up")
+
+
+class Blind(Mean):
+    """Sees nothing, so that all codes are the same."""
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+        """Return ones that still have a gradient."""
+        return super().forward(x_BND, mask_BN) * 0 + 1

@@ -136,7 +136,11 @@ def _train(
     def ended(end: Ended) -> None:
         ends[end.number] = end
         error = _error(end)
-        how = f"failed: {last_line(error)}" if error else ("done" if "run_id" in end.result else "stopped early")
+        how = (
+            f"failed: {last_line(error)}"
+            if error
+            else ("done" if "run_id" in end.result else "stopped early")
+        )
         past = spoken(time.monotonic() - started)
         print(f"[{before + len(ends)}, {past}] {cells[end.number].cell.name}: {how}", flush=True)
 
@@ -175,23 +179,21 @@ def _settle(cells: Sequence[Found], ends: dict[int, Ended], result: Result, plac
     records = _of_sweep(place, sweep)
     for number, found in enumerate(cells):
         end, record = ends.get(number), records.get(key(tags(found.cell.run)))
-        left = record is not None and record.status == "RUNNING"
-        tracker = Tracker.attach(place.uri, record.run_id, running=False) if left else None
         found = replace(found, run_id=record.run_id if record else "")
-        if end is None:  # the sweep was interrupted
-            if tracker is not None:
-                tracker.finish("KILLED")
-        elif error := _error(end):
+        tracker = Tracker.attach(place.uri, record.run_id, running=False) if record else None
+        error = _error(end) if end else ""
+        if error:
             result.failed.append((found, last_line(error)))
-            if record is not None:
-                tracker = Tracker.attach(place.uri, record.run_id, running=False)
+            if tracker:
                 tracker.text(ERROR, error)
                 tracker.finish("FAILED")
-        elif "run_id" in end.result:
-            result.trained.append(found)
-        else:
+        elif end and ("run_id" in end.result or (record and record.status == "FINISHED")):
+            result.trained.append(found)  # a short run may end before it can be stopped
+        elif end:
             epochs = f"after epoch {int(end.result.get('epoch', 0))} of {found.cell.run.optim.epochs}"
             result.stopped.append((found, epochs))
-            if tracker is not None:
+            if tracker:
                 tracker.tags({STOPPED: epochs})
                 tracker.finish("KILLED")
+        elif tracker and record.status == "RUNNING":  # the sweep was interrupted
+            tracker.finish("KILLED")
