@@ -1,0 +1,101 @@
+"""The images and videos that a question is about: files, or items of the corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from infra.errors import InputError
+from infra.files import existing
+from pipelines.searching.features import FileFeatures, readable
+from tasks.codes import Batch
+
+
+class GivenVisuals:
+    """Turns a file, or the id of an item, into a batch of one.
+
+    Args:
+        adapter: of the task that the model was trained on.
+    """
+
+    def __init__(self, adapter: Any) -> None:
+        self.adapter = adapter
+        self._files: FileFeatures | None = None
+
+    def of_file(self, path: Path, *, video: bool) -> Batch:
+        """Return what the model reads of a file.
+
+        Raises:
+            InputError: it is missing, does not decode, or its features cannot be made.
+        """
+        if self.adapter.store is None:
+            if video:
+                raise InputError(f"{path}: the model reads the pixels of images; give one with --image FILE")
+            readable(existing(path, what="an image"))
+            return self._batch(path)
+        if self._files is None:
+            self._files = FileFeatures(self.adapter.store)
+        return self._batch(self._files.of(path, video=video))
+
+    def of_id(self, id: str) -> Batch:
+        """Return what the model reads of an item of the corpus.
+
+        Raises:
+            InputError: the corpus has no such item, or it has no features or image.
+        """
+        item = self.item(id)
+        store = self.adapter.store
+        if store is None:
+            return self._batch(self.adapter.corpus.image_path(item))
+        (row,) = store.rows([id])
+        return self._batch(np.array(store[int(row)], np.float32))
+
+    def item(self, id: str) -> Any:
+        """Return an item of the corpus, of whichever split.
+
+        Raises:
+            InputError: there is none.
+        """
+        corpus = self.adapter.corpus
+        for split in corpus.splits:
+            for item in corpus.items(split):
+                if item.id == id:
+                    return item
+        like = ", ".join(map(repr, corpus.ids[:3].to_pylist()))
+        raise InputError(f"{corpus.folder}: no item has the id {id!r}; ids here look like {like}")
+
+    def _batch(self, given: np.ndarray | Path) -> Batch:
+        first = np.zeros(1, np.int64)
+        inputs = self.adapter.visual_inputs([given])
+        visual, mask_BN = inputs.batch(first, sample_B=first, draw=None)
+        return {"visual": visual, "visual_mask": mask_BN}
+
+    def close(self) -> None:
+        """End the processes that decode."""
+        if self._files:
+            self._files.close()
+
+
+def asked(adapter: Any, text: str) -> Batch:
+    """Return what the model reads of a query's text.
+
+    Raises:
+        InputError: there is no word in it.
+    """
+    text = " ".join(text.split())
+    if not any(map(str.isalnum, text)):
+        raise InputError(
+            f"the query {text!r} has no word; say what to look for, such as 'a dog on the grass'"
+        )
+    batch = adapter.text_inputs([text]).batch(np.zeros(1, np.int64))
+    if not batch["text_mask"].any():
+        raise InputError(f"the query {text!r} has no word that the model reads")
+    return batch
+
+
+def evenly(count: int, at_most: int) -> Sequence[int]:
+    """Return up to so many numbers below `count`, evenly spaced."""
+    return np.unique(np.linspace(0, count - 1, min(count, at_most)).round().astype(np.int64))

@@ -1,0 +1,258 @@
+"""The page: over plain HTTP, with what a stranger might send, and in a browser."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import re
+import shutil
+import subprocess
+from contextlib import contextmanager
+from dataclasses import replace
+from html import unescape
+from threading import Thread
+from urllib.parse import quote, urlencode
+
+import pytest
+from PIL import Image
+from searchable import untrained, with_clips, with_pictures
+
+from infra.errors import InputError
+from pipelines.searching.answerer import Answerer
+from pipelines.searching.finder import Finder
+from pipelines.searching.server import Server
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@contextmanager
+def serving(asked):
+    with Server(asked, title="<b>tiny</b>") as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+            asked.close()
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pictures")
+    with serving(Finder(untrained(with_pictures(folder, train=8, val=4, test=12)))) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory):
+    with serving(Finder(untrained(with_clips(tmp_path_factory.mktemp("clips"))))) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory):
+    run = with_pictures(tmp_path_factory.mktemp("asked"), questions=True, train=8, val=4, test=30)
+    with serving(Answerer(untrained(run))) as server:
+        yield server
+
+
+def get(server, path, *, method="GET", host=None):
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection.request(method, path, headers={"Host": host} if host else {})
+    answer = connection.getresponse()
+    data = answer.read()
+    connection.close()
+    return answer.status, answer.headers, data
+
+
+def text(server, **query):
+    status, _, data = get(server, f"/?{urlencode(query)}")
+    return status, data.decode()
+
+
+def ids(html):
+    return [unescape(id) for id in re.findall(r'data-id="([^"]*)"', html)]
+
+
+def test_a_text_gets_results_with_scores_and_pictures(pictures):
+    status, html = text(pictures, q="a dog and a cat")
+    hits = pictures.views.asked.by_text("a dog and a cat", 10)
+    assert status == 200
+    assert ids(html) == [hit.id for hit in hits]
+    assert all(f"{hit.score:.4f}" in html and hit.caption in html for hit in hits)
+    status, headers, data = get(pictures, f"/picture?id={hits[0].id}")
+    assert (status, headers["Content-Type"]) == (200, "image/jpeg")
+    with Image.open(io.BytesIO(data)) as image:
+        assert image.size == (80, 60)
+    assert get(pictures, "/")[0] == 200
+    assert pictures.server_address[0] == "127.0.0.1"
+
+
+def test_an_item_gets_its_captions(pictures):
+    id = pictures.views.asked.items[2].id
+    status, html = text(pictures, like=id)
+    assert status == 200
+    assert ids(html) == [hit.id for hit in pictures.views.asked.by_id(id, 10)]
+
+
+def test_markup_is_escaped_wherever_it_comes_from(pictures):
+    evil = "\"><script>alert('dog')</script><img src=x onerror=alert(1)>"
+    for status, html in (text(pictures, q=evil), text(pictures, like=evil)):
+        assert status in (200, 404)
+        assert "<script" not in html
+        assert "<img src=x" not in html
+    assert "<title>&lt;b&gt;tiny" in html
+    finder = pictures.views.asked
+    kept, finder.items[0] = finder.items[0], replace(finder.items[0], captions=("<script>dog</script>",))
+    try:
+        status, html = text(pictures, q="a dog")
+        pictures.views.k = 12
+        status, html = text(pictures, q="a dog")
+        assert "&lt;script&gt;dog" in html
+        assert "<script" not in html
+    finally:
+        finder.items[0], pictures.views.k = kept, 10
+
+
+@pytest.mark.parametrize(
+    "query", ["", "   ", "?!", "x " * 600, "\x00", "\ud800".encode("utf-8", "surrogatepass")]
+)
+def test_a_query_without_sense_is_said(pictures, query):
+    status, html = text(pictures, q=query)
+    assert status == 400
+    assert 'role="alert"' in html
+
+
+def test_nothing_outside_the_corpus_is_served(pictures, tmp_path):
+    for path in (
+        "/../../etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "/picture?id=../../etc/passwd",
+        "/picture?id=/etc/passwd",
+        f"/picture?id={quote('../cells/manifest.json')}",
+        "/picture?id=nope",
+        "/picture",
+        "/clip?id=nope",
+        "/images/0.png",
+        "//etc/passwd",
+    ):
+        status, _, data = get(pictures, path)
+        assert status in (400, 404), path
+        assert b"root:" not in data
+    views = pictures.views.pictures
+    secret = tmp_path / "secret.png"
+    Image.new("RGB", (8, 8)).save(secret)
+    for path in (str(secret), f"../../{tmp_path.name}/secret.png"):
+        views._items["escaped"] = replace(pictures.views.asked.items[0], id="escaped", path=path)
+        assert get(pictures, "/picture?id=escaped")[0] == 404
+    del views._items["escaped"]
+
+
+def test_other_names_and_other_methods_are_refused(pictures):
+    assert get(pictures, "/?q=dog", host="evil.example:80")[0] == 403
+    assert get(pictures, "/?q=dog", host=f"localhost:{pictures.server_port}")[0] == 200
+    assert get(pictures, "/", method="POST")[0] == 501
+    status, headers, data = get(pictures, "/", method="HEAD")
+    assert (status, data) == (200, b"")
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert get(pictures, "/?" + "&".join(f"a{n}=1" for n in range(50)))[0] == 400
+    with pytest.raises(InputError, match="cannot be had"):
+        Server(pictures.views.asked, title="", port=pictures.server_port)
+
+
+def test_the_page_asks_nothing_of_elsewhere(pictures):
+    pages = [text(pictures, q="a dog")[1], get(pictures, "/style.css")[2].decode()]
+    assert not any("http" in page or "//" in page for page in pages)
+
+
+def test_videos_play_a_few_frames(clips):
+    status, html = text(clips, q="a dog")
+    assert status == 200
+    id = ids(html)[0]
+    assert f"/clip?id={id}" in html
+    status, headers, data = get(clips, f"/clip?id={id}")
+    assert (status, headers["Content-Type"]) == (200, "image/webp")
+    with Image.open(io.BytesIO(data)) as strip:
+        assert strip.n_frames == 6
+    assert get(clips, f"/picture?id={id}")[1]["Content-Type"] == "image/jpeg"
+
+
+def test_a_picture_that_does_not_decode_or_is_gone_costs_only_itself(tmp_path):
+    finder = Finder(untrained(with_pictures(tmp_path, train=8, val=4, test=4)))
+    files = [tmp_path / "images" / f"{item.id}.png" for item in finder.items]
+    files[0].write_text("broken")
+    files[1].unlink()
+    with serving(finder) as server:
+        status, html = text(server, q="a dog")
+        assert status == 200
+        assert len(ids(html)) == 4
+        assert html.count("no file") == 1
+        assert get(server, f"/picture?id={files[0].stem}")[0] == 404
+        shutil.rmtree(tmp_path / "images")
+        assert "scores and captions alone" in text(server, q="a dog")[1]
+
+
+def test_an_image_is_chosen_and_a_question_answered(questions):
+    status, html = text(questions)
+    assert status == 200
+    first = ids(html)
+    assert len(first) == 24
+    second = ids(text(questions, page=1)[1])
+    assert len(second) == 6
+    assert not set(first) & set(second)
+    for odd in ("-1", "x", "9" * 40, "²"):
+        assert text(questions, page=odd)[0] == 200
+    status, html = text(questions, image=first[0])
+    assert status == 200
+    assert "<form" in html
+    status, html = text(questions, image=first[0], q="how many things?")
+    assert status == 200
+    for answer, share in questions.views.asked.of_id(first[0], "how many things?", 5):
+        assert f"{100 * share:.1f}%</span> {answer}" in html
+    assert text(questions, image="nope", q="how many?")[0] == 404
+    assert text(questions, image=first[0], q="")[0] == 400
+    assert text(questions, q="how many?")[0] == 400
+
+
+def dom(address, folder, size="1200,900"):
+    """Return the page as the browser has it, with its scripts run and its pictures loaded."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine: the page is not tried in a browser")
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        f"--window-size={size}",
+    ]
+    shot = folder / "shot.png"
+    more = [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=5000", f"--screenshot={shot}"]
+    done = subprocess.run(
+        [CHROMIUM, *flags, *more, "--dump-dom", address],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout, shot
+
+
+@pytest.mark.parametrize("size", ["1200,900", "500,900"], ids=["desktop", "phone"])
+def test_a_browser_shows_results_and_runs_no_markup_of_a_query(pictures, tmp_path, size):
+    finder = pictures.views.asked
+    query = "a dog <img src=x onerror=\"document.title='evil'\"><script>document.title='evil'</script>"
+    html, shot = dom(f"{pictures.address}?{urlencode({'q': query})}", tmp_path, size)
+    assert ids(html) == [hit.id for hit in finder.by_text(query, 10)]
+    assert "<title>evil" not in html
+    with Image.open(shot) as image:
+        colours = image.convert("RGB").getcolors(1 << 24)
+    assert len(colours) > 1000, "pictures of noise have many colours; they were not shown"
+
+
+def test_a_browser_shows_answers(questions, tmp_path):
+    id = questions.views.asked.items[0].id
+    html, _ = dom(f"{questions.address}?{urlencode({'image': id, 'q': 'how many things?'})}", tmp_path)
+    assert html.count("<meter") == 5
