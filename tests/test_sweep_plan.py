@@ -111,6 +111,8 @@ def test_all_that_is_wrong_is_said_at_once(run: Run) -> None:
         "--set seed=3: a sweep decides that itself; use --seeds",
     ):
         assert part in said
+    with pytest.raises(InputError, match=r"--recipes names nothing.*\n.*--aggregators names nothing"):
+        make_grid([], [])
     with pytest.raises(InputError, match="is an ensemble"):
         make_grid([next(n for n, r in RECIPES.usable() if not isinstance(r(), Run))], ["mean"])
 

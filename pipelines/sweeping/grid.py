@@ -62,6 +62,9 @@ def make_grid(
         InputError: what cannot be used; all of it in one message.
     """
     wrong: list[str] = []
+    for option, names in (("--recipes", recipes), ("--aggregators", aggregators)):
+        if not names:
+            wrong.append(f"{option} names nothing; give at least one")
     if seeds < 1:
         wrong.append(f"--seeds must be at least 1, not {seeds}")
     given: tuple[Setting, ...] = ()
