@@ -1,9 +1,7 @@
 """`python -m pipelines.search RUN_ID "a dog on the grass"`: ask a trained model, from the terminal or on a page.
 
-python -m pipelines.search RUN_ID "a dog on the grass"             # images or videos that are like a text
-python -m pipelines.search RUN_ID --image dog.jpg                  # captions that are like an image; --video, --id
-python -m pipelines.search RUN_ID --image car.jpg "what colour?"   # answers, of a run on questions
-python -m pipelines.search RUN_ID --web                            # the same on a small page, on this machine alone
+A text finds the images or videos that are like it; --image FILE, --video FILE or --id ID finds the captions that are
+like one. A run on questions answers `python -m pipelines.search RUN_ID --image car.jpg "what colour is the car?"`.
 """
 
 from __future__ import annotations

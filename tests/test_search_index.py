@@ -115,4 +115,6 @@ def test_faiss_finds_the_ten_best(small):
     assert (index.cells > 0) == (small < 3000)
     whole = Exact(code_GD, lambda part, query: (part @ query.T).flatten())
     assert recall(index, whole, queries_QD[1::2]) >= 0.995
-    assert len(index.top(queries_QD[:1], 4000).place_K) <= 3000
+    assert sorted(index.top(queries_QD[:1], 4000).place_K.tolist()) == list(range(3000))
+    with pytest.raises(InputError, match="no number"):
+        index.top(torch.full((1, 32), torch.nan), 3)

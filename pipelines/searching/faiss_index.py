@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import isqrt
-from typing import Any
 
 import numpy as np
 import torch
@@ -67,14 +66,29 @@ class Faiss:
         return self.index.search(query_SD, AT)[1]
 
     def top(self, query: Tensor, k: int) -> Best:
-        """Return the k best for one query `(1, D)`; fewer, if the cells hold fewer."""
-        found: tuple[Any, Any] = self.index.search(_plain(query), min(k, self.index.ntotal))
-        score_K, place_K = (torch.from_numpy(x[0]) for x in found)
-        score_K, place_K = score_K[place_K >= 0], place_K[place_K >= 0]
+        """Return the k best for one query `(1, D)`.
+
+        Raises:
+            InputError: the query's code holds NaN.
+        """
+        if not torch.isfinite(query).all():
+            raise InputError(
+                "the model gives a code that is no number; it has diverged, or the query holds NaN"
+            )
+        k = min(k, self.index.ntotal)
+        score_K, place_K = self._search(query, k)
+        if self.cells and (place_K < 0).any():  # the cells that are looked at hold fewer than k
+            self.index.nprobe = self.index.nlist
+            score_K, place_K = self._search(query, k)
+            self.index.nprobe = self.cells
         by_place_K = place_K.argsort()
         score_K, place_K = score_K[by_place_K], place_K[by_place_K]
         order_K = score_K.argsort(descending=True, stable=True)
         return Best(place_K[order_K], score_K[order_K])
+
+    def _search(self, query: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        score_1K, place_1K = self.index.search(_plain(query), k)
+        return torch.from_numpy(score_1K[0]), torch.from_numpy(place_1K[0])
 
 
 def _plain(code: Tensor) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +95,6 @@ def asked(adapter: Any, text: str) -> Batch:
     return batch
 
 
-def evenly(count: int, at_most: int) -> Sequence[int]:
+def evenly(count: int, at_most: int) -> np.ndarray:
     """Return up to so many numbers below `count`, evenly spaced."""
     return np.unique(np.linspace(0, count - 1, min(count, at_most)).round().astype(np.int64))

@@ -10,8 +10,8 @@ from pipelines.searching.finder import Hit
 
 def hits_shown(hits: Sequence[Hit], k: int) -> str:
     """Return a line for each result, and what there is to say of them all."""
-    ids = max(len("id"), *(len(hit.id) for hit in hits))
-    files = max(len("file"), *(len(hit.file) for hit in hits)) if any(hit.file for hit in hits) else 0
+    ids = max(len("id"), max(len(hit.id) for hit in hits))
+    files = max(len("file"), max(len(hit.file) for hit in hits)) if any(hit.file for hit in hits) else 0
 
     def line(rank: object, score: str, id: str, file: str, caption: str) -> str:
         middle = f"  {file:<{files}}" if files else ""
