@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ray
 from corpora import make_corpus
 
 from infra.launch import ray_session
@@ -53,6 +55,16 @@ def trained(home: Path, experiment: str) -> dict[str, RunRecord]:
     found = {f"{run.tags['aggregator']}/{run.tags['text_aggregator']}": run for run in runs}
     assert len(found) == len(runs)
     return found
+
+
+def all_cores_are_free() -> bool:
+    """Wait until nobody holds a core of the session."""
+    deadline = time.monotonic() + 120
+    while ray.available_resources().get("CPU") != 2:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
 
 
 def test_what_fails_stops_nothing_and_what_is_done_is_not_done_again(
@@ -122,6 +134,8 @@ def test_the_worse_half_is_stopped_early_and_kept_apart(
     assert "1 trained, 1 stopped early" in said
     assert f"failing_aggregator:Blind seed 0: after epoch 1 of 3, run {poor.run_id}" in said
     assert "1 run left out, not finished" in said
+
+    assert all_cores_are_free(), "the workers of what was stopped are gone"
 
     assert command(*grid, "--early-stop") == 0, "what was stopped stays so"
     assert "1 stopped early before, left as they are; 0 to train" in capsys.readouterr().out
