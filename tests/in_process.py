@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from toy import FolderReport, SilentBar
 
@@ -11,7 +13,7 @@ from pipelines.config import Run
 from pipelines.loop import Trainer
 
 
-def launch(run: Run, tracker: Tracker) -> str:
+def launch(run: Run, tracker: Tracker, *, callbacks: Sequence[object] = ()) -> str:
     """Stand in for `pipelines.start.launch`."""
     adapter, cpu = TASKS.build(run.task, run), torch.device("cpu")
     Trainer(run, adapter, log=tracker, report=FolderReport(), device=cpu, bar=SilentBar).train()
