@@ -42,9 +42,9 @@ PROJECT = Path(__file__).resolve().parents[1]
 class Options:
     """How large the demo is."""
 
-    images: int = 600
+    images: int = 500
     """Scenes to render."""
-    videos: int = 400
+    videos: int = 300
     """Videos to render."""
     aggregators: tuple[str, ...] = ("mean", "gpo")
     """One training job for each, on each of the three tasks."""

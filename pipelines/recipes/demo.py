@@ -50,5 +50,5 @@ def demo_questions() -> Run:
         },
         visual="grid(width=128, standardise=True)",
         text="bigru(width=128, embedding=64, min_count=1, ends=False, split=questions)",
-        optim={"epochs": 14, "warmup_steps": 20},
+        optim={"epochs": 10, "warmup_steps": 20},
     )
