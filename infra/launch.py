@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.cluster import free_ports
+from infra.environment import environment
 from infra.errors import InputError
 
 
@@ -62,16 +63,8 @@ def _known_address() -> Iterator[None]:
 
     (port,) = free_ports(1)
     ours = {"RAY_GCS_SERVER_PORT": str(port), "RAY_ADDRESS": f"{get_node_ip_address()}:{port}"}
-    before = {name: os.environ.get(name) for name in ours}
-    os.environ.update(ours)
-    try:
+    with environment(ours):
         yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def cores(kind: str = "CPU") -> int:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlparse
 
+from infra.environment import environment
 from infra.errors import InputError, unknown
 from infra.files import read_json
 from infra.provenance import provenance
@@ -276,25 +277,10 @@ def _connect(uri: str, *, create: bool = False, retries: int = 0) -> MlflowClien
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(retries),
         "MLFLOW_HTTP_REQUEST_TIMEOUT": str(_PATIENCE),
     }
-    with opening(uri, create=create), _environ(patience), _explained(uri):
+    with opening(uri, create=create), environment(patience), _explained(uri):
         client = MlflowClient(uri)
         client.search_experiments(max_results=1)
     return client
-
-
-@contextmanager
-def _environ(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for a while."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 @contextmanager
