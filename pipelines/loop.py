@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 import time
 import warnings
@@ -242,7 +243,8 @@ def write_model(folder: Path, model: nn.Module, run: Run, adapter: TaskAdapter) 
 
 def log_evaluation(log: Log, found: Evaluation, *, step: int) -> None:
     """Write an evaluation's metrics, how each query did, and its files."""
-    log.log({f"{found.protocol}/{name}": value for name, value in found.metrics.items()}, step=step)
+    times = {} if math.isnan(found.embed_ms) else {"time/embed_ms": found.embed_ms}
+    log.log({f"{found.protocol}/{name}": value for name, value in found.metrics.items()} | times, step=step)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{found.protocol.replace('/', '-')}.npz"
         np.savez_compressed(path, **found.per_query)

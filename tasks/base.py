@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -33,12 +34,14 @@ class Evaluation:
         metrics: numbers by name, without the protocol.
         per_query: arrays that say how each query did, such as ids and ranks.
         files: more to keep, by file name.
+        embed_ms: milliseconds to encode an item and its texts, or to answer a question; NaN if it was not timed.
     """
 
     protocol: str
     metrics: dict[str, float]
     per_query: dict[str, np.ndarray] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
+    embed_ms: float = math.nan
 
 
 class TaskAdapter(Protocol):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -194,7 +196,11 @@ class VisualText:
     def evaluate(self, model: nn.Module, split: str, protocol: str) -> Evaluation:
         """Score a split under a protocol."""
         self._check(protocol, split)
-        return self.judge(self.scorer(model, split), split, protocol)
+        started = time.perf_counter()
+        score = self.scorer(model, split)
+        milliseconds = 1e3 * (time.perf_counter() - started)
+        found = self.judge(score, split, protocol)
+        return replace(found, embed_ms=milliseconds / len(self.data(split).item_ids))
 
     def _check(self, protocol: str, split: str) -> None:
         """Refuse a protocol that cannot be had before time is spent on its scores."""

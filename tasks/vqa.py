@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -240,8 +242,11 @@ class VQA:
                 image_path=self.corpus.image_path,
             )
         report = self._reports[split]
-        best_Q, confidence_Q = best_answers(score, questions=len(report.questions), chunk=self.chunk)
-        return report.evaluation(best_Q, confidence_Q, files=rank() == 0)
+        started, questions = time.perf_counter(), len(report.questions)
+        best_Q, confidence_Q = best_answers(score, questions=questions, chunk=self.chunk)
+        milliseconds = 1e3 * (time.perf_counter() - started)
+        found = report.evaluation(best_Q, confidence_Q, files=rank() == 0)
+        return replace(found, embed_ms=milliseconds / questions)
 
     def evaluate(self, model: nn.Module, split: str, protocol: str) -> Evaluation:
         """Score a split; one without answers gives no accuracy, and a file of results."""
