@@ -30,6 +30,8 @@ class ADPool(Aggregator):
         relu: cut scores at zero before their softmax.
     """
 
+    weights_over = "ranks"
+
     def __init__(
         self,
         dim: int,

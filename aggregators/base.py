@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,10 @@ class Aggregator(nn.Module, ABC):
     """True: `forward(x_BND, mask_BN, summary_BS=None)`, a vector of the whole that some encoders add to the set."""
     symmetric: bool = True
     """True: the order of a set's elements does not matter."""
+    weights_over: Literal["elements", "ranks", "codes"] = "elements"
+    """What `weights` returns. "elements": `(B, N)`, or `(B, N, D)` with a weight for each channel, 0 in the pads;
+    "codes": `(B, K, N)`, the elements' weights in each of K vectors, likewise; "ranks": `(B, N)` or `(B, N, D)` over
+    each channel's values in descending order, where those beyond a set's size mean nothing."""
 
     def __call__(self, x_BND: Tensor, mask_BN: Tensor, *more: Any, **named: Any) -> Any:
         """Check the sets, then run `forward`."""
@@ -55,7 +59,7 @@ class Aggregator(nn.Module, ABC):
         return self(*sets, *contexts).unflatten(0, shape)
 
     def weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor | None:
-        """Return what a figure can draw, such as `(B, N)` weights over sorted positions, or None."""
+        """Return what each element weighs, as `weights_over` says, or None where there is no such thing."""
         return None
 
 

@@ -119,6 +119,23 @@ def _residual(module: Aggregator, draw: Draw, width: int) -> None:
         )
 
 
+def _weights(module: Aggregator, draw: Draw, width: int) -> None:
+    inputs = draw(SIZES)
+    weight = module.weights(*inputs)
+    if weight is None:
+        return
+    (x_BND, mask_BN), shape = inputs.sets[0], tuple(weight.shape)
+    if module.weights_over == "codes":
+        assert shape == (len(mask_BN), module.set_size, mask_BN.shape[1]), f"the weights have shape {shape}"
+        weight = weight.transpose(1, 2)
+    assert shape in (mask_BN.shape, x_BND.shape) or module.weights_over == "codes", (
+        f"the weights have shape {shape}, expected {tuple(mask_BN.shape)} or {tuple(x_BND.shape)}"
+    )
+    assert weight.isfinite().all(), "the weights are not finite"
+    if module.weights_over != "ranks":
+        assert (weight[~mask_BN] == 0).all(), "an element that is not there has a weight"
+
+
 def _padding(module: Aggregator, draw: Draw, width: int) -> None:
     inputs = draw(SIZES)
     wide = inputs.map(
@@ -212,6 +229,10 @@ PROMISES = {
     _residual: (
         "with_residual gives the same result",
         "return from it what forward returns, and a residual (B, set_size, D) or None",
+    ),
+    _weights: (
+        "weights are as weights_over says",
+        'return (B, N) or (B, N, D), or (B, set_size, N) with weights_over = "codes", or None',
     ),
     _padding: (
         "neither padding nor what lies under the mask counts",

@@ -24,6 +24,8 @@ class FSPool(Aggregator):
         pieces: parts between the learned weights.
     """
 
+    weights_over = "ranks"
+
     def __init__(self, dim: int, *, pieces: int = 20) -> None:
         super().__init__()
         if not isinstance(pieces, int) or pieces < 1:

@@ -29,7 +29,7 @@ class GCN(Aggregator):
             raise ValueError(f"layers must be a whole number of at least 1, not {layers!r}")
         self.layers = nn.ModuleList(Reasoning(dim) for _ in range(layers))
         self.then: Aggregator = AGGREGATORS.build(then, dim)
-        for name in ("set_size", "width", "needs_context", "takes_summary", "symmetric"):
+        for name in ("set_size", "width", "needs_context", "takes_summary", "symmetric", "weights_over"):
             setattr(self, name, getattr(self.then, name))
 
     def reason(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:

@@ -37,6 +37,8 @@ class GPO(Aggregator):
         longest: how many positions have learned codes.
     """
 
+    weights_over = "ranks"
+
     def __init__(
         self,
         dim: int,

@@ -19,6 +19,8 @@ class KMax(Aggregator):
         k: how many values count; 1 is max pooling, a large k is mean pooling.
     """
 
+    weights_over = "ranks"
+
     def __init__(self, dim: int, *, k: int = 5) -> None:
         super().__init__()
         if not isinstance(k, int) or k < 1:

@@ -12,6 +12,8 @@ from infra.registry import AGGREGATORS
 class Max(Aggregator):
     """The largest value of each channel over the real elements."""
 
+    weights_over = "ranks"
+
     def __init__(self, dim: int) -> None:
         super().__init__()
 

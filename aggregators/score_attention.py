@@ -30,6 +30,7 @@ class ScoreAttention(Aggregator):
     """
 
     needs_context = True
+    weights_over = "codes"
 
     def __init__(self, dim: int, *, k: int = 1, heads: int = 8, kv_div: int = 1) -> None:
         super().__init__()

@@ -22,6 +22,7 @@ class SetPrediction(Aggregator):
     """
 
     takes_summary = True
+    weights_over = "codes"
 
     def __init__(self, dim: int, *, k: int, width: int | None, summary: str) -> None:
         super().__init__()
