@@ -73,6 +73,9 @@ class Tokenizer(Protocol):
     def encode(self, captions: Sequence[str]) -> Iterator[list[list[int]]]:
         """Yield each caption's words as lists of piece numbers, without special tokens."""
 
+    def pieces(self, numbers: Sequence[int]) -> list[str]:
+        """Return how each piece is written, special tokens too."""
+
 
 class TextEncoder(Encoder):
     """An encoder of token numbers `(B, L)`."""

@@ -41,6 +41,10 @@ class WordPieces:
                     words.setdefault(word, []).append(piece)
                 yield list(words.values())
 
+    def pieces(self, numbers: Sequence[int]) -> list[str]:
+        """Return each word piece as text: `##` before one that goes on a word, or whatever the tokenizer has for it."""
+        return [self._tokenizer.decode([number], skip_special_tokens=False) for number in numbers]
+
 
 @ENCODERS.register("bert")
 class Bert(TextEncoder):

@@ -68,3 +68,7 @@ class Vocabulary:
         """Yield each caption's words, every word one piece; unknown words become `<unk>`."""
         for caption in captions:
             yield [[self._number.get(word, self.unknown)] for word in self.split(caption)]
+
+    def pieces(self, numbers: Sequence[int]) -> list[str]:
+        """Return the word of each number; those that were unknown are `<unk>`."""
+        return [self.words[number] for number in numbers]

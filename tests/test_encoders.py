@@ -174,6 +174,7 @@ def test_the_vocabulary_is_counted_in_a_fixed_order():
     assert words == ["a", "b"]
     vocabulary = Vocabulary(words)
     assert list(vocabulary.encode(["A zebra b"])) == [[[5], [vocabulary.unknown], [6]]]
+    assert vocabulary.pieces([1, 5, 3, 6, 2]) == ["<start>", "a", "<unk>", "b", "<end>"]
 
 
 def test_bytes_in_captions_never_become_words():
@@ -244,6 +245,7 @@ def test_bert_trains_from_a_folder_and_is_rebuilt_without_it(tiny_bert):
     tokenizer = Bert.tokenizer(assets)
     assert isinstance(tokenizer, WordPieces)
     assert list(tokenizer.encode(["A dog running."])) == [[[5], [6], [7, 8], [10]]]
+    assert tokenizer.pieces([2, 5, 7, 8, 10, 1, 3]) == ["[CLS]", "a", "run", "##ning", ".", "[UNK]", "[SEP]"]
     token, mask = Captions(["a dog running .", "dog"], tokenizer).batch(np.array([0, 1])).values()
     assert token[1].tolist() == [2, 6, 3, 0, 0, 0, 0]
     encoder = Bert(assets, width=6, name=tiny_bert)
