@@ -235,11 +235,10 @@ class VQA:
         if split not in self._reports:
             train = self.corpus.questions("train")
             self._reports[split] = Report(
-                self.corpus.questions(split),
+                self.corpus,
                 split=split,
                 prior=AnswerPrior([q.question for q in train], [q.label for q in train]),
                 vocabulary=self.vocabulary,
-                image_path=self.corpus.image_path,
             )
         report = self._reports[split]
         started, questions = time.perf_counter(), len(report.questions)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Sequence
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -12,9 +11,10 @@ from infra.errors import InputError
 from tasks.answer_priors import AnswerPrior
 from tasks.answer_vocabulary import AnswerVocabulary
 from tasks.base import Evaluation
-from tasks.datasets.questions import Question
+from tasks.datasets.questions import Question, QuestionCorpus
+from tasks.thumbnails import Thumbnails
 from tasks.vqa_accuracy import HumanAnswers, summarise
-from tasks.vqa_examples import Example, choose, page
+from tasks.vqa_examples import Example, choose, examples_page
 from tasks.vqa_results import results_file
 
 PROTOCOL = "vqa"
@@ -24,11 +24,10 @@ class Report:
     """Judges answers to the questions of a split.
 
     Args:
-        questions: all of them, in order.
-        split: their split's name.
+        corpus: of questions and images.
+        split: whose questions are answered, all of them, in order.
         prior: what can be answered without a look at the image, from training questions.
         vocabulary: the answers that a model chooses from.
-        image_path: where the image of a question is; raises InputError where there is none.
 
     Raises:
         InputError: some questions have answers and some have none.
@@ -36,15 +35,14 @@ class Report:
 
     def __init__(
         self,
-        questions: Sequence[Question],
+        corpus: QuestionCorpus,
         *,
         split: str,
         prior: AnswerPrior,
         vocabulary: AnswerVocabulary,
-        image_path: Callable[[Question], Path],
     ) -> None:
-        self.questions, self.split = questions, split
-        self.prior, self.vocabulary, self.image_path = prior, vocabulary, image_path
+        self.corpus, self.split, self.prior, self.vocabulary = corpus, split, prior, vocabulary
+        self.questions = questions = corpus.questions(split)
         self.people = HumanAnswers([q.answers for q in questions]) if answered(questions, split) else None
 
     @cached_property
@@ -63,7 +61,7 @@ class Report:
         Args:
             best_Q: the number of the answer that it gives to each.
             confidence_Q: the probability that it gives it.
-            files: make the results file and the page, too.
+            files: make the results file, and be ready to make the page, too.
         """
         said = [self.vocabulary.answers[best] for best in best_Q.tolist()]
         metrics, accuracy_Q = {"questions": float(len(said))}, None
@@ -80,7 +78,8 @@ class Report:
             protocol=PROTOCOL,
             metrics=metrics,
             per_query=per_query | ({} if accuracy_Q is None else {"accuracy": accuracy_Q}),
-            files=self._files(said, confidence_Q, accuracy_Q) if files else {},
+            files=self._files(said) if files else {},
+            pictures=partial(self._pictures, said, confidence_Q, accuracy_Q) if files else dict,
         )
 
     def _metrics(self, accuracy_Q: np.ndarray, said: list[str]) -> dict[str, float]:
@@ -92,37 +91,33 @@ class Report:
         older = 100 * float(self.people.accuracy(said, version="2017").mean())
         return {"accuracy": means.pop("accuracy"), "accuracy_2017": older, **self.baselines, **means}
 
-    def _files(
+    def _files(self, said: list[str]) -> dict[str, bytes]:
+        return {f"vqa_{self.split}_results.json": results_file([q.id for q in self.questions], said)}
+
+    def _pictures(
         self, said: list[str], confidence_Q: np.ndarray, accuracy_Q: np.ndarray | None
     ) -> dict[str, bytes]:
         right_Q = np.zeros(len(said), bool) if accuracy_Q is None else accuracy_Q >= 0.5
+        chosen = choose([q.question_type for q in self.questions], right_Q)
+        thumbnails = Thumbnails(self.corpus, self.questions, video=False)
         examples = [
-            self._example(number, said[number], confidence_Q, accuracy_Q)
-            for number in choose([q.question_type for q in self.questions], right_Q)
+            Example(
+                id=question.id,
+                question=question.question,
+                kind=question.question_type,
+                answers=question.answers,
+                prediction=said[number],
+                confidence=float(confidence_Q[number]),
+                accuracy=None if accuracy_Q is None else float(accuracy_Q[number]),
+                image=next(iter(thumbnails.images(number)), None),
+            )
+            for number, question in ((number, self.questions[number]) for number in chosen)
         ]
         about = f"{len(examples)} of {len(said):,} questions: right and wrong answers in turn, of many types."
         if accuracy_Q is not None:
             about += f" The accuracy of all is {100 * accuracy_Q.mean():.2f}%."
-        html = page(f"Questions of the split {self.split}", about, examples)
-        return {
-            f"vqa_{self.split}_results.json": results_file([q.id for q in self.questions], said),
-            f"vqa_{self.split}_examples.html": html.encode(),
-        }
-
-    def _example(
-        self, number: int, said: str, confidence_Q: np.ndarray, accuracy_Q: np.ndarray | None
-    ) -> Example:
-        question = self.questions[number]
-        return Example(
-            id=question.id,
-            question=question.question,
-            kind=question.question_type,
-            answers=question.answers,
-            prediction=said,
-            confidence=float(confidence_Q[number]),
-            accuracy=None if accuracy_Q is None else float(accuracy_Q[number]),
-            image=self.image_path(question) if question.path else None,
-        )
+        html = examples_page(f"Questions of the split {self.split}", about, examples)
+        return {f"vqa_{self.split}_examples.html": html.encode()}
 
 
 def answered(questions: Sequence[Question], split: str) -> bool:

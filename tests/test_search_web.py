@@ -141,13 +141,16 @@ def test_nothing_outside_the_corpus_is_served(pictures, tmp_path):
         status, _, data = get(pictures, path)
         assert status in (400, 404), path
         assert b"root:" not in data
-    views = pictures.views.pictures
-    secret = tmp_path / "secret.png"
+    items, secret = pictures.views.asked.items, tmp_path / "secret.png"
     Image.new("RGB", (8, 8)).save(secret)
+    kept = items[-1]
     for path in (str(secret), f"../../{tmp_path.name}/secret.png"):
-        views._items["escaped"] = replace(pictures.views.asked.items[0], id="escaped", path=path)
-        assert get(pictures, "/picture?id=escaped")[0] == 404
-    del views._items["escaped"]
+        items[-1] = replace(kept, path=path)
+        pictures.views.pictures.still.cache_clear()
+        assert get(pictures, f"/picture?id={kept.id}")[0] == 404
+    items[-1] = kept
+    pictures.views.pictures.still.cache_clear()
+    assert get(pictures, f"/picture?id={kept.id}")[0] == 200
 
 
 def test_other_names_and_other_methods_are_refused(pictures):

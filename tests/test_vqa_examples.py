@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-import base64
-import io
-import re
 from collections import Counter
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from pictures import noise
 
-from tasks.vqa_examples import Example, choose, page, small_jpeg
+from tasks.vqa_examples import Example, choose, examples_page
 
 NASTY = "<script>alert('&\"')</script>"
 
@@ -48,7 +44,7 @@ def test_there_may_be_few_of_them_or_no_right_ones():
 
 def test_everything_is_escaped_and_every_tag_is_closed():
     nasty = example(id=NASTY, question=NASTY, kind=NASTY, answers=(NASTY,) * 10, prediction=NASTY)
-    html = page(NASTY, NASTY, [nasty, example()])
+    html = examples_page(NASTY, NASTY, [nasty, example()])
     assert "<script" not in html
     assert html.count("&lt;script&gt;") == 8
     unclosed = []
@@ -66,24 +62,16 @@ def test_everything_is_escaped_and_every_tag_is_closed():
 
 
 def test_a_card_tells_answers_with_counts_confidence_and_accuracy():
-    html = page("t", "a", [example(accuracy=0.3, prediction="dog")])
+    html = examples_page("t", "a", [example(accuracy=0.3, prediction="dog")])
     assert "cat <small>&times;7</small>, dog <small>&times;3</small>" in html
     assert '<strong class="bad">dog</strong> <small>confidence 62%, accuracy 30%</small>' in html
     assert "no image" in html
-    asked = page("t", "a", [example(accuracy=None, answers=())])
+    asked = examples_page("t", "a", [example(accuracy=None, answers=())])
     assert "not asked" in asked
     assert "accuracy" not in asked
 
 
-def test_images_are_in_the_page_and_small(tmp_path: Path):
-    Image.effect_noise((1600, 1200), 80).convert("RGB").save(tmp_path / "large.jpg")
-    Image.new("RGBA", (50, 90), (255, 0, 0, 255)).save(tmp_path / "small.png")
-    (tmp_path / "broken.jpg").write_bytes(b"no image")
-    paths = [tmp_path / name for name in ("large.jpg", "small.png", "broken.jpg", "missing.jpg")]
-    html = page("t", "a", [example(image=path) for path in paths])
-    found = re.findall(r'src="data:image/jpeg;base64,([^"]+)"', html)
-    sizes = [Image.open(io.BytesIO(base64.b64decode(text))).size for text in found]
-    assert sizes == [(320, 240), (50, 90)]
-    assert html.count("no image") == 2
-    assert not re.search(r'(src|href)="(?!data:)', html)
-    assert small_jpeg(paths[3]) == ""
+def test_images_are_in_the_page():
+    html = examples_page("t", "a", [example(image=noise()), example()])
+    assert html.count('src="data:image/jpeg;base64,') == html.count("<img") == 1
+    assert html.count("no image") == 1
