@@ -1,8 +1,9 @@
-"""What the figures of a comparison share: colours, labels that fit, a file in one call."""
+"""What figures share: colours, labels that fit, a file in one call."""
 
 from __future__ import annotations
 
 import textwrap
+from io import BytesIO
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -21,6 +22,13 @@ def new_figure(width: float, height: float) -> Figure:
 def save(figure: Figure, path: Path) -> None:
     """Write a figure as a PNG."""
     figure.savefig(path, dpi=160)
+
+
+def png(figure: Figure) -> bytes:
+    """Return a figure as a PNG."""
+    content = BytesIO()
+    figure.savefig(content, dpi=160)
+    return content.getvalue()
 
 
 def wrapped(label: str, width: int = WRAP) -> str:

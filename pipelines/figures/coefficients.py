@@ -1,0 +1,122 @@
+"""Pooling coefficients over positions, a panel for each aggregator that has weights (VSE-infinity, figure 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from aggregators.observe import Watched
+from pipelines.comparison.draw import INK, LINE, MUTED, POINT, bare, new_figure, png, title
+from pipelines.figures.curves import Curve, curves_of
+from pipelines.figures.named import name_of, or_warn
+
+_COLUMNS = 3
+_SIZES = {1: (POINT,), 2: ("#7fa6cf", POINT), 3: ("#9cc3e6", "#4a86c5", INK)}
+_CODES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", MUTED, INK)
+"""Told apart by the colour-blind too (Okabe and Ito)."""
+_BANDED = 2  # up to so many codes have bands
+_SEEN = 1e-6  # a narrower band cannot be seen
+_FEW = 25  # up to so many positions each is marked
+_AXES = {
+    "ranks": "rank of a value in its channel (1 = largest)",
+    "elements": "place in the set",
+    "codes": "place in the set",
+}
+
+
+def draw_coefficients(watched: Sequence[Watched], *, heading: str) -> bytes | None:
+    """Return the figure as a PNG, or None where no aggregator has weights.
+
+    An aggregator whose weights cannot be had is left out with a warning.
+    """
+    panels = [(it, curves) for it in watched if (curves := or_warn(curves_of, it, what="the weights"))]
+    if not panels:
+        return None
+    columns = min(_COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = new_figure(max(5.4, 4.8 * columns), 3.7 * rows + 0.3)
+    figure.suptitle(heading, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for panel, (it, curves) in zip(axes, panels, strict=False):
+        _panel(panel, it, curves)
+    for panel in axes[len(panels) :]:
+        panel.remove()
+    return png(figure)
+
+
+def _panel(panel: Axes, watched: Watched, curves: Sequence[Curve]) -> None:
+    over, longest = watched.aggregator.weights_over, max(curve.size for curve in curves)
+    # bands of many codes would hide each other
+    banded = over != "codes" or len(curves) <= _BANDED
+    banded = banded and max((curve.high_N - curve.low_N).max() for curve in curves) > _SEEN
+    for number, (curve, colour) in enumerate(zip(curves, _colours(curves), strict=True)):
+        _line(panel, curve, colour, above=-number, marked=longest <= _FEW, label=_label(curve, watched))
+        if banded:
+            shade = {"alpha": 0.22 if len(curves) == 1 else 0.16, "linewidth": 0, "zorder": 2}
+            panel.fill_between(range(1, curve.size + 1), curve.low_N, curve.high_N, color=colour, **shade)
+        if curve.shares and (over != "codes" or number == 0):
+            flat = {"color": MUTED if over == "codes" else colour, "linewidth": 1, "linestyle": (0, (2, 2))}
+            panel.plot([1, curve.size], [1 / curve.size] * 2, zorder=3, **flat)
+    title(panel, name_of(watched), pad=32)
+    note = {"fontsize": 8, "color": MUTED, "va": "top", "linespacing": 1.25, "textcoords": "offset points"}
+    panel.annotate(_said(watched, curves, banded=banded), (0, 1), (0, 27), xycoords="axes fraction", **note)
+    panel.set_xlabel(_AXES[over], color=INK, fontsize=9)
+    panel.set_ylabel("coefficient", color=INK, fontsize=9)
+    _scale(panel, longest)
+    panel.grid(axis="y", color=LINE, linewidth=0.8, zorder=0)
+    bare(panel, keep=("left", "bottom"))
+    panel.tick_params(labelsize=8.5)
+    if 1 < len(curves) <= len(_CODES):
+        panel.legend(fontsize=8, frameon=False, labelcolor=INK, handlelength=1.4, loc="best")
+
+
+def _line(panel: Axes, curve: Curve, colour: str, *, above: int, marked: bool, label: str) -> None:
+    marks = {"marker": "o", "markersize": 3.4} if marked else {}
+    place_N = range(1, curve.size + 1)
+    panel.plot(place_N, curve.mean_N, color=colour, linewidth=1.7, zorder=10 + above, label=label, **marks)
+
+
+def _scale(panel: Axes, longest: int) -> None:
+    """Begin both axes where they do: positions at 1, and coefficients at 0 unless some are negative."""
+    panel.set_xlim(0.5 - 0.01 * longest, longest + 0.5 + 0.01 * longest)
+    ticks = MaxNLocator(nbins=7, integer=True).tick_values(1, longest)
+    panel.set_xticks([1, *(int(tick) for tick in ticks if 1 < tick <= longest)])
+    low, high = panel.dataLim.intervaly
+    if low < 0:
+        panel.axhline(0, color=MUTED, linewidth=0.8, zorder=1)
+    else:
+        panel.set_ylim(0, 1.08 * high or 1.0)
+
+
+def _colours(curves: Sequence[Curve]) -> Sequence[str]:
+    """Return a colour for each curve: darker for larger sets, or one of its own for each code."""
+    if curves[0].code is None:
+        return _SIZES[len(curves)]
+    if len(curves) <= len(_CODES):
+        return _CODES[: len(curves)]
+    return [colormaps["viridis"](k / (len(curves) - 1)) for k in range(len(curves))]
+
+
+def _label(curve: Curve, watched: Watched) -> str:
+    if curve.code is not None:
+        return f"code {curve.code + 1}"
+    return f"sets of {curve.size} ({curve.sets} of {len(watched.seen)})"
+
+
+def _said(watched: Watched, curves: Sequence[Curve], *, banded: bool) -> str:
+    """Say in one or two lines what the lines and the bands are."""
+    first = curves[0]
+    if first.code is None and len(curves) > 1:
+        said = "means; sizes of sets at the 10th, 50th and 90th percentile"
+    else:
+        rest = "" if first.sets == len(watched.seen) else f" ({len(watched.seen)} in all)"
+        said = f"mean over {first.sets} sets of {first.size}{rest}"
+    if len(curves) > len(_CODES):
+        said += f"; codes 1 to {len(curves)} from dark to light"
+    over = "sets and channels" if first.channels else "sets"
+    more = [f"band: 10th to 90th percentile over {over}"] if banded else []
+    more += ["dashed: mean pooling"] if first.shares else []
+    return "\n".join([said, "; ".join(more)])

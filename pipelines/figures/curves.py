@@ -1,0 +1,129 @@
+"""Pooling coefficients over the ranks of values or the places of elements, as curves: the numbers of a figure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from aggregators.base import Aggregator
+from aggregators.observe import Seen, Watched
+from infra.errors import InputError
+
+_PERCENTILES = (10, 90)
+_SHARES = 1e-2  # how far the sum of weights may lie from one: they may come from bfloat16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """What the N positions of sets of one size weigh, over sets and, where they have weights of their own, channels.
+
+    Attributes:
+        size: N.
+        sets: how many sets the numbers are over.
+        code: which of the K vectors, from 0; None where weights are not over codes.
+        mean_N, low_N, high_N: the mean, the 10th and the 90th percentile.
+        channels: whether channels have weights of their own.
+        shares: whether the weights of every set sum to one, as those of mean pooling do.
+    """
+
+    size: int
+    sets: int
+    code: int | None
+    mean_N: np.ndarray
+    low_N: np.ndarray
+    high_N: np.ndarray
+    channels: bool
+    shares: bool
+
+
+def curves_of(watched: Watched) -> list[Curve]:
+    """Return the curves of an aggregator: of up to three sizes, or of each code for the most frequent size.
+
+    Returns:
+        nothing where it has no weights, or no set was seen.
+
+    Raises:
+        InputError: the weights are not as `weights_over` says, or are not finite.
+        Exception: whatever `weights` raises.
+    """
+    over = watched.aggregator.weights_over
+    if over not in ("elements", "ranks", "codes"):
+        raise InputError(f"weights_over must be 'elements', 'ranks' or 'codes', not {over!r}")
+    sizes = [seen.size for seen in watched.seen]
+    curves: list[Curve] = []
+    for size in [most_frequent(sizes)] if over == "codes" and sizes else typical(sizes):
+        weight_SCND = _weights(watched, size)
+        if weight_SCND is None:
+            return []
+        curves += [
+            _curve(weight_SCND[:, c], code=c if over == "codes" else None)
+            for c in range(weight_SCND.shape[1])
+        ]
+    return curves
+
+
+def typical(sizes: Sequence[int]) -> list[int]:
+    """Return the 10th, 50th and 90th percentile of sizes, each a size that is there; equal ones once."""
+    if not sizes:
+        return []
+    found = np.percentile(sizes, (10, 50, 90), method="inverted_cdf")
+    return [int(size) for size, _ in groupby(found)]
+
+
+def most_frequent(sizes: Sequence[int]) -> int:
+    """Return the size of most sets, and of several such sizes the largest."""
+    counts = Counter(sizes)
+    return max(counts, key=lambda size: (counts[size], size))
+
+
+@torch.no_grad()
+def _weights(watched: Watched, size: int) -> np.ndarray | None:
+    """Return the weights `(S, C, N, D)` of all sets of a size; C or D is 1 where there is no such axis."""
+    batches: dict[tuple[torch.Size, ...], list[Seen]] = {}
+    for seen in watched.seen:  # those whose contexts have one size too go through at once
+        if seen.size == size:
+            batches.setdefault(tuple(part.shape for part in seen.inputs), []).append(seen)
+    weights = []
+    for batch in batches.values():
+        inputs = [torch.cat(parts) for parts in zip(*(seen.inputs for seen in batch), strict=True)]
+        weight = watched.aggregator.weights(*inputs)
+        if weight is None:
+            return None
+        weights.append(_checked(weight.float().cpu(), watched.aggregator, inputs[0]))
+    return torch.cat(weights).numpy()
+
+
+def _checked(weight: Tensor, aggregator: Aggregator, x_SND: Tensor) -> Tensor:
+    """Return weights as `(S, C, N, D)`, where they are what the aggregator says they are."""
+    sets, size, width = x_SND.shape
+    codes = aggregator.weights_over == "codes"
+    expected = [(sets, aggregator.set_size, size)] if codes else [(sets, size), (sets, size, width)]
+    if tuple(weight.shape) not in expected:
+        raise InputError(
+            f"{sets} sets of {size} elements of width {width} have weights of shape {tuple(weight.shape)}, expected "
+            f"{' or '.join(map(str, expected))} for weights_over = {aggregator.weights_over!r}"
+        )
+    if not weight.isfinite().all():
+        raise InputError(f"sets of {size} elements have weights that are not finite")
+    return weight[..., None] if codes else weight.reshape(sets, 1, size, -1)
+
+
+def _curve(weight_SND: np.ndarray, *, code: int | None) -> Curve:
+    apart_NS = np.moveaxis(weight_SND, 1, 0).reshape(weight_SND.shape[1], -1).copy()
+    low_N, high_N = np.percentile(apart_NS, _PERCENTILES, axis=1, overwrite_input=True)
+    return Curve(
+        size=weight_SND.shape[1],
+        sets=len(weight_SND),
+        code=code,
+        mean_N=weight_SND.mean(axis=(0, 2), dtype=np.float64),
+        low_N=low_N,
+        high_N=high_N,
+        channels=weight_SND.shape[2] > 1,
+        shares=bool(np.allclose(weight_SND.sum(axis=1), 1, atol=_SHARES)),
+    )

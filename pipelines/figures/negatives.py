@@ -1,0 +1,93 @@
+"""ADOPT over a run: how many negatives its loss looks at, and what that follows from (VSE+2AD, figure 2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from pipelines.comparison.draw import INK, LINE, MUTED, POINT, bare, new_figure, png, title
+
+History = Sequence[tuple[int, float]]
+"""Steps and the values logged at them."""
+
+_WIDE = 8  # a range of so many times its lowest value is drawn over a logarithmic axis
+_FEW = 30  # up to so many values each is marked
+_COLOURS = {"alignment": "#0072b2", "uniformity": "#d55e00"}
+
+
+def draw_negatives(
+    negatives: History, *, alignment: History, uniformity: History, heading: str
+) -> bytes | None:
+    """Return the figure as a PNG, or None where no number of negatives was logged.
+
+    Args:
+        negatives: K, the mean over both directions and the steps since the value before.
+        alignment: the mean score of pairs.
+        uniformity: as the objective's rule has it.
+        heading: stands above.
+    """
+    step_S, count_S = known(negatives)
+    if not len(step_S):
+        return None
+    beside = {"alignment": known(alignment), "uniformity": known(uniformity)}
+    beside = {name: values for name, values in beside.items() if len(values[0])}
+    figure = new_figure(7.5, 5.4 if beside else 3.6)
+    figure.suptitle(heading, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
+    ratios = [1.6, 1] if beside else [1]
+    panels = figure.subplots(len(ratios), 1, squeeze=False, height_ratios=ratios, sharex=True)[:, 0]
+    _counts(panels[0], step_S, count_S)
+    if beside:
+        _beside(panels[1], beside)
+    panels[-1].set_xlabel("training step", color=INK, fontsize=9)
+    panels[-1].xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+    return png(figure)
+
+
+def known(history: History) -> tuple[np.ndarray, np.ndarray]:
+    """Return steps and values without values that are not numbers."""
+    rows = [(step, value) for step, value in history if math.isfinite(value)]
+    return np.array([step for step, _ in rows]), np.array([value for _, value in rows])
+
+
+def wide(value_S: np.ndarray) -> bool:
+    """Whether positive values spread so far that a logarithmic axis shows them better."""
+    return value_S.min() > 0 and value_S.max() >= _WIDE * value_S.min()
+
+
+def _counts(panel: Axes, step_S: np.ndarray, count_S: np.ndarray) -> None:
+    _line(panel, step_S, count_S, POINT, said=f"{count_S[-1]:.3g}")
+    title(panel, "negatives that the loss looks at (K)", pad=8)
+    if wide(count_S):
+        panel.set_yscale("log")
+        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        panel.yaxis.set_minor_locator(NullLocator())
+        panel.set_ylim(count_S.min() / 1.2, 1.2 * count_S.max())
+    else:
+        panel.set_ylim(0, 1.1 * count_S.max())
+
+
+def _beside(panel: Axes, histories: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    """Draw a line for each history, the names at their ends."""
+    upper = max(histories, key=lambda name: histories[name][1][-1])
+    for name, (step_S, value_S) in histories.items():
+        # apart also where the lines end at one place
+        shift = 0 if len(histories) == 1 else 5 if name == upper else -5
+        _line(panel, step_S, value_S, _COLOURS[name], said=f"{name} {value_S[-1]:.2f}", shift=shift)
+    title(panel, " and ".join(histories), pad=8)
+
+
+def _line(
+    panel: Axes, step_S: np.ndarray, value_S: np.ndarray, colour: str, *, said: str, shift: int = 0
+) -> None:
+    few = {"marker": "o", "markersize": 3.4} if len(step_S) <= _FEW else {}
+    panel.plot(step_S, value_S, color=colour, linewidth=1.7, zorder=3, **few)
+    place = {"xytext": (7, shift), "textcoords": "offset points", "va": "center", "annotation_clip": False}
+    panel.annotate(said, (step_S[-1], value_S[-1]), color=colour, fontsize=9, **place)
+    panel.grid(axis="y", color=LINE, linewidth=0.8, zorder=0)
+    bare(panel, keep=("left", "bottom"))
+    panel.tick_params(labelsize=8.5, labelcolor=INK, color=MUTED)

@@ -1,0 +1,110 @@
+"""Circular variance of the sets that a model makes: how far apart their vectors lie (DivE, section 4.6 and table 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
+
+from aggregators.observe import Watched
+from infra.errors import InputError
+from pipelines.comparison.draw import BAR, INK, LINE, MUTED, POINT, bare, new_figure, png, title
+from pipelines.figures.named import name_of, or_warn
+from tasks.encoded import l2_normalise
+from tasks.set_analysis import circular_variance, variance_of
+
+_GOLDEN = 0.6180339887  # multiples of it, modulo one, fill an interval evenly
+_WIDE = 30  # a range of so many times its lowest value is drawn over a logarithmic axis
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """How far apart the vectors of an aggregator's sets lie.
+
+    Attributes:
+        name: of the aggregator.
+        vectors: how many a set has.
+        variance_S: of each set that was seen, between 0 and 1.
+        log_mean: the natural logarithm of their mean.
+    """
+
+    name: str
+    vectors: int
+    variance_S: np.ndarray
+    log_mean: float
+
+
+def spread_of(watched: Watched) -> Spread | None:
+    """Return the variance of an aggregator's codes, brought to unit length; None where it makes no sets or saw none.
+
+    Raises:
+        InputError: the codes are not `set_size` vectors each, or not finite.
+    """
+    size, codes = watched.aggregator.set_size, [seen.code for seen in watched.seen]
+    if size == 1 or not codes:
+        return None
+    for code in codes:
+        if code.dim() != 2 or len(code) != size or not code.isfinite().all():
+            raise InputError(
+                f"expected {size} finite vectors of each set, and one has codes of shape {tuple(code.shape)}"
+            )
+    # float64, since what a collapsed set leaves of 1 - |mean| is lost in rounding
+    code_SKD = l2_normalise(torch.stack(codes).double().cpu())
+    return Spread(
+        name=name_of(watched),
+        vectors=size,
+        variance_S=circular_variance(code_SKD).clamp(min=0).numpy(),
+        log_mean=variance_of(code_SKD)["log_variance"],
+    )
+
+
+def draw_variance(watched: Sequence[Watched], *, heading: str) -> bytes | None:
+    """Return the figure as a PNG, or None where no aggregator makes sets; what goes wrong is a warning."""
+    spreads = [found for it in watched if (found := or_warn(spread_of, it, what="the codes"))]
+    if not spreads:
+        return None
+    figure = new_figure(7.5, 1.3 + 0.95 * len(spreads))
+    figure.suptitle(heading, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
+    panel = figure.subplots()
+    value_A = np.concatenate([spread.variance_S for spread in spreads])
+    if value_A.min() > 0 and value_A.max() > _WIDE * value_A.min():
+        panel.set_xscale("log")
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    for row, spread in enumerate(spreads):
+        _row(panel, row, spread)
+    panel.set_ylim(len(spreads) - 0.45, -0.6)
+    panel.set_yticks(range(len(spreads)), [f"{it.name}\n{it.vectors} vectors" for it in spreads], fontsize=9)
+    panel.set_xlabel(
+        "circular variance of a set (0: collapsed, 1: its vectors cancel out)", color=INK, fontsize=9
+    )
+    if panel.get_xscale() == "linear":
+        panel.set_xlim(0, 1.08 * value_A.max() or 1.0)
+    panel.grid(axis="x", color=LINE, linewidth=0.8, zorder=0)
+    title(panel, "a point for each set, the line is their mean", pad=8)
+    bare(panel, keep=("left", "bottom"))
+    panel.tick_params(axis="x", labelsize=8.5, labelcolor=INK, color=MUTED)
+    return png(figure)
+
+
+def _row(panel: Axes, row: int, spread: Spread) -> None:
+    value_S = np.sort(spread.variance_S)
+    beside_S = row + 0.24 * (2 * (np.arange(1, len(value_S) + 1) * _GOLDEN % 1) - 1)
+    panel.scatter(value_S, beside_S, s=14, color=BAR, edgecolor=POINT, linewidth=0.5, zorder=3)
+    mean = value_S.mean()
+    panel.plot([mean, mean], [row - 0.32, row + 0.32], color=INK, linewidth=2, zorder=4)
+    said = f"mean {mean:.3g}, its logarithm {spread.log_mean:.2f}, {len(value_S)} sets"
+    panel.annotate(
+        said,
+        (1, row - 0.42),
+        xycoords=panel.get_yaxis_transform(),
+        ha="right",
+        va="center",
+        fontsize=8.5,
+        color=INK,
+        zorder=5,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+    )
