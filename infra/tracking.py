@@ -179,6 +179,11 @@ class Tracker:
         """Return the last value of every metric."""
         return dict(self._ask("get_run").data.metrics)
 
+    def history(self, name: str) -> list[tuple[int, float]]:
+        """Return every value of a metric with its step, in order; after a restart a step's last value counts."""
+        points = sorted(self._ask("get_metric_history", name), key=lambda point: point.timestamp)
+        return sorted({point.step: point.value for point in points}.items())
+
     def tag(self, name: str) -> str:
         """Return a tag, empty where it is not set."""
         return self._ask("get_run").data.tags.get(name, "")

@@ -118,6 +118,8 @@ class Run:
     """Steps between two logged losses."""
     checkpoint_every: int = 0
     """Steps between checkpoints inside an epoch; there is one after every epoch in any case."""
+    figures: bool = True
+    """Draw what the aggregators learnt and make pages of examples, at the end of the run."""
     published: tyro.conf.Suppress[str] = ""
     """The number that the recipe aims at and where it is printed."""
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from infra.registry import RECIPES
 from pipelines.evaluate import evaluate, load, track_ensemble
-from pipelines.loop import log_evaluation
+from pipelines.outcome import keep_evaluation, keep_pictures
 from pipelines.recipe import Ensemble
 from pipelines.start import start
 
@@ -20,6 +20,7 @@ def start_ensemble(ensemble: Ensemble) -> str:
     trained = [load(run_id) for run_id in run_ids]
     found = evaluate(trained, protocol=ensemble.protocol, split="test")
     tracker = track_ensemble(trained, ensemble.protocol, recipe=ensemble.recipe)
-    log_evaluation(tracker, found, step=0)
+    keep_evaluation(tracker, found, step=0)
+    keep_pictures(tracker, found.pictures)
     tracker.finish("FINISHED")
     return tracker.run_id

@@ -18,7 +18,7 @@ from infra.paths import home
 from infra.registry import TASKS
 from infra.tracking import Tracker, tracking_uri
 from pipelines.config import Run, from_json
-from pipelines.loop import log_evaluation
+from pipelines.outcome import keep_evaluation, keep_pictures
 from tasks.base import Evaluation, TaskAdapter
 from tasks.scores import mean_score
 
@@ -112,7 +112,8 @@ def main() -> None:
     if options.split != "test":
         found = replace(found, protocol=f"{options.split}/{protocol}")
     tracker = trained[0].tracker if len(trained) == 1 else track_ensemble(trained, protocol)
-    log_evaluation(tracker, found, step=0)
+    keep_evaluation(tracker, found, step=0)
+    keep_pictures(tracker, found.pictures)
     if len(trained) > 1:
         tracker.finish("FINISHED")
     names = ", ".join(f"{t.run.recipe} {t.run.aggregator} seed {t.run.seed}" for t in trained)

@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
-import json
-import math
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from aggregators.base import Aggregator
-from infra.checkpoint import Progress, load_checkpoint, load_weights, save_checkpoint, save_weights
+from aggregators.observe import Watched, observe
+from infra.checkpoint import Progress, load_checkpoint, load_weights, save_checkpoint
 from infra.data import Order, load
 from infra.dist import broadcast_state, rank, world
 from infra.errors import InputError
 from pipelines.comparison.centre import headline
-from pipelines.config import Run, to_json
+from pipelines.config import Run
 from pipelines.optim import lr_scale, make_optimizer, ready_gradients, set_lr
-from tasks.base import Evaluation, TaskAdapter
+from pipelines.outcome import Log, costs, keep_evaluation, keep_pictures, write_model
+from tasks.base import TaskAdapter
 
 Report = Callable[[dict[str, Any], Path | None], None]
 """Hands metrics and a checkpoint folder to whoever keeps them; every worker calls it, rank 0 has the folder."""
-
-
-class Log(Protocol):
-    """Where rank 0 writes numbers and files."""
-
-    def log(self, metrics: dict[str, float], *, step: int) -> None:
-        """Log numbers of one step."""
-
-    def artifact(self, path: Path, folder: str = "") -> None:
-        """Keep a file, or the files of a folder."""
-
-    def download(self, artifact_path: str) -> Path:
-        """Return where a kept file or folder can be read."""
 
 
 class Trainer:
@@ -183,20 +169,24 @@ class Trainer:
         if self.log is not None:
             load_weights(self.model, self.log.download("model") / "model.safetensors")
         broadcast_state(self.model)
-        found = self.adapter.evaluate(self.model, "test", self.run.protocol)
+        watch = observe(self.model) if self.run.figures else nullcontext(())
+        with watch as watched:
+            found = self.adapter.evaluate(self.model, "test", self.run.protocol)
         if self.log is not None:
-            self.log.log(headline(found.metrics, self.adapter.primary.name) | self._costs(), step=self.step)
-            log_evaluation(self.log, found, step=self.step)
+            spent = costs(self.model, step_seconds=self.progress.seconds / max(1, self.step))
+            self.log.log(headline(found.metrics, self.adapter.primary.name) | spent, step=self.step)
+            keep_evaluation(self.log, found, step=self.step)
+        if self.run.figures:
+            keep_pictures(self.log, partial(self._figures, watched), found.pictures)
 
-    def _costs(self) -> dict[str, float]:
-        """Return what the run costs: weights, those of aggregators apart, and milliseconds of a training step."""
-        pools = [module for module in self.model.modules() if isinstance(module, Aggregator)]
-        of_pools = {id(p): p.numel() for pool in pools for p in pool.parameters()}
-        return {
-            "weights/all": float(sum(p.numel() for p in self.model.parameters())),
-            "weights/aggregators": float(sum(of_pools.values())),
-            "time/step_ms": 1e3 * self.progress.seconds / max(1, self.step),
-        }
+    def _figures(self, watched: Sequence[Watched]) -> Mapping[str, bytes]:
+        """Draw what the aggregators did in the last evaluation, and how training went."""
+        if self.log is None:
+            return {}
+        from pipelines.figures.draw_run import draw_run  # Matplotlib, once, at the end
+
+        run = self.run
+        return draw_run(watched, self.log.history, title=f"{run.recipe} {run.aggregator} seed {run.seed}")
 
     def _checkpoint(self, metrics: dict[str, float]) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -232,23 +222,3 @@ def wants_bfloat16(precision: str, device: torch.device) -> bool:
         and device.type == "cuda"
         and torch.cuda.is_bf16_supported(including_emulation=False)
     )
-
-
-def write_model(folder: Path, model: nn.Module, run: Run, adapter: TaskAdapter) -> None:
-    """Write what `evaluate` needs to rebuild a model: weights, run and assets."""
-    save_weights(model, folder / "model.safetensors")
-    (folder / "run.json").write_text(json.dumps(to_json(run), indent=1))
-    (folder / "assets.json").write_text(json.dumps(adapter.assets))
-
-
-def log_evaluation(log: Log, found: Evaluation, *, step: int) -> None:
-    """Write an evaluation's metrics, how each query did, and its files."""
-    times = {} if math.isnan(found.embed_ms) else {"time/embed_ms": found.embed_ms}
-    log.log({f"{found.protocol}/{name}": value for name, value in found.metrics.items()} | times, step=step)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{found.protocol.replace('/', '-')}.npz"
-        np.savez_compressed(path, **found.per_query)
-        log.artifact(path, "per_query")
-        for file, content in found.files.items():
-            (Path(folder) / file).write_bytes(content)
-            log.artifact(Path(folder) / file, "evaluation")

@@ -25,7 +25,7 @@ from infra.paths import home
 from infra.registry import AGGREGATORS, ENCODERS, TASKS, Registry, Spec
 from infra.tracking import Tracker, tracking_uri
 from pipelines.config import Data, Optim, Run, to_json
-from pipelines.loop import write_model
+from pipelines.outcome import write_model
 from pipelines.released import Release
 from pipelines.start import tags
 from tasks.base import TaskAdapter

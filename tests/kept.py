@@ -11,7 +11,7 @@ from infra import paths
 from infra.registry import TASKS
 from infra.tracking import Tracker, tracking_uri
 from pipelines.config import Run, to_json
-from pipelines.loop import write_model
+from pipelines.outcome import write_model
 from pipelines.start import tags
 
 

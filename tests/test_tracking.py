@@ -90,6 +90,14 @@ def test_a_run_is_created_continued_and_ended(uri: str, home: Path) -> None:
     assert (again.tag("seed"), again.tag("absent")) == ("0", "")
 
 
+def test_the_history_of_a_metric_is_in_order_and_a_repeated_step_counts_once(uri: str, home: Path) -> None:
+    tracker = start(uri, home)
+    for step, value in ((10, 5.0), (30, 3.0), (20, 4.0), (30, 2.0)):
+        tracker.log({"train/negatives": value}, step=step)
+    assert tracker.history("train/negatives") == [(10, 5.0), (20, 4.0), (30, 2.0)]
+    assert tracker.history("train/never") == []
+
+
 def test_reading_a_run_leaves_its_status(uri: str, home: Path) -> None:
     tracker = start(uri, home)
     tracker.finish("KILLED")

@@ -120,6 +120,9 @@ class FolderLog:
             target.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)
 
+    def history(self, name: str) -> list[tuple[int, float]]:
+        return [(step, row[name]) for step, row in self.rows if name in row]
+
     def download(self, artifact_path: str) -> Path:
         return self.folder / artifact_path
 

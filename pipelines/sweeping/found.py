@@ -90,6 +90,7 @@ def comparable(run: Run) -> Run:
         retries=0,
         log_every=1,
         checkpoint_every=0,
+        figures=True,
     )
 
 
