@@ -64,7 +64,7 @@ class Gallery:
         def for_captions(start: int, stop: int) -> Tensor:
             return _block(score, self.rows, self.column_G[start:stop]).T
 
-        of_items, of_captions = self._positives()
+        of_items, of_captions = self.positives()
         return (
             rank_queries(for_items, of_items, ties=ties, progress="ranking captions"),
             rank_queries(for_captions, of_captions, ties=ties, progress="ranking items"),
@@ -72,9 +72,10 @@ class Gallery:
 
     def chance(self) -> float:
         """Return the sum of recalls, of both directions, that random scores reach on average."""
-        return sum(sum(chance_recall(positives).values()) for positives in self._positives())
+        return sum(sum(chance_recall(positives).values()) for positives in self.positives())
 
-    def _positives(self) -> tuple[Positives, Positives]:
+    def positives(self) -> tuple[Positives, Positives]:
+        """Return the right captions of every item, and the right items of every caption, as places in here."""
         items, captions = self.items, len(self.column_G)
         return (
             Positives.from_pairs(self.item_P, self.place_P, queries=items, gallery=captions),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from infra.errors import InputError
 from infra.paths import resolve
 from infra.registry import TASKS
@@ -11,6 +13,7 @@ from tasks.base import Evaluation
 from tasks.crisscrossed import evaluate_crisscrossed, right_answers
 from tasks.datasets.cxc import cxc_files, read_cxc
 from tasks.protocols import Protocol, protocol_named
+from tasks.retrieval_examples import Judged
 from tasks.scores import Score
 from tasks.visual_text import VisualText
 
@@ -69,6 +72,15 @@ class ImageText(VisualText):
             owner_G=pairs.owner_G,
         )
         result = evaluate_crisscrossed(score, answers)
+        judged = Judged(
+            caption_G=np.arange(len(caption_ids)),
+            of_items=answers.of["i2t"],
+            of_captions=answers.of["t2i"],
+            item_Q=np.arange(len(pairs.item_ids)),
+            item_rank_Q=result.rank_Q["i2t"],
+            caption_Q=np.arange(len(caption_ids)),
+            caption_rank_Q=result.rank_Q["t2i"],
+        )
         return Evaluation(
             protocol=protocol.name,
             metrics=result.metrics,
@@ -77,6 +89,7 @@ class ImageText(VisualText):
                 "caption_image": pairs.owner_G,
                 **{f"{direction}_rank": rank_Q for direction, rank_Q in result.rank_Q.items()},
             },
+            pictures=lambda: self._examples(score, split, protocol, judged),
         )
 
     def _check(self, protocol: str, split: str) -> None:

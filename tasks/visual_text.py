@@ -24,8 +24,10 @@ from tasks.given import given_inputs
 from tasks.models import Parts, retrieval_model, text_inputs
 from tasks.pairs import Pairs, StoredSets, TextInputs, VisualInputs
 from tasks.pixels import Pixels
-from tasks.protocols import evaluate_protocol, protocol_named
+from tasks.protocols import Protocol, evaluate_protocol, protocol_named
 from tasks.retrieval import retrieval_loss
+from tasks.retrieval_examples import Judged
+from tasks.retrieval_pictures import judged_pairs, retrieval_pictures
 from tasks.scores import Score
 
 if TYPE_CHECKING:
@@ -171,10 +173,10 @@ class VisualText:
 
     def judge(self, score: Score, split: str, protocol: str) -> Evaluation:
         """Rank a split under a protocol, by any function that scores its items against its captions."""
-        pairs, letter = self.data(split), self.medium[0]
+        pairs, letter, named = self.data(split), self.medium[0], protocol_named(protocol)
         directions = f"{letter}2t", f"t2{letter}"
         result = evaluate_protocol(
-            protocol_named(protocol),
+            named,
             score,
             pairs.owner_G,
             len(pairs.item_ids),
@@ -191,6 +193,19 @@ class VisualText:
                 f"{directions[0]}_rank": result.ranks_i2t,
                 f"{directions[1]}_rank": result.ranks_t2i,
             },
+            pictures=lambda: self._examples(score, split, named, judged_pairs(pairs, named, result)),
+        )
+
+    def _examples(self, score: Score, split: str, protocol: Protocol, judged: Judged) -> dict[str, bytes]:
+        """Return a page of examples; see `retrieval_pictures`."""
+        return retrieval_pictures(
+            score,
+            judged,
+            pairs=self.data(split),
+            corpus=self.corpus,
+            split=split,
+            medium=self.medium,
+            protocol=protocol,
         )
 
     def evaluate(self, model: nn.Module, split: str, protocol: str) -> Evaluation:

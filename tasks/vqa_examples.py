@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import islice, zip_longest
 
-import numpy as np
 from PIL.Image import Image
 
 from tasks.page import address, page
@@ -41,22 +39,6 @@ class Example:
     confidence: float
     accuracy: float | None
     image: Image | None
-
-
-def choose(type_Q: Sequence[str], right_Q: np.ndarray, *, count: int = 40) -> list[int]:
-    """Return the numbers of up to `count` questions: right and wrong ones in turn, of as many types as there are."""
-    groups: dict[bool, dict[str, list[int]]] = {True: defaultdict(list), False: defaultdict(list)}
-    for number in np.random.default_rng(0).permutation(len(type_Q)).tolist():
-        groups[bool(right_Q[number])][type_Q[number]].append(number)
-    pairs = zip_longest(_in_turn(groups[True]), _in_turn(groups[False]))
-    return list(islice((number for pair in pairs for number in pair if number is not None), count))
-
-
-def _in_turn(groups: dict[str, list[int]]) -> Iterator[int]:
-    """Yield one of each group, then another of each, the largest group first."""
-    largest_first = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
-    for turn in zip_longest(*(numbers for _, numbers in largest_first)):
-        yield from (number for number in turn if number is not None)
 
 
 def examples_page(title: str, about: str, examples: Sequence[Example]) -> str:

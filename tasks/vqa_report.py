@@ -12,12 +12,14 @@ from tasks.answer_priors import AnswerPrior
 from tasks.answer_vocabulary import AnswerVocabulary
 from tasks.base import Evaluation
 from tasks.datasets.questions import Question, QuestionCorpus
+from tasks.examples import choose
 from tasks.thumbnails import Thumbnails
 from tasks.vqa_accuracy import HumanAnswers, summarise
-from tasks.vqa_examples import Example, choose, examples_page
+from tasks.vqa_examples import Example, examples_page
 from tasks.vqa_results import results_file
 
 PROTOCOL = "vqa"
+_EXAMPLES = 40  # on the page
 
 
 class Report:
@@ -98,7 +100,7 @@ class Report:
         self, said: list[str], confidence_Q: np.ndarray, accuracy_Q: np.ndarray | None
     ) -> dict[str, bytes]:
         right_Q = np.zeros(len(said), bool) if accuracy_Q is None else accuracy_Q >= 0.5
-        chosen = choose([q.question_type for q in self.questions], right_Q)
+        chosen = choose(right_Q, count=_EXAMPLES, type_Q=[q.question_type for q in self.questions])
         thumbnails = Thumbnails(self.corpus, self.questions, video=False)
         examples = [
             Example(

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from collections import Counter
 from html.parser import HTMLParser
 
-import numpy as np
 from pictures import noise
 
-from tasks.vqa_examples import Example, choose, examples_page
+from tasks.vqa_examples import Example, examples_page
 
 NASTY = "<script>alert('&\"')</script>"
 
@@ -23,23 +21,6 @@ def example(**changes: object) -> Example:
         "image": None,
     }
     return Example(**usual | changes)
-
-
-def test_right_and_wrong_ones_of_every_type_are_chosen():
-    kinds = ["what is"] * 500 + ["how many"] * 100 + [f"rare {i}" for i in range(10)]
-    right_Q = np.arange(610) % 3 == 0
-    chosen = choose(kinds, right_Q)
-    assert len(chosen) == len(set(chosen)) == 40
-    assert Counter(bool(right_Q[number]) for number in chosen) == {True: 20, False: 20}
-    assert {kinds[number] for number in chosen} == set(kinds)
-    assert chosen == choose(kinds, right_Q)
-    assert max(chosen) > 500, "not the first ones of each type alone"
-
-
-def test_there_may_be_few_of_them_or_no_right_ones():
-    assert sorted(choose(["a", "b", "a"], np.zeros(3, bool))) == [0, 1, 2]
-    assert len(choose(["a"] * 90, np.ones(90, bool), count=5)) == 5
-    assert choose([], np.zeros(0, bool)) == []
 
 
 def test_everything_is_escaped_and_every_tag_is_closed():

@@ -1,0 +1,90 @@
+"""What an evaluation of retrieval leaves to look at: a page of examples, right and wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from infra.dist import rank
+from tasks.datasets.corpus import Corpus
+from tasks.gallery import Gallery
+from tasks.pairs import Pairs
+from tasks.protocols import Protocol, ProtocolResult
+from tasks.retrieval_examples import HITS, Judged, find_examples
+from tasks.retrieval_page import Shown, examples_page
+from tasks.scores import Score
+from tasks.thumbnails import Thumbnails
+
+IMAGES, VIDEOS = 12, 8  # queries of each direction; videos take longer to decode
+
+
+def judged_pairs(pairs: Pairs, protocol: Protocol, result: ProtocolResult) -> Judged:
+    """Return the queries of a split that was ranked by its own pairs."""
+    whole = Gallery.of(
+        slice(0, len(pairs.item_ids)), pairs.owner_G, texts=pairs.texts if protocol.distinct else None
+    )
+    of_items, of_captions = whole.positives()
+    return Judged(
+        caption_G=whole.column_G,
+        of_items=of_items,
+        of_captions=of_captions,
+        item_Q=np.arange(len(result.ranks_i2t)),
+        item_rank_Q=result.ranks_i2t,
+        caption_Q=result.caption_G,
+        caption_rank_Q=result.ranks_t2i,
+    )
+
+
+def retrieval_pictures(
+    score: Score,
+    judged: Judged,
+    *,
+    pairs: Pairs,
+    corpus: Corpus,
+    split: str,
+    medium: str,
+    protocol: Protocol,
+) -> dict[str, bytes]:
+    """Return a page of examples by file name; every worker calls this, and rank 0 alone gets it.
+
+    Args:
+        score: of blocks of the split.
+        judged: its queries, and what is right.
+        pairs: its items and captions.
+        corpus: which has their files.
+        split: its name.
+        medium: what its items are.
+        protocol: by which it was judged.
+    """
+    video = medium == "video"
+    of_captions, of_items = find_examples(score, judged, count=VIDEOS if video else IMAGES)
+    if rank() > 0:
+        return {}
+    with Thumbnails(corpus, corpus.items(split), video=video) as thumbnails:
+        shown = Shown(
+            medium=medium,
+            item_ids=pairs.item_ids,
+            texts=pairs.texts,
+            owner_G=pairs.owner_G,
+            thumbnails=thumbnails,
+        )
+        about = _about(protocol, judged, split=split, medium=medium)
+        html = examples_page(f"Retrieval in the split {split}", about, shown, of_captions, of_items)
+    return {f"{protocol.name}_{split}_examples.html": html.encode()}
+
+
+def _about(protocol: Protocol, judged: Judged, *, split: str, medium: str) -> str:
+    items, captions = len(judged.of_items), len(judged.caption_G)
+    kind = "distinct captions" if protocol.distinct else "captions"
+    about = (
+        f"Queries drawn at random, by the protocol {protocol.name} right ones and wrong ones in turn, and what they "
+        f"found among the {items:,} {medium}s or the {captions:,} {kind} of the whole split {split}: rank, score and, "
+        f"with a dashed border, the best right one beyond the first {HITS}."
+    )
+    parts = f"{protocol.folds} parts of it, one by one" if protocol.folds > 1 else ""
+    if len(judged.item_Q) < items:
+        parts = f"its first {len(judged.item_Q):,} {medium}s alone"
+    if parts:
+        about += f" The protocol looks in {parts}, so its ranks are better or the same."
+    if protocol.crisscrossed:
+        about += " Right is also what people rated so."
+    return about
