@@ -17,6 +17,7 @@ from infra.errors import InputError
 from infra.paths import resolve
 from infra.registry import AUGMENTATIONS, ENCODERS, OBJECTIVES, REGULARISERS, Spec
 from infra.store import FeatureStore
+from tasks.attention import attention_to_captions
 from tasks.base import Evaluation, Metric
 from tasks.codes import Batch
 from tasks.datasets.corpus import Corpus, Item
@@ -215,7 +216,11 @@ class VisualText:
         score = self.scorer(model, split)
         milliseconds = 1e3 * (time.perf_counter() - started)
         found = self.judge(score, split, protocol)
-        return replace(found, embed_ms=milliseconds / len(self.data(split).item_ids))
+
+        def pictures() -> Mapping[str, bytes]:
+            return {**found.pictures(), **attention_to_captions(self, model, split, score)}
+
+        return replace(found, embed_ms=milliseconds / len(self.data(split).item_ids), pictures=pictures)
 
     def _check(self, protocol: str, split: str) -> None:
         """Refuse a protocol that cannot be had before time is spent on its scores."""

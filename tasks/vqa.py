@@ -23,6 +23,7 @@ from infra.store import FeatureStore
 from tasks.answer_priors import AnswerPrior
 from tasks.answer_scores import AnswerScores, best_answers
 from tasks.answer_vocabulary import AnswerVocabulary, Targets
+from tasks.attention import attention_to_questions
 from tasks.base import Evaluation, Metric
 from tasks.captions import Captions
 from tasks.datasets.questions import Question, QuestionCorpus
@@ -250,7 +251,12 @@ class VQA:
     def evaluate(self, model: nn.Module, split: str, protocol: str) -> Evaluation:
         """Score a split; one without answers gives no accuracy, and a file of results."""
         _check_protocol(protocol)
-        return self.judge(self.scorer(model, split), split, protocol)
+        found = self.judge(self.scorer(model, split), split, protocol)
+
+        def pictures() -> Mapping[str, bytes]:
+            return {**found.pictures(), **attention_to_questions(self, model, split)}
+
+        return replace(found, pictures=pictures)
 
 
 def _check_objective(objective: str) -> None:
