@@ -140,6 +140,8 @@ def test_a_panel_for_each_aggregator_and_any_number_of_codes() -> None:
     assert is_drawn(four["pooling.png"])
     assert four["pooling.png"].height > 1.8 * one["pooling.png"].height
     assert four["pooling.png"].width > 2.5 * one["pooling.png"].width
+    pixels = np.asarray(four["pooling.png"].convert("L"))
+    assert (pixels[pixels.shape[0] // 2 + 50 :, pixels.shape[1] // 3 + 50 :] == 255).all()
 
 
 def test_names() -> None:

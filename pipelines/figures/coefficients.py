@@ -116,7 +116,7 @@ def _said(watched: Watched, curves: Sequence[Curve], *, banded: bool) -> str:
         said = f"mean over {first.sets} sets of {first.size}{rest}"
     if len(curves) > len(_CODES):
         said += f"; codes 1 to {len(curves)} from dark to light"
-    over = "sets and channels" if first.channels else "sets"
-    more = [f"band: 10th to 90th percentile over {over}"] if banded else []
+    over = "sets, channels" if first.channels else "sets"
+    more = [f"band: 10th to 90th percentile of {over}"] if banded else []
     more += ["dashed: mean pooling"] if first.shares else []
     return "\n".join([said, "; ".join(more)])
