@@ -90,8 +90,8 @@ def _about(found: Sequence[Attended], split: Split) -> str:
     about = [f"{chosen}, each with its {split.medium}."]
     if "visual" in sides:
         about.append(
-            "Over a picture, blue is the smallest weight and yellow the largest; the numbers below say how far apart "
-            "they are."
+            "Over a picture, blue is the smallest weight and yellow the largest, which stand below; the less they "
+            "differ, the paler the colours."
             if split.medium == "image"
             else f"Of each video the {_FRAMES} frames of largest weight; the bars are all its elements in time."
         )
@@ -214,4 +214,5 @@ def words(weight_L: np.ndarray, pieces: Sequence[str], *, name: str = "") -> str
 
 
 def _percent(weight: float) -> str:
-    return f"{100 * weight:.1f}%"
+    value = 100 * weight
+    return f"{value:.1f}%" if abs(value) >= 10 else f"{value:.2f}%"

@@ -32,7 +32,8 @@ def cells(elements: int) -> tuple[int, int] | None:
 def overlay(image: Image.Image, weight_RC: np.ndarray) -> Image.Image:
     """Return an image under the weights of its cells, from blue (the smallest) to yellow (the largest).
 
-    Colours between the centres of cells are interpolated linearly.
+    Colours between the centres of cells are interpolated linearly. They are the paler, the less the weights differ:
+    full where the smallest is at most half the largest.
 
     Args:
         image: in mode RGB.
@@ -45,7 +46,8 @@ def overlay(image: Image.Image, weight_RC: np.ndarray) -> Image.Image:
     heat_HW = np.asarray(heat.resize(image.size, Image.Resampling.BILINEAR)).clip(0, 1)
     steps = np.linspace(0, 1, len(_COLOURS))
     colour_HW3 = np.stack([np.interp(heat_HW, steps, column) for column in _COLOURS.T], axis=-1)
-    cover_HW1 = (_LEAST + (_MOST - _LEAST) * heat_HW)[..., None]
+    strength = min(1.0, 2 * (most - least) / max(abs(least), abs(most)))
+    cover_HW1 = strength * (_LEAST + (_MOST - _LEAST) * heat_HW)[..., None]
     mixed_HW3 = np.asarray(image) * (1 - cover_HW1) + colour_HW3 * cover_HW1
     return Image.fromarray(mixed_HW3.round().astype(np.uint8))
 

@@ -176,6 +176,8 @@ def test_the_warmest_place_lies_over_the_heaviest_cell() -> None:
         assert heat_HW[21 * row + 10, 31 * column + 15] == heat_HW.min()
     assert heat_HW[10, 62] in range(heat_HW.min() + 1, heat_HW.max()), "colours between two cells are mixed"
     assert overlay(grey, np.full((3, 3), 0.1)) is grey
+    pale_HW = np.asarray(overlay(grey, 1 + 0.01 * weight_RC)).astype(int)[..., 0]
+    assert 0 < np.abs(pale_HW - 128).max() < 3, "what differs little is hardly coloured"
 
 
 def test_the_middle_is_shown_where_the_backbone_saw_no_more() -> None:
