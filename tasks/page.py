@@ -20,7 +20,7 @@ article > div { padding: .2rem .9rem .7rem; }
 img { display: block; max-width: 100%; }
 .none { align-content: center; background: var(--pale); opacity: .7; text-align: center; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.05rem; margin: .5rem 0; overflow-wrap: anywhere; }
-p { margin: .4rem 0; overflow-wrap: anywhere; } small { opacity: .7; }
+p { margin: .4rem 0; overflow-wrap: anywhere; } h1 + p { margin-bottom: 1rem; } small { opacity: .7; }
 .good { color: var(--good); } .bad { color: var(--bad); }
 @media (prefers-color-scheme: dark) { :root { --good: #56d364; --bad: #ff7b72; } }
 """

@@ -120,7 +120,7 @@ def examples_page(
         *(_item_card(shown, example) for example in of_items),
     ]
     if shown.without_files:
-        about += f" The files of the {shown.medium}s are not here, so captions stand for them."
+        about += f" The files of the {shown.medium}s are not here: their first captions stand for them."
     return page(title, about, cards, style=_STYLE)
 
 

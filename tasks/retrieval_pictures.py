@@ -76,7 +76,7 @@ def _about(protocol: Protocol, judged: Judged, *, split: str, medium: str) -> st
     items, captions = len(judged.of_items), len(judged.caption_G)
     kind = "distinct captions" if protocol.distinct else "captions"
     about = (
-        f"Queries drawn at random, by the protocol {protocol.name} right ones and wrong ones in turn, and what they "
+        f"Queries drawn at random, right ones and wrong ones by the protocol {protocol.name} in turn, and what they "
         f"found among the {items:,} {medium}s or the {captions:,} {kind} of the whole split {split}: rank, score and, "
         f"with a dashed border, the best right one beyond the first {HITS}."
     )
