@@ -14,15 +14,19 @@ import in_process
 import numpy as np
 import pytest
 from corpora import make_corpus
+from kept import keep_run
 
 from infra.errors import InputError
-from infra.registry import AGGREGATORS, ENCODERS, KINDS, OBJECTIVES
-from infra.tracking import Tracker, tracking_uri
+from infra.registry import AGGREGATORS, ENCODERS, KINDS, OBJECTIVES, RECIPES
+from infra.tracking import Tracker, find_runs, tracking_uri
 from pipelines import evaluate, start
 from pipelines.check import check, listing
 from pipelines.compare import compare
 from pipelines.export import export
 from pipelines.exported import load_exported
+from pipelines.recipe import derive
+from pipelines.search import Options, search
+from pipelines.sweeping.grid import make_grid
 
 HERE = Path(__file__).parent
 
@@ -45,6 +49,9 @@ halves = "word_pool.parts:Halves"
 median = "word_pool.parts:Median"
 broken = "word_pool.broken:Broken"
 gpo = "word_pool.parts:Median"
+
+[project.entry-points."polypool.recipes"]
+first_words = "word_pool.recipes:first_words"
 
 [tool.setuptools]
 packages = ["word_pool"]
@@ -69,6 +76,25 @@ class Halves(FeatureEncoder):
         return torch.cat([self.one(x_BNF), self.other(x_BNF).relu()], dim=-1), mask_BN
 '''
 
+RECIPE = '''
+from pipelines.config import Data, Optim, Run
+from pipelines.recipe import recipe
+
+
+@recipe("first_words")
+def first_words() -> Run:
+    """The second word of a caption, from the features of its image."""
+    return Run(
+        task="first_word(place=1)",
+        data=Data(dataset="tiny", corpus="corpus", features="features"),
+        visual="halves(width=16)",
+        text="bigru(width=16)",
+        protocol="first_word",
+        optim=Optim(epochs=2, batch=16, lr=2e-2),
+        retries=0,
+    )
+'''
+
 
 def guide() -> str:
     """Return the aggregator of CONTRIBUTING.md, as somebody would copy it."""
@@ -87,6 +113,7 @@ def site(tmp_path_factory) -> Path:
         "word_pool/__init__.py": "",
         "word_pool/task.py": task.replace("CaptionWord", "FirstWord").replace("caption_word", "first_word"),
         "word_pool/parts.py": guide() + ENCODER,
+        "word_pool/recipes.py": RECIPE,
         "word_pool/broken.py": "raise RuntimeError('it needs a licence')",
     }
     for name, text in files.items():
@@ -181,19 +208,61 @@ def test_what_is_broken_in_it_is_named_and_the_rest_works(plugged):
         AGGREGATORS.build("broken", 4)
     with pytest.raises(InputError, match=r"two aggregators are called 'gpo': built in and word-pool"):
         list(check("gpo"))
+    with pytest.raises(InputError, match=r"(?s)this sweep cannot start:.*it needs a licence.*called 'gpo'"):
+        make_grid(["coco_mini"], ["broken", "mean", "gpo"])
     assert AGGREGATORS.build("aggregators.gpo:GPO", 4) is not None
     assert ENCODERS.get("halves").__module__ == "word_pool.parts"
     assert "infonce" in OBJECTIVES.names()
 
 
+def verb(site: Path, name: str, *words: str, code: int = 0, **more: str) -> str:
+    """Give a command in a process of its own, check its exit code, and return what it printed."""
+    given = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))}
+    given |= {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(site)]), **more}
+    command = [sys.executable, "-m", f"pipelines.{name}", *words]
+    done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
 def test_a_new_process_finds_it(site):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(site)])}
-    for words, code, message in (
-        (["--list", "--kind", "task"], 0, "first_word  word-pool 1.2 (word_pool.task:FirstWord)"),
-        (["broken"], 2, "it needs a licence"),
-    ):
-        command = [sys.executable, "-m", "pipelines.check", *words]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == code, done.stderr
-        assert message in done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
+    listed = verb(site, "check", "--list", "--kind", "task")
+    assert "first_word  word-pool 1.2 (word_pool.task:FirstWord)" in listed
+    refused = verb(site, "check", "broken", code=2)
+    assert "it needs a licence" in refused
+    assert "Traceback" not in refused
+
+
+def test_its_recipe_is_swept_with_its_aggregator(home, plugged):
+    make_corpus(home)
+    start.start(derive(RECIPES.get("first_words")(), aggregator="mean", optim={"epochs": 1}))
+    words = (
+        "--recipes",
+        "first_words",
+        "--aggregators",
+        "median",
+        "mean",
+        "--set",
+        "optim.epochs=1",
+        "cpus=1",
+    )
+    said = verb(plugged, "sweep", *words, POLYPOOL_HOME=str(home))
+    assert "2 cells, 1 of them finished before and skipped; 1 to train" in said
+    assert "first_words median seed 0: done" in said
+    assert re.search(r"^median +1 +\d", said, re.MULTILINE)
+    assert re.search(r"^mean +1 +\d", said, re.MULTILINE)
+    swept = next(run for run in find_runs(tracking_uri(home), "polypool") if "sweep" in run.tags)
+    assert (swept.status, swept.tags["aggregator"], swept.tags["task"]) == (
+        "FINISHED",
+        "median",
+        "first_word",
+    )
+
+
+def test_a_run_with_its_encoder_and_aggregator_is_searched(home):
+    run = replace(make_corpus(home), visual="halves(width=16)", aggregator="median")
+    shown = search(Options(run_id=keep_run(run), query="a dog and a cat", k=3)).splitlines()
+    assert [line.split()[0] for line in shown[1:4]] == ["1", "2", "3"]
+    asked = replace(RECIPES.get("first_words")(), aggregator="median")
+    with pytest.raises(InputError, match=r"of the task 'first_word\(place=1\)', which does not search"):
+        search(Options(run_id=keep_run(asked), query="a dog"))
