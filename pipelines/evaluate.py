@@ -5,7 +5,6 @@ Several runs are an ensemble: the mean of their score matrices, as in all the pa
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -14,10 +13,13 @@ import tyro
 
 from infra.checkpoint import load_weights
 from infra.errors import command
+from infra.files import read_json
 from infra.paths import home
 from infra.registry import TASKS
 from infra.tracking import Tracker, tracking_uri
 from pipelines.config import Run, from_json
+from pipelines.exported import ASSETS, RUN, WEIGHTS
+from pipelines.kept_model import kept_model
 from pipelines.outcome import keep_evaluation, keep_pictures
 from tasks.base import Evaluation, TaskAdapter
 from tasks.scores import mean_score
@@ -55,14 +57,15 @@ def load(run_id: str, *, task: str = "") -> Trained:
         task: the adapter's spec; the run's own where empty.
 
     Raises:
-        InputError: there is no such run, or it kept no model yet.
+        InputError: there is no such run, it has no model, or files of that are missing or damaged.
     """
     tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
-    folder = tracker.download("model")
-    run = from_json(json.loads((folder / "run.json").read_text()))
-    adapter = TASKS.build(task or run.task, run, assets=json.loads((folder / "assets.json").read_text()))
+    folder = kept_model(tracker)
+    run = from_json(read_json(folder / RUN, what="the settings of a model"))
+    assets = read_json(folder / ASSETS, what="the assets of a model")
+    adapter = TASKS.build(task or run.task, run, assets=assets)
     model = adapter.model(pretrained=False)
-    load_weights(model, folder / "model.safetensors")
+    load_weights(model, folder / WEIGHTS)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return Trained(run=run, adapter=adapter, model=model.to(device).eval(), tracker=tracker)
 

@@ -15,6 +15,7 @@ from infra.files import make_folder
 from infra.paths import home
 from infra.tracking import Tracker, tracking_uri
 from pipelines.exported import ASSETS, RUN, WEIGHTS, Exported, load_exported
+from pipelines.kept_model import kept_model
 
 README = "README.md"
 
@@ -30,7 +31,7 @@ class Options:
 
 
 def export(run_id: str, out: Path) -> Exported:
-    """Write the best model of a run to the folder `out` and return it as it loads from there.
+    """Write the best model of a run to the folder `out`, and return it loaded.
 
     The folder appears whole or not at all.
 
@@ -42,38 +43,16 @@ def export(run_id: str, out: Path) -> Exported:
     out = out.absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out}: exists already; choose another folder with --out")
+    exported = load_exported(kept)
     make_folder(out.parent)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as made:
         part = Path(made) / "part"
         part.mkdir()
         for file in (WEIGHTS, RUN, ASSETS):
             shutil.copyfile(kept / file, part / file)
-        exported = load_exported(part)
         (part / README).write_text(_readme(tracker, exported, out.name))
         os.replace(part, out)
     return exported
-
-
-def kept_model(tracker: Tracker) -> Path:
-    """Return the folder of a run's best model.
-
-    Raises:
-        InputError: it kept none, or not all of it is there.
-    """
-    try:
-        folder = tracker.download("model")
-    except InputError as error:
-        kind = tracker.tag("kind") or "train"
-        why = (
-            "it ended before its first epoch was scored, or the artifact was deleted; "
-            f"`python -m pipelines.train resume {tracker.run_id}` goes on with it"
-            if kind == "train"
-            else f"its kind is {kind!r}; name a run that was trained"
-        )
-        raise InputError(f"run {tracker.run_id} kept no model: {why}") from error
-    if missing := [file for file in (WEIGHTS, RUN, ASSETS) if not (folder / file).is_file()]:
-        raise InputError(f"{folder}: {', '.join(missing)} of the model of run {tracker.run_id} is missing")
-    return folder
 
 
 def example(exported: Exported, folder: str) -> str:

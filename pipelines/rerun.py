@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 import tyro
 
 from infra.errors import InputError, command
@@ -16,6 +17,7 @@ from infra.provenance import provenance
 from infra.registry import TASKS
 from infra.tracking import Tracker, tracking_uri
 from pipelines.config import Run, from_json
+from pipelines.kept_model import other_than_trained
 from pipelines.start import start
 
 ORIGIN = "rerun_of"
@@ -47,19 +49,17 @@ def recorded(run_id: str) -> Recorded:
     """Read a run and compare what it was made of with what is here.
 
     Raises:
-        InputError: no such run, it is none that was trained, its settings are those of another version, or its data
-            is not at hand.
+        InputError: no such run, it is none that was trained, its settings are gone or those of another version, or its
+            data or a part is not at hand.
     """
     tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
-    kind = tracker.tag("kind") or "train"
-    if kind == "ensemble":
-        raise InputError(
-            f"run {run_id} is an ensemble; repeat its members, which its parameter `members` names"
-        )
-    if kind != "train":
-        raise InputError(f"run {run_id} is of kind {kind!r} and was not trained here; name a run that was")
-    run = from_json(tracker.read_json("run.json"))
-    data = TASKS.build(run.task, run).describe()
+    if (kind := tracker.tag("kind")) not in ("train", ""):
+        raise InputError(f"run {run_id} {other_than_trained(kind)}")
+    run = _settings(tracker)
+    adapter = TASKS.build(run.task, run)
+    with torch.device("meta"):
+        adapter.model(pretrained=False)  # a part that is gone ends a dry run, too
+    data = adapter.describe()
     now = {**provenance(home()), **{f"data.{name}": value for name, value in data.items()}}
     then = {name: tracker.tag(name) for name in now}
     return Recorded(
@@ -68,6 +68,18 @@ def recorded(run_id: str) -> Recorded:
         differences=tuple(_differing(then, now)),
         unknown=tuple(sorted(name for name, value in then.items() if not value and name != "git_dirty")),
     )
+
+
+def _settings(tracker: Tracker) -> Run:
+    try:
+        return from_json(tracker.read_json("run.json"))
+    except InputError as error:
+        if not tracker.tag("kind"):
+            raise InputError(f"run {tracker.run_id} {other_than_trained('')}") from error
+        raise InputError(
+            f"run {tracker.run_id} cannot be repeated: its settings, the artifact run.json, were deleted or cannot be "
+            f"read ({error}); train its recipe again with the parameters that MLflow shows of it"
+        ) from error
 
 
 def _differing(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -99,6 +111,8 @@ def main() -> None:
     print(f"{run.recipe} {run.aggregator} seed {run.seed} (run {options.run_id})")
     for line in found.differences or ("nothing that was recorded differs",):
         print(f"  {line}")
+    if not scores(found.tracker, found.tracker):
+        print("  it has no scores of the test split: it failed, or was ended before them")
     if found.unknown:
         print(f"  not recorded then: {', '.join(found.unknown)}")
     if options.dry_run:

@@ -97,6 +97,9 @@ def sweep(options: Options, *, words: Sequence[str] = ()) -> bool:
         return False
     with alone(place.home, place.experiment):
         plan = _plan(options, grid, place)
+        for found in plan.to_do:
+            if found.note:
+                print(f"{found.cell.name} is trained anew: {found.note}")
         result = carry_out(
             plan,
             place,

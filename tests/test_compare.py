@@ -63,6 +63,9 @@ def test_other_protocols_tasks_and_data_never_share_a_block(monkeypatch: pytest.
         "image_text · other · whole",
         "vqa · vqa2 · vqa2".replace("vqa2 ·", "coco_mini ·"),
     ]
+    assert compared(monkeypatch, *runs).notes == (
+        "image_text · coco has a table each for the protocols coco-1k-5fold, coco-5k, whose numbers cannot be compared",
+    )
     vqa = compared(monkeypatch, *runs).blocks[-1]
     assert (vqa.metric, vqa.columns) == ("accuracy", ("accuracy", "number"))
     (only,) = compared(monkeypatch, *runs, protocol="val-1k").blocks

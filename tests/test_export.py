@@ -128,7 +128,9 @@ def test_what_cannot_be_exported_or_loaded_is_said(home):
     with pytest.raises(InputError, match=f"kept no model: it ended before .*train resume {unfinished}"):
         export(unfinished, home / "out")
     table = Tracker.start("polypool", tags={"kind": "comparison"}, **start).run_id
-    with pytest.raises(InputError, match="kind is 'comparison'"):
+    with pytest.raises(
+        InputError, match="has no model: it is the summary of a comparison or a sweep; give one"
+    ):
         export(table, home / "out")
     with pytest.raises(InputError, match=f"(?s)no run '0000'.*{table}"):
         export("0000", home / "out")

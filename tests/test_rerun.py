@@ -71,18 +71,38 @@ def test_what_differs_is_said_and_a_dry_run_trains_nothing(run, home, monkeypatc
 
 def test_a_run_that_cannot_be_repeated_is_refused(run, home):
     given = {"uri": tracking_uri(home), "home": home, "name": "made", "params": to_json(run)}
-    for kind, message in (("ensemble", "repeat its members"), ("comparison", "kind 'comparison'")):
+    for kind, message in (
+        ("ensemble", "is an ensemble; give one of its members"),
+        ("comparison", "is the summary of a comparison or a sweep; give one"),
+        ("", "was not made by polypool"),
+        ("released", "is of kind 'released' and was not trained here"),
+    ):
         run_id = Tracker.start("polypool", tags={"kind": kind}, **given).run_id
         with pytest.raises(InputError, match=message):
             rerun.recorded(run_id)
     bare = Tracker.start("polypool", tags={"kind": "train"}, **given)
-    with pytest.raises(InputError, match=r"run\.json"):
+    with pytest.raises(
+        InputError, match=r"cannot be repeated: its settings, the artifact run\.json, were deleted"
+    ):
         rerun.recorded(bare.run_id)
     bare.json("run.json", {**to_json(run), "aggregater": "mean"})
     with pytest.raises(InputError, match="Did you mean 'aggregator'"):
+        rerun.recorded(bare.run_id)
+    bare.json("run.json", to_json(replace(run, aggregator="uninstalled")))
+    with pytest.raises(InputError, match="unknown aggregator 'uninstalled'"):
         rerun.recorded(bare.run_id)
     bare.json("run.json", to_json(replace(run, data=replace(run.data, corpus="gone"))))
     with pytest.raises(InputError, match="gone"):
         rerun.recorded(bare.run_id)
     with pytest.raises(InputError, match="no run 'none'"):
         rerun.recorded("none")
+
+
+def test_a_run_that_failed_can_be_repeated_and_is_said_to_have_no_scores(run, home, monkeypatch, capsys):
+    given = {"uri": tracking_uri(home), "home": home, "name": "made", "params": to_json(run)}
+    failed = Tracker.start("polypool", tags=start.tags(run), **given)
+    failed.json("run.json", to_json(run))
+    failed.finish("FAILED")
+    out = verb(monkeypatch, capsys, failed.run_id)
+    assert "it has no scores of the test split: it failed, or was ended before them" in out
+    assert find_runs(tracking_uri(home), "polypool")[0].tags["rerun_of"] == failed.run_id

@@ -163,6 +163,22 @@ def test_a_setting_given_twice_or_refused_by_the_run_is_an_error(run: Run) -> No
         make_grid(["tiny"], ["mean"], settings=["optim.epochs=0"])
 
 
+def test_runs_that_do_not_stand_for_a_new_cell_are_named(run: Run, tmp_path: Path) -> None:
+    uri = tracking_uri(tmp_path)
+    cells = make_grid(["tiny"], ["mean", "max", "gpo"]).cells
+    failed = keep_run(cells[0].run)
+    Tracker.attach(uri, failed).finish("FAILED")
+    bare = keep_run(cells[1].run)
+    (tmp_path / "mlartifacts" / bare / "artifacts" / "run.json").unlink()
+    found = find_cells(uri, cells, records_of(uri, "polypool"))
+    assert [each.state for each in found] == ["new", "new", "new"]
+    lost = f"run {bare} may be it, but its settings, the artifact run.json, are gone or of another version"
+    assert [each.note for each in found] == [f"run {failed} failed", lost, ""]
+    lines = Plan(found=tuple(found)).text([], concurrent=1, words=()).splitlines()
+    assert lines[2].endswith(f"tiny mean seed 0  new, time unknown; run {failed} failed")
+    assert lines[4].endswith("time unknown")
+
+
 def test_cells_are_found_by_tags_and_settings(run: Run, tmp_path: Path) -> None:
     uri = tracking_uri(tmp_path)
     assert records_of(uri, "polypool") == [], "no store yet"

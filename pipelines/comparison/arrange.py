@@ -42,6 +42,7 @@ def arranged(
         raise unknown("protocol", protocol, scored, f" Those are what the runs of {experiment!r} have.")
     if not cells:
         raise InputError(f"experiment {experiment!r} has nothing to compare yet; {'; '.join(notes)}")
+    notes += _protocols_apart([*cells])
     blocks = tuple(_block(cell, cells[cell], metric, notes) for cell in sorted(cells))
     if metric and all(block.metric != metric for block in blocks):
         raise unknown(
@@ -55,6 +56,19 @@ def _protocols(run: RunRecord, only: str) -> set[str]:
     scored = {name.partition("/")[0] for name in run.metrics}
     tests = {name for name, protocol in PROTOCOLS.items() if protocol.split == "test"}
     return scored & ({only} if only else {run.tags.get("protocol", ""), *tests})
+
+
+def _protocols_apart(cells: Sequence[Cell]) -> Iterator[str]:
+    """Say where the runs of one task and data set were scored under several protocols."""
+    protocols: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for task, dataset, protocol in sorted(cells):
+        protocols[task, dataset].append(protocol)
+    for (task, dataset), names in protocols.items():
+        if len(names) > 1:
+            yield (
+                f"{task} · {dataset} has a table each for the protocols {', '.join(names)}, whose numbers cannot be "
+                "compared"
+            )
 
 
 def _block(cell: Cell, runs: Sequence[RunRecord], metric: str, notes: list[str]) -> Block:
@@ -114,7 +128,8 @@ def _oddities(row: str, group: Sequence[RunRecord], latest: dict[str, RunRecord]
     for seed in sorted(latest):
         times = sum(run.tags.get("seed", "") == seed for run in group)
         if times > 1:
-            yield f"{row} seed {seed} finished {times} times; the latest is shown, run {latest[seed].run_id}"
+            named = f"seed {seed}" if seed else "without a seed"
+            yield f"{row} {named} finished {times} times; the latest is shown, run {latest[seed].run_id}"
     params = [run.params for run in latest.values() if run.tags.get("kind", "train") == "train"]
     names = {name for given in params for name in given} - {"seed"}
     if differing := sorted(name for name in names if len({given.get(name) for given in params}) > 1):
@@ -124,7 +139,9 @@ def _oddities(row: str, group: Sequence[RunRecord], latest: dict[str, RunRecord]
 def _missing_seeds(block: str, rows: Sequence[Row]) -> Iterator[str]:
     """Say which rows lack seeds that others of their block have."""
     trained = [row for row in rows if row.aggregator]
-    seeds = {seed for row in trained for seed in row.seeds}
+    seeds = {seed for row in trained for seed in row.seeds if seed}
+    if unnoted := [row.label for row in trained if "" in row.seeds]:
+        yield f"{block}: which seed a run had is not noted, in the tag `seed`: {', '.join(unnoted)}"
     lacking = [(row.label, sorted(seeds - {*row.seeds})) for row in trained if seeds - {*row.seeds}]
     if lacking:
         named = "; ".join(f"{label} {', '.join(missing)}" for label, missing in lacking)

@@ -150,7 +150,8 @@ def _plain(arrays: Arrays, metric: str, value: float) -> _Part:
     if not owner:
         raise InputError("its queries have no ids")
     thing = owner.removesuffix("_id")
-    kind = f"{thing}s with their questions" if thing in MEDIA else f"{thing}s".replace("_", " ")
+    several = len(np.unique(arrays[owner])) < len(score_Q)
+    kind = f"{thing}s with their questions" if thing in MEDIA and several else f"{thing}s".replace("_", " ")
     percent = not math.isclose(score_Q.mean(), value, rel_tol=1e-4, abs_tol=1e-3)
     return _Part(score_Q=score_Q.astype(float) * (100.0 if percent else 1.0), unit_Q=arrays[owner], kind=kind)
 

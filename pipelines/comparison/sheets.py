@@ -113,7 +113,13 @@ def _difference_cells(block: Block, row: Row) -> tuple[str, ...]:
 
 
 def _difference(found: Difference) -> tuple[str, str, str]:
-    return f"{found.value:+.1f}", f"[{found.low:+.1f}, {found.high:+.1f}]", "yes" if found.real else "no"
+    value, low, high = (_signed(x) for x in (found.value, found.low, found.high))
+    return value, f"[{low}, {high}]", "yes" if found.real else "no"
+
+
+def _signed(value: float) -> str:
+    """Show a sign, but for what rounds to nothing."""
+    return f"{value:+.1f}" if abs(value) >= 0.05 else "0.0"
 
 
 def all_pairs(block: Block) -> Sheet | None:

@@ -33,12 +33,14 @@ class Found:
             is no run of these settings, or only failed ones.
         run_id: the run, but for a new cell.
         stopped: after how many epochs, for one that was stopped.
+        note: of a new cell, which run there is that does not stand for it, and why.
     """
 
     cell: Cell
     state: State = "new"
     run_id: str = ""
     stopped: str = ""
+    note: str = ""
 
 
 def records_of(uri: str, experiment: str) -> list[RunRecord]:
@@ -102,7 +104,8 @@ def _spelled(spec: str) -> str:
 
 
 def _find(uri: str, cell: Cell, candidates: Sequence[RunRecord]) -> Found:
-    same = [record for record in candidates if _settings(uri, record) == comparable(cell.run)]
+    settings = {record.run_id: _settings(uri, record) for record in candidates}
+    same = [record for record in candidates if settings[record.run_id] == comparable(cell.run)]
     for record in same:
         if record.status == "FINISHED":
             return Found(cell=cell, state="finished", run_id=record.run_id)
@@ -112,7 +115,13 @@ def _find(uri: str, cell: Cell, candidates: Sequence[RunRecord]) -> Found:
             stopped = record.tags.get(STOPPED, "")
             state = "stopped" if stopped else "unfinished"
             return Found(cell=cell, state=state, run_id=record.run_id, stopped=stopped)
-    return Found(cell=cell)
+    notes = [f"run {record.run_id} failed" for record in same if record.status == "FAILED"]
+    notes += [
+        f"run {record.run_id} may be it, but its settings, the artifact run.json, are gone or of another version"
+        for record in candidates
+        if settings[record.run_id] is None and record.status == "FINISHED"
+    ]
+    return Found(cell=cell, note=notes[0] if notes else "")
 
 
 def _settings(uri: str, record: RunRecord) -> Run | None:

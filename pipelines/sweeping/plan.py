@@ -69,6 +69,7 @@ class Plan:
                 f"  {name:<{width}}  {state}"
                 + (f", run {found.run_id}" if found.run_id else "")
                 + (f", {about}" if name in times else "")
+                + (f"; {found.note}" if found.note else "")
             )
         if to_do:
             whole = spoken(total([*times.values()], concurrent))
