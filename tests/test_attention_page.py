@@ -9,9 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from corpora import make_corpus, make_questions
+from pictures import noise
 from PIL import Image
+from workers import run_workers
 
 from aggregators.base import Aggregator
+from infra.dist import rank
 from infra.registry import TASKS
 from tasks.attended import Attended, Pair, attended, caption_pairs, question_pairs
 from tasks.attention import attention_to_captions
@@ -19,8 +23,6 @@ from tasks.attention_page import Split, attention_page, bars, frame_of, words
 from tasks.codes import Codes
 from tasks.heat import cells, overlay, part_seen
 from tasks.nearest_captions import nearest_captions
-from tests.corpora import make_corpus, make_questions
-from tests.pictures import noise
 
 SLOTS = "slots(k=3, iterations=1, heads=2, head_width=4)"
 
@@ -99,6 +101,33 @@ def test_weights_of_channels_are_averaged_and_context_takes_part(tiny) -> None:
         np.testing.assert_allclose(it.weights["text"], weight_L[None], rtol=1e-5)
 
 
+def weights_of(run) -> dict[str, np.ndarray]:
+    adapter, model = built(run)
+    found = attended(model, caption_pairs(adapter.data("test"), count=3))
+    assert not found or rank() == 0
+    return {
+        f"{run.aggregator} {number} {side}": weight_KN
+        for number, it in enumerate(found)
+        for side, weight_KN in it.weights.items()
+    }
+
+
+def worker(folder: str, runs) -> None:
+    found = {name: weight_KN for run in runs for name, weight_KN in weights_of(run).items()}
+    if rank() == 0:
+        np.savez(f"{folder}/weights.npz", **found)
+
+
+def test_two_workers_find_what_one_finds(tiny, tmp_path) -> None:
+    runs = [replace(tiny[0], aggregator=spec) for spec in ("score_attention(k=2, heads=2)", SLOTS)]
+    run_workers(worker, str(tmp_path), runs)
+    together = np.load(tmp_path / "weights.npz")
+    assert len(together) == 12
+    for run in runs:
+        for name, weight_KN in weights_of(run).items():
+            np.testing.assert_allclose(together[name], weight_KN, rtol=1e-5, atol=1e-7)
+
+
 def test_questions_are_attended_with_their_images(tiny) -> None:
     adapter, model = built(tiny[1], aggregator="attention", text_aggregator="gpo")
     model.eval()
@@ -118,7 +147,7 @@ def test_without_weights_of_elements_that_differ_there_is_no_page(tiny, aggregat
 
 
 def test_an_aggregator_with_odd_weights_is_named_and_left_out(tiny, caplog) -> None:
-    odd = "tests.test_attention_page:Odd"
+    odd = "test_attention_page:Odd"
     adapter, model = built(tiny[0], aggregator="attention", text_aggregator=odd)
     assert type(model.text.aggregator).__name__ == "Odd"
     with caplog.at_level(logging.WARNING):
