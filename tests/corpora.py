@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -70,6 +71,32 @@ def make_corpus(
     )
 
 
+def _asked(shown: str, beside: str, absent: str, *, there: bool) -> list[tuple[str, dict[str, Any]]]:
+    """Return three questions about an image of two nouns, with what people said of each."""
+    asked = (
+        (f"What is beside the {shown}?", "what is", "other", beside, absent),
+        ("How many things are there in all?", "how many", "number", "2", "3"),
+        (
+            f"Is there a {shown if there else absent}?",
+            "is there a",
+            "yes/no",
+            *(("yes", "no") if there else ("no", "yes")),
+        ),
+    )
+    return [
+        (
+            text,
+            {
+                "question_type": kind,
+                "answer_type": of,
+                "answers": (right,) * 9 + (wrong,),
+                "label": right,
+            },
+        )
+        for text, kind, of, right, wrong in asked
+    ]
+
+
 def make_questions(
     folder: Path,
     *,
@@ -95,23 +122,8 @@ def make_questions(
             a, b, c = rng.choice(len(NOUNS), 3, replace=False)
             shown = look[[a, b, a, b][: rng.integers(2, 5)]]
             writer.add(str(i), (shown + 0.1 * rng.normal(size=shown.shape)).astype(np.float32))
-            there = i % 2 == 0
-            asked = (
-                (f"What is beside the {NOUNS[a]}?", "what is", NOUNS[b], NOUNS[c]),
-                ("How many things are there in all?", "how many", "2", "3"),
-                (
-                    f"Is there a {NOUNS[a if there else c]}?",
-                    "is there a",
-                    *(("yes", "no") if there else ("no", "yes")),
-                ),
-            )
-            for number, (text, kind, right, wrong) in enumerate(asked):
-                people = {
-                    "question_type": kind,
-                    "answer_type": {"2": "number", "yes": "yes/no", "no": "yes/no"}.get(right, "other"),
-                    "answers": (right,) * 9 + (wrong,),
-                    "label": right,
-                }
+            for number, asked in enumerate(_asked(NOUNS[a], NOUNS[b], NOUNS[c], there=i % 2 == 0)):
+                text, people = asked
                 questions.append(
                     Question(
                         id=str(10 * (i + 1) + number),
@@ -124,6 +136,10 @@ def make_questions(
                 )
         writer.close(statistics_of=[str(i) for i in range(train)])
     write_questions(folder / "questions", questions, source={"made": "by a test"}, images=str(images or ""))
+    return _question_run(folder)
+
+
+def _question_run(folder: Path) -> Run:
     return Run(
         recipe="tiny_questions",
         task="vqa(min_count=1)",

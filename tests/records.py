@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from infra.tracking import RunRecord
+from pipelines.comparison.arrange import arranged
+from pipelines.comparison.blocks import Block
+from pipelines.comparison.grid import Grid, grid_of
 
 SIX = [f"{direction}/R{k}" for direction in ("i2t", "t2i") for k in (1, 5, 10)]
+VQA = {"task": "vqa", "dataset": "daquar", "recipe": "daquar", "protocol": "vqa"}
+VIDEO = {"task": "video_text", "dataset": "msrvtt", "recipe": "msrvtt", "protocol": "distinct"}
 
 
 def scores(protocol: str, rsum: float) -> dict[str, float]:
@@ -43,3 +48,31 @@ def run(
         if metrics is None
         else metrics,
     )
+
+
+def vqa(aggregator: str, seed: int, accuracy: float, **more) -> RunRecord:
+    metrics = {"vqa/accuracy": accuracy, "vqa/chance_accuracy": 20.0, "time/train_seconds": 9.0}
+    return run(aggregator, seed, metrics=metrics, **{**VQA, **more})
+
+
+def blocks_of(*runs: RunRecord) -> tuple[Block, ...]:
+    return arranged(runs, experiment="x")[0]
+
+
+def grid(*runs: RunRecord) -> Grid:
+    return grid_of(blocks_of(*runs))
+
+
+def three_tasks() -> list[RunRecord]:
+    """Three aggregators on three tasks, over two seeds; chance is an RSUM of 3.2 and an accuracy of 20."""
+    table = {"mean": (60.0, 90.0, 40.0), "max": (50.0, 96.0, 40.0), "gpo": (70.0, 120.0, 30.0)}
+    runs = []
+    for aggregator, (image, video, answer) in table.items():
+        for seed in (0, 1):
+            off = 2 * seed - 1
+            runs += [
+                run(aggregator, seed, image + off),
+                run(aggregator, seed, video + off, **VIDEO),
+                vqa(aggregator, seed, answer + off),
+            ]
+    return runs

@@ -1,43 +1,17 @@
+"""Questions in VQA 2.0's files: splits, images, what is held out, real files whole."""
+
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from verbs import reasons, run
+from vqa2_files import arguments, asked, told, write
 
 from infra.errors import InputError
 from infra.skipped import Skipped
 from tasks.datasets.questions import SKIPPED, Question, QuestionCorpus
 from tasks.datasets.vqa2 import hold_out, read_vqa2
-
-
-def asked(number: int, image: int, **changes: Any) -> dict:
-    return {"question_id": number, "image_id": image, "question": f"What is it {number}?"} | changes
-
-
-def told(number: int, image: int, answers: list[Any] | None = None, **changes: Any) -> dict:
-    """An annotation; the answers stand in the file in the opposite order of their numbers."""
-    given = ["cat"] * 7 + ["the cat", "dog", "dog"] if answers is None else answers
-    numbered = [
-        {"answer_id": place, "answer": answer, "answer_confidence": "yes"}
-        for place, answer in enumerate(given, 1)
-    ]
-    return {
-        "question_id": number,
-        "image_id": image,
-        "question_type": "what is",
-        "answer_type": "other",
-        "multiple_choice_answer": "cat",
-        "answers": numbered[::-1],
-    } | changes
-
-
-def write(folder: Path, subtype: str, key: str, entries: Any, *, name: str = "") -> Path:
-    path = folder / (name or f"v2_OpenEnded_mscoco_{subtype}_{key}.json")
-    path.write_text(json.dumps({"info": {}, "data_subtype": subtype, key: entries}))
-    return path
 
 
 def official(folder: Path) -> list[Path]:
@@ -51,15 +25,6 @@ def official(folder: Path) -> list[Path]:
     made.append(write(folder, "test-dev2015", "questions", [asked(9000, 900)]))
     made.append(write(folder, "test2015", "questions", [asked(9000, 900), asked(9010, 901)]))
     return made
-
-
-def arguments(files: list[Path]) -> list[object]:
-    questions = [path for path in files if "annotations" not in path.name]
-    return ["--questions", *questions, "--annotations", *(path for path in files if path not in questions)]
-
-
-def of(corpus: QuestionCorpus) -> dict[str, list[str]]:
-    return {split: [each.id for each in corpus.questions(split)] for split in corpus.splits}
 
 
 def test_the_official_files(tmp_path: Path) -> None:
@@ -172,96 +137,6 @@ def test_images_are_found_by_number(tmp_path: Path) -> None:
         assert (code, message in err) == (2, True)
 
 
-def test_bad_entries_are_skipped_and_listed(tmp_path: Path) -> None:
-    name = "v2_OpenEnded_mscoco_val2014_questions.json"
-    questions = [
-        asked(1, 1),
-        asked(2, 2),
-        asked(1, 1, question="again"),
-        asked(3, 3, question=" \n"),
-        asked(4, 4, question="is \u6f22 ünï\n\U0001f600?"),
-        asked(5, 5),
-        asked(6, 6),
-        {"question_id": 7, "image_id": 7},
-        ["no object"],
-        asked("8", 8),
-        asked(True, 8),
-        asked(9, 9, question="half a pair \ud83d"),
-        asked(10, 10),
-        asked(11, 11),
-        asked(12, 12),
-    ]
-    annotations = [
-        told(1, 1),
-        told(3, 3),
-        told(4, 4, ["café"] * 3 + [7, None, "", " ", "\ud83d"] + ["x y "] * 4),
-        told(5, 55),
-        told(5, 5),
-        told(6, 6, ["", " "]),
-        told(9, 9),
-        told(10, 10, [3, None]),
-        told(11, 11, multiple_choice_answer=None),
-        told(12, 12, answers=["cat"]),
-        told(77, 7),
-        told("8", 8),
-        "no object",
-        {"question_id": 1, "image_id": 1},
-    ]
-    annotations[9]["answers"] = annotations[9]["answers"] * 12
-    files = [
-        write(tmp_path, "val2014", "questions", questions),
-        write(tmp_path, "val2014", "annotations", annotations, name="val_annotations.json"),
-    ]
-    out = tmp_path / "out"
-    code, said, _ = run("vqa2", *arguments(files), "--out", out)
-    assert code == 0
-    assert "2 questions have not 10 answers (1 with 7, 1 with 12)" in said
-    corpus = QuestionCorpus.open(out)
-    assert of(corpus) == {"test": ["1", "4", "12"]}
-    fourth = corpus.questions("test")[1]
-    assert fourth.answers == ("café",) * 3 + ("x y ",) * 4
-    assert fourth.question == "is \u6f22 ünï \U0001f600?"
-    form = "not of the expected form"
-    question = f"{form}: a question needs question_id, image_id and question"
-    assert sorted(reasons(out, SKIPPED)) == sorted(
-        [
-            (
-                "val_annotations.json, annotation 4, question 5",
-                "a second annotation of a question; the first is kept",
-            ),
-            ("val_annotations.json, annotation 7, question 10", "no usable answer"),
-            (
-                "val_annotations.json, annotation 8, question 11",
-                "a question_type, answer_type or multiple_choice_answer that is not a string",
-            ),
-            ("val_annotations.json, annotation 11", f"{form}: an annotation needs question_id and image_id"),
-            ("val_annotations.json, annotation 12", f"{form}: no answers"),
-            ("val_annotations.json, annotation 13", f"{form}: no answers"),
-            ("question 2", "a question without an annotation"),
-            ("question 1", "duplicate question id; the first is kept"),
-            ("question 3", "an empty question"),
-            ("question 4, answer 4", "an answer that is not a string"),
-            ("question 4, answer 5", "an answer that is not a string"),
-            ("question 4, answer 4", "an empty answer"),
-            ("question 4, answer 5", "an empty answer"),
-            ("question 4, answer 6", "an answer that is not valid UTF-8"),
-            ("question 5", "its annotation is about another image"),
-            ("question 6, answer 1", "an empty answer"),
-            ("question 6, answer 2", "an empty answer"),
-            ("question 6", "no usable answer"),
-            (f"{name}, question 7", question),
-            (f"{name}, question 8", question),
-            (f"{name}, question 9", question),
-            (f"{name}, question 10", question),
-            ("question 9", "a question, type or label that is not valid UTF-8"),
-            ("question 10", "a question without an annotation"),
-            ("question 11", "a question without an annotation"),
-            ("annotation of question 77", "an annotation without a question"),
-        ]
-    )
-    assert "skipped 26:" in said
-
-
 @pytest.mark.parametrize(
     ("subtype", "name", "split", "expected"),
     [
@@ -277,40 +152,6 @@ def test_the_split_of_a_file(
 ) -> None:
     path = write(tmp_path, subtype, "questions", [asked(1, 1)], name=name)
     assert [each.split for each in read_vqa2([path], splits=split)] == [expected]
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "message"),
-    [
-        ('{"questions": [', (), "not valid JSON at line 1"),
-        ("[]", (), "not of the expected form"),
-        ('{"questions": {}}', (), "not of the expected form"),
-        ('{"annotations": []}', (), "it holds annotations: give it as --annotations"),
-        ('{"data_subtype": "other", "questions": []}', (), "which split is this?"),
-        ('{"data_subtype": 7, "questions": []}', (), "say none of train2014, val2014"),
-        ('{"data_subtype": "val2014", "questions": []}', (), "nothing usable was found"),
-        ('{"questions": []}', ("--split", "tets"), "unknown split 'tets'. Did you mean 'test'?"),
-        ('{"questions": []}', ("--split", "test", "val"), "2 splits for 1 files of questions"),
-        (
-            json.dumps({"questions": [asked(1, 1)]}),
-            ("--split", "train"),
-            "has an annotation; give their file, too",
-        ),
-    ],
-)
-def test_files_that_are_refused(tmp_path: Path, text: str, options: tuple[str, ...], message: str) -> None:
-    path, out = tmp_path / "q.json", tmp_path / "out"
-    path.write_text(text)
-    code, _, err = run("vqa2", "--questions", path, "--out", out, *options)
-    assert code == 2
-    assert message in err
-    assert not (out / "questions.json").exists()
-
-
-def test_a_name_and_a_subtype_that_differ(tmp_path: Path) -> None:
-    path = write(tmp_path, "train2014", "questions", [asked(1, 1)], name="val2014_questions.json")
-    with pytest.raises(InputError, match="say both train2014 and val2014 of"):
-        list(read_vqa2([path]))
 
 
 @pytest.mark.parametrize(
