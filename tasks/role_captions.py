@@ -16,11 +16,12 @@ from infra.registry import PARSERS
 from tasks.augmentations.sets import Draw
 from tasks.augmentations.words import MaskReplaceDelete
 from tasks.captions import Captions
-from tasks.datasets.role_graphs import read_role_graphs
+from tasks.datasets.role_graphs import find_role_graphs, read_role_graphs
 from tasks.role_graph import RoleGraph, Slots, check_slots, cut, over_words
 from tasks.role_slots import SlotStore
 
 Parser = Callable[[Sequence[str]], RoleGraph]
+_FEW = 32  # captions, such as a query, that a file of graphs is not read anew for
 _UNLIKE = "words that do not spell the caption (left to the parser)"
 
 
@@ -101,7 +102,11 @@ class RoleCaptions:
         alike: dict[str, list[int]] = {}
         for number, text in enumerate(texts):
             alike.setdefault(self._key(text), []).append(number)
-        found = read_role_graphs(graphs, wanted=lambda one: one in exact or self._key(one) in alike)
+        wanted = lambda one: one in exact or self._key(one) in alike  # noqa: E731
+        if len(texts) > _FEW:
+            found = read_role_graphs(graphs, wanted=wanted)
+        else:
+            found = find_role_graphs(graphs, texts, wanted=wanted)
         for read in tqdm(found, desc="role graphs", leave=False, delay=2, disable=rank() > 0):
             faults.update(read.faults)
             if read.graph is None:

@@ -12,6 +12,7 @@ from encoders.vocabulary import Vocabulary, count_words
 from infra.errors import InputError
 from infra.registry import PARSERS
 from tasks.captions import Captions
+from tasks.datasets import role_graphs
 from tasks.role_captions import RoleCaptions
 from tasks.role_graph import ROLES, Node, RoleGraph
 
@@ -158,3 +159,30 @@ class Pieces:
 def test_what_cannot_be_is_refused(tokenizer, options, message) -> None:
     with pytest.raises(InputError, match=message):
         RoleCaptions(TEXTS, tokenizer, **options)
+
+
+def test_a_file_of_graphs_is_read_once_for_many_queries(tmp_path: Path, monkeypatch, capsys) -> None:
+    reads = []
+    read = role_graphs.read_entries
+    monkeypatch.setattr(
+        role_graphs, "read_entries", lambda *given, **named: reads.append(given) or read(*given, **named)
+    )
+    released = {
+        "a man is playing a guitar": graph(("V", [3]), ("ARG1", [5]), edges=((1, 2),)),
+        "A DOG": graph(("V", [0])),
+        "a dog": graph(("ARG0", [1])),
+        "two kids do n't sing": graph(("V", [4]), ("ARG0", [0, 1])),
+    }
+    path = written(tmp_path, released)
+    many = RoleCaptions([*TEXTS, *map(str, range(40))], vocabulary(), graphs=path)
+    assert len(reads) == 1
+    for number, text in enumerate(TEXTS):
+        alone = RoleCaptions([text], vocabulary(), graphs=path)
+        assert "distinct captions: 1 from" in capsys.readouterr().out
+        for key, value in alone.batch(np.array([0])).items():
+            assert torch.equal(value, many.batch(np.array([number]))[key]), (text, key)
+    assert len(reads) == 2
+    assert words_of(RoleCaptions(["a dog"], vocabulary(), graphs=path), 0) == {4: [2]}
+    written(tmp_path, released | {"a dog": graph(("V", [1]))})
+    assert words_of(RoleCaptions(["a dog"], vocabulary(), graphs=path), 0) == {0: [2]}
+    assert len(reads) == 3

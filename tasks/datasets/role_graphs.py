@@ -8,16 +8,21 @@ Source: Chen et al., "Fine-grained video-text retrieval with hierarchical graph 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import marshal
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from infra.files import existing
 from tasks.datasets.entries import read_entries
 from tasks.role_graph import NOUN, ROLES, VERB, Node, RoleGraph, plain_role
 
 _WHAT = 'HGR\'s role graphs, {sentence: [{id: {"role", "spans", ...}}, [[source, target, role], ...]]}'
 _ROOT = "ROOT"
+_OTHERS = re.compile(r"[\W_]+")  # than letters and digits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +53,39 @@ def read_role_graphs(path: str | Path, *, wanted: Callable[[str], bool]) -> Iter
     for sentence, entry in read_entries(path, what=_WHAT):
         if wanted(sentence):
             yield _graph(sentence, entry)
+
+
+def find_role_graphs(
+    path: str | Path, texts: Sequence[str], *, wanted: Callable[[str], bool]
+) -> Iterator[ReadGraph]:
+    """Yield what `read_role_graphs` does, where a file is asked about a few texts again and again, as in search.
+
+    The file is read the first time and held, about as large as it is, until it changes or another one is asked; only
+    sentences of the same letters and digits as one of the texts are looked at.
+
+    Raises:
+        InputError: as `read_role_graphs` does.
+    """
+    file = existing(path, what=_WHAT).resolve()
+    state = file.stat()
+    held = _held(file, (state.st_mtime_ns, state.st_size))
+    for letters in dict.fromkeys(map(_letters, texts)):
+        for sentence, entry in held.get(letters, ()):
+            if wanted(sentence):
+                yield _graph(sentence, marshal.loads(entry))
+
+
+@lru_cache(maxsize=1)
+def _held(file: Path, state: tuple[int, int]) -> dict[str, list[tuple[str, bytes]]]:
+    """Return the sentences of a file in this state with their entries, packed, by their letters and digits."""
+    found: dict[str, list[tuple[str, bytes]]] = {}
+    for sentence, entry in read_entries(file, what=_WHAT):
+        found.setdefault(_letters(sentence), []).append((sentence, marshal.dumps(entry)))
+    return found
+
+
+def _letters(text: str) -> str:
+    return _OTHERS.sub("", text.lower())
 
 
 def _graph(sentence: str, entry: Any) -> ReadGraph:
