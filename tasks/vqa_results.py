@@ -8,13 +8,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from infra.errors import InputError
-from infra.files import read_json
 
-_WHAT = 'a results file, [{"question_id": 1, "answer": "yes"}, ...]'
 _NAMED = 5  # ids in a message
 
 
@@ -37,50 +34,10 @@ def results_file(ids: Sequence[str], answers: Sequence[str]) -> bytes:
     return json.dumps(rows).encode()
 
 
-def read_results(path: str | Path, *, ids: Sequence[str]) -> list[str]:
-    """Check a results file against the questions of a split; return its answers in their order.
-
-    Args:
-        path: the file.
-        ids: of all questions of the split.
-
-    Raises:
-        InputError: another form, an id twice, questions without an answer, or answers to questions that the split does
-            not have; the message names them.
-    """
-    rows = read_json(path, what=_WHAT)
-    if not isinstance(rows, list):
-        raise InputError(f"{path}: expected {_WHAT}, found no list")
-    for number, row in enumerate(rows):
-        if not _is_row(row):
-            raise InputError(
-                f"{path}, entry {number}: expected a whole number as question_id and a string as answer, found {row!r}"
-            )
-    found = {str(row["question_id"]): row["answer"] for row in rows}
-    known = set(ids)
-    wrong = {
-        "answered twice": _repeated([row["question_id"] for row in rows]),
-        "without an answer": [id for id in ids if id not in found],
-        "not of this split": [id for id in found if id not in known],
-    }
-    if any(wrong.values()):
-        told = "; ".join(f"{_listed(of)} {why}" for why, of in wrong.items() if of)
-        raise InputError(
-            f"{path}: {told}. Expected one answer to each of the {len(ids):,} questions of the split"
-        )
-    return [found[id] for id in ids]
-
-
 def _number(id: str) -> int:
     if not (id.isascii() and id.isdecimal()):
         raise InputError(f"the question id {id!r} is no whole number, which a results file needs")
     return int(id)
-
-
-def _is_row(row: Any) -> bool:
-    return (
-        isinstance(row, dict) and type(row.get("question_id")) is int and isinstance(row.get("answer"), str)
-    )
 
 
 def _repeated(ids: Sequence[Any]) -> list[Any]:
