@@ -21,6 +21,6 @@ def start_ensemble(ensemble: Ensemble) -> str:
     found = evaluate(trained, protocol=ensemble.protocol, split="test")
     tracker = track_ensemble(trained, ensemble.protocol, recipe=ensemble.recipe)
     keep_evaluation(tracker, found, step=0)
-    keep_pictures(tracker, found.pictures)
+    keep_pictures(tracker, *found.pictures)
     tracker.finish("FINISHED")
     return tracker.run_id

@@ -116,7 +116,7 @@ def main() -> None:
         found = replace(found, protocol=f"{options.split}/{protocol}")
     tracker = trained[0].tracker if len(trained) == 1 else track_ensemble(trained, protocol)
     keep_evaluation(tracker, found, step=0)
-    keep_pictures(tracker, found.pictures)
+    keep_pictures(tracker, *found.pictures)
     if len(trained) > 1:
         tracker.finish("FINISHED")
     names = ", ".join(f"{t.run.recipe} {t.run.aggregator} seed {t.run.seed}" for t in trained)

@@ -177,7 +177,7 @@ class Trainer:
             self.log.log(headline(found.metrics, self.adapter.primary.name) | spent, step=self.step)
             keep_evaluation(self.log, found, step=self.step)
         if self.run.figures:
-            keep_pictures(self.log, partial(self._figures, watched), found.pictures)
+            keep_pictures(self.log, partial(self._figures, watched), *found.pictures)
 
     def _figures(self, watched: Sequence[Watched]) -> Mapping[str, bytes]:
         """Draw what the aggregators did in the last evaluation, and how training went."""

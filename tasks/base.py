@@ -34,8 +34,8 @@ class Evaluation:
         metrics: numbers by name, without the protocol.
         per_query: arrays that say how each query did, such as ids and ranks.
         files: more to keep, by file name.
-        pictures: makes pages and figures to keep, by file name. Called once, at the end of a run, and then by every
-            worker, since a score may need all of them.
+        pictures: what makes pages and figures to keep, by file name. Called once, at the end of a run, and then by
+            every worker, since a score may need all of them.
         embed_ms: milliseconds to encode an item and its texts, or to answer a question; NaN if it was not timed.
     """
 
@@ -43,7 +43,7 @@ class Evaluation:
     metrics: dict[str, float]
     per_query: dict[str, np.ndarray] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
-    pictures: Callable[[], Mapping[str, bytes]] = dict
+    pictures: tuple[Callable[[], Mapping[str, bytes]], ...] = ()
     embed_ms: float = math.nan
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +13,8 @@ from infra.registry import TASKS
 from tasks.base import Evaluation
 from tasks.crisscrossed import evaluate_crisscrossed, right_answers
 from tasks.datasets.cxc import cxc_files, read_cxc
+from tasks.pages.retrieval_examples import Judged
 from tasks.protocols import Protocol, protocol_named
-from tasks.retrieval_examples import Judged
 from tasks.scores import Score
 from tasks.visual_text import VisualText
 
@@ -89,7 +90,7 @@ class ImageText(VisualText):
                 "caption_image": pairs.owner_G,
                 **{f"{direction}_rank": rank_Q for direction, rank_Q in result.rank_Q.items()},
             },
-            pictures=lambda: self._examples(score, split, protocol, judged),
+            pictures=(partial(self._examples, score, judged, split, protocol),),
         )
 
     def _check(self, protocol: str, split: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +17,18 @@ from infra.errors import InputError
 from infra.paths import resolve
 from infra.registry import AUGMENTATIONS, ENCODERS, OBJECTIVES, REGULARISERS, Spec
 from infra.store import FeatureStore
-from tasks.attention import attention_to_captions
 from tasks.base import Evaluation, Metric
 from tasks.codes import Batch
 from tasks.datasets.corpus import Corpus, Item
 from tasks.given import given_inputs
 from tasks.models import Parts, retrieval_model, text_inputs
+from tasks.pages.attention import attention_to_captions
+from tasks.pages.retrieval import judged_pairs, retrieval_pictures
+from tasks.pages.retrieval_examples import Judged
 from tasks.pairs import Pairs, StoredSets, TextInputs, VisualInputs
 from tasks.pixels import Pixels
 from tasks.protocols import Protocol, evaluate_protocol, protocol_named
 from tasks.retrieval import retrieval_loss
-from tasks.retrieval_examples import Judged
-from tasks.retrieval_pictures import judged_pairs, retrieval_pictures
 from tasks.scores import Score
 
 if TYPE_CHECKING:
@@ -194,10 +194,10 @@ class VisualText:
                 f"{directions[0]}_rank": result.ranks_i2t,
                 f"{directions[1]}_rank": result.ranks_t2i,
             },
-            pictures=lambda: self._examples(score, split, named, judged_pairs(pairs, named, result)),
+            pictures=(partial(self._examples, score, judged_pairs(pairs, named, result), split, named),),
         )
 
-    def _examples(self, score: Score, split: str, protocol: Protocol, judged: Judged) -> dict[str, bytes]:
+    def _examples(self, score: Score, judged: Judged, split: str, protocol: Protocol) -> dict[str, bytes]:
         """Return a page of examples; see `retrieval_pictures`."""
         return retrieval_pictures(
             score,
@@ -216,11 +216,12 @@ class VisualText:
         score = self.scorer(model, split)
         milliseconds = 1e3 * (time.perf_counter() - started)
         found = self.judge(score, split, protocol)
-
-        def pictures() -> Mapping[str, bytes]:
-            return {**found.pictures(), **attention_to_captions(self, model, split, score)}
-
-        return replace(found, embed_ms=milliseconds / len(self.data(split).item_ids), pictures=pictures)
+        attention = partial(attention_to_captions, self, model, split, score)
+        return replace(
+            found,
+            embed_ms=milliseconds / len(self.data(split).item_ids),
+            pictures=(*found.pictures, attention),
+        )
 
     def _check(self, protocol: str, split: str) -> None:
         """Refuse a protocol that cannot be had before time is spent on its scores."""

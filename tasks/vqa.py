@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +23,12 @@ from infra.store import FeatureStore
 from tasks.answer_priors import AnswerPrior
 from tasks.answer_scores import AnswerScores, best_answers
 from tasks.answer_vocabulary import AnswerVocabulary, Targets
-from tasks.attention import attention_to_questions
 from tasks.base import Evaluation, Metric
 from tasks.captions import Captions
 from tasks.datasets.questions import Question, QuestionCorpus
 from tasks.given import given_inputs
 from tasks.models import Parts
+from tasks.pages.attention import attention_to_questions
 from tasks.pairs import StoredSets, VisualInputs
 from tasks.pixels import Pixels
 from tasks.question_data import QuestionData
@@ -252,11 +252,8 @@ class VQA:
         """Score a split; one without answers gives no accuracy, and a file of results."""
         _check_protocol(protocol)
         found = self.judge(self.scorer(model, split), split, protocol)
-
-        def pictures() -> Mapping[str, bytes]:
-            return {**found.pictures(), **attention_to_questions(self, model, split)}
-
-        return replace(found, pictures=pictures)
+        attention = partial(attention_to_questions, self, model, split)
+        return replace(found, pictures=(*found.pictures, attention))
 
 
 def _check_objective(objective: str) -> None:

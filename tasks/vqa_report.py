@@ -12,10 +12,10 @@ from tasks.answer_priors import AnswerPrior
 from tasks.answer_vocabulary import AnswerVocabulary
 from tasks.base import Evaluation
 from tasks.datasets.questions import Question, QuestionCorpus
-from tasks.examples import choose
-from tasks.thumbnails import Thumbnails
+from tasks.pages.examples import choose
+from tasks.pages.thumbnails import Thumbnails
+from tasks.pages.vqa import Example, examples_page
 from tasks.vqa_accuracy import HumanAnswers, summarise
-from tasks.vqa_examples import Example, examples_page
 from tasks.vqa_results import results_file
 
 PROTOCOL = "vqa"
@@ -81,7 +81,7 @@ class Report:
             metrics=metrics,
             per_query=per_query | ({} if accuracy_Q is None else {"accuracy": accuracy_Q}),
             files=self._files(said) if files else {},
-            pictures=partial(self._pictures, said, confidence_Q, accuracy_Q) if files else dict,
+            pictures=(partial(self._pictures, said, confidence_Q, accuracy_Q),) if files else (),
         )
 
     def _metrics(self, accuracy_Q: np.ndarray, said: list[str]) -> dict[str, float]:

@@ -17,12 +17,12 @@ from workers import run_workers
 from aggregators.base import Aggregator
 from infra.dist import rank
 from infra.registry import TASKS
-from tasks.attended import Attended, Pair, attended, caption_pairs, question_pairs
-from tasks.attention import attention_to_captions
-from tasks.attention_page import Split, attention_page, bars, frame_of, words
 from tasks.codes import Codes
-from tasks.heat import cells, overlay, part_seen
-from tasks.nearest_captions import nearest_captions
+from tasks.pages.attended import Attended, Pair, attended, caption_pairs, question_pairs
+from tasks.pages.attention import attention_to_captions
+from tasks.pages.attention_page import Split, attention_page, bars, frame_of, words
+from tasks.pages.heat import cells, overlay, part_seen
+from tasks.pages.nearest_captions import nearest_captions
 
 SLOTS = "slots(k=3, iterations=1, heads=2, head_width=4)"
 
@@ -159,20 +159,20 @@ def test_an_aggregator_with_odd_weights_is_named_and_left_out(tiny, caplog) -> N
 
 def test_an_evaluation_makes_the_page_when_it_is_asked_to(tiny) -> None:
     adapter, model = built(tiny[0], aggregator=SLOTS, similarity="smooth_chamfer")
-    made = adapter.evaluate(model, "test", "whole").pictures()
+    made = adapter.evaluate(model, "test", "whole").pictures[-1]()
     html = made["test_attention.html"].decode()
     assert html.count("<article>") == 12
     assert html.count('src="data:image/jpeg') == 12 * 3
     assert html.count("cosine ") == 12 * 3
     assert "&lt;start&gt;" in html
     adapter, model = built(tiny[1], aggregator="attention")
-    html = adapter.evaluate(model, "test", "vqa").pictures()["test_attention.html"].decode()
+    html = adapter.evaluate(model, "test", "vqa").pictures[-1]()["test_attention.html"].decode()
     assert html.count("<article>") == 12
     assert html.count('<div class="bars">') == 12, "there are no pictures, so the weights alone are drawn"
 
 
 def test_the_nearest_caption_of_every_vector(monkeypatch) -> None:
-    monkeypatch.setattr("tasks.nearest_captions._CAPTIONS", 4)
+    monkeypatch.setattr("tasks.pages.nearest_captions._CAPTIONS", 4)
     generator = torch.Generator().manual_seed(0)
     visual = torch.randn(3, 4, 6, generator=generator, dtype=torch.float64)
     for shape in ((11, 6), (11, 2, 6)):

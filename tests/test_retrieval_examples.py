@@ -20,9 +20,9 @@ from pipelines.config import Run
 from tasks.datasets.corpus import Corpus, write_corpus
 from tasks.image_text import ImageText
 from tasks.metrics import Positives
+from tasks.pages.retrieval_examples import HITS, Example, Judged, find_examples
 from tasks.pair_scores import PairScores
 from tasks.protocols import PROTOCOLS, Protocol
-from tasks.retrieval_examples import HITS, Example, Judged, find_examples
 from tasks.scores import mean_score
 
 NASTY = "<script>alert('&\"')</script>"
@@ -116,7 +116,7 @@ def page_of(adapter, score=None, *, protocol="whole", split="test") -> str:
     score_NG = torch.rand(len(data.item_ids), len(data.texts), generator=rng, dtype=torch.float64)
     score_NG[::2][torch.from_numpy(data.owner_G % 2 == 0).expand(len(score_NG[::2]), -1)] += 0.3
     found = adapter.judge(score or (lambda items, captions: score_NG[items, captions]), split, protocol)
-    pictures = found.pictures()
+    pictures = found.pictures[0]()
     assert list(pictures) == [f"{protocol}_{split}_examples.html"]
     return pictures[f"{protocol}_{split}_examples.html"].decode()
 
@@ -281,7 +281,7 @@ def pairs_found(adapter: ImageText) -> tuple[object, ...]:
     )
     sets, items = alike_sets(len(data.item_ids) + len(data.texts)), len(data.item_ids)
     score = PairScores(alike, visual=sets[:items], text=sets[items:])
-    return found, adapter.judge(score, "test", "whole").pictures()
+    return found, adapter.judge(score, "test", "whole").pictures[0]()
 
 
 def worker(folder: str, run: Run) -> None:

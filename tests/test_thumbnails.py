@@ -10,8 +10,8 @@ from PIL import Image
 
 from infra.errors import InputError
 from infra.video_reader import VideoReader
-from tasks import thumbnails
-from tasks.thumbnails import Thumbnails
+from tasks.pages import thumbnails
+from tasks.pages.thumbnails import Thumbnails
 
 
 def of_files(folder: Path, *paths: str, video: bool = False) -> Thumbnails:

@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 from pictures import noise
 
-from tasks.vqa_examples import Example, examples_page
+from tasks.pages.vqa import Example, examples_page
 
 NASTY = "<script>alert('&\"')</script>"
 

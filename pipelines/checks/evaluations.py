@@ -33,9 +33,9 @@ def check_evaluation(found: Evaluation, *, protocol: str, primary: str) -> None:
             f"the metric {name} is {type(value).__name__}, expected a float"
         )
         assert math.isfinite(value), f"the metric {name} is {value}"
-    for kind, files in (("file", found.files), ("picture", found.pictures())):
+    for files in (found.files, *(make() for make in found.pictures)):
         for name, content in files.items():
-            assert isinstance(content, bytes), f"the {kind} {name} is {type(content).__name__}, expected bytes"
+            assert isinstance(content, bytes), f"the file {name} is {type(content).__name__}, expected bytes"
     _check_queries(found.per_query)
 
 

@@ -7,12 +7,12 @@ import numpy as np
 from infra.dist import rank
 from tasks.datasets.corpus import Corpus
 from tasks.gallery import Gallery
+from tasks.pages.retrieval_examples import HITS, Judged, find_examples
+from tasks.pages.retrieval_page import Shown, examples_page
+from tasks.pages.thumbnails import Thumbnails
 from tasks.pairs import Pairs
 from tasks.protocols import Protocol, ProtocolResult
-from tasks.retrieval_examples import HITS, Judged, find_examples
-from tasks.retrieval_page import Shown, examples_page
 from tasks.scores import Score
-from tasks.thumbnails import Thumbnails
 
 IMAGES, VIDEOS = 12, 8  # queries of each direction; videos take longer to decode
 

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pictures import noise
 from PIL import Image
 
-from tasks.page import address, page
+from tasks.pages.shell import address, page
 
 NASTY = "<script>alert('&\"')</script>"
 

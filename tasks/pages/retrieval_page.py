@@ -9,9 +9,9 @@ from html import escape
 import numpy as np
 from PIL import Image
 
-from tasks.page import address, page
-from tasks.retrieval_examples import Example, Hit
-from tasks.thumbnails import Thumbnails
+from tasks.pages.retrieval_examples import Example, Hit
+from tasks.pages.shell import address, page
+from tasks.pages.thumbnails import Thumbnails
 
 FRAMES, FRAME, GAP = (
     4,

@@ -15,12 +15,12 @@ import numpy as np
 from PIL import Image
 
 from encoders.base import Tokenizer
-from tasks.attended import Attended
 from tasks.codes import Codes
-from tasks.heat import cells, overlay, part_seen
-from tasks.nearest_captions import nearest_captions
-from tasks.page import address, page
-from tasks.thumbnails import Thumbnails
+from tasks.pages.attended import Attended
+from tasks.pages.heat import cells, overlay, part_seen
+from tasks.pages.nearest_captions import nearest_captions
+from tasks.pages.shell import address, page
+from tasks.pages.thumbnails import Thumbnails
 
 _FRAMES, _DECODED = 4, 32  # of a video: how many are shown, and how many are looked through at most
 _STYLE = """

@@ -9,7 +9,7 @@ from html import escape
 
 from PIL.Image import Image
 
-from tasks.page import address, page
+from tasks.pages.shell import address, page
 
 _STYLE = """
 img, .none { aspect-ratio: 4 / 3; background: var(--pale); object-fit: contain; width: 100%; }

@@ -10,11 +10,11 @@ from torch import nn
 
 from infra.dist import rank
 from infra.registry import ENCODERS, Spec
-from tasks.attended import Attended, attended, caption_pairs, question_pairs
-from tasks.attention_page import Split, attention_page
 from tasks.codes import Codes
+from tasks.pages.attended import Attended, attended, caption_pairs, question_pairs
+from tasks.pages.attention_page import Split, attention_page
+from tasks.pages.thumbnails import Thumbnails
 from tasks.scores import Score
-from tasks.thumbnails import Thumbnails
 
 if TYPE_CHECKING:
     from tasks.visual_text import VisualText

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from tasks.examples import choose
 from tasks.metrics import Positives
+from tasks.pages.examples import choose
 from tasks.scores import Score
 
 HITS = 5
