@@ -15,6 +15,10 @@ class InputError(ValueError):
     """
 
 
+class AbsentError(InputError):
+    """What was asked for is not there, and may still be made."""
+
+
 def unknown(kind: str, name: object, choices: Iterable[object], hint: str = "") -> InputError:
     """Return the error for a `name` that is none of `choices`: it lists them and suggests the nearest."""
     names = sorted(str(choice) for choice in choices)

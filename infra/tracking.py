@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlparse
 
 from infra.environment import environment
-from infra.errors import InputError, unknown
+from infra.errors import AbsentError, InputError, unknown
 from infra.files import read_json
 from infra.provenance import provenance
 from infra.tracking_store import check_uri, opening, tracking_uri, ui_command
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Experiment
 
 __all__ = ["RunRecord", "Tracker", "find_runs", "tracking_uri", "ui_command"]
 
@@ -219,13 +220,15 @@ def find_runs(uri: str, experiment: str, *, finished: bool = True) -> list[RunRe
         finished: only those that ended well.
 
     Raises:
-        InputError: the store does not answer, or has no such experiment (the message lists those it has).
+        InputError: the store does not answer, or the experiment was deleted.
+        AbsentError: there is no such store or experiment (the message lists those there are).
     """
     client = _connect(uri)
     with _explained(uri):
         known = {found.name: found.experiment_id for found in client.search_experiments()}
         if experiment not in known:
-            raise unknown("experiment", experiment, known, f" They are those of {uri}.")
+            _refuse_deleted(client.get_experiment_by_name(experiment), uri)
+            raise AbsentError(str(unknown("experiment", experiment, known, f" They are those of {uri}.")))
         runs, token = [], ""
         while token is not None:
             page = client.search_runs(
@@ -318,12 +321,16 @@ def _experiment_id(client: MlflowClient, name: str, *, uri: str, home: Path) -> 
         except MlflowException:  # another process was faster
             if (found := client.get_experiment_by_name(name)) is None:
                 raise
-    if found.lifecycle_stage == "deleted":
-        raise InputError(
-            f"experiment {name!r} of {uri} was deleted; use another name, or bring it back with "
-            f"`mlflow experiments restore --experiment-id {found.experiment_id}`"
-        )
+    _refuse_deleted(found, uri)
     return found.experiment_id
+
+
+def _refuse_deleted(experiment: Experiment | None, uri: str) -> None:
+    if experiment is not None and experiment.lifecycle_stage == "deleted":
+        raise InputError(
+            f"experiment {experiment.name!r} of {uri} was deleted; use another name, or bring it back with "
+            f"`mlflow experiments restore --experiment-id {experiment.experiment_id}`"
+        )
 
 
 def _unknown_run(client: MlflowClient, uri: str, run_id: str) -> InputError:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from infra.errors import InputError
+from infra.errors import AbsentError, InputError
 from infra.files import make_folder
 
 _SQLITE = "sqlite:///"
@@ -62,7 +62,7 @@ def opening(uri: str, *, create: bool) -> Iterator[None]:
         return
     path = Path(uri.removeprefix(_SQLITE))
     if not (create or path.exists()):
-        raise InputError(
+        raise AbsentError(
             f"no runs are recorded: {path} does not exist; train first, or set MLFLOW_TRACKING_URI"
         )
     make_folder(path.parent)

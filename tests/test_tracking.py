@@ -156,6 +156,8 @@ def test_unknown_and_deleted_things_are_named(uri: str, home: Path) -> None:
     tracker._client.delete_experiment(tracker._client.get_run(gone.run_id).info.experiment_id)
     with pytest.raises(InputError, match=r"experiment 'gone' .* was deleted; use another name"):
         start(uri, home, experiment="gone")
+    with pytest.raises(InputError, match=r"experiment 'gone' .* was deleted; use another name"):
+        find_runs(uri, "gone")
 
 
 def test_stores_that_cannot_be_used_are_refused_at_once(home: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from infra.errors import InputError
+from infra.errors import AbsentError, InputError
 from infra.registry import Spec
 from infra.tracking import RunRecord, Tracker, find_runs
 from pipelines.config import Run, from_json
@@ -51,10 +51,8 @@ def records_of(uri: str, experiment: str) -> list[RunRecord]:
     """
     try:
         return find_runs(uri, experiment, finished=False)
-    except InputError as error:
-        if str(error).startswith(("unknown experiment", "no runs are recorded")):
-            return []
-        raise
+    except AbsentError:
+        return []
 
 
 def find_cells(uri: str, cells: Sequence[Cell], records: Sequence[RunRecord]) -> list[Found]:
