@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,6 +98,7 @@ def shrunk(run: Run, corpus: Run, models: dict[str, str]) -> Run:
         protocol="vqa" if asks else "whole",
         optim={"epochs": 1, "batch": batch, "warmup_steps": 1},
         log_every=1,
+        figures=False,
     )
 
 
@@ -115,6 +117,42 @@ def test_a_recipe_trains_two_steps_and_is_evaluated(name, corpus, questions, mod
     assert all(math.isfinite(loss) for loss in losses)
     assert log.rows[-1][1][f"{run.protocol}/{adapter.primary.name}"] >= 0
     assert any(not torch.equal(value, before[key]) for key, value in trainer.model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("name", "pictures"),
+    {
+        "coco_2ad_region_bigru": {"pooling.png", "negatives.png", "whole_test_examples.html"},
+        "coco_wsl_bert": {"pooling.png", "whole_test_examples.html"},
+        "coco_dive_region_bigru": {
+            "pooling.png",
+            "variance.png",
+            "whole_test_examples.html",
+            "test_attention.html",
+        },
+        "coco_scoreattn_k2": {
+            "pooling.png",
+            "variance.png",
+            "whole_test_examples.html",
+            "test_attention.html",
+        },
+        "msrvtt_hgr": {"pooling.png", "whole_test_examples.html", "test_attention.html"},
+        "vqa2_scoreattn_k5": {
+            "pooling.png",
+            "variance.png",
+            "vqa_test_examples.html",
+            "test_attention.html",
+        },
+    }.items(),
+)
+def test_a_recipe_leaves_its_pictures(name, pictures, corpus, questions, models, tmp_path):
+    recipe = RECIPES.get(name)()
+    run = shrunk(recipe, questions if recipe.protocol == "vqa" else corpus, models)
+    run = replace(run, figures=True)
+    log, cpu = FolderLog(tmp_path), torch.device("cpu")
+    adapter = TASKS.build(run.task, run)
+    Trainer(run, adapter, log=log, report=FolderReport(), device=cpu, bar=SilentBar).train()
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == pictures
 
 
 @pytest.mark.parametrize("name", RUNS)
