@@ -1,13 +1,12 @@
 """`python -m pipelines.demo`: the whole way on corpora made here, from pictures and videos to a comparison.
 
 Renders scenes with captions in COCO's file formats and with questions in VQA 2.0's, and moving shapes in MSR-VTT's;
-ingests them, extracts features, trains one Ray job for each task and aggregator, and compares the runs. RAY_ADDRESS
-names the job server of a cluster to use instead of a private head on this machine.
+ingests them, extracts features, trains one Ray job for each task and aggregator, those of a task side by side, and
+compares the runs. RAY_ADDRESS names the job server of a cluster to use instead of a private head on this machine.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -17,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ import tyro
 
 from infra.cluster import JobServer, private_head
 from infra.errors import InputError, command
+from infra.launch import local_cores
 from infra.paths import home
 from infra.registry import AGGREGATORS, RECIPES
 from infra.store import FeatureStore
@@ -72,8 +73,8 @@ RAYS_OWN = re.compile(
 """Lines in which Ray tells of itself; they are left out of what the demo shows."""
 
 
-def run(*words: str, env: dict[str, str] | None = None) -> None:
-    """Show a command, run it, and stop the demo if it fails."""
+def run(*words: str, env: dict[str, str] | None = None, label: str = "") -> None:
+    """Show a command, run it, and stop the demo if it fails; lines of a Ray job begin with its label."""
     print(f"\n$ {shlex.join(words)}", flush=True)
     tools = str(Path(sys.executable).parent)
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
@@ -84,7 +85,7 @@ def run(*words: str, env: dict[str, str] | None = None) -> None:
         with subprocess.Popen(words, cwd=PROJECT, env=env, stdout=PIPE, stderr=STDOUT, text=True) as job:
             for line in job.stdout:
                 if line.strip() and not RAYS_OWN.match(line):
-                    print(line, end="", flush=True)
+                    print(f"{label} | {line}", end="", flush=True)
         code = job.returncode
     if code:
         raise InputError(f"the command above ended with exit code {code}; its output says why")
@@ -159,8 +160,9 @@ def submit(server: JobServer, recipe: str, aggregator: str, options: Options) ->
         *("--runtime-env-json", json.dumps({"env_vars": env}), "--log-style=record", "--"),
         *("python", "-m", "pipelines.train", recipe, "--aggregator", aggregator),
         *(("--optim.epochs", str(options.epochs)) if options.epochs else ()),
-        *("--experiment", options.experiment),
+        *("--experiment", options.experiment, "--cpus", "1"),
         env=server.env,
+        label=f"{recipe} {aggregator}",
     )
 
 
@@ -175,9 +177,11 @@ def main() -> None:
         AGGREGATORS.build(spec, 8)
     for prepare in PREPARE.values():
         prepare(options)
-    with job_server() as server:
-        for recipe, aggregator in itertools.product(PREPARE, options.aggregators):
-            submit(server, recipe, aggregator, options)
+    with job_server() as server, ThreadPoolExecutor(local_cores()) as jobs:
+        for recipe in PREPARE:
+            waiting = [jobs.submit(submit, server, recipe, spec, options) for spec in options.aggregators]
+            for job in waiting:
+                job.result()
     verb("compare", "--experiment", options.experiment)
     print(f"the demo took {time.monotonic() - started:.0f} seconds")
 
