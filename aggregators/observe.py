@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from aggregators.base import Aggregator
+from infra.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +50,35 @@ class Watched:
     count: int = 0
 
     @torch.no_grad()
-    def weights(self, seen: Seen) -> Tensor | None:
-        """Return the weights `(N,)`, `(N, D)` or `(K, N)` of a set, float32; see `Aggregator.weights_over`."""
-        weight = self.aggregator.weights(*seen.inputs)
-        return None if weight is None else weight[0].float().cpu()
+    def weights(self, *seen: Seen) -> Tensor | None:
+        """Return the weights of S sets whose inputs have equal shapes, `(S, K, N, D)`, float32; see `weights_over`.
+
+        K is 1 where weights are not over codes, and D where channels have none of their own. None: it has no weights.
+
+        Raises:
+            InputError: they are not as `weights_over` says, or not finite.
+            Exception: whatever an aggregator's `weights` raises.
+        """
+        inputs = [torch.cat(parts) for parts in zip(*(it.inputs for it in seen), strict=True)]
+        weight = self.aggregator.weights(*inputs)
+        return None if weight is None else _checked(weight.float().cpu(), self.aggregator, inputs[0])
+
+
+def _checked(weight: Tensor, aggregator: Aggregator, x_SND: Tensor) -> Tensor:
+    """Return weights as `(S, K, N, D)`, where they are what the aggregator says they are."""
+    over, (sets, size, width) = aggregator.weights_over, x_SND.shape
+    if over not in ("elements", "ranks", "codes"):
+        raise InputError(f"weights_over must be 'elements', 'ranks' or 'codes', not {over!r}")
+    codes = over == "codes"
+    expected = [(sets, aggregator.set_size, size)] if codes else [(sets, size), (sets, size, width)]
+    if tuple(weight.shape) not in expected:
+        raise InputError(
+            f"{sets} sets of {size} elements of width {width} have weights of shape {tuple(weight.shape)}, expected "
+            f"{' or '.join(map(str, expected))} for weights_over = {over!r}"
+        )
+    if not weight.isfinite().all():
+        raise InputError(f"sets of {size} elements have weights that are not finite")
+    return weight[..., None] if codes else weight.reshape(sets, 1, size, -1)
 
 
 @contextmanager

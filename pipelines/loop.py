@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,16 +176,16 @@ class Trainer:
             self.log.log(headline(found.metrics, self.adapter.primary.name) | spent, step=self.step)
             keep_evaluation(self.log, found, step=self.step)
         if self.run.figures:
-            keep_pictures(self.log, partial(self._figures, watched), *found.pictures)
+            keep_pictures(self.log, *self._figures(watched), *found.pictures)
 
-    def _figures(self, watched: Sequence[Watched]) -> Mapping[str, bytes]:
-        """Draw what the aggregators did in the last evaluation, and how training went."""
+    def _figures(self, watched: Sequence[Watched]) -> Sequence[Callable[[], Mapping[str, bytes]]]:
+        """Return what draws how the aggregators did in the last evaluation, and how training went."""
         if self.log is None:
-            return {}
-        from pipelines.figures.draw_run import draw_run  # Matplotlib, once, at the end
+            return ()
+        from pipelines.figures.run_figures import run_figures  # Matplotlib, once, at the end
 
         run = self.run
-        return draw_run(watched, self.log.history, title=f"{run.recipe} {run.aggregator} seed {run.seed}")
+        return run_figures(watched, self.log.history, title=f"{run.recipe} {run.aggregator} seed {run.seed}")
 
     def _checkpoint(self, metrics: dict[str, float]) -> None:
         with tempfile.TemporaryDirectory() as folder:

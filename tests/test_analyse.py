@@ -18,15 +18,6 @@ from tasks.codes import Codes
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("POLYPOOL_HOME", str(folder))
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        yield folder
-
-
-@pytest.fixture(scope="module")
 def run(home):
     return make_corpus(home)
 

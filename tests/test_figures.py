@@ -7,22 +7,25 @@ import logging
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from toy import FolderLog
 
 from aggregators.base import Aggregator
 from aggregators.contract import random_inputs, random_sets
 from aggregators.observe import Seen, Watched, observe
 from infra.registry import AGGREGATORS
 from pipelines.figures.curves import curves_of, most_frequent, typical
-from pipelines.figures.draw_run import draw_run
 from pipelines.figures.named import name_of
 from pipelines.figures.negatives import known, wide
+from pipelines.figures.run_figures import run_figures
 from pipelines.figures.variance import spread_of
+from pipelines.outcome import keep_pictures
 
 DIM = 8
 SIZES = [5, 3, 9, 5, 3, 5]
@@ -46,8 +49,8 @@ def no_history(name: str) -> list[tuple[int, float]]:
 
 
 def drawn(*watched: Watched, history: Callable = no_history) -> dict[str, Image.Image]:
-    figures = draw_run(watched, history, title="a run")
-    return {name: Image.open(io.BytesIO(content)) for name, content in figures.items()}
+    figures = [make() for make in run_figures(watched, history, title="a run")]
+    return {name: Image.open(io.BytesIO(content)) for made in figures for name, content in made.items()}
 
 
 def is_drawn(image: Image.Image) -> bool:
@@ -104,7 +107,7 @@ def test_with_channels_mean_and_percentiles_are_over_sets_and_channels() -> None
 def test_of_codes_the_most_frequent_size_is_shown(spec: str) -> None:
     watched = watched_of(spec)
     curves = curves_of(watched)
-    weights = [watched.weights(seen).numpy() for seen in watched.seen if seen.size == 5]
+    weights = [watched.weights(seen)[0, ..., 0].numpy() for seen in watched.seen if seen.size == 5]
     assert [curve.code for curve in curves] == [*range(watched.aggregator.set_size)]
     for k, curve in enumerate(curves):
         assert (curve.size, curve.sets, curve.shares) == (5, 3, spec.startswith("score"))
@@ -184,7 +187,7 @@ def test_weights_that_cannot_be_had_are_a_warning_and_the_others_are_drawn(
     assert is_drawn(drawn(odd, watched_of("gpo"))["pooling.png"])
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        draw_run([odd], no_history, title="a run")
+        assert drawn(odd) == {}
     (record,) = caplog.records
     assert "the weights of the aggregator text: Odd are not drawn" in record.getMessage()
     assert re.search(message, record.getMessage())
@@ -250,11 +253,14 @@ def test_nothing_is_drawn_of_a_run_without_negatives() -> None:
     assert drawn(history=lambda name: [(1, math.nan)]) == {}
 
 
-def test_a_figure_that_fails_is_a_warning_and_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_figure_that_fails_is_told_and_costs_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def gone(name: str) -> list[tuple[int, float]]:
         raise OSError("the server is gone")
 
-    assert drawn(watched_of("max"), history=gone).keys() == {"pooling.png"}
+    keep_pictures(FolderLog(tmp_path), *run_figures([watched_of("max")], gone, title="a run"))
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"pooling.png", "failed.txt"}
     (record,) = caplog.records
-    assert record.getMessage() == "the figure negatives.png of a run could not be made"
     assert "the server is gone" in str(record.exc_info[1])
+    assert "the server is gone" in (tmp_path / "figures" / "failed.txt").read_text()

@@ -19,15 +19,6 @@ def run(tmp_path_factory):
     return make_corpus(tmp_path_factory.mktemp("corpus"))
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("POLYPOOL_HOME", str(folder))
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        yield folder
-
-
 def begin(home, run, **tags) -> Tracker:
     """Record a run without artifacts."""
     given = {"uri": tracking_uri(home), "home": home, "name": "made", "params": to_json(run)}

@@ -29,10 +29,11 @@ def test_what_is_seen_is_what_went_through(spec: str, method: str):
     for b, seen in enumerate(watched.seen):
         assert torch.equal(seen.code, code[b])
         torch.testing.assert_close(pool(*seen.inputs)[0], code[b])
-        weights = watched.weights(seen)
-        expected = pool.weights(x_BND, mask_BN)[b]
+        (weights,) = watched.weights(seen)
         size = (..., slice(seen.size)) if pool.weights_over == "codes" else slice(seen.size)
-        torch.testing.assert_close(weights, expected[size])
+        expected = pool.weights(x_BND, mask_BN)[b][size]
+        shape_KND = (*expected.shape, 1) if pool.weights_over == "codes" else (1, seen.size, -1)
+        torch.testing.assert_close(weights, expected.reshape(shape_KND))
 
 
 def test_a_set_with_every_context_is_seen_with_one():
@@ -43,7 +44,7 @@ def test_a_set_with_every_context_is_seen_with_one():
     assert watched.count == 3
     for q, seen in enumerate(watched.seen):
         torch.testing.assert_close(pool(*seen.inputs)[0], out_QGKD[q, q % 2])
-        assert watched.weights(seen).shape == (2, seen.size)
+        assert watched.weights(seen).shape == (1, 2, seen.size, 1)
 
 
 def test_the_usual_way_to_every_context_calls_with_each_pair():

@@ -9,11 +9,8 @@ from itertools import groupby
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from aggregators.base import Aggregator
 from aggregators.observe import Seen, Watched
-from infra.errors import InputError
 
 _PERCENTILES = (10, 90)
 _SHARES = 1e-2  # how far the sum of weights may lie from one: they may come from bfloat16
@@ -53,8 +50,6 @@ def curves_of(watched: Watched) -> list[Curve]:
         Exception: whatever `weights` raises.
     """
     over = watched.aggregator.weights_over
-    if over not in ("elements", "ranks", "codes"):
-        raise InputError(f"weights_over must be 'elements', 'ranks' or 'codes', not {over!r}")
     sizes = [seen.size for seen in watched.seen]
     curves: list[Curve] = []
     for size in [most_frequent(sizes)] if over == "codes" and sizes else typical(sizes):
@@ -82,36 +77,14 @@ def most_frequent(sizes: Sequence[int]) -> int:
     return max(counts, key=lambda size: (counts[size], size))
 
 
-@torch.no_grad()
 def _weights(watched: Watched, size: int) -> np.ndarray | None:
     """Return the weights `(S, C, N, D)` of all sets of a size; C or D is 1 where there is no such axis."""
     batches: dict[tuple[torch.Size, ...], list[Seen]] = {}
     for seen in watched.seen:  # those whose contexts have one size too go through at once
         if seen.size == size:
             batches.setdefault(tuple(part.shape for part in seen.inputs), []).append(seen)
-    weights = []
-    for batch in batches.values():
-        inputs = [torch.cat(parts) for parts in zip(*(seen.inputs for seen in batch), strict=True)]
-        weight = watched.aggregator.weights(*inputs)
-        if weight is None:
-            return None
-        weights.append(_checked(weight.float().cpu(), watched.aggregator, inputs[0]))
-    return torch.cat(weights).numpy()
-
-
-def _checked(weight: Tensor, aggregator: Aggregator, x_SND: Tensor) -> Tensor:
-    """Return weights as `(S, C, N, D)`, where they are what the aggregator says they are."""
-    sets, size, width = x_SND.shape
-    codes = aggregator.weights_over == "codes"
-    expected = [(sets, aggregator.set_size, size)] if codes else [(sets, size), (sets, size, width)]
-    if tuple(weight.shape) not in expected:
-        raise InputError(
-            f"{sets} sets of {size} elements of width {width} have weights of shape {tuple(weight.shape)}, expected "
-            f"{' or '.join(map(str, expected))} for weights_over = {aggregator.weights_over!r}"
-        )
-    if not weight.isfinite().all():
-        raise InputError(f"sets of {size} elements have weights that are not finite")
-    return weight[..., None] if codes else weight.reshape(sets, 1, size, -1)
+    weights = [watched.weights(*batch) for batch in batches.values()]
+    return None if weights[0] is None else torch.cat(weights).numpy()
 
 
 def _curve(weight_SND: np.ndarray, *, code: int | None) -> Curve:

@@ -15,12 +15,12 @@ from pathlib import Path
 from infra.errors import InputError
 from infra.files import make_folder
 from infra.launch import Resources, cores, ray_session
-from infra.tracking import RunRecord, Tracker, find_runs
+from infra.tracking import RunRecord, Tracker
 from infra.tuning import Ended, Halving, run_side_by_side
 from pipelines.start import tags
 from pipelines.sweeping.cell_work import CellWork
 from pipelines.sweeping.estimate import spoken
-from pipelines.sweeping.found import STOPPED, SWEEP, Found, key
+from pipelines.sweeping.found import STOPPED, SWEEP, Found, key, records_of
 from pipelines.sweeping.plan import Plan
 from tasks.base import Metric
 
@@ -167,10 +167,7 @@ def _error(end: Ended) -> str:
 
 
 def _of_sweep(place: Place, sweep: str) -> dict[tuple[str, ...], RunRecord]:
-    try:
-        records = find_runs(place.uri, place.experiment, finished=False)
-    except InputError:  # not one run was begun
-        return {}
+    records = records_of(place.uri, place.experiment)
     return {key(record.tags): record for record in records if record.tags.get(SWEEP) == sweep}
 
 

@@ -119,18 +119,9 @@ def _weighs_elements(model: nn.Module, side: str) -> bool:
 
 def _weights(watched: Watched) -> np.ndarray | None:
     """Return the weights `(K, N)` of the one set that was seen, or None where there are none."""
-    seen = watched.seen[0]
     try:
-        weight = watched.weights(seen)
-        if weight is None:
-            return None
-        if watched.aggregator.weights_over == "elements":
-            weight = (weight.mean(dim=1) if weight.dim() == 2 else weight)[None]
-        weight_KN = weight.numpy()
-        if weight_KN.ndim != 2 or weight_KN.shape[1] != seen.size or not np.isfinite(weight_KN).all():
-            raise ValueError(
-                f"of shape {weight_KN.shape} for {seen.size} elements; expected finite weights, one for each"
-            )
+        weight_1KND = watched.weights(watched.seen[0])
+        return None if weight_1KND is None else weight_1KND[0].mean(dim=-1).numpy()
     except Exception as error:  # it may be anybody's, and raise anything
         logging.getLogger(__name__).warning(
             "the weights of %s (%s) cannot be shown: %s",
@@ -139,7 +130,6 @@ def _weights(watched: Watched) -> np.ndarray | None:
             error,
         )
         return None
-    return weight_KN
 
 
 def _differ(weight_KN: np.ndarray) -> bool:

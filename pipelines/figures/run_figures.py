@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from aggregators.observe import Watched
 from pipelines.figures.coefficients import draw_coefficients
 from pipelines.figures.negatives import History, draw_negatives
 from pipelines.figures.variance import draw_variance
 
-_log = logging.getLogger(__name__)
 
-
-def draw_run(
+def run_figures(
     watched: Sequence[Watched], history: Callable[[str], History], *, title: str
-) -> dict[str, bytes]:
-    """Return the figures that apply to a run, as PNGs by file name.
-
-    Never raises, since the run is over by then: a figure that cannot be made is left out with a warning.
+) -> list[Callable[[], dict[str, bytes]]]:
+    """Return what draws a run's figures: each returns a PNG by file name, or nothing where it does not apply.
 
     Args:
         watched: the model's aggregators and what was seen of them.
         history: steps and values of a metric by its name; empty where it was never logged.
         title: names the run in each figure.
     """
-    makers: dict[str, Callable[[], bytes | None]] = {
+    figures: dict[str, Callable[[], bytes | None]] = {
         "pooling.png": lambda: draw_coefficients(watched, heading=f"{title}: pooling coefficients"),
         "variance.png": lambda: draw_variance(watched, heading=f"{title}: diversity of sets"),
         "negatives.png": lambda: draw_negatives(
@@ -35,13 +31,9 @@ def draw_run(
             heading=f"{title}: ADOPT",
         ),
     }
-    figures = {}
-    for name, make in makers.items():
-        try:
-            figure = make()
-        except Exception:
-            _log.warning("the figure %s of %s could not be made", name, title, exc_info=True)
-            continue
-        if figure is not None:
-            figures[name] = figure
-    return figures
+    return [partial(_drawn, name, draw) for name, draw in figures.items()]
+
+
+def _drawn(name: str, draw: Callable[[], bytes | None]) -> dict[str, bytes]:
+    figure = draw()
+    return {} if figure is None else {name: figure}
