@@ -12,25 +12,25 @@ from infra.errors import InputError
 
 
 class Aggregator(nn.Module, ABC):
-    """`(x_BND, mask_BN)` -> `(B, D)`, or `(B, K, D)` where `set_size` K is more than one.
+    """`(x_BND, mask_BN)` -> `(B, D)`, or `(B, K, D)` where `num_embeddings` K is more than one.
 
     Masks are bool and True marks a real element. What lies under the mask, how far a set is padded and
     which sets share its batch never change a result; `aggregators/contract.py` holds every registered
     aggregator to that. Constructors take the width of the elements first: `Aggregator(dim, *, ...)`.
     """
 
-    set_size: int = 1
+    num_embeddings: int = 1
     width: int | None = None
     """Width of what comes out; None where it is that of the elements."""
     needs_context: bool = False
     """True: `forward(x_BND, mask_BN, context_BMD, context_mask_BM)`, where the task has a second modality."""
-    takes_summary: bool = False
-    """True: `forward(x_BND, mask_BN, summary_BS=None)`, a vector of the whole that some encoders add to the set."""
+    takes_global_feature: bool = False
+    """True: `forward(x_BND, mask_BN, global_BS=None)`, a vector of the whole that some encoders add to the set."""
     symmetric: bool = True
     """True: the order of a set's elements does not matter."""
-    weights_over: Literal["elements", "ranks", "codes"] = "elements"
+    weights_over: Literal["elements", "ranks", "embeddings"] = "elements"
     """What `weights` returns. "elements": `(B, N)`, or `(B, N, D)` with a weight for each channel, 0 in the pads;
-    "codes": `(B, K, N)`, the elements' weights in each of K vectors, likewise; "ranks": `(B, N)` or `(B, N, D)` over
+    "embeddings": `(B, K, N)`, the elements' weights in each of K vectors, likewise; "ranks": `(B, N)` or `(B, N, D)` over
     each channel's values in descending order, where those beyond a set's size mean nothing."""
 
     def __call__(self, x_BND: Tensor, mask_BN: Tensor, *more: Any, **named: Any) -> Any:

@@ -32,15 +32,15 @@ class Inputs:
 
     Attributes:
         sets: `(x_BND, mask_BN)` of the elements and, for an aggregator that needs one, of the context.
-        summary: the vectors `(B, S)` of an encoder that makes some, or nothing.
+        global_feature: the vectors `(B, S)` of an encoder that makes some, or nothing.
     """
 
     sets: tuple[tuple[Tensor, Tensor], ...]
-    summary: tuple[Tensor, ...] = ()
+    global_feature: tuple[Tensor, ...] = ()
 
     def __iter__(self) -> Iterator[Tensor]:
         yield from (part for one_set in self.sets for part in one_set)
-        yield from self.summary
+        yield from self.global_feature
 
     def map(self, change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Inputs:
         """Change the elements and the context in the same way."""
@@ -53,29 +53,29 @@ class Inputs:
     def cast(self, dtype: torch.dtype) -> Inputs:
         """Change the precision."""
         changed = self.map(lambda x, mask: (x.to(dtype), mask))
-        return replace(changed, summary=tuple(x.to(dtype) for x in self.summary))
+        return replace(changed, global_feature=tuple(x.to(dtype) for x in self.global_feature))
 
     def alone(self, i: int) -> Inputs:
         """Return sample i without batch mates and without padding."""
         changed = self.map(lambda x, mask: (x[i : i + 1, : mask[i].sum()], mask[i : i + 1, : mask[i].sum()]))
-        return replace(changed, summary=tuple(x[i : i + 1] for x in self.summary))
+        return replace(changed, global_feature=tuple(x[i : i + 1] for x in self.global_feature))
 
 
 Draw = Callable[[list[int]], Inputs]
 
 
-def random_inputs(sizes: list[int], *, module: Aggregator, dim: int, summary: bool = False) -> Inputs:
+def random_inputs(sizes: list[int], *, module: Aggregator, dim: int, global_feature: bool = False) -> Inputs:
     """Return random sets of the given sizes with what else the aggregator takes; contexts have other sizes."""
     sets = [random_sets(sizes, dim)]
     if module.needs_context:
         sets.append(random_sets(sizes[::-1], dim, seed=10))
     generator = torch.Generator().manual_seed(20)
-    given = (torch.randn(len(sizes), module.width or dim, generator=generator),) if summary else ()
+    given = (torch.randn(len(sizes), module.width or dim, generator=generator),) if global_feature else ()
     return Inputs(tuple(sets), given)
 
 
 def check_aggregator(module: Aggregator, dim: int) -> None:
-    """Assert the whole contract for one aggregator, with context and summary where it takes them."""
+    """Assert the whole contract for one aggregator, with context and global_feature where it takes them."""
     for check in aggregator_checks(module, dim):
         check.run()
 
@@ -83,18 +83,21 @@ def check_aggregator(module: Aggregator, dim: int) -> None:
 def aggregator_checks(module: Aggregator, dim: int) -> list[Check]:
     """Return the contract's promises for one aggregator, one by one."""
     module = copy.deepcopy(module).eval()
-    kinds = [False, True] if module.takes_summary else [False]
-    if module.takes_summary and module.width not in (None, dim):
-        kinds = [True]  # nothing can stand in for a summary of another width
-    draws = {summary: partial(random_inputs, module=module, dim=dim, summary=summary) for summary in kinds}
+    kinds = [False, True] if module.takes_global_feature else [False]
+    if module.takes_global_feature and module.width not in (None, dim):
+        kinds = [True]  # nothing can stand in for a global feature of another width
+    draws = {
+        global_feature: partial(random_inputs, module=module, dim=dim, global_feature=global_feature)
+        for global_feature in kinds
+    }
     return [
         Check(
-            what=what + (", with a summary" if summary else ""),
+            what=what + (", with a global feature" if global_feature else ""),
             run=partial(promise, module, draw, module.width or dim),
             advice=advice,
             vital=promise is _shape,
         )
-        for summary, draw in draws.items()
+        for global_feature, draw in draws.items()
         for promise, (what, advice) in PROMISES.items()
     ]
 
@@ -104,7 +107,9 @@ SIZES = [5, 1, 9, 5]
 
 def _shape(module: Aggregator, draw: Draw, width: int) -> None:
     out = module(*draw(SIZES))
-    expected = (len(SIZES), width) if module.set_size == 1 else (len(SIZES), module.set_size, width)
+    expected = (
+        (len(SIZES), width) if module.num_embeddings == 1 else (len(SIZES), module.num_embeddings, width)
+    )
     assert out.shape == expected, f"the result has shape {tuple(out.shape)}, expected {expected}"
     assert out.isfinite().all(), "the result is not finite"
 
@@ -113,7 +118,7 @@ def _residual(module: Aggregator, draw: Draw, width: int) -> None:
     out, residual_BKD = module.with_residual(*draw(SIZES))
     torch.testing.assert_close(out, module(*draw(SIZES)), msg="with_residual gives another result")
     if residual_BKD is not None:
-        expected = (len(SIZES), module.set_size, width)
+        expected = (len(SIZES), module.num_embeddings, width)
         assert residual_BKD.shape == expected, (
             f"the residual has shape {tuple(residual_BKD.shape)}, not {expected}"
         )
@@ -125,10 +130,12 @@ def _weights(module: Aggregator, draw: Draw, width: int) -> None:
     if weight is None:
         return
     (x_BND, mask_BN), shape = inputs.sets[0], tuple(weight.shape)
-    if module.weights_over == "codes":
-        assert shape == (len(mask_BN), module.set_size, mask_BN.shape[1]), f"the weights have shape {shape}"
+    if module.weights_over == "embeddings":
+        assert shape == (len(mask_BN), module.num_embeddings, mask_BN.shape[1]), (
+            f"the weights have shape {shape}"
+        )
         weight = weight.transpose(1, 2)
-    assert shape in (mask_BN.shape, x_BND.shape) or module.weights_over == "codes", (
+    assert shape in (mask_BN.shape, x_BND.shape) or module.weights_over == "embeddings", (
         f"the weights have shape {shape}, expected {tuple(mask_BN.shape)} or {tuple(x_BND.shape)}"
     )
     assert weight.isfinite().all(), "the weights are not finite"
@@ -223,16 +230,16 @@ def _state(module: Aggregator, draw: Draw, width: int) -> None:
 
 PROMISES = {
     _shape: (
-        "a vector of each set, or set_size of them, all finite",
-        "return (B, D), or (B, K, D) with set_size = K; where the width changes, set self.width",
+        "a vector of each set, or num_embeddings of them, all finite",
+        "return (B, D), or (B, K, D) with num_embeddings = K; where the width changes, set self.width",
     ),
     _residual: (
         "with_residual gives the same result",
-        "return from it what forward returns, and a residual (B, set_size, D) or None",
+        "return from it what forward returns, and a residual (B, num_embeddings, D) or None",
     ),
     _weights: (
         "weights are as weights_over says",
-        'return (B, N) or (B, N, D), or (B, set_size, N) with weights_over = "codes", or None',
+        'return (B, N) or (B, N, D), or (B, num_embeddings, N) with weights_over = "embeddings", or None',
     ),
     _padding: (
         "neither padding nor what lies under the mask counts",

@@ -21,11 +21,11 @@ class Seen:
 
     Attributes:
         inputs: what the aggregator was called with, as a batch of one: `x_1ND`, `mask_1N` and maybe more.
-        code: the result, `(D,)` or `(K, D)`.
+        embedding: the result, `(D,)` or `(K, D)`.
     """
 
     inputs: tuple[Tensor, ...]
-    code: Tensor
+    embedding: Tensor
 
     @property
     def size(self) -> int:
@@ -53,7 +53,7 @@ class Watched:
     def weights(self, *seen: Seen) -> Tensor | None:
         """Return the weights of S sets whose inputs have equal shapes, `(S, K, N, D)`, float32; see `weights_over`.
 
-        K is 1 where weights are not over codes, and D where channels have none of their own. None: it has no weights.
+        K is 1 where weights are not over embeddings, and D where channels have none of their own. None: it has no weights.
 
         Raises:
             InputError: they are not as `weights_over` says, or not finite.
@@ -67,10 +67,12 @@ class Watched:
 def _checked(weight: Tensor, aggregator: Aggregator, x_SND: Tensor) -> Tensor:
     """Return weights as `(S, K, N, D)`, where they are what the aggregator says they are."""
     over, (sets, size, width) = aggregator.weights_over, x_SND.shape
-    if over not in ("elements", "ranks", "codes"):
-        raise InputError(f"weights_over must be 'elements', 'ranks' or 'codes', not {over!r}")
-    codes = over == "codes"
-    expected = [(sets, aggregator.set_size, size)] if codes else [(sets, size), (sets, size, width)]
+    if over not in ("elements", "ranks", "embeddings"):
+        raise InputError(f"weights_over must be 'elements', 'ranks' or 'embeddings', not {over!r}")
+    embeddings = over == "embeddings"
+    expected = (
+        [(sets, aggregator.num_embeddings, size)] if embeddings else [(sets, size), (sets, size, width)]
+    )
     if tuple(weight.shape) not in expected:
         raise InputError(
             f"{sets} sets of {size} elements of width {width} have weights of shape {tuple(weight.shape)}, expected "
@@ -78,7 +80,7 @@ def _checked(weight: Tensor, aggregator: Aggregator, x_SND: Tensor) -> Tensor:
         )
     if not weight.isfinite().all():
         raise InputError(f"sets of {size} elements have weights that are not finite")
-    return weight[..., None] if codes else weight.reshape(sets, 1, size, -1)
+    return weight[..., None] if embeddings else weight.reshape(sets, 1, size, -1)
 
 
 @contextmanager
@@ -110,24 +112,26 @@ class _Sample:
     def __init__(self, watched: Watched, most: int) -> None:
         self.watched, self.most, self.random, self.busy = watched, most, Random(0), False
 
-    def add(self, inputs: tuple[Any, ...], code_BD: Tensor, pick: Callable[[int], tuple[int, ...]]) -> None:
+    def add(
+        self, inputs: tuple[Any, ...], embedding_BD: Tensor, pick: Callable[[int], tuple[int, ...]]
+    ) -> None:
         """Take note of a call: set b of the inputs and, of the contexts, one that `pick(b)` names beside it."""
         watched = self.watched
         for b in range(len(inputs[0])):
             at = watched.count if watched.count < self.most else self.random.randrange(watched.count + 1)
             watched.count += 1
             if at < self.most:
-                watched.seen[at : at + 1] = [_one(inputs, code_BD, pick(b))]
+                watched.seen[at : at + 1] = [_one(inputs, embedding_BD, pick(b))]
 
 
-def _one(inputs: tuple[Any, ...], code: Tensor, at: tuple[int, ...]) -> Seen:
+def _one(inputs: tuple[Any, ...], embedding: Tensor, at: tuple[int, ...]) -> Seen:
     """Copy one set, its context and its code; `at` are its place and, where there are two axes, the context's."""
     parts = _set(*inputs[:2], at[0])
     if len(inputs) == 4:
         parts += _set(*inputs[2:], at[-1])
     elif len(inputs) > 2 and inputs[2] is not None:
         parts += (inputs[2][at[0]].detach().clone()[None],)
-    return Seen(inputs=parts, code=code[at].detach().clone())
+    return Seen(inputs=parts, embedding=embedding[at].detach().clone())
 
 
 def _set(x_BND: Tensor, mask_BN: Tensor, b: int) -> tuple[Tensor, Tensor]:
@@ -148,8 +152,10 @@ def _watch(watched: Watched, sample: _Sample) -> Callable[[], None]:
                 result = method(*inputs)
             finally:
                 sample.busy = False
-            code = result[0] if residual else result
-            sample.add(inputs, code, (lambda b: (b, b % len(inputs[2]))) if contexts else (lambda b: (b,)))
+            embedding = result[0] if residual else result
+            sample.add(
+                inputs, embedding, (lambda b: (b, b % len(inputs[2]))) if contexts else (lambda b: (b,))
+            )
             return result
 
         return call

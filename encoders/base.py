@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class Encoder(nn.Module, ABC):
-    """`(x, mask_BN)` -> `(x_BND, mask_BN)`, or `(x_BND, mask_BN, summary_BS)` with a vector of the whole.
+    """`(x, mask_BN)` -> `(x_BND, mask_BN)`, or `(x_BND, mask_BN, global_BS)` with a vector of the whole.
 
     Constructors take `assets` first: what an encoder needs beside its parameters and weights, as plain
     JSON, so that a checkpoint can be rebuilt without the data it was trained on.
@@ -19,8 +19,8 @@ class Encoder(nn.Module, ABC):
 
     width: int
     """Width D of the elements that come out."""
-    summary_width: int = 0
-    """Width S of the summary; 0 where there is none."""
+    global_width: int = 0
+    """Width S of the global feature; 0 where there is none."""
     reads: str = "features"
     """What a visual encoder is given: stored `features`, or `pixels`."""
 

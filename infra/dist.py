@@ -1,6 +1,6 @@
 """The few collective operations that training needs; with one process they do nothing.
 
-The global batch is what losses and batch statistics see: codes of all workers are gathered with their
+The global batch is what losses and batch statistics see: embeddings of all workers are gathered with their
 gradient, every worker computes the same loss on them, and DDP's mean over workers then gives the exact
 gradient of one process with the whole batch.
 """

@@ -44,12 +44,13 @@ class Registry:
     Args:
         kind: what a part is called in messages, such as `aggregator`.
         package: the package whose modules register the built-in parts; imported on first use.
+        rooms: its sub-packages whose modules do so, where the modules of the package itself do not.
         plural: names the entry points of plug-ins, `polypool.<plural>`; the kind with an s where empty.
     """
 
-    def __init__(self, kind: str, *, package: str, plural: str = "") -> None:
+    def __init__(self, kind: str, *, package: str, rooms: tuple[str, ...] = (), plural: str = "") -> None:
         self.kind = kind
-        self.package = package
+        self.package, self.rooms = package, rooms
         self.group = f"polypool.{plural or kind + 's'}"
         self._parts: dict[str, Any] = {}
         self._ousted: dict[str, Any] = {}
@@ -163,9 +164,10 @@ class Registry:
     def _discover(self) -> None:
         if self._plugins is not None:
             return
-        package = importlib.import_module(self.package)
-        for module in pkgutil.iter_modules(getattr(package, "__path__", [])):
-            importlib.import_module(f"{self.package}.{module.name}")
+        for name in [f"{self.package}.{room}" for room in self.rooms] or [self.package]:
+            package = importlib.import_module(name)
+            for module in pkgutil.iter_modules(getattr(package, "__path__", [])):
+                importlib.import_module(f"{name}.{module.name}")
         plugins: dict[str, list[EntryPoint]] = {}
         for point in entry_points(group=self.group):
             same = plugins.setdefault(point.name, [])
@@ -220,16 +222,16 @@ def _load(kind: str, target: str, *, plugin: EntryPoint | None = None) -> Any:
 
 
 TASKS = Registry("task", package="tasks")
-ENCODERS = Registry("encoder", package="encoders")
+ENCODERS = Registry("encoder", package="encoders", rooms=("visual", "text"))
 BACKBONES = Registry("backbone", package="encoders.backbones")
-AGGREGATORS = Registry("aggregator", package="aggregators")
+AGGREGATORS = Registry("aggregator", package="aggregators", rooms=("averages", "ranks", "relations", "sets"))
 CROSS_ENCODERS = Registry("cross-modal encoder", package="encoders.cross", plural="cross_encoders")
 SIMILARITIES = Registry("similarity", package="tasks.similarities", plural="similarities")
 OBJECTIVES = Registry("objective", package="tasks.objectives")
 REGULARISERS = Registry("regulariser", package="tasks.regularisers")
 AUGMENTATIONS = Registry("augmentation", package="tasks.augmentations")
 RECIPES = Registry("recipe", package="pipelines.recipes")
-MODELS = Registry("model", package="tasks.matching")
+MODELS = Registry("model", package="tasks.models")
 FUSIONS = Registry("fusion", package="tasks.fusions")
 PARSERS = Registry("role parser", package="tasks.parsers", plural="parsers")
 

@@ -1,6 +1,6 @@
-"""`python -m pipelines.analyse RUN_ID`: how the codes of a trained run lie, and what the elements of its sets do.
+"""`python -m pipelines.analyse RUN_ID`: how the embeddings of a trained run lie, and what the elements of its sets do.
 
-Alignment and uniformity for any run with codes; for sets also their circular variance, and the scores with one element
+Alignment and uniformity for any run with embeddings; for sets also their circular variance, and the scores with one element
 alone or left out. The numbers are kept in the run, as metrics named `analysis/...`.
 """
 
@@ -13,9 +13,9 @@ import tyro
 
 from infra.errors import InputError, command
 from pipelines.evaluate import Trained, load
-from tasks.codes import Codes
-from tasks.geometry import alignment, uniformity
-from tasks.set_analysis import ablated, variance_of
+from tasks.models.split_embeddings import SplitEmbeddings
+from tasks.scoring.geometry import alignment, uniformity
+from tasks.scoring.set_analysis import ablated, variance_of
 
 _SIDES = ("visual", "text", "joint")
 
@@ -27,47 +27,49 @@ class Options:
     run_id: tyro.conf.Positional[str]
     """A trained run."""
     split: str = "test"
-    """The split whose codes are looked at."""
+    """The split whose embeddings are looked at."""
     protocol: str = ""
     """Protocol of the scores with fewer elements; the run's own where none is given."""
     elements: bool = True
     """Score elements of sets alone and left out: for sets of K, the work of about 2K + 1 evaluations."""
 
 
-def codes_of(trained: Trained, split: str) -> Codes:
+def embeddings_of(trained: Trained, split: str) -> SplitEmbeddings:
     """Encode a split.
 
     Raises:
         InputError: the model only scores pairs.
     """
     score = trained.adapter.scorer(trained.model, split)
-    if not isinstance(score, Codes):
+    if not isinstance(score, SplitEmbeddings):
         raise InputError(
-            f"run {trained.tracker.run_id} scores pairs of an image and a caption; it has no codes to analyse"
+            f"run {trained.tracker.run_id} scores pairs of an image and a caption; it has no embeddings to analyse"
         )
     return score
 
 
-def geometry(codes: Codes, trained: Trained, split: str) -> dict[str, float]:
+def geometry(embeddings: SplitEmbeddings, trained: Trained, split: str) -> dict[str, float]:
     """Return alignment and uniformity, and the variance of each modality that has sets."""
     owner_G = trained.adapter.data(split).owner_G
-    found = {"alignment/joint": alignment(codes.visual, codes.text, owner_G)}
-    found |= {f"uniformity/{side}": value for side, value in uniformity(codes.visual, codes.text).items()}
-    for side, code in (("visual", codes.visual), ("text", codes.text)):
-        if code.ndim == 3:
-            found |= {f"{name}/{side}": value for name, value in variance_of(code).items()}
+    found = {"alignment/joint": alignment(embeddings.visual, embeddings.text, owner_G)}
+    found |= {
+        f"uniformity/{side}": value for side, value in uniformity(embeddings.visual, embeddings.text).items()
+    }
+    for side, embedding in (("visual", embeddings.visual), ("text", embeddings.text)):
+        if embedding.ndim == 3:
+            found |= {f"{name}/{side}": value for name, value in variance_of(embedding).items()}
     return found
 
 
-def elements(codes: Codes, trained: Trained, split: str, protocol: str) -> dict[str, float]:
+def elements(embeddings: SplitEmbeddings, trained: Trained, split: str, protocol: str) -> dict[str, float]:
     """Return the main score with the whole sets, `all`, and with fewer elements of one modality."""
     adapter = trained.adapter
 
-    def score(of: Codes) -> float:
-        return adapter.judge(of, split, protocol).metrics[adapter.primary.name]
+    def score(of: SplitEmbeddings) -> float:
+        return adapter.evaluate_scores(of, split, protocol).metrics[adapter.primary.name]
 
-    whole = score(codes)
-    fewer = {f"{kept}/{side}": score(some) for side, kept, some in ablated(codes)}
+    whole = score(embeddings)
+    fewer = {f"{kept}/{side}": score(some) for side, kept, some in ablated(embeddings)}
     return {f"all/{name.partition('/')[2]}": whole for name in fewer} | fewer
 
 
@@ -89,17 +91,19 @@ def main() -> None:
     trained = load(options.run_id)
     run, split = trained.run, options.split
     prefix = "analysis" if split == "test" else f"analysis/{split}"
-    codes = codes_of(trained, split)
+    embeddings = embeddings_of(trained, split)
 
-    found = geometry(codes, trained, split)
+    found = geometry(embeddings, trained, split)
     trained.tracker.log({f"{prefix}/{name}": value for name, value in found.items()}, step=0)
-    print(f"{run.recipe} {run.aggregator} seed {run.seed}: codes of {split} (run {trained.tracker.run_id})\n")
+    print(
+        f"{run.recipe} {run.aggregator} seed {run.seed}: embeddings of {split} (run {trained.tracker.run_id})\n"
+    )
     print(*table(found, digits=4), sep="\n")
-    if codes.visual.ndim == codes.text.ndim == 2:
+    if embeddings.visual.ndim == embeddings.text.ndim == 2:
         print("\nimages and captions are single vectors: variance and elements are for models of sets")
     elif options.elements:
         protocol = options.protocol or run.protocol
-        found = elements(codes, trained, split, protocol)
+        found = elements(embeddings, trained, split, protocol)
         trained.tracker.log({f"{prefix}/{protocol}/{name}": value for name, value in found.items()}, step=0)
         print(f"\n{trained.adapter.primary.name} under {protocol}, with elements of\n")
         print(*table(found, digits=1), sep="\n")

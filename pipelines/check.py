@@ -20,8 +20,8 @@ from infra.registry import KINDS, TASKS, Listed, Spec
 from pipelines.checks.adapter import adapter_checks
 from pipelines.checks.kinds import kind_of, part_checks
 from pipelines.checks.made_up import made_up_run
-from pipelines.config import Run
 from pipelines.train import parse
+from tasks.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

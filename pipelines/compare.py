@@ -18,15 +18,15 @@ from infra.errors import InputError, command
 from infra.files import atomic, make_folder
 from infra.paths import home
 from infra.tracking import find_runs, tracking_uri, ui_command
-from pipelines.comparison import sheets
-from pipelines.comparison.arrange import arranged
-from pipelines.comparison.blocks import Block
+from pipelines.comparison import report as tables
 from pipelines.comparison.critical import why_not
-from pipelines.comparison.differences import Read, with_differences
-from pipelines.comparison.grid import Grid, grid_of
-from pipelines.comparison.keep import keep
+from pipelines.comparison.cross_task import Grid, grid_of
+from pipelines.comparison.grouping import arranged
+from pipelines.comparison.groups import Group
+from pipelines.comparison.logging import keep
 from pipelines.comparison.per_query import read_arrays
-from pipelines.comparison.sheet import WIDTH, Sheet, as_latex, as_markdown, as_text
+from pipelines.comparison.render import WIDTH, Table, as_latex, as_markdown, as_text
+from pipelines.comparison.significance import Read, with_differences
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,29 +57,29 @@ class Comparison:
 
     Attributes:
         experiment: where the runs are.
-        blocks: a task, data set and protocol each.
+        groups: a task, data set and protocol each.
         notes: what is left out, missing or odd.
         pairs: whether all pairs of aggregators are shown.
     """
 
     experiment: str
-    blocks: tuple[Block, ...]
+    groups: tuple[Group, ...]
     notes: tuple[str, ...]
     pairs: bool = False
 
     @cached_property
     def grid(self) -> Grid | None:
         """Task x aggregator; None for one task and data set."""
-        return grid_of(self.blocks)
+        return grid_of(self.groups)
 
-    def sheets(self) -> list[Sheet]:
+    def tables(self) -> list[Table]:
         """Return all tables, in the order in which they are shown."""
-        shown: list[Sheet | None] = []
-        for block in self.blocks:
-            shown += [sheets.scores(block), sheets.differences(block)]
-            shown += [sheets.all_pairs(block)] if self.pairs else []
-        shown += [sheets.across(self.grid)] if self.grid is not None else []
-        return [sheet for sheet in shown if sheet is not None]
+        shown: list[Table | None] = []
+        for group in self.groups:
+            shown += [tables.scores(group), tables.differences(group)]
+            shown += [tables.all_pairs(group)] if self.pairs else []
+        shown += [tables.across(self.grid)] if self.grid is not None else []
+        return [table for table in shown if table is not None]
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -91,20 +91,20 @@ class Comparison:
         """Return the tables and notes for a terminal."""
         lines = [line for note in self.remarks for line in textwrap.wrap(note, WIDTH)]
         notes = ["\n".join(lines)] if lines else []
-        return "\n\n".join([*map(as_text, self.sheets()), *notes])
+        return "\n\n".join([*map(as_text, self.tables()), *notes])
 
     def markdown(self) -> str:
         """Return the tables and notes as Markdown."""
         notes = ["\n".join(f"- {note}" for note in self.remarks)] if self.remarks else []
         return (
-            "\n\n".join([f"# Experiment `{self.experiment}`", *map(as_markdown, self.sheets()), *notes])
+            "\n\n".join([f"# Experiment `{self.experiment}`", *map(as_markdown, self.tables()), *notes])
             + "\n"
         )
 
     def latex(self) -> str:
         """Return the tables as LaTeX, with the notes as comments."""
         head = ["% needs \\usepackage{booktabs}", *(f"% {note}" for note in self.remarks)]
-        return "\n".join(head) + "\n\n" + "\n\n".join(map(as_latex, self.sheets())) + "\n"
+        return "\n".join(head) + "\n\n" + "\n\n".join(map(as_latex, self.tables())) + "\n"
 
     def log(self, uri: str, *, folder: Path) -> str:
         """Keep tables and figures in MLflow, in a run of kind `comparison`, and return its id."""
@@ -112,9 +112,9 @@ class Comparison:
             self.experiment,
             uri=uri,
             home=folder,
-            blocks=self.blocks,
+            groups=self.groups,
             grid=self.grid,
-            sheets=self.sheets(),
+            tables=self.tables(),
             texts={"compare.md": self.markdown(), "compare.tex": self.latex()},
         )
 
@@ -125,7 +125,7 @@ def compare(uri: str, experiment: str, *, metric: str = "", protocol: str = "") 
     Args:
         uri: the tracking store.
         experiment: its name.
-        metric: what orders the rows; a block without it, or all where empty, take their main one.
+        metric: what orders the rows; a group without it, or all where empty, take their main one.
         protocol: the only one shown; where empty, every one that a test split was scored under.
 
     Raises:
@@ -137,15 +137,15 @@ def compare(uri: str, experiment: str, *, metric: str = "", protocol: str = "") 
             f"experiment {experiment!r} of {uri} has no runs to compare; train some: "
             f"python -m pipelines.train RECIPE --experiment {experiment}"
         )
-    blocks, notes = arranged(runs, experiment=experiment, metric=metric, protocol=protocol)
-    return Comparison(experiment=experiment, blocks=blocks, notes=notes)
+    groups, notes = arranged(runs, experiment=experiment, metric=metric, protocol=protocol)
+    return Comparison(experiment=experiment, groups=groups, notes=notes)
 
 
 def with_bootstrap(found: Comparison, read: Read) -> Comparison:
     """Return a comparison that knows which differences are real; rows without per-query results are noted."""
-    compared = [with_differences(block, read) for block in found.blocks]
+    compared = [with_differences(group, read) for group in found.groups]
     notes = [note for _, of in compared for note in of]
-    return replace(found, blocks=tuple(block for block, _ in compared), notes=(*found.notes, *notes))
+    return replace(found, groups=tuple(group for group, _ in compared), notes=(*found.notes, *notes))
 
 
 def _write(path: Path, text: Callable[[], str]) -> None:

@@ -24,17 +24,17 @@ from subprocess import PIPE, STDOUT
 
 import tyro
 
-from infra.cluster import JobServer, private_head
 from infra.errors import InputError, command
-from infra.launch import local_cores
 from infra.paths import home
+from infra.ray.head import JobServer, private_head
+from infra.ray.session import local_cores
 from infra.registry import AGGREGATORS, RECIPES
 from infra.store import FeatureStore
 from infra.tracking import tracking_uri
-from pipelines.config import Data
-from pipelines.moving_scenes import write_moving_scenes
-from pipelines.scene_questions import write_scene_questions
-from pipelines.scenes import write_scenes
+from pipelines.rendered.moving_scenes import write_moving_scenes
+from pipelines.rendered.scene_questions import write_scene_questions
+from pipelines.rendered.scenes import write_scenes
+from tasks.run import Data
 
 PROJECT = Path(__file__).resolve().parents[1]
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from infra.registry import RECIPES
 from pipelines.evaluate import evaluate, load, track_ensemble
-from pipelines.outcome import keep_evaluation, keep_pictures
 from pipelines.recipe import Ensemble
-from pipelines.start import start
+from pipelines.training.artifacts import keep_evaluation, keep_pictures
+from pipelines.training.runs import start
 
 
 def start_ensemble(ensemble: Ensemble) -> str:

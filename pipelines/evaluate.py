@@ -17,12 +17,12 @@ from infra.files import read_json
 from infra.paths import home
 from infra.registry import TASKS
 from infra.tracking import Tracker, tracking_uri
-from pipelines.config import Run, from_json
-from pipelines.exported import ASSETS, RUN, WEIGHTS
 from pipelines.kept_model import kept_model
-from pipelines.outcome import keep_evaluation, keep_pictures
+from pipelines.models import ASSETS, RUN, WEIGHTS
+from pipelines.training.artifacts import keep_evaluation, keep_pictures
 from tasks.base import Evaluation, TaskAdapter
-from tasks.scores import mean_score
+from tasks.run import Run, from_json
+from tasks.scoring.scores import mean_score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ def evaluate(trained: list[Trained], *, protocol: str, split: str) -> Evaluation
     for other in trained[1:]:
         first.check_same_data(other.adapter, split)
     scores = [t.adapter.scorer(t.model, split) for t in trained]
-    return first.judge(mean_score(scores), split, protocol)
+    return first.evaluate_scores(mean_score(scores), split, protocol)
 
 
 def track_ensemble(trained: list[Trained], protocol: str, *, recipe: str = "") -> Tracker:

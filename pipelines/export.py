@@ -14,8 +14,8 @@ from infra.errors import InputError, command
 from infra.files import make_folder
 from infra.paths import home
 from infra.tracking import Tracker, tracking_uri
-from pipelines.exported import ASSETS, RUN, WEIGHTS, Exported, load_exported
 from pipelines.kept_model import kept_model
+from pipelines.models import ASSETS, RUN, WEIGHTS, Exported, load_exported
 
 README = "README.md"
 
@@ -57,7 +57,7 @@ def export(run_id: str, out: Path) -> Exported:
 
 def example(exported: Exported, folder: str) -> str:
     """Return the five lines that load a model and use it, as far as it reads what is in no corpus."""
-    load = ["from pipelines.exported import load_exported", "", f"model = load_exported({folder!r})"]
+    load = ["from pipelines.models import load_exported", "", f"model = load_exported({folder!r})"]
     adapter = exported.adapter
     if not hasattr(adapter, "visual_inputs"):
         return "\n".join([*load, "print(sorted(model.adapter.assets))", "print(model.model)"])
@@ -93,7 +93,7 @@ def _readme(tracker: Tracker, exported: Exported, folder: str) -> str:
                 else []
             ),
             f"```python\n{example(exported, folder)}\n```",
-            "`encode_visual` and `encode_text` give codes where the model has such. `run.json` is the whole run,\n"
+            "`encode_visual` and `encode_text` give embeddings where the model has such. `run.json` is the whole run,\n"
             "`assets.json` what is needed beside the weights, such as the vocabulary.\n",
         ]
     )

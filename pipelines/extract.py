@@ -19,17 +19,17 @@ import tyro
 from tqdm import tqdm
 
 from infra.errors import InputError, command
-from infra.launch import ray_session
-from infra.manifest import Manifest
+from infra.ray.session import ray_session
 from infra.registry import BACKBONES
-from infra.skipped import describe
-from infra.store_writer import StoreWriter
-from pipelines.extractors import ImageExtractor, stream
-from pipelines.video_extractor import VideoExtractor, VideoOptions, Videos, reads_videos
+from infra.store import StoreWriter
+from infra.store.manifest import Manifest
+from infra.store.skipped import describe
+from pipelines.extraction.images import ImageExtractor, stream
+from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos, reads_videos
 from tasks.datasets.corpus import Corpus, Item
-from tasks.datasets.media import SUFFIXES
 from tasks.datasets.open_corpus import open_corpus
 from tasks.datasets.questions import Image, QuestionCorpus
+from tasks.datasets.videos.media import SUFFIXES
 
 _BLOCK = 4  # batches of images that travel together
 _VIDEOS = 8  # videos that travel together

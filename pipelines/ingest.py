@@ -25,13 +25,13 @@ import tyro
 from infra.errors import command
 from infra.files import identity
 from infra.store import FeatureStore
-from pipelines.ingest_features import DType, arrays, butd, hdf5, hgr_features
-from pipelines.ingest_questions import vqa2
-from pipelines.ingest_report import content, report_corpus, report_store
-from pipelines.ingest_videos import hgr, msrvtt, msrvtt_1ka, msvd, vatex
+from pipelines.ingesting.features import DType, arrays, butd, hdf5, hgr_features
+from pipelines.ingesting.questions import vqa2
+from pipelines.ingesting.report import content, report_corpus, report_store
+from pipelines.ingesting.videos import hgr, msrvtt, msrvtt_1ka, msvd, vatex
 from tasks.datasets.corpus import write_corpus
-from tasks.datasets.karpathy import read_karpathy
-from tasks.datasets.scan import write_scan
+from tasks.datasets.images.karpathy import read_karpathy
+from tasks.datasets.images.scan import write_scan
 
 
 def karpathy(*, json: Path, images: Path, out: Path, keep_restval: bool = False) -> None:
@@ -80,8 +80,8 @@ def vse_infinity(
         features: folder of a region model's store; regions in the same folder where none is given.
         experiment: MLflow experiment of the run.
     """
-    from pipelines.released import read_release
-    from pipelines.vse_infinity import convert, track
+    from pipelines.ingesting.release import read_release
+    from pipelines.ingesting.vse_infinity import convert, track
 
     release = read_release(checkpoint)
     converted = convert(

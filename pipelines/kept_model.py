@@ -6,7 +6,7 @@ from pathlib import Path
 
 from infra.errors import InputError
 from infra.tracking import Tracker
-from pipelines.exported import ASSETS, RUN, WEIGHTS
+from pipelines.models import ASSETS, RUN, WEIGHTS
 
 _OTHERS = {
     "comparison": "is the summary of a comparison or a sweep; give one of the runs that it compares",

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import tyro
 
 from infra.registry import RECIPES
-from pipelines.config import Run
+from tasks.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

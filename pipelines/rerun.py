@@ -13,12 +13,12 @@ import tyro
 
 from infra.errors import InputError, command
 from infra.paths import home
-from infra.provenance import provenance
 from infra.registry import TASKS
 from infra.tracking import Tracker, tracking_uri
-from pipelines.config import Run, from_json
+from infra.tracking.provenance import provenance
 from pipelines.kept_model import other_than_trained
-from pipelines.start import start
+from pipelines.training.runs import start
+from tasks.run import Run, from_json
 
 ORIGIN = "rerun_of"
 """The tag of a repeated run that names the first one."""

@@ -20,8 +20,8 @@ import tyro
 
 from infra.errors import InputError, command
 from infra.files import make_folder
-from infra.launch import local_cores
 from infra.paths import home
+from infra.ray.session import local_cores
 from infra.tracking import Tracker, find_runs, tracking_uri
 from pipelines.compare import compare, with_bootstrap
 from pipelines.comparison.per_query import read_arrays

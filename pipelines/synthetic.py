@@ -18,14 +18,14 @@ import torch
 import tyro
 from tqdm import tqdm
 
-from aggregators.gpo import GPO
+from aggregators.ranks.gpo import GPO
 from infra.errors import InputError, command
 from infra.paths import home
 from infra.registry import AGGREGATORS
 from infra.tracking import Tracker, tracking_uri
 from pipelines.benchmarks.workers import cores
-from pipelines.patterns import PATTERNS, learn, rmse
-from pipelines.synthetic_report import FIGURE, Results, draw
+from pipelines.pooling_patterns.patterns import PATTERNS, learn, rmse
+from pipelines.pooling_patterns.report import FIGURE, Results, draw
 
 SIZES = {"seen": range(20, 101), "smaller": range(10, 20), "larger": range(101, 121)}
 

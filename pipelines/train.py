@@ -16,10 +16,10 @@ from infra.errors import command, unknown
 from infra.paths import home
 from infra.registry import RECIPES
 from infra.tracking import Tracker, tracking_uri
-from pipelines.config import Run
 from pipelines.ensemble import start_ensemble
 from pipelines.recipe import Ensemble
-from pipelines.start import resume, start
+from pipelines.training.runs import resume, start
+from tasks.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

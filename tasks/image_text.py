@@ -10,16 +10,16 @@ import numpy as np
 from infra.errors import InputError
 from infra.paths import resolve
 from infra.registry import TASKS
+from pipelines.pages.retrieval_examples import RankedQueries
 from tasks.base import Evaluation
-from tasks.crisscrossed import evaluate_crisscrossed, right_answers
-from tasks.datasets.cxc import cxc_files, read_cxc
-from tasks.pages.retrieval_examples import Judged
-from tasks.protocols import Protocol, protocol_named
-from tasks.scores import Score
+from tasks.datasets.images.cxc import cxc_files, read_cxc
+from tasks.scoring.crisscrossed import evaluate_crisscrossed, right_answers
+from tasks.scoring.protocols import Protocol, protocol_named
+from tasks.scoring.scores import Score
 from tasks.visual_text import VisualText
 
 if TYPE_CHECKING:
-    from pipelines.config import Run
+    from tasks.run import Run
 
 
 @TASKS.register("image_text")
@@ -34,7 +34,7 @@ class ImageText(VisualText):
         chunk: how many images or captions are encoded at once in evaluation.
     """
 
-    medium = "image"
+    modality = "image"
 
     def __init__(
         self,
@@ -48,14 +48,14 @@ class ImageText(VisualText):
         self.cxc = resolve(cxc)
         super().__init__(run, assets, dev_protocol=dev_protocol, chunk=chunk)
 
-    def judge(self, score: Score, split: str, protocol: str) -> Evaluation:
+    def evaluate_scores(self, score: Score, split: str, protocol: str) -> Evaluation:
         """Rank a split under a protocol, by any function that scores its images against its captions."""
         named = protocol_named(protocol)
         if named.crisscrossed:
-            return self._judge_crisscrossed(score, split, named)
-        return super().judge(score, split, protocol)
+            return self._evaluate_crisscrossed(score, split, named)
+        return super().evaluate_scores(score, split, protocol)
 
-    def _judge_crisscrossed(self, score: Score, split: str, protocol: Protocol) -> Evaluation:
+    def _evaluate_crisscrossed(self, score: Score, split: str, protocol: Protocol) -> Evaluation:
         pairs = self.data(split)
         protocol.check(len(pairs.item_ids), len(pairs.owner_G))
         caption_ids = [
@@ -73,7 +73,7 @@ class ImageText(VisualText):
             owner_G=pairs.owner_G,
         )
         result = evaluate_crisscrossed(score, answers)
-        judged = Judged(
+        queries = RankedQueries(
             caption_G=np.arange(len(caption_ids)),
             of_items=answers.of["i2t"],
             of_captions=answers.of["t2i"],
@@ -90,7 +90,7 @@ class ImageText(VisualText):
                 "caption_image": pairs.owner_G,
                 **{f"{direction}_rank": rank_Q for direction, rank_Q in result.rank_Q.items()},
             },
-            pictures=(partial(self._examples, score, judged, split, protocol),),
+            pictures=(partial(self._examples, score, queries, split, protocol),),
         )
 
     def _check(self, protocol: str, split: str) -> None:

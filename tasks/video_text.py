@@ -8,7 +8,7 @@ from infra.registry import TASKS
 from tasks.visual_text import VisualText
 
 if TYPE_CHECKING:
-    from pipelines.config import Run
+    from tasks.run import Run
 
 
 @TASKS.register("video_text")
@@ -22,7 +22,7 @@ class VideoText(VisualText):
         chunk: how many videos or captions are encoded at once in evaluation.
     """
 
-    medium = "video"
+    modality = "video"
 
     def __init__(
         self,

@@ -17,29 +17,29 @@ from infra.errors import InputError
 from infra.paths import resolve
 from infra.registry import AUGMENTATIONS, ENCODERS, OBJECTIVES, REGULARISERS, Spec
 from infra.store import FeatureStore
+from pipelines.pages.attention import attention_to_captions
+from pipelines.pages.retrieval import ranked_queries, retrieval_pictures
+from pipelines.pages.retrieval_examples import RankedQueries
 from tasks.base import Evaluation, Metric
-from tasks.codes import Batch
 from tasks.datasets.corpus import Corpus, Item
-from tasks.given import given_inputs
-from tasks.models import Parts, retrieval_model, text_inputs
-from tasks.pages.attention import attention_to_captions
-from tasks.pages.retrieval import judged_pairs, retrieval_pictures
-from tasks.pages.retrieval_examples import Judged
-from tasks.pairs import Pairs, StoredSets, TextInputs, VisualInputs
-from tasks.pixels import Pixels
-from tasks.protocols import Protocol, evaluate_protocol, protocol_named
-from tasks.retrieval import retrieval_loss
-from tasks.scores import Score
+from tasks.inputs.pairs import Pairs, StoredSets, TextInputs, VisualInputs
+from tasks.inputs.pixels import Pixels
+from tasks.inputs.unseen import given_inputs
+from tasks.models.build import Parts, retrieval_model, text_inputs
+from tasks.models.dual_encoder import retrieval_loss
+from tasks.models.split_embeddings import Batch
+from tasks.scoring.protocols import Protocol, evaluate_protocol, protocol_named
+from tasks.scoring.scores import Score
 
 if TYPE_CHECKING:
-    from pipelines.config import Run
+    from tasks.run import Run
 
 
 PIXEL_CHUNK = 32  # images of 512 pixels encoded at once in evaluation: a few GB of feature maps
 
 
 class VisualText:
-    """An adapter of retrieval between a visual medium and text.
+    """An adapter of retrieval between a visual modality and text.
 
     Args:
         run: its complete description.
@@ -49,7 +49,7 @@ class VisualText:
     """
 
     primary = Metric(name="rsum")
-    medium: str
+    modality: str
     """What the items are: `image`, `video`; its first letter stands in the names of metrics."""
 
     def __init__(self, run: Run, assets: dict[str, Any] | None, *, dev_protocol: str, chunk: int) -> None:
@@ -92,7 +92,7 @@ class VisualText:
         return {
             "corpus": self.corpus.digest,
             **({"features": self.store.digest} if self.store else {}),
-            **{f"{self.medium}s_{split}": str(count) for split, count in self.corpus.splits.items()},
+            **{f"{self.modality}s_{split}": str(count) for split, count in self.corpus.splits.items()},
         }
 
     def data(self, split: str) -> Pairs:
@@ -169,12 +169,12 @@ class VisualText:
         if not np.array_equal(ours.item_ids, theirs.item_ids) or ours.texts != theirs.texts:
             raise InputError(
                 f"runs on {self.run.data.corpus} and {other.run.data.corpus} cannot be one ensemble: the "
-                f"{self.medium}s or captions of their {split} splits differ"
+                f"{self.modality}s or captions of their {split} splits differ"
             )
 
-    def judge(self, score: Score, split: str, protocol: str) -> Evaluation:
+    def evaluate_scores(self, score: Score, split: str, protocol: str) -> Evaluation:
         """Rank a split under a protocol, by any function that scores its items against its captions."""
-        pairs, letter, named = self.data(split), self.medium[0], protocol_named(protocol)
+        pairs, letter, named = self.data(split), self.modality[0], protocol_named(protocol)
         directions = f"{letter}2t", f"t2{letter}"
         result = evaluate_protocol(
             named,
@@ -188,24 +188,26 @@ class VisualText:
             protocol=protocol,
             metrics=result.metrics | {"chance_rsum": result.chance, "ties": float(result.ties)},
             per_query={
-                f"{self.medium}_id": pairs.item_ids[: len(result.ranks_i2t)],
+                f"{self.modality}_id": pairs.item_ids[: len(result.ranks_i2t)],
                 "caption": result.caption_G,
-                f"caption_{self.medium}": pairs.owner_G[result.caption_G],
+                f"caption_{self.modality}": pairs.owner_G[result.caption_G],
                 f"{directions[0]}_rank": result.ranks_i2t,
                 f"{directions[1]}_rank": result.ranks_t2i,
             },
-            pictures=(partial(self._examples, score, judged_pairs(pairs, named, result), split, named),),
+            pictures=(partial(self._examples, score, ranked_queries(pairs, named, result), split, named),),
         )
 
-    def _examples(self, score: Score, judged: Judged, split: str, protocol: Protocol) -> dict[str, bytes]:
+    def _examples(
+        self, score: Score, queries: RankedQueries, split: str, protocol: Protocol
+    ) -> dict[str, bytes]:
         """Return a page of examples; see `retrieval_pictures`."""
         return retrieval_pictures(
             score,
-            judged,
+            queries,
             pairs=self.data(split),
             corpus=self.corpus,
             split=split,
-            medium=self.medium,
+            modality=self.modality,
             protocol=protocol,
         )
 
@@ -215,7 +217,7 @@ class VisualText:
         started = time.perf_counter()
         score = self.scorer(model, split)
         milliseconds = 1e3 * (time.perf_counter() - started)
-        found = self.judge(score, split, protocol)
+        found = self.evaluate_scores(score, split, protocol)
         attention = partial(attention_to_captions, self, model, split, score)
         return replace(
             found,

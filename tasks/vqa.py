@@ -20,25 +20,25 @@ from infra.errors import InputError, unknown
 from infra.paths import resolve
 from infra.registry import AUGMENTATIONS, ENCODERS, TASKS, Spec
 from infra.store import FeatureStore
-from tasks.answer_priors import AnswerPrior
-from tasks.answer_scores import AnswerScores, best_answers
-from tasks.answer_vocabulary import AnswerVocabulary, Targets
+from pipelines.pages.attention import attention_to_questions
 from tasks.base import Evaluation, Metric
-from tasks.captions import Captions
 from tasks.datasets.questions import Question, QuestionCorpus
-from tasks.given import given_inputs
-from tasks.models import Parts
-from tasks.pages.attention import attention_to_questions
-from tasks.pairs import StoredSets, VisualInputs
-from tasks.pixels import Pixels
-from tasks.question_data import QuestionData
-from tasks.scores import Score
+from tasks.inputs.captions import Captions
+from tasks.inputs.pairs import StoredSets, VisualInputs
+from tasks.inputs.pixels import Pixels
+from tasks.inputs.questions import QuestionData
+from tasks.inputs.unseen import given_inputs
+from tasks.models.build import Parts
+from tasks.questions.model import VQAModel, vqa_model
+from tasks.questions.priors import AnswerPrior
+from tasks.questions.report import PROTOCOL, Report, answered
+from tasks.questions.scores import AnswerScores, best_answers
+from tasks.questions.vocabulary import AnswerVocabulary, Targets
+from tasks.scoring.scores import Score
 from tasks.visual_text import PIXEL_CHUNK
-from tasks.vqa_model import VQAModel, vqa_model
-from tasks.vqa_report import PROTOCOL, Report, answered
 
 if TYPE_CHECKING:
-    from pipelines.config import Run
+    from tasks.run import Run
 
 ANSWERS = {"train+val": ("train", "val", "test"), "train": ("train",)}
 """The splits whose answers may be learnt; in a corpus, `test` is the official validation split, and `val` a part of the
@@ -230,7 +230,7 @@ class VQA:
                 f"their {split} splits or the answers that they choose from differ"
             )
 
-    def judge(self, score: Score, split: str, protocol: str) -> Evaluation:
+    def evaluate_scores(self, score: Score, split: str, protocol: str) -> Evaluation:
         """Judge the most probable answers of a split, by any function that gives probabilities."""
         _check_protocol(protocol)
         if split not in self._reports:
@@ -251,7 +251,7 @@ class VQA:
     def evaluate(self, model: nn.Module, split: str, protocol: str) -> Evaluation:
         """Score a split; one without answers gives no accuracy, and a file of results."""
         _check_protocol(protocol)
-        found = self.judge(self.scorer(model, split), split, protocol)
+        found = self.evaluate_scores(self.scorer(model, split), split, protocol)
         attention = partial(attention_to_questions, self, model, split)
         return replace(found, pictures=(*found.pictures, attention))
 

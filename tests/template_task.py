@@ -18,7 +18,7 @@ from infra.registry import AGGREGATORS, ENCODERS, TASKS
 from infra.store import FeatureStore
 from tasks.base import Evaluation, Metric
 from tasks.datasets.corpus import Corpus
-from tasks.pairs import StoredSets
+from tasks.inputs.pairs import StoredSets
 
 
 class Labelled:

@@ -57,7 +57,7 @@ class I3D:
             )
         import torch
 
-        from encoders.i3d import I3D as Network
+        from encoders.backbones.inception import I3D as Network
 
         self.window, self.stride = window, stride
         path = Path(weights).expanduser()

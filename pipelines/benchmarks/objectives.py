@@ -42,43 +42,45 @@ QUICK_SETS = Sets(images=12, captions=30, queries=6, k=2, dim=8, rounds=3)
 
 
 def adopt(*, quick: bool = False) -> list[Row]:
-    """Measure a step's similarities, loss and gradient of codes, early in training, when K is large."""
+    """Measure a step's similarities, loss and gradient of embeddings, early in training, when K is large."""
     batch = QUICK_BATCH if quick else Batch()
     generator = torch.Generator().manual_seed(0)
-    code_BD = [
+    embedding_BD = [
         normalize(torch.randn(batch.size, batch.dim, generator=generator), dim=-1).requires_grad_()
         for _ in "vt"
     ]
-    sides = by_turns(_steps("adopt", code_BD, batch), _steps("infonce", code_BD, batch), rounds=batch.rounds)
+    sides = by_turns(
+        _steps("adopt", embedding_BD, batch), _steps("infonce", embedding_BD, batch), rounds=batch.rounds
+    )
     return [
         Row(
             name="adopt / infonce",
-            measured=f"product of {batch.size} x {batch.size} codes of width {batch.dim}, loss, and gradient",
+            measured=f"product of {batch.size} x {batch.size} embeddings of width {batch.dim}, loss, and gradient",
             unit="ms",
             goal="at most",
             target=1.2,
-            note="Random codes: about half of all negatives are chosen.",
+            note="Random embeddings: about half of all negatives are chosen.",
             **sides.numbers(),
         )
     ]
 
 
-def _steps(spec: str, code_BD: list[Tensor], batch: Batch) -> Callable[[int], float]:
+def _steps(spec: str, embedding_BD: list[Tensor], batch: Batch) -> Callable[[int], float]:
     objective = OBJECTIVES.build(spec)
     row_B = torch.arange(batch.size)
     positive_BB = torch.eye(batch.size, dtype=torch.bool)
 
     def step() -> None:
-        visual_BD, text_BD = code_BD
+        visual_BD, text_BD = embedding_BD
         loss = objective(visual_BD @ text_BD.T, row_B, positive_BB, epoch=1.0)["loss"]
-        torch.autograd.grad(loss, code_BD)
+        torch.autograd.grad(loss, embedding_BD)
 
     step()
     return lambda _: 1e3 * seconds(lambda: [step() for _ in range(batch.steps)]) / batch.steps
 
 
 def smooth_chamfer(*, quick: bool = False) -> list[Row]:
-    """Measure the scores of a test split: time against the product alone, and memory beyond codes and scores."""
+    """Measure the scores of a test split: time against the product alone, and memory beyond embeddings and scores."""
     size = QUICK_SETS if quick else Sets()
     visual_QKD, text_GKD = sets(size)
     some_QKD = visual_QKD[: size.queries]
@@ -102,7 +104,7 @@ def smooth_chamfer(*, quick: bool = False) -> list[Row]:
         ),
         Row(
             name="smooth_chamfer: memory",
-            measured=f"peak memory beyond codes and scores, {size.images:,} x {size.captions:,} {shape}",
+            measured=f"peak memory beyond embeddings and scores, {size.images:,} x {size.captions:,} {shape}",
             unit="MB",
             ours=peak,
             reference=size.limit_MB,
@@ -139,7 +141,7 @@ def product(visual_QKD: Tensor, text_GKD: Tensor, *, rows: int = 256) -> None:
 
 
 def peak_memory(size: Sets) -> float:
-    """Return by how much the peak of memory exceeds the codes and the scores, in MB."""
+    """Return by how much the peak of memory exceeds the embeddings and the scores, in MB."""
     visual_QKD, text_GKD = sets(size)
     before = memory()["VmRSS"]
     with torch.inference_mode():

@@ -10,8 +10,8 @@ from torch.nn.functional import normalize
 
 from pipelines.benchmarks.measure import apart, by_turns, memory, seconds
 from pipelines.benchmarks.row import Row
-from tasks.matching.phrase_scores import phrase_scores
-from tasks.sets import Sets
+from tasks.models.phrase_scores import phrase_scores
+from tasks.models.sets import Sets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ def phrases(*, quick: bool = False) -> list[Row]:
         ),
         Row(
             name="phrases: memory",
-            measured=f"peak memory beyond the codes, {measured}",
+            measured=f"peak memory beyond the embeddings, {measured}",
             unit="MB",
             ours=peak,
             reference=direct_peak,
@@ -96,7 +96,7 @@ def direct(frame_QFD: Tensor, phrase_GPD: Tensor) -> Tensor:
 
 
 def growth(which: str, size: Size) -> float:
-    """Return by how much the peak of memory exceeds the codes, in MB."""
+    """Return by how much the peak of memory exceeds the embeddings, in MB."""
     ready = made_up(size)
     before = memory()["VmRSS"]
     with torch.inference_mode():

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from aggregators.gpo import GPO
-from aggregators.max import Max
-from aggregators.positions import sinusoids
-from encoders.regions import Regions
+from aggregators.ranks.gpo import GPO
+from aggregators.ranks.max import Max
+from aggregators.ranks.positions import sinusoids
+from encoders.visual.regions import Regions
 from pipelines.benchmarks.measure import by_turns, seconds
 from pipelines.benchmarks.row import Row
 

@@ -19,17 +19,17 @@ from infra.paths import home
 from infra.registry import AGGREGATORS, CROSS_ENCODERS, SIMILARITIES
 from pipelines.benchmarks.measure import seconds
 from pipelines.benchmarks.row import Row
-from tasks.encoded import l2_normalise
-from tasks.pair_encoder import PairEncoder
-from tasks.retrieval import Branch
-from tasks.sets import Sets
+from tasks.models.dual_encoder import Branch
+from tasks.models.embeddings import l2_normalise
+from tasks.models.pair_encoder import PairEncoder
+from tasks.models.sets import Sets
 
 COLOURS = {"dual encoder": "#1c4e80", "sets of 4": "#c1622d", "cross-modal": "#6b7785"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """Galleries, the widths of codes, and the sets of a pair as score attention has them."""
+    """Galleries, the widths of embeddings, and the sets of a pair as score attention has them."""
 
     galleries: tuple[int, ...] = (1_000, 3_000, 10_000, 30_000, 100_000)
     width: int = 1024
@@ -61,7 +61,7 @@ def query(*, quick: bool = False) -> list[Row]:
     path = draw(costs, size, home() / "bench" / "query.png")
     operations = ", ".join(f"{name} {cost.flops:,.0f}" for name, cost in costs.items())
     note = (
-        f"Floating-point operations a pair: {operations}. Codes are ready; a pair of the cross-modal model "
+        f"Floating-point operations a pair: {operations}. SplitEmbeddings are ready; a pair of the cross-modal model "
         f"({size.regions} regions, {size.words} words, width {size.pair_width}) is measured on {size.pairs} pairs and "
         f"multiplied, since its cost is the same for each. Drawn in {path}."
     )
@@ -135,7 +135,7 @@ def _pair_model(size: Size) -> PairEncoder:
 class _Ready(nn.Module):
     """In the place of an encoder: the sets are encoded already."""
 
-    summary_width = 0
+    global_width = 0
 
     def __init__(self, width: int) -> None:
         super().__init__()

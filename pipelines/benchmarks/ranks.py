@@ -11,8 +11,8 @@ from torch import Tensor
 
 from pipelines.benchmarks.measure import apart, by_turns, memory, seconds
 from pipelines.benchmarks.row import Row
-from tasks.metrics import Positives, rank_queries
-from tasks.protocols import evaluate_protocol, protocol_named
+from tasks.scoring.metrics import Positives, rank_queries
+from tasks.scoring.protocols import evaluate_protocol, protocol_named
 from tasks.similarities.cosine import Cosine
 
 
@@ -43,16 +43,16 @@ def ranks(*, quick: bool = False) -> list[Row]:
 
 
 def ranks_in_chunks(*, quick: bool = False) -> list[Row]:
-    """Measure ranking from codes block by block: time and memory against making the whole matrix first."""
+    """Measure ranking from embeddings block by block: time and memory against making the whole matrix first."""
     size = QUICK if quick else Size()
-    visual_QD, text_GD = codes(size)
+    visual_QD, text_GD = embeddings(size)
 
     def time(work: Callable[[Tensor, Tensor], None]) -> Callable[[int], float]:
         return lambda _: seconds(lambda: work(visual_QD, text_GD))
 
     times = by_turns(time(in_chunks), time(at_once), rounds=size.chunk_rounds)
-    ours, whole = apart(growth, [(codes, work, size) for work in (in_chunks, at_once)])
-    measured = f"both directions of {size.images:,} x {size.captions:,}, from codes of width {size.dim}"
+    ours, whole = apart(growth, [(embeddings, work, size) for work in (in_chunks, at_once)])
+    measured = f"both directions of {size.images:,} x {size.captions:,}, from embeddings of width {size.dim}"
     return [
         Row(
             name="ranks in chunks",
@@ -64,7 +64,7 @@ def ranks_in_chunks(*, quick: bool = False) -> list[Row]:
         ),
         Row(
             name="chunks: memory",
-            measured=f"peak memory beyond the codes, {measured}",
+            measured=f"peak memory beyond the embeddings, {measured}",
             unit="MB",
             ours=ours,
             reference=whole,
@@ -126,8 +126,8 @@ def scores(size: Size) -> np.ndarray:
     return score_QG
 
 
-def codes(size: Size) -> tuple[Tensor, Tensor]:
-    """Return random codes of images and captions, of unit length."""
+def embeddings(size: Size) -> tuple[Tensor, Tensor]:
+    """Return random embeddings of images and captions, of unit length."""
     generator = torch.Generator().manual_seed(0)
     visual_QD, text_GD = (torch.randn(n, size.dim, generator=generator) for n in (size.images, size.captions))
     for x_ND in (visual_QD, text_GD):
@@ -155,7 +155,7 @@ def rank_matrix(score_QG: Tensor) -> tuple[np.ndarray, np.ndarray]:
 
 
 def in_chunks(visual_QD: Tensor, text_GD: Tensor) -> None:
-    """Rank from codes as evaluation does: a block of scores at a time."""
+    """Rank from embeddings as evaluation does: a block of scores at a time."""
     owner_G = np.repeat(np.arange(len(visual_QD)), len(text_GD) // len(visual_QD))
     cosine = Cosine()
     score = lambda rows, columns: cosine(visual_QD[rows], text_GD[columns])  # noqa: E731
@@ -163,7 +163,7 @@ def in_chunks(visual_QD: Tensor, text_GD: Tensor) -> None:
 
 
 def at_once(visual_QD: Tensor, text_GD: Tensor) -> None:
-    """Rank from codes by way of the whole matrix."""
+    """Rank from embeddings by way of the whole matrix."""
     rank_matrix(Cosine()(visual_QD, text_GD))
 
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from infra.data import Dataset
 from infra.registry import RECIPES, TASKS
 from pipelines.benchmarks.made_up import made_up_corpus, made_up_store
-from pipelines.config import Run
-from pipelines.loop import Trainer
+from pipelines.training.loop import Trainer
 from tasks.base import TaskAdapter
+from tasks.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ import torch
 from pipelines.benchmarks.measure import by_turns
 from pipelines.benchmarks.row import Row
 from pipelines.benchmarks.training import QUICK, Size, made_up_run, train
-from pipelines.config import Run
 from pipelines.recipe import derive
+from tasks.run import Run
 
 ROUNDS = 3
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from infra.frames import choose_frames
-from infra.launch import ray_session
+from infra.ray.session import ray_session
 from infra.registry import BACKBONES
-from infra.video import choose_decoder
+from infra.video.decoding import choose_decoder
+from infra.video.sampling import choose_frames
 from pipelines.benchmarks.measure import by_turns, seconds
 from pipelines.benchmarks.row import Row
 from pipelines.benchmarks.workers import cores
-from pipelines.extractors import stream
-from pipelines.video_extractor import VideoExtractor, VideoOptions, Videos
+from pipelines.extraction.images import stream
+from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
 
 BACKBONE = "cells(grid=3)"
 FRAMES = 20

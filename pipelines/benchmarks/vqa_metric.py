@@ -8,8 +8,8 @@ import numpy as np
 
 from pipelines.benchmarks.measure import by_turns, seconds
 from pipelines.benchmarks.row import Row
-from tasks.answers import normalise, trim, with_digits, without_punctuation
-from tasks.vqa_accuracy import official_accuracy
+from tasks.questions.accuracy import official_accuracy
+from tasks.questions.answers import normalise, trim, with_digits, without_punctuation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,16 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aggregators.score_attention import ScoreAttention
-from encoders.bigru import BiGRU
+from aggregators.relations.score_attention import ScoreAttention
 from encoders.cross.cross_modal import Attention, CrossModal
-from encoders.grid import Grid
+from encoders.text.bigru import BiGRU
+from encoders.visual.grid import Grid
 from pipelines.benchmarks.measure import by_turns, seconds
 from pipelines.benchmarks.row import Row
-from tasks.codes import Batch
 from tasks.fusions.concat import Concat
-from tasks.retrieval import Branch
-from tasks.vqa_model import VQAModel
+from tasks.models.dual_encoder import Branch
+from tasks.models.split_embeddings import Batch
+from tasks.questions.model import VQAModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +178,7 @@ class PlainScores(nn.Module):
         super().__init__()
         self.attentions, self.scores = nn.ModuleList(), nn.ModuleList()
         width = part.query.in_features
-        for k in range(part.set_size):
+        for k in range(part.num_embeddings):
             rows = slice(k * width, (k + 1) * width)
             maps = [nn.Linear(width, width) for _ in range(4)]
             with torch.no_grad():

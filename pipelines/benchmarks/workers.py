@@ -15,7 +15,7 @@ import torch.distributed as dist
 from pipelines.benchmarks.measure import apart, by_turns
 from pipelines.benchmarks.row import Row
 from pipelines.benchmarks.training import QUICK, Size, made_up_run, train
-from pipelines.config import Run
+from tasks.run import Run
 
 MEDIUM = Size(steps=8, visual="regions(width=512)", text="bigru(width=512, min_count=1)")
 ROUNDS = 3

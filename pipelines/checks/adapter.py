@@ -17,8 +17,8 @@ from infra.registry import TASKS
 from pipelines.checks.encoders import check_gradients, through_json
 from pipelines.checks.evaluations import check_evaluation, check_same_evaluation
 from pipelines.checks.scores import check_terms
-from pipelines.config import Run
 from tasks.base import Evaluation, Metric, TaskAdapter
+from tasks.run import Run
 
 _STEPS = 20
 _BATCH = 16

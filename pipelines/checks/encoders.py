@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from encoders.base import Encoder
 from infra.checks import Check
 from infra.registry import ENCODERS, Spec
-from tasks.captions import Captions
+from tasks.inputs.captions import Captions
 
 CAPTIONS = (
     "a dog runs on the grass",
@@ -70,8 +70,8 @@ class EncoderChecks:
             Check(
                 what="sets of the width it says, with their mask",
                 run=self._shape,
-                advice="return (x_BND, mask_BN), or (x_BND, mask_BN, summary_BS), with self.width = D, "
-                "self.summary_width = S, and a bool mask that marks at least one element of each set",
+                advice="return (x_BND, mask_BN), or (x_BND, mask_BN, global_BS), with self.width = D, "
+                "self.global_width = S, and a bool mask that marks at least one element of each set",
                 vital=True,
             ),
             *self._of_sets(),
@@ -171,9 +171,9 @@ class EncoderChecks:
 
     def _shape(self) -> str:
         out = self._encode(*self.inputs)
-        width, summary = self.encoder.width, self.encoder.summary_width
-        assert len(out) == 2 + bool(summary), (
-            f"{len(out)} things came out, expected {2 + bool(summary)} with summary_width = {summary}"
+        width, global_feature = self.encoder.width, self.encoder.global_width
+        assert len(out) == 2 + bool(global_feature), (
+            f"{len(out)} things came out, expected {2 + bool(global_feature)} with global_width = {global_feature}"
         )
         x_BND, mask_BN = out[:2]
         expected = (len(self.inputs[0]), x_BND.shape[1], width)
@@ -184,10 +184,10 @@ class EncoderChecks:
         )
         assert mask_BN.any(dim=1).all(), "a set has no element left"
         assert x_BND[mask_BN].isfinite().all(), "the set is not finite"
-        if summary:
+        if global_feature:
             shape = tuple(out[2].shape)
-            assert shape == (expected[0], summary), (
-                f"the summary has shape {shape}, expected {expected[0], summary}"
+            assert shape == (expected[0], global_feature), (
+                f"the global feature has shape {shape}, expected {expected[0], global_feature}"
             )
         return f"{tuple(self.inputs[0].shape)} -> {tuple(x_BND.shape)}"
 
@@ -213,8 +213,8 @@ class EncoderChecks:
 
     def _gradients(self) -> None:
         module = copy.deepcopy(self.encoder).train()
-        x_BND, mask_BN, *summary = module(*self.inputs)
-        loss = x_BND[mask_BN].square().sum() + sum(part.square().sum() for part in summary)
+        x_BND, mask_BN, *global_feature = module(*self.inputs)
+        loss = x_BND[mask_BN].square().sum() + sum(part.square().sum() for part in global_feature)
         loss.backward()
         check_gradients(module)
 
@@ -227,15 +227,15 @@ class EncoderChecks:
 
 
 def _same(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], what: str) -> None:
-    """Assert that two results have the same real elements, and the same summaries."""
+    """Assert that two results have the same real elements, and the same global features."""
     for one, other, *_ in zip(_real(found), _real(expected), strict=True):
         assert one.shape == other.shape, f"{what}: shape {tuple(one.shape)}, not {tuple(other.shape)}"
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4, msg=what)
 
 
 def _real(result: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    x_BND, mask_BN, *summary = result
-    return (x_BND[mask_BN], *summary)
+    x_BND, mask_BN, *global_feature = result
+    return (x_BND[mask_BN], *global_feature)
 
 
 def through_json(assets: dict[str, Any]) -> dict[str, Any]:

@@ -18,10 +18,10 @@ from infra.errors import InputError, unknown
 from infra.registry import AGGREGATORS, KINDS, TASKS, Spec
 from pipelines.checks.encoders import encoder_checks
 from pipelines.checks.scores import objective_checks, regulariser_checks, similarity_checks
-from pipelines.config import Run, from_json, to_json
 from pipelines.recipe import Ensemble
 from tasks.objectives.base import Objective
 from tasks.regularisers.base import Regulariser
+from tasks.run import Run, from_json, to_json
 from tasks.similarities.base import Similarity
 
 _WIDTH = 8  # of the made-up sets that an aggregator is given

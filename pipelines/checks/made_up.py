@@ -9,9 +9,9 @@ import numpy as np
 
 from infra.registry import TASKS
 from infra.store import StoreWriter
-from pipelines.config import Data, Optim, Run
 from tasks.datasets.corpus import Item, write_corpus
 from tasks.datasets.questions import Question, write_questions
+from tasks.run import Data, Optim, Run
 
 _NOUNS = ("dog", "cat", "car", "tree", "boat", "bird", "house", "horse")
 _SPLITS = ("train",) * 48 + ("val",) * 16 + ("test",) * 16

@@ -1,4 +1,4 @@
-"""What similarities, objectives and regularisers promise, on made-up codes and scores."""
+"""What similarities, objectives and regularisers promise, on made-up embeddings and scores."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from infra.checks import Check
 from infra.registry import OBJECTIVES, REGULARISERS, SIMILARITIES
-from tasks.encoded import Encoded, l2_normalise
+from tasks.models.embeddings import Embeddings, l2_normalise
 
 _DIM = 8
 
 
-def _codes(*shape: int, seed: int) -> Tensor:
+def _embeddings(*shape: int, seed: int) -> Tensor:
     return l2_normalise(torch.randn(*shape, _DIM, generator=torch.Generator().manual_seed(seed)))
 
 
@@ -28,19 +28,22 @@ def similarity_checks(spec: str) -> list[Check]:
         assert isinstance(getattr(made[0], "of_sets", None), bool), "of_sets says neither True nor False"
         return "of sets" if made[0].of_sets else "of single vectors"
 
-    def codes() -> list[tuple[Tensor, Tensor]]:
+    def embeddings() -> list[tuple[Tensor, Tensor]]:
         """Return pairs of queries and a gallery: vectors, and sets where it compares them."""
-        vectors = (_codes(5, seed=0), _codes(7, seed=1))
-        return [vectors, *([(_codes(5, 3, seed=0), _codes(7, 3, seed=1))] if made[0].of_sets else [])]
+        vectors = (_embeddings(5, seed=0), _embeddings(7, seed=1))
+        return [
+            vectors,
+            *([(_embeddings(5, 3, seed=0), _embeddings(7, 3, seed=1))] if made[0].of_sets else []),
+        ]
 
     def scores() -> None:
-        for query, gallery in codes():
+        for query, gallery in embeddings():
             sim_QG = made[0](query, gallery)
             assert sim_QG.shape == (5, 7), f"the scores have shape {tuple(sim_QG.shape)}, expected (5, 7)"
             assert sim_QG.isfinite().all(), "a score is not finite"
 
     def alone() -> None:
-        for query, gallery in codes():
+        for query, gallery in embeddings():
             whole_QG, part_QG = made[0](query, gallery), made[0](query[1:2], gallery[3:5])
             torch.testing.assert_close(
                 part_QG,
@@ -51,18 +54,18 @@ def similarity_checks(spec: str) -> list[Check]:
             )
 
     def gradients() -> None:
-        for query, gallery in codes():
+        for query, gallery in embeddings():
             query.requires_grad_()
             made[0](query, gallery).square().sum().backward()
             assert query.grad.isfinite().all(), "a gradient is not finite"
 
     return [
         _check("it is built, and says whether it is of sets", built, "set of_sets on the class", vital=True),
-        _check("a finite score of every query with every code", scores, "return (Q, G)", vital=True),
+        _check("a finite score of every query with every embedding", scores, "return (Q, G)", vital=True),
         _check(
             "each pair is scored by itself",
             alone,
-            "normalise over nothing but the two codes: evaluation scores block by block",
+            "normalise over nothing but the two embeddings: evaluation scores block by block",
         ),
         _check("gradients are finite", gradients, "add a small number under roots and in divisions"),
     ]
@@ -81,7 +84,7 @@ def objective_checks(spec: str) -> list[Check]:
         return made[0](sim_QG, row_G, positive_QG, epoch=epoch)
 
     def scores() -> Tensor:
-        return (_codes(6, seed=0) @ _codes(6, seed=1).T).requires_grad_()
+        return (_embeddings(6, seed=0) @ _embeddings(6, seed=1).T).requires_grad_()
 
     def scalars() -> str:
         found = terms(scores(), own_QG)
@@ -135,12 +138,12 @@ def regulariser_checks(spec: str) -> list[Check]:
         return f"{made[0].name}, weight {made[0].weight:g}"
 
     def scalar() -> str:
-        sides = [_codes(6, 3, seed=seed).requires_grad_() for seed in (0, 1)]
-        term = made[0](*(Encoded(code, code * 0.5) for code in sides))
+        sides = [_embeddings(6, 3, seed=seed).requires_grad_() for seed in (0, 1)]
+        term = made[0](*(Embeddings(embedding, embedding * 0.5) for embedding in sides))
         assert term.shape == (), f"it has shape {tuple(term.shape)}, expected a scalar"
         assert term.isfinite(), f"it is {term.item()}"
         term.backward()
-        assert all(code.grad is None or code.grad.isfinite().all() for code in sides), (
+        assert all(embedding.grad is None or embedding.grad.isfinite().all() for embedding in sides), (
             "a gradient is not finite"
         )
         return f"{term.item():.4g}"

@@ -1,4 +1,4 @@
-"""The figure of all blocks: one panel a block, one bar an aggregator, one point a run."""
+"""The figure of all groups: one panel a group, one bar an aggregator, one point a run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from pipelines.comparison.blocks import Block, Row
-from pipelines.comparison.draw import (
+from pipelines.comparison.groups import Group, Row
+from pipelines.figures.style import (
     BAR,
     INK,
     LINE,
@@ -24,13 +24,13 @@ from pipelines.comparison.draw import (
 )
 
 
-def draw_bars(blocks: Sequence[Block], path: Path) -> None:
-    """Write the blocks as a PNG; bars are means over runs, lines their sample standard deviations."""
-    spans = [sum(map(_height, block.rows)) + 0.3 for block in blocks]
-    figure = new_figure(8.5, 0.42 * sum(spans) + 1.1 * len(blocks))
-    axes = figure.subplots(len(blocks), 1, squeeze=False, height_ratios=spans)[:, 0]
-    for block, panel in zip(blocks, axes, strict=True):
-        _panel(block, panel)
+def draw_bars(groups: Sequence[Group], path: Path) -> None:
+    """Write the groups as a PNG; bars are means over runs, lines their sample standard deviations."""
+    spans = [sum(map(_height, group.rows)) + 0.3 for group in groups]
+    figure = new_figure(8.5, 0.42 * sum(spans) + 1.1 * len(groups))
+    axes = figure.subplots(len(groups), 1, squeeze=False, height_ratios=spans)[:, 0]
+    for group, panel in zip(groups, axes, strict=True):
+        _panel(group, panel)
     save(figure, path)
 
 
@@ -39,13 +39,13 @@ def _height(row: Row) -> float:
     return max(1.0, 0.42 * lines_of(row.label))
 
 
-def _panel(block: Block, panel: Axes) -> None:
-    metric, places, bottom = block.metric, [], 0.0
-    for row in block.rows:
+def _panel(group: Group, panel: Axes) -> None:
+    metric, places, bottom = group.metric, [], 0.0
+    for row in group.rows:
         places.append(bottom + _height(row) / 2)
         bottom += _height(row)
-    panel.barh(places, [row.mean(metric) for row in block.rows], height=0.62, color=BAR, zorder=2)
-    for place, row in zip(places, block.rows, strict=True):
+    panel.barh(places, [row.mean(metric) for row in group.rows], height=0.62, color=BAR, zorder=2)
+    for place, row in zip(places, group.rows, strict=True):
         values, mean, deviation = row.values.get(metric, ()), row.mean(metric), row.deviation(metric)
         if not values:
             continue
@@ -58,18 +58,18 @@ def _panel(block: Block, panel: Axes) -> None:
         panel.scatter(values, apart, s=18, color=POINT, edgecolor="white", linewidth=0.6, zorder=4)
         beside = {"textcoords": "offset points", "va": "center"}
         panel.annotate(note, (end, place), (8, 0), color=INK, fontsize=9, **beside)
-    if not math.isnan(block.chance):
-        panel.axvline(block.chance, color=MUTED, linestyle=(0, (2, 2)), linewidth=1, zorder=5)
+    if not math.isnan(group.chance):
+        panel.axvline(group.chance, color=MUTED, linestyle=(0, (2, 2)), linewidth=1, zorder=5)
         above = panel.get_xaxis_transform()
-        panel.text(block.chance, 1.01, " chance", transform=above, color=MUTED, fontsize=8)
-    _dress(block, panel, places, bottom)
+        panel.text(group.chance, 1.01, " chance", transform=above, color=MUTED, fontsize=8)
+    _dress(group, panel, places, bottom)
 
 
-def _dress(block: Block, panel: Axes, places: Sequence[float], bottom: float) -> None:
-    title(panel, block.title)
-    panel.set_yticks(places, [wrapped(row.label) for row in block.rows])
+def _dress(group: Group, panel: Axes, places: Sequence[float], bottom: float) -> None:
+    title(panel, group.title)
+    panel.set_yticks(places, [wrapped(row.label) for row in group.rows])
     panel.set_ylim(bottom + 0.15, -0.15)
-    panel.set_xlabel(block.metric, color=INK)
+    panel.set_xlabel(group.metric, color=INK)
     panel.margins(x=0.16)
     panel.set_xlim(left=0)
     panel.grid(axis="x", color=LINE, linewidth=0.8, zorder=0)

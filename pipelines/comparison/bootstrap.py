@@ -32,7 +32,7 @@ class Difference:
     high: float
 
     @property
-    def real(self) -> bool:
+    def significant(self) -> bool:
         """Whether the interval leaves 0 out."""
         return self.low > 0 or self.high < 0
 
@@ -42,7 +42,7 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Bootstrap:
-    """The differences between the rows of a block.
+    """The differences between the rows of a group.
 
     Attributes:
         units: what was drawn, such as `1,064 images with their captions`.

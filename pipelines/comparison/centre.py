@@ -17,7 +17,7 @@ def best_possible(metric: str) -> float:
     return 100.0 if re.fullmatch(r"accuracy|(.*/)?R\d+", metric) else math.nan
 
 
-def centred(value: float, *, chance: float, best: float) -> float:
+def chance_normalised(value: float, *, chance: float, best: float) -> float:
     """Return where a value lies between chance, 0, and the best possible, 100; NaN where one of them is not known."""
     return 100.0 * (value - chance) / (best - chance)
 
@@ -30,11 +30,11 @@ def headline(metrics: Mapping[str, float], metric: str) -> dict[str, float]:
         metric: the main one.
 
     Returns:
-        `test/score`, and `test/chance` and `test/centred` where chance and the best possible are known.
+        `test/score`, and `test/chance` and `test/chance_normalised` where chance and the best possible are known.
     """
     if metric not in metrics:
         return {}
     value, chance = metrics[metric], metrics.get(f"chance_{metric}", math.nan)
     found = {"test/score": value, "test/chance": chance}
-    found["test/centred"] = centred(value, chance=chance, best=best_possible(metric))
+    found["test/chance_normalised"] = chance_normalised(value, chance=chance, best=best_possible(metric))
     return {name: number for name, number in found.items() if not math.isnan(number)}

@@ -11,9 +11,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from pipelines.comparison.blocks import SECONDS, Block, Row
 from pipelines.comparison.costs import Costs, costs_of
-from pipelines.comparison.draw import (
+from pipelines.comparison.groups import SECONDS, Group, Row
+from pipelines.figures.style import (
     BAR,
     INK,
     LINE,
@@ -33,43 +33,43 @@ Point = tuple[Row, float, float]
 """A row, its cost and its weights."""
 
 
-def draw_costs(blocks: Sequence[Block], path: Path) -> bool:
-    """Write a panel for each block that has two rows with a cost, as a PNG; return whether there was one."""
-    panels = [(block, *_points(block)) for block in blocks]
-    panels = [(block, name, points) for block, name, points in panels if len(points) > 1]
+def draw_costs(groups: Sequence[Group], path: Path) -> bool:
+    """Write a panel for each group that has two rows with a cost, as a PNG; return whether there was one."""
+    panels = [(group, *_points(group)) for group in groups]
+    panels = [(group, name, points) for group, name, points in panels if len(points) > 1]
     if not panels:
         return False
     heights = [max(2.2, _ROW * sum(lines_of(row.label) + 0.35 for row, *_ in of)) for *_, of in panels]
     figure = new_figure(9.5, sum(heights) + 1.1 * len(panels))
     axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for (block, name, points), panel, height in zip(panels, axes, heights, strict=True):
-        _panel(panel, block, points, height)
+    for (group, name, points), panel, height in zip(panels, axes, heights, strict=True):
+        _panel(panel, group, points, height)
         panel.set_xlabel(_AXES[name], color=INK)
     save(figure, path)
     return True
 
 
-def _points(block: Block) -> tuple[str, list[Point]]:
+def _points(group: Group) -> tuple[str, list[Point]]:
     """Return the cost that most rows know, and the rows that know it, from the highest to the lowest on the figure."""
-    known = {row.label: costs_of(row) for row in block.rows}
+    known = {row.label: costs_of(row) for row in group.rows}
     best: tuple[str, list[Point]] = ("step_ms", [])
     for name in _AXES:
         points = []
-        for row in block.rows:
-            cost, mean = _cost(row, known[row.label], name), row.mean(block.metric)
+        for row in group.rows:
+            cost, mean = _cost(row, known[row.label], name), row.mean(group.metric)
             if cost > 0 and not math.isnan(mean):
                 points.append((row, cost, known[row.label].weights))
         if len(points) > len(best[1]):
             best = name, points
-    return best[0], sorted(best[1], key=lambda point: -point[0].mean(block.metric))
+    return best[0], sorted(best[1], key=lambda point: -point[0].mean(group.metric))
 
 
 def _cost(row: Row, costs: Costs, name: str) -> float:
     return row.mean(SECONDS) if name == "seconds" else getattr(costs, name)
 
 
-def _panel(panel: Axes, block: Block, points: Sequence[Point], height: float) -> None:
-    metric = block.metric
+def _panel(panel: Axes, group: Group, points: Sequence[Point], height: float) -> None:
+    metric = group.metric
     x = np.array([cost for _, cost, _ in points])
     y = np.array([row.mean(metric) for row, *_ in points])
     weights = np.nan_to_num(np.array([weights for *_, weights in points]))
@@ -103,7 +103,7 @@ def _panel(panel: Axes, block: Block, points: Sequence[Point], height: float) ->
             fontsize=8.5,
             color=INK,
         )
-    title(panel, block.title, pad=8)
+    title(panel, group.title, pad=8)
     panel.set_ylabel(metric, color=INK)
     panel.grid(color=LINE, linewidth=0.8, zorder=0)
     bare(panel, keep=("left", "bottom"))

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from pipelines.comparison.draw import INK, MUTED, POINT, lines_of, new_figure, save, title, wrapped
-from pipelines.comparison.grid import Grid
+from pipelines.comparison.cross_task import Grid
+from pipelines.figures.style import INK, MUTED, POINT, lines_of, new_figure, save, title, wrapped
 
 _WRAP = 30
 _LINE = 0.19  # inches of a label's line

@@ -1,4 +1,4 @@
-"""The heat map: task x aggregator, coloured by the score centred on chance, with the metric itself in the cells."""
+"""The heat map: task x aggregator, coloured by the score chance_normalised on chance, with the metric itself in the cells."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.comparison.draw import INK, bare, lines_of, new_figure, save, wrapped
-from pipelines.comparison.grid import Grid
+from pipelines.comparison.cross_task import Grid
+from pipelines.figures.style import INK, bare, lines_of, new_figure, save, wrapped
 
 _HEADER = 16  # characters a line above a column
 
@@ -17,7 +17,7 @@ def draw_heat(grid: Grid, path: Path) -> None:
     """Write the grid as a PNG; the colours of each column run from its lowest to its highest score."""
     names, columns = grid.aggregators, grid.columns
     above = ["\n".join(wrapped(line, _HEADER) for line in column.title) for column in columns]
-    score_AC = np.array([[column.centred(name) for column in columns] for name in names])
+    score_AC = np.array([[column.chance_normalised(name) for column in columns] for name in names])
     value_AC = np.array([[column.value(name) for column in columns] for name in names])
     shade_AC = np.apply_along_axis(_shaded, 0, np.where(np.isnan(score_AC), value_AC, score_AC))
     # columns without a chance level are coloured by the metric alone
@@ -36,7 +36,7 @@ def draw_heat(grid: Grid, path: Path) -> None:
     panel.set_xticks(range(len(columns)), above, fontsize=8.5)
     panel.xaxis.tick_top()
     panel.set_yticks(range(len(names)), [wrapped(name) for name in names], fontsize=9)
-    said = "main metric (centred: 0 is chance, 100 the best possible)"
+    said = "main metric (chance_normalised: 0 is chance, 100 the best possible)"
     figure.suptitle(said, x=0.01, ha="left", fontsize=11, fontweight="bold", color=INK)
     bare(panel)
     save(figure, path)

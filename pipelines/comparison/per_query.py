@@ -16,10 +16,10 @@ import numpy as np
 
 from infra.errors import InputError
 from infra.tracking import RunRecord, Tracker
-from tasks.metrics import KS
+from tasks.scoring.metrics import KS
 
 Arrays = Mapping[str, np.ndarray]
-MEDIA = ("image", "video")
+MODALITIES = ("image", "video")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,11 +125,11 @@ def _directions(arrays: Arrays) -> tuple[str, str]:
 
 def _ranked(arrays: Arrays, direction: str, name: str) -> _Part:
     """Return the queries of one direction of retrieval, each with the item that it is or belongs to."""
-    medium = next((m for m in MEDIA if f"{m}_id" in arrays and f"caption_{m}" in arrays), "")
-    if not medium or f"{direction}_rank" not in arrays:
+    modality = next((m for m in MODALITIES if f"{m}_id" in arrays and f"caption_{m}" in arrays), "")
+    if not modality or f"{direction}_rank" not in arrays:
         raise InputError(f"it kept no ranks of {direction} with ids")
-    rank_Q, id_I = arrays[f"{direction}_rank"], arrays[f"{medium}_id"]
-    unit_Q = id_I if direction[0] != "t" else id_I[arrays[f"caption_{medium}"]]
+    rank_Q, id_I = arrays[f"{direction}_rank"], arrays[f"{modality}_id"]
+    unit_Q = id_I if direction[0] != "t" else id_I[arrays[f"caption_{modality}"]]
     if len(rank_Q) != len(unit_Q):
         raise InputError(f"its {len(rank_Q):,} ranks of {direction} cannot be joined to {len(unit_Q):,} ids")
     if name == "meanr":
@@ -137,7 +137,7 @@ def _ranked(arrays: Arrays, direction: str, name: str) -> _Part:
     else:
         cuts = KS if name == "rsum" else (int(name[1:]),)
         score_Q = 100.0 * sum((rank_Q <= k - 1).astype(float) for k in cuts)
-    return _Part(score_Q=score_Q, unit_Q=unit_Q, kind=f"{medium}s with their captions")
+    return _Part(score_Q=score_Q, unit_Q=unit_Q, kind=f"{modality}s with their captions")
 
 
 def _plain(arrays: Arrays, metric: str, value: float) -> _Part:
@@ -145,13 +145,15 @@ def _plain(arrays: Arrays, metric: str, value: float) -> _Part:
     score_Q = arrays.get(metric)
     if score_Q is None or score_Q.ndim != 1 or not np.issubdtype(score_Q.dtype, np.number):
         raise InputError(f"it kept no {metric} of single queries")
-    owners = [name for name in (*(f"{m}_id" for m in MEDIA), *arrays) if name.endswith("_id")]
+    owners = [name for name in (*(f"{m}_id" for m in MODALITIES), *arrays) if name.endswith("_id")]
     owner = next((name for name in owners if name in arrays and len(arrays[name]) == len(score_Q)), "")
     if not owner:
         raise InputError("its queries have no ids")
     thing = owner.removesuffix("_id")
     several = len(np.unique(arrays[owner])) < len(score_Q)
-    kind = f"{thing}s with their questions" if thing in MEDIA and several else f"{thing}s".replace("_", " ")
+    kind = (
+        f"{thing}s with their questions" if thing in MODALITIES and several else f"{thing}s".replace("_", " ")
+    )
     percent = not math.isclose(score_Q.mean(), value, rel_tol=1e-4, abs_tol=1e-3)
     return _Part(score_Q=score_Q.astype(float) * (100.0 if percent else 1.0), unit_Q=arrays[owner], kind=kind)
 

@@ -9,21 +9,21 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from aggregators.observe import Watched
-from pipelines.comparison.draw import INK, LINE, MUTED, POINT, bare, new_figure, png, title
 from pipelines.figures.curves import Curve, curves_of
 from pipelines.figures.named import name_of, or_warn
+from pipelines.figures.style import INK, LINE, MUTED, POINT, bare, new_figure, png, title
 
 _COLUMNS = 3
 _SIZES = {1: (POINT,), 2: ("#7fa6cf", POINT), 3: ("#9cc3e6", "#4a86c5", INK)}
 _CODES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", MUTED, INK)
 """Told apart by the colour-blind too (Okabe and Ito)."""
-_BANDED = 2  # up to so many codes have bands
+_BANDED = 2  # up to so many embeddings have bands
 _SEEN = 1e-6  # a narrower band cannot be seen
 _FEW = 25  # up to so many positions each is marked
 _AXES = {
     "ranks": "rank of a value in its channel (1 = largest)",
     "elements": "place in the set",
-    "codes": "place in the set",
+    "embeddings": "place in the set",
 }
 
 
@@ -49,16 +49,20 @@ def draw_coefficients(watched: Sequence[Watched], *, heading: str) -> bytes | No
 
 def _panel(panel: Axes, watched: Watched, curves: Sequence[Curve]) -> None:
     over, longest = watched.aggregator.weights_over, max(curve.size for curve in curves)
-    # bands of many codes would hide each other
-    banded = over != "codes" or len(curves) <= _BANDED
+    # bands of many embeddings would hide each other
+    banded = over != "embeddings" or len(curves) <= _BANDED
     banded = banded and max((curve.high_N - curve.low_N).max() for curve in curves) > _SEEN
     for number, (curve, colour) in enumerate(zip(curves, _colours(curves), strict=True)):
         _line(panel, curve, colour, above=-number, marked=longest <= _FEW, label=_label(curve, watched))
         if banded:
             shade = {"alpha": 0.22 if len(curves) == 1 else 0.16, "linewidth": 0, "zorder": 2}
             panel.fill_between(range(1, curve.size + 1), curve.low_N, curve.high_N, color=colour, **shade)
-        if curve.shares and (over != "codes" or number == 0):
-            flat = {"color": MUTED if over == "codes" else colour, "linewidth": 1, "linestyle": (0, (2, 2))}
+        if curve.shares and (over != "embeddings" or number == 0):
+            flat = {
+                "color": MUTED if over == "embeddings" else colour,
+                "linewidth": 1,
+                "linestyle": (0, (2, 2)),
+            }
             panel.plot([1, curve.size], [1 / curve.size] * 2, zorder=3, **flat)
     title(panel, name_of(watched), pad=32)
     note = {"fontsize": 8, "color": MUTED, "va": "top", "linespacing": 1.25, "textcoords": "offset points"}
@@ -92,8 +96,8 @@ def _scale(panel: Axes, longest: int) -> None:
 
 
 def _colours(curves: Sequence[Curve]) -> Sequence[str]:
-    """Return a colour for each curve: darker for larger sets, or one of its own for each code."""
-    if curves[0].code is None:
+    """Return a colour for each curve: darker for larger sets, or one of its own for each embedding."""
+    if curves[0].embedding is None:
         return _SIZES[len(curves)]
     if len(curves) <= len(_CODES):
         return _CODES[: len(curves)]
@@ -101,21 +105,21 @@ def _colours(curves: Sequence[Curve]) -> Sequence[str]:
 
 
 def _label(curve: Curve, watched: Watched) -> str:
-    if curve.code is not None:
-        return f"code {curve.code + 1}"
+    if curve.embedding is not None:
+        return f"embedding {curve.embedding + 1}"
     return f"sets of {curve.size} ({curve.sets} of {len(watched.seen)})"
 
 
 def _said(watched: Watched, curves: Sequence[Curve], *, banded: bool) -> str:
     """Say in one or two lines what the lines and the bands are."""
     first = curves[0]
-    if first.code is None and len(curves) > 1:
+    if first.embedding is None and len(curves) > 1:
         said = "means; sizes of sets at the 10th, 50th and 90th percentile"
     else:
         rest = "" if first.sets == len(watched.seen) else f" ({len(watched.seen)} in all)"
         said = f"mean over {first.sets} sets of {first.size}{rest}"
     if len(curves) > len(_CODES):
-        said += f"; codes 1 to {len(curves)} from dark to light"
+        said += f"; embeddings 1 to {len(curves)} from dark to light"
     over = "sets, channels" if first.channels else "sets"
     more = [f"band: 10th to 90th percentile of {over}"] if banded else []
     more += ["dashed: mean pooling"] if first.shares else []

@@ -23,7 +23,7 @@ class Curve:
     Attributes:
         size: N.
         sets: how many sets the numbers are over.
-        code: which of the K vectors, from 0; None where weights are not over codes.
+        embedding: which of the K vectors, from 0; None where weights are not over embeddings.
         mean_N, low_N, high_N: the mean, the 10th and the 90th percentile.
         channels: whether channels have weights of their own.
         shares: whether the weights of every set sum to one, as those of mean pooling do.
@@ -31,7 +31,7 @@ class Curve:
 
     size: int
     sets: int
-    code: int | None
+    embedding: int | None
     mean_N: np.ndarray
     low_N: np.ndarray
     high_N: np.ndarray
@@ -40,7 +40,7 @@ class Curve:
 
 
 def curves_of(watched: Watched) -> list[Curve]:
-    """Return the curves of an aggregator: of up to three sizes, or of each code for the most frequent size.
+    """Return the curves of an aggregator: of up to three sizes, or of each embedding for the most frequent size.
 
     Returns:
         nothing where it has no weights, or no set was seen.
@@ -52,12 +52,12 @@ def curves_of(watched: Watched) -> list[Curve]:
     over = watched.aggregator.weights_over
     sizes = [seen.size for seen in watched.seen]
     curves: list[Curve] = []
-    for size in [most_frequent(sizes)] if over == "codes" and sizes else typical(sizes):
+    for size in [most_frequent(sizes)] if over == "embeddings" and sizes else typical(sizes):
         weight_SCND = _weights(watched, size)
         if weight_SCND is None:
             return []
         curves += [
-            _curve(weight_SCND[:, c], code=c if over == "codes" else None)
+            _curve(weight_SCND[:, c], embedding=c if over == "embeddings" else None)
             for c in range(weight_SCND.shape[1])
         ]
     return curves
@@ -87,13 +87,13 @@ def _weights(watched: Watched, size: int) -> np.ndarray | None:
     return None if weights[0] is None else torch.cat(weights).numpy()
 
 
-def _curve(weight_SND: np.ndarray, *, code: int | None) -> Curve:
+def _curve(weight_SND: np.ndarray, *, embedding: int | None) -> Curve:
     apart_NS = np.moveaxis(weight_SND, 1, 0).reshape(weight_SND.shape[1], -1).copy()
     low_N, high_N = np.percentile(apart_NS, _PERCENTILES, axis=1, overwrite_input=True)
     return Curve(
         size=weight_SND.shape[1],
         sets=len(weight_SND),
-        code=code,
+        embedding=embedding,
         mean_N=weight_SND.mean(axis=(0, 2), dtype=np.float64),
         low_N=low_N,
         high_N=high_N,

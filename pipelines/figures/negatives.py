@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from pipelines.comparison.draw import INK, LINE, MUTED, POINT, bare, new_figure, png, title
+from pipelines.figures.style import INK, LINE, MUTED, POINT, bare, new_figure, png, title
 
 History = Sequence[tuple[int, float]]
 """Steps and the values logged at them."""

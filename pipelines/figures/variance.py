@@ -12,10 +12,10 @@ from matplotlib.ticker import FuncFormatter
 
 from aggregators.observe import Watched
 from infra.errors import InputError
-from pipelines.comparison.draw import BAR, INK, LINE, MUTED, POINT, bare, new_figure, png, title
 from pipelines.figures.named import name_of, or_warn
-from tasks.encoded import l2_normalise
-from tasks.set_analysis import circular_variance, variance_of
+from pipelines.figures.style import BAR, INK, LINE, MUTED, POINT, bare, new_figure, png, title
+from tasks.models.embeddings import l2_normalise
+from tasks.scoring.set_analysis import circular_variance, variance_of
 
 _GOLDEN = 0.6180339887  # multiples of it, modulo one, fill an interval evenly
 _WIDE = 30  # a range of so many times its lowest value is drawn over a logarithmic axis
@@ -39,32 +39,32 @@ class Spread:
 
 
 def spread_of(watched: Watched) -> Spread | None:
-    """Return the variance of an aggregator's codes, brought to unit length; None where it makes no sets or saw none.
+    """Return the variance of an aggregator's embeddings, brought to unit length; None where it makes no sets or saw none.
 
     Raises:
-        InputError: the codes are not `set_size` vectors each, or not finite.
+        InputError: the embeddings are not `num_embeddings` vectors each, or not finite.
     """
-    size, codes = watched.aggregator.set_size, [seen.code for seen in watched.seen]
-    if size == 1 or not codes:
+    size, embeddings = watched.aggregator.num_embeddings, [seen.embedding for seen in watched.seen]
+    if size == 1 or not embeddings:
         return None
-    for code in codes:
-        if code.dim() != 2 or len(code) != size or not code.isfinite().all():
+    for embedding in embeddings:
+        if embedding.dim() != 2 or len(embedding) != size or not embedding.isfinite().all():
             raise InputError(
-                f"expected {size} finite vectors of each set, and one has codes of shape {tuple(code.shape)}"
+                f"expected {size} finite vectors of each set, and one has embeddings of shape {tuple(embedding.shape)}"
             )
     # float64, since what a collapsed set leaves of 1 - |mean| is lost in rounding
-    code_SKD = l2_normalise(torch.stack(codes).double().cpu())
+    embedding_SKD = l2_normalise(torch.stack(embeddings).double().cpu())
     return Spread(
         name=name_of(watched),
         vectors=size,
-        variance_S=circular_variance(code_SKD).clamp(min=0).numpy(),
-        log_mean=variance_of(code_SKD)["log_variance"],
+        variance_S=circular_variance(embedding_SKD).clamp(min=0).numpy(),
+        log_mean=variance_of(embedding_SKD)["log_variance"],
     )
 
 
 def draw_variance(watched: Sequence[Watched], *, heading: str) -> bytes | None:
     """Return the figure as a PNG, or None where no aggregator makes sets; what goes wrong is a warning."""
-    spreads = [found for it in watched if (found := or_warn(spread_of, it, what="the codes"))]
+    spreads = [found for it in watched if (found := or_warn(spread_of, it, what="the embeddings"))]
     if not spreads:
         return None
     figure = new_figure(7.5, 1.3 + 0.95 * len(spreads))

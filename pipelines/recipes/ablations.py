@@ -5,9 +5,9 @@ The paper prints four recalls on coco-1k-5fold there, and no RSUM.
 
 from __future__ import annotations
 
-from pipelines.config import Run
 from pipelines.recipe import derive, recipe
 from pipelines.recipes.coco import coco_region_bert, coco_region_bigru
+from tasks.run import Run
 
 
 @recipe("coco_table6_mean_cls", published="VSE-infinity, table 6: i2t R1 67.7, R5 92.6, t2i R1 54.8, R5 85.1")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pipelines.config import Data, Optim, Run
 from pipelines.recipe import Ensemble, derive, recipe
+from tasks.run import Data, Optim, Run
 
 GRID_WARMUP = 4425  # steps of one epoch: the learning rate rises linearly, as the paper says
 

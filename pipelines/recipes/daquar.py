@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pipelines.config import Data, Optim, Run
 from pipelines.recipe import recipe
+from tasks.run import Data, Optim, Run
 
 
 @recipe("daquar")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pipelines.config import Run
 from pipelines.recipe import derive, recipe
 from pipelines.recipes.coco_mini import coco_mini
 from pipelines.recipes.daquar import daquar
 from pipelines.recipes.msrvtt_mini import msrvtt_mini
+from tasks.run import Run
 
 
 @recipe("demo")

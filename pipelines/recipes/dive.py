@@ -6,10 +6,10 @@ regions with a BiGRU is scripted by the authors; Flickr30K and the CNN rows foll
 
 from __future__ import annotations
 
-from pipelines.config import Data, Optim, Run
 from pipelines.recipe import Ensemble, derive, recipe
 from pipelines.recipes import coco
 from pipelines.recipes.flickr30k import on_flickr30k
+from tasks.run import Data, Optim, Run
 
 SLOW = tuple((part, 0.1) for part in ("visual", "text.aggregator"))
 
@@ -65,7 +65,7 @@ def coco_dive_resnet152_bigru() -> Run:
         run,
         data={"visual_augment": ""},
         visual=run.visual.replace(")", ", size=224)"),
-        aggregator=f"{slots}, positions=(7, 7), summary=mean)",
+        aggregator=f"{slots}, positions=(7, 7), global_feature=mean)",
         text_aggregator=f"{slots}, width=1024, positions=True)",
         objective="triplet(margin=0.1, reduction=mean, warmup_epochs=0)",
         optim={"epochs": 50, "lr": 2e-4, "lr_factors": (("visual.encoder.cnn", 0.1),)},
@@ -79,7 +79,7 @@ def coco_dive_wsl_bert() -> Run:
     return derive(
         coco.coco_wsl_bert(),
         data={"visual_augment": ""},
-        aggregator="slots(k=4, iterations=4, heads=4, head_width=256, positions=(16, 16), summary=mean)",
+        aggregator="slots(k=4, iterations=4, heads=4, head_width=256, positions=(16, 16), global_feature=mean)",
         text_aggregator="slots(k=4, iterations=4, heads=4, head_width=256, positions=True)",
         similarity=dive.similarity,
         regularisers=dive.regularisers,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pipelines.config import Run
 from pipelines.recipe import Ensemble, derive, recipe
 from pipelines.recipes import coco
+from tasks.run import Run
 
 
 def on_flickr30k(run: Run) -> Run:

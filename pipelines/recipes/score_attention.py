@@ -6,8 +6,8 @@ Sums of its six recalls stand below, since it prints none.
 
 from __future__ import annotations
 
-from pipelines.config import Data, Optim, Run
 from pipelines.recipe import derive, recipe
+from tasks.run import Data, Optim, Run
 
 
 @recipe("coco_scoreattn_k1", published="score attention, table III: RSUM 486.04 on coco-1k-5fold")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pipelines.config import Run
 from pipelines.recipe import derive, recipe
 from pipelines.recipes import msrvtt
+from tasks.run import Run
 
 
 def on_vatex(run: Run) -> Run:

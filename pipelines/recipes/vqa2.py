@@ -9,8 +9,8 @@ bottom-up-attention baseline that it follows; `--task 'vqa(targets=hard)'` is th
 from __future__ import annotations
 
 from infra.registry import Spec
-from pipelines.config import Data, Optim, Run
 from pipelines.recipe import derive, recipe
+from tasks.run import Data, Optim, Run
 
 _GLOVE = "data/glove.6B.300d.txt"
 FIXED = (("text.encoder.embed", 0.0),)

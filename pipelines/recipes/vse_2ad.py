@@ -7,10 +7,10 @@ paper start from backbones that were fine-tuned first and never released; these 
 
 from __future__ import annotations
 
-from pipelines.config import Run
 from pipelines.recipe import Ensemble, derive, recipe
 from pipelines.recipes import coco
 from pipelines.recipes.flickr30k import on_flickr30k
+from tasks.run import Run
 
 PATCHES = "patches(name='google/vit-base-patch16-224-in21k', size=224)"
 

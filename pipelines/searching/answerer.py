@@ -9,7 +9,7 @@ import torch
 from infra.errors import InputError
 from pipelines.evaluate import Trained
 from pipelines.searching.given import GivenVisuals, asked
-from tasks.codes import Batch
+from tasks.models.split_embeddings import Batch
 
 Answer = tuple[str, float]
 """An answer and the model's confidence in it, from 0 to 1."""

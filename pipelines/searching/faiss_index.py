@@ -22,7 +22,7 @@ class Faiss:
     best.
 
     Args:
-        code_GD: the gallery's codes, of unit length.
+        embedding_GD: the gallery's embeddings, of unit length.
         sample_SD: queries of the kind that will be asked.
         small: galleries up to this size are searched exactly.
 
@@ -30,23 +30,23 @@ class Faiss:
         InputError: faiss is not installed.
     """
 
-    def __init__(self, code_GD: Tensor, sample_SD: Tensor, *, small: int = SMALL) -> None:
+    def __init__(self, embedding_GD: Tensor, sample_SD: Tensor, *, small: int = SMALL) -> None:
         try:
             import faiss
         except ImportError as error:
             raise InputError(
                 "--index faiss needs faiss: `pip install faiss-cpu`; --index exact needs nothing"
             ) from error
-        code_GD, sample_SD = (_plain(code) for code in (code_GD, sample_SD))
-        whole = faiss.IndexFlatIP(code_GD.shape[1])
-        if len(code_GD) <= small:
-            whole.add(code_GD)
+        embedding_GD, sample_SD = (_plain(embedding) for embedding in (embedding_GD, sample_SD))
+        whole = faiss.IndexFlatIP(embedding_GD.shape[1])
+        if len(embedding_GD) <= small:
+            whole.add(embedding_GD)
             self.index, self.cells, self.recall = whole, 0, 1.0
             return
-        cells = 4 * isqrt(len(code_GD))
-        self.index = faiss.IndexIVFFlat(whole, code_GD.shape[1], cells, faiss.METRIC_INNER_PRODUCT)
-        self.index.train(code_GD[:: max(1, len(code_GD) // (50 * cells))])
-        self.index.add(code_GD)
+        cells = 4 * isqrt(len(embedding_GD))
+        self.index = faiss.IndexIVFFlat(whole, embedding_GD.shape[1], cells, faiss.METRIC_INNER_PRODUCT)
+        self.index.train(embedding_GD[:: max(1, len(embedding_GD) // (50 * cells))])
+        self.index.add(embedding_GD)
         self.cells, self.recall = self._widen(sample_SD, cells)
 
     def _widen(self, sample_SD: np.ndarray, cells: int) -> tuple[int, float]:
@@ -69,11 +69,11 @@ class Faiss:
         """Return the k best for one query `(1, D)`.
 
         Raises:
-            InputError: the query's code holds NaN.
+            InputError: the query's embedding holds NaN.
         """
         if not torch.isfinite(query).all():
             raise InputError(
-                "the model gives a code that is no number; it has diverged, or the query holds NaN"
+                "the model gives an embedding that is no number; it has diverged, or the query holds NaN"
             )
         k = min(k, self.index.ntotal)
         score_K, place_K = self._search(query, k)
@@ -91,5 +91,5 @@ class Faiss:
         return torch.from_numpy(score_1K[0]), torch.from_numpy(place_1K[0])
 
 
-def _plain(code: Tensor) -> np.ndarray:
-    return np.ascontiguousarray(code.float().cpu().numpy())
+def _plain(embedding: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(embedding.float().cpu().numpy())

@@ -12,7 +12,7 @@ from pipelines.evaluate import Trained
 from pipelines.searching.best import Best
 from pipelines.searching.galleries import Gallery, Method, make_gallery
 from pipelines.searching.given import GivenVisuals, asked, evenly
-from tasks.codes import Batch
+from tasks.models.split_embeddings import Batch
 
 SAMPLE = 64  # queries on which an index that is not exact is measured
 CHUNK = 64  # items or captions that go through the model at once, and are held together

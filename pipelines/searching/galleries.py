@@ -1,4 +1,4 @@
-"""One modality of a split, ready to be searched by the other: by codes where the model has them, else pair by pair."""
+"""One modality of a split, ready to be searched by the other: by embeddings where the model has them, else pair by pair."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pipelines.searching.best import Best, best
 from pipelines.searching.exact import Exact, Index
 from pipelines.searching.faiss_index import Faiss
 from pipelines.searching.two_pass import TwoPass
-from tasks.codes import Batch, Batches, encode
-from tasks.retrieval import DualEncoder
+from tasks.models.dual_encoder import DualEncoder
+from tasks.models.split_embeddings import Batch, Batches, encode
 from tasks.similarities.cosine import Cosine
 from tasks.similarities.sets import SetSimilarity
 
@@ -52,18 +52,18 @@ def make_gallery(
         InputError: the method does not fit the model.
     """
     if isinstance(model, DualEncoder):
-        return CodeGallery(model, side, batches(), sample=sample, method=method)
+        return EmbeddingGallery(model, side, batches(), sample=sample, method=method)
     if method in ("two-pass", "faiss"):
         raise InputError(
-            f"--index {method} searches codes, and {type(model).__name__} looks at every pair; choose --index exact"
+            f"--index {method} searches embeddings, and {type(model).__name__} looks at every pair; choose --index exact"
         )
     if all(hasattr(model, name) for name in ("encode_visual", "encode_text", "similarity")):
         return PairGallery(model, side, batches())
     return ScoredGallery(model, side, batches)
 
 
-class CodeGallery:
-    """Codes of a model of two branches, in an index."""
+class EmbeddingGallery:
+    """SplitEmbeddings of a model of two branches, in an index."""
 
     def __init__(
         self, model: DualEncoder, side: Side, batches: Batches, *, sample: Callable[[], Batch], method: Method
@@ -72,25 +72,25 @@ class CodeGallery:
         branch = {"visual": model.encode_visual, "text": model.encode_text}
         other = "text" if side == "visual" else "visual"
         self._encode = branch[other]
-        code = encode(lambda batch: branch[side](batch).code, batches, device=self.device)
+        embedding = encode(lambda batch: branch[side](batch).embedding, batches, device=self.device)
 
         def score(part: Tensor, query: Tensor) -> Tensor:
             return (
                 model.similarity(part, query) if side == "visual" else model.similarity(query, part)
             ).flatten()
 
-        self.index = self._index(model.similarity, code, score, sample=sample, method=method)
+        self.index = self._index(model.similarity, embedding, score, sample=sample, method=method)
 
     @torch.inference_mode()
-    def _code(self, batch: Batch) -> Tensor:
-        return self._encode({key: x.to(self.device) for key, x in batch.items()}).code
+    def _embedding(self, batch: Batch) -> Tensor:
+        return self._encode({key: x.to(self.device) for key, x in batch.items()}).embedding
 
     def _index(
-        self, similarity: nn.Module, code: Tensor, score: Any, *, sample: Any, method: Method
+        self, similarity: nn.Module, embedding: Tensor, score: Any, *, sample: Any, method: Method
     ) -> Index:
-        sets = isinstance(similarity, SetSimilarity) and code.ndim == 3
+        sets = isinstance(similarity, SetSimilarity) and embedding.ndim == 3
         if method == "auto":
-            method = "two-pass" if sets and len(code) >= MANY_SETS else "exact"
+            method = "two-pass" if sets and len(embedding) >= MANY_SETS else "exact"
         if method == "two-pass" and not sets:
             raise InputError(
                 "--index two-pass is for sets of vectors; choose exact, or faiss for single ones"
@@ -98,12 +98,12 @@ class CodeGallery:
         if method == "faiss" and not isinstance(similarity, Cosine):
             raise InputError("--index faiss is for single vectors and their cosine; choose exact or two-pass")
         if method == "two-pass":
-            return TwoPass(code, score, self._code(sample()))
-        return Faiss(code, self._code(sample())) if method == "faiss" else Exact(code, score)
+            return TwoPass(embedding, score, self._embedding(sample()))
+        return Faiss(embedding, self._embedding(sample())) if method == "faiss" else Exact(embedding, score)
 
     def top(self, query: Batch, k: int) -> Best:
         """Return the k best."""
-        return self.index.top(self._code(query), k)
+        return self.index.top(self._embedding(query), k)
 
 
 class PairGallery:

@@ -9,8 +9,8 @@ import numpy as np
 
 from infra.errors import InputError
 from infra.files import existing
-from pipelines.searching.features import FileFeatures, readable
-from tasks.codes import Batch
+from pipelines.extraction.files import FileFeatures, readable
+from tasks.models.split_embeddings import Batch
 
 
 class GivenVisuals:

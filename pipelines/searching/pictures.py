@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import Image
 
-from tasks.pages.thumbnails import Thumbnails
+from pipelines.pages.thumbnails import Thumbnails
 
 FRAMES, PAUSE = 8, 400  # of a video, and milliseconds between two
 KEPT = 256  # small pictures

@@ -28,23 +28,23 @@ class TwoPass:
     for a sample of queries.
 
     Args:
-        code_GKD: the gallery's sets.
+        embedding_GKD: the gallery's sets.
         score: the similarity itself.
         sample: queries, `(S, D)` or `(S, K, D)`, of the kind that will be asked.
     """
 
-    def __init__(self, code_GKD: Tensor, score: Score, sample: Tensor) -> None:
-        self.code_GKD, self.score = code_GKD, score
+    def __init__(self, embedding_GKD: Tensor, score: Score, sample: Tensor) -> None:
+        self.embedding_GKD, self.score = embedding_GKD, score
         depths = [self._depths(query[None]) for query in sample]
         needed = {name: max(depth[name] for depth in depths) for name in GUIDES}
         self.guide = min(needed, key=needed.get)
-        self.candidates = min(len(code_GKD), max(LEAST, MARGIN * needed[self.guide]))
+        self.candidates = min(len(embedding_GKD), max(LEAST, MARGIN * needed[self.guide]))
 
     @torch.inference_mode()
     def _depths(self, query: Tensor) -> dict[str, int]:
         """Return how many candidates hold the ten best of a query, by what guides their choice."""
-        place_K = Exact(self.code_GKD, self.score).top(query, AT).place_K.to(self.code_GKD.device)
-        largest_GL = torch.cat([_largest(part, query) for part in parts_of(self.code_GKD)])
+        place_K = Exact(self.embedding_GKD, self.score).top(query, AT).place_K.to(self.embedding_GKD.device)
+        largest_GL = torch.cat([_largest(part, query) for part in parts_of(self.embedding_GKD)])
         depths = {}
         for name, pool in GUIDES.items():
             first_G = pool(largest_GL)
@@ -56,9 +56,9 @@ class TwoPass:
         """Return the k best for one query, as far as they are candidates."""
         count = self.candidates * -(-k // AT)
         pool = GUIDES[self.guide]
-        first = best_of_parts((pool(_largest(part, query)) for part in parts_of(self.code_GKD)), count)
+        first = best_of_parts((pool(_largest(part, query)) for part in parts_of(self.embedding_GKD)), count)
         place_C = first.place_K.sort().values
-        score_C = self.score(self.code_GKD[place_C.to(self.code_GKD.device)], query).float().cpu()
+        score_C = self.score(self.embedding_GKD[place_C.to(self.embedding_GKD.device)], query).float().cpu()
         chosen, score_K = best(score_C, k)
         return Best(place_C[chosen], score_K)
 

@@ -25,7 +25,7 @@ class Views:
 
     def __init__(self, asked: Finder | Answerer, *, k: int = 0) -> None:
         self.asked, self._lock = asked, Lock()  # one query at a time goes through the model
-        self.video = getattr(asked.adapter, "medium", "image") == "video"
+        self.video = getattr(asked.adapter, "modality", "image") == "video"
         self.pictures = Pictures(asked.corpus, asked.items, video=self.video)
         self.k = k or (5 if isinstance(asked, Answerer) else 10)
 
@@ -43,7 +43,7 @@ class Views:
                 return 200, form + self._captions(finder, like)
             if text is None:
                 return 200, form + page.note(
-                    f"{len(finder.items):,} {finder.adapter.medium}s: {finder.split}"
+                    f"{len(finder.items):,} {finder.adapter.modality}s: {finder.split}"
                 )
             self._check(text)
             with self._lock:

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from infra.errors import InputError
 from infra.files import make_folder
-from infra.launch import Resources, cores, ray_session
+from infra.ray.session import Resources, cores, ray_session
+from infra.ray.tuning import Ended, Halving, run_side_by_side
 from infra.tracking import RunRecord, Tracker
-from infra.tuning import Ended, Halving, run_side_by_side
-from pipelines.start import tags
 from pipelines.sweeping.cell_work import CellWork
 from pipelines.sweeping.estimate import spoken
 from pipelines.sweeping.found import STOPPED, SWEEP, Found, key, records_of
 from pipelines.sweeping.plan import Plan
+from pipelines.training.runs import tags
 from tasks.base import Metric
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from infra.errors import InputError
+from infra.ray.tuning import reporter
 from infra.tracking import Tracker
-from infra.tuning import reporter
-from pipelines.config import Run
-from pipelines.start import resume, start
 from pipelines.sweeping.found import STOPPED, SWEEP, Found
+from pipelines.training.runs import resume, start
+from tasks.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

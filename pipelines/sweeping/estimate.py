@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from infra.tracking import RunRecord
-from pipelines.config import Run
+from tasks.run import Run
 
 
 def seconds(run: Run, records: Sequence[RunRecord]) -> float | None:

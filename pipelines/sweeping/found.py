@@ -10,9 +10,9 @@ from typing import Literal
 from infra.errors import AbsentError, InputError
 from infra.registry import Spec
 from infra.tracking import RunRecord, Tracker, find_runs
-from pipelines.config import Run, from_json
-from pipelines.start import tags
 from pipelines.sweeping.grid import Cell
+from pipelines.training.runs import tags
+from tasks.run import Run, from_json
 
 SWEEP = "sweep"
 """The tag that names the sweep which trained a run last."""

@@ -11,9 +11,9 @@ import torch
 
 from infra.errors import InputError, unknown
 from infra.registry import AGGREGATORS, RECIPES, TASKS, Spec
-from pipelines.config import Run
 from pipelines.sweeping.settings import Setting, read_settings, with_settings
 from tasks.base import Metric
+from tasks.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

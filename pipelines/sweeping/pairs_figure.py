@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.comparison.blocks import METRICS
-from pipelines.comparison.draw import INK, bare, new_figure, save, title, wrapped
+from pipelines.comparison.groups import METRICS
+from pipelines.figures.style import INK, bare, new_figure, save, title, wrapped
 from pipelines.sweeping.grid import Cell
 
 _WRAP = 18

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from infra.errors import InputError, unknown
-from pipelines.config import Run
+from tasks.run import Run
 
 AXES = {
     "aggregator": "--aggregators",

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from infra.errors import InputError
 from infra.files import atomic, make_folder, sha256, write_json
-from infra.skipped import SkipLog, Skipped, describe
+from infra.store.skipped import SkipLog, Skipped, describe
 from tasks.datasets.tables import open_table
 
 __all__ = ["Corpus", "Item", "Skipped", "Summary", "clean", "write_corpus"]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from infra.errors import InputError
 from infra.files import atomic, make_folder, sha256, write_json
-from infra.skipped import SkipLog, Skipped, describe
+from infra.store.skipped import SkipLog, Skipped, describe
 from tasks.datasets.corpus import is_unicode
 from tasks.datasets.tables import open_table
 

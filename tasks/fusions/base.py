@@ -1,4 +1,4 @@
-"""What a fusion is: the codes of an image and of a question in, one vector out, which an answer is read from."""
+"""What a fusion is: the embeddings of an image and of a question in, one vector out, which an answer is read from."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ class Fusion(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, visual_BV: Tensor, text_BT: Tensor) -> Tensor:
-        """Put the b-th code of one modality together with the b-th of the other."""
+        """Put the b-th embedding of one modality together with the b-th of the other."""

@@ -1,4 +1,4 @@
-"""Two codes side by side (Stefanini et al., ICPR 2020, section III-C)."""
+"""Two embeddings side by side (Stefanini et al., ICPR 2020, section III-C)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Concat(Fusion):
     """The concatenation.
 
     Args:
-        visual: width of the image's code.
+        visual: width of the image's embedding.
         text: width of the question's.
         dropout: share of the result dropped in training; the paper has none here.
     """

@@ -1,4 +1,4 @@
-"""Two codes multiplied, element by element, so that each can switch on and off what the other says.
+"""Two embeddings multiplied, element by element, so that each can switch on and off what the other says.
 
 So fuses the bottom-up-attention baseline of visual question answering (Anderson et al., CVPR 2018, section 3.3).
 """
@@ -18,9 +18,9 @@ class Product(Fusion):
     """`dropout(relu(linear(visual)) * relu(linear(text)))`.
 
     Args:
-        visual: width of the image's code.
+        visual: width of the image's embedding.
         text: width of the question's.
-        width: of the result; that of the wider code where None.
+        width: of the result; that of the wider embedding where None.
         dropout: share of the result dropped in training.
     """
 

@@ -18,7 +18,7 @@ class Objective(nn.Module, ABC):
         """Return scalars: `loss` is minimised, every other entry is logged.
 
         Args:
-            sim_QG: scores of every visual code against every text code.
+            sim_QG: scores of every visual embedding against every text embedding.
             row_G: the row that each column is paired with in this batch.
             positive_QG: True where a row and a column belong together; such an entry is never a negative.
             epoch: epochs trained so far, as a fraction.

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from infra.registry import PARSERS
+from tasks.inputs.role_graph import NOUN, VERB, Node, RoleGraph
 from tasks.parsers.lexicon import FORMS, bag
 from tasks.parsers.phrases import MEDIA, Phrases, Span
 from tasks.parsers.roles import MOTION, UNDERGOING, adverb_role, agent, preposition_role
 from tasks.parsers.tagging import tag
-from tasks.role_graph import NOUN, VERB, Node, RoleGraph
 
 _HELPERS = {"have": "has have had 've having", "do": "do does did", "get": "get gets getting got"}
 _HELPER_BASE = {word: base for base, words in _HELPERS.items() for word in words.split()}

@@ -11,8 +11,8 @@ from typing import Any
 
 from infra.errors import InputError
 from infra.registry import PARSERS
+from tasks.inputs.role_graph import NOUN, VERB, Node, RoleGraph
 from tasks.parsers.roles import UNDERGOING, adverb_role, preposition_role
-from tasks.role_graph import NOUN, VERB, Node, RoleGraph
 
 _SUBJECTS = {"nsubj": "ARG0", "csubj": "ARG0", "nsubjpass": "ARG1", "csubjpass": "ARG1"}
 _OBJECTS = {"dobj": "ARG1", "obj": "ARG1", "dative": "ARG2", "iobj": "ARG2", "attr": "ARG2", "acomp": "ARG2"}

@@ -1,4 +1,4 @@
-"""What a regulariser is: a scalar of the codes of the global batch, beside the objective."""
+"""What a regulariser is: a scalar of the embeddings of the global batch, beside the objective."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 from torch import Tensor, nn
 
 from infra.errors import InputError
-from tasks.encoded import Encoded, l2_normalise
+from tasks.models.embeddings import Embeddings, l2_normalise
 
 
 class Regulariser(nn.Module, ABC):
-    """A term of the loss that looks at codes, not at scores.
+    """A term of the loss that looks at embeddings, not at scores.
 
     Args:
         weight: of the term in the loss, not below 0.
@@ -27,7 +27,7 @@ class Regulariser(nn.Module, ABC):
         self.weight = weight
 
     @abstractmethod
-    def forward(self, visual: Encoded, text: Encoded) -> Tensor:
+    def forward(self, visual: Embeddings, text: Embeddings) -> Tensor:
         """Return the unweighted term, a scalar, of the global batch."""
 
 
@@ -37,35 +37,35 @@ class WithinSets(Regulariser):
     Args:
         weight: of the term in the loss.
         on: `residual`, what an aggregator adds to a global vector for each element, or, from one that works
-            otherwise, the code; or `code`, always.
+            otherwise, the embedding; or `embedding`, always.
     """
 
     def __init__(self, *, weight: float, on: str = "residual") -> None:
         super().__init__(weight=weight)
-        if on not in ("residual", "code"):
-            raise InputError(f"on must be 'residual' or 'code', not {on!r}")
+        if on not in ("residual", "embedding"):
+            raise InputError(f"on must be 'residual' or 'embedding', not {on!r}")
         self.on = on
 
     @abstractmethod
     def of_sets(self, gram_BKK: Tensor) -> Tensor:
         """Return the mean over sets, given the cosines of each set's elements with each other."""
 
-    def forward(self, visual: Encoded, text: Encoded) -> Tensor:
-        """Return the sum over modalities; one whose codes are single vectors adds nothing.
+    def forward(self, visual: Embeddings, text: Embeddings) -> Tensor:
+        """Return the sum over modalities; one whose embeddings are single vectors adds nothing.
 
         Raises:
-            InputError: the codes of both are single vectors.
+            InputError: the embeddings of both are single vectors.
         """
         sides = [self._elements(encoded) for encoded in (visual, text)]
         sets = [x_BKD for x_BKD in sides if x_BKD.ndim == 3 and x_BKD.shape[1] > 1]
         if not sets:
             raise InputError(
-                f"{self.name} compares the elements of a set, and every code is a single vector; leave it out, or "
+                f"{self.name} compares the elements of a set, and every embedding is a single vector; leave it out, or "
                 "choose an aggregator that makes several, such as slots(k=4)"
             )
         return sum(self.of_sets(x_BKD @ x_BKD.mT) for x_BKD in map(l2_normalise, sets))
 
-    def _elements(self, encoded: Encoded) -> Tensor:
+    def _elements(self, encoded: Embeddings) -> Tensor:
         if self.on == "residual" and encoded.residual is not None:
             return encoded.residual
-        return encoded.code
+        return encoded.embedding

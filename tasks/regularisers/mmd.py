@@ -1,4 +1,4 @@
-"""Codes of both modalities alike as a whole: maximum mean discrepancy (Gretton et al. 2006; PVSE, DivE)."""
+"""SplitEmbeddings of both modalities alike as a whole: maximum mean discrepancy (Gretton et al. 2006; PVSE, DivE)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 from infra.registry import REGULARISERS
-from tasks.encoded import Encoded
+from tasks.models.embeddings import Embeddings
 from tasks.regularisers.base import Regulariser
 
 
 @REGULARISERS.register("mmd")
 class MMD(Regulariser):
-    """The squared discrepancy of all elements of one modality's codes from all of the other's, a V-statistic.
+    """The squared discrepancy of all elements of one modality's embeddings from all of the other's, a V-statistic.
 
-    The kernel is exp(-gamma * distance), not of the distance squared: so in the codes of PVSE and DivE.
+    The kernel is exp(-gamma * distance), not of the distance squared: so in the embeddings of PVSE and DivE.
 
     Args:
         weight: of the term in the loss.
@@ -27,9 +27,11 @@ class MMD(Regulariser):
         super().__init__(weight=weight)
         self.gamma = gamma
 
-    def forward(self, visual: Encoded, text: Encoded) -> Tensor:
+    def forward(self, visual: Embeddings, text: Embeddings) -> Tensor:
         """Return the mean kernel within each modality less twice that between them."""
-        x_MD, y_ND = (encoded.code.reshape(-1, encoded.code.shape[-1]) for encoded in (visual, text))
+        x_MD, y_ND = (
+            encoded.embedding.reshape(-1, encoded.embedding.shape[-1]) for encoded in (visual, text)
+        )
         return self._kernel(x_MD, x_MD) - 2 * self._kernel(x_MD, y_ND) + self._kernel(y_ND, y_ND)
 
     def _kernel(self, x_MD: Tensor, y_ND: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a similarity is: codes of two modalities in, their score matrix out."""
+"""What a similarity is: embeddings of two modalities in, their score matrix out."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from torch import Tensor, nn
 
 
 class Similarity(nn.Module, ABC):
-    """`(Q, D)` or `(Q, K, D)` codes against `(G, D)` or `(G, L, D)` -> `(Q, G)` scores.
+    """`(Q, D)` or `(Q, K, D)` embeddings against `(G, D)` or `(G, L, D)` -> `(Q, G)` scores.
 
     A module, since some similarities learn parameters; it is a part of the model.
     """
 
     of_sets: bool
-    """True: codes are sets, and a single vector counts as a set of one; False: single vectors alone."""
+    """True: embeddings are sets, and a single vector counts as a set of one; False: single vectors alone."""
 
     @abstractmethod
     def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
-        """Return the `(Q, G)` scores; memory beyond them and the codes does not grow with Q * G."""
+        """Return the `(Q, G)` scores; memory beyond them and the embeddings does not grow with Q * G."""
 
     def pairs(self, query: Tensor, gallery: Tensor) -> Tensor:
-        """Return the `(P,)` scores of the p-th query code against the p-th of the gallery: the diagonal of `forward`.
+        """Return the `(P,)` scores of the p-th query embedding against the p-th of the gallery: the diagonal of `forward`.
 
-        For models whose codes belong to a pair. Similarities that can do less than all P * P scores for it should.
+        For models whose embeddings belong to a pair. Similarities that can do less than all P * P scores for it should.
         """
         return self(query, gallery).diagonal()

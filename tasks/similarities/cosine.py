@@ -27,10 +27,10 @@ class Cosine(Similarity):
 
 
 def _check(query: Tensor, gallery: Tensor) -> None:
-    for code in (query, gallery):
-        if code.ndim != 2:
+    for embedding in (query, gallery):
+        if embedding.ndim != 2:
             fitting = [name for name, kind in SIMILARITIES.usable() if kind.of_sets]
             raise InputError(
-                f"cosine compares vectors (B, D), and a code is {tuple(code.shape)}; for sets of vectors choose one of "
+                f"cosine compares vectors (B, D), and an embedding is {tuple(embedding.shape)}; for sets of vectors choose one of "
                 f"{', '.join(fitting)}"
             )

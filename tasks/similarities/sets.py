@@ -13,7 +13,7 @@ from tasks.similarities.blocks import in_blocks
 
 
 class SetSimilarity(Similarity):
-    """`(Q, K, D)` against `(G, L, D)`; a code `(Q, D)` is a set of one."""
+    """`(Q, K, D)` against `(G, L, D)`; an embedding `(Q, D)` is a set of one."""
 
     of_sets = True
     factor: float = 1.0
@@ -45,18 +45,18 @@ class SetSimilarity(Similarity):
 
 
 def as_sets(query: Tensor, gallery: Tensor) -> tuple[Tensor, Tensor]:
-    """Return codes as `(Q, K, D)` and `(G, L, D)`.
+    """Return embeddings as `(Q, K, D)` and `(G, L, D)`.
 
     Raises:
         InputError: they are neither vectors nor sets of them, or differ in width.
     """
-    for code in (query, gallery):
-        if code.ndim not in (2, 3):
+    for embedding in (query, gallery):
+        if embedding.ndim not in (2, 3):
             raise InputError(
-                f"codes are (B, D), or (B, K, D) where they are sets, not {tuple(code.shape)}; check the aggregator"
+                f"embeddings are (B, D), or (B, K, D) where they are sets, not {tuple(embedding.shape)}; check the aggregator"
             )
     if query.shape[-1] != gallery.shape[-1]:
         raise InputError(
-            f"codes of width {query.shape[-1]} and {gallery.shape[-1]} cannot be compared; give both branches one width"
+            f"embeddings of width {query.shape[-1]} and {gallery.shape[-1]} cannot be compared; give both branches one width"
         )
-    return tuple(code if code.ndim == 3 else code[:, None] for code in (query, gallery))
+    return tuple(embedding if embedding.ndim == 3 else embedding[:, None] for embedding in (query, gallery))

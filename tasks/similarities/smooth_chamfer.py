@@ -28,7 +28,7 @@ class SmoothChamfer(SetSimilarity):
         """Return the mean of both directions; `scaled_QKLG` is overwritten.
 
         What `logsumexp` does, in fewer passes over memory: shifted by the maximum, no exponential overflows and never
-        all vanish, whatever alpha and the codes.
+        all vanish, whatever alpha and the embeddings.
         """
         top_QK1G, top_Q1LG = (scaled_QKLG.detach().amax(dim, keepdim=True) for dim in (2, 1))
         rows_QKG = (scaled_QKLG - top_QK1G).exp_().sum(dim=2).log().add_(top_QK1G.squeeze(2))

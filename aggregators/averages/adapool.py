@@ -1,0 +1,40 @@
+"""Adaptive exponential pooling, adaPool (Stergiou and Poppe 2021, arXiv 2111.00772, and its code)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from aggregators.averages.weighted import WeightedSum, masked_softmax, zero_pads
+from infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("adapool")
+class AdaPool(WeightedSum):
+    """A learned mix of two exponentially weighted means, one channel at a time.
+
+    One weighs a value by how near it is to the mean (the softmax of their Dice-Soerensen coefficient
+    2ab / (a^2 + b^2), of single values as in the authors' code), the other by itself (SoftPool). The paper learns a
+    mix for each place of the output; a set has one, so there is one weight. It is kept in (0, 1) by a sigmoid where
+    the code clamps, and results are not cut at zero as they are there, since features here are signed.
+
+    Args:
+        dim: width of the elements.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.balance = nn.Parameter(torch.zeros(()))
+
+    def weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+        """Return the `(B, N, D)` mixed weights."""
+        x_BND = zero_pads(x_BND, mask_BN)
+        mean_B1D = x_BND.sum(dim=1, keepdim=True) / mask_BN.sum(dim=1)[:, None, None]
+        near_BND = masked_softmax(dice_sorensen(x_BND, mean_B1D), mask_BN)
+        large_BND = masked_softmax(x_BND, mask_BN)
+        return near_BND + (large_BND - near_BND) * torch.sigmoid(-self.balance)
+
+
+def dice_sorensen(a: Tensor, b: Tensor) -> Tensor:
+    """Return 2ab / (a^2 + b^2), between -1 and 1; 0 where both are 0."""
+    return 2 * a * b / (a.square() + b.square()).clamp(min=torch.finfo(a.dtype).tiny)

@@ -1,0 +1,34 @@
+"""Attention pooling: what the global branch of HGR makes of frames and of words (Chen et al., CVPR 2020)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from aggregators.averages.weighted import masked_softmax, zero_pads
+from aggregators.base import Aggregator
+from infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("attention")
+class Attention(Aggregator):
+    """A mean in which every element weighs by the exponential of a learned score: one linear map, the same for all.
+
+    The map has no bias: it would shift all scores of a set alike, which no softmax sees.
+
+    Args:
+        dim: width of the elements.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.score = nn.Linear(dim, 1, bias=False)
+
+    def weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+        """Return the `(B, N)` weights: the softmax of the scores over the real elements."""
+        return masked_softmax(self.score(zero_pads(x_BND, mask_BN)), mask_BN).squeeze(2)
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+        """Return the `(B, D)` weighted means."""
+        x_BND = zero_pads(x_BND, mask_BN)
+        return torch.einsum("bn,bnd->bd", self.weights(x_BND, mask_BN), x_BND)

@@ -1,0 +1,38 @@
+"""A convolution as long as the sequence (a baseline of Stefanini et al. 2020, section IV-C)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from aggregators.averages.weighted import WeightedSum
+from infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("conv1d")
+class Conv1d(WeightedSum):
+    """A weighted sum with one learned weight for each position and channel.
+
+    The paper's kernel covers the whole sequence, so it is used at one place only: what is left of the convolution is a
+    weight for each position. Sequences here differ in length: a shorter one uses the first weights, and in a longer one
+    all elements from the last position on share the last weight. The kernel is depthwise, since the paper gives no
+    number of weights and one that mixes channels would hold 38 million for 36 regions at width 1024. It starts as a
+    mean, up to a factor.
+
+    Args:
+        dim: width of the elements.
+        positions: how many positions have a weight of their own.
+    """
+
+    symmetric = False
+
+    def __init__(self, dim: int, *, positions: int = 64) -> None:
+        super().__init__()
+        if not isinstance(positions, int) or positions < 1:
+            raise ValueError(f"positions must be a whole number of at least 1, not {positions!r}")
+        self.kernel_PD = nn.Parameter(torch.full((positions, dim), 1 / positions))
+
+    def weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+        """Return the `(B, N, D)` weights; positions count real elements only."""
+        position_BN = (mask_BN.cumsum(dim=1) - 1).clamp(min=0, max=len(self.kernel_PD) - 1)
+        return nn.functional.embedding(position_BN, self.kernel_PD).masked_fill(~mask_BN[..., None], 0.0)

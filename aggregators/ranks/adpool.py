@@ -1,0 +1,92 @@
+"""Adaptive pooling, ADPOOL (VSE+2AD, section 3.2, and its code)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from aggregators.averages.weighted import masked_softmax, zero_pads
+from aggregators.base import Aggregator
+from aggregators.ranks.sorted_sum import sort_descending
+from infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("adpool")
+class ADPool(Aggregator):
+    """Two weighted sums over a set, mixed by weights that are learned.
+
+    Token level (Eq. 3): each channel is sorted, and a linear map of the sorted rows weighs them. In the code the map is
+    D x D, so every channel has a softmax of its own, and a ReLU comes before it; the paper draws one weight a row and
+    has no ReLU. Embedding level (Eq. 4): the softmax of the values themselves. Balance (Eq. 5): a linear map scores
+    both results, and their softmax mixes them. Padding takes part in nothing (in the code it takes a share of the
+    token weights).
+
+    Args:
+        dim: width of the elements.
+        token: with the token level (without: "-tok" of table 3).
+        embedding: with the embedding level (without: "-emb" of table 3).
+        balance: `learned`, or the fixed share of the token level, between 0 and 1 (table 2).
+        per_channel: a token weight for every channel, else one for every row.
+        relu: cut scores at zero before their softmax.
+    """
+
+    weights_over = "ranks"
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        token: bool = True,
+        embedding: bool = True,
+        balance: str | float = "learned",
+        per_channel: bool = True,
+        relu: bool = True,
+    ) -> None:
+        super().__init__()
+        if not (token or embedding):
+            raise ValueError("one of token and embedding must be True; the mean instead of both is `mean`")
+        if balance != "learned" and not (isinstance(balance, int | float) and 0 <= balance <= 1):
+            raise ValueError(f"balance must be `learned` or a share from 0 to 1, not {balance!r}")
+        self.embedding, self.relu = embedding, relu
+        self.linear = _xavier(dim, dim if per_channel else 1) if token else None
+        self.share = None if balance == "learned" else float(balance)
+        self.balance = _xavier(dim, 1) if token and embedding and balance == "learned" else None
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+        """Return the `(B, D)` pooled vectors."""
+        levels = []
+        if self.linear is not None:
+            sorted_BND = sort_descending(x_BND, mask_BN)
+            levels.append((self._token_weights(sorted_BND, mask_BN) * sorted_BND).sum(dim=1))
+        if self.embedding:
+            x_BND = zero_pads(x_BND, mask_BN)
+            levels.append((masked_softmax(x_BND, mask_BN) * x_BND).sum(dim=1))
+        if len(levels) == 1:
+            return levels[0]
+        token_BD, embedding_BD = levels
+        return embedding_BD.lerp(token_BD, self.token_share(token_BD, embedding_BD))
+
+    def weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor | None:
+        """Return the token level's weights over sorted positions: `(B, N, D)`, or `(B, N)` without `per_channel`."""
+        if self.linear is None:
+            return None
+        return self._token_weights(sort_descending(x_BND, mask_BN), mask_BN).squeeze(-1)
+
+    def token_share(self, token_BD: Tensor, embedding_BD: Tensor) -> Tensor:
+        """Return what part of each result is the token level's, `(B, 1)`; the embedding level has the rest."""
+        if self.balance is None:
+            return torch.full_like(token_BD[:, :1], self.share)
+        return torch.sigmoid(self.balance(token_BD) - self.balance(embedding_BD))
+
+    def _token_weights(self, sorted_BND: Tensor, mask_BN: Tensor) -> Tensor:
+        score_BNC = self.linear(sorted_BND)
+        score_BNC = score_BNC.relu() if self.relu else score_BNC
+        rank_N = torch.arange(mask_BN.shape[1], device=mask_BN.device)
+        return masked_softmax(score_BNC, rank_N < mask_BN.sum(dim=1, keepdim=True))
+
+
+def _xavier(inputs: int, outputs: int) -> nn.Linear:
+    linear = nn.Linear(inputs, outputs)
+    nn.init.xavier_uniform_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear

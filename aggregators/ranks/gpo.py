@@ -1,0 +1,151 @@
+"""The generalised pooling operator (VSE-infinity, section 3.2 and its code), and its variants."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from aggregators.base import Aggregator
+from aggregators.ranks.decoders import DECODERS
+from aggregators.ranks.interpolation import stretch
+from aggregators.ranks.positions import sinusoids
+from aggregators.ranks.sorted_sum import sort_descending, sorted_sum
+from infra.errors import InputError, unknown
+from infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("gpo")
+class GPO(Aggregator):
+    """A weighted sum over each channel's sorted values, with weights learned from the positions alone.
+
+    SplitEmbeddings of the positions 0..N-1 go through a bidirectional GRU whose directions are averaged, then a
+    linear map without bias; the softmax of score / temperature gives the weight of every rank. Weights
+    depend on a set's size only, so they are computed once for each distinct size in a batch.
+
+    The other designs of tables 8 and 11 to 13 are parameters. `interpolate` learns `positions` weights and stretches
+    them over a set; the paper does not say how they come to sum to one, here they are divided by their sum.
+
+    Args:
+        dim: width of the elements.
+        decoder: `bigru`, `transformer` (table 8), `mlp` or `interpolate` (table 11).
+        codes: of the positions, `sinusoids` or learned ones, `index` (table 11); `interpolate` has none.
+        positions: width of the position codes.
+        hidden: width of the GRU, per direction; of the MLP; of the transformer's inner layer.
+        temperature: divides the scores; 0.1 is in the authors' code and not in the paper.
+        per_channel: weights of its own for each channel (table 12).
+        feature_conditioned: the sorted values are joined to the codes, so that weights depend on them (table 13).
+        longest: how many positions have learned codes.
+    """
+
+    weights_over = "ranks"
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        decoder: str = "bigru",
+        codes: str = "sinusoids",
+        positions: int = 32,
+        hidden: int = 32,
+        temperature: float = 0.1,
+        per_channel: bool = False,
+        feature_conditioned: bool = False,
+        longest: int = 256,
+    ) -> None:
+        super().__init__()
+        if temperature <= 0:
+            raise ValueError(f"temperature must be above 0, not {temperature}")
+        if codes not in ("sinusoids", "index"):
+            raise unknown("codes", codes, ("sinusoids", "index"))
+        if positions < 2 or positions % 2:
+            raise ValueError(f"positions must be an even number of at least 2, not {positions}")
+        self.positions, self.temperature = positions, temperature
+        self.per_channel, self.feature_conditioned = per_channel, feature_conditioned
+        self._kept: tuple[list[Tensor], Tensor] | None = None
+        channels = dim if per_channel else 1
+        self.decoder: str | None = None
+        if decoder == "interpolate":
+            if feature_conditioned:
+                raise ValueError("decoder must be one that reads codes where feature_conditioned is True")
+            self.stretched = nn.Parameter(torch.zeros(positions, channels))
+            return
+        if decoder not in DECODERS:
+            raise unknown("decoder", decoder, (*DECODERS, "interpolate"))
+        self.index = nn.Embedding(longest, positions) if codes == "index" else None
+        generator = DECODERS[decoder](positions + dim * feature_conditioned, hidden)
+        self.decoder = generator.name
+        self.add_module(self.decoder, generator)
+        self.linear = nn.Linear(generator.width, channels, bias=False)
+
+    def size_weights(self, size_S: Tensor) -> Tensor:
+        """Return the `(S, max size)` weights of sets of the given sizes, zero beyond a set's size.
+
+        With `per_channel` they are `(S, max size, D)`. Sets of features are needed where weights depend on them.
+        """
+        if self.feature_conditioned:
+            raise ValueError("these weights depend on features; call weights(x_BND, mask_BN)")
+        weight_SNC = self._decode(size_S, None) if self.decoder else self._stretch(size_S)
+        return weight_SNC if self.per_channel else weight_SNC.squeeze(-1)
+
+    def weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+        """Return the `(B, N)` weights over sorted positions, or `(B, N, D)` with `per_channel`."""
+        size_B, padded = mask_BN.sum(dim=1), mask_BN.shape[1]
+        if self.feature_conditioned:
+            weight_BNC = self._decode(size_B, sort_descending(x_BND, mask_BN))
+            return weight_BNC if self.per_channel else weight_BNC.squeeze(-1)
+        size_S, set_B = size_B.unique(return_inverse=True)
+        weight = self._keep(size_S)
+        rest = weight.new_zeros(len(size_S), padded - weight.shape[1], *weight.shape[2:])
+        return torch.cat((weight, rest), dim=1).index_select(0, set_B)
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+        """Return the `(B, D)` pooled vectors."""
+        return sorted_sum(x_BND, self.weights(x_BND, mask_BN), mask_BN)
+
+    def _keep(self, size_S: Tensor) -> Tensor:
+        """Return `size_weights`; without gradients, those of the last call where sizes and parameters are the same."""
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return self.size_weights(size_S)
+        now = [size_S, *self.parameters()]
+        if self._kept is None or not all(map(_same, self._kept[0], now)):
+            self._kept = [part.detach().clone() for part in now], self.size_weights(size_S)
+        return self._kept[1]
+
+    def _decode(self, size_S: Tensor, sorted_SND: Tensor | None) -> Tensor:
+        """Return `(S, N, 1 or D)` weights, where N is the largest size or that of the sorted features."""
+        longest = int(size_S.max()) if sorted_SND is None else sorted_SND.shape[1]
+        code_SNC = self._codes(longest).expand(len(size_S), -1, -1)
+        if sorted_SND is not None:
+            code_SNC = torch.cat((code_SNC, sorted_SND.to(code_SNC.dtype)), dim=-1)
+        size_S = size_S.to(code_SNC.device)
+        score_SNC = self.linear(self.get_submodule(self.decoder)(code_SNC, size_S)) / self.temperature
+        return score_SNC.masked_fill(_beyond(size_S, longest), float("-inf")).softmax(dim=1)
+
+    def _stretch(self, size_S: Tensor) -> Tensor:
+        """Return `(S, N, 1 or D)` weights between those that are learned."""
+        learned_VC = (self.stretched / self.temperature).softmax(dim=0)
+        weight_SNC = stretch(learned_VC, size_S)
+        beyond_SN1 = _beyond(size_S.to(learned_VC.device), weight_SNC.shape[1])
+        weight_SNC = weight_SNC.masked_fill(beyond_SN1, 0.0)
+        return weight_SNC / weight_SNC.sum(dim=1, keepdim=True)
+
+    def _codes(self, longest: int) -> Tensor:
+        weight = self.linear.weight
+        if self.index is None:
+            wide = torch.promote_types(weight.dtype, torch.float32)
+            return sinusoids(longest, self.positions, device=weight.device, dtype=wide).to(weight.dtype)
+        if longest > self.index.num_embeddings:
+            raise InputError(
+                f"a set has {longest} elements, and gpo has learned codes of {self.index.num_embeddings} positions; "
+                "set longest to the size of the largest set"
+            )
+        return self.index.weight[:longest]
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.device == b.device and a.dtype == b.dtype and torch.equal(a, b)
+
+
+def _beyond(size_S: Tensor, longest: int) -> Tensor:
+    """Return `(S, N, 1)`: True beyond a set's size."""
+    return (torch.arange(longest, device=size_S.device) >= size_S[:, None])[..., None]

@@ -1,0 +1,113 @@
+"""Score attention (Stefanini et al., ICPR 2020): the other modality decides what each element weighs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from aggregators.base import Aggregator, check_sets
+from infra.errors import InputError
+from infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("score_attention")
+class ScoreAttention(Aggregator):
+    """Cross-attention that ends in one score per element; the softmax of the scores weighs the elements (Eq. 1 to 4).
+
+    Elements ask and the context answers: heads of scaled dot-product attention, concatenated, and a linear map to a
+    score. `k` scorers of their own parameters give k vectors. Two things make it cheap and change nothing. The map to
+    a score is applied to the values first, so a value is one number per head. And keys, values and score have no bias:
+    each would shift all scores of a softmax alike.
+
+    Forward pairs set b with context b; `of_all` pools every set against every context, and projects each once.
+
+    Args:
+        dim: width of the elements and of the context.
+        k: how many vectors.
+        heads: heads of each scorer; they divide `dim`.
+        kv_div: divides the width of a head. 1 is the paper; a public code of one of its authors has 4, and divides
+            the result by the set's size besides, which no cosine sees and this does not.
+    """
+
+    needs_context = True
+    weights_over = "embeddings"
+
+    def __init__(self, dim: int, *, k: int = 1, heads: int = 8, kv_div: int = 1) -> None:
+        super().__init__()
+        if min(k, heads, kv_div) < 1 or dim % (heads * kv_div):
+            raise InputError(
+                f"score_attention splits a width of {dim} into {heads} heads and these by kv_div={kv_div}; all must be "
+                f"at least 1 and {heads} x {kv_div} must divide {dim}, and k={k} must be at least 1"
+            )
+        self.num_embeddings = k
+        self.heads = heads
+        self.head_width = dim // heads // kv_div
+        inner = heads * self.head_width
+        self.query = nn.Linear(dim, k * inner)
+        self.key = nn.Linear(dim, k * inner, bias=False)
+        self.value = nn.Linear(dim, k * inner, bias=False)
+        self.score = nn.Parameter(torch.empty(k, inner))
+        nn.init.zeros_(self.query.bias)
+        for linear in (self.query, self.key, self.value):
+            for scorer in linear.weight.chunk(k):
+                nn.init.xavier_uniform_(scorer)
+        for scorer in self.score.split(1):
+            nn.init.xavier_uniform_(scorer)
+
+    def queries(self, x_BND: Tensor) -> Tensor:
+        """Return what the elements ask, `(B, N, K, H, E)` for K scorers of H heads of width E, scaled by 1/sqrt(E)."""
+        return self.query(x_BND).unflatten(-1, (self.num_embeddings, self.heads, -1)) * self.head_width**-0.5
+
+    def keys(self, context_BMD: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the context answers: keys `(B, M, K, H, E)` and values `(B, M, K, H)`."""
+        split = (self.num_embeddings, self.heads, self.head_width)
+        score_weight = torch.einsum(
+            "khe,khed->khd", self.score.view(split), self.value.weight.unflatten(0, split)
+        )
+        value_BMKH = nn.functional.linear(context_BMD, score_weight.flatten(0, 1)).unflatten(-1, split[:2])
+        return self.key(context_BMD).unflatten(-1, split), value_BMKH
+
+    def scores(self, x_BND: Tensor, context_BMD: Tensor, context_mask_BM: Tensor) -> Tensor:
+        """Return each element's score by each scorer, `(B, K, N)`; pads hold finite values."""
+        key_BMKHE, value_BMKH = self.keys(context_BMD)
+        logit_BKHNM = torch.einsum("bnkhe,bmkhe->bkhnm", self.queries(x_BND), key_BMKHE)
+        logit_BKHNM = logit_BKHNM.masked_fill(~context_mask_BM[:, None, None, None], float("-inf"))
+        return torch.einsum("bkhnm,bmkh->bkn", logit_BKHNM.softmax(dim=-1), value_BMKH)
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor, context_BMD: Tensor, context_mask_BM: Tensor) -> Tensor:
+        """Return `(B, D)`, or `(B, K, D)` for more than one scorer."""
+        weight_BKN = self.weights(x_BND, mask_BN, context_BMD, context_mask_BM)
+        out_BKD = weight_BKN @ x_BND.masked_fill(~mask_BN[..., None], 0.0)
+        return out_BKD.squeeze(1) if self.num_embeddings == 1 else out_BKD
+
+    def weights(self, x_BND: Tensor, mask_BN: Tensor, context_BMD: Tensor, context_mask_BM: Tensor) -> Tensor:
+        """Return the weight of each element for each scorer, `(B, K, N)`."""
+        check_sets(context_BMD, context_mask_BM)
+        x_BND = x_BND.masked_fill(~mask_BN[..., None], 0.0)
+        context_BMD = context_BMD.masked_fill(~context_mask_BM[..., None], 0.0)
+        score_BKN = self.scores(x_BND, context_BMD, context_mask_BM)
+        return score_BKN.masked_fill(~mask_BN[:, None], float("-inf")).softmax(dim=-1)
+
+    def of_all(self, x_QND: Tensor, mask_QN: Tensor, context_GMD: Tensor, context_mask_GM: Tensor) -> Tensor:
+        """Return `(Q, G, D)`, or `(Q, G, K, D)` for more than one scorer.
+
+        One matrix product a head gives the logits of all pairs; with the contexts along the last axis, everything after
+        it runs over long rows, several times faster than over a context's few elements.
+        """
+        check_sets(x_QND, mask_QN)
+        check_sets(context_GMD, context_mask_GM)
+        x_QND = x_QND.masked_fill(~mask_QN[..., None], 0.0)
+        key_GMKHE, value_GMKH = self.keys(context_GMD.masked_fill(~context_mask_GM[..., None], 0.0))
+        pads_MG = key_GMKHE.new_zeros(()).where(context_mask_GM.T, float("-inf"))
+        query_SPE = self.queries(x_QND).flatten(2, 3).flatten(0, 1).transpose(0, 1)
+        key_SEMG = key_GMKHE.flatten(2, 3).permute(2, 3, 1, 0)
+        value_SMG = value_GMKH.flatten(2).permute(2, 1, 0)
+        score_SPG = []
+        for query_PE, key_EMG, value_MG in zip(query_SPE, key_SEMG, value_SMG, strict=True):
+            logit_PMG = (query_PE @ key_EMG.flatten(1)).unflatten(1, pads_MG.shape) + pads_MG
+            score_SPG.append((logit_PMG.softmax(dim=1) * value_MG).sum(dim=1))
+        score_KPG = torch.stack(score_SPG).unflatten(0, (self.num_embeddings, self.heads)).sum(dim=1)
+        score_QGKN = score_KPG.unflatten(1, mask_QN.shape).permute(1, 3, 0, 2)
+        weight_QGKN = score_QGKN.masked_fill(~mask_QN[:, None, None], float("-inf")).softmax(dim=-1)
+        out_QGKD = torch.einsum("qgkn,qnd->qgkd", weight_QGKN, x_QND)
+        return out_QGKD.squeeze(2) if self.num_embeddings == 1 else out_QGKD

@@ -1,0 +1,32 @@
+"""A recurrent network over the elements: Seq2Seq in table 1 of VSE-infinity, and the end of VSRN's image encoder."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from aggregators.averages.weighted import zero_pads
+from aggregators.base import Aggregator
+from infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("seq2seq")
+class Seq2Seq(Aggregator):
+    """The last state of a GRU in one direction, as wide as the elements: the 6.3 M weights of the table."""
+
+    symmetric = False
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.gru = nn.GRU(dim, dim, batch_first=True)
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+        """Return the `(B, D)` states after the last real element.
+
+        Pads come behind the real elements, where they cannot change that state, so nothing is packed and no size leaves
+        the device.
+        """
+        order_BN = mask_BN.int().argsort(dim=1, descending=True, stable=True)
+        x_BND = zero_pads(x_BND, mask_BN).take_along_dim(order_BN[..., None], dim=1)
+        state_BND, _ = self.gru(x_BND)
+        return state_BND[torch.arange(len(x_BND), device=x_BND.device), mask_BN.sum(dim=1) - 1]

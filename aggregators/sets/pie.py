@@ -1,0 +1,59 @@
+"""PIE-Net (PVSE: Song and Soleymani, CVPR 2019): K heads of attention, each a residual on a global vector."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from aggregators.sets.set_prediction import SetPrediction
+from infra.errors import InputError
+from infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("pie")
+class PIE(SetPrediction):
+    """LN(global feature + residual); a residual is the sigmoid of a linear map of the elements' mean by one head's weights.
+
+    The weights are a softmax over the elements of w2 tanh(w1 x), as in structured self-attention.
+
+    Args:
+        dim: width of the elements.
+        k: how many heads.
+        hidden: width of the attention's inner layer; half of `dim` where None.
+        dropout: share of the residual dropped in training.
+        width: width of the residuals, of the global feature and of what comes out; that of the elements where None.
+        global_feature: the aggregator that makes the global feature where the encoder gives none.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        k: int = 2,
+        hidden: int | None = None,
+        dropout: float = 0.0,
+        width: int | None = None,
+        global_feature: str = "mean",
+    ) -> None:
+        super().__init__(dim, k=k, width=width, global_feature=global_feature)
+        hidden = max(dim // 2, 1) if hidden is None else hidden
+        if hidden < 1:
+            raise InputError(f"hidden={hidden}: the attention's inner layer must be at least 1 wide")
+        self.attend = nn.Sequential(
+            nn.Linear(dim, hidden, bias=False), nn.Tanh(), nn.Linear(hidden, k, bias=False)
+        )
+        self.fc = nn.Linear(dim, self.width)
+        self.dropout = nn.Dropout(dropout)
+        self.norm = nn.LayerNorm(self.width)
+
+    def weights(self, x_BND: Tensor, mask_BN: Tensor, global_BW: Tensor | None = None) -> Tensor:
+        """Return the weight of each element for each head, `(B, K, N)`."""
+        logit_BNK = self.attend(x_BND).masked_fill(~mask_BN[..., None], float("-inf"))
+        return logit_BNK.softmax(dim=1).transpose(1, 2)
+
+    def residual(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+        """Return the heads' residuals, between 0 and 1."""
+        return self.dropout(self.fc(self.weights(x_BND, mask_BN) @ x_BND).sigmoid())
+
+    def combine(self, residual_BKW: Tensor, global_BW: Tensor) -> Tensor:
+        """Add the global feature and normalise."""
+        return self.norm(global_BW[:, None] + residual_BKW)

@@ -1,0 +1,78 @@
+"""What the predictors of sets share: a residual for each of K vectors, and a global feature that they all start from."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from torch import Tensor
+
+from aggregators.base import Aggregator, check_sets
+from infra.errors import InputError
+from infra.registry import AGGREGATORS
+
+
+class SetPrediction(Aggregator):
+    """K vectors, each the global feature of the whole plus a residual of its own.
+
+    Args:
+        dim: width of the elements.
+        k: how many vectors.
+        width: width of the vectors and of the global feature; that of the elements where None.
+        global_feature: the aggregator that makes the global feature where the encoder gives none.
+    """
+
+    takes_global_feature = True
+    weights_over = "embeddings"
+
+    def __init__(self, dim: int, *, k: int, width: int | None, global_feature: str) -> None:
+        super().__init__()
+        if k < 1 or (width is not None and width < 1):
+            raise InputError(f"k={k} vectors of width={width} cannot be made; both must be at least 1")
+        self.num_embeddings = k
+        self.width = width or dim
+        self.global_pool: Aggregator = AGGREGATORS.build(global_feature, dim)
+        self.symmetric = self.global_pool.symmetric
+        if self.global_pool.num_embeddings > 1 or self.global_pool.needs_context:
+            raise InputError(
+                f"global_feature={global_feature} does not make one vector of a set; choose one such as max or mean"
+            )
+
+    @abstractmethod
+    def residual(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+        """Return the residuals `(B, K, W)` of elements whose pads are zero."""
+
+    @abstractmethod
+    def combine(self, residual_BKW: Tensor, global_BW: Tensor) -> Tensor:
+        """Return the vectors `(B, K, W)`."""
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor, global_BW: Tensor | None = None) -> Tensor:
+        """Return `(B, K, W)`, or `(B, W)` where K is 1."""
+        return self.with_residual(x_BND, mask_BN, global_BW)[0]
+
+    def with_residual(
+        self, x_BND: Tensor, mask_BN: Tensor, global_BW: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the result of `forward` and the residuals `(B, K, W)`.
+
+        Raises:
+            InputError: what `check_sets` refuses, or a global feature that has not the width of the residuals.
+        """
+        check_sets(x_BND, mask_BN)
+        x_BND = x_BND.masked_fill(~mask_BN[..., None], 0.0)
+        made = global_BW is None
+        if made:
+            global_BW = self.global_pool(x_BND, mask_BN)
+        if global_BW.shape[-1] != self.width:
+            origin = (
+                f"{type(self.global_pool).__name__} of the elements"
+                if made
+                else "the encoder's global feature"
+            )
+            raise InputError(
+                f"{type(self).__name__} makes vectors of width {self.width}, and {origin} has width "
+                f"{global_BW.shape[-1]}; they are added: give width={global_BW.shape[-1]}, or an encoder whose "
+                f"global_feature has width {self.width}"
+            )
+        residual_BKW = self.residual(x_BND, mask_BN)
+        out_BKW = self.combine(residual_BKW, global_BW)
+        return out_BKW.squeeze(1) if self.num_embeddings == 1 else out_BKW, residual_BKW

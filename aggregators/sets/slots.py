@@ -1,0 +1,116 @@
+"""Set prediction by slots that compete for the elements (DivE: Kim et al., CVPR 2023, section 3.2)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from aggregators.sets.scaled_positions import Positions, check_positions, position_codes
+from aggregators.sets.set_prediction import SetPrediction
+from infra.errors import InputError
+from infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("slots")
+class Slots(SetPrediction):
+    """K learned slots, refined by one block of attention and feed-forward applied again and again (Eq. 1 to 5).
+
+    In the attention each element is shared out among the slots by a softmax over the slots, and a slot takes the mean
+    of the elements by its shares. The result is LN(slots) + LN(global feature); the residual is LN(slots).
+
+    Keys and values are never formed: queries go through the transposed key map to meet the elements themselves, and
+    the means of elements go through the value map. This is the same by associativity and costs K rows for each
+    iteration in the place of 2N.
+
+    Args:
+        dim: width of the elements.
+        k: how many slots.
+        iterations: how often the block is applied.
+        heads: heads of the attention; each has a softmax over the slots of its own.
+        head_width: width of a head; 4 heads of 512 are the authors' code.
+        hidden: width of the feed-forward's inner layer, as a multiple of the slots' width.
+        dropout: share dropped in training, after the attention and inside the feed-forward.
+        width: width of the slots, of the global feature and of what comes out; that of the elements where None.
+        positions: True adds the codes of the places along the set to the keys, for captions; `(height, width)` those of
+            the cells of a grid.
+        global_feature: the aggregator that makes the global feature where the encoder gives none.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        k: int = 4,
+        iterations: int = 4,
+        heads: int = 4,
+        head_width: int = 512,
+        hidden: int = 4,
+        dropout: float = 0.1,
+        width: int | None = None,
+        positions: Positions = False,
+        global_feature: str = "max",
+    ) -> None:
+        super().__init__(dim, k=k, width=width, global_feature=global_feature)
+        if min(iterations, heads, head_width, hidden) < 1:
+            sizes = f"iterations={iterations}, heads={heads}, head_width={head_width}, hidden={hidden}"
+            raise InputError(f"{sizes}: all must be at least 1")
+        check_positions(positions, dim)
+        width, inner = self.width, heads * head_width
+        self.symmetric = self.symmetric and not positions
+        self.iterations, self.heads, self.positions = iterations, heads, positions
+        self.slots = nn.Parameter(torch.randn(k, width))
+        self.element_norm = nn.LayerNorm(dim)
+        self.slot_norm = nn.LayerNorm(width)
+        self.query = nn.Linear(width, inner, bias=False)
+        self.key = nn.Linear(dim, inner, bias=False)
+        self.value = nn.Linear(dim, inner, bias=False)
+        self.out = nn.Sequential(nn.Linear(inner, width), nn.Dropout(dropout))
+        self.feed = nn.Sequential(
+            nn.LayerNorm(width),
+            nn.Linear(width, hidden * width),
+            nn.GELU(),
+            nn.Dropout(dropout),
+            nn.Linear(hidden * width, width),
+        )
+        self.residual_norm = nn.LayerNorm(width)
+        self.global_norm = nn.LayerNorm(width)
+
+    def shares(self, logit_BKHN: Tensor, mask_BN: Tensor) -> Tensor:
+        """Return each slot's share of every element `(B, K, H, N)`: a softmax over the slots, and 0 in the pads."""
+        return logit_BKHN.softmax(dim=1).masked_fill(~mask_BN[:, None, None], 0.0)
+
+    def residual(self, x_BNC: Tensor, mask_BN: Tensor) -> Tensor:
+        """Return the slots after the last iteration, normalised."""
+        return self.residual_norm(self._refine(x_BNC, mask_BN)[0])
+
+    def combine(self, residual_BKW: Tensor, global_BW: Tensor) -> Tensor:
+        """Add the normalised global feature."""
+        return residual_BKW + self.global_norm(global_BW)[:, None]
+
+    def weights(self, x_BNC: Tensor, mask_BN: Tensor, global_BW: Tensor | None = None) -> Tensor:
+        """Return the shares `(B, K, N)` of the last iteration, averaged over the heads."""
+        return self._refine(x_BNC.masked_fill(~mask_BN[..., None], 0.0), mask_BN)[1].mean(dim=2)
+
+    def _refine(self, x_BNC: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
+        x_BNC = self.element_norm(x_BNC)
+        key_BNC = x_BNC
+        if self.positions:
+            key_BNC = x_BNC + position_codes(self.positions, mask_BN, x_BNC)
+        slot_BKW = self.slots.expand(len(x_BNC), -1, -1)
+        for _ in range(self.iterations):
+            update_BKW, share_BKHN = self._attend(slot_BKW, key_BNC, x_BNC, mask_BN)
+            slot_BKW = slot_BKW + update_BKW
+            slot_BKW = slot_BKW + self.feed(slot_BKW)
+        return slot_BKW, share_BKHN
+
+    def _attend(
+        self, slot_BKW: Tensor, key_BNC: Tensor, x_BNC: Tensor, mask_BN: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        key_HEC, value_HEC = (map.weight.unflatten(0, (self.heads, -1)) for map in (self.key, self.value))
+        query_BKHE = self.query(self.slot_norm(slot_BKW)).unflatten(-1, (self.heads, -1))
+        query_BKHC = torch.einsum("bkhe,hec->bkhc", query_BKHE, key_HEC) * key_HEC.shape[1] ** -0.5
+        share_BKHN = self.shares(torch.einsum("bkhc,bnc->bkhn", query_BKHC, key_BNC), mask_BN)
+        weight_BKHN = share_BKHN / (share_BKHN.sum(dim=-1, keepdim=True) + 1e-7)
+        mean_BKHC = torch.einsum("bkhn,bnc->bkhc", weight_BKHN, x_BNC)
+        mean_BKHE = torch.einsum("bkhc,hec->bkhe", mean_BKHC, value_HEC)
+        return self.out(mean_BKHE.flatten(2)), share_BKHN

@@ -1,0 +1,1 @@
+"""From raw inputs or stored features to a set in the joint width."""

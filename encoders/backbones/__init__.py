@@ -1,0 +1,1 @@
+"""Networks that `extract` runs once over image and video files."""

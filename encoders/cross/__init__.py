@@ -1,0 +1,1 @@
+"""Encoders in which the two sets of a pair look at each other."""

@@ -1,0 +1,1 @@
+"""Encoders of images and videos: stored regions, grids and frames, or pixels."""

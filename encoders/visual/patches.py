@@ -1,0 +1,110 @@
+"""Vision transformers fine-tuned from pixels, through transformers: the patch models of VSE+2AD (section 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from encoders.base import xavier_linear
+from encoders.visual.pixels import ImageTransform, PixelEncoder
+from infra.errors import InputError, unknown
+from infra.registry import ENCODERS
+
+_UNREAD = {
+    "vit": "pooler",
+    "clip_vision_model": "post_layernorm",
+    "siglip_vision_model": "head",
+    "dinov2": "embeddings.mask_token",
+    "dinov2_with_registers": "embeddings.mask_token",
+}
+"""Known models, and what in them the patches do not depend on: DDP refuses weights without a gradient."""
+
+
+@ENCODERS.register("patches")
+class Patches(PixelEncoder):
+    """The last hidden state of each patch, row by row, through a linear map; every patch in training and evaluation.
+
+    Args:
+        assets: the configuration of the model, and the colours that it was trained with.
+        width: width D of the elements that come out.
+        name: a ViT, CLIP, SigLIP or DINOv2 on the hub, or in a local folder.
+        size: side of the square that images are squashed to, in pixels, a multiple of the patches'; embeddings of
+            position are interpolated where the model was trained with another.
+        class_token: put the [CLS] token before the patches; otherwise it is left out, as registers always are.
+    """
+
+    def __init__(
+        self,
+        assets: Mapping[str, Any],
+        *,
+        width: int = 1024,
+        name: str = "google/vit-base-patch16-224",
+        size: int = 224,
+        class_token: bool = False,
+    ) -> None:
+        from transformers import AutoConfig, AutoModel
+
+        super().__init__()
+        config = dict(assets["config"])
+        kind = config.pop("model_type")
+        self.width, self.name, self.class_token = width, name, class_token
+        if class_token and kind.startswith("siglip"):
+            raise ValueError("SigLIP has no [CLS] token; choose class_token=False")
+        self.vit = _trimmed(AutoModel.from_config(AutoConfig.for_model(kind, **config)))
+        self.fc = xavier_linear(self.vit.config.hidden_size, width)
+        self._options = {} if kind.startswith("dinov2") else {"interpolate_pos_encoding": True}
+
+    @classmethod
+    def prepare(cls, *, name: str = "google/vit-base-patch16-224", **_: Any) -> dict[str, Any]:
+        """Take configuration and colours from the hub or the folder."""
+        from transformers import AutoConfig, AutoImageProcessor
+
+        from encoders.backbones.hub import from_hub
+
+        config = from_hub(AutoConfig, name)
+        config = getattr(config, "vision_config", config)
+        if config.model_type not in _UNREAD:
+            raise unknown(f"kind of vision transformer in {name}:", config.model_type, _UNREAD)
+        processor = from_hub(AutoImageProcessor, name, backend="pil")
+        return {
+            "config": config.to_dict(),
+            "mean": [255 * value for value in processor.image_mean],
+            "std": [255 * value for value in processor.image_std],
+        }
+
+    @classmethod
+    def transform(
+        cls, assets: Mapping[str, Any], *, size: int = 224, class_token: bool = False, **_: Any
+    ) -> ImageTransform:
+        """Return squares in the colours that the model was trained with."""
+        patch = assets["config"]["patch_size"]
+        if size < patch or size % patch:
+            raise InputError(f"patches: size must be a multiple of {patch} pixels, not {size}")
+        cells = (size // patch) ** 2 + class_token
+        return ImageTransform(size=size, cells=cells, mean=assets["mean"], std=assets["std"], antialias=True)
+
+    def load_pretrained(self) -> None:
+        """Load the published weights."""
+        from encoders.backbones.hub import from_hub
+
+        self.vit.load_state_dict(_trimmed(from_hub(type(self.vit), self.name)).state_dict())
+
+    def forward(self, pixels_B3SS: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode images to patches `(B, N, D)`; the mask comes back as it is."""
+        state_BLH = self.vit(pixel_values=pixels_B3SS, **self._options).last_hidden_state
+        patches = mask_BN.shape[1] - self.class_token
+        state_BNH = state_BLH[:, -patches:]
+        if self.class_token:
+            state_BNH = torch.cat((state_BLH[:, :1], state_BNH), dim=1)
+        return self.fc(state_BNH), mask_BN
+
+
+def _trimmed(model: nn.Module) -> nn.Module:
+    """Take out what the patches do not depend on."""
+    path, _, name = _UNREAD[model.config.model_type].rpartition(".")
+    part = model.get_submodule(path)
+    setattr(part, name, nn.Identity() if isinstance(getattr(part, name), nn.Module) else None)
+    return model

@@ -1,0 +1,1 @@
+"""What knows no task and no pipeline: registry, store, video, tracking, Ray, checkpoints."""

@@ -1,0 +1,1 @@
+"""Ray: sessions, a private head, Tune, and progress shown where the driver's output goes."""

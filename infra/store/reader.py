@@ -1,0 +1,200 @@
+"""Reading a feature store: memory-mapped Arrow files as numpy views, and batches of them as padded tensors.
+
+Opening reads the manifest only. A shard is mapped when it is first used; its vectors and offsets are views of
+the file, so a store larger than memory takes none, and a row costs what copying its bytes costs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from infra.errors import InputError
+from infra.files import sha256
+from infra.store.manifest import Manifest, Shard
+from infra.store.shard import MappedShard, map_shard
+
+__all__ = ["FeatureStore"]
+
+
+class FeatureStore:
+    """A complete store; open it with `FeatureStore.open`. Pickling keeps the path only."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self._first = [
+            0,
+            *accumulate(shard.sets for shard in manifest.shards),
+        ]  # row at which each shard begins
+        self._mapped: list[MappedShard | None] = [None] * len(manifest.shards)
+
+    @classmethod
+    def open(cls, folder: str | Path) -> FeatureStore:
+        """Open the store in `folder`.
+
+        Raises:
+            InputError: it is missing, half written, of another version, or a file is missing or cut short.
+        """
+        folder, manifest = Path(folder).absolute(), Manifest.read(folder)
+        for shard in manifest.shards:
+            path = folder / shard.file
+            size = path.stat().st_size if path.is_file() else None
+            if size != shard.bytes:
+                found = "is missing" if size is None else f"has {size:,} bytes, not {shard.bytes:,}"
+                raise InputError(f"{path}: {found}; copy the store again, or write it anew")
+        return cls(folder, manifest)
+
+    def __reduce__(self) -> tuple:
+        return type(self).open, (self.folder,)
+
+    @property
+    def dim(self) -> int:
+        """Width D of the vectors."""
+        return self.manifest.dim
+
+    @property
+    def dtype(self) -> str:
+        """`float16` or `float32`."""
+        return self.manifest.dtype
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 that names the content: ids and features, not where they came from."""
+        return self.manifest.digest
+
+    @property
+    def ids(self) -> pa.ChunkedArray:
+        """The id of every row, as Arrow strings in the mapped files."""
+        return pa.chunked_array([self._shard(i).ids for i in range(len(self._mapped))], pa.string())
+
+    def __len__(self) -> int:
+        return self._first[-1]
+
+    def _shard(self, index: int) -> MappedShard:
+        mapped = self._mapped[index]
+        if mapped is None:
+            path = self.folder / self.manifest.shards[index].file
+            mapped = self._mapped[index] = map_shard(path, dim=self.dim, dtype=self.dtype)
+        return mapped
+
+    def rows(self, ids: Sequence[str]) -> np.ndarray:
+        """Return the row of each id, int64. To be called once for all ids, not for each batch.
+
+        Raises:
+            InputError: ids without features; the message lists the first ones and says how many.
+        """
+        wanted = pa.array(ids, pa.string())
+        rows = pc.index_in(wanted, value_set=self.ids)
+        if rows.null_count:
+            missing = wanted.filter(rows.is_null())
+            few = ", ".join(missing[:5].to_pylist())
+            raise InputError(
+                f"{self.folder}: {len(missing):,} of {len(wanted):,} ids have no features; the first: {few}. "
+                f"Ingest or extract their features too, or leave the ids out"
+            )
+        return rows.to_numpy().astype(np.int64)
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        """Return the set in `row` as a read-only `(N, D)` view of the file."""
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} of a store with {len(self)} sets")
+        index = bisect_right(self._first, row) - 1
+        shard = self._mapped[index] or self._shard(index)
+        local = row - self._first[index]
+        return shard.vectors_VD[shard.offsets[local] : shard.offsets[local + 1]]
+
+    def sizes(self, rows: np.ndarray) -> np.ndarray:
+        """Return the number of vectors of each row, int64."""
+        rows = np.asarray(rows, np.int64)
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} of a store with {len(self)} sets")
+        shards = np.searchsorted(self._first, rows, side="right") - 1
+        sizes = np.empty(len(rows), np.int64)
+        for index in np.unique(shards):
+            here = shards == index
+            local, offsets = rows[here] - self._first[index], self._shard(index).offsets
+            sizes[here] = offsets[local + 1] - offsets[local]
+        return sizes
+
+    def padded(self, rows: np.ndarray, *, keep: list[np.ndarray] | None = None) -> tuple[Tensor, Tensor]:
+        """Copy the sets in `rows` into one tensor.
+
+        Args:
+            rows: B rows, from `rows()`.
+            keep: for each row the elements to keep, as indices or as a bool mask over the set; at least one.
+
+        Returns:
+            x_BND in the store's dtype, zeros in the pads, N the largest size; and mask_BN, True = real.
+        """
+        sets = [self[row] for row in np.asarray(rows).tolist()]
+        if keep is not None:
+            kept = [_indices(k, len(x_ND)) for k, x_ND in zip(keep, sets, strict=True)]
+        sizes = np.array([len(part) for part in (sets if keep is None else kept)], np.int64)
+        width = int(sizes.max(initial=0))
+        x_BND = np.empty((len(sets), width, self.dim), self.dtype)
+        for i, x_ND in enumerate(sets):
+            if keep is None:
+                x_BND[i, : sizes[i]] = x_ND
+            else:
+                np.take(
+                    x_ND, kept[i], axis=0, out=x_BND[i, : sizes[i]], mode="clip"
+                )  # "raise" would copy twice
+            x_BND[i, sizes[i] :] = 0
+        return torch.from_numpy(x_BND), torch.from_numpy(np.arange(width) < sizes[:, None])
+
+    def verify(self) -> None:
+        """Read everything: hashes, counts, offsets, unique ids, finite values.
+
+        Raises:
+            InputError: it names the file and says what differs from the manifest.
+        """
+        for shard in tqdm(self.manifest.shards, desc="verify", unit="shard"):
+            path = self.folder / shard.file
+            if sha256(path) != shard.sha256:
+                raise InputError(
+                    f"{path}: its bytes changed since it was written (SHA-256 differs); write it again"
+                )
+            _check(map_shard(path, dim=self.dim, dtype=self.dtype), shard, path)
+        unique = pc.count_distinct(self.ids).as_py()
+        if unique != len(self):
+            raise InputError(
+                f"{self.folder}: {len(self):,} sets have only {unique:,} different ids; write it again"
+            )
+
+
+def _indices(keep: np.ndarray, size: int) -> np.ndarray:
+    """Return a choice of elements as indices that are sure to lie within the set."""
+    keep = np.asarray(keep)
+    if keep.dtype == bool:
+        if len(keep) != size:
+            raise ValueError(f"a mask of {len(keep)} for a set of {size}")
+        keep = np.flatnonzero(keep)
+    if len(keep) == 0 or not 0 <= keep.min() <= keep.max() < size:
+        raise ValueError(
+            f"expected at least one element to keep and indices from 0 to {size - 1}, got {keep}"
+        )
+    return keep
+
+
+def _check(mapped: MappedShard, shard: Shard, path: Path, *, rows: int = 4096) -> None:
+    found = (len(mapped.ids), len(mapped.vectors_VD))
+    if found != (shard.sets, shard.vectors):
+        raise InputError(f"{path}: {found} sets and vectors, the manifest says {(shard.sets, shard.vectors)}")
+    offsets = mapped.offsets
+    if offsets[0] != 0 or offsets[-1] != shard.vectors or (np.diff(offsets) < 1).any():
+        raise InputError(
+            f"{path}: the offsets of its sets do not rise from 0 to {shard.vectors}; write it again"
+        )
+    for start in range(0, shard.vectors, rows):
+        if not np.isfinite(mapped.vectors_VD[start : start + rows]).all():
+            raise InputError(f"{path}: NaN or infinite values from vector {start} on; write it again")

@@ -1,0 +1,60 @@
+"""The process that decodes videos for another: requests come in on standard input, frames go out on standard output.
+
+A request is a line of JSON, `{"path": str, "at_most": int | null}`. The answer is a header (`HEADER`) and as many bytes
+as it says, again and again: frames, then the end of the video, or why there are no more. The first header says that
+the process is ready.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import struct
+import sys
+from typing import BinaryIO
+
+import numpy as np
+
+from infra.video.decoding import BadVideo, frames
+
+HEADER = struct.Struct("<iiq")
+"""Height and width of a frame, then the bytes that follow; or one of the marks below, 0 and the bytes."""
+READY, END, BAD = -1, -2, -3
+_SPARE = 5.0
+
+
+def serve(requests: BinaryIO, answers: BinaryIO, *, decoder: str, timeout: float) -> None:
+    """Answer requests until there are no more.
+
+    The system ends this process where one frame takes longer than `timeout` seconds and a little: who asked has
+    killed it by then, or is no more.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+    def send(mark: int, width: int = 0, data: bytes | memoryview = b"") -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)  # who asked may take as long as it likes
+        answers.write(HEADER.pack(mark, width, len(data)))
+        answers.write(data)
+        answers.flush()
+
+    send(READY)
+    for line in requests:
+        request = json.loads(line)
+        signal.setitimer(signal.ITIMER_REAL, timeout + _SPARE)
+        try:
+            for x_HW3 in frames(request["path"], at_most=request["at_most"], decoder=decoder):
+                send(*x_HW3.shape[:2], memoryview(np.ascontiguousarray(x_HW3)).cast("B"))
+                signal.setitimer(signal.ITIMER_REAL, timeout + _SPARE)
+            send(END)
+        except BadVideo as bad:
+            send(BAD, data=str(bad).encode())
+
+
+if __name__ == "__main__":
+    # libraries may print what they like; the pipe is for frames
+    pipe = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    importlib.import_module(sys.argv[1])  # which takes a while, and is no video's time
+    serve(sys.stdin.buffer, pipe, decoder=sys.argv[1], timeout=float(sys.argv[2]))

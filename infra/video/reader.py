@@ -1,0 +1,151 @@
+"""Reading videos through a process that can be killed: a decoder that hangs or crashes costs one video, not the job."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from infra.video.decoding import BadVideo
+from infra.video.process import BAD, END, HEADER, READY
+
+_ROOT = Path(__file__).parents[1]
+_PIPE = 1 << 20  # bytes
+_START = 120.0  # seconds until the process must be ready; machines can be busy
+
+
+class VideoReader:
+    """Decodes videos one after another, in a process that is started when needed and again after it was lost.
+
+    One thread may use it at a time, and it cannot be pickled: workers make their own.
+
+    Args:
+        decoder: `decord` or `av`, as `infra.video.decoding.choose_decoder` gives it.
+        timeout: seconds of waiting for the frames of one video; what is done with them does not count.
+        program: what is started instead of `infra.video.process`, as in tests.
+    """
+
+    def __init__(self, *, decoder: str, timeout: float = 60.0, program: Sequence[str] | None = None) -> None:
+        self.timeout = timeout
+        self._program = list(
+            program or [sys.executable, "-P", "-m", "infra.video.process", decoder, str(timeout)]
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def frames(self, path: str | Path, *, at_most: int | None = None) -> Iterator[np.ndarray]:
+        """Yield the frames `(H, W, 3)` uint8 RGB of a video while they are decoded; see `infra.video.decoding.frames`.
+
+        Raises:
+            BadVideo: it gives no frames or no more of them, they take too long, or the decoder crashed.
+            RuntimeError: the process does not start.
+        """
+        whole = False
+        try:
+            process = self._running()
+            request = {"path": str(path), "at_most": at_most}
+            left = self._ask(process, json.dumps(request).encode() + b"\n")
+            while True:
+                height, width, data, left = self._receive(process, left)
+                if height in (END, BAD):
+                    break
+                yield np.frombuffer(data, np.uint8).reshape(height, width, 3)
+            whole = True
+        finally:
+            if not whole:  # the rest of this video must not be taken for the next one
+                self.close()
+        if height == BAD:
+            raise BadVideo(data.decode())
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        with suppress(
+            subprocess.TimeoutExpired
+        ):  # it may hang in the kernel, on a dead disk, for some time yet
+            process.wait(5)
+        process.stdin.close()
+        process.stdout.close()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is not None:
+            self.close()  # something ended it between two videos, and the next one is not to blame
+        if self._process is None:
+            paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+            self._process = subprocess.Popen(
+                self._program,
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            )
+            with suppress(
+                AttributeError, OSError
+            ):  # where a pipe cannot grow, frames go through in smaller pieces
+                fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, _PIPE)
+            try:
+                mark, *_ = self._receive(self._process, _START)
+            except BadVideo as error:  # no video is at fault, and the next would fare no better
+                raise RuntimeError(f"the process that decodes does not start: {error}") from error
+            assert mark == READY
+        return self._process
+
+    def _ask(self, process: subprocess.Popen[bytes], request: bytes) -> float:
+        """Send a request, shorter than what a pipe holds; return the seconds that there are for the answer."""
+        try:
+            process.stdin.write(request)
+        except BrokenPipeError:
+            raise BadVideo(self._ended(process)) from None
+        return self.timeout
+
+    def _receive(self, process: subprocess.Popen[bytes], left: float) -> tuple[int, int, bytearray, float]:
+        """Return a header's mark or height and its width, the data behind it, and the seconds that are left."""
+        header, left = self._read(process, HEADER.size, left)
+        mark, width, size = HEADER.unpack(header)
+        data, left = self._read(process, size, left)
+        return mark, width, data, left
+
+    def _read(self, process: subprocess.Popen[bytes], size: int, left: float) -> tuple[bytearray, float]:
+        """Return the next `size` bytes and the seconds that are left of `left`."""
+        data, got = bytearray(size), 0
+        view, until = memoryview(data), time.monotonic() + left
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while got < size:
+                if not selector.select(max(0.0, until - time.monotonic())):
+                    raise BadVideo(f"decoding took too long; --timeout allows {self.timeout:g} seconds")
+                read = os.readv(process.stdout.fileno(), [view[got:]])
+                if not read:
+                    raise BadVideo(self._ended(process))
+                got += read
+        return data, until - time.monotonic()
+
+    def _ended(self, process: subprocess.Popen[bytes]) -> str:
+        try:
+            status = process.wait(5)
+        except subprocess.TimeoutExpired:
+            return "the decoder gave up"
+        how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+        return f"the decoder ended ({how})"
+
+    def __enter__(self) -> VideoReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

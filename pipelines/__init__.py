@@ -1,0 +1,1 @@
+"""What is run, one verb a file: `python -m pipelines.<verb>`."""

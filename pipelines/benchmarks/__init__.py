@@ -1,0 +1,1 @@
+"""The rows of `make bench`, each measured beside what it replaces."""

@@ -1,0 +1,1 @@
+"""What `check` holds each kind of part to."""

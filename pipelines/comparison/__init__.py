@@ -1,0 +1,1 @@
+"""What `compare` is made of: groups of runs, tables, significance, figures."""

@@ -1,0 +1,172 @@
+"""Task x aggregator: the main metric of every group side by side, a mean over tasks, and ranks.
+
+A column is one task, data set and protocol in one recipe, so numbers under different protocols never meet in one. What
+is averaged over columns is the score chance_normalised on chance, 0 for chance and 100 for the best possible, since an RSUM and
+an accuracy cannot be added. Only aggregators that every counting column has get a mean and a rank: others would be
+judged on easier or harder tasks than the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from pipelines.comparison.groups import Group, Row, lower_is_better
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """The rows of a group that share a recipe and a model, by aggregator.
+
+    Attributes:
+        group: where they come from.
+        recipe: empty where the group has only one.
+        model: empty where it is the usual one.
+        rows: by aggregator.
+    """
+
+    group: Group
+    recipe: str
+    model: str
+    rows: dict[str, Row]
+
+    @property
+    def title(self) -> tuple[str, ...]:
+        """What stands above the column, line by line."""
+        group = self.group
+        lines = (group.task, group.dataset, group.protocol, self.recipe, self.model and f"in {self.model}")
+        return (*(line for line in lines if line), group.metric)
+
+    @property
+    def best(self) -> Row:
+        """The row with the best mean."""
+        return next(row for row in self.group.rows if row in self.rows.values())
+
+    @property
+    def own_protocol(self) -> bool:
+        """Whether most of its runs chose this protocol, and were not only scored under it as well."""
+        own = [
+            run.tags.get("protocol", "") == self.group.protocol
+            for row in self.rows.values()
+            for run in row.runs
+        ]
+        return 2 * sum(own) >= len(own)
+
+    @property
+    def unable(self) -> str:
+        """Say why the column cannot count in a mean; empty where it can."""
+        if not self.own_protocol:
+            return "its runs chose another protocol, which counts"
+        if math.isnan(self.chance_normalised(self.best.aggregator)):
+            return f"chance or the best possible value of {self.group.metric} is not known"
+        return ""
+
+    def value(self, aggregator: str) -> float:
+        """Return the mean of the main metric; NaN where there is none."""
+        row = self.rows.get(aggregator)
+        return math.nan if row is None else row.mean(self.group.metric)
+
+    def chance_normalised(self, aggregator: str) -> float:
+        """Return it between chance, 0, and the best possible, 100."""
+        return self.group.chance_normalised(self.value(aggregator))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Columns, and what can be said over them."""
+
+    columns: tuple[Column, ...]
+
+    @cached_property
+    def aggregators(self) -> tuple[str, ...]:
+        """All of them: those with a mean first, the best one first; then those that most columns have, by name."""
+        names = {name for column in self.columns for name in column.rows}
+
+        def key(name: str) -> tuple[bool, float, int, str]:
+            mean = self.mean(name)
+            return math.isnan(mean), -np.nan_to_num(mean), -sum(name in c.rows for c in self.columns), name
+
+        return tuple(sorted(names, key=key))
+
+    @cached_property
+    def counting(self) -> tuple[Column, ...]:
+        """The columns that means and ranks are over.
+
+        They have a chance level and a best possible score, their runs chose their protocol, and they have at least half
+        as many aggregators as the largest column.
+        """
+        able = [column for column in self.columns if not column.unable]
+        most = max((len(column.rows) for column in able), default=0)
+        return tuple(column for column in able if 2 * len(column.rows) >= most)
+
+    @cached_property
+    def complete(self) -> tuple[str, ...]:
+        """The aggregators that every counting column has, by name."""
+        if not self.counting:
+            return ()
+        names = set.intersection(*({*column.rows} for column in self.counting))
+        return tuple(
+            sorted(name for name in names if not any(math.isnan(c.value(name)) for c in self.counting))
+        )
+
+    @cached_property
+    def mean_ranks(self) -> dict[str, float]:
+        """Mean over the counting columns of each complete aggregator's rank among them; equals share theirs."""
+        value_AC = np.array([[c.value(name) for c in self.counting] for name in self.complete])
+        if not value_AC.size:
+            return {}
+        sign_C = np.array([-1.0 if lower_is_better(c.group.metric) else 1.0 for c in self.counting])
+        value_AC = value_AC * sign_C
+        above_AC = (value_AC[None] > value_AC[:, None]).sum(axis=1)
+        level_AC = (value_AC[None] == value_AC[:, None]).sum(axis=1)
+        rank_A = (1 + above_AC + (level_AC - 1) / 2).mean(axis=1)
+        return dict(zip(self.complete, rank_A.tolist(), strict=True))
+
+    def mean(self, aggregator: str) -> float:
+        """Return the mean chance_normalised score over the counting columns; NaN where one of them lacks the aggregator."""
+        if aggregator not in self.complete:
+            return math.nan
+        return float(np.mean([column.chance_normalised(aggregator) for column in self.counting]))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Say what counts in no mean and no rank, and why."""
+        notes = [
+            f"{' · '.join(column.title[:-1])} is in no mean and no rank: "
+            + (column.unable or "it has fewer than half of the aggregators of the largest column")
+            for column in self.columns
+            if column not in self.counting
+        ]
+        left = [name for name in self.aggregators if name not in self.complete]
+        if not self.complete:
+            notes.append("no means and no ranks: no aggregator is in every column that counts")
+        elif left:
+            notes.append(f"without mean and rank, since a column lacks them: {', '.join(left)}")
+        return tuple(notes)
+
+
+def grid_of(groups: Sequence[Group]) -> Grid | None:
+    """Return the grid of groups; None where all of them are of one task and one data set."""
+    if len({(group.task, group.dataset) for group in groups}) < 2:
+        return None
+    columns = [column for group in groups for column in _columns(group)]
+    return Grid(columns=tuple(columns)) if columns else None
+
+
+def _columns(group: Group) -> list[Column]:
+    rows = [row for row in group.rows if row.aggregator]
+    kinds = sorted({(row.recipe, row.model) for row in rows})
+    several = len({recipe for recipe, _ in kinds}) > 1
+    return [
+        Column(
+            group=group,
+            recipe=recipe if several else "",
+            model=model,
+            rows={row.aggregator: row for row in rows if (row.recipe, row.model) == (recipe, model)},
+        )
+        for recipe, model in kinds
+    ]

@@ -1,0 +1,137 @@
+"""A comparison in MLflow: a run of kind `comparison` with its tables and figures."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from infra.tracking import Tracker
+from pipelines.comparison.bars import draw_bars
+from pipelines.comparison.cost_figure import draw_costs
+from pipelines.comparison.costs import costs_of
+from pipelines.comparison.critical import draw_critical, why_not
+from pipelines.comparison.cross_task import Grid
+from pipelines.comparison.groups import SECONDS, Group, Row
+from pipelines.comparison.heat import draw_heat
+from pipelines.comparison.render import Table, as_markdown
+
+SCORES, GRID = "scores.json", "task_by_aggregator.json"
+_NOTE = 5000  # characters of a description, which older stores cut
+_REST = "All tables are in the artifact `compare.md`."
+
+
+def draw_all(groups: Sequence[Group], grid: Grid | None, folder: Path) -> list[Path]:
+    """Draw every figure that there is something for, and return their files."""
+    paths = [folder / "compare.png"]
+    draw_bars(groups, paths[0])
+    if draw_costs(groups, folder / "costs.png"):
+        paths.append(folder / "costs.png")
+    if grid is not None:
+        paths.append(folder / "heat_map.png")
+        draw_heat(grid, paths[-1])
+    if not why_not(grid):
+        paths.append(folder / "critical_difference.png")
+        draw_critical(grid, paths[-1])
+    return paths
+
+
+def keep(
+    experiment: str,
+    *,
+    uri: str,
+    home: Path,
+    groups: Sequence[Group],
+    grid: Grid | None,
+    tables: Sequence[Table],
+    texts: dict[str, str],
+) -> str:
+    """Record a comparison and return the id of its run.
+
+    Args:
+        experiment: that of the runs.
+        uri, home: as for any run.
+        groups: what was compared.
+        grid: task x aggregator, if there is more than one task or data set.
+        tables: the tables; the last one is kept for the UI, too, where there is a grid.
+        texts: further files, by name.
+    """
+    tracker = Tracker.start(
+        experiment,
+        uri=uri,
+        home=home,
+        name="comparison",
+        tags={"kind": "comparison", "mlflow.note.content": note(tables)},
+        params={"groups": "; ".join(group.title for group in groups)},
+    )
+    status = "FAILED"
+    try:
+        with tempfile.TemporaryDirectory() as made:
+            for path in draw_all(groups, grid, Path(made)):
+                tracker.artifact(path)
+        for name, text in texts.items():
+            tracker.text(name, text)
+        tracker.table(SCORES, score_table(groups))
+        if grid is not None:
+            tracker.table(GRID, text_table(tables[-1]))
+        status = "FINISHED"
+    finally:
+        tracker.finish(status)
+    return tracker.run_id
+
+
+def note(tables: Sequence[Table]) -> str:
+    """Return the description of the run, which the UI shows first: the tables from the last one on, while they fit."""
+    parts: list[str] = []
+    for table in reversed(tables):
+        part = as_markdown(table, level=3)
+        if sum(len(text) + 2 for text in (*parts, part, _REST)) > _NOTE:
+            return "\n\n".join([*parts, _REST])
+        parts.append(part)
+    return "\n\n".join(parts)
+
+
+def text_table(table: Table) -> dict[str, list[str]]:
+    """Return the cells of a table by its columns."""
+    rows = [[" ".join(name.split()) for name in cells] for cells in (table.header, *table.rows)]
+    return {name: list(column) for name, *column in zip(*rows, strict=True)}
+
+
+def score_table(groups: Sequence[Group]) -> dict[str, list[Any]]:
+    """Return one line for each row of each group, as columns of numbers; None where one is not known."""
+    lines = [_line(group, row) for group in groups for row in group.rows]
+    return {name: [line[name] for line in lines] for name in lines[0]}
+
+
+def _line(group: Group, row: Row) -> dict[str, Any]:
+    costs, found, reference = costs_of(row), None, None
+    if group.bootstrap is not None:
+        reference = group.bootstrap.labels[0]
+        found = group.bootstrap.difference(row.label, reference)
+    numbers = {
+        "mean": row.mean(group.metric),
+        "deviation": row.deviation(group.metric),
+        "chance_normalised": group.chance_normalised(row.mean(group.metric)),
+        "difference": found.value if found else math.nan,
+        "low": found.low if found else math.nan,
+        "high": found.high if found else math.nan,
+        "weights": costs.weights,
+        "step_ms": costs.step_ms,
+        "embed_ms": costs.embed_ms,
+        "train_seconds": row.mean(SECONDS),
+    }
+    return {
+        "task": group.task,
+        "dataset": group.dataset,
+        "protocol": group.protocol,
+        "aggregator": row.aggregator or row.label,
+        "metric": group.metric,
+        **{name: None if math.isnan(value) else round(value, 4) for name, value in numbers.items()},
+        "against": reference,
+        "significant": found.significant if found else None,
+        "recipe": row.recipe,
+        "model": row.model,
+        "seeds": ", ".join(row.seeds),
+    }

@@ -1,0 +1,159 @@
+"""A table of text, and how it looks in a terminal, in Markdown and in LaTeX."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+WIDTH = 120
+ABSENT = "\u2013"  # an en dash
+_LATEX = {
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "·": r"$\cdot$",
+    ABSENT: "--",
+    "*": "$^{*}$",
+    "<": "$<$",
+    ">": "$>$",
+    "\u2212": "$-$",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table.
+
+    Attributes:
+        title: what stands above it.
+        legend: sentences under the title, without full stops.
+        header: the columns' names, of several lines each where they hold line breaks.
+        rows: a label and the cells; spaces in cells align them in a terminal and mean nothing elsewhere.
+        notes: sentences under the table.
+        best: cells, as row and column, that LaTeX sets in bold.
+    """
+
+    title: str
+    legend: tuple[str, ...] = ()
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    best: frozenset[tuple[int, int]] = frozenset()
+    label: int = 16
+    """Columns of a terminal that long labels keep, before a table's last columns go below instead."""
+
+
+def as_text(table: Table) -> str:
+    """Return an aligned table of at most `WIDTH` columns: long labels are wrapped, and too many columns go below."""
+    lines = [table.title, *(line for said in table.legend for line in textwrap.wrap(said, WIDTH))]
+    for columns in _parts(table):
+        lines += ["", *_aligned([[cells[0], *(cells[k] for k in columns)] for cells in _all(table)])]
+    if table.notes:
+        lines += ["", *(line for note in table.notes for line in textwrap.wrap(note, WIDTH))]
+    return "\n".join(lines)
+
+
+def _all(table: Table) -> list[tuple[str, ...]]:
+    return [table.header, *table.rows]
+
+
+def _width(cell: str) -> int:
+    return max(map(len, cell.split("\n")))
+
+
+def _parts(table: Table) -> Iterator[list[int]]:
+    """Yield the columns beside the label that fit beside each other."""
+    room = WIDTH - min(table.label, max(_width(cells[0]) for cells in _all(table)))
+    columns: list[int] = []
+    used = 0
+    for column in range(1, len(table.header)):
+        width = 2 + max(_width(cells[column]) for cells in _all(table))
+        if columns and used + width > room:
+            yield columns
+            columns, used = [], 0
+        columns.append(column)
+        used += width
+    yield columns
+
+
+def _aligned(cells: list[list[str]]) -> list[str]:
+    widths = [max(_width(row[column]) for row in cells) for column in range(len(cells[0]))]
+    widths[0] = min(widths[0], max(12, WIDTH - sum(widths[1:]) - 2 * len(widths[1:])))
+    header, *rows = cells
+    lines = _header(header, widths)
+    lines.append("-" * max(map(len, lines)))
+    for label, *numbers in rows:
+        first, *more = textwrap.wrap(label, widths[0])
+        right = (text.rjust(width) for text, width in zip(numbers, widths[1:], strict=True))
+        lines += ["  ".join([first.ljust(widths[0]), *right]), *more]
+    return lines
+
+
+def _header(header: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Return the header's lines; names with fewer lines than others stand at the bottom."""
+    split = [name.split("\n") for name in header]
+    height = max(map(len, split))
+    split = [[""] * (height - len(lines)) + lines for lines in split]
+    return [
+        "  ".join(
+            line.ljust(width) if column == 0 else line.rjust(width)
+            for column, (line, width) in enumerate(zip(lines, widths, strict=True))
+        ).rstrip()
+        for lines in zip(*split, strict=True)
+    ]
+
+
+def as_markdown(table: Table, *, level: int = 2) -> str:
+    """Return a Markdown table under a heading."""
+    rows = [[" ".join(name.split()) for name in table.header]]
+    rows += [[f"`{label}`", *(" ".join(cell.split()) for cell in cells)] for label, *cells in table.rows]
+    lines = [
+        "| " + " | ".join(text.replace("|", "\\|").replace("*", "\\*") for text in row) + " |" for row in rows
+    ]
+    lines.insert(1, "|---|" + "---:|" * (len(table.header) - 1))
+    parts = [f"{'#' * level} {table.title}"]
+    if table.legend:
+        said = (f"{text[0].upper()}{text[1:]}." for text in table.legend)
+        parts.append(" ".join(said).replace("*", "\\*"))
+    parts.append("\n".join(lines))
+    if table.notes:
+        parts.append("\n".join(f"- {note}" for note in table.notes))
+    return "\n\n".join(parts)
+
+
+def as_latex(table: Table) -> str:
+    """Return a LaTeX table with booktabs' rules."""
+    cells = [[_tex(" ".join(name.split())) for name in table.header]]
+    for at, (label, *numbers) in enumerate(table.rows):
+        row = [_embedding(label), *(_tex(" ".join(number.split())) for number in numbers)]
+        cells.append([rf"\textbf{{{text}}}" if (at, k) in table.best else text for k, text in enumerate(row)])
+    header, *body = (f"{' & '.join(row)} \\\\" for row in cells)
+    caption = ". ".join(f"{said[0].upper()}{said[1:]}" for said in (table.title, *table.legend, *table.notes))
+    return "\n".join(
+        [
+            r"\begin{table}[t]",
+            r"\centering",
+            rf"\caption{{{_tex(caption)}.}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}",
+            r"\toprule",
+            header,
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
+    )
+
+
+def _tex(text: str) -> str:
+    text = re.sub(r"(?<![\w)\]])-(?=\d)", "\u2212", text)  # a minus, not the hyphen of a range or a name
+    return "".join(_LATEX.get(sign, sign) for sign in text)
+
+
+def _embedding(label: str) -> str:
+    return rf"\texttt{{{_tex(label)}}}"

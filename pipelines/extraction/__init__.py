@@ -1,0 +1,1 @@
+"""From image and video files to features, by a backbone."""

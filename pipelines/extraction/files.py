@@ -1,0 +1,123 @@
+"""Features of a file that is in no corpus, made as those of the store that a model was trained on."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from encoders.backbones.rgb import load
+from infra.errors import InputError
+from infra.files import existing
+from infra.registry import BACKBONES
+from infra.store import FeatureStore
+from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
+
+
+class FileFeatures:
+    """Describes image or video files with the backbone that a store's manifest names.
+
+    Args:
+        store: the features that the model was trained on.
+
+    Raises:
+        InputError: on use: the store was not made by `extract`, or the backbone of it cannot be had.
+    """
+
+    def __init__(self, store: FeatureStore) -> None:
+        self.store, self.source = store, store.manifest.source
+
+    @property
+    def of_videos(self) -> bool:
+        """Whether the store describes videos."""
+        return "video" in self.source
+
+    @cached_property
+    def _spec(self) -> str:
+        made = self.source.get("extractor")
+        if not made:
+            origin = self.source.get("reader", "another program")
+            raise InputError(
+                f"{self.store.folder}: its features come from {origin}, not from `python -m pipelines.extract`, so no "
+                "backbone here makes them of a new file; search with a text, or with --id, an id of the corpus"
+            )
+        name = made["backbone"]
+        takes = inspect.signature(BACKBONES.get(name)).parameters
+        params = {key: value for key, value in made.items() if key in takes and value is not None}
+        return f"{name}({', '.join(f'{key}={value!r}' for key, value in params.items())})"
+
+    @cached_property
+    def _backbone(self) -> Any:
+        built = BACKBONES.build(self._spec)
+        made, here = self.source["extractor"], built.describe()
+        if differing := sorted(key for key in made | here if made.get(key) != here.get(key)):
+            what = ", ".join(f"{key} {made.get(key)!r}, here {here.get(key)!r}" for key in differing)
+            raise InputError(
+                f"{self.store.folder}: its backbone cannot be had as it was ({what}); install what it was made with, "
+                "or extract the store again and train on it"
+            )
+        return built
+
+    @cached_property
+    def _videos(self) -> VideoExtractor:
+        made = self.source["video"]
+        options = VideoOptions(
+            frames=None if made["frames"] == "all" else made["frames"],
+            pool=made.get("pool", "mean"),
+            decoder=made["decoder"].split()[0],
+        )
+        videos = Videos.plan(self._backbone, options, batch=self.source.get("batch", 16))
+        if videos.version != made["decoder"]:
+            print(
+                f"note: frames come from {videos.version}, the store's from {made['decoder']}",
+                file=sys.stderr,
+            )
+        return VideoExtractor(backbone=self._spec, threads=1, videos=videos)
+
+    def of(self, path: Path, *, video: bool) -> np.ndarray:
+        """Return the features `(N, dim)` of a file, rounded as the store rounds them.
+
+        Raises:
+            InputError: an image where the store has videos, or the other way round; a file that is missing or does not
+                decode; or a backbone that cannot be had.
+        """
+        path = existing(path, what="a video" if video else "an image")
+        if video != self.of_videos:
+            has, say = ("videos", "--video") if self.of_videos else ("images", "--image")
+            raise InputError(f"{path}: the model was trained on features of {has}; give one with {say} FILE")
+        x_ND = self._of_video(path) if video else self._of_image(path)
+        if x_ND.shape[1] != self.store.dim:
+            raise InputError(
+                f"{path}: features of width {x_ND.shape[1]}, and {self.store.folder} has {self.store.dim}"
+            )
+        return x_ND.astype(self.store.dtype).astype(np.float32)
+
+    def _of_image(self, path: Path) -> np.ndarray:
+        return np.asarray(self._backbone([readable(path)])[0])
+
+    def _of_video(self, path: Path) -> np.ndarray:
+        (row,) = self._videos({"ids": [""], "paths": [str(path)]})
+        if row["why"]:
+            raise InputError(f"{path}: {row['why']}; give a video that can be played")
+        return np.frombuffer(row["data"], np.float32).reshape(-1, self.store.dim)
+
+    def close(self) -> None:
+        """End the processes that decode."""
+        if "_videos" in self.__dict__:
+            self._videos.close()
+
+
+def readable(path: Path) -> Any:
+    """Return an image file as RGB.
+
+    Raises:
+        InputError: it does not decode.
+    """
+    image = load(path)
+    if isinstance(image, str):
+        raise InputError(f"{path}: {image}; give an image such as a JPEG or PNG")
+    return image

@@ -1,0 +1,171 @@
+"""Videos to features in Ray's workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from queue import SimpleQueue
+from threading import Lock
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from infra.errors import InputError
+from infra.registry import BACKBONES
+from infra.video.decoding import BadVideo, choose_decoder, describe_decoder
+from infra.video.reader import VideoReader
+
+_FRAMES = 20  # as in HGR, where none is said
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoOptions:
+    """How videos are read."""
+
+    frames: int | None = None
+    """Take at most so many frames of a video, evenly spaced; 20 by default, and all for i3d."""
+    pool: Literal["mean", "concat", "all"] = "mean"
+    """What the cells of a frame become: their mean; side by side one vector; all of them elements of the video."""
+    timeout: float = 60.0
+    """Seconds of decoding after which a video is given up."""
+    decoder: Literal["auto", "decord", "av"] = "auto"
+    """decord, or PyAV, which reads more kinds of files, such as GIF; by default decord where it is installed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Videos:
+    """What workers know of how videos become sets.
+
+    Args:
+        options: what was asked for.
+        frames: at most so many of each video, evenly spaced; all where None.
+        dim: width of the elements.
+        batch: frames that go through a backbone of images together, all of one video.
+        decoder: `decord` or `av`.
+        version: its name and version.
+    """
+
+    options: VideoOptions
+    frames: int | None
+    dim: int
+    batch: int
+    decoder: str
+    version: str
+
+    @classmethod
+    def plan(cls, backbone: Any, options: VideoOptions, *, batch: int) -> Videos:
+        """Return what fits a backbone: those that read whole videos get all frames, others 20 where none is said.
+
+        Raises:
+            InputError: numbers that make no sense, a decoder that is not there, or a pooling of frames for a backbone
+                that makes none.
+        """
+        whole, frames = reads_videos(backbone), options.frames
+        if (frames is not None and frames < 1) or not options.timeout > 0:
+            raise InputError(
+                f"--frames must be at least 1 and --timeout above 0, got {frames} and {options.timeout:g}"
+            )
+        if whole and options.pool != "mean":
+            raise InputError(
+                f"--pool {options.pool} is for backbones of images; this one makes vectors of whole videos"
+            )
+        cells = len(backbone([Image.new("RGB", (224, 224))])[0]) if options.pool == "concat" else 1
+        decoder = choose_decoder(options.decoder)
+        return cls(
+            options=options,
+            frames=frames if whole or frames else _FRAMES,
+            dim=cells * backbone.dim,
+            batch=batch,
+            decoder=decoder,
+            version=describe_decoder(decoder),
+        )
+
+    def describe(self, backbone: Any) -> dict[str, object]:
+        """Return what the features depend on."""
+        pool = {} if reads_videos(backbone) else {"pool": self.options.pool}
+        return {"decoder": self.version, "frames": self.frames or "all"} | pool
+
+
+def reads_videos(backbone: Any) -> bool:
+    """Whether a backbone turns all frames of a video into one set, not each image into one."""
+    return getattr(backbone, "reads", "image") == "video"
+
+
+class VideoExtractor:
+    """Decodes and describes batches of videos; lives in a Ray actor.
+
+    Args:
+        backbone: spec of the backbone.
+        threads: videos decoded at a time.
+        videos: how.
+    """
+
+    def __init__(self, *, backbone: str, threads: int, videos: Videos) -> None:
+        here = describe_decoder(videos.decoder)
+        if here != videos.version:
+            raise RuntimeError(f"this worker has {here}, where the store shall be made with {videos.version}")
+        self._backbone = BACKBONES.build(backbone)
+        self._videos = videos
+        self._pool = ThreadPoolExecutor(threads)
+        self._lock = Lock()  # videos are decoded at the same time, and described one after another
+        self._readers: SimpleQueue[VideoReader] = SimpleQueue()
+        for _ in range(threads):
+            self._readers.put(VideoReader(decoder=videos.decoder, timeout=videos.options.timeout))
+
+    def __call__(self, batch: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return a row for each of the batch's `ids` and `paths`: its features, or why there are none."""
+        return list(self._pool.map(self._row, batch["ids"], batch["paths"]))
+
+    def _row(self, id: str, path: str) -> dict[str, Any]:
+        row = {"id": id, "path": path, "why": "", "data": b"", "frames": 0}
+        reader, frames = self._readers.get(), _Counted()
+        try:
+            with closing(reader.frames(path, at_most=self._videos.frames)) as decoded:
+                x_ND = self._features(frames(decoded))
+            row |= {"data": np.ascontiguousarray(x_ND, np.float32).tobytes(), "frames": frames.count}
+        except BadVideo as bad:
+            row["why"] = str(bad)
+        finally:
+            self._readers.put(reader)
+        return row
+
+    def _features(self, frames: Iterator[Image.Image]) -> np.ndarray:
+        """Return the `(N, dim)` features of a video."""
+        if reads_videos(self._backbone):
+            return self._backbone(frames)
+        parts = []
+        while images := list(islice(frames, self._videos.batch)):
+            with self._lock:
+                parts += [self._pooled(x_ND) for x_ND in self._backbone(images)]
+        return np.concatenate(parts)
+
+    def _pooled(self, x_ND: np.ndarray) -> np.ndarray:
+        """Return the `(N, dim)` elements that a frame adds to its video."""
+        if self._videos.options.pool == "mean":
+            return x_ND.mean(axis=0, keepdims=True)
+        if self._videos.options.pool == "all":
+            return x_ND
+        if x_ND.size != self._videos.dim:
+            cells = self._videos.dim // x_ND.shape[1]
+            raise BadVideo(f"frames of {len(x_ND)} cells, expected {cells}; --pool mean takes any number")
+        return x_ND.reshape(1, -1)
+
+    def close(self) -> None:
+        """End the processes that decode."""
+        while not self._readers.empty():
+            self._readers.get().close()
+
+
+class _Counted:
+    """Turns frames into images while it counts them."""
+
+    count = 0
+
+    def __call__(self, frames: Iterable[np.ndarray]) -> Iterator[Image.Image]:
+        for x_HW3 in frames:
+            self.count += 1
+            yield Image.fromarray(x_HW3)

@@ -1,0 +1,1 @@
+"""Figures of what a run's aggregators did, and the style that all figures share."""

@@ -1,0 +1,1 @@
+"""The readers that `ingest` offers, as commands."""

@@ -1,0 +1,97 @@
+"""Subcommands of `python -m pipelines.ingest` that write a feature store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from infra.files import identity
+from pipelines.ingesting.report import store_features
+from tasks.datasets.features.arrays import read_arrays
+from tasks.datasets.features.butd import read_butd
+from tasks.datasets.features.hdf5 import read_hdf5
+from tasks.datasets.videos.hgr import read_hgr_features
+
+DType = Literal["float16", "float32"]
+
+
+def butd(
+    *, tsv: list[Path], out: Path, dim: int = 2048, dtype: DType = "float16", corpus: Path | None = None
+) -> None:
+    """Read bottom-up-attention features from TSV files, into a store.
+
+    Args:
+        tsv: one or several files.
+        out: folder of the store.
+        dim: width of the features.
+        dtype: what numbers are stored as.
+        corpus: folder of a corpus to compare the ids with.
+    """
+    source = {"reader": "butd", "files": identity(*tsv)}
+    store_features(read_butd(tsv, dim=dim), out=out, source=source, dtype=dtype, corpus=corpus)
+
+
+def hdf5(
+    *,
+    file: Path,
+    out: Path,
+    ids: Path | None = None,
+    key: str = "image_features",
+    channels_first: bool = False,
+    dtype: DType = "float16",
+    corpus: Path | None = None,
+) -> None:
+    """Read features from an HDF5 file, into a store.
+
+    Args:
+        file: the HDF5 file.
+        out: folder of the store.
+        ids: .json with {id: row} or a list of ids, .npy or .txt of ids; by default the dataset image_ids.
+        key: the dataset of features.
+        channels_first: rows are (D, H, W).
+        dtype: what numbers are stored as.
+        corpus: folder of a corpus to compare the ids with.
+    """
+    files = [path for path in (file, ids) if path]
+    source = {"reader": "hdf5", "files": identity(*files), "key": key, "channels_first": channels_first}
+    sets = read_hdf5(file, ids=ids, key=key, channels_first=channels_first)
+    store_features(sets, out=out, source=source, dtype=dtype, corpus=corpus)
+
+
+def arrays(
+    *,
+    dir: Path,
+    out: Path,
+    channels_first: bool = False,
+    dtype: DType = "float16",
+    corpus: Path | None = None,
+) -> None:
+    """Read a folder of .npy or .npz files named by id, into a store.
+
+    Args:
+        dir: folder of the files; the last axis of each is the width, all others are elements of the set.
+        out: folder of the store.
+        channels_first: files are (D, H, W).
+        dtype: what numbers are stored as.
+        corpus: folder of a corpus to compare the ids with.
+    """
+    source = {"reader": "arrays", "folder": dir.name, "channels_first": channels_first}
+    sets = read_arrays(dir, channels_first=channels_first)
+    store_features(sets, out=out, source=source, dtype=dtype, corpus=corpus)
+
+
+def hgr_features(
+    *, dir: Path, splits: Path, out: Path, dtype: DType = "float16", corpus: Path | None = None
+) -> None:
+    """Read HGR's ordered features, SA or MP, into a store.
+
+    Args:
+        dir: ordered_feature/SA/<kind> with trn_ft.hdf5, ..., or ordered_feature/MP/<kind> with trn_ft.npy, ...
+        splits: public_split, with trn_names.npy, val_names.npy and tst_names.npy.
+        out: folder of the store.
+        dtype: what numbers are stored as.
+        corpus: folder of a corpus to compare the ids with.
+    """
+    files = [path for path in sorted(dir.glob("???_ft.*")) if path.is_file()]
+    source = {"reader": "hgr-features", "kind": "/".join(dir.parts[-2:]), "files": identity(*files)}
+    store_features(read_hgr_features(dir, splits=splits), out=out, source=source, dtype=dtype, corpus=corpus)

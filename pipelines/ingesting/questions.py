@@ -1,0 +1,65 @@
+"""The subcommand of `python -m pipelines.ingest` that writes a corpus of questions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from infra.files import identity
+from pipelines.ingesting.report import report_skipped
+from tasks.datasets.questions import SKIPPED, Summary, write_questions
+from tasks.datasets.vqa.vqa2 import hold_out, read_vqa2
+
+_ANSWERS = "10"  # of each question, in VQA 2.0
+
+
+def vqa2(
+    *,
+    questions: tuple[Path, ...],
+    out: Path,
+    annotations: tuple[Path, ...] = (),
+    images: Path | None = None,
+    dev: float = 0.05,
+    seed: int = 0,
+    split: tuple[str, ...] = (),
+) -> None:
+    """Read questions and answers in the form of VQA 2.0, into a corpus.
+
+    train2014 becomes train, of which a part is held out as val, to choose the epoch on; val2014 becomes test;
+    test-dev2015 and test2015 have no answers, and are for results files.
+
+    Args:
+        questions: v2_OpenEnded_mscoco_*_questions.json, one or several.
+        out: folder of the corpus.
+        annotations: v2_mscoco_*_annotations.json of those that have some.
+        images: folder of the images; a question without one is left out.
+        dev: the share of the training images whose questions become val.
+        seed: of the draw of these.
+        split: train, val, test, test-dev or test2015, of each file of questions, where the files do not say it.
+    """
+    source = {
+        "reader": "vqa2",
+        "files": identity(*questions, *annotations),
+        "dev": dev,
+        "seed": seed,
+        **({"split": split} if split else {}),
+    }
+    entries = read_vqa2(questions, annotations=annotations, images=images, splits=split)
+    summary = write_questions(
+        out, hold_out(entries, share=dev, seed=seed), source=source, images=images or ""
+    )
+    _report(out, summary)
+
+
+def _report(out: Path, summary: Summary) -> None:
+    splits = ", ".join(
+        f"{split} {count:,} about {summary.images[split]:,} images" for split, count in summary.splits.items()
+    )
+    print(f"{out}: {sum(summary.splits.values()):,} questions ({splits})")
+    irregular = {number: count for number, count in summary.answers.items() if number not in ("0", _ANSWERS)}
+    if irregular:
+        told = ", ".join(f"{count:,} with {number}" for number, count in irregular.items())
+        print(
+            f"{sum(irregular.values()):,} questions have not {_ANSWERS} answers ({told}); the accuracy of each is the "
+            "mean over those there are"
+        )
+    report_skipped(out / SKIPPED, summary.skipped)

@@ -1,0 +1,1 @@
+"""HTML pages of examples and of attention, drawn from what evaluations record."""

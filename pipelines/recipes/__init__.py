@@ -1,0 +1,1 @@
+"""Complete runs by name, a file for each data set or paper."""

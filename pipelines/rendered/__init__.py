@@ -1,0 +1,1 @@
+"""Rendered pictures and videos with captions and questions, for the demo."""

@@ -1,0 +1,269 @@
+"""The demo's corpus: rendered scenes of coloured shapes, written as COCO and Karpathy's splits are published.
+
+Every scene has three to five shapes that differ in colour, form, size, fill and place, on a patterned background with
+noise. Its five captions each tell a part of it in varied words (`pipelines.rendered.scene_captions`), so a model can learn
+to match them, and none can be perfect.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFilter
+from tqdm import tqdm
+
+from infra.errors import InputError
+from infra.files import make_folder, write_json
+from pipelines.rendered.scene_captions import captions
+
+WIDTH, HEIGHT = 224, 168  # pixels
+_SPLITS = ("train",) * 15 + ("val",) * 2 + ("test",) * 3  # of every 20 scenes in turn
+_FOLDERS = {"train": "train2014", "val": "val2014", "test": "val2014"}
+
+COLOURS = {
+    "red": (206, 56, 52),
+    "orange": (238, 138, 42),
+    "yellow": (244, 208, 68),
+    "green": (70, 150, 84),
+    "blue": (58, 104, 190),
+    "purple": (130, 78, 166),
+    "pink": (240, 152, 182),
+    "brown": (124, 82, 52),
+    "black": (42, 42, 48),
+    "white": (248, 248, 244),
+}
+BACKGROUNDS = {
+    "grey": (158, 162, 168),
+    "beige": (226, 211, 182),
+    "light blue": (170, 204, 228),
+    "pale green": (184, 214, 186),
+    "dark": (62, 66, 84),
+}
+PATTERNS = ("plain", "striped", "dotted", "checked")
+RADII = {"small": (11, 14), "medium": (19, 22), "large": (28, 33)}  # pixels
+
+
+def _around(radius: float, points: int, *, start: float = -90, x: float = 0, y: float = 0) -> np.ndarray:
+    """Return corners on a circle, the first at the angle `start`, `(points, 2)`."""
+    angle = np.radians(start + np.arange(points) * 360 / points)
+    return np.stack([x + radius * np.cos(angle), y + radius * np.sin(angle)], axis=1)
+
+
+def _star() -> np.ndarray:
+    return np.stack([_around(1.1, 5), _around(0.48, 5, start=-54)], axis=1).reshape(-1, 2)
+
+
+def _heart() -> np.ndarray:
+    t = np.linspace(0, 2 * np.pi, 60)
+    y = -(13 * np.cos(t) - 5 * np.cos(2 * t) - 2 * np.cos(3 * t) - np.cos(4 * t))
+    return np.stack([16 * np.sin(t) ** 3, y], axis=1) / 16
+
+
+def _cross() -> np.ndarray:
+    a, b = 0.33, 1.0
+    half = [(-a, -b), (a, -b), (a, -a), (b, -a), (b, a), (a, a)]
+    return np.array(half + [(-x, -y) for x, y in half])
+
+
+FORMS: dict[str, tuple[np.ndarray, ...]] = {  # an outline, and where there is one a hole in it, of radius 1
+    "circle": (_around(1, 60),),
+    "square": (_around(1.2, 4, start=-45),),
+    "triangle": (_around(1.2, 3, y=0.2),),
+    "star": (_star(),),
+    "heart": (_heart(),),
+    "cross": (_cross(),),
+    "ring": (_around(1, 60), _around(0.55, 60)),
+    "moon": (_around(1, 60), _around(0.9, 60, x=0.5, y=-0.2)),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """One object; its centre `x`, `y` and its `radius` are in pixels."""
+
+    form: str
+    colour: str
+    size: str
+    striped: bool
+    x: float
+    y: float
+    radius: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """What a picture shows."""
+
+    background: str
+    pattern: str
+    shapes: tuple[Shape, ...]
+
+
+def colours_on(background: str) -> list[str]:
+    """Return the colours that stand out from a background."""
+    ground = BACKGROUNDS[background]
+    return [name for name, rgb in COLOURS.items() if np.abs(np.subtract(rgb, ground)).sum() > 110]
+
+
+def compose(rng: np.random.Generator) -> Scene:
+    """Invent a scene: shapes that do not touch, sometimes several alike, in colours that stand out."""
+    background = rng.choice(list(BACKGROUNDS))
+    colours = colours_on(str(background))
+    shapes: list[Shape] = []
+    number = rng.integers(3, 6)
+    while len(shapes) < number:
+        alike = bool(shapes) and rng.random() < 0.3
+        size = rng.choice(list(RADII))
+        radius = rng.uniform(*RADII[size])
+        shape = Shape(
+            form=shapes[-1].form if alike else str(rng.choice(list(FORMS))),
+            colour=shapes[-1].colour if alike else str(rng.choice(colours)),
+            size=str(size),
+            striped=shapes[-1].striped if alike else bool(rng.random() < 0.2),
+            x=rng.uniform(radius + 6, WIDTH - radius - 6),
+            y=rng.uniform(radius + 6, HEIGHT - radius - 6),
+            radius=radius,
+        )
+        gaps = [np.hypot(s.x - shape.x, s.y - shape.y) - 1.2 * (s.radius + radius) for s in shapes]
+        if min(gaps, default=1.0) > 0:
+            shapes.append(shape)
+    return Scene(background=str(background), pattern=str(rng.choice(PATTERNS)), shapes=tuple(shapes))
+
+
+def draw(scene: Scene, rng: np.random.Generator) -> Image.Image:
+    """Render a scene, WIDTH x HEIGHT: the background, shapes with shade and shadow, then noise."""
+    canvas_HWC = _background(scene, rng)
+    for shape in scene.shapes:
+        _paint(canvas_HWC, shape, rng)
+    canvas_HWC += rng.normal(0, rng.uniform(2, 7), canvas_HWC.shape)
+    return Image.fromarray(canvas_HWC.clip(0, 255).astype(np.uint8))
+
+
+def _background(scene: Scene, rng: np.random.Generator) -> np.ndarray:
+    """Return the pattern in two tones of the background's colour, lit from one side, `(H, W, 3)`."""
+    y_HW, x_HW = np.mgrid[:HEIGHT, :WIDTH]
+    angle, pitch = rng.uniform(0, np.pi), rng.uniform(14, 24)
+    u_HW = (x_HW * np.cos(angle) + y_HW * np.sin(angle)) * np.pi / pitch
+    v_HW = (y_HW * np.cos(angle) - x_HW * np.sin(angle)) * np.pi / pitch
+    wave_HW = {
+        "plain": np.zeros_like(u_HW),
+        "striped": np.sin(2 * u_HW),
+        "dotted": np.cos(2 * u_HW) + np.cos(2 * v_HW) - 1,
+        "checked": np.sin(u_HW) * np.sin(v_HW),
+    }[scene.pattern]
+    light_HW = 1 + 0.05 * (6 * wave_HW).clip(-1, 1)  # steep, not a step: smooth edges
+    light_HW += (x_HW / WIDTH - 0.5) * rng.uniform(-0.16, 0.16) + (y_HW / HEIGHT - 0.5) * rng.uniform(
+        -0.22, 0.22
+    )
+    return _tint(BACKGROUNDS[scene.background], rng) * light_HW[..., None]
+
+
+def _paint(canvas_HWC: np.ndarray, shape: Shape, rng: np.random.Generator) -> None:
+    """Draw one shape, slightly turned, and its shadow."""
+    turn = np.radians(rng.uniform(-14, 14))
+    rotation = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
+    outlines = [outline @ rotation * shape.radius + (shape.x, shape.y) for outline in FORMS[shape.form]]
+    shadow_HW = np.asarray(_mask([o + 3 for o in outlines]).filter(ImageFilter.GaussianBlur(2))) / 255
+    canvas_HWC *= 1 - 0.3 * shadow_HW[..., None]
+    y_HW, x_HW = np.mgrid[:HEIGHT, :WIDTH]
+    light_HW = 1 - 0.07 * (x_HW - shape.x + y_HW - shape.y) / shape.radius
+    if shape.striped:
+        light_HW *= 0.8 + 0.2 * (4 * np.sin((x_HW + y_HW) * 11 / shape.radius)).clip(-1, 1)
+    ink_HWC = _tint(COLOURS[shape.colour], rng) * light_HW[..., None]
+    canvas_HWC += np.asarray(_mask(outlines))[..., None] / 255 * (ink_HWC - canvas_HWC)
+
+
+def _mask(outlines: list[np.ndarray]) -> Image.Image:
+    """Return the first polygon without the others, in grey levels; drawn larger and shrunk, for smooth edges."""
+    mask = Image.new("L", (WIDTH * 3, HEIGHT * 3))
+    for outline, ink in zip(outlines, (255, 0), strict=False):
+        ImageDraw.Draw(mask).polygon([tuple(corner) for corner in outline * 3], fill=ink)
+    return mask.reduce(3)
+
+
+def _tint(colour: tuple[int, int, int], rng: np.random.Generator) -> np.ndarray:
+    """Return a shade of a colour that still has its name."""
+    return np.array(colour) * rng.uniform(0.94, 1.04) + rng.normal(0, 3, 3)
+
+
+def scene_of(index: int, *, seed: int) -> tuple[Scene, list[str], np.random.Generator]:
+    """Return a corpus's scene of this number, its captions, and what `draw` is then given to make its picture."""
+    rng = np.random.default_rng([seed, index])
+    scene = compose(rng)
+    return scene, captions(scene, rng), rng
+
+
+def picture_of(index: int) -> str:
+    """Return where the picture of a scene lies below the corpus's folder."""
+    folder = _FOLDERS[_SPLITS[index % len(_SPLITS)]]
+    return f"images/{folder}/SCENES_{folder}_{index + 1:012d}.jpg"
+
+
+def save_picture(scene: Scene, rng: np.random.Generator, path: Path) -> None:
+    """Draw a scene into a file.
+
+    Raises:
+        InputError: it cannot be written there.
+    """
+    try:
+        draw(scene, rng).save(path, quality=92)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def write_scenes(folder: str | Path, *, images: int = 600, seed: int = 0) -> Path:
+    """Write `images/{train,val}2014/*.jpg` and `dataset_scenes.json` in Karpathy's form below `folder`.
+
+    Of every 20 scenes, 15 are for training, 2 for validation and 3 for the test. The same seed gives the same scenes.
+
+    Args:
+        folder: made where it does not exist.
+        images: how many scenes; at least 20, so that no split is empty.
+        seed: names the corpus.
+
+    Returns:
+        The path of the JSON file.
+
+    Raises:
+        InputError: fewer than 20 images, or nothing can be written there.
+    """
+    if images < len(_SPLITS):
+        raise InputError(f"{images} scenes: expected at least {len(_SPLITS)}, so that no split is empty")
+    folder = Path(folder)
+    for name in set(_FOLDERS.values()):
+        make_folder(folder / "images" / name)
+    entries = []
+    for index in tqdm(range(images), desc="scenes", unit="image"):
+        scene, told, rng = scene_of(index, seed=seed)
+        save_picture(scene, rng, folder / picture_of(index))
+        entries.append(_entry(index, told))
+    listing = folder / "dataset_scenes.json"
+    write_json(listing, {"dataset": "scenes", "images": entries})
+    return listing
+
+
+def _entry(index: int, sentences: list[str]) -> dict[str, Any]:
+    """Return a scene's entry in Karpathy's file."""
+    below, _, name = picture_of(index).rpartition("/")
+    first = index * len(sentences)
+    return {
+        "filepath": below,
+        "filename": name,
+        "imgid": index,
+        "cocoid": index + 1,
+        "split": _SPLITS[index % len(_SPLITS)],
+        "sentids": [first + number for number in range(len(sentences))],
+        "sentences": [
+            {
+                "tokens": re.findall(r"\w+", raw.lower()),
+                "raw": raw,
+                "imgid": index,
+                "sentid": first + number,
+            }
+            for number, raw in enumerate(sentences)
+        ],
+    }

@@ -1,0 +1,1 @@
+"""What `search` is made of: galleries, indices and the page."""

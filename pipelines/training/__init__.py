@@ -1,0 +1,1 @@
+"""A run from its first moment to its last file: loop, optimiser, artifacts, Ray Train."""

@@ -1,0 +1,99 @@
+"""What a run leaves behind: its model, what it cost, how it did, and pictures of what it learnt."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import tempfile
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from torch import nn
+
+from aggregators.base import Aggregator
+from infra.checkpoint import save_weights
+from tasks.base import Evaluation, TaskAdapter
+from tasks.run import Run, to_json
+
+PICTURES = "figures"
+"""The folder of a run's artifacts that holds its figures and pages."""
+_FAILED = "failed.txt"
+
+
+class Log(Protocol):
+    """Where rank 0 writes numbers and files."""
+
+    def log(self, metrics: dict[str, float], *, step: int) -> None:
+        """Log numbers of one step."""
+
+    def artifact(self, path: Path, folder: str = "") -> None:
+        """Keep a file, or the files of a folder."""
+
+    def download(self, artifact_path: str) -> Path:
+        """Return where a kept file or folder can be read."""
+
+    def history(self, name: str) -> Sequence[tuple[int, float]]:
+        """Return what was logged under a name: steps and values."""
+
+
+def write_model(folder: Path, model: nn.Module, run: Run, adapter: TaskAdapter) -> None:
+    """Write what `evaluate` needs to rebuild a model: weights, run and assets."""
+    save_weights(model, folder / "model.safetensors")
+    (folder / "run.json").write_text(json.dumps(to_json(run), indent=1))
+    (folder / "assets.json").write_text(json.dumps(adapter.assets))
+
+
+def costs(model: nn.Module, *, step_seconds: float) -> dict[str, float]:
+    """Return what a run costs: weights, those of aggregators apart, and milliseconds of a training step."""
+    pools = [module for module in model.modules() if isinstance(module, Aggregator)]
+    of_pools = {id(p): p.numel() for pool in pools for p in pool.parameters()}
+    return {
+        "weights/all": float(sum(p.numel() for p in model.parameters())),
+        "weights/aggregators": float(sum(of_pools.values())),
+        "time/step_ms": 1e3 * step_seconds,
+    }
+
+
+def keep_evaluation(log: Log, found: Evaluation, *, step: int) -> None:
+    """Write an evaluation's metrics, how each query did, and its files."""
+    times = {} if math.isnan(found.embed_ms) else {"time/embed_ms": found.embed_ms}
+    log.log({f"{found.protocol}/{name}": value for name, value in found.metrics.items()} | times, step=step)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{found.protocol.replace('/', '-')}.npz"
+        np.savez_compressed(path, **found.per_query)
+        log.artifact(path, "per_query")
+    _keep(log, found.files, "evaluation")
+
+
+def keep_pictures(log: Log | None, *makers: Callable[[], Mapping[str, bytes]]) -> None:
+    """Make pictures and keep them; every worker calls this, and the one that has a log keeps them.
+
+    What goes wrong here costs no run its end: it is logged, and told in a file beside the pictures.
+
+    Args:
+        log: where they go.
+        makers: each makes some, by file name.
+    """
+    made: dict[str, bytes] = {}
+    for make in makers:
+        try:
+            made |= make()
+        except Exception:
+            logging.getLogger(__name__).exception(
+                "some pictures of this run could not be made; its numbers are kept"
+            )
+            made[_FAILED] = made.get(_FAILED, b"") + traceback.format_exc().encode()
+    if log is not None:
+        _keep(log, made, PICTURES)
+
+
+def _keep(log: Log, files: Mapping[str, Any], into: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for file, content in files.items():
+            (Path(folder) / file).write_bytes(content)
+        if files:
+            log.artifact(Path(folder), into)

@@ -1,0 +1,223 @@
+"""The one training loop. It knows batches, losses and checkpoints; which task it trains, it never asks."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from tqdm import tqdm
+
+from aggregators.observe import Watched, observe
+from infra.checkpoint import Progress, load_checkpoint, load_weights, save_checkpoint
+from infra.data import Order, load
+from infra.dist import broadcast_state, rank, world
+from infra.errors import InputError
+from pipelines.comparison.centre import headline
+from pipelines.training.artifacts import Log, costs, keep_evaluation, keep_pictures, write_model
+from pipelines.training.optim import lr_scale, make_optimizer, ready_gradients, set_lr
+from tasks.base import TaskAdapter
+from tasks.run import Run
+
+Report = Callable[[dict[str, Any], Path | None], None]
+"""Hands metrics and a checkpoint folder to whoever keeps them; every worker calls it, rank 0 has the folder."""
+
+
+class Trainer:
+    """One run on one worker.
+
+    Args:
+        run: its complete description.
+        adapter: the task.
+        log: where rank 0 writes; other ranks have none.
+        report: keeps checkpoints.
+        device: where the model lives.
+        bar: makes the progress bar.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        adapter: TaskAdapter,
+        *,
+        log: Log | None,
+        report: Report,
+        device: torch.device,
+        bar: Callable[..., Any] = tqdm,
+    ) -> None:
+        torch.manual_seed(run.seed)
+        self.run, self.adapter, self.log, self.report, self.device = run, adapter, log, report, device
+        self.data = adapter.data("train")
+        self.order = Order(
+            size=len(self.data), batch=run.optim.batch, drop_last=run.optim.drop_last, seed=run.seed
+        )
+        self.model = adapter.model().to(device)
+        self.optimizer = make_optimizer(self.model, run.optim)
+        self.progress = Progress()
+        steps = run.optim.epochs * self.order.epoch_steps
+        self.bar = (
+            bar(desc=f"{run.recipe} {run.aggregator}", total=steps, unit="step") if rank() == 0 else None
+        )
+        self.parallel: nn.Module = self.model
+        torch.manual_seed(run.seed + rank())
+        self.precision = nullcontext()
+        if wants_bfloat16(run.optim.precision, device):
+            self.precision = torch.autocast(device.type, torch.bfloat16)
+
+    def resume(self, folder: Path) -> None:
+        """Go on from a checkpoint."""
+        self.progress = load_checkpoint(folder, self.model, self.optimizer)
+
+    def train(self) -> None:
+        """Train to the last epoch, keep the best on `val`, and score it on `test` once."""
+        if world() > 1:
+            with warnings.catch_warnings():  # newer versions of torch have another name for the option
+                warnings.simplefilter("ignore", FutureWarning)
+                self.parallel = DistributedDataParallel(self.model, broadcast_buffers=False)
+        if self.bar is not None:
+            self.bar.update(self.step)
+        while self.epoch < self.run.optim.epochs:
+            self._train_epoch()
+            self._checkpoint(self._validate())
+        if self.bar is not None:
+            self.bar.close()
+        self._test()
+
+    @property
+    def epoch(self) -> int:
+        """Whole epochs trained."""
+        return self.progress.samples // self.order.epoch_samples
+
+    @property
+    def step(self) -> int:
+        """Steps trained."""
+        epoch, offset = divmod(self.progress.samples, self.order.epoch_samples)
+        return epoch * self.order.epoch_steps + offset // self.order.batch
+
+    def _train_epoch(self) -> None:
+        run, meter = self.run, Meter()
+        self.model.train()
+        started, seconds = time.perf_counter(), self.progress.seconds
+        for size, batch in load(self.data, self.order, self.progress.samples, self.device):
+            meter.add(self._train_step(batch), size)
+            self.progress.samples += size
+            self.progress.seconds = seconds + time.perf_counter() - started
+            if self.bar is not None:
+                self.bar.update(1)
+            if self.step % run.log_every == 0:
+                self._log_training(meter)
+            inside = self.progress.samples % self.order.epoch_samples
+            if run.checkpoint_every and inside and self.step % run.checkpoint_every == 0:
+                self._checkpoint({})
+
+    def _train_step(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        optim, order = self.run.optim, self.order
+        set_lr(self.optimizer, optim, lr_scale(optim, step=self.step, epoch_steps=order.epoch_steps))
+        with self.precision:
+            terms = self.adapter.loss(self.parallel, batch, epoch=self.progress.samples / order.epoch_samples)
+        self.optimizer.zero_grad(set_to_none=True)
+        terms["loss"].backward()
+        norm = ready_gradients(self.optimizer, optim, step=self.step, epoch_steps=order.epoch_steps)
+        self.optimizer.step()
+        return {**terms, "gradient_norm": norm}
+
+    def _log_training(self, meter: Meter) -> None:
+        values = meter.flush()
+        if not torch.tensor(values["loss"]).isfinite():
+            raise InputError(
+                f"the loss became {values['loss']} before step {self.step}: lower the learning rate (--optim.lr), "
+                "or check the features with `python -m pipelines.ingest verify`"
+            )
+        if self.log is not None:
+            values["lr"] = max(group["lr"] for group in self.optimizer.param_groups)
+            self.log.log({f"train/{name}": value for name, value in values.items()}, step=self.step)
+
+    def _validate(self) -> dict[str, float]:
+        adapter, progress = self.adapter, self.progress
+        found = adapter.evaluate(self.model, "val", adapter.dev_protocol)
+        value = found.metrics[adapter.primary.name]
+        if adapter.primary.better(value, progress.best):
+            progress.best, progress.best_epoch = value, self.epoch
+            if self.log is not None:
+                self._keep_best()
+        metrics = {f"dev/{name}": number for name, number in found.metrics.items()}
+        metrics |= {f"dev/best_{adapter.primary.name}": progress.best, "dev/best_epoch": progress.best_epoch}
+        if self.log is not None:
+            times = {"time/train_seconds": progress.seconds, "epoch": self.epoch}
+            self.log.log({**metrics, **times}, step=self.step)
+        if self.bar is not None:
+            self.bar.set_description(
+                f"{self.run.recipe} {self.run.aggregator} epoch {self.epoch}/{self.run.optim.epochs} "
+                f"{adapter.primary.name} {value:.1f} (best {progress.best:.1f})"
+            )
+        return {**metrics, "epoch": self.epoch}
+
+    def _keep_best(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            write_model(Path(folder), self.model, self.run, self.adapter)
+            self.log.artifact(Path(folder), "model")
+
+    def _test(self) -> None:
+        if self.log is not None:
+            load_weights(self.model, self.log.download("model") / "model.safetensors")
+        broadcast_state(self.model)
+        watch = observe(self.model) if self.run.figures else nullcontext(())
+        with watch as watched:
+            found = self.adapter.evaluate(self.model, "test", self.run.protocol)
+        if self.log is not None:
+            spent = costs(self.model, step_seconds=self.progress.seconds / max(1, self.step))
+            self.log.log(headline(found.metrics, self.adapter.primary.name) | spent, step=self.step)
+            keep_evaluation(self.log, found, step=self.step)
+        if self.run.figures:
+            keep_pictures(self.log, *self._figures(watched), *found.pictures)
+
+    def _figures(self, watched: Sequence[Watched]) -> Sequence[Callable[[], Mapping[str, bytes]]]:
+        """Return what draws how the aggregators did in the last evaluation, and how training went."""
+        if self.log is None:
+            return ()
+        from pipelines.training.run_figures import run_figures  # Matplotlib, once, at the end
+
+        run = self.run
+        return run_figures(watched, self.log.history, title=f"{run.recipe} {run.aggregator} seed {run.seed}")
+
+    def _checkpoint(self, metrics: dict[str, float]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            save_checkpoint(Path(folder), self.model, self.optimizer, self.progress)
+            self.report(metrics, Path(folder) if rank() == 0 else None)
+
+
+class Meter:
+    """Running means that stay on the device until they are asked for."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.steps, self.samples, self.started = 0, 0, time.perf_counter()
+
+    def add(self, values: dict[str, Tensor], samples: int) -> None:
+        """Add one step's scalars."""
+        for name, value in values.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value.detach()
+        self.steps, self.samples = self.steps + 1, self.samples + samples
+
+    def flush(self) -> dict[str, float]:
+        """Return the means since the last call, and the samples a second."""
+        values = {name: float(total) / self.steps for name, total in self.sums.items()}
+        values["samples_per_second"] = self.samples / (time.perf_counter() - self.started)
+        self.__init__()
+        return values
+
+
+def wants_bfloat16(precision: str, device: torch.device) -> bool:
+    """Whether to compute in bfloat16; `auto` takes it on a GPU that has it."""
+    return precision == "bfloat16" or (
+        precision == "auto"
+        and device.type == "cuda"
+        and torch.cuda.is_bf16_supported(including_emulation=False)
+    )

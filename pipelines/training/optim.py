@@ -1,0 +1,90 @@
+"""The optimiser, its parameter groups, and what a step does to rates and gradients as a function of progress."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from infra.errors import InputError, unknown
+from tasks.run import Optim
+
+
+def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.AdamW:
+    """Return AdamW with one group for each learning-rate factor and time of freezing.
+
+    Parameters of factor 0 are frozen for good.
+
+    Raises:
+        InputError: a prefix that no parameter has.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    for setting in ("lr_factors", "freeze"):
+        _check(setting, getattr(optim, setting), names)
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        factor = _longest(optim.lr_factors, name, default=1.0)
+        if factor == 0:
+            parameter.requires_grad_(False)
+        else:
+            groups.setdefault((factor, _longest(optim.freeze, name, default=0.0)), []).append(parameter)
+    if not groups:
+        raise InputError("every parameter is frozen by lr_factors; there is nothing to train")
+    return torch.optim.AdamW(
+        [
+            {"params": parameters, "lr": optim.lr, "factor": factor, "frozen_epochs": epochs}
+            for (factor, epochs), parameters in groups.items()
+        ],
+        weight_decay=optim.weight_decay,
+        fused=True,
+    )
+
+
+def _check(setting: str, pairs: Iterable[tuple[str, float]], names: Sequence[str]) -> None:
+    for prefix, _ in pairs:
+        if not any(name.startswith(prefix) for name in names):
+            raise unknown(f"prefix in {setting}:", prefix, {name.rsplit(".", 1)[0] for name in names})
+
+
+def _longest(pairs: Iterable[tuple[str, float]], name: str, *, default: float) -> float:
+    """Return the value of the longest prefix that fits a name."""
+    fitting = [(len(prefix), value) for prefix, value in pairs if name.startswith(prefix)]
+    return max(fitting)[1] if fitting else default
+
+
+def lr_scale(optim: Optim, *, step: int, epoch_steps: int) -> float:
+    """Return the factor on every learning rate at a step, counted from 0."""
+    warmup = min(1.0, (step + 1) / optim.warmup_steps) if optim.warmup_steps else 1.0
+    if optim.schedule == "step":
+        return warmup * optim.decay ** sum(step >= milestone * epoch_steps for milestone in optim.milestones)
+    if optim.schedule == "cosine":
+        return warmup * (1 + math.cos(math.pi * step / (optim.epochs * epoch_steps))) / 2
+    return warmup
+
+
+def set_lr(optimizer: torch.optim.Optimizer, optim: Optim, scale: float) -> None:
+    """Set every group's learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = optim.lr * group["factor"] * scale
+
+
+def ready_gradients(optimizer: torch.optim.Optimizer, optim: Optim, *, step: int, epoch_steps: int) -> Tensor:
+    """Forget the gradients of what is still frozen, clip all others as one, and return their norm before that.
+
+    Without a gradient, AdamW leaves a parameter, its decay and its moments alone, exactly as if it did not need one;
+    but it goes on needing one, because DDP must know from the start which gradients there will be.
+
+    Args:
+        optimizer: made by `make_optimizer`; its parameters have their gradients, averaged over workers.
+        optim: settings.
+        step: counted from 0.
+        epoch_steps: steps of an epoch.
+    """
+    for group in optimizer.param_groups:
+        if step < group["frozen_epochs"] * epoch_steps:
+            for parameter in group["params"]:
+                parameter.grad = None
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return nn.utils.clip_grad_norm_(parameters, optim.clip or math.inf)

@@ -1,0 +1,79 @@
+"""Start a run, or go on with one: tracked from the first moment, trained on Ray workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from infra.paths import home
+from infra.ray.session import Resources, fit, ray_session
+from infra.registry import TASKS
+from infra.tracking import Tracker, tracking_uri
+from tasks.run import Run, from_json, to_json
+
+
+def tags(run: Run) -> dict[str, str]:
+    """Return the tags by which runs are found and compared."""
+    return {
+        "kind": "train",
+        "task": run.task.partition("(")[0],
+        "dataset": run.data.dataset,
+        "recipe": run.recipe,
+        "aggregator": run.aggregator,
+        "text_aggregator": run.text_aggregator or run.aggregator,
+        "model": run.model.partition("(")[0],
+        "seed": str(run.seed),
+        "protocol": run.protocol,
+    }
+
+
+def start(run: Run, *, more_tags: Mapping[str, str] | None = None, callbacks: Sequence[Any] = ()) -> str:
+    """Train a new run, with some tags beside the usual ones, and return its id; callbacks are those of `fit`."""
+    uri = tracking_uri(home())
+    adapter = TASKS.build(run.task, run)
+    with torch.device("meta"):
+        adapter.model(pretrained=False)  # a wrong spec ends here, before anything is started
+    name = f"{run.recipe} {run.aggregator} seed {run.seed}"
+    tracker = Tracker.start(
+        run.experiment,
+        uri=uri,
+        home=home(),
+        name=name,
+        tags=tags(run) | (more_tags or {}),
+        params=to_json(run),
+    )
+    tracker.json("run.json", to_json(run))
+    tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})
+    return launch(run, tracker, callbacks=callbacks)
+
+
+def resume(run_id: str, *, callbacks: Sequence[Any] = ()) -> str:
+    """Go on with an interrupted run and return its id; callbacks are those of `fit`."""
+    tracker = Tracker.attach(tracking_uri(home()), run_id)
+    run = from_json(tracker.read_json("run.json"))
+    return launch(run, tracker, callbacks=callbacks)
+
+
+def launch(run: Run, tracker: Tracker, *, callbacks: Sequence[Any] = ()) -> str:
+    """Train on Ray workers under a tracked run, whose status says how that ended."""
+    status = "FAILED"
+    try:
+        with ray_session():
+            resources = Resources.plan(run.workers, cpus=run.cpus)
+            fit(
+                to_json(run),
+                run_id=tracker.run_id,
+                tracking_uri=tracker.uri,
+                home=home(),
+                resources=resources,
+                callbacks=callbacks,
+            )
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        tracker.finish(status)
+    return tracker.run_id

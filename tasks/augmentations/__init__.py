@@ -1,0 +1,1 @@
+"""Random changes of sets and captions in training."""

@@ -1,0 +1,1 @@
+"""Corpora on disk, and readers of the formats that others publish."""

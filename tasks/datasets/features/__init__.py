@@ -1,0 +1,1 @@
+"""Readers of published features, into a feature store."""

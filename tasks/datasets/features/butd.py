@@ -1,0 +1,74 @@
+"""Bottom-up-attention features as TSV: one image a line, numbers in base64.
+
+Tab-separated, without a header: image id, width, height, number n of boxes, boxes (float32, n x 4), features
+(float32, n x D). Published are files with 36 boxes an image and with 10 to 100. Some have damaged rows and
+ids that come twice: those are skipped. Boxes are not kept.
+
+Source: Anderson et al., "Bottom-up and top-down attention for image captioning and visual question
+answering", CVPR 2018.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from infra.errors import InputError
+from infra.files import existing
+from infra.store.skipped import Skipped
+from tasks.datasets.features.to_store import Features
+
+_COLUMNS = 6
+_LINE_LIMIT = 64 << 20  # bytes; a line of 100 boxes has about one million
+
+
+def read_butd(paths: Sequence[str | Path], *, dim: int = 2048) -> Iterator[Features | Skipped]:
+    """Yield the sets of one or several files, in their order.
+
+    Args:
+        paths: TSV files.
+        dim: width D of the features; a row with another number of bytes is skipped.
+
+    Raises:
+        InputError: a file is missing, or has lines of more than 64 MB.
+    """
+    files = [existing(path, what="a TSV file of bottom-up-attention features") for path in paths]
+    with tqdm(
+        total=sum(path.stat().st_size for path in files), desc="rows", unit="B", unit_scale=True
+    ) as bar:
+        for path in files:
+            for number, line in enumerate(_lines(path), 1):
+                bar.update(len(line))
+                yield _row(line, where=f"{path.name}:{number}", dim=dim)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while line := file.readline(_LINE_LIMIT):
+            if len(line) == _LINE_LIMIT:
+                raise InputError(f"{path}: a line of over {_LINE_LIMIT:,} bytes; expected a TSV of features")
+            yield line
+
+
+def _row(line: bytes, *, where: str, dim: int) -> Features | Skipped:
+    columns = line.rstrip(b"\r\n").split(b"\t")
+    if len(columns) != _COLUMNS:
+        return Skipped(where=where, why=f"not {_COLUMNS} columns, such as a row that is cut short")
+    id = columns[0].decode("utf-8", "replace").strip()
+    try:
+        boxes = int(columns[3])
+        data = base64.b64decode(columns[5], validate=True)
+    except binascii.Error:
+        return Skipped(where=f"{where} (id {id})", why="features that are not valid base64")
+    except ValueError:
+        return Skipped(where=f"{where} (id {id})", why="a number of boxes that is not a number")
+    if boxes < 1 or len(data) != boxes * dim * 4:
+        return Skipped(
+            where=f"{where} (id {id})", why=f"features of another size than boxes x {dim} x 4 bytes"
+        )
+    return Features(id=id, x_ND=np.frombuffer(data, "<f4").reshape(boxes, dim), where=f"{where} (id {id})")

@@ -1,0 +1,101 @@
+"""From a reader of published features to a feature store, whatever the format."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from infra.errors import InputError
+from infra.files import write_json
+from infra.store import FeatureStore, StoreWriter
+from infra.store.manifest import Manifest
+from infra.store.skipped import SkipLog, Skipped, describe
+from tasks.datasets.corpus import Corpus
+from tasks.datasets.questions import QuestionCorpus
+
+SHARD_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """The set of one image or video, `x_ND` `(N, D)`, and `where` it was read, for messages."""
+
+    id: str
+    x_ND: np.ndarray
+    where: str
+
+
+def as_set(x: np.ndarray, *, channels_first: bool = False) -> np.ndarray:
+    """Return an array as a set `(N, D)`: the last axis is D, and all others are elements.
+
+    So `(N, D)`, `(1, N, D)`, a grid `(H, W, D)` and a single vector `(D,)` need no option; maps as
+    convolutions give them, `(D, H, W)` or `(1, D, H, W)`, need `channels_first`.
+    """
+    if channels_first and x.ndim >= 3:
+        x = np.moveaxis(x, -3, -1)
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def write_features(
+    folder: str | Path,
+    sets: Iterable[Features | Skipped],
+    *,
+    source: dict[str, Any],
+    dtype: str = "float16",
+    shard_bytes: int = SHARD_BYTES,
+) -> Manifest:
+    """Write a store of what a reader yields; the first set says how wide all are to be.
+
+    Raises:
+        InputError: nothing usable came, the folder holds another store, or no space is left.
+    """
+    sets = iter(sets)
+    skipped, first = _first(sets)
+    if first is None:
+        log = SkipLog()
+        for case in skipped:
+            log.add(case)
+        raise InputError(f"{folder}: nothing usable was found; {describe(log.summary())}")
+    dim = first.x_ND.shape[1]
+    with StoreWriter(folder, dim=dim, dtype=dtype, source=source, shard_bytes=shard_bytes) as writer:
+        for entry in chain(skipped, [first], sets):
+            if isinstance(entry, Skipped):
+                writer.skip(entry.where, entry.why)
+            else:
+                writer.offer(entry.id, entry.x_ND, where=entry.where)
+        return writer.close()
+
+
+def _first(sets: Iterator[Features | Skipped]) -> tuple[list[Skipped], Features | None]:
+    """Take what comes up to the first set that has any numbers."""
+    skipped: list[Skipped] = []
+    for entry in sets:
+        if isinstance(entry, Features) and entry.x_ND.size:
+            return skipped, entry
+        skipped.append(
+            entry if isinstance(entry, Skipped) else Skipped(where=entry.where, why="an empty set")
+        )
+    return skipped, None
+
+
+def cross_check(
+    store: FeatureStore, corpus: Corpus | QuestionCorpus, *, listing: Path
+) -> dict[str, list[str]]:
+    """Return the ids with `captions only`, or `questions only`, and with `features only`; write them to `listing`."""
+    apart = {
+        f"{corpus.texts} only": _missing(corpus.ids, store.ids),
+        "features only": _missing(store.ids, corpus.ids),
+    }
+    write_json(listing, apart)
+    return apart
+
+
+def _missing(ids: Any, there: Any) -> list[str]:
+    return ids.filter(pc.invert(pc.is_in(ids, value_set=there))).to_pylist()

@@ -1,0 +1,1 @@
+"""Readers of videos' captions and splits."""

@@ -1,0 +1,182 @@
+"""HGR's release: captions, names of the splits and features, of MSR-VTT, VATEX, TGIF and others.
+
+`ref_captions.json` is `{video: [sentence, ...]}`, sentences in lower case and split into words. `public_split/` has
+the names of each split in `{trn,val,tst}_names.npy`. Features are `ordered_feature/SA/<kind>/{trn,val,tst}_ft.hdf5`,
+a data set `(frames, D)` for each video, or `ordered_feature/MP/<kind>/{trn,val,tst}_ft.npy`, `(videos, D)` in the
+order of the names, the means over the frames. HDF5 keys have `_` where names have `/`; so have the ids here, in corpus
+and store alike.
+
+Source: Chen et al., "Fine-grained video-text retrieval with hierarchical graph reasoning", CVPR 2020.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+from tqdm import tqdm
+
+from infra.errors import InputError
+from infra.files import existing_folder, read_json
+from infra.store.skipped import Skipped
+from tasks.datasets.corpus import Item
+from tasks.datasets.features.to_store import Features, as_set
+from tasks.datasets.id_lists import read_ids
+
+_CAPTIONS = "HGR's ref_captions.json, {video: [sentence, ...]}"
+_SPLITS = {"trn": "train", "val": "val", "tst": "test"}
+_TWINS = "a name that is another one once / is _, so that they cannot be told apart; rename one"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Name:
+    """A video of a list: its id, and its row in the arrays of its split, which is a key of `_SPLITS`."""
+
+    id: str
+    split: str
+    row: int
+
+
+def read_hgr(captions: str | Path, *, splits: str | Path) -> Iterator[Item | Skipped]:
+    """Yield the videos of the lists, train, val, test, each with its sentences.
+
+    Args:
+        captions: `ref_captions.json`.
+        splits: `public_split`, the folder of the lists.
+
+    Raises:
+        InputError: a file is missing, damaged or of another form, or a list is a pickle.
+    """
+    names, skipped = _names(splits)
+    yield from skipped
+    sentences = yield from _sentences(captions)
+    for name in names:
+        yield Item(id=name.id, split=_SPLITS[name.split], captions=sentences.pop(name.id, ()))
+    for id in sentences:
+        yield Skipped(where=f"{Path(captions).name}, {id}", why="captions of a video that no list has")
+
+
+def read_hgr_features(folder: str | Path, *, splits: str | Path) -> Iterator[Features | Skipped]:
+    """Yield the sets of the videos of the lists: `(frames, D)` of SA, or `(1, D)` of MP.
+
+    Args:
+        folder: `ordered_feature/SA/<kind>` or `ordered_feature/MP/<kind>`; a split that has no file in it is skipped.
+        splits: `public_split`, the folder of the lists.
+
+    Raises:
+        InputError: there is no file of features, one is damaged, or an array has not a row for each name.
+    """
+    folder = existing_folder(folder, what="ordered_feature/SA/<kind> or ordered_feature/MP/<kind>")
+    names, skipped = _names(splits)
+    yield from skipped
+    paths = {split: (folder / f"{split}_ft.hdf5", folder / f"{split}_ft.npy") for split in _SPLITS}
+    if not any(path.is_file() for pair in paths.values() for path in pair):
+        raise InputError(f"{folder}: no features; expected {{trn,val,tst}}_ft.hdf5 or {{trn,val,tst}}_ft.npy")
+    for split, (frames, means) in paths.items():
+        wanted = [name for name in names if name.split == split]
+        if frames.is_file():
+            yield from _frames(frames, wanted)
+        elif means.is_file():
+            yield from _means(means, wanted, rows=len(read_ids(_list(splits, split))))
+        else:
+            yield Skipped(where=f"{split}_ft", why=f"no such .hdf5 or .npy file in {folder}")
+
+
+def _list(splits: str | Path, split: str) -> Path:
+    return Path(splits) / f"{split}_names.npy"
+
+
+def _id(name: str) -> str:
+    return name.replace("/", "_")
+
+
+def _names(splits: str | Path) -> tuple[list[_Name], list[Skipped]]:
+    """Return the videos of all lists, and the names that are there twice or cannot be told apart."""
+    existing_folder(splits, what="public_split, with trn_names.npy, val_names.npy and tst_names.npy")
+    lists = {split: read_ids(_list(splits, split), what=f"the names of {split}") for split in _SPLITS}
+    spellings = Counter(_id(name) for name in {name for names in lists.values() for name in names})
+    found: dict[str, _Name] = {}
+    skipped: list[Skipped] = []
+    for split, names in lists.items():
+        for row, name in enumerate(names):
+            where, id = f"{split}_names.npy, {name}", _id(name)
+            if spellings[id] > 1:
+                skipped.append(Skipped(where=where, why=_TWINS))
+            elif id in found:
+                skipped.append(Skipped(where=where, why="duplicate id; the first is kept"))
+            else:
+                found[id] = _Name(id=id, split=split, row=row)
+    return list(found.values()), skipped
+
+
+def _sentences(path: str | Path) -> Generator[Skipped, None, dict[str, tuple[str, ...]]]:
+    """Yield what is wrong with the captions; return those of each id."""
+    data = read_json(path, what=_CAPTIONS, object_pairs_hook=list)  # keeps a video that is there twice
+    if not isinstance(data, list) or not all(isinstance(pair, tuple) for pair in data):
+        raise InputError(f"{path}: not of the expected form: {_CAPTIONS}")
+    spellings = Counter(_id(name) for name in {name for name, _ in data})
+    found: dict[str, tuple[str, ...]] = {}
+    for name, sentences in data:
+        where, id = f"{Path(path).name}, {name}", _id(name)
+        if spellings[id] > 1:
+            yield Skipped(where=where, why=_TWINS)
+        elif id in found:
+            yield Skipped(where=where, why="duplicate id; the first is kept")
+        elif not isinstance(sentences, list):
+            yield Skipped(where=where, why="captions that are not a list")
+        else:
+            found[id] = tuple(sentence for sentence in sentences if isinstance(sentence, str))
+            for _ in range(len(sentences) - len(found[id])):
+                yield Skipped(where=where, why="a caption that is not a string")
+    return found
+
+
+def _frames(path: Path, names: list[_Name]) -> Iterator[Features | Skipped]:
+    """Yield the frames of each video of an HDF5 file."""
+    try:
+        with h5py.File(path, "r") as file:
+            there = {_id(key): key for key in file}
+            for name in tqdm(names, desc=path.name, unit="video"):
+                where = f"{path.name}, {name.id}"
+                x = _read(file, there.pop(name.id, None))
+                if isinstance(x, str):
+                    yield Skipped(where=where, why=x)
+                else:
+                    yield Features(id=name.id, x_ND=as_set(x), where=where)
+            for key in there.values():
+                yield Skipped(
+                    where=f"{path.name}, {key}", why="features of a video that the list does not have"
+                )
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read as HDF5, it may be cut short: {error}") from error
+
+
+def _read(file: h5py.File, key: str | None) -> np.ndarray | str:
+    """Return a data set, or why there is none."""
+    data = None if key is None else file.get(key)
+    if data is None:
+        return "a listed video that has no features"
+    if not isinstance(data, h5py.Dataset) or not data.ndim:
+        return "not a data set (frames, D)"
+    try:
+        return data[()]
+    except OSError:
+        return "features that are damaged"
+
+
+def _means(path: Path, names: list[_Name], *, rows: int) -> Iterator[Features | Skipped]:
+    """Yield the rows of an array; `rows` is how many the list says it has."""
+    try:
+        x_MD = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise InputError(f"{path}: cannot be read, it may be cut short: {error}") from error
+    if x_MD.ndim != 2 or len(x_MD) != rows:
+        raise InputError(
+            f"{path}: shape {x_MD.shape}, expected ({rows:,}, D): a row for each name of the split's list"
+        )
+    for name in tqdm(names, desc=path.name, unit="video"):
+        yield Features(id=name.id, x_ND=x_MD[name.row, None], where=f"{path.name}, row {name.row}")

@@ -1,0 +1,109 @@
+"""MSR-VTT's split 1k-A: 1,000 test videos with one caption each, and about 9,000 or 7,000 to train on.
+
+`MSRVTT_data.json` has all videos and captions in the form of the official files; `MSRVTT_train.9k.csv` or `.7k.csv`
+lists the training videos (column `video_id`); `MSRVTT_JSFUSION_test.csv` has the test set,
+`key,vid_key,video_id,sentence`.
+
+1k-A has no validation split, and the published codes choose their epoch on the test set. Here a part of the training
+videos, drawn by lot, is `val`, and the test set is scored once.
+
+Source: Yu et al., "A joint sequence fusion model for video question answering and retrieval", ECCV 2018 (the test set);
+Gabeur et al., "Multi-modal transformer for video retrieval", ECCV 2020 (9k).
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from infra.errors import InputError
+from infra.files import existing
+from infra.store.skipped import Skipped
+from tasks.datasets.corpus import Item
+from tasks.datasets.draws import draw
+from tasks.datasets.videos.msrvtt import Annotations, read_annotations
+
+_TRAIN, _TEST = ("video_id",), ("key", "video_id", "sentence")
+
+
+def read_msrvtt_1ka(
+    *paths: str | Path, train: str | Path, test: str | Path, val: int = 500, seed: int = 0
+) -> Iterator[Item | Skipped]:
+    """Yield the training videos with all their captions, in the order of their list, then the test videos.
+
+    A training video that the test set has, too, is left to the test set. What is `val` depends on the usable ids of
+    the training list and on the seed alone.
+
+    Args:
+        paths: `MSRVTT_data.json`, or the official pair of files.
+        train: `MSRVTT_train.9k.csv` or `MSRVTT_train.7k.csv`.
+        test: `MSRVTT_JSFUSION_test.csv`.
+        val: how many of the training videos are held out as `val`.
+        seed: of the draw.
+
+    Raises:
+        InputError: a file is missing, damaged or of another form, or no training videos are left beside `val`.
+    """
+    listed, rows = _read_csv(train, columns=_TRAIN), _read_csv(test, columns=_TEST)
+    read = read_annotations(paths)
+    yield from read.skipped
+    tested = {id for _, (_, id, _) in rows}
+    usable = yield from _trainable(((where, id) for where, (id,) in listed), read=read, tested=tested)
+    if not 0 <= val < len(usable):
+        raise InputError(
+            f"val={val:,}: expected 0 or more, and fewer than the {len(usable):,} usable training videos of {train}"
+        )
+    held_out = draw(usable, val, seed=seed)
+    for id in usable:
+        yield read.item(id, split="val" if id in held_out else "train")
+    for where, (key, id, sentence) in rows:
+        if id and sentence:
+            yield Item(id=id, split="test", captions=(sentence,), caption_ids=(key,))
+        else:
+            yield Skipped(where=where, why="a row without a video_id or a sentence")
+    for id in (id for id in read.splits if id not in usable and id not in tested):
+        yield Skipped(where=f"id {id}", why="a video that neither list has")
+
+
+def _trainable(
+    listed: Iterable[tuple[str, str]], *, read: Annotations, tested: set[str]
+) -> Generator[Skipped, None, dict[str, None]]:
+    """Yield what cannot be trained on; return the ids that can be, in order, as the keys of a dictionary."""
+    usable: dict[str, None] = {}
+    for where, id in listed:
+        if not id:
+            why = "a row without a video_id"
+        elif id in usable:
+            why = "duplicate id; the first is kept"
+        elif id in tested:
+            why = "a training video that the test set has; it is left to the test set"
+        elif id not in read.splits:
+            why = "a listed video that the annotations do not have"
+        elif not any(caption.strip() for _, caption in read.sentences.get(id, ())):
+            why = "no captions"
+        else:
+            usable[id] = None
+            continue
+        yield Skipped(where=f"{where}, id {id}", why=why)
+    return usable
+
+
+def _read_csv(path: str | Path, *, columns: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return where each row is, and its values in the `columns`, empty where the row ends before."""
+    path = existing(path, what=f"a CSV file with the column(s) {', '.join(columns)}")
+    try:
+        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            table = csv.DictReader(file)
+            missing = [name for name in columns if name not in (table.fieldnames or ())]
+            if missing:
+                there = ", ".join(table.fieldnames or ()) or "none"
+                raise InputError(
+                    f"{path}: no column {', '.join(missing)}; expected {', '.join(columns)}, and it has {there}"
+                )
+            return [
+                (f"{path.name}, line {table.line_num}", tuple((row[name] or "").strip() for name in columns))
+                for row in table
+            ]
+    except csv.Error as error:
+        raise InputError(f"{path}: cannot be read as CSV: {error}") from error

@@ -1,0 +1,1 @@
+"""From the vectors of an image and a question to one."""

@@ -1,0 +1,1 @@
+"""From a corpus to batches: pairs, captions, pixels, questions, role graphs."""

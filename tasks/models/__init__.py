@@ -1,0 +1,1 @@
+"""Models of retrieval: two branches, pairs, HGR; and the embeddings and scores of whole splits."""

@@ -1,0 +1,111 @@
+"""The model of a retrieval run: encoders, aggregators and a similarity that fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from aggregators.base import Aggregator
+from encoders.base import Encoder, Tokenizer
+from infra.errors import InputError
+from infra.registry import AGGREGATORS, CROSS_ENCODERS, MODELS, SIMILARITIES, Spec
+from tasks.inputs.captions import Captions
+from tasks.inputs.pairs import TextInputs
+from tasks.models.dual_encoder import Branch, DualEncoder
+from tasks.models.pair_encoder import PairEncoder
+from tasks.similarities.base import Similarity
+
+if TYPE_CHECKING:
+    from tasks.run import Run
+
+
+class Parts:
+    """What the model of a run can be made of; every call makes a new part, with weights of its own.
+
+    Args:
+        run: names the aggregators and the similarity.
+        visual: makes the visual encoder, with published weights where it has them.
+        text: makes the text encoder, likewise.
+    """
+
+    def __init__(self, run: Run, *, visual: Callable[[], Encoder], text: Callable[[], Encoder]) -> None:
+        self.run, self.visual, self.text = run, visual, text
+
+    def visual_aggregator(self, width: int) -> Aggregator:
+        """Return the aggregator of images or videos."""
+        return AGGREGATORS.build(self.run.aggregator, width)
+
+    def text_aggregator(self, width: int) -> Aggregator:
+        """Return the aggregator of captions."""
+        return AGGREGATORS.build(self.run.text_aggregator or self.run.aggregator, width)
+
+    def similarity(self, visual: Aggregator, text: Aggregator) -> Similarity:
+        """Return the similarity that the run names, or else the usual one for what two aggregators make."""
+        run, makes_sets = self.run, max(visual.num_embeddings, text.num_embeddings) > 1
+        usual_of_sets = "aligned_mean" if visual.needs_context or text.needs_context else "smooth_chamfer"
+        spec = run.similarity or (usual_of_sets if makes_sets else "cosine")
+        similarity = SIMILARITIES.build(spec)
+        if makes_sets and not similarity.of_sets:
+            fitting = [name for name, kind in SIMILARITIES.usable() if kind.of_sets]
+            makers = [Spec.parse(s).name for s in dict.fromkeys((run.aggregator, run.text_aggregator)) if s]
+            raise InputError(
+                f"the similarity {spec!r} compares single vectors, and {' or '.join(makers)} makes several for each "
+                f"image or caption; similarities of sets: {', '.join(fitting)}"
+            )
+        return similarity
+
+
+def retrieval_model(run: Run, parts: Parts) -> nn.Module:
+    """Return a new model of a run: the one it names, or two branches, or a model of pairs where both sides of one
+    must be seen together.
+
+    Raises:
+        InputError: a name or a parameter that does not exist, embeddings of two widths, sets of embeddings with a similarity
+            of single vectors, or regularisers with a model that has no embeddings of one modality alone.
+    """
+    if run.model:
+        _no_regularisers(run, run.model)
+        if run.cross:
+            raise InputError(
+                f"the model {run.model!r} has no place for the cross-modal encoder {run.cross!r}"
+            )
+        return MODELS.build(run.model, parts)
+    visual, text = parts.visual(), parts.text()
+    branches = (
+        Branch(visual, parts.visual_aggregator(visual.width)),
+        Branch(text, parts.text_aggregator(text.width)),
+    )
+    if branches[0].width != branches[1].width:
+        raise InputError(
+            f"{run.visual!r} with {run.aggregator!r} makes embeddings of width {branches[0].width}, and {run.text!r} with "
+            f"{run.text_aggregator or run.aggregator!r} of {branches[1].width}; they meet in one space: give both the "
+            "same width"
+        )
+    similarity = parts.similarity(*(branch.aggregator for branch in branches))
+    if not run.cross and not any(branch.aggregator.needs_context for branch in branches):
+        return DualEncoder(*branches, similarity)
+    _no_regularisers(run, run.cross or run.aggregator)
+    cross = CROSS_ENCODERS.build(run.cross, visual.width) if run.cross else None
+    return PairEncoder(*branches, similarity, cross=cross)
+
+
+def _no_regularisers(run: Run, maker: str) -> None:
+    if run.regularisers:
+        raise InputError(
+            f"the regularisers {', '.join(run.regularisers)} look at embeddings of images and of captions, and {maker} has "
+            "none of one alone; leave the regularisers out (--regularisers)"
+        )
+
+
+def text_inputs(run: Run, captions: Sequence[str], tokenizer: Tokenizer) -> TextInputs:
+    """Return what the model of a run reads of captions."""
+    limit = run.data.max_words
+    spec = Spec.parse(run.model) if run.model else None
+    make = getattr(MODELS.get(spec.name), "text_inputs", None) if spec else None
+    return (
+        make(captions, tokenizer, limit=limit, **spec.params)
+        if make
+        else Captions(captions, tokenizer, limit=limit)
+    )

@@ -1,0 +1,139 @@
+"""Hierarchical graph reasoning, HGR (Chen et al., "Fine-grained video-text retrieval", CVPR 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from encoders.base import Tokenizer
+from infra.dist import gather, gather_shared, rank
+from infra.errors import InputError
+from infra.registry import MODELS
+from tasks.inputs.role_captions import RoleCaptions
+from tasks.models.dual_encoder import Scored
+from tasks.models.hgr_levels import RoleText, TextEmbeddings, VideoEmbeddings, VideoLevels
+from tasks.models.kept_scores import ScorePages, hold_videos
+from tasks.models.phrase_scores import phrase_scores
+from tasks.models.split_embeddings import Batch, Batches
+
+if TYPE_CHECKING:
+    from tasks.models.build import Parts
+
+
+@MODELS.register("hgr")
+class HGR(nn.Module):
+    """The mean of three scores: of video and sentence, of frames and verbs, of frames and nouns.
+
+    The sentence's score is that of the aggregators the run names: `attention` as published, `gpo` for the HGR-infinity
+    of VSE-infinity. Sets of K vectors take part in the graph as their mean, and each is layer-normed as the root is.
+
+    Batches are those of `DualEncoder` with a caption's role graph beside: `text_spans` (m, P, L), the words of each of
+    the P phrases, `verbs` slots first; `text_roles` (m, P); and `text_edges` (m, 1 + P, 1 + P), see `RoleGraph`.
+
+    Args:
+        parts: what encoders, aggregators and the sentence's similarity are built of.
+        verbs: slots for verbs of a caption.
+        nouns: slots for its other phrases.
+        parser: makes role graphs; see `RoleCaptions`, as for `graphs`.
+        graphs: a file of role graphs.
+        root_messages: the verbs answer the sentence in the graph; in the authors' code it hears nothing.
+        sharpness: how much more the frames that fit a phrase weigh.
+        dropout: share of the values of the graph's messages dropped in training.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        verbs: int = 4,
+        nouns: int = 6,
+        parser: str = "rules",
+        graphs: str = "",
+        root_messages: bool = False,
+        sharpness: float = 4.0,
+        dropout: float = 0.5,
+    ) -> None:
+        super().__init__()
+        if min(verbs, nouns) < 1 or sharpness <= 0:
+            raise InputError(
+                f"hgr needs verbs and nouns of at least 1 and sharpness above 0, not verbs={verbs}, nouns={nouns}, "
+                f"sharpness={sharpness}"
+            )
+        self.verbs, self.sharpness = verbs, sharpness
+        self.visual = VideoLevels(parts)
+        self.text = RoleText(parts, dropout=dropout, root_messages=root_messages)
+        if self.visual.width != self.text.width:
+            raise InputError(
+                f"the visual encoder makes elements of width {self.visual.width} and the text encoder of "
+                f"{self.text.width}; hgr compares frames with phrases: give both the same width"
+            )
+        self.compare = parts.similarity(self.visual.aggregator, self.text.aggregator)
+
+    @classmethod
+    def text_inputs(
+        cls,
+        captions: Sequence[str],
+        tokenizer: Tokenizer,
+        *,
+        limit: int = 0,
+        verbs: int = 4,
+        nouns: int = 6,
+        parser: str = "rules",
+        graphs: str = "",
+        **_: Any,
+    ) -> RoleCaptions:
+        """Return captions with their role graphs; takes all parameters of the model."""
+        return RoleCaptions(
+            captions, tokenizer, verbs=verbs, nouns=nouns, parser=parser, graphs=graphs, limit=limit
+        )
+
+    def encode_visual(self, batch: Batch) -> VideoEmbeddings:
+        """Return the embeddings of videos."""
+        return self.visual(batch["visual"], batch["visual_mask"])
+
+    def encode_text(self, batch: Batch) -> TextEmbeddings:
+        """Return the embeddings of captions."""
+        return self.text(batch)
+
+    def level_scores(self, video: VideoEmbeddings, text: TextEmbeddings) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the `(Q, G)` scores of sentence, verbs and nouns, each in at least float32."""
+        with torch.autocast(video.embedding.device.type, enabled=False):
+            sentence_QG = self.compare(video.embedding, text.embedding)
+        split = [self.verbs, text.used_BP.shape[1] - self.verbs]
+        phrases = zip(text.phrase_BPD.split(split, dim=1), text.used_BP.split(split, dim=1), strict=True)
+        verb_QG, noun_QG = (
+            phrase_scores(frames, *slots, sharpness=self.sharpness)
+            for frames, slots in zip((video.verb, video.noun), phrases, strict=True)
+        )
+        return sentence_QG, verb_QG, noun_QG
+
+    def similarity(self, video: VideoEmbeddings, text: TextEmbeddings) -> Tensor:
+        """Return the `(Q, G)` scores of every video with every caption: the mean of the three."""
+        return sum(self.level_scores(video, text)) / 3
+
+    def forward(self, batch: Batch) -> Scored:
+        """Score the global batch: each worker its own videos against the captions of all."""
+        text = self.encode_text(batch)
+        captions = TextEmbeddings(
+            gather_shared(text.embedding), gather_shared(text.phrase_BPD), gather(text.used_BP)
+        )
+        sim_QG = gather(self.similarity(self.encode_visual(batch), captions))
+        row_M = batch["row"] + rank() * len(batch["item"])
+        return Scored(sim_QG, gather(batch["item"]), gather(row_M))
+
+    @torch.inference_mode()
+    def scorer(self, images: Batches, captions: Batches) -> ScorePages:
+        """Score a split once: the videos' embeddings are held, captions are encoded, scored and forgotten part by part."""
+        device = next(self.parameters()).device
+        videos = hold_videos(self.encode_visual, images, device=device)
+
+        def columns(batch: Batch) -> Tensor:
+            text = self.encode_text(batch)
+            return torch.cat([self.similarity(part, text) for part in videos])
+
+        return ScorePages.of_captions(
+            columns, captions, rows=sum(len(p.embedding) for p in videos), device=device
+        )

@@ -1,0 +1,134 @@
+"""A retrieval model that looks at every pair of image and caption (Stefanini et al., ICPR 2020, section III)."""
+
+from __future__ import annotations
+
+from math import isqrt
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from aggregators.base import Aggregator
+from infra.dist import gather, gather_objects, gather_shared, rank
+from infra.errors import InputError
+from tasks.models.dual_encoder import Branch, Scored
+from tasks.models.embeddings import at_least_float32, l2_normalise
+from tasks.models.pair_scores import PairScores
+from tasks.models.sets import Sets, encode_sets
+from tasks.models.split_embeddings import Batch, Batches
+from tasks.similarities.base import Similarity
+
+
+class PairEncoder(nn.Module):
+    """Encoders of each modality, then a cross-modal encoder, aggregators and a similarity for every pair.
+
+    Batches are those of `DualEncoder`. A pair's two embeddings depend on both its sides: through the cross-modal encoder,
+    through aggregators that need a context, or both.
+
+    Args:
+        visual: encoder and aggregator of images or videos.
+        text: encoder and aggregator of captions.
+        compare: scores a pair's two embeddings.
+        cross: lets the sets of a pair look at each other; None where the aggregators alone do.
+        chunk: pairs computed at a time, 256 or, without a cross-modal encoder, 1,024 by default. In training, each part
+            is computed a second time for the gradient, so that memory grows with `chunk`, not with a batch's pairs.
+    """
+
+    def __init__(
+        self,
+        visual: Branch,
+        text: Branch,
+        compare: Similarity,
+        *,
+        cross: nn.Module | None = None,
+        chunk: int | None = None,
+    ) -> None:
+        super().__init__()
+        for branch in (visual, text):
+            if branch.encoder.global_width:
+                raise InputError(
+                    f"the encoder {type(branch.encoder).__name__} makes a set and a global feature of it, and a model of "
+                    "pairs has no place for a global feature; choose one that makes a set alone, such as regions or bigru"
+                )
+        if visual.encoder.width != text.encoder.width:
+            raise InputError(
+                f"the visual encoder makes elements of width {visual.encoder.width} and the text encoder of "
+                f"{text.encoder.width}; to look at each other they need the same width"
+            )
+        self.visual, self.text, self.compare, self.cross = visual, text, compare, cross
+        self.side = isqrt(chunk or (1024 if cross is None else 256))
+
+    def encode_visual(self, batch: Batch) -> Sets:
+        """Return the sets of images or videos."""
+        return Sets(*self.visual.encoder(batch["visual"], batch["visual_mask"]))
+
+    def encode_text(self, batch: Batch) -> Sets:
+        """Return the sets of captions."""
+        return Sets(*self.text.encoder(batch["text"], batch["text_mask"]))
+
+    def similarity(self, visual: Sets, text: Sets) -> Tensor:
+        """Return the `(Q, G)` scores of every image with every caption, in at least float32."""
+        return torch.cat(
+            [
+                torch.cat([self._checkpointed(rows, columns) for columns in text.split(self.side)], dim=1)
+                for rows in visual.split(self.side)
+            ]
+        )
+
+    def forward(self, batch: Batch) -> Scored:
+        """Score the global batch: each worker its own images against the captions of all."""
+        text = self.encode_text(batch)
+        text = text.widened(max(gather_objects(text.mask_BN.shape[1])))
+        captions = Sets(gather_shared(text.x_BND), gather(text.mask_BN))
+        sim_QG = gather(self.similarity(self.encode_visual(batch), captions))
+        row_M = batch["row"] + rank() * len(batch["item"])
+        return Scored(sim_QG, gather(batch["item"]), gather(row_M))
+
+    def scorer(self, images: Batches, captions: Batches) -> PairScores:
+        """Encode a split once, and return what scores any block of it."""
+        device = next(self.parameters()).device
+        visual = encode_sets(self.encode_visual, images, device=device)
+        text = encode_sets(self.encode_text, captions, device=device)
+        return PairScores(self.similarity, visual=visual, text=text)
+
+    def _checkpointed(self, visual: Sets, text: Sets) -> Tensor:
+        if not torch.is_grad_enabled():
+            return self._score(visual, text)
+        return checkpoint(self._score, visual, text, use_reentrant=False)
+
+    def _score(self, visual: Sets, text: Sets) -> Tensor:
+        """Return the `(Q, G)` scores of a few images and captions, all pairs at once."""
+        shape = len(visual.x_BND), len(text.x_BND)
+        embeddings_of = self._embeddings if self.cross is None else self._crossed_embeddings
+        visual_P, text_P = (
+            l2_normalise(at_least_float32(embedding)) for embedding in embeddings_of(visual, text)
+        )
+        with torch.autocast(visual_P.device.type, enabled=False):
+            return self.compare.pairs(visual_P, text_P).view(shape)
+
+    def _crossed_embeddings(self, visual: Sets, text: Sets) -> tuple[Tensor, Tensor]:
+        """Return both embeddings of each pair, once its sets have looked at each other."""
+        rows, columns = len(visual.x_BND), len(text.x_BND)
+        crossed = self.cross(
+            *(part.repeat_interleave(columns, dim=0) for part in visual),
+            *(torch.cat([part] * rows) for part in text),
+        )
+        visual, text = Sets(*crossed[:2]), Sets(*crossed[2:])
+        return tuple(
+            branch.aggregator(*own, *(other if branch.aggregator.needs_context else ()))
+            for branch, own, other in ((self.visual, visual, text), (self.text, text, visual))
+        )
+
+    def _embeddings(self, visual: Sets, text: Sets) -> tuple[Tensor, Tensor]:
+        """Return both embeddings of each pair, where the aggregators alone see both of its sets."""
+        visual_QG = _of_all(self.visual.aggregator, visual, text)
+        text_GQ = _of_all(self.text.aggregator, text, visual)
+        return visual_QG.flatten(0, 1), text_GQ.transpose(0, 1).flatten(0, 1)
+
+
+def _of_all(aggregator: Aggregator, own: Sets, other: Sets) -> Tensor:
+    """Return the embeddings of each set beside every other one, `(Q, G, ...)`."""
+    if aggregator.needs_context:
+        return aggregator.of_all(*own, *other)
+    embedding = aggregator(*own)[:, None]
+    return embedding.expand(-1, len(other.x_BND), *embedding.shape[2:])

@@ -1,0 +1,66 @@
+"""The embeddings of a whole split, and the scores of any block of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from infra.dist import gather_uneven
+from tasks.similarities.base import Similarity
+
+Batch = dict[str, Tensor]
+Batches = Iterable[tuple[Tensor, Batch]]
+"""Pairs of the samples' numbers `(B,)` and their batch: this worker's share. Every worker has equally many, and all
+workers' together hold every sample, in any order."""
+
+
+@torch.inference_mode()
+def encode(encode_batch: Callable[[Batch], Tensor], batches: Batches, *, device: torch.device) -> Tensor:
+    """Encode batch after batch and return the embeddings of all workers, `(samples, ...)`, in the samples' order."""
+    numbers, embeddings = [], []
+    for number_B, batch in batches:
+        numbers.append(number_B)
+        embeddings.append(encode_batch({key: x.to(device) for key, x in batch.items()}))
+    return gather_uneven(torch.cat(embeddings))[places(torch.cat(numbers).to(device))]
+
+
+def places(number_B: Tensor) -> Tensor:
+    """Return where each sample lies in the concatenation of all workers' samples, given this worker's numbers."""
+    number_S = gather_uneven(number_B)
+    place_S = torch.empty_like(number_S)
+    place_S[number_S] = torch.arange(len(number_S), device=number_S.device)
+    return place_S[: int(number_S.max()) + 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitEmbeddings:
+    """A split's embeddings; called with two slices, it returns a block of the score matrix.
+
+    Attributes:
+        visual: embeddings of the images or videos, `(Q, D)` or `(Q, K, D)`.
+        text: embeddings of the captions, `(G, D)` or `(G, K, D)`.
+        similarity: what scores them.
+    """
+
+    visual: Tensor
+    text: Tensor
+    similarity: Similarity
+
+    def __call__(self, images: slice, captions: slice) -> Tensor:
+        """Return the scores of images against captions, float32."""
+        return self._score(self.visual[images], self.text[captions])
+
+    def of_images(self, rows: slice, columns: slice) -> Tensor:
+        """Return the scores of images against images."""
+        return self._score(self.visual[rows], self.visual[columns])
+
+    def of_captions(self, rows: slice, columns: slice) -> Tensor:
+        """Return the scores of captions against captions."""
+        return self._score(self.text[rows], self.text[columns])
+
+    @torch.inference_mode()
+    def _score(self, query: Tensor, gallery: Tensor) -> Tensor:
+        return self.similarity(query, gallery).float()

@@ -1,0 +1,1 @@
+"""Losses on the score matrix of the global batch."""

@@ -1,0 +1,1 @@
+"""From a caption to its graph of verbs and arguments."""

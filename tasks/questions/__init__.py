@@ -1,0 +1,1 @@
+"""Visual question answering: answers, their official accuracy, the model, the report."""

@@ -1,0 +1,172 @@
+"""VQA's accuracy, by the rules of 2021 and of 2017.
+
+    accuracy of a question = mean over its human answers of min(1, how many of the others equal the prediction / 3)
+
+The official data have ten answers a question; with fewer or more, the mean is over those there are.
+
+The rules differ in when answers are normalised (`tasks.questions.answers`):
+- 2021: all are trimmed; where the human answers of a question are then all the same, prediction and answers are
+  compared as they are, otherwise both are normalised. (So `Yes!` is wrong where ten people said `yes`.)
+- 2017: predictions are always normalised; of human answers punctuation is removed, where they are not all the same.
+  (So `the cat` is wrong even where people said `the cat`.)
+
+Source: Antol et al., "VQA: visual question answering", ICCV 2015, and its evaluation code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from infra.errors import InputError, unknown
+from tasks.questions.answers import normalise, trim, without_punctuation
+
+_GROUPS = {"yes/no": "yes_no", "number": "number", "other": "other"}
+_NOT_IN_NAMES = re.compile(r"[^\w \-.:/]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rule:
+    """What is done to answers: `human` and `predicted` where people differ, `alike` and `guess` where they do not."""
+
+    alike: Callable[[str], str]
+    guess: Callable[[str], str]
+    human: Callable[[str], str]
+    predicted: Callable[[str], str]
+
+
+def _normalised(answer: str) -> str:
+    return normalise(trim(answer))
+
+
+_RULES = {
+    "2021": _Rule(alike=trim, guess=trim, human=_normalised, predicted=_normalised),
+    "2017": _Rule(alike=str, guess=_normalised, human=without_punctuation, predicted=_normalised),
+}
+
+
+class HumanAnswers:
+    """The answers that people gave to some questions, ready to score predictions against.
+
+    Args:
+        answers: those of each question, raw; at least one.
+
+    Raises:
+        InputError: a question has none.
+    """
+
+    def __init__(self, answers: Sequence[Sequence[str]]) -> None:
+        self.count_Q = np.fromiter(map(len, answers), np.int64, len(answers))
+        if not self.count_Q.all():
+            number = int(np.flatnonzero(self.count_Q == 0)[0])
+            raise InputError(f"question {number} has no answers: its accuracy is not defined; leave it out")
+        self._given = _Codes()
+        self._given_A = self._given.of(chain.from_iterable(answers), count=int(self.count_Q.sum()))
+        self._start_Q = np.cumsum(self.count_Q) - self.count_Q
+
+    def __len__(self) -> int:
+        return len(self.count_Q)
+
+    def accuracy(self, predictions: Sequence[str], *, version: str = "2021") -> np.ndarray:
+        """Return the accuracy of one prediction a question, `(Q,)` float64 from 0 to 1.
+
+        Raises:
+            InputError: an unknown version, or another number of predictions.
+        """
+        if version not in _RULES:
+            raise unknown("version of VQA's accuracy", version, _RULES)
+        if len(predictions) != len(self):
+            raise InputError(
+                f"{len(predictions):,} predictions for {len(self):,} questions; expected one for each"
+            )
+        if not len(self):
+            return np.zeros(0)
+        rule, names, given = _RULES[version], _Codes(), _Codes()
+        alike_A = names.of(map(rule.alike, self._given))[self._given_A]
+        same_Q = np.logical_and.reduceat(alike_A == self._spread(alike_A[self._start_Q]), self._start_Q)
+        human_A = names.of(map(rule.human, self._given))[self._given_A]
+        human_A = np.where(self._spread(same_Q), alike_A, human_A)
+        given_Q = given.of(predictions)
+        predicted_Q = np.where(
+            same_Q,
+            names.of(map(rule.guess, given))[given_Q],
+            names.of(map(rule.predicted, given))[given_Q],
+        )
+        match_Q = np.add.reduceat(human_A == self._spread(predicted_Q), self._start_Q, dtype=np.int64)
+        return _accuracy(match_Q, self.count_Q)
+
+    def _spread(self, value_Q: np.ndarray) -> np.ndarray:
+        return np.repeat(value_Q, self.count_Q)
+
+
+class _Codes(dict[str, int]):
+    """Numbers for strings: 0, 1, ... in the order in which they first come."""
+
+    def of(self, strings: Iterable[str], *, count: int = -1) -> np.ndarray:
+        """Return the strings' numbers, int64."""
+        return np.fromiter((self.setdefault(string, len(self)) for string in strings), np.int64, count)
+
+
+def _accuracy(match_Q: np.ndarray, count_Q: np.ndarray) -> np.ndarray:
+    """Return the mean over the answers: those that match have one match fewer among the others."""
+    equal_Q = match_Q * np.clip(match_Q - 1, 0, 3)
+    other_Q = (count_Q - match_Q) * np.clip(match_Q, 0, 3)
+    return (equal_Q + other_Q) / (3 * count_Q)
+
+
+def official_accuracy(
+    predictions: Sequence[str], answers: Sequence[Sequence[str]], *, version: str = "2021"
+) -> np.ndarray:
+    """Return the accuracy of each question's prediction, `(Q,)` float64 from 0 to 1.
+
+    To score several predictions of the same questions, make the `HumanAnswers` once.
+
+    Args:
+        predictions: one for each question, raw.
+        answers: what people answered, raw.
+        version: of the rule: `2021` or `2017`.
+
+    Raises:
+        InputError: an unknown version, a question without answers, or not one prediction for each.
+    """
+    return HumanAnswers(answers).accuracy(predictions, version=version)
+
+
+def global_pool(
+    accuracy_Q: np.ndarray, *, answer_types: Sequence[str] = (), question_types: Sequence[str] = ()
+) -> dict[str, float]:
+    """Return means in per cent: `accuracy`, `yes_no`, `number`, `other`, and `type/<question type>` for each.
+
+    Another answer type `x` is called `answer/x`; an empty type is of no group. Characters that a tracker does not take
+    in a name become `_`.
+
+    Args:
+        accuracy_Q: `(Q,)`, from 0 to 1.
+        answer_types: of each question; may be left out.
+        question_types: of each question; may be left out.
+
+    Raises:
+        InputError: there are no questions.
+    """
+    if not len(accuracy_Q):
+        raise InputError("there are no questions to take the mean accuracy of")
+    groups = [_GROUPS.get(kind, kind and f"answer/{kind}") for kind in answer_types]
+    kinds = [kind and f"type/{kind}" for kind in question_types]
+    return {
+        "accuracy": 100 * float(np.mean(accuracy_Q)),
+        **_means(accuracy_Q, groups),
+        **_means(accuracy_Q, kinds),
+    }
+
+
+def _means(accuracy_Q: np.ndarray, names: Sequence[str]) -> dict[str, float]:
+    if not names:
+        return {}
+    codes = _Codes()
+    code_Q = codes.of(_NOT_IN_NAMES.sub("_", name) for name in names)
+    sums, counts = np.bincount(code_Q, accuracy_Q), np.bincount(code_Q)
+    return {name: 100 * float(sums[code] / counts[code]) for name, code in sorted(codes.items()) if name}

@@ -1,0 +1,137 @@
+"""What answers to the questions of a split are worth: metrics, results for each question, and a page to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, partial
+
+import numpy as np
+
+from infra.errors import InputError
+from pipelines.pages.examples import choose
+from pipelines.pages.thumbnails import Thumbnails
+from pipelines.pages.vqa import Example, examples_page
+from tasks.base import Evaluation
+from tasks.datasets.questions import Question, QuestionCorpus
+from tasks.questions.accuracy import HumanAnswers, global_pool
+from tasks.questions.priors import AnswerPrior
+from tasks.questions.results import results_file
+from tasks.questions.vocabulary import AnswerVocabulary
+
+PROTOCOL = "vqa"
+_EXAMPLES = 40  # on the page
+
+
+class Report:
+    """Judges answers to the questions of a split.
+
+    Args:
+        corpus: of questions and images.
+        split: whose questions are answered, all of them, in order.
+        prior: what can be answered without a look at the image, from training questions.
+        vocabulary: the answers that a model chooses from.
+
+    Raises:
+        InputError: some questions have answers and some have none.
+    """
+
+    def __init__(
+        self,
+        corpus: QuestionCorpus,
+        *,
+        split: str,
+        prior: AnswerPrior,
+        vocabulary: AnswerVocabulary,
+    ) -> None:
+        self.corpus, self.split, self.prior, self.vocabulary = corpus, split, prior, vocabulary
+        self.questions = questions = corpus.questions(split)
+        self.people = HumanAnswers([q.answers for q in questions]) if answered(questions, split) else None
+
+    @cached_property
+    def baselines(self) -> dict[str, float]:
+        """Accuracy of the most frequent answers, and share of the questions whose label can be said; per cent."""
+        texts = [q.question for q in self.questions]
+        return {
+            "chance_accuracy": 100 * float(self.people.accuracy(self.prior.chance(texts)).mean()),
+            "prior_accuracy": 100 * float(self.people.accuracy(self.prior.predict(texts)).mean()),
+            "coverage": 100 * self.vocabulary.coverage(q.label for q in self.questions),
+        }
+
+    def evaluation(self, best_Q: np.ndarray, confidence_Q: np.ndarray, *, files: bool = True) -> Evaluation:
+        """Return metrics in per cent, where people answered, and what the model says to each question.
+
+        Args:
+            best_Q: the number of the answer that it gives to each.
+            confidence_Q: the probability that it gives it.
+            files: make the results file, and be ready to make the page, too.
+        """
+        said = [self.vocabulary.answers[best] for best in best_Q.tolist()]
+        metrics, accuracy_Q = {"questions": float(len(said))}, None
+        if self.people is not None:
+            accuracy_Q = self.people.accuracy(said)
+            metrics = self._metrics(accuracy_Q, said)
+        per_query = {
+            "question_id": np.array([q.id for q in self.questions]),
+            "image_id": np.array([q.image_id for q in self.questions]),
+            "prediction": np.array(said),
+            "confidence": confidence_Q,
+        }
+        return Evaluation(
+            protocol=PROTOCOL,
+            metrics=metrics,
+            per_query=per_query | ({} if accuracy_Q is None else {"accuracy": accuracy_Q}),
+            files=self._files(said) if files else {},
+            pictures=(partial(self._pictures, said, confidence_Q, accuracy_Q),) if files else (),
+        )
+
+    def _metrics(self, accuracy_Q: np.ndarray, said: list[str]) -> dict[str, float]:
+        means = global_pool(
+            accuracy_Q,
+            answer_types=[q.answer_type for q in self.questions],
+            question_types=[q.question_type for q in self.questions],
+        )
+        older = 100 * float(self.people.accuracy(said, version="2017").mean())
+        return {"accuracy": means.pop("accuracy"), "accuracy_2017": older, **self.baselines, **means}
+
+    def _files(self, said: list[str]) -> dict[str, bytes]:
+        return {f"vqa_{self.split}_results.json": results_file([q.id for q in self.questions], said)}
+
+    def _pictures(
+        self, said: list[str], confidence_Q: np.ndarray, accuracy_Q: np.ndarray | None
+    ) -> dict[str, bytes]:
+        right_Q = np.zeros(len(said), bool) if accuracy_Q is None else accuracy_Q >= 0.5
+        chosen = choose(right_Q, count=_EXAMPLES, type_Q=[q.question_type for q in self.questions])
+        thumbnails = Thumbnails(self.corpus, self.questions, video=False)
+        examples = [
+            Example(
+                id=question.id,
+                question=question.question,
+                kind=question.question_type,
+                answers=question.answers,
+                prediction=said[number],
+                confidence=float(confidence_Q[number]),
+                accuracy=None if accuracy_Q is None else float(accuracy_Q[number]),
+                image=next(iter(thumbnails.images(number)), None),
+            )
+            for number, question in ((number, self.questions[number]) for number in chosen)
+        ]
+        about = f"{len(examples)} of {len(said):,} questions: right and wrong answers in turn, of many types."
+        if accuracy_Q is not None:
+            about += f" The accuracy of all is {100 * accuracy_Q.mean():.2f}%."
+        html = examples_page(f"Questions of the split {self.split}", about, examples)
+        return {f"vqa_{self.split}_examples.html": html.encode()}
+
+
+def answered(questions: Sequence[Question], split: str) -> bool:
+    """Return whether people's answers to the questions of a split are there.
+
+    Raises:
+        InputError: those to some are there, and those to others are not.
+    """
+    without = [question.id for question in questions if not question.answers]
+    if 0 < len(without) < len(questions):
+        raise InputError(
+            f"{len(without):,} of {len(questions):,} questions of the split {split!r} have no answers, the first is "
+            f"{without[0]}; ingest it again with the annotations of all"
+        )
+    return not without

@@ -1,0 +1,143 @@
+"""The answers that a classifier chooses from, and what it should say to each question.
+
+Source: the code of the reproduction of Anderson et al., "Bottom-up and top-down attention for image captioning and
+visual question answering", CVPR 2018, from which most VQA models take vocabulary and targets. Labels there come in the
+order of a Python 2 dictionary; here they are sorted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from infra.errors import InputError
+from tasks.questions.answers import vocabulary_answer
+
+_SCORES = np.array([0, 0.3, 0.6, 0.9, 1], np.float32)  # what 0, 1, 2, 3, 4 or more of ten people are worth
+
+
+class AnswerVocabulary:
+    """The answers a classifier has a class for, in its order.
+
+    Args:
+        answers: each once; `build` counts them.
+
+    Raises:
+        InputError: there are none, or one comes twice.
+    """
+
+    def __init__(self, answers: Sequence[str]) -> None:
+        self.answers = tuple(answers)
+        self._index = {answer: number for number, answer in enumerate(self.answers)}
+        if not self.answers or len(self._index) < len(self.answers):
+            raise InputError(
+                f"{len(self.answers):,} answers, {len(self._index):,} different: expected some, each once"
+            )
+
+    @classmethod
+    def build(cls, labels: Iterable[str], *, min_count: int = 9) -> AnswerVocabulary:
+        """Return the answers that are the label of at least `min_count` questions, normalised, sorted.
+
+        Args:
+            labels: of each question, the answer that most people gave (`multiple_choice_answer`), raw.
+            min_count: 9 gives the usual 3,129 answers for VQA 2.0's train and val.
+
+        Raises:
+            InputError: no answer comes so often.
+        """
+        if min_count < 1:
+            raise InputError(f"min_count={min_count}: expected 1 or more")
+        given = Counter(labels)
+        counts = Counter[str]()
+        for label, count in given.items():
+            counts[vocabulary_answer(label)] += count
+        kept = sorted(answer for answer, count in counts.items() if count >= min_count)
+        if not kept:
+            most = counts.most_common(1)
+            told = (
+                f"the most frequent, {most[0][0]!r}, of {most[0][1]:,}" if most else "there are no questions"
+            )
+            raise InputError(
+                f"no answer is that of {min_count} questions or more ({told}); lower min_count, or give more questions"
+            )
+        return cls(kept)
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    def indices(self, answers: Iterable[str]) -> np.ndarray:
+        """Return the class of each answer, literally as it stands here; -1 where it has none; int64."""
+        return np.fromiter((self._index.get(answer, -1) for answer in answers), np.int64)
+
+    def coverage(self, labels: Iterable[str]) -> float:
+        """Return the share of questions, from 0 to 1, whose label has a class; 0 where there are none."""
+        index_Q = self.indices(map(vocabulary_answer, labels))
+        return float(np.mean(index_Q >= 0)) if len(index_Q) else 0.0
+
+    def soft_targets(self, answers: Sequence[Sequence[str]]) -> Targets:
+        """Return targets of 0.3, 0.6, 0.9 or 1 where one, two, three or more people gave the answer.
+
+        Only raw answers that stand in the vocabulary literally count; a question may have no target above 0.
+
+        Args:
+            answers: what people answered to each question.
+        """
+        count_Q = np.fromiter(map(len, answers), np.int64, len(answers))
+        index_A = self.indices(chain.from_iterable(answers))
+        row_A = np.repeat(np.arange(len(answers)), count_Q)[index_A >= 0]
+        cell_N, people_N = np.unique(row_A * len(self) + index_A[index_A >= 0], return_counts=True)
+        return self._targets(cell_N, _SCORES[np.minimum(people_N, len(_SCORES) - 1)], questions=len(answers))
+
+    def hard_targets(self, labels: Sequence[str]) -> Targets:
+        """Return targets of 1 for each question's label, normalised; none where it has no class."""
+        index_Q = self.indices(map(vocabulary_answer, labels))
+        row_N = np.flatnonzero(index_Q >= 0)
+        cell_N = row_N * len(self) + index_Q[row_N]
+        return self._targets(cell_N, np.ones(len(cell_N), np.float32), questions=len(labels))
+
+    def _targets(self, cell_N: np.ndarray, score_N: np.ndarray, *, questions: int) -> Targets:
+        row_N, answer_N = np.divmod(cell_N, len(self))
+        end_Q = np.cumsum(np.bincount(row_N, minlength=questions))
+        return Targets(
+            start_Q1=np.concatenate([[0], end_Q]).astype(np.int64),
+            answer_N=answer_N.astype(np.int32),
+            score_N=score_N,
+            width=len(self),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """The targets above 0 of all questions, one after another; a dense matrix would take gigabytes.
+
+    Args:
+        start_Q1: `(Q + 1,)` where each question's begin, and the end.
+        answer_N: `(N,)` classes.
+        score_N: `(N,)` float32, above 0 and at most 1.
+        width: number of classes.
+    """
+
+    start_Q1: np.ndarray
+    answer_N: np.ndarray
+    score_N: np.ndarray
+    width: int
+
+    def __len__(self) -> int:
+        return len(self.start_Q1) - 1
+
+    def batch(self, index_B: np.ndarray) -> Tensor:
+        """Return the targets of some questions, `(B, A)` float32."""
+        start_B = self.start_Q1[index_B]
+        count_B = self.start_Q1[np.asarray(index_B) + 1] - start_B
+        row_N = np.repeat(np.arange(len(count_B)), count_B)
+        shift_B = np.cumsum(count_B) - count_B  # place n of the batch is place n - shift + start of all
+        place_N = np.arange(len(row_N)) + np.repeat(start_B - shift_B, count_B)
+        target_BA = np.zeros((len(count_B), self.width), np.float32)
+        target_BA[row_N, self.answer_N[place_N]] = self.score_N[place_N]
+        return torch.from_numpy(target_BA)

@@ -1,0 +1,1 @@
+"""Ranks, recalls and protocols of retrieval, from blocks of scores."""

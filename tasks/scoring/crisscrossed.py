@@ -1,0 +1,181 @@
+"""Retrieval between and within modalities, by the ratings of Crisscrossed Captions.
+
+Four directions, each over the whole split: images to captions (`i2t`) and back (`t2i`), captions to captions (`t2t`),
+images to images (`i2i`). Right answers are what COCO pairs and, beside it, what people rated highly: captions with
+images and captions with captions from 3.0, images with images from 2.5, whichever of the two was shown first. All
+captions of one image are right answers of each other. As everywhere, the best placed right answer counts.
+
+An item is no part of the gallery that it asks: VSE-infinity leaves it in with a score of 0, which gives the same ranks
+unless the best right answer scores below that. Queries without a right answer are left out, and counted.
+
+Source: Parekh et al., EACL 2021; Chen et al., "Learning the best pooling strategy" (VSE-infinity), CVPR 2021, table 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from infra.errors import InputError
+from tasks.datasets.images.cxc import Rated, Ratings
+from tasks.scoring.metrics import KS, Positives, Ties, chance_recall, rank_queries, recall
+from tasks.scoring.scores import AllScores, Score
+
+SITS, STS, SIS = 3.0, 3.0, 2.5
+"""The least ratings of right answers: caption and image, two captions, two images."""
+_BETWEEN = ("i2t", "t2i")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RightAnswers:
+    """The right answers of a split.
+
+    Attributes:
+        of: those of each direction: `i2t`, `t2i`, `t2t`, `i2i`.
+        unknown: rated pairs with an image or a caption that the split does not have.
+    """
+
+    of: Mapping[str, Positives]
+    unknown: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrisscrossedResult:
+    """What `evaluate_crisscrossed` found.
+
+    Attributes:
+        metrics: `i2t/R1`, ..., `i2i/skipped` by direction, and `rsum`, of images and captions alone.
+        rank_Q: by direction, the 0-based rank of each query's best right answer; NaN where it has none.
+    """
+
+    metrics: dict[str, float]
+    rank_Q: dict[str, np.ndarray]
+
+
+def right_answers(
+    ratings: Ratings, *, image_ids: Sequence[str], caption_ids: Sequence[str], owner_G: np.ndarray
+) -> RightAnswers:
+    """Put a split's own pairs and the high ratings together.
+
+    Args:
+        ratings: those of the split.
+        image_ids: of the N images, in order.
+        caption_ids: of the G captions, in order.
+        owner_G: the image of each caption, in the images' order.
+
+    Raises:
+        InputError: no rating is about this split.
+    """
+    images, captions = ({id: at for at, id in enumerate(ids)} for ids in (image_ids, caption_ids))
+    sits_2P, no_sits = _places(ratings.sits, captions, images, least=SITS)
+    sts_2P, no_sts = _places(ratings.sts, captions, captions, least=STS)
+    sis_2P, no_sis = _places(ratings.sis, images, images, least=SIS)
+    own_2P = np.stack([np.arange(len(owner_G)), owner_G])
+    t2i_2P = np.concatenate([own_2P, sits_2P], axis=1)
+    n, g = len(images), len(captions)
+    return RightAnswers(
+        of={
+            "i2t": Positives.from_pairs(*t2i_2P[::-1], queries=n, gallery=g),
+            "t2i": Positives.from_pairs(*t2i_2P, queries=g, gallery=n),
+            "t2t": _both_ways(np.concatenate([_siblings(owner_G), sts_2P], axis=1), items=g),
+            "i2i": _both_ways(sis_2P, items=n),
+        },
+        unknown=no_sits + no_sts + no_sis,
+    )
+
+
+def _places(
+    rated: Rated, first: Mapping[str, int], second: Mapping[str, int], *, least: float
+) -> tuple[np.ndarray, int]:
+    """Return the places `(2, P)` of the pairs rated at least so high, and how many pairs are not of this split."""
+    places = (
+        (first.get(a, -1), second.get(b, -1)) for a, b in zip(rated.first_P, rated.second_P, strict=True)
+    )
+    place_2P = np.array(list(places), np.int64).T
+    known_P = (place_2P >= 0).all(axis=0)
+    if not known_P.any():
+        raise InputError(
+            f"none of the {len(rated):,} ratings, such as that of {rated.first_P[0]} and {rated.second_P[0]}, is about "
+            f"this split, which has {next(iter(first))} and {next(iter(second))}: ingest COCO from Karpathy's JSON, "
+            "and take the ratings of the same split"
+        )
+    return place_2P[:, known_P & (rated.rating_P >= least)], int((~known_P).sum())
+
+
+def _siblings(owner_G: np.ndarray) -> np.ndarray:
+    """Return the pairs `(2, P)` of captions of one image."""
+    count_N = np.bincount(owner_G)
+    first_G, count_G = (count_N.cumsum() - count_N)[owner_G], count_N[owner_G]
+    query_P = np.repeat(np.arange(len(owner_G)), count_G)
+    within_P = np.arange(len(query_P)) - np.repeat(count_G.cumsum() - count_G, count_G)
+    return np.stack([query_P, first_G[query_P] + within_P])
+
+
+def _both_ways(pair_2P: np.ndarray, *, items: int) -> Positives:
+    """Return the right answers among items of one modality: each of a pair is one of the other's."""
+    pair_2P = pair_2P[:, pair_2P[0] != pair_2P[1]]
+    return Positives.from_pairs(
+        *np.concatenate([pair_2P, pair_2P[::-1]], axis=1), queries=items, gallery=items
+    )
+
+
+def evaluate_crisscrossed(
+    score: Score, answers: RightAnswers, *, ties: Ties = "expected"
+) -> CrisscrossedResult:
+    """Rank a split in four directions.
+
+    Args:
+        score: scores blocks of images against captions, and of both against themselves.
+        answers: the right answers, in the order of the score's images and captions.
+        ties: see `rank_queries`.
+
+    Raises:
+        InputError: the model compares images with captions alone, or a score is NaN.
+    """
+    metrics, rank_Q, tied = {}, {}, 0
+    rows = _rows(score, answers)
+    for direction, positives in answers.of.items():
+        found = rank_queries(
+            rows[direction], positives, ties=ties, skip=True, progress=f"ranking {direction}"
+        )
+        kept_Q = positives.count_Q > 0
+        rank_Q[direction] = np.full(len(positives), np.nan)
+        rank_Q[direction][kept_Q] = found.rank_Q
+        numbers = recall(found.rank_Q) | {"skipped": float((~kept_Q).sum())}
+        metrics |= {f"{direction}/{name}": value for name, value in numbers.items()}
+        tied += found.tied
+    metrics["rsum"] = sum(metrics[f"{direction}/R{k}"] for direction in _BETWEEN for k in KS)
+    metrics["chance_rsum"] = sum(sum(chance_recall(answers.of[direction]).values()) for direction in _BETWEEN)
+    metrics |= {"ties": float(tied), "unknown_ratings": float(answers.unknown)}
+    return CrisscrossedResult(metrics=metrics, rank_Q=rank_Q)
+
+
+def _rows(score: Score, answers: RightAnswers) -> dict[str, Callable[[int, int], Tensor]]:
+    """Return what scores the queries `start` to `stop` of each direction against their whole gallery."""
+    if not isinstance(score, AllScores):
+        raise InputError(
+            "this model scores pairs of an image and a caption and has no embeddings of one modality alone, so captions "
+            "cannot be compared with captions; choose another protocol, such as coco-5k"
+        )
+    captions, images = answers.of["i2t"].gallery, answers.of["t2i"].gallery
+    return {
+        "i2t": lambda start, stop: score(slice(start, stop), slice(0, captions)),
+        "t2i": lambda start, stop: score(slice(0, images), slice(start, stop)).T,
+        "t2t": _others(score.of_captions, captions),
+        "i2i": _others(score.of_images, images),
+    }
+
+
+def _others(score: Score, items: int) -> Callable[[int, int], Tensor]:
+    """Return the rows of scores among items of one modality, in which an item never finds itself."""
+
+    def rows(start: int, stop: int) -> Tensor:
+        sim_QG = score(slice(start, stop), slice(0, items))
+        self_Q1 = torch.arange(start, stop, device=sim_QG.device)[:, None]
+        return sim_QG.scatter(1, self_Q1, -torch.inf)
+
+    return rows

@@ -1,0 +1,90 @@
+"""A part of a split as queries and galleries of each other: images or videos, and their captions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from tasks.scoring.metrics import Positives, Ranks, Ties, chance_recall, rank_queries
+from tasks.scoring.scores import Score
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gallery:
+    """Consecutive items of a split and their captions.
+
+    Where captions are `distinct`, the same string stands in the gallery once, where it comes first, and is a right
+    answer of every item that has it, as in HGR's evaluation; but their order is that of the split in every process.
+
+    Attributes:
+        rows: the items, as places in the split.
+        column_G: the captions, as places in the split, ascending.
+        item_P, place_P: pairs that belong together, an item (from 0) and a place in `column_G`.
+    """
+
+    rows: slice
+    column_G: np.ndarray
+    item_P: np.ndarray
+    place_P: np.ndarray
+
+    @classmethod
+    def of(cls, rows: slice, owner_G: np.ndarray, *, texts: Sequence[str] | None = None) -> Gallery:
+        """Take the items `rows` of a split and their captions.
+
+        Args:
+            rows: the items.
+            owner_G: the item of each of the split's captions, ascending.
+            texts: the split's captions, where equal ones are to stand in the gallery once.
+        """
+        first, last = np.searchsorted(owner_G, (rows.start, rows.stop)).tolist()
+        item_P = owner_G[first:last] - rows.start
+        if texts is None:
+            return cls(
+                rows=rows, column_G=np.arange(first, last), item_P=item_P, place_P=np.arange(last - first)
+            )
+        places: dict[str, int] = {}
+        place_P = np.array([places.setdefault(text, len(places)) for text in texts[first:last]], np.int64)
+        _, column_G = np.unique(place_P, return_index=True)
+        return cls(rows=rows, column_G=column_G + first, item_P=item_P, place_P=place_P)
+
+    @property
+    def items(self) -> int:
+        """How many images or videos there are."""
+        return self.rows.stop - self.rows.start
+
+    def rank(self, score: Score, *, ties: Ties) -> tuple[Ranks, Ranks]:
+        """Rank captions for every item, and items for every caption."""
+
+        def for_items(start: int, stop: int) -> Tensor:
+            return _block(score, slice(self.rows.start + start, self.rows.start + stop), self.column_G)
+
+        def for_captions(start: int, stop: int) -> Tensor:
+            return _block(score, self.rows, self.column_G[start:stop]).T
+
+        of_items, of_captions = self.positives()
+        return (
+            rank_queries(for_items, of_items, ties=ties, progress="ranking captions"),
+            rank_queries(for_captions, of_captions, ties=ties, progress="ranking items"),
+        )
+
+    def chance(self) -> float:
+        """Return the sum of recalls, of both directions, that random scores reach on average."""
+        return sum(sum(chance_recall(positives).values()) for positives in self.positives())
+
+    def positives(self) -> tuple[Positives, Positives]:
+        """Return the right captions of every item, and the right items of every caption, as places in here."""
+        items, captions = self.items, len(self.column_G)
+        return (
+            Positives.from_pairs(self.item_P, self.place_P, queries=items, gallery=captions),
+            Positives.from_pairs(self.place_P, self.item_P, queries=captions, gallery=items),
+        )
+
+
+def _block(score: Score, rows: slice, column_G: np.ndarray) -> Tensor:
+    """Return the scores of rows against ascending columns, which are asked for as one block."""
+    first, last = int(column_G[0]), int(column_G[-1]) + 1
+    block = score(rows, slice(first, last))
+    return block if last - first == len(column_G) else block[:, column_G - first]

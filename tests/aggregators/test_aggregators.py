@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from places import ROOT
+from torch import Tensor, nn
+
+from aggregators.base import Aggregator
+from aggregators.contract import check_aggregator, random_sets
+from infra.errors import InputError
+from infra.registry import AGGREGATORS
+
+SPECS = [*AGGREGATORS.names(), "kmax(k=1)", "kmax(k=3)"]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_contract(spec):
+    torch.manual_seed(0)
+    check_aggregator(AGGREGATORS.build(spec, 8), 8)
+
+
+def explicit_pool(spec: str, elements_ND: np.ndarray, state: dict[str, np.ndarray]) -> np.ndarray:
+    """Each aggregator by its definition, one channel at a time."""
+    ordered_ND = -np.sort(-elements_ND, axis=0)
+    match spec:
+        case "attention":
+            power_N = np.exp(elements_ND @ state["score.weight"][0])
+            return power_N @ elements_ND / power_N.sum()
+        case "mean":
+            return elements_ND.mean(axis=0)
+        case "max":
+            return elements_ND.max(axis=0)
+        case "kmax(k=3)":
+            return ordered_ND[:3].mean(axis=0)
+        case "cls":
+            return elements_ND[0]
+        case "logsumexp(sharpness=2)":
+            return np.log(np.exp(2 * elements_ND).mean(axis=0)) / 2
+        case "logsumexp(average=False)":
+            return np.log(np.exp(elements_ND).sum(axis=0))
+        case "softpool":
+            return (np.exp(elements_ND) * elements_ND).sum(axis=0) / np.exp(elements_ND).sum(axis=0)
+
+
+CLOSED_FORMS = [
+    "attention",
+    "mean",
+    "max",
+    "kmax(k=3)",
+    "cls",
+    "logsumexp(sharpness=2)",
+    "logsumexp(average=False)",
+    "softpool",
+]
+
+
+@pytest.mark.parametrize("spec", CLOSED_FORMS)
+def test_against_the_definition(spec):
+    x_BND, mask_BN = random_sets([5, 1, 2, 9], 6, dtype=torch.float64)
+    module = AGGREGATORS.build(spec, 6).double()
+    state = {name: x.numpy() for name, x in module.state_dict().items()}
+    with torch.no_grad():
+        out_BD = module(x_BND, mask_BN)
+    for x_ND, mask_N, out_D in zip(x_BND, mask_BN, out_BD, strict=True):
+        np.testing.assert_allclose(out_D, explicit_pool(spec, x_ND[mask_N].numpy(), state), atol=1e-12)
+
+
+def test_kmax_gradient_is_shared_by_the_k_largest():
+    x_BND = torch.tensor([[[3.0], [1.0], [2.0], [0.0]]], requires_grad=True)
+    AGGREGATORS.build("kmax(k=2)", 1)(x_BND, torch.ones(1, 4, dtype=torch.bool)).sum().backward()
+    assert x_BND.grad.flatten().tolist() == [0.5, 0.0, 0.5, 0.0]
+
+
+def call(module: Aggregator, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+    """Call any aggregator; one that needs a context gets a harmless one."""
+    return module(x_BND, mask_BN, *(random_sets([3] * len(x_BND), 8) if module.needs_context else ()))
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_nan_comes_out_as_nan(spec):
+    x_BND, mask_BN = random_sets([4, 5, 3], 8)
+    x_BND[1, 0, 2] = float("nan")
+    out = call(AGGREGATORS.build(spec, 8).eval(), x_BND, mask_BN)
+    assert out[1, ..., 2].isnan().all()
+    assert out[[0, 2]].isfinite().all()
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_what_is_no_set_is_refused(spec):
+    module = AGGREGATORS.build(spec, 8).eval()
+    x_BND, mask_BN = random_sets([4, 5, 3], 8)
+    for features, mask, message in (
+        (x_BND, mask_BN.float(), r"torch.bool, True for real elements, not torch.float32"),
+        (x_BND, mask_BN[:, :4], r"mask has shape \(3, 4\).* expected .* \(3, 5\)"),
+        (x_BND, mask_BN[..., None], r"mask has shape \(3, 5, 1\)"),
+        (x_BND[0], mask_BN[0], r"\(sets, elements, width\), not torch.float32 of shape \(5, 8\)"),
+        (x_BND.long(), mask_BN, r"floating-point features .* not torch.int64"),
+        (x_BND, mask_BN & torch.tensor([[True], [False], [False]]), r"2 of 3 sets .* the first is number 1"),
+        (x_BND[:, :0], mask_BN[:, :0], r"3 of 3 sets have no element"),
+    ):
+        with pytest.raises(InputError, match=message):
+            call(module, features, mask)
+
+
+def test_a_smooth_maximum_does_not_overflow():
+    x_BND = torch.tensor([[[3e4], [2.9e4], [-3e4]]]).half()
+    mask_BN = torch.ones(1, 3, dtype=torch.bool)
+    for spec in ("logsumexp", "softpool", "gem"):
+        assert AGGREGATORS.build(spec, 1).half()(x_BND, mask_BN).isfinite().all(), spec
+
+
+def test_logsumexp_lies_between_mean_and_max():
+    x_BND, mask_BN = random_sets([5, 3], 6)
+    for sharpness, other in ((1e-3, "mean"), (1e3, "max")):
+        out_BD = AGGREGATORS.build(f"logsumexp(sharpness={sharpness})", 6)(x_BND, mask_BN)
+        torch.testing.assert_close(out_BD, AGGREGATORS.build(other, 6)(x_BND, mask_BN), atol=5e-3, rtol=0)
+
+
+class ByColumn(Aggregator):
+    """Weighs by the column an element stands in, holes included."""
+
+    symmetric = False
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+        weight_BN = mask_BN / torch.arange(1, mask_BN.shape[1] + 1)
+        return torch.einsum(
+            "bnd,bn->bd", x_BND.masked_fill(~mask_BN[..., None], 0.0), weight_BN.to(x_BND.dtype)
+        )
+
+
+class MaskedLate(Aggregator):
+    """Hides the pads after a linear map: the result is right and the map's gradient is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+        return self.linear(x_BND).masked_fill(~mask_BN[..., None], float("-inf")).amax(dim=1)
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"), [(ByColumn, "a hole in the mask"), (MaskedLate, "NaN under the mask")]
+)
+def test_the_contract_finds_what_is_broken(broken, message):
+    torch.manual_seed(0)
+    with pytest.raises(AssertionError, match=message):
+        check_aggregator(broken(), 4)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "kmax(k=0)",
+        "kmax(k='five')",
+        "logsumexp(sharpness=0)",
+        "gem(p=-1)",
+        "gem(eps=0)",
+        "conv1d(positions=0)",
+        "lip(gate=0)",
+        "gcn(layers=0)",
+    ],
+)
+def test_a_bad_parameter_is_refused(spec):
+    with pytest.raises(InputError, match="must be"):
+        AGGREGATORS.build(spec, 4)
+
+
+def test_the_example_in_the_guide_keeps_the_contract(monkeypatch):
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    code = re.search(r"```python\n(.*?)```", guide, re.DOTALL).group(1)
+    monkeypatch.setattr(AGGREGATORS, "_parts", dict(AGGREGATORS._parts))
+    exec(compile(code, "CONTRIBUTING.md", "exec"), {"__name__": "guide"})
+    check_aggregator(AGGREGATORS.build("median", 6), 6)

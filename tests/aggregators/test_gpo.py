@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from aggregators.contract import check_aggregator, random_sets
+from aggregators.ranks.gpo import GPO
+from aggregators.ranks.positions import sinusoids
+from infra.errors import InputError
+from infra.registry import AGGREGATORS
+
+VARIANTS = [
+    "gpo(temperature=1.0)",
+    "gpo(codes=index, longest=16)",
+    "gpo(decoder=transformer, positions=8)",
+    "gpo(decoder=mlp)",
+    "gpo(decoder=mlp, codes=index, longest=16, per_channel=True)",
+    "gpo(decoder=interpolate)",
+    "gpo(decoder=interpolate, positions=6, per_channel=True)",
+    "gpo(per_channel=True)",
+    "gpo(feature_conditioned=True)",
+    "gpo(decoder=transformer, positions=8, feature_conditioned=True, per_channel=True)",
+]
+
+
+@pytest.mark.parametrize("spec", VARIANTS)
+def test_contract(spec):
+    torch.manual_seed(0)
+    check_aggregator(AGGREGATORS.build(spec, 4), 4)
+
+
+def gru(module, code_NC: Tensor, suffix: str) -> Tensor:
+    """One direction of a GRU, a step at a time."""
+    part = {
+        name: getattr(module, f"{name}_l0{suffix}")
+        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    }
+    state_H, states = code_NC.new_zeros(module.hidden_size), []
+    for code_C in code_NC:
+        from_code = (part["weight_ih"] @ code_C + part["bias_ih"]).chunk(3)
+        from_state = (part["weight_hh"] @ state_H + part["bias_hh"]).chunk(3)
+        reset, update = (torch.sigmoid(a + b) for a, b in zip(from_code[:2], from_state[:2], strict=True))
+        new = torch.tanh(from_code[2] + reset * from_state[2])
+        state_H = (1 - update) * new + update * state_H
+        states.append(state_H)
+    return torch.stack(states)
+
+
+def transformer(module, x_NC: Tensor) -> Tensor:
+    """One layer of a transformer encoder, normalised after each part."""
+    attention, (size, width) = module.self_attn, x_NC.shape
+    q, k, v = (x_NC @ attention.in_proj_weight.T + attention.in_proj_bias).chunk(3, dim=1)
+    heads = [part.reshape(size, 4, width // 4).transpose(0, 1) for part in (q, k, v)]
+    score_HNN = heads[0] @ heads[1].transpose(1, 2) / math.sqrt(width // 4)
+    mixed_NC = (score_HNN.softmax(dim=-1) @ heads[2]).transpose(0, 1).reshape(size, width)
+    x_NC = normalised(module.norm1, x_NC + mixed_NC @ attention.out_proj.weight.T + attention.out_proj.bias)
+    inner = (x_NC @ module.linear1.weight.T + module.linear1.bias).clamp(min=0)
+    return normalised(module.norm2, x_NC + inner @ module.linear2.weight.T + module.linear2.bias)
+
+
+def normalised(norm, x_NC: Tensor) -> Tensor:
+    centred = x_NC - x_NC.mean(dim=1, keepdim=True)
+    return norm.weight * centred / (centred.square().mean(dim=1, keepdim=True) + norm.eps).sqrt() + norm.bias
+
+
+def scores(gpo: GPO, ordered_ND: Tensor) -> Tensor:
+    """The scores `(N, 1 or D)` of the ranks of one set, by the definition of each design."""
+    size = len(ordered_ND)
+    if gpo.decoder is None:
+        learned_VC = (gpo.stretched / gpo.temperature).softmax(dim=0)
+        places = [k * (len(learned_VC) - 1) / max(size - 1, 1) for k in range(size)]
+        between = [
+            (math.floor(place), min(math.floor(place) + 1, len(learned_VC) - 1), place % 1)
+            for place in places
+        ]
+        return torch.stack(
+            [(1 - part) * learned_VC[a] + part * learned_VC[b] for a, b, part in between]
+        ).log()
+    code_NC = (
+        sinusoids(size, gpo.positions, dtype=torch.float64) if gpo.index is None else gpo.index.weight[:size]
+    )
+    if gpo.feature_conditioned:
+        code_NC = torch.cat((code_NC, ordered_ND), dim=1)
+    module = gpo.get_submodule(gpo.decoder)
+    match gpo.decoder:
+        case "gru":
+            state_NH = (gru(module, code_NC, "") + gru(module, code_NC.flip(0), "_reverse").flip(0)) / 2
+        case "transformer":
+            state_NH = transformer(module, code_NC)
+        case "mlp":
+            state_NH = (code_NC @ module[0].weight.T + module[0].bias).clamp(min=0)
+    return state_NH @ gpo.linear.weight.T / gpo.temperature
+
+
+@pytest.mark.parametrize("spec", ["gpo", *VARIANTS])
+def test_every_design_follows_its_definition(spec):
+    torch.manual_seed(2)
+    gpo = AGGREGATORS.build(spec, 4).double()
+    if gpo.decoder is None:
+        torch.nn.init.normal_(gpo.stretched, std=0.1)
+    x_BND, mask_BN = random_sets([5, 1, 9, 5, 2], 4, dtype=torch.float64)
+    x_BND.requires_grad_()
+    inputs = (x_BND, *gpo.parameters())
+    found_BD, expected = gpo(x_BND, mask_BN), []
+    for x_ND, mask_N in zip(x_BND, mask_BN, strict=True):
+        ordered_ND = x_ND[mask_N].sort(dim=0, descending=True).values
+        weight_NC = torch.exp(scores(gpo, ordered_ND))
+        expected.append((weight_NC / weight_NC.sum(dim=0) * ordered_ND).sum(dim=0))
+    torch.testing.assert_close(found_BD, torch.stack(expected), atol=1e-10, rtol=1e-8)
+    cot_BD = torch.randn(found_BD.shape, dtype=torch.float64)
+    found = torch.autograd.grad((found_BD * cot_BD).sum(), inputs)
+    wanted = torch.autograd.grad((torch.stack(expected) * cot_BD).sum(), inputs)
+    torch.testing.assert_close(found, wanted, atol=1e-9, rtol=1e-7)
+
+
+@pytest.mark.parametrize("spec", ["gpo", *VARIANTS])
+def test_weights_are_a_convex_combination_of_order_statistics(spec):
+    torch.manual_seed(1)
+    x_BND, mask_BN = random_sets([7, 2, 12], 8)
+    gpo = AGGREGATORS.build(spec, 8)
+    weight = gpo.weights(x_BND, mask_BN)
+    torch.testing.assert_close(weight.sum(dim=1), torch.ones_like(weight[:, 0]))
+    assert (weight[~mask_BN] == 0).all()
+    assert (weight >= 0).all()
+    largest_BD = x_BND.masked_fill(~mask_BN[..., None], float("-inf")).amax(dim=1)
+    smallest_BD = x_BND.masked_fill(~mask_BN[..., None], float("inf")).amin(dim=1)
+    pooled_BD = gpo(x_BND, mask_BN)
+    assert (pooled_BD <= largest_BD + 1e-6).all()
+    assert (pooled_BD >= smallest_BD - 1e-6).all()
+
+
+def test_a_size_is_decoded_once(monkeypatch):
+    gpo, sizes = GPO(6), []
+    monkeypatch.setattr(
+        gpo.gru, "forward", lambda code_SNC, size_S: sizes.append(size_S.tolist()) or code_SNC
+    )
+    gpo(*random_sets([5, 1, 9, 5, 1, 1], 6))
+    assert sizes == [[1, 5, 9]]
+
+
+@pytest.mark.parametrize(
+    "spec", ["gpo", "gpo(codes=index)", "gpo(decoder=interpolate)", "gpo(decoder=transformer)"]
+)
+def test_weights_of_sizes_are_those_of_sets(spec):
+    gpo = AGGREGATORS.build(spec, 6)
+    weight_SN = gpo.size_weights(torch.tensor([3, 8, 3]))
+    torch.testing.assert_close(weight_SN, gpo.weights(*random_sets([3, 8, 3], 6)))
+
+
+def test_fresh_interpolated_weights_are_a_mean():
+    x_BND, mask_BN = random_sets([5, 1, 40], 6)
+    torch.testing.assert_close(
+        AGGREGATORS.build("gpo(decoder=interpolate)", 6)(x_BND, mask_BN),
+        AGGREGATORS.build("mean", 6)(x_BND, mask_BN),
+    )
+
+
+def test_gpo_has_the_size_and_the_names_of_the_authors_code():
+    shapes = {name: tuple(p.shape) for name, p in GPO(1024).named_parameters()}
+    parts = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    assert set(shapes) == {f"gru.{p}_l0{way}" for p in parts for way in ("", "_reverse")} | {"linear.weight"}
+    assert sum(map(math.prod, shapes.values())) == 12_704
+
+
+@pytest.mark.parametrize("case", ["ragged", "alone", "single"])
+def test_gpo_reproduces_the_recorded_numbers(golden, case):
+    z = np.load(golden / "gpo.npz", allow_pickle=False)
+    gpo = GPO(16)
+    prefix = json.loads((golden / "gpo.json").read_text())["cases"][case]["params"] + "/"
+    gpo.load_state_dict(
+        {key.removeprefix(prefix): torch.from_numpy(z[key]) for key in z if key.startswith(prefix)}
+    )
+    x_BND = torch.from_numpy(z[f"{case}/features"]).requires_grad_()
+    mask_BN = torch.arange(x_BND.shape[1]) < torch.from_numpy(z[f"{case}/lengths"])[:, None]
+    weight_BN = gpo.weights(x_BND, mask_BN)
+    np.testing.assert_allclose(weight_BN.detach(), z[f"{case}/weights"][..., 0], atol=2e-6, rtol=0)
+    pooled_BD = gpo(x_BND, mask_BN)
+    np.testing.assert_allclose(pooled_BD.detach(), z[f"{case}/pooled"], atol=1e-5, rtol=1e-5)
+    if f"{case}/cot_pooled" not in z:
+        return
+    (pooled_BD * torch.from_numpy(z[f"{case}/cot_pooled"])).sum().backward()
+    np.testing.assert_allclose(x_BND.grad, z[f"{case}/grad_features"], atol=2e-5, rtol=1e-4)
+    for name, parameter in gpo.named_parameters():
+        np.testing.assert_allclose(parameter.grad, z[f"{case}/grad_param/{name}"], atol=2e-5, rtol=1e-4)
+
+
+def test_position_codes_reproduce_the_recorded_numbers(golden):
+    z = np.load(golden / "posenc.npz", allow_pickle=False)
+    cases = [key for key in z if key.startswith("gpo_")]
+    assert cases
+    for key in cases:
+        np.testing.assert_allclose(sinusoids(*z[key].shape), z[key], atol=1e-5, rtol=1e-5, err_msg=key)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("gpo(temperature=0)", "above 0"),
+        ("gpo(decoder=lstm)", "unknown decoder 'lstm'"),
+        ("gpo(codes=sinusoid)", "Did you mean 'sinusoids'"),
+        ("gpo(positions=7)", "even"),
+        ("gpo(decoder=transformer, positions=6)", "4 divides"),
+        ("gpo(decoder=interpolate, feature_conditioned=True)", "reads codes"),
+    ],
+)
+def test_a_bad_parameter_is_refused(spec, message):
+    with pytest.raises(InputError, match=message):
+        AGGREGATORS.build(spec, 4)
+
+
+def test_a_set_larger_than_the_learned_codes_is_refused():
+    with pytest.raises(InputError, match="9 elements, and gpo has learned codes of 8"):
+        AGGREGATORS.build("gpo(codes=index, longest=8)", 4)(*random_sets([3, 9], 4))
+
+
+def test_weights_that_need_features_have_no_sizes_alone():
+    with pytest.raises(ValueError, match="depend on features"):
+        AGGREGATORS.build("gpo(feature_conditioned=True)", 4).size_weights(torch.tensor([3]))

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from aggregators.contract import check_aggregator, random_sets
+from aggregators.relations.score_attention import ScoreAttention
+from infra.errors import InputError
+from infra.registry import AGGREGATORS
+
+LINEAR = {"query.weight": "fc_q.weight", "query.bias": "fc_q.bias", "key.weight": "fc_k.weight"}
+NAMES = {**LINEAR, "value.weight": "fc_v.weight", "score": "fc_o.weight"}
+SHIFTS = ("fc_k.bias", "fc_v.bias", "fc_o.bias")
+
+
+def recorded_names(ours: str, k: int) -> list[str]:
+    return [f"aggregating_layers.{i}.{NAMES[ours]}" for i in range(k)]
+
+
+def load_recorded(z, group: str, k: int) -> ScoreAttention:
+    module = ScoreAttention(16, k=k, heads=2)
+    state = {
+        ours: torch.from_numpy(np.concatenate([z[f"{group}/{name}"] for name in recorded_names(ours, k)]))
+        for ours in NAMES
+    }
+    module.load_state_dict(state)
+    return module
+
+
+def recorded_inputs(z, case: str) -> list[torch.Tensor]:
+    group = "nopad" if case.endswith("nopad") else "data"
+    inputs = []
+    for modality in ("image", "text"):
+        x = torch.from_numpy(z[f"{group}/{modality}"]).requires_grad_()
+        pad = z[f"{group}/{modality}_mask"] if group == "data" else np.zeros(x.shape[:2])
+        inputs += [x, torch.from_numpy(pad == 0)]
+    return inputs
+
+
+@pytest.mark.parametrize(("case", "k"), [("k1_div1_image", 1), ("k1_div1_nopad", 1), ("k3_div1_image", 3)])
+def test_the_recorded_numbers(golden, case, k):
+    z = np.load(golden / "score_attention.npz", allow_pickle=False)
+    group = f"params_k{k}_div1_image"
+    module = load_recorded(z, group, k)
+    inputs = recorded_inputs(z, case)
+    out_BKD = module(*inputs).view(len(inputs[0]), k, 16)
+    np.testing.assert_allclose(out_BKD.detach(), z[f"{case}/vectors_times_n"], atol=1e-5, rtol=1e-5)
+    x_BND, mask_BN, context_BMD, context_mask_BM = inputs
+    score_BKN = module.scores(x_BND, context_BMD, context_mask_BM)
+    shift_K = [recorded_shift(z, f"{group}/aggregating_layers.{i}") for i in range(k)]
+    recorded_BKN = z[f"{case}/raw_scores"] - np.array(shift_K)[:, None]
+    real_BKN = mask_BN[:, None].expand_as(score_BKN)
+    np.testing.assert_allclose(score_BKN[real_BKN].detach(), recorded_BKN[real_BKN], atol=1e-5, rtol=1e-5)
+    if f"{case}/cot" not in z:
+        return
+    n_B11 = mask_BN.sum(dim=1)[:, None, None]
+    (out_BKD / n_B11 * torch.from_numpy(z[f"{case}/cot"])).sum().backward()
+    np.testing.assert_allclose(x_BND.grad, z[f"{case}/grad_queries"], atol=2e-5, rtol=1e-4)
+    np.testing.assert_allclose(context_BMD.grad, z[f"{case}/grad_keys"], atol=2e-5, rtol=1e-4)
+    for ours, parameter in module.named_parameters():
+        recorded = np.concatenate([z[f"{case}/grad_param/{name}"] for name in recorded_names(ours, k)])
+        np.testing.assert_allclose(parameter.grad, recorded, atol=2e-5, rtol=1e-4)
+    for name in SHIFTS:
+        for i in range(k):
+            dead = z[f"{case}/grad_param/aggregating_layers.{i}.{name}"]
+            np.testing.assert_allclose(dead, 0.0, atol=2e-6, err_msg=f"{name} matters after all")
+
+
+def recorded_shift(z, scorer: str) -> float:
+    """What the biases that we do without add to every raw score of a scorer."""
+    return float(z[f"{scorer}.fc_o.bias"][0] + z[f"{scorer}.fc_o.weight"][0] @ z[f"{scorer}.fc_v.bias"])
+
+
+def explicit(module: ScoreAttention, x_ND: torch.Tensor, z_MD: torch.Tensor) -> torch.Tensor:
+    """Eq. 1 to 4 of the paper for one pair of sets, loop by loop."""
+    out, width = [], module.head_width
+    for scorer in range(module.num_embeddings):
+        score = []
+        for x_D in x_ND:
+            heads = []
+            for head in range(module.heads):
+                start = (scorer * module.heads + head) * width
+                part = slice(start, start + width)
+                q = module.query.weight[part] @ x_D + module.query.bias[part]
+                logits = torch.stack([q @ (module.key.weight[part] @ z_D) / math.sqrt(width) for z_D in z_MD])
+                attention = logits.exp() / logits.exp().sum()
+                heads.append(
+                    sum(a * (module.value.weight[part] @ z_D) for a, z_D in zip(attention, z_MD, strict=True))
+                )
+            score.append(torch.cat(heads) @ module.score[scorer])
+        weight = torch.stack(score).exp() / torch.stack(score).exp().sum()
+        out.append(sum(w * x_D for w, x_D in zip(weight, x_ND, strict=True)))
+    return torch.stack(out)
+
+
+@pytest.mark.parametrize("params", [{}, {"k": 3, "heads": 2}, {"k": 2, "heads": 2, "kv_div": 2}])
+def test_against_the_formula(params):
+    torch.manual_seed(0)
+    module = ScoreAttention(8, **params).double()
+    torch.nn.init.normal_(module.query.bias)
+    x_BND, mask_BN = random_sets([4, 1, 3], 8, dtype=torch.float64)
+    z_BMD, z_mask_BM = random_sets([2, 5, 1], 8, seed=9, dtype=torch.float64)
+    out = module(x_BND, mask_BN, z_BMD, z_mask_BM)
+    expected = torch.stack(
+        [explicit(module, x[m], z[n]) for x, m, z, n in zip(x_BND, mask_BN, z_BMD, z_mask_BM, strict=True)]
+    ).view_as(out)
+    torch.testing.assert_close(out, expected, atol=1e-10, rtol=1e-8)
+    cot = torch.randn_like(out)
+    parameters = list(module.parameters())
+    for ours, theirs in zip(
+        torch.autograd.grad((out * cot).sum(), parameters),
+        torch.autograd.grad((expected * cot).sum(), parameters),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-7)
+
+
+@pytest.mark.parametrize("spec", ["score_attention(k=3, heads=2)", "score_attention(k=2, heads=2, kv_div=2)"])
+def test_contract(spec):
+    torch.manual_seed(0)
+    check_aggregator(AGGREGATORS.build(spec, 8), 8)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_every_set_with_every_context(k):
+    torch.manual_seed(0)
+    module = ScoreAttention(8, k=k, heads=2)
+    x_QND, mask_QN = random_sets([4, 1, 3], 8)
+    z_GMD, z_mask_GM = random_sets([2, 5, 1, 3], 8, seed=9)
+    out_QGKD = module.of_all(x_QND, mask_QN, z_GMD, z_mask_GM).view(3, 4, k, 8)
+    for q in range(3):
+        expected = module(x_QND[[q] * 4], mask_QN[[q] * 4], z_GMD, z_mask_GM).view(4, k, 8)
+        torch.testing.assert_close(out_QGKD[q], expected)
+
+
+def test_weights_are_those_of_the_pooling():
+    torch.manual_seed(0)
+    module = ScoreAttention(8, k=2, heads=2)
+    x_BND, mask_BN = random_sets([4, 1], 8)
+    x_BND = x_BND.masked_fill(~mask_BN[..., None], torch.nan)
+    z_BMD, z_mask_BM = random_sets([2, 5], 8, seed=9)
+    weight_BKN = module.weights(x_BND, mask_BN, z_BMD, z_mask_BM)
+    assert (weight_BKN[1, :, 1:] == 0).all()
+    out = module(x_BND, mask_BN, z_BMD, z_mask_BM)
+    torch.testing.assert_close(weight_BKN @ x_BND.nan_to_num(), out)
+
+
+def test_the_published_number_of_weights():
+    ours = sum(p.numel() for p in ScoreAttention(512).parameters())
+    assert ours == 788_481 - (512 + 512 + 1), "all but the biases that shift every score alike"
+    quarter = sum(p.numel() for p in ScoreAttention(512, kv_div=4).parameters())
+    assert quarter == 197_121 - (128 + 128 + 1)
+
+
+def test_an_empty_context_is_refused():
+    x_BND, mask_BN = random_sets([4, 1], 8)
+    with pytest.raises(InputError, match="1 of 2 sets"):
+        ScoreAttention(8)(x_BND, mask_BN, x_BND, mask_BN & torch.tensor([[True], [False]]))
+
+
+@pytest.mark.parametrize("params", ["heads=3", "k=0", "heads=0", "kv_div=3", "heads=8, kv_div=2"])
+def test_a_bad_parameter_is_refused(params):
+    with pytest.raises(InputError, match="score_attention"):
+        AGGREGATORS.build(f"score_attention({params})", 8)

@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from aggregators.contract import check_aggregator, random_sets
+from aggregators.sets.scaled_positions import grid_codes, line_codes
+from aggregators.sets.slots import Slots
+from aggregators.sets.transformer_set import TransformerSet
+from infra.errors import InputError
+from infra.registry import AGGREGATORS
+
+NAMES = {
+    "slots": "latents",
+    "element_norm": "layers.0.0.norm_context",
+    "slot_norm": "layers.0.0.norm",
+    "query": "layers.0.0.fn.to_q",
+    "key": "layers.0.0.fn.to_k",
+    "value": "layers.0.0.fn.to_v",
+    "out": "layers.0.0.fn.to_out",
+    "feed.0": "layers.0.2.norm",
+    "feed.1": "layers.0.2.fn.net.0",
+    "feed.4": "layers.0.2.fn.net.3",
+    "residual_norm": "last_layer.0",
+}
+RECORDED = {"k": 4, "heads": 2, "head_width": 8, "width": 16, "positions": True}
+
+
+def theirs_of(ours: str) -> str | None:
+    prefix = next((p for p in NAMES if ours == p or ours.startswith(p + ".")), None)
+    return prefix and NAMES[prefix] + ours.removeprefix(prefix)
+
+
+@pytest.mark.parametrize("case", ["txt_nopad", "txt_alone1"])
+@pytest.mark.parametrize("padding", [0, 3])
+def test_the_recorded_numbers(golden, case, padding):
+    z = np.load(golden / "dive_aggregation.npz", allow_pickle=False)
+    module = Slots(12, **RECORDED).eval()
+    names = {ours: theirs_of(ours) for ours in module.state_dict() if theirs_of(ours)}
+    state = {ours: torch.from_numpy(z[f"params_txt_heads2x8/{theirs}"]) for ours, theirs in names.items()}
+    assert set(module.state_dict()) - set(state) == {"global_norm.weight", "global_norm.bias"}
+    module.load_state_dict(state, strict=False)
+    x = torch.from_numpy(z[f"{case}/features"]).requires_grad_()
+    wide = torch.nn.functional.pad(x, (0, 0, 0, padding), value=5.0)
+    mask = (torch.arange(wide.shape[1]) < x.shape[1]).expand(wide.shape[:2])
+    out, residual = module.with_residual(wide, mask, torch.zeros(len(x), 16))
+    np.testing.assert_allclose(residual.detach(), z[f"{case}/slots"], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(out, residual, msg="the norm of a zero global_feature is its bias, zero")
+    share = module.weights(wide, mask).detach()
+    np.testing.assert_allclose(
+        share[..., : x.shape[1]], z[f"{case}/attn_layer3"].mean(axis=1).astype("f4"), atol=1e-6
+    )
+    if f"{case}/cot" not in z:
+        return
+    (residual * torch.from_numpy(z[f"{case}/cot"])).sum().backward()
+    np.testing.assert_allclose(x.grad, z[f"{case}/grad_features"], atol=5e-5, rtol=1e-4)
+    parameters = dict(module.named_parameters())
+    for ours, theirs in names.items():
+        np.testing.assert_allclose(
+            parameters[ours].grad, z[f"{case}/grad_param/{theirs}"], atol=5e-5, rtol=1e-4
+        )
+
+
+def test_the_recorded_position_codes(golden):
+    z = np.load(golden / "posenc.npz", allow_pickle=False)
+    line = line_codes(torch.ones(1, 9, dtype=torch.bool), 12)
+    np.testing.assert_allclose(line[0], z["dive1d_d12_n9"], atol=2e-6)
+    grid = grid_codes(torch.ones(1, 12, dtype=torch.bool), 16, grid=(3, 4))
+    np.testing.assert_allclose(grid[0], z["dive2d_d16_h3_w4"], atol=2e-6)
+
+
+def layer_norm(x: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
+    spread = ((x - x.mean()) ** 2).mean()
+    return (x - x.mean()) / torch.sqrt(spread + norm.eps) * norm.weight + norm.bias
+
+
+def softmax(logits: list[Tensor]) -> Tensor:
+    return torch.stack(logits).exp() / torch.stack(logits).exp().sum()
+
+
+def explicit(module: Slots, x_NC: Tensor, summary_W: Tensor) -> Tensor:
+    """Eq. 1 to 5 of the paper for one set, loop by loop, with keys and values as written there."""
+    count = len(x_NC)
+    x_NC = torch.stack([layer_norm(x, module.element_norm) for x in x_NC])
+    places = [[2 * math.pi * (n + 1) / (count + 1e-6)] * len(x_NC[0]) for n in range(count)]
+    codes = [
+        [(math.cos if c % 2 else math.sin)(t / 10_000 ** ((c - c % 2) / len(row))) for c, t in enumerate(row)]
+        for row in places
+    ]
+    key_NH = [
+        module.key.weight @ (x + torch.tensor(code, dtype=x.dtype) * module.positions)
+        for x, code in zip(x_NC, codes, strict=True)
+    ]
+    value_NH = [module.value.weight @ x for x in x_NC]
+    slots, width = list(module.slots), len(key_NH[0]) // module.heads
+    for _ in range(module.iterations):
+        query_KH = [module.query.weight @ layer_norm(slot, module.slot_norm) for slot in slots]
+        heads = []
+        for part in (slice(h * width, (h + 1) * width) for h in range(module.heads)):
+            logits = [[q[part] @ k[part] / math.sqrt(width) for k in key_NH] for q in query_KH]
+            if isinstance(module, TransformerSet):
+                share = [softmax(row) for row in logits]
+            else:
+                share = torch.stack([softmax(list(column)) for column in zip(*logits, strict=True)], dim=1)
+            heads.append(
+                [
+                    sum(a * v[part] for a, v in zip(row, value_NH, strict=True)) / (sum(row) + 1e-7)
+                    for row in share
+                ]
+            )
+        for k, of_heads in enumerate(zip(*heads, strict=True)):
+            slots[k] = slots[k] + module.out[0](torch.cat(of_heads))
+            inner = module.feed[1](layer_norm(slots[k], module.feed[0]))
+            inner = inner * (1 + torch.erf(inner / math.sqrt(2))) / 2
+            slots[k] = slots[k] + module.feed[4](inner)
+    global_feature = layer_norm(summary_W, module.global_norm)
+    return torch.stack([layer_norm(slot, module.residual_norm) + global_feature for slot in slots])
+
+
+@pytest.mark.parametrize("kind", [Slots, TransformerSet])
+@pytest.mark.parametrize("positions", [False, True])
+def test_against_the_formula(kind, positions):
+    torch.manual_seed(0)
+    module = kind(6, k=3, iterations=2, heads=2, head_width=5, hidden=2, width=4, positions=positions)
+    module = module.double().eval()
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, std=0.7)
+    x_BNC, mask_BN = random_sets([4, 1, 3], 6, dtype=torch.float64)
+    global_BW = torch.randn(3, 4, dtype=torch.float64)
+    out = module(x_BNC, mask_BN, global_BW)
+    expected = torch.stack(
+        [explicit(module, x[mask], s) for x, mask, s in zip(x_BNC, mask_BN, global_BW, strict=True)]
+    )
+    torch.testing.assert_close(out, expected, atol=1e-9, rtol=1e-7)
+    cot, parameters = torch.randn_like(out), list(module.parameters())
+    for ours, theirs in zip(
+        torch.autograd.grad((out * cot).sum(), parameters),
+        torch.autograd.grad((expected * cot).sum(), parameters),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, atol=1e-8, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "slots(k=1, head_width=3, positions=True)",
+        "slots(width=5, head_width=3)",
+        "slots(head_width=3, global_feature=kmax(k=2))",
+        "transformer_set(width=5, head_width=3, positions=True)",
+    ],
+)
+def test_contract(spec):
+    torch.manual_seed(0)
+    check_aggregator(AGGREGATORS.build(spec, 8), 8)
+
+
+def test_every_element_is_shared_out_and_pads_are_not():
+    x_BNC, mask_BN = random_sets([5, 1, 9], 8)
+    share_BKN = (
+        Slots(8, head_width=4).eval().weights(x_BNC.masked_fill(~mask_BN[..., None], torch.nan), mask_BN)
+    )
+    torch.testing.assert_close(share_BKN.sum(dim=1), mask_BN.float())
+
+
+@pytest.mark.parametrize("positions", [False, True, (2, 2)])
+def test_holes_in_the_mask_change_nothing(positions):
+    torch.manual_seed(0)
+    module = Slots(8, head_width=4, positions=positions).eval()
+    x_BNC, mask_BN = random_sets([4, 4], 8)
+    place = torch.tensor([1, 2, 4, 6])
+    holes_BNC = torch.full((2, 7, 8), 3.0)
+    holes_BNC[:, place] = x_BNC
+    hole_mask_BN = torch.zeros(2, 7, dtype=torch.bool)
+    hole_mask_BN[:, place] = True
+    torch.testing.assert_close(module(holes_BNC, hole_mask_BN), module(x_BNC, mask_BN))
+
+
+def test_positions_matter_and_only_to_keys():
+    torch.manual_seed(0)
+    module = Slots(8, head_width=4, positions=True).eval()
+    x_BNC, mask_BN = random_sets([6], 8)
+    assert not module.symmetric
+    assert (module(x_BNC.flip(1), mask_BN) - module(x_BNC, mask_BN)).abs().max() > 1e-3
+    torch.nn.init.zeros_(module.key.weight)
+    torch.testing.assert_close(module(x_BNC.flip(1), mask_BN), module(x_BNC, mask_BN))
+
+
+def test_the_published_number_of_weights():
+    text = sum(p.numel() for p in Slots(300, width=1024, positions=True).parameters())
+    image = sum(p.numel() for p in Slots(1024).parameters())
+    assert (round(text / 1e6, 2), round(image / 1e6, 1)) == (13.83, 16.8)
+
+
+@pytest.mark.parametrize(
+    ("params", "dim"),
+    [
+        ("k=0", 8),
+        ("iterations=0", 8),
+        ("width=0", 8),
+        ("positions=True", 7),
+        ("positions=(2, 2)", 6),
+        ("positions=(0, 2)", 8),
+        ("positions='line'", 8),
+        ("global_feature=nothing", 8),
+        ("global_feature=score_attention", 8),
+        ("global_feature=slots", 8),
+    ],
+)
+def test_a_bad_parameter_is_refused(params, dim):
+    with pytest.raises(InputError, match=r"at least 1|positions|nothing|one vector"):
+        AGGREGATORS.build(f"slots({params})", dim)
+
+
+def test_a_summary_of_another_width_is_refused():
+    x_BNC, mask_BN = random_sets([3, 2], 8)
+    module = Slots(8, width=6, head_width=4)
+    with pytest.raises(InputError, match=r"Max of the elements has width 8.*width=8"):
+        module(x_BNC, mask_BN)
+    with pytest.raises(InputError, match="the encoder's global feature has width 5"):
+        module(x_BNC, mask_BN, torch.randn(2, 5))
+
+
+def test_a_grid_that_lacks_cells_is_refused():
+    x_BNC, mask_BN = random_sets([4, 3], 8)
+    with pytest.raises(InputError, match="all 4 cells of each image, and a set has 3"):
+        Slots(8, head_width=4, positions=(2, 2))(x_BNC, mask_BN)

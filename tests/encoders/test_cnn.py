@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from encoders.visual.cnn import NETWORKS
+from encoders.visual.pixels import IMAGENET
+from encoders.visual.resnet import FrozenBatchNorm, ResNet
+from encoders.visual.weights import fill, read_weights, resnet_name, resnet_weights
+from infra.errors import InputError
+from infra.registry import ENCODERS
+
+TINY = {"depths": (1, 2, 1, 1), "base": 4}
+
+
+def scrambled(module: nn.Module, seed: int = 0) -> nn.Module:
+    """Parameters and statistics as training would leave them: nothing is zero, one, or equal to another."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, x in module.state_dict().items():
+        noise = torch.randn(x.shape, generator=generator, dtype=x.dtype)
+        x.copy_(noise.abs() + 0.5 if "var" in name else 0.3 * noise + ("bn" in name and "weight" in name))
+    return module
+
+
+def explicit(weights: dict[str, Tensor], x: Tensor, *, caffe: bool, groups: int = 1) -> Tensor:
+    """The network as a formula over its weights."""
+
+    def norm(name: str, x: Tensor) -> Tensor:
+        mean, var, scale, shift = (
+            weights[f"{name}.{part}"][:, None, None]
+            for part in ("running_mean", "running_var", "weight", "bias")
+        )
+        return (x - mean) / (var + 1e-5).sqrt() * scale + shift
+
+    def conv(name: str, x: Tensor, **options: int) -> Tensor:
+        return F.conv2d(x, weights[f"{name}.weight"], **options)
+
+    x = norm("bn1", conv("conv1", x, stride=2, padding=3)).relu()
+    # the caffe stem pools windows that start at 0, 2, 4, ...; torchvision's start one pixel earlier
+    x = F.pad(x, (0, 1, 0, 1) if caffe else (1, 0, 1, 0), value=-torch.inf)
+    x = x.unfold(2, 3, 2).unfold(3, 3, 2).amax((-2, -1))
+    for block in sorted({name.rsplit(".", 2)[0] for name in weights if name.endswith("bn3.weight")}):
+        stride = 2 if block.endswith(".0") and block != "layer1.0" else 1
+        first, second = (stride, 1) if caffe else (1, stride)
+        y = norm(f"{block}.bn1", conv(f"{block}.conv1", x, stride=first)).relu()
+        y = norm(f"{block}.bn2", conv(f"{block}.conv2", y, stride=second, padding=1, groups=groups)).relu()
+        y = norm(f"{block}.bn3", conv(f"{block}.conv3", y))
+        if f"{block}.downsample.0.weight" in weights:
+            x = norm(f"{block}.downsample.1", conv(f"{block}.downsample.0", x, stride=stride))
+        x = (x + y).relu()
+    return x
+
+
+@pytest.mark.parametrize(
+    ("layout", "groups", "widen"), [("caffe", 1, 1), ("torchvision", 1, 1), ("torchvision", 2, 4)]
+)
+def test_the_network_is_its_formula(layout, groups, widen):
+    caffe = layout == "caffe"
+    net = scrambled(ResNet(**TINY, caffe=caffe, groups=groups, widen=widen).double())
+    x = torch.randn(2, 3, 64, 96, dtype=torch.float64)
+    ours = net(x)
+    assert ours.shape == (2, 128, 2, 3)
+    weights = {name: value.clone().requires_grad_() for name, value in net.state_dict().items()}
+    theirs = explicit(weights, x, caffe=caffe, groups=groups)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+    target = torch.randn_like(ours)
+    (ours * target).sum().backward()
+    (theirs * target).sum().backward()
+    for name, parameter in net.named_parameters():
+        torch.testing.assert_close(parameter.grad, weights[name].grad, rtol=1e-7, atol=1e-7, msg=name)
+
+
+def test_the_two_layouts_share_weights_and_not_results():
+    nets = [ResNet(**TINY, caffe=caffe).double() for caffe in (True, False)]
+    scrambled(nets[0])
+    nets[1].load_state_dict(nets[0].state_dict())
+    one, other = (net(torch.randn(1, 3, 64, 64, dtype=torch.float64)) for net in nets)
+    assert one.shape == other.shape
+    assert (one - other).abs().max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),  # torchvision's counts less 2,049,000 of the classifier
+    [
+        ("resnet101_caffe", 44_549_160 - 2_049_000),
+        ("resnet152", 60_192_808 - 2_049_000),
+        ("resnext101_32x8d", 88_791_336 - 2_049_000),
+    ],
+)
+def test_the_published_networks_have_the_published_size(name, published):
+    with torch.device("meta"):
+        net = ResNet(**NETWORKS[name])
+        assert net(torch.empty(1, 3, 512, 512)).shape == (1, 2048, 16, 16)
+    assert sum(p.numel() for p in net.parameters()) == published
+    assert all(
+        sum(k.endswith("conv2.weight") for k in getattr(net, f"layer{i + 1}").state_dict()) == depth
+        for i, depth in enumerate(NETWORKS[name]["depths"])
+    )
+
+
+def test_batch_statistics_never_move_and_scale_and_shift_learn():
+    net = scrambled(ResNet(**TINY).double()).train()
+    before = {name: x.clone() for name, x in net.named_buffers()}
+    x = torch.randn(3, 3, 32, 32, dtype=torch.float64)
+    net(x).square().mean().backward()
+    assert all(torch.equal(x, before[name]) for name, x in net.named_buffers())
+    for module in net.modules():
+        if isinstance(module, FrozenBatchNorm):
+            assert module.weight.grad.abs().sum() > 0
+            assert module.bias.grad.abs().sum() > 0
+    torch.testing.assert_close(net(x), torch.cat([net.eval()(image[None]) for image in x]))
+
+
+def as_updown(net: ResNet) -> dict[str, dict[str, Tensor]]:
+    """A file such as `original_updown_backbone.pth`: the modules in two nn.Sequential, with counters."""
+    relu, pool = nn.ReLU(), nn.MaxPool2d(3)
+    parts = {
+        "base": nn.Sequential(net.conv1, net.bn1, relu, pool, net.layer1, net.layer2, net.layer3),
+        "top": nn.Sequential(net.layer4),
+    }
+    return {part: with_counters(module.state_dict()) for part, module in parts.items()}
+
+
+def with_counters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    counters = {
+        name.replace("running_var", "num_batches_tracked"): torch.tensor(7)
+        for name in weights
+        if name.endswith("running_var")
+    }
+    return {**weights, **counters}
+
+
+def as_torchvision(net: ResNet) -> dict[str, Tensor]:
+    classifier = {"fc.weight": torch.zeros(1000, 2048), "fc.bias": torch.zeros(1000)}
+    return {**with_counters(net.state_dict()), **classifier}
+
+
+@pytest.mark.parametrize("form", [as_updown, as_torchvision])
+def test_published_files_load_by_their_names(tmp_path, monkeypatch, form):
+    monkeypatch.setitem(NETWORKS, "tiny", TINY | {"caffe": form is as_updown})
+    published = scrambled(ResNet(**NETWORKS["tiny"]))
+    torch.save(form(published), tmp_path / "net.pth")
+    encoder = ENCODERS.build(f"cnn(name=tiny, width=6, weights={str(tmp_path / 'net.pth')!r})", {})
+    encoder.load_pretrained()
+    for name, value in published.state_dict().items():
+        assert torch.equal(encoder.cnn.state_dict()[name], value), name
+
+
+def test_the_names_of_the_full_files_are_those_of_the_full_networks():
+    """Every key and shape of the three files, without their 500 MB."""
+    with torch.device("meta"):
+        for name, parameters in NETWORKS.items():
+            net = ResNet(**parameters)
+            file = as_updown(net) if "caffe" in name else as_torchvision(net)
+            fill(net, resnet_weights(file, where="file"), where="file")
+    assert resnet_name("base.6.22.bn3.running_mean") == "layer3.22.bn3.running_mean"
+    assert resnet_name("top.0.2.conv3.weight") == "layer4.2.conv3.weight"
+    assert resnet_name("base.0.weight") == "conv1.weight"
+
+
+def test_a_file_of_another_network_is_refused_by_name(tmp_path, monkeypatch):
+    monkeypatch.setitem(NETWORKS, "tiny", TINY)
+    spec = f"cnn(name=tiny, weights={str(tmp_path / 'net.pth')!r})"
+    for other, message in (
+        (TINY | {"depths": (1, 1, 1, 1)}, r"missing layer2\.1\.bn1\.bias, .* and 9 more; unexpected none"),
+        (TINY | {"depths": (2, 2, 1, 1)}, r"missing none; unexpected layer1\.1\.bn1\.bias"),
+        (TINY | {"base": 8}, r"other shapes bn1\.bias \(8,\) for \(4,\)"),
+    ):
+        torch.save(as_torchvision(ResNet(**other)), tmp_path / "net.pth")
+        with pytest.raises(InputError, match=message):
+            ENCODERS.build(spec, {}).load_pretrained()
+
+
+class Evil:
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('ran')",))
+
+
+def test_a_file_that_holds_something_else_is_refused(tmp_path):
+    path = tmp_path / "net.pth"
+    with pytest.raises(InputError, match="no weights at"):
+        read_weights(path)
+    path.write_bytes(b"<html>")
+    with pytest.raises(InputError, match="cannot read the weights"):
+        read_weights(path)
+    torch.save({"state": Evil()}, path)
+    with pytest.raises(InputError, match="cannot read the weights"):
+        read_weights(path)
+    torch.save([1], path)
+    with pytest.raises(InputError, match="are a list"):
+        read_weights(path)
+    with pytest.raises(InputError, match="epoch in file is a int"):
+        resnet_weights({"epoch": 3}, where="file")
+
+
+def test_cells_are_the_map_row_by_row_through_a_linear_map(monkeypatch):
+    monkeypatch.setitem(NETWORKS, "tiny", TINY)
+    encoder = ENCODERS.build("cnn(name=tiny, width=6, size=64)", {})
+    scrambled(encoder.cnn)
+    assert (encoder.reads, encoder.width) == ("pixels", 6)
+    pixels, mask_BN = torch.randn(2, 3, 64, 64), torch.tensor([[True, True, False, True], [True] * 4])
+    x_BND, mask = encoder(pixels, mask_BN)
+    map_BCHW = encoder.cnn(pixels)
+    assert x_BND.shape == (2, 4, 6)
+    assert mask is mask_BN
+    torch.testing.assert_close(x_BND[1, 1], encoder.fc(map_BCHW[1, :, 0, 1]))
+    torch.testing.assert_close(x_BND[1, 2], encoder.fc(map_BCHW[1, :, 1, 0]))
+    bound = (6 / (128 + 6)) ** 0.5
+    assert 0.8 * bound < encoder.fc.weight.abs().max() <= bound
+    assert encoder.fc.bias.eq(0).all()
+
+
+def test_a_new_network_without_weights_keeps_its_maps_of_one_size():
+    maps = ResNet((3, 4, 23, 3), base=4)(torch.randn(2, 3, 64, 64))
+    assert 0.01 < maps.std() < 10
+
+
+def test_squares_fit_the_network():
+    cnn = ENCODERS.get("cnn")
+    caffe, other = cnn.transform({}, width=8), cnn.transform({}, name="resnet152", size=256)
+    assert (caffe.size, caffe.cells, caffe.bgr) == (512, 256, True)
+    assert caffe.mean == (102.9801, 115.9465, 122.7717)
+    assert (other.size, other.cells, other.bgr, other.std) == (256, 64, False, IMAGENET["std"])
+    with pytest.raises(InputError, match="multiple of 32"):
+        cnn.transform({}, size=500)
+
+
+def test_an_unknown_network_says_which_there_are():
+    with pytest.raises(InputError, match="Did you mean 'resnet152'"):
+        ENCODERS.build("cnn(name=resnet15)", {})

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from aggregators.averages.cls import CLS
+from aggregators.contract import random_sets
+from encoders.cross.cross_modal import CrossModal
+from infra.errors import InputError
+from infra.registry import CROSS_ENCODERS
+
+V_SIZES, T_SIZES = [3, 1, 6, 4], [5, 2, 1, 7]
+
+
+def sets(*, dtype=torch.float64):
+    """Sets of both modalities; noise lies under the masks."""
+    return *random_sets(V_SIZES, 8, dtype=dtype), *random_sets(T_SIZES, 8, seed=5, dtype=dtype)
+
+
+def attend(state: dict, name: str, heads: int, x_ND: torch.Tensor, y_MD: torch.Tensor) -> torch.Tensor:
+    """One sample's `LayerNorm(x + attention(x, y))`, element by element."""
+
+    def linear(part, z):
+        return state[f"{name}.{part}.weight"] @ z + state[f"{name}.{part}.bias"]
+
+    width, rows = x_ND.shape[1], []
+    size = width // heads
+    for x in x_ND:
+        seen = []
+        for head in range(heads):
+            own = slice(head * size, (head + 1) * size)
+            score = torch.stack(
+                [linear("query", x)[own] @ linear("key", y)[own] / math.sqrt(size) for y in y_MD]
+            )
+            weight = score.exp() / score.exp().sum()
+            seen.append(sum(w * linear("value", y)[own] for w, y in zip(weight, y_MD, strict=True)))
+        z = x + linear("out", torch.cat(seen))
+        z = (z - z.mean()) / torch.sqrt(((z - z.mean()) ** 2).mean() + 1e-5)
+        rows.append(z * state[f"{name}.norm.weight"] + state[f"{name}.norm.bias"])
+    return torch.stack(rows)
+
+
+def explicit(state: dict, heads: int, layers: int, v: torch.Tensor, t: torch.Tensor):
+    for layer in range(layers):
+        at = f"layers.{layer}"
+        v, t = (
+            attend(state, f"{at}.v_cross", heads, v, t),
+            attend(state, f"{at}.t_cross", heads, t, v),
+        )
+        v, t = attend(state, f"{at}.v_self", heads, v, v), attend(state, f"{at}.t_self", heads, t, t)
+    return v, t
+
+
+def made(**params) -> CrossModal:
+    torch.manual_seed(0)
+    model = CrossModal(8, **params).double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+@pytest.mark.parametrize(("heads", "layers"), [(1, 1), (2, 1), (4, 2)])
+def test_it_is_the_formula_of_the_paper_values_and_gradients(heads, layers):
+    model = made(heads=heads, layers=layers)
+    v, v_mask, t, t_mask = sets()
+    v.requires_grad_(), t.requires_grad_()
+    sources = [v, t, *model.parameters()]
+
+    v_out, _, t_out, _ = model(v, v_mask, t, t_mask)
+    ours = torch.autograd.grad((v_out.square()[v_mask].sum() + t_out.sin()[t_mask].sum()), sources)
+
+    state, total = dict(model.named_parameters()), 0.0
+    for b, (n, m) in enumerate(zip(V_SIZES, T_SIZES, strict=True)):
+        v_ND, t_MD = explicit(state, heads, layers, v[b, :n], t[b, :m])
+        torch.testing.assert_close(v_out[b, :n], v_ND, rtol=0, atol=1e-10)
+        torch.testing.assert_close(t_out[b, :m], t_MD, rtol=0, atol=1e-10)
+        total = total + v_ND.square().sum() + t_MD.sin().sum()
+    for ours_x, theirs_x in zip(ours, torch.autograd.grad(total, sources), strict=True):
+        torch.testing.assert_close(ours_x, theirs_x, rtol=1e-8, atol=1e-9)
+
+
+def test_a_class_token_is_one_more_first_element_of_each_set():
+    plain, model = made(heads=2, layers=2), made(heads=2, layers=2, cls=True)
+    plain.load_state_dict({k: x for k, x in model.state_dict().items() if k != "cls_2D"})
+    v, v_mask, t, t_mask = sets()
+    longer = []
+    for token_D, x, mask in ((model.cls_2D[0], v, v_mask), (model.cls_2D[1], t, t_mask)):
+        longer.append(torch.cat((token_D.expand(len(x), 1, -1), x), dim=1))
+        longer.append(torch.cat((torch.ones(len(x), 1, dtype=torch.bool), mask), dim=1))
+    out, expected = model(v, v_mask, t, t_mask), plain(*longer)
+    for ours, theirs in zip(out, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    CLS(8)(*out[:2]).sum().backward()
+    assert model.cls_2D.grad.abs().sum(dim=1).gt(0).all()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e6])
+def test_padding_and_what_lies_under_the_masks_change_nothing(value):
+    model = made(heads=2, layers=2)
+    v, v_mask, t, t_mask = sets()
+    wide_masks = [torch.nn.functional.pad(mask, (0, 4)) for mask in (v_mask, t_mask)]
+    v_wide, t_wide = (torch.nn.functional.pad(x, (0, 0, 0, 4), value=9.0) for x in (v, t))
+    expected = model(v, v_mask, t, t_mask)[::2]
+    wider = model(v_wide, wide_masks[0], t_wide, wide_masks[1])[::2]
+    v_wild, t_wild = (x.masked_fill(~mask[..., None], value) for x, mask in ((v, v_mask), (t, t_mask)))
+    v_wild.requires_grad_(), t_wild.requires_grad_()
+    wild = model(v_wild, v_mask, t_wild, t_mask)[::2]
+    for out, wide_out, wild_out, mask, wide_mask in zip(
+        expected, wider, wild, (v_mask, t_mask), wide_masks, strict=True
+    ):
+        torch.testing.assert_close(wide_out[wide_mask], out[mask], rtol=0, atol=1e-12)
+        torch.testing.assert_close(wild_out[mask], out[mask], rtol=0, atol=0)
+    sum(out[mask].square().sum() for out, mask in zip(wild, (v_mask, t_mask), strict=True)).backward()
+    for x, mask in ((v_wild, v_mask), (t_wild, t_mask)):
+        assert (x.grad[~mask] == 0).all()
+        assert x.grad[mask].isfinite().all()
+
+
+def test_batch_mates_change_nothing():
+    model = made(heads=2)
+    v, v_mask, t, t_mask = sets()
+    together = model(v, v_mask, t, t_mask)[::2]
+    for b, (n, m) in enumerate(zip(V_SIZES, T_SIZES, strict=True)):
+        one = slice(b, b + 1)
+        alone = model(v[one, :n], v_mask[one, :n], t[one, :m], t_mask[one, :m])[::2]
+        torch.testing.assert_close(alone[0][0], together[0][b, :n], rtol=0, atol=1e-12)
+        torch.testing.assert_close(alone[1][0], together[1][b, :m], rtol=0, atol=1e-12)
+
+
+def test_dropout_works_in_training_alone():
+    model = made(heads=2, dropout=0.5)
+    assert torch.equal(model(*sets())[0], model(*sets())[0])
+    model.train()
+    assert not torch.equal(model(*sets())[0], model(*sets())[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_lower_precision_stays_near(dtype):
+    model = made(heads=2)
+    expected = model(*sets())[::2]
+    v, v_mask, t, t_mask = sets(dtype=dtype)
+    out = model.to(dtype)(v, v_mask, t, t_mask)[::2]
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 0.15, torch.float16: 0.02}[dtype]
+    for ours, theirs, mask in zip(out, expected, (v_mask, t_mask), strict=True):
+        assert ours.dtype == dtype
+        torch.testing.assert_close(ours[mask].double(), theirs[mask], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("cross_modal(heads=3)", "a width of 8 cannot be shared evenly by 3 heads"),
+        ("cross_modal(heads=0)", "0 heads"),
+        ("cross_modal(heads=2, layers=0)", "at least 1"),
+        ("cross_modal(heads=2, dropout=1.0)", "below 1"),
+        ("cross_modal(head=2)", "Did you mean 'heads'"),
+        ("cross_modl", "Did you mean 'cross_modal'"),
+    ],
+)
+def test_a_wrong_setting_is_refused(spec, message):
+    with pytest.raises(InputError, match=message):
+        CROSS_ENCODERS.build(spec, 8)

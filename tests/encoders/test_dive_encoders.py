@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from encoders.text.bigru import BiGRU
+from encoders.text.word_embeddings import Words
+from encoders.visual.pooled_grid import PooledGrid
+from encoders.visual.stacked_regions import StackedRegions
+from infra.errors import InputError
+from infra.registry import AGGREGATORS, ENCODERS
+from tasks.models.dual_encoder import Branch
+
+WORDS = {"words": ["a", "dog", "runs"]}
+TOKEN_BL = torch.tensor([[1, 5, 6, 7, 2], [1, 6, 2, 0, 0]])
+MASK_BL = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+
+
+def gru_states(x_LE: torch.Tensor, rnn: torch.nn.GRU, suffix: str) -> list[torch.Tensor]:
+    """One direction of a GRU over one caption, by its equations."""
+    into, back, b_into, b_back = (
+        getattr(rnn, f"{kind}_{part}_l0{suffix}") for kind in ("weight", "bias") for part in ("ih", "hh")
+    )
+    state, states = x_LE.new_zeros(rnn.hidden_size), []
+    for x in x_LE:
+        (r_x, z_x, n_x), (r_h, z_h, n_h) = (into @ x + b_into).chunk(3), (back @ state + b_back).chunk(3)
+        reset, keep = torch.sigmoid(r_x + r_h), torch.sigmoid(z_x + z_h)
+        state = (1 - keep) * torch.tanh(n_x + reset * n_h) + keep * state
+        states.append(state)
+    return states
+
+
+def test_words_are_embeddings_and_the_summary_their_last_states():
+    torch.manual_seed(0)
+    encoder = Words(WORDS, width=4, embedding=6).double().eval()
+    x_BLE, mask_BL, global_BS = encoder(TOKEN_BL, MASK_BL)
+    assert (encoder.width, encoder.global_width) == (6, 4)
+    assert torch.equal(mask_BL, MASK_BL)
+    assert torch.equal(x_BLE[MASK_BL], encoder.embed.weight[TOKEN_BL[MASK_BL]])
+    expected = []
+    for token_L, mask_L in zip(TOKEN_BL, MASK_BL, strict=True):
+        x_LE = encoder.embed.weight[token_L[mask_L]]
+        last = [gru_states(x_LE, encoder.rnn, "")[-1], gru_states(x_LE.flip(0), encoder.rnn, "_reverse")[-1]]
+        expected.append((last[0] + last[1]) / 2)
+    torch.testing.assert_close(global_BS, torch.stack(expected), atol=1e-10, rtol=1e-8)
+    cot, parameters = torch.randn_like(global_BS), list(encoder.parameters())
+    for ours, theirs in zip(
+        torch.autograd.grad((global_BS * cot).sum(), parameters),
+        torch.autograd.grad((torch.stack(expected) * cot).sum(), parameters),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-7)
+
+
+def test_padding_does_not_change_words():
+    torch.manual_seed(0)
+    encoder = Words(WORDS, width=4, embedding=6).eval()
+    together = encoder(TOKEN_BL, MASK_BL)
+    alone = encoder(TOKEN_BL[1:, :3], MASK_BL[1:, :3])
+    torch.testing.assert_close(alone[0][0], together[0][1, :3])
+    torch.testing.assert_close(alone[2][0], together[2][1])
+
+
+def test_words_drop_the_same_values_for_elements_and_summary():
+    torch.manual_seed(0)
+    encoder = Words(WORDS, width=4, embedding=6, dropout=0.5)
+    x_BLE, _, global_BS = encoder(TOKEN_BL, MASK_BL)
+    assert (x_BLE == 0).float().mean() > 0.2
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x_BLE, MASK_BL.sum(dim=1), batch_first=True)
+    torch.testing.assert_close(encoder.rnn(packed)[1].mean(dim=0), global_BS)
+
+
+def test_words_and_bigru_keep_the_names_of_their_weights():
+    sides = [
+        f"{kind}_{part}_l0{side}"
+        for side in ("", "_reverse")
+        for kind in ("weight", "bias")
+        for part in ("ih", "hh")
+    ]
+    names = {"embed.weight", *(f"rnn.{name}" for name in sides)}
+    assert set(BiGRU(WORDS, width=4, embedding=6).state_dict()) == names
+    assert set(Words(WORDS, width=4, embedding=6).state_dict()) == names
+
+
+def test_words_start_from_glove(tmp_path):
+    path = tmp_path / "glove.txt"
+    path.write_text("dog 1 2 3\n")
+    encoder = Words(WORDS, width=4, embedding=3, glove=str(path))
+    encoder.load_pretrained()
+    assert encoder.embed.weight[encoder.words.index("dog")].tolist() == [1, 2, 3]
+    assert Words.prepare(["a dog", "a cat"], min_count=2)["words"] == ["a"]
+
+
+def explicit_regions(encoder: StackedRegions, x_PF: torch.Tensor, norm: torch.nn.BatchNorm1d) -> torch.Tensor:
+    first_PD = x_PF @ encoder.fc.weight.T + encoder.fc.bias
+    hidden_PH = norm(first_PD @ encoder.down.weight.T + encoder.down.bias).clamp(min=0)
+    return first_PD + hidden_PH @ encoder.up.weight.T + encoder.up.bias
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_stacked_regions_against_the_formula(training):
+    torch.manual_seed(0)
+    encoder = StackedRegions({"dim": 6}, width=8, dropout=0.0).double().train(training)
+    reference = torch.nn.BatchNorm1d(4).double().train(training)
+    encoder.norm.running_mean.uniform_()
+    reference.load_state_dict(encoder.norm.state_dict())
+    x_BNF = torch.randn(3, 4, 6, dtype=torch.float64, requires_grad=True)
+    mask_BN = torch.arange(4) < torch.tensor([4, 2, 1])[:, None]
+    out_BND, _ = encoder(x_BNF, mask_BN)
+    expected_PD = explicit_regions(encoder, x_BNF[mask_BN], reference)
+    torch.testing.assert_close(out_BND[mask_BN], expected_PD, atol=1e-10, rtol=1e-8)
+    torch.testing.assert_close(encoder.norm.running_var, reference.running_var)
+    cot_PD, linears = (
+        torch.randn_like(expected_PD),
+        [x_BNF, encoder.fc.weight, encoder.down.weight, encoder.up.weight],
+    )
+    for ours, theirs in zip(
+        torch.autograd.grad((out_BND[mask_BN] * cot_PD).sum(), linears),
+        torch.autograd.grad((expected_PD * cot_PD).sum(), linears),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-7)
+
+
+def test_stacked_regions_drop_in_training_alone():
+    torch.manual_seed(0)
+    encoder = StackedRegions({"dim": 6}, width=64, dropout=0.5)
+    x_BNF, mask_BN = torch.randn(2, 3, 6), torch.ones(2, 3, dtype=torch.bool)
+    assert 0.3 < (encoder(x_BNF, mask_BN)[0] == 0).float().mean() < 0.7
+    assert (encoder.eval()(x_BNF, mask_BN)[0] != 0).all()
+
+
+def test_pooled_grid_keeps_the_cells_and_maps_their_mean():
+    torch.manual_seed(0)
+    encoder = PooledGrid({"dim": 6}, width=4)
+    x_BNF = torch.randn(2, 3, 6).half()
+    mask_BN = torch.tensor([[True] * 3, [True, False, False]])
+    x_BNF[1, 1:] = torch.nan
+    out_BNF, _, global_BS = encoder(x_BNF, mask_BN)
+    assert (encoder.width, encoder.global_width) == (6, 4)
+    assert torch.equal(out_BNF[mask_BN], x_BNF[mask_BN].float())
+    means = torch.stack([x_BNF[0].float().mean(dim=0), x_BNF[1, 0].float()])
+    torch.testing.assert_close(global_BS, means @ encoder.fc.weight.T + encoder.fc.bias)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "aggregator", "params"),
+    [
+        ("words(width=16, embedding=6)", "slots(k=3, head_width=4, width=16, positions=True)", WORDS),
+        ("words(width=16, embedding=6)", "pie(k=2, width=16)", WORDS),
+        ("pooled_grid(width=16)", "pie(k=2, width=16)", {"dim": 6}),
+        ("stacked_regions(width=16)", "transformer_set(k=3, head_width=4)", {"dim": 6}),
+    ],
+)
+def test_a_branch_trains_every_weight(encoder, aggregator, params):
+    torch.manual_seed(0)
+    made = ENCODERS.build(encoder, params)
+    branch = Branch(made, AGGREGATORS.build(aggregator, made.width))
+    x = TOKEN_BL if "words" in params else torch.randn(2, 5, 6)
+    embedding_BKD, residual_BKD = branch(x, MASK_BL)
+    assert embedding_BKD.shape == residual_BKD.shape == (2, branch.aggregator.num_embeddings, 16)
+    torch.testing.assert_close(embedding_BKD.norm(dim=-1), torch.ones(embedding_BKD.shape[:2]))
+    (embedding_BKD * torch.randn_like(embedding_BKD)).sum().backward()
+    missing = [name for name, p in branch.named_parameters() if p.grad is None or not p.grad.any()]
+    assert not missing
+
+
+def test_a_summary_of_another_width_says_what_to_do():
+    words, pie = Words(WORDS, width=4, embedding=6), AGGREGATORS.build("pie(width=5)", 6)
+    with pytest.raises(InputError, match=r"a global feature of width 4.*give the aggregator width=4"):
+        Branch(words, pie)

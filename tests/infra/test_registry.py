@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from infra import registry
+from infra.errors import InputError
+from infra.registry import AGGREGATORS, Registry, Spec
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "params"),
+    [
+        ("mean", "mean", {}),
+        ("kmax(k=5)", "kmax", {"k": 5}),
+        (" kmax( k = 5 , ) ", "kmax", {"k": 5}),
+        (
+            "hgr(global=gpo(temperature=0.1), levels=3)",
+            "hgr",
+            {"global": "gpo(temperature=0.1)", "levels": 3},
+        ),
+        (
+            "a(b=(1, 2), c='x, y', d=None, e={'f': [1]})",
+            "a",
+            {"b": (1, 2), "c": "x, y", "d": None, "e": {"f": [1]}},
+        ),
+        ("my.module:Name(k=-1.5e-3)", "my.module:Name", {"k": -1.5e-3}),
+    ],
+)
+def test_a_spec_is_read_and_written_back(text, name, params):
+    spec = Spec.parse(text)
+    assert spec == Spec(name, params)
+    assert Spec.parse(str(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "kmax(",
+        "kmax(5)",
+        "kmax(k=)",
+        "kmax(k=1, k=2)",
+        "kmax(k=1))",
+        "kmax(k=[1)",
+        "a b",
+        "x(k=1+1)",
+        "x(k='a)",
+    ],
+)
+def test_a_broken_spec_is_refused(text):
+    with pytest.raises(InputError, match="spec"):
+        Spec.parse(text)
+
+
+def test_nothing_in_a_spec_is_evaluated():
+    with pytest.raises(InputError):
+        AGGREGATORS.build("kmax(k=__import__('os').system('true'))", 4)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("gpoo", "Did you mean 'gpo'"),
+        ("nothing_like_it", "Choices: .*gpo.*mean"),
+        ("kmax(kk=3)", "Did you mean 'k'"),
+        ("mean(k=3)", "unknown parameter"),
+        ("kmax(k=0)", "at least 1"),
+        ("no.such.module:Thing", "cannot load"),
+        ("aggregators.ranks.gpo:Missing", "cannot load"),
+    ],
+)
+def test_a_wrong_name_or_parameter_says_what_is_right(spec, message):
+    with pytest.raises(InputError, match=message):
+        AGGREGATORS.build(spec, 4)
+
+
+def test_a_part_is_found_by_its_module():
+    assert AGGREGATORS.build("aggregators.ranks.kmax:KMax(k=2)", 4).k == 2
+
+
+def test_two_parts_of_one_name_are_an_error():
+    parts = Registry("part", package="tests")
+    parts.register("twin")(dict)
+    parts.register("twin")(dict)  # the same one again, as when a module is reloaded
+    with pytest.raises(InputError, match="two parts are called 'twin'"):
+        parts.register("twin")(list)
+
+
+@pytest.fixture
+def plugged(monkeypatch):
+    """A registry into which entry points can be put."""
+
+    def make(*points: tuple[str, str]) -> Registry:
+        found = [EntryPoint(name=name, value=value, group="polypool.parts") for name, value in points]
+        monkeypatch.setattr(
+            registry, "entry_points", lambda group: found if group == "polypool.parts" else []
+        )
+        parts = Registry("part", package="aggregators.ranks.max")
+        parts.register("own")(list)
+        return parts
+
+    return make
+
+
+def test_an_entry_point_is_loaded_when_it_is_used(plugged):
+    parts = plugged(("outside", "collections:OrderedDict"), ("broken", "no_such_package:Thing"))
+    assert parts.names() == ["broken", "outside", "own"]
+    assert parts.get("outside").__name__ == "OrderedDict"
+    assert parts.get("own") is list
+    with pytest.raises(InputError, match=r"plugged in as 'broken'.*ModuleNotFoundError"):
+        parts.get("broken")
+
+
+def test_an_entry_point_that_takes_a_name_in_use_spoils_that_name_alone(plugged):
+    parts = plugged(("own", "collections:OrderedDict"), ("other", "collections:Counter"))
+    assert parts.names() == ["other", "own"]
+    assert parts.get("other").__name__ == "Counter"
+    with pytest.raises(InputError, match="two parts are called 'own': builtins:list and a package"):
+        parts.get("own")
+    assert [name for name, _ in parts.usable()] == ["other"]
+
+
+def test_two_entry_points_of_one_name_are_told_apart_by_their_module(plugged):
+    parts = plugged(("twin", "collections:OrderedDict"), ("twin", "collections:Counter"))
+    with pytest.raises(InputError, match=r"OrderedDict.* and .*Counter.*module:Name"):
+        parts.get("twin")
+    assert parts.get("collections:Counter").__name__ == "Counter"
+
+
+def test_one_part_may_be_registered_and_plugged_in(plugged):
+    parts = plugged(("own", "builtins:list"), ("twice", "builtins:dict"), ("twice", "builtins : dict"))
+    assert parts.get("own") is list
+    assert parts.get("twice") is dict
+
+
+def test_a_built_in_part_imported_after_a_plug_in_of_its_name(plugged):
+    parts = plugged()
+    outside, inside = (
+        type("Outside", (), {}),
+        type("Inside", (), {"__module__": "aggregators.ranks.max.inside"}),
+    )
+    parts.register("late")(outside)
+    parts.register("late")(inside)  # what is built in is never what fails
+    assert parts.get("own") is list
+    with pytest.raises(InputError, match=r"two parts are called 'late': built in and .*Outside"):
+        parts.get("late")
+
+
+def test_the_listing_says_where_everything_comes_from_and_what_is_broken(plugged):
+    parts = plugged(
+        ("outside", "collections:OrderedDict"), ("broken", "no_such_package:Thing"), ("own", "builtins:dict")
+    )
+    found = {listed.name: listed for listed in parts.listing()}
+    assert found["outside"].origins == ("a package (collections:OrderedDict)",)
+    assert found["outside"].error == ""
+    assert "ModuleNotFoundError" in found["broken"].error
+    assert found["own"].origins == ("builtins:list", "a package (builtins:dict)")
+    assert "two parts" in found["own"].error
+    (gpo,) = (listed for listed in AGGREGATORS.listing() if listed.name == "gpo")
+    assert (gpo.origins, gpo.error) == (("built in",), "")

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from places import ROOT
+from stores import DIM, SHARD_BYTES, contents, make_sets, write
+
+from infra import files
+from infra.errors import InputError
+from infra.store import FeatureStore, StoreWriter
+from infra.store.manifest import Manifest
+from infra.store.statistics import Moments
+
+
+@pytest.fixture
+def sets() -> dict[str, np.ndarray]:
+    return make_sets()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, sets: dict[str, np.ndarray]) -> Path:
+    write(tmp_path / "store", sets)
+    return tmp_path / "store"
+
+
+@pytest.mark.parametrize(
+    ("x", "why"),
+    [
+        (np.ones((2, DIM + 1)), f"width {DIM + 1}, expected {DIM}"),
+        (np.ones((0, DIM)), "an empty set"),
+        (np.full((2, DIM), np.nan), "NaN or infinite"),
+        (np.where(np.arange(DIM) == 3, -np.inf, np.ones((2, DIM))), "NaN or infinite"),
+        (np.full((2, DIM), -70000.0), "values beyond 65504, the limit of float16"),
+        (np.ones(DIM), "expected numbers of shape"),
+        (np.full((2, DIM), "x"), "expected numbers of shape"),
+    ],
+)
+def test_a_set_that_cannot_be_stored_names_its_id(tmp_path: Path, x: np.ndarray, why: str) -> None:
+    writer = StoreWriter(tmp_path, dim=DIM, source={})
+    with pytest.raises(InputError, match=f"'bad': .*{why}"):
+        writer.add("bad", x)
+    assert why in writer.offer("bad", x, where="line 3")
+    writer.add("bad", np.ones((1, DIM)))
+    with pytest.raises(InputError, match="'bad': duplicate id"):
+        writer.add("bad", np.ones((1, DIM)))
+    with pytest.raises(InputError, match="empty or not printable"):
+        writer.add("\ud800", np.ones((1, DIM)))
+    manifest = writer.close()
+    assert manifest.sets == 1
+    assert manifest.skipped["count"] == 1
+    assert (tmp_path / "skipped.jsonl").read_text().startswith('{"where": "line 3", "why": ')
+
+
+def test_integers_are_numbers_too(tmp_path: Path) -> None:
+    with StoreWriter(tmp_path, dim=2, source={}) as writer:
+        writer.add("a", np.array([[0, 255]], np.uint8))
+    assert FeatureStore.open(tmp_path)[0].tolist() == [[0, 255]]
+
+
+def test_a_set_larger_than_a_shard_has_one_to_itself(tmp_path: Path) -> None:
+    sets = make_sets(3)
+    sets["id1"] = np.ones((SHARD_BYTES // (DIM * 2) + 50, DIM), np.float32)
+    manifest = write(tmp_path, sets)
+    assert [shard.sets for shard in manifest.shards] == [1, 1, 1]
+    assert np.array_equal(FeatureStore.open(tmp_path)[1], sets["id1"])
+
+
+def test_unknown_dtype_gets_a_suggestion(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="Did you mean 'float16'"):
+        StoreWriter(tmp_path, dim=2, dtype="flaot16", source={})
+
+
+def test_nothing_to_store_is_an_error(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path, dim=2, source={})
+    writer.skip("line 1", "bad luck")
+    with pytest.raises(InputError, match="1 x bad luck: line 1"):
+        writer.close()
+    with pytest.raises(InputError, match="not a complete feature store"):
+        FeatureStore.open(tmp_path)
+
+
+def crash_after(folder: Path, sets: dict[str, np.ndarray], count: int) -> None:
+    """Write in a process that is killed after `count` sets."""
+    child = os.fork()
+    if not child:
+        writer = StoreWriter(folder, dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES)
+        for id in list(sets)[:count]:
+            writer.add(id, sets[id])
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("count", [0, 5, 23, 40])
+def test_a_killed_writer_is_resumed_byte_for_byte(
+    folder: Path, sets: dict[str, np.ndarray], count: int
+) -> None:
+    other = folder.parent / "other"
+    crash_after(other, sets, count)
+    with pytest.raises(InputError, match="not a complete feature store"):
+        FeatureStore.open(other)
+    with StoreWriter(other, dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES) as writer:
+        assert writer.done == set(list(sets)[: len(writer.done)])
+        assert (count < 20) or writer.done
+        for id, x_ND in sets.items():
+            if id not in writer.done:
+                writer.add(id, x_ND)
+    assert contents(other) == contents(folder)
+
+
+def test_offering_everything_again_resumes_too(folder: Path, sets: dict[str, np.ndarray]) -> None:
+    other = folder.parent / "other"
+    crash_after(other, sets, 23)
+    with StoreWriter(other, dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES) as writer:
+        for id, x_ND in sets.items():
+            assert writer.offer(id, x_ND, where=id) is None
+        assert writer.offer("id0", sets["id0"], where="again") == "duplicate id"
+    manifest = FeatureStore.open(other).manifest
+    assert manifest.digest == FeatureStore.open(folder).digest
+    assert manifest.skipped["reasons"] == {"duplicate id": {"count": 1, "examples": ["again"]}}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dim": 5}, "dim was 12, is 5"),
+        ({"dtype": "float32"}, "dtype was float16, is float32"),
+        ({"source": {"made": "elsewhere"}}, "source was .*here.*, is .*elsewhere"),
+    ],
+)
+def test_another_job_does_not_go_on_with_it(tmp_path: Path, options: dict, message: str) -> None:
+    crash_after(tmp_path, make_sets(), 23)
+    before = contents(tmp_path)
+    with pytest.raises(InputError, match=f"another job .*{message}.*remove this folder"):
+        StoreWriter(tmp_path, **{"dim": DIM, "source": {"made": "here"}} | options)
+    assert contents(tmp_path) == before
+
+
+def test_a_gap_in_the_shards_or_a_lost_journal_is_refused(tmp_path: Path) -> None:
+    crash_after(tmp_path / "a", make_sets(), 35)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "a" / "shard-00001.arrow").unlink()
+    (tmp_path / "b" / "writing.json").unlink()
+    for name, message in {"a": "no shard-00001", "b": "neither manifest.json nor writing.json"}.items():
+        with pytest.raises(InputError, match=message):
+            StoreWriter(tmp_path / name, dim=DIM, source={"made": "here"})
+
+
+def test_a_complete_store_is_not_written_over(folder: Path, sets: dict[str, np.ndarray]) -> None:
+    before = contents(folder)
+    with pytest.raises(InputError, match="complete store; remove this folder"):
+        write(folder, sets)
+    assert contents(folder) == before
+
+
+def test_an_exception_leaves_finished_shards_and_no_manifest(
+    tmp_path: Path, sets: dict[str, np.ndarray]
+) -> None:
+    def fail() -> None:
+        with StoreWriter(tmp_path, dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES) as writer:
+            for id, x_ND in sets.items():
+                writer.add(id, x_ND)
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError):
+        fail()
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names[0] == "shard-00000.arrow"
+    assert names[-1] == "writing.json"
+    assert "manifest.json" not in names
+
+
+def test_no_space_left_says_what_is_needed_and_leaves_nothing(
+    tmp_path: Path, sets: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    writer = StoreWriter(tmp_path, dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES)
+    monkeypatch.setattr(files.os, "fsync", full)
+    writer.add("first", sets["id0"])
+    with pytest.raises(InputError, match=r"shard-00000\.arrow: no space left: [\d,]+ bytes are needed"):
+        writer.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["writing.json"]
+    monkeypatch.undo()
+    write(tmp_path, sets)
+    FeatureStore.open(tmp_path).verify()
+
+
+LIMITED = """
+import resource, sys, numpy as np
+from infra.errors import InputError
+from infra.store import StoreWriter
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+try:
+    with StoreWriter(sys.argv[1], dim=256, source={}, shard_bytes=1 << 20) as writer:
+        for i in range(1000):
+            writer.add(str(i), np.ones((10, 256)))
+except InputError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("limit", [100, 4096, 500_000])
+def test_a_limit_on_the_size_of_files_ends_in_a_message(tmp_path: Path, limit: int) -> None:
+    command = [sys.executable, "-c", LIMITED, str(tmp_path), str(limit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "shard-00000.arrow: no space left: 1," in done.stdout
+    assert done.stderr == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["writing.json"]
+
+
+def test_statistics_are_those_of_the_chosen_sets(tmp_path: Path, sets: dict[str, np.ndarray]) -> None:
+    chosen = list(sets)[3:30:2]
+    manifest = write(tmp_path, sets, statistics_of=[*chosen, "an id that was skipped"])
+    stored = np.concatenate([sets[id] for id in chosen]).astype(np.float16).astype(np.float64)
+    found = Manifest.read(tmp_path).statistics
+    assert found == manifest.statistics
+    assert (found["sets"], found["vectors"]) == (len(chosen), len(stored))
+    np.testing.assert_allclose(found["mean"], stored.mean(0), rtol=0, atol=1e-14)
+    np.testing.assert_allclose(found["std"], stored.std(0), rtol=1e-13)
+
+
+def test_statistics_of_no_set_are_refused(tmp_path: Path, sets: dict[str, np.ndarray]) -> None:
+    with pytest.raises(InputError, match="none of the ids"):
+        write(tmp_path, sets, statistics_of=["nobody"])
+
+
+def test_moments_survive_a_mean_that_dwarfs_the_spread() -> None:
+    x = np.random.default_rng(0).standard_normal((5000, 3)) * 1e-3 + 1e6
+    moments = Moments(3)
+    for start in range(0, 5000, 7):
+        moments.add(x[start : start + 7])
+    np.testing.assert_allclose(moments.std, x.std(0), rtol=1e-6)
+    np.testing.assert_allclose(moments.mean, x.mean(0), rtol=1e-14)

@@ -1,0 +1,164 @@
+"""Per-query results and the paired bootstrap, against explicit loops."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from infra.errors import InputError
+from pipelines.comparison.bootstrap import Bootstrap, Difference, paired_bootstrap
+from pipelines.comparison.per_query import load_arrays, mean_units, units_of
+from tasks.scoring.metrics import retrieval_metrics
+
+
+def retrieval(
+    items: int = 30, captions: int = 3, *, modality: str = "image", seed: int = 0, shift: float = 0.0
+):
+    """Return the arrays and metrics of a made-up retrieval run; items have between 1 and `captions` captions."""
+    rng = np.random.default_rng(seed)
+    letter, owner_G = modality[0], np.repeat(np.arange(items), 1 + np.arange(items) % captions)
+    ranks = [np.floor(np.exp(rng.normal(1.5 + shift, 1.2, n))) for n in (items, len(owner_G))]
+    directions = f"{letter}2t", f"t2{letter}"
+    arrays = {
+        f"{modality}_id": np.array([f"id{number}" for number in rng.permutation(items)]),
+        "caption": np.arange(len(owner_G)),
+        f"caption_{modality}": owner_G,
+        **{f"{name}_rank": rank for name, rank in zip(directions, ranks, strict=True)},
+    }
+    return arrays, retrieval_metrics(*ranks, directions=directions)
+
+
+def answers(questions: int = 50, *, seed: int = 0):
+    accuracy_Q = np.random.default_rng(seed).choice([0, 0.3, 0.6, 0.9, 1], questions)
+    return {"question_id": np.arange(questions).astype(str), "accuracy": accuracy_Q}, 100 * accuracy_Q.mean()
+
+
+@pytest.mark.parametrize("modality", ["image", "video"])
+def test_metrics_follow_from_the_units(modality: str) -> None:
+    arrays, metrics = retrieval(modality=modality)
+    letter = modality[0]
+    for name in ("rsum", f"{letter}2t/R1", f"t2{letter}/R10", f"t2{letter}/meanr"):
+        units = units_of(arrays, name, metrics[name])
+        assert units.score == pytest.approx(metrics[name], abs=1e-9)
+    units = units_of(arrays, "rsum", metrics["rsum"])
+    assert (units.kind, len(units.ids)) == (f"{modality}s with their captions", 30)
+    place = list(units.ids).index(arrays[f"{modality}_id"][5])
+    rank_C = arrays[f"t2{letter}_rank"][arrays[f"caption_{modality}"] == 5]
+    assert units.count_Pn[:, place].tolist() == [1, 3]
+    assert units.sum_Pn[1, place] == 100 * sum((rank_C < k).sum() for k in (1, 5, 10))
+
+
+def test_accuracies_are_by_question_or_by_image_where_that_is_known() -> None:
+    arrays, value = answers()
+    units = units_of(arrays, "accuracy", value)
+    assert (units.kind, len(units.ids)) == ("questions", 50)
+    arrays["image_id"] = np.arange(50) // 5
+    units = units_of(arrays, "accuracy", value)
+    assert (units.kind, len(units.ids)) == ("images with their questions", 10)
+    assert units.score == pytest.approx(value)
+
+
+def test_what_cannot_be_joined_is_refused() -> None:
+    arrays, metrics = retrieval()
+    with pytest.raises(InputError, match=r"its queries give rsum .*, and it logged 1.00"):
+        units_of(arrays, "rsum", 1.0)
+    with pytest.raises(InputError, match="kept no ranks of v2t with ids"):
+        units_of(arrays, "v2t/R1", 1.0)
+    with pytest.raises(InputError, match="kept no i2t/medr of single queries"):
+        units_of(arrays, "i2t/medr", 3.0)
+    with pytest.raises(InputError, match="its 29 ranks of i2t cannot be joined to 30 ids"):
+        units_of(arrays | {"i2t_rank": arrays["i2t_rank"][1:]}, "rsum", metrics["rsum"])
+    with pytest.raises(InputError, match="kept no ranks of both directions"):
+        units_of({}, "rsum", 1.0)
+    with pytest.raises(InputError, match="its queries have no ids"):
+        units_of({"accuracy": np.ones(20)}, "accuracy", 100.0)
+
+
+def test_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+    arrays, _ = retrieval()
+    np.savez_compressed(tmp_path / "whole.npz", **arrays)
+    assert load_arrays(tmp_path / "whole.npz").keys() == arrays.keys()
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:200])
+    (tmp_path / "objects.npz").write_bytes(b"")
+    np.savez(tmp_path / "objects.npz", accuracy=np.array([{}], dtype=object))
+    for name in ("cut.npz", "objects.npz"):
+        with pytest.raises(InputError, match=rf"{name} cannot be read"):
+            load_arrays(tmp_path / name)
+
+
+def test_seeds_are_averaged_query_by_query() -> None:
+    (one, a), (two, b) = retrieval(seed=1), retrieval(seed=2)
+    two["image_id"] = one["image_id"]
+    units = [units_of(arrays, "rsum", metrics["rsum"]) for arrays, metrics in ((one, a), (two, b))]
+    mean = mean_units(units)
+    assert mean.score == pytest.approx((a["rsum"] + b["rsum"]) / 2)
+    assert np.allclose(mean.sum_Pn, (units[0].sum_Pn + units[1].sum_Pn) / 2)
+    with pytest.raises(InputError, match="different queries"):
+        mean_units([units[0], replace(units[1], ids=units[1].ids[::-1])])
+
+
+def test_intervals_are_those_of_an_explicit_loop() -> None:
+    (first, a), (second, b) = retrieval(seed=3), retrieval(seed=4, shift=0.3)
+    second["image_id"] = first["image_id"]
+    runs = [units_of(arrays, "rsum", metrics["rsum"]) for arrays, metrics in ((first, a), (second, b))]
+    found = paired_bootstrap(
+        np.stack([run.sum_Pn for run in runs]),
+        runs[0].count_Pn,
+        labels="ab",
+        units="u",
+        resamples=300,
+        seed=7,
+    )
+    drawn_RN = np.random.default_rng(7).integers(30, size=(300, 30))
+    differences = []
+    for drawn_N in drawn_RN:
+        scores = []
+        for run in runs:
+            parts = zip(run.sum_Pn, run.count_Pn, strict=True)
+            scores.append(sum(total[drawn_N].sum() / count[drawn_N].sum() for total, count in parts))
+        differences.append(scores[0] - scores[1])
+    one = found.difference("a", "b")
+    assert one.value == pytest.approx(a["rsum"] - b["rsum"], abs=1e-3)
+    assert (one.low, one.high) == pytest.approx(tuple(np.quantile(differences, (0.025, 0.975))), abs=1e-3)
+    back = found.difference("b", "a")
+    assert (back.value, back.low, back.high) == (-one.value, -one.high, -one.low)
+    assert found.difference("a", "c") is None
+
+
+def test_pairing_finds_what_unpaired_intervals_would_not() -> None:
+    rng = np.random.default_rng(0)
+    hard_n = 50 * rng.random(400)
+    sum_APn = np.stack([hard_n + 1 + rng.normal(0, 2, 400), hard_n])[:, None]
+    found = paired_bootstrap(sum_APn, np.ones((1, 400), int), labels="ab", units="u").difference("a", "b")
+    assert found.significant
+    assert 0.7 < found.low < found.value < found.high < 1.3
+    expected = 1.96 * (sum_APn[0, 0] - sum_APn[1, 0]).std() / 20  # of a mean of 400 differences
+    assert (found.high - found.low) / 2 == pytest.approx(expected, rel=0.08)
+
+
+def test_equal_scores_do_not_differ_and_few_units_say_nothing() -> None:
+    same = np.ones((2, 1, 40))
+    found = paired_bootstrap(same, np.ones((1, 40), int), labels="ab", units="u")
+    assert found.difference("a", "b") == Difference(value=0.0, low=0.0, high=0.0)
+    assert not found.difference("a", "b").significant
+    with pytest.raises(InputError, match="9 queries are too few"):
+        paired_bootstrap(same[..., :9], np.ones((1, 9), int), labels="ab", units="u")
+
+
+def test_draws_repeat_and_many_queries_take_seconds() -> None:
+    rng = np.random.default_rng(1)
+    sum_APn, count_Pn = rng.random((10, 2, 5000)), np.full((2, 5000), 5)
+    options = {"labels": "abcdefghij", "units": "u"}
+    started = time.process_time()
+    found = paired_bootstrap(sum_APn, count_Pn, **options)
+    assert time.process_time() - started < 10
+    assert isinstance(found, Bootstrap)
+    assert len(found.pairs) == 45
+    few = {"resamples": 50, **options}
+    assert (
+        paired_bootstrap(sum_APn, count_Pn, **few).pairs == paired_bootstrap(sum_APn, count_Pn, **few).pairs
+    )

@@ -1,0 +1,67 @@
+"""The tables of a comparison: LaTeX, wide ones, published numbers, what MLflow keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from records import blocks_of, run, three_tasks
+
+from pipelines.compare import Comparison
+from pipelines.comparison import report as tables
+from pipelines.comparison.centre import headline
+from pipelines.comparison.logging import note, score_table
+from pipelines.comparison.render import Table, as_latex, as_markdown, as_text
+
+
+def test_latex_is_escaped_and_balanced() -> None:
+    groups = blocks_of(*three_tasks(), run("kmax(k=5), a_b & c%"))
+    text = Comparison(experiment="x", groups=groups, notes=("50 % of it",)).latex()
+    assert text.startswith("% needs \\usepackage{booktabs}\n% 50 % of it\n")
+    assert text.count("\\begin{table}") == text.count("\\end{table}") == text.count("\\bottomrule") == 4
+    assert r"\texttt{kmax(k=5), a\_b \& c\%}" in text
+    assert r"\textbf{70.0 $\pm$ 1.4}" in text
+    body = [line for line in text.splitlines() if line.endswith("\\\\")]
+    assert all("±" not in line and "\u2013" not in line for line in body)
+    table = Table(title="t_1", header=("a", "b"), rows=(("x", "-1.0* [-2.0, +3.0]"),))
+    assert r"$-$1.0$^{*}$ [$-$2.0, +3.0]" in as_latex(table)
+
+
+def test_wide_tables_go_on_below_and_stay_within_120_columns() -> None:
+    header = ("aggregator", *(f"task_{k}\ndata set {k}" for k in range(12)))
+    table = Table(
+        title="wide", header=header, rows=((("slots(k=4, heads=2), " * 3), *["100.0 ± 10.0"] * 12),), label=32
+    )
+    text = as_text(table)
+    assert max(map(len, text.splitlines())) <= 120
+    assert [text.count(f"task_{k}") for k in (0, 5, 9)] == [1, 1, 1]
+    assert text.count("aggregator") > 1
+    assert as_markdown(table).splitlines()[2].count("|") == 14
+
+
+def test_published_numbers_stand_under_their_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = run("gpo")
+    (group,) = blocks_of(replace(made, params={**made.params, "published": "A paper, table 4: RSUM 174.7"}))
+    assert "published, mini: A paper, table 4: RSUM 174.7" in as_text(tables.scores(group))
+    assert tables.scores(blocks_of(run("max"))[0]).notes == ()
+
+
+def test_headlines_line_up_across_tasks() -> None:
+    assert headline({"rsum": 303.2, "chance_rsum": 6.4}, "rsum") == {
+        "test/score": 303.2,
+        "test/chance": 6.4,
+        "test/chance_normalised": pytest.approx(50.0),
+    }
+    assert headline({"tau": 0.5}, "tau") == {"test/score": 0.5}
+    assert headline({"questions": 5.0}, "accuracy") == {}
+
+
+def test_the_table_of_scores_has_a_line_for_each_row() -> None:
+    table = score_table(blocks_of(*three_tasks()))
+    assert {len(column) for column in table.values()} == {9}
+    assert table["aggregator"][:3] == ["gpo", "mean", "max"]
+    assert table["chance_normalised"][0] == pytest.approx(100 * 66.8 / 596.8, abs=1e-3)
+    assert table["difference"] == [None] * 9
+    long = Table(title="t", header=("a", "b"), rows=tuple(("x" * 50, "1") for _ in range(60)))
+    assert note([long, long]).endswith("All tables are in the artifact `compare.md`.")
+    assert len(note([long, long])) < 5000

@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from clips import server, write_bad, write_clip
+from PIL import Image
+from verbs import reasons, sets_of
+
+from encoders.backbones.cells import Cells
+from infra.errors import InputError
+from infra.ray.session import ray_session
+from infra.store import FeatureStore
+from infra.video.decoding import choose_decoder, describe_decoder, frames
+from infra.video.sampling import choose_frames
+from pipelines import extract as verb
+from pipelines.extract import extract
+from pipelines.extraction import videos as video_extractor
+from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
+from tasks.datasets.corpus import Corpus, Item, write_corpus
+
+LENGTHS = (1, 30, 2, 21, 8, 25, 3, 40, 5, 12, 20, 4)
+CELLS = "cells(grid=3)"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def session() -> Iterator[None]:
+    """One private Ray for the whole file; the verb's own session goes into it."""
+    with ray_session(cpus=2):
+        yield
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve clips, among them one of every bad kind, in two splits."""
+    folder = tmp_path_factory.mktemp("corpus")
+    videos = folder / "videos"
+    videos.mkdir()
+    names = list(write_bad(videos))
+    for at, length in enumerate(LENGTHS):
+        write_clip(videos / f"clip{at}.mp4", length, seed=at)
+        names.insert(2 * at, f"clip{at}.mp4")
+    items = [
+        Item(id=Path(name).stem, split="test" if at % 4 == 3 else "train", captions=("a",), path=name)
+        for at, name in enumerate(names)
+    ]
+    write_corpus(folder, items, source={"made": "by a test"}, images=videos)
+    return folder
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do the workers' part in this process."""
+
+    def stream(batches, *, extractor, options, gpu, block):
+        worker = extractor(**options, threads=2)
+        for batch in batches:
+            yield from worker(batch)
+        worker.close()
+
+    monkeypatch.setattr(verb, "stream", stream)
+
+
+@pytest.fixture(scope="module")
+def store(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What Ray's workers make of the corpus."""
+    folder = tmp_path_factory.mktemp("stores") / "first"
+    extract(corpus=corpus, out=folder, backbone=CELLS, video=True)
+    return folder
+
+
+def good(corpus: Path) -> list[Item]:
+    opened = Corpus.open(corpus)
+    return [item for split in opened.splits for item in opened.items(split) if item.id.startswith("clip")]
+
+
+def features(corpus: Path, item: Item, *, pool: str, at_most: int = 20) -> np.ndarray:
+    """Return a video's features, by loops over frames and cells."""
+    path = str(Corpus.open(corpus).image_path(item))
+    rows, cells = [], Cells(grid=3)
+    for x_HW3 in frames(path, at_most=at_most, decoder=choose_decoder()):
+        (x_ND,) = cells([Image.fromarray(x_HW3)])
+        if pool == "all":
+            rows += list(x_ND)
+        else:
+            rows.append(
+                sum(x_ND.astype(np.float64)) / len(x_ND) if pool == "mean" else np.concatenate(list(x_ND))
+            )
+    return np.array(rows)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_video_is_the_means_of_its_frames_in_the_order_of_the_corpus(corpus, store):
+    found = sets_of(store)
+    assert list(found) == [item.id for item in good(corpus)]
+    for item in good(corpus):
+        length = LENGTHS[int(item.id.removeprefix("clip"))]
+        assert found[item.id].shape == (min(length, 20), Cells.dim)
+        np.testing.assert_allclose(found[item.id], features(corpus, item, pool="mean"), rtol=1e-3, atol=1e-4)
+
+
+def test_the_manifest_names_decoder_frames_and_pooling(corpus, store):
+    manifest = FeatureStore.open(store).manifest
+    decoder = describe_decoder(choose_decoder())
+    assert manifest.source["extractor"] == Cells(grid=3).describe()
+    assert manifest.source["video"] == {"decoder": decoder, "frames": 20, "pool": "mean"}
+    assert manifest.source["corpus"] == Corpus.open(corpus).digest
+    assert manifest.statistics["sets"] == sum(item.split == "train" for item in good(corpus))
+
+
+def test_bad_videos_are_listed_with_the_reason(corpus, store, tmp_path):
+    found = {where.split("/")[-1]: why for where, why in reasons(store)}
+    expected = write_bad(tmp_path)
+    assert set(found) == set(expected)
+    assert all(words in found[name] for name, words in expected.items())
+    assert FeatureStore.open(store).manifest.skipped["count"] == len(expected)
+
+
+def test_again_in_one_process_and_after_an_interruption_the_bytes_are_the_same(
+    corpus, store, tmp_path, monkeypatch, here
+):
+    shards = functools.partial(verb.StoreWriter, shard_bytes=30 * Cells.dim * 2)
+    job = {"corpus": corpus, "backbone": CELLS, "video": True}
+    extract(**job, out=tmp_path / "again")
+    assert files(tmp_path / "again") == files(store)
+    monkeypatch.setattr(verb, "StoreWriter", shards)
+    extract(**job, out=tmp_path / "whole")
+    stream, sent = verb.stream, []
+
+    def interrupted(batches, **how):
+        for number, row in enumerate(stream(batches, **how)):
+            if number == 13:
+                raise KeyboardInterrupt
+            yield row
+
+    def counted(batches, **how):
+        sent.extend(id for batch in batches for id in batch["ids"])
+        yield from stream(batches, **how)
+
+    monkeypatch.setattr(verb, "stream", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        extract(**job, out=tmp_path / "parts")
+    finished = len(list((tmp_path / "parts").glob("shard-*")))
+    assert finished >= 2
+    monkeypatch.setattr(verb, "stream", counted)
+    extract(**job, out=tmp_path / "parts")
+    assert files(tmp_path / "parts") == files(tmp_path / "whole")
+    assert len(sent) < len(LENGTHS) + len(reasons(store))  # what was finished is not decoded again
+
+
+@pytest.mark.parametrize(("pool", "dim"), [("concat", 9 * Cells.dim), ("all", Cells.dim)])
+def test_cells_of_a_frame_side_by_side_or_all_elements(corpus, tmp_path, here, pool, dim):
+    options = VideoOptions(pool=pool, frames=4)
+    extract(corpus=corpus, out=tmp_path, backbone=CELLS, dtype="float32", batch=3, video=True, videos=options)
+    opened = FeatureStore.open(tmp_path)
+    assert (opened.dim, opened.manifest.source["video"]["pool"]) == (dim, pool)
+    for id, x_ND in sets_of(tmp_path).items():
+        (item,) = (item for item in good(corpus) if item.id == id)
+        np.testing.assert_array_equal(x_ND, features(corpus, item, pool=pool, at_most=4).astype(np.float32))
+
+
+def test_a_backbone_of_whole_videos_gets_all_frames(corpus, tmp_path, here):
+    job = {"corpus": corpus, "backbone": "clips:Whole", "dtype": "float32", "video": True}
+    extract(**job, out=tmp_path / "all")
+    for id, x_ND in sets_of(tmp_path / "all").items():
+        assert x_ND[:, 3].tolist() == list(range(LENGTHS[int(id.removeprefix("clip"))]))
+    source = FeatureStore.open(tmp_path / "all").manifest.source
+    assert source["video"] == {"decoder": describe_decoder(choose_decoder()), "frames": "all"}
+    extract(**job, out=tmp_path / "six", videos=VideoOptions(frames=6))
+    assert {len(x_ND) for x_ND in sets_of(tmp_path / "six").values()} == {min(n, 6) for n in LENGTHS}
+
+
+def test_a_video_whose_decoder_hangs_is_skipped_and_listed(tmp_path, monkeypatch, here):
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    names = ("a", "hang", "b", "crash", "c")
+    for name in names:
+        write_clip(videos / f"{name}.mp4", 6)
+    items = [Item(id=name, split="test", captions=("a",), path=f"{name}.mp4") for name in names]
+    write_corpus(tmp_path, items, source={}, images=videos)
+    hanging = functools.partial(video_extractor.VideoReader, program=server())
+    monkeypatch.setattr(video_extractor, "VideoReader", hanging)
+    extract(
+        corpus=tmp_path, out=tmp_path / "store", video=True, videos=VideoOptions(timeout=2.0, decoder="av")
+    )
+    assert list(sets_of(tmp_path / "store")) == ["a", "b", "c"]
+    found = {where.split(",")[0]: why for where, why in reasons(tmp_path / "store")}
+    assert found == {
+        "id hang": "decoding took too long; --timeout allows 2 seconds",
+        "id crash": "the decoder ended (SIGABRT)",
+    }
+
+
+def test_cells_that_do_not_fit_side_by_side_are_a_reason(tmp_path):
+    options = VideoOptions(pool="concat", decoder="av")
+    plan = Videos.plan(Cells(grid=3), options, batch=2)
+    clip = write_clip(tmp_path / "a.mp4", 3)
+    worker = VideoExtractor(backbone="cells(grid=2)", threads=1, videos=plan)
+    (row,) = worker({"ids": ["a"], "paths": [str(clip)]})
+    worker.close()
+    assert (row["why"], row["data"]) == ("frames of 4 cells, expected 9; --pool mean takes any number", b"")
+
+
+def test_a_worker_with_another_decoder_does_not_start():
+    plan = Videos.plan(Cells(), VideoOptions(decoder="av"), batch=2)
+    other = Videos(**{**vars(plan), "version": "av 1.0"})
+    with pytest.raises(
+        RuntimeError, match=r"this worker has av .*, where the store shall be made with av 1\.0"
+    ):
+        VideoExtractor(backbone="cells", threads=1, videos=other)
+
+
+def run(*arguments: object, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["extract", *map(str, arguments)])
+    try:
+        verb.main()
+    except SystemExit as stop:
+        return stop.code or 0
+    return 0
+
+
+def test_the_command_ends_with_videos_and_frames_a_second(corpus, tmp_path, monkeypatch, capsys, here):
+    words = (
+        "--corpus",
+        corpus,
+        "--out",
+        tmp_path,
+        "--backbone",
+        CELLS,
+        "--video",
+        "--frames",
+        5,
+        "--timeout",
+        90,
+    )
+    assert run(*words, monkeypatch=monkeypatch) == 0
+    out = capsys.readouterr().out
+    total = sum(len(choose_frames(length, 5)) for length in LENGTHS)
+    assert f"12 videos, {total} vectors of 43 x float16" in out
+    assert " videos and " in out
+    assert " frames a second" in out
+    assert "skipped 8:" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--video", "--frames", "0"), "at least 1"),
+        (("--video", "--timeout", "0"), "above 0"),
+        (("--video", "--timeout", "nan"), "above 0"),
+        (("--frames", "5"), "need --video"),
+        (("--pool", "all"), "need --video"),
+        (("--backbone", "cells"), "is a corpus of videos"),
+        (("--backbone", "clips:Whole"), "say --video"),
+        (("--video", "--backbone", "clips:Whole", "--pool", "all"), "for backbones of images"),
+    ],
+)
+def test_bad_arguments_end_with_a_message_and_code_2(
+    corpus, tmp_path, monkeypatch, capsys, arguments, message
+):
+    usual = ("--corpus", corpus, "--out", tmp_path / "store")
+    assert run(*usual, *arguments, monkeypatch=monkeypatch) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "store" / "manifest.json").exists()
+
+
+def test_another_pooling_does_not_go_on_in_the_same_folder(corpus, tmp_path, here, monkeypatch):
+    def interrupted(batches, **how):
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(verb, "stream", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        extract(corpus=corpus, out=tmp_path, backbone=CELLS, video=True)
+    (tmp_path / "shard-00000.arrow").touch()
+    with pytest.raises(InputError, match=r"of another job \(source was"):
+        extract(corpus=corpus, out=tmp_path, backbone=CELLS, video=True, videos=VideoOptions(pool="all"))
+
+
+def test_real_clips(shared, tmp_path, here):
+    clips = sorted((shared / "data/msrvtt_mini/videos").glob("*.mp4"))[:4]
+    items = [Item(id=path.stem, split="test", captions=("a",), path=path.name) for path in clips]
+    write_corpus(tmp_path, items, source={}, images=clips[0].parent)
+    extract(corpus=tmp_path, out=tmp_path / "store", backbone=CELLS, video=True)
+    found = sets_of(tmp_path / "store")
+    assert list(found) == [path.stem for path in clips]
+    assert all(1 <= len(x_ND) <= 20 for x_ND in found.values())

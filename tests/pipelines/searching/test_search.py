@@ -1,0 +1,229 @@
+"""Trained models asked: by text, by file, by id; every kind of model, against the scores of its own split."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from clips import write_clip
+from corpora import make_corpus
+from kept import keep_run
+from pictures import noise
+from PIL import Image
+from searchable import untrained, with_clips, with_pictures
+from tiny_models import save_vit
+
+from infra.errors import InputError
+from infra.tracking import Tracker, tracking_uri
+from pipelines.search import Options, main, search
+from pipelines.searching.answerer import Answerer
+from pipelines.searching.finder import Finder
+from pipelines.searching.galleries import EmbeddingGallery, PairGallery, ScoredGallery
+from pipelines.searching.shown import hits_shown
+
+WORDS = "bigru(width=16, embedding=8, min_count=1, ends=False)"
+MODELS = {
+    "vectors": ({}, EmbeddingGallery),
+    "sets": (
+        {"aggregator": "slots(k=2, heads=2, head_width=8)", "similarity": "smooth_chamfer"},
+        EmbeddingGallery,
+    ),
+    "pairs": ({"aggregator": "score_attention(heads=2)"}, PairGallery),
+    "hgr": ({"model": "hgr(dropout=0.0)", "text": WORDS}, PairGallery),
+}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    run = make_corpus(tmp_path_factory.mktemp("tiny"))
+    return replace(run, data=replace(run.data, text_augment=""))
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pictures")
+    return folder, with_pictures(folder, train=8, val=4, test=6)
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("asked")
+    return folder, with_pictures(folder, questions=True, train=8, val=4, test=6)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("alone", [False, True], ids=["held", "by-scorer"])
+def test_results_are_the_order_of_the_splits_scores(tiny, name, alone, monkeypatch):
+    change, kind = MODELS[name]
+    trained = untrained(replace(tiny, **change))
+    pairs = trained.adapter.data("test")
+    sim_QG = trained.adapter.scorer(trained.model, "test")(slice(0, 20), slice(0, 40)).numpy()
+    if alone:  # as a model of a plug-in, of which no more than the contract is known
+        model = type("Bare", (torch.nn.Module,), {"scorer": staticmethod(trained.model.scorer)})()
+        trained, kind = replace(trained, model=model), ScoredGallery
+    finder = Finder(trained)
+    assert isinstance(finder.items_gallery, kind)
+    for column in (0, 7):
+        hits = finder.by_text(pairs.texts[column], 5)
+        order = np.argsort(-sim_QG[:, column], kind="stable")[:5]
+        np.testing.assert_allclose([hit.score for hit in hits], sim_QG[order, column], rtol=1e-4, atol=1e-6)
+        if (np.diff(np.sort(sim_QG[:, column])) > 1e-5).all():
+            assert [hit.id for hit in hits] == pairs.item_ids[order].tolist()
+    row = 3
+    hits = finder.by_id(pairs.item_ids[row], 6)
+    np.testing.assert_allclose(
+        [hit.score for hit in hits], np.sort(sim_QG[row])[::-1][:6], rtol=1e-4, atol=1e-6
+    )
+    for hit in hits:
+        at = np.flatnonzero(pairs.item_ids[pairs.owner_G] == hit.id)
+        place = next(place for place in at if pairs.texts[place] == hit.caption)
+        assert sim_QG[row, place] == pytest.approx(hit.score, rel=1e-4, abs=1e-6)
+
+
+def test_a_picture_in_a_file_has_the_features_of_the_store(pictures):
+    folder, run = pictures
+    finder = Finder(untrained(run))
+    id = finder.items[2].id
+    assert finder.by_file(folder / "images" / f"{id}.png", 4, video=False) == finder.by_id(id, 4)
+    elsewhere = folder / "other.png"
+    noise(seed=99).save(elsewhere)
+    assert finder.by_file(elsewhere, 4, video=False) != finder.by_id(id, 4)
+    hits = finder.by_text("a dog and a cat", 3)
+    assert [hit.file for hit in hits] == [str(folder / "images" / f"{hit.id}.png") for hit in hits]
+
+
+def test_a_video_in_a_file_has_the_features_of_the_store(tmp_path):
+    finder = Finder(untrained(with_clips(tmp_path)))
+    try:
+        id = finder.items[1].id
+        clip = tmp_path / "clips" / f"{id}.png"
+        assert finder.by_file(clip, 4, video=True) == finder.by_id(id, 4)
+        with pytest.raises(InputError, match="features of videos; give one with --video"):
+            finder.by_file(clip, 4, video=False)
+        cut = tmp_path / "cut.mp4"
+        cut.write_bytes(write_clip(tmp_path / "whole.mp4", 12).read_bytes()[:300])
+        with pytest.raises(InputError, match="does not decode"):
+            finder.by_file(cut, 4, video=True)
+    finally:
+        finder.close()
+
+
+def test_a_model_that_reads_pixels_reads_a_file(pictures, tmp_path):
+    folder, run = pictures
+    spec = f"patches(name={save_vit(tmp_path / 'vit')!r}, width=16)"
+    data = replace(run.data, features="", visual_augment="")
+    finder = Finder(
+        untrained(replace(run, visual=spec, text="bigru(width=16, embedding=8, min_count=1)", data=data))
+    )
+    id = finder.items[0].id
+    assert finder.by_file(folder / "images" / f"{id}.png", 3, video=False) == finder.by_id(id, 3)
+    with pytest.raises(InputError, match="reads the pixels of images"):
+        finder.by_file(folder / "images" / f"{id}.png", 3, video=True)
+
+
+def test_answers_are_those_of_the_split_the_most_probable_first(asked):
+    folder, run = asked
+    trained = untrained(run)
+    answerer, questions = Answerer(trained), trained.adapter.corpus.questions("test")
+    probability_QA = trained.adapter.scorer(trained.model, "test")(slice(0, 3), slice(None)).numpy()
+    for question, probability_A in zip(questions[:3], probability_QA, strict=True):
+        found = answerer.of_id(question.image_id, question.question, 5)
+        order = np.argsort(-probability_A, kind="stable")[:5]
+        assert [answer for answer, _ in found] == [trained.adapter.vocabulary.answers[n] for n in order]
+        np.testing.assert_allclose([share for _, share in found], probability_A[order], rtol=1e-4)
+        file = folder / "images" / f"{question.image_id}.png"
+        assert answerer.of_file(file, question.question, 5) == found
+
+
+def test_a_store_that_was_not_extracted_here_is_said(tiny, pictures, tmp_path):
+    noise().save(tmp_path / "a.png")
+    with pytest.raises(InputError, match=r"another program, not from `python -m pipelines\.extract`.*--id"):
+        Finder(untrained(tiny)).by_file(tmp_path / "a.png", 3, video=False)
+    finder = Finder(untrained(pictures[1]))
+    finder.adapter.store.manifest.source["extractor"]["version"] = 0
+    with pytest.raises(InputError, match=r"cannot be had as it was \(version 0, here 1\)"):
+        finder.by_file(tmp_path / "a.png", 3, video=False)
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "message"),
+    [
+        ("two-pass", "vectors", "for sets of vectors"),
+        ("faiss", "sets", "single vectors"),
+        ("two-pass", "hgr", "looks at every pair"),
+        ("faiss", "pairs", "looks at every pair"),
+    ],
+)
+def test_an_index_that_does_not_fit_is_refused(tiny, method, change, message):
+    finder = Finder(untrained(replace(tiny, **MODELS[change][0])), method=method)
+    with pytest.raises(InputError, match=message):
+        finder.by_text("a dog", 3)
+
+
+def test_faiss_that_is_missing_is_said(tiny, monkeypatch):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(InputError, match="pip install faiss-cpu"):
+        Finder(untrained(tiny), method="faiss").by_text("a dog", 3)
+
+
+def test_the_command_shows_ranks_scores_ids_files_and_captions(pictures, tiny, home, monkeypatch, capsys):
+    run_id = keep_run(pictures[1])
+    monkeypatch.setattr(sys, "argv", ["search", run_id, "a dog", "--k", "50"])
+    main()
+    head, *lines, few = capsys.readouterr().out.splitlines()
+    assert head.split() == ["rank", "score", "id", "file", "caption"]
+    assert [line.split()[0] for line in lines] == [str(n + 1) for n in range(6)]
+    assert all(".png" in line for line in lines)
+    assert few == "there are 6 in all, fewer than the 50 asked for"
+    shown = search(Options(run_id=keep_run(tiny), id="3", k=2))
+    assert "no image or video files: scores and captions alone" in shown
+    assert len(shown.splitlines()) == 4
+
+
+def test_bad_input_is_said(pictures, asked, home, tmp_path, monkeypatch, capsys):
+    run_id, answers_id = keep_run(pictures[1]), keep_run(asked[1])
+    text, picture = tmp_path / "text.png", tmp_path / "a.png"
+    text.write_text("no picture")
+    Image.new("RGB", (9, 9)).save(picture)
+    start = {"uri": tracking_uri(home), "home": home, "name": "made", "params": {}}
+    table = Tracker.start("polypool", tags={"kind": "comparison"}, **start).run_id
+    for options, message in [
+        ({"run_id": "0000", "query": "a dog"}, "no run '0000'"),
+        ({"run_id": table, "query": "a dog"}, "model"),
+        ({"run_id": run_id}, "nothing to look for"),
+        ({"run_id": run_id, "query": "  ?! "}, "has no word"),
+        ({"run_id": run_id, "query": "a dog", "k": 0}, "at least 1"),
+        ({"run_id": run_id, "query": "a dog", "split": "tset"}, "no items in the split 'tset'"),
+        ({"run_id": run_id, "image": tmp_path / "gone.png"}, "no such file"),
+        ({"run_id": run_id, "image": text}, "does not decode as an image"),
+        ({"run_id": run_id, "video": picture}, "features of images; give one with --image"),
+        ({"run_id": run_id, "id": "dog"}, "no item has the id 'dog'"),
+        ({"run_id": run_id, "image": picture, "id": "3"}, "not several"),
+        ({"run_id": run_id, "image": picture, "query": "a dog"}, "not both"),
+        ({"run_id": answers_id, "query": "how many?"}, "give --image FILE or --id ID"),
+        ({"run_id": answers_id, "id": "3"}, "has no word"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            search(Options(**options))
+    shown = search(Options(run_id=answers_id, query="how many things?", image=picture)).splitlines()
+    assert len(shown) == 6
+    monkeypatch.setattr(sys, "argv", ["search", run_id, "--id", "dog"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_what_could_steer_a_terminal_is_taken_out(tiny):
+    hit = replace(Finder(untrained(tiny)).by_text("a dog", 1)[0], caption="a \x1b[31mdog")
+    assert "\x1b" not in hits_shown([hit], 1)

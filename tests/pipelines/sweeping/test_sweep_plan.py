@@ -1,0 +1,307 @@
+"""A sweep before it starts: its cells, what is done of them, the time, the job lines; no Ray."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from corpora import make_corpus
+from PIL import Image
+
+from infra import paths
+from infra.errors import InputError
+from infra.registry import RECIPES
+from infra.tracking import RunRecord, Tracker, tracking_uri
+from pipelines.sweeping.carry_out import alone, last_line
+from pipelines.sweeping.estimate import seconds, spoken, total
+from pipelines.sweeping.found import STOPPED, SWEEP, find_cells, records_of
+from pipelines.sweeping.grid import make_grid
+from pipelines.sweeping.pairs_figure import draw_pairs, pairs_of
+from pipelines.sweeping.plan import Plan
+from pipelines.sweeping.settings import read_settings, with_settings
+from pipelines.train import parse
+from pipelines.training.runs import tags
+from tasks.run import Run, to_json
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def made(home: Path) -> Run:
+    return make_corpus(home)
+
+
+@pytest.fixture
+def run(made: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run that the recipe `tiny` returns, and a home without runs."""
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    RECIPES.names()
+    monkeypatch.setitem(RECIPES._parts, "tiny", lambda: made)
+    return made
+
+
+def record(run: Run, *, status: str = "FINISHED", took: float = 100.0, trained: float = 80.0) -> RunRecord:
+    return RunRecord(
+        run_id="id",
+        name="",
+        status=status,
+        started=1000.0,
+        ended=1000.0 + took,
+        tags=tags(run),
+        params={"optim.epochs": str(run.optim.epochs)},
+        metrics={"time/train_seconds": trained},
+    )
+
+
+def keep_run(run: Run, *, settings: Any = None) -> str:
+    """Record a run that was never trained as finished; return its id."""
+    home = paths.home()
+    place = {"uri": tracking_uri(home), "home": home}
+    tracker = Tracker.start(run.experiment, **place, name="made", tags=tags(run), params=to_json(run))
+    tracker.json("run.json", settings or to_json(run))
+    tracker.finish()
+    return tracker.run_id
+
+
+def test_the_grid_has_every_combination_once_in_one_spelling(run: Run) -> None:
+    grid = make_grid(["tiny", "tiny"], ["mean", "kmax( k=2 )", "kmax(k=2)"], seeds=2, experiment="e")
+    names = [cell.name for cell in grid.cells]
+    assert names == [f"tiny {a} seed {seed}" for a in ("mean", "kmax(k=2)") for seed in (0, 1)]
+    assert grid.cells[3].run == replace(run, aggregator="kmax(k=2)", seed=1, experiment="e")
+    assert grid.metrics["tiny"].name == "rsum"
+
+
+def test_text_aggregators_make_a_grid_of_pairs(run: Run) -> None:
+    grid = make_grid(["tiny"], ["mean", "max"], text_aggregators=["mean", "max"])
+    pairs = [(cell.run.aggregator, cell.run.text_aggregator) for cell in grid.cells]
+    assert pairs == [("mean", ""), ("mean", "max"), ("max", "mean"), ("max", "")]
+
+
+def test_a_recipe_keeps_its_text_aggregator_as_train_does(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RECIPES._parts, "tiny", lambda: replace(run, text_aggregator="max"))
+    (cell,) = make_grid(["tiny"], ["gpo"]).cells
+    assert cell.run == parse(["tiny", "--aggregator", "gpo"])
+
+
+def test_all_that_is_wrong_is_said_at_once(run: Run) -> None:
+    with pytest.raises(InputError) as error:
+        make_grid(
+            ["tiny", "tinny"],
+            ["mean", "maen", "kmax(n=3)", "kmax(k"],
+            seeds=0,
+            settings=["optim.epoch=2", "cpus=x", "seed=3"],
+        )
+    said = str(error.value)
+    for part in (
+        "--seeds must be at least 1, not 0",
+        "unknown recipe 'tinny'. Did you mean 'tiny'?",
+        "unknown aggregator 'maen'. Did you mean",
+        "parameter of aggregator 'kmax': 'n'",
+        "cannot read the spec 'kmax(k'",
+        "unknown setting 'optim.epoch'. Did you mean 'optim.epochs'?",
+        "--set cpus=x: 'x' is not a whole number",
+        "--set seed=3: a sweep decides that itself; use --seeds",
+    ):
+        assert part in said
+    with pytest.raises(InputError, match=r"--recipes names nothing.*\n.*--aggregators names nothing"):
+        make_grid([], [])
+    with pytest.raises(InputError, match="is an ensemble"):
+        make_grid([next(n for n, r in RECIPES.usable() if not isinstance(r(), Run))], ["mean"])
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("optim.lr=1", "lr", 1.0),
+        ("optim.drop_last=False", "drop_last", False),
+        ("optim.milestones=[3, 5]", "milestones", (3.0, 5.0)),
+        ("optim.lr_factors=[('text', 0.1)]", "lr_factors", (("text", 0.1),)),
+        ("optim.schedule=step", "schedule", "step"),
+    ],
+)
+def test_settings_are_read_as_their_types_and_given_on_to_train(
+    run: Run, text: str, name: str, value: Any
+) -> None:
+    settings = read_settings([text, "log_every=7", "data.visual_augment="])
+    changed = with_settings(run, settings)
+    assert getattr(changed.optim, name) == value
+    assert type(getattr(changed.optim, name)) is type(value)
+    assert (changed.log_every, changed.data.visual_augment) == (7, "")
+    words = [word for setting in settings for word in setting.flags]
+    assert parse(["tiny", *words]) == changed
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("optim.schedule=stepp", "Did you mean 'step'"),
+        ("optim.epochs=2.5", "not a whole number"),
+        ("optim.drop_last=1", "not True or False"),
+        ("optim.milestones=3", "not a tuple such as"),
+        ("optim", "expected name=value"),
+        ("optim=3", "unknown setting 'optim'"),
+        ("published=x", "unknown setting 'published'"),
+    ],
+)
+def test_wrong_settings_are_refused(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_settings([text])
+
+
+def test_a_setting_given_twice_or_refused_by_the_run_is_an_error(run: Run) -> None:
+    with pytest.raises(InputError, match="given twice"):
+        read_settings(["cpus=1", "cpus=2"])
+    with pytest.raises(InputError, match=r"--optim\.epochs must be at least 1, not 0"):
+        make_grid(["tiny"], ["mean"], settings=["optim.epochs=0"])
+
+
+def test_runs_that_do_not_stand_for_a_new_cell_are_named(run: Run, tmp_path: Path) -> None:
+    uri = tracking_uri(tmp_path)
+    cells = make_grid(["tiny"], ["mean", "max", "gpo"]).cells
+    failed = keep_run(cells[0].run)
+    Tracker.attach(uri, failed).finish("FAILED")
+    bare = keep_run(cells[1].run)
+    (tmp_path / "mlartifacts" / bare / "artifacts" / "run.json").unlink()
+    found = find_cells(uri, cells, records_of(uri, "polypool"))
+    assert [each.state for each in found] == ["new", "new", "new"]
+    lost = f"run {bare} may be it, but its settings, the artifact run.json, are gone or of another version"
+    assert [each.note for each in found] == [f"run {failed} failed", lost, ""]
+    lines = Plan(found=tuple(found)).text([], concurrent=1, words=()).splitlines()
+    assert lines[2].endswith(f"tiny mean seed 0  new, time unknown; run {failed} failed")
+    assert lines[4].endswith("time unknown")
+
+
+def test_cells_are_found_by_tags_and_settings(run: Run, tmp_path: Path) -> None:
+    uri = tracking_uri(tmp_path)
+    assert records_of(uri, "polypool") == [], "no store yet"
+    cells = make_grid(["tiny"], ["mean", "max", "gpo", "kmax(k=2)"], seeds=2).cells
+    by_name = {cell.name: cell.run for cell in cells}
+    keep_run(replace(by_name["tiny mean seed 0"], cpus=7, log_every=3, text_aggregator="mean"))
+    other = by_name["tiny mean seed 1"]
+    keep_run(replace(other, optim=replace(other.optim, epochs=99)))
+
+    def ended(name: str, status: str, **more: str) -> str:
+        run_id = keep_run(by_name[name])
+        tracker = Tracker.attach(uri, run_id)
+        tracker.tags(more)
+        if status != "RUNNING":
+            tracker.finish(status)
+        return run_id
+
+    ended("tiny max seed 0", "FAILED", **{SWEEP: "s"})
+    ended("tiny max seed 1", "RUNNING")
+    killed = ended("tiny gpo seed 0", "RUNNING", **{SWEEP: "s"})
+    stopped = ended("tiny gpo seed 1", "KILLED", **{SWEEP: "s", STOPPED: "after epoch 2 of 6"})
+    found = find_cells(uri, cells, records_of(uri, "polypool"))
+    assert [each.state for each in found] == [
+        "finished",
+        *("new", "new", "new"),
+        *("unfinished", "stopped"),
+        *("new", "new"),
+    ]
+    assert (found[4].run_id, found[5].run_id, found[5].stopped) == (killed, stopped, "after epoch 2 of 6")
+    plan = Plan(found=tuple(found))
+    assert plan.summary() == (
+        "8 cells, 1 of them finished before and skipped; 1 interrupted before, to go on from the last checkpoint; "
+        "1 stopped early before, to go on, since --early-stop is not given; 7 to train"
+    )
+    assert len(replace(plan, early_stop=True).to_do) == 6
+    assert records_of(uri, "another") == []
+
+
+def test_a_lost_or_foreign_description_is_no_match(run: Run, tmp_path: Path) -> None:
+    uri = tracking_uri(tmp_path)
+    (cell,) = make_grid(["tiny"], ["mean"]).cells
+    keep_run(cell.run, settings={"colour": "blue"})
+    lost = Tracker.attach(uri, keep_run(cell.run), running=False)
+    (lost.download("run.json")).unlink()
+    assert find_cells(uri, [cell], records_of(uri, "polypool"))[0].state == "new"
+    keep_run(cell.run)
+    assert find_cells(uri, [cell], records_of(uri, "polypool"))[0].state == "finished"
+
+
+def test_times_are_those_of_the_same_aggregator_or_else_recipe(run: Run) -> None:
+    gpo = replace(run, aggregator="gpo")
+    records = [record(run, took=50, trained=40), record(gpo), record(gpo, took=120), record(gpo, took=9000)]
+    assert seconds(run, records) == 50
+    assert seconds(gpo, records) == 120, "the median; an idle night does not count"
+    assert seconds(replace(run, aggregator="max"), records) == 110
+    twice = replace(run, optim=replace(run.optim, epochs=2 * run.optim.epochs))
+    assert seconds(twice, records) == 90, "training takes twice as long, the rest does not"
+    assert seconds(replace(run, recipe="other"), records) is None
+    assert seconds(run, [record(run, status="FAILED")]) is None
+    assert total([60.0, 60.0, 30.0], 2) == 75
+    assert total([100.0, 10.0], 4) == 100
+    assert (total([1.0, None], 1), total([], 2)) == (None, 0.0)
+    assert [spoken(t) for t in (None, 4.4, 61, 3720)] == ["unknown", "4 s", "1 min 01 s", "1 h 02 min"]
+
+
+def test_a_dry_run_shows_the_grid_and_lines_that_train_the_same(run: Run) -> None:
+    grid = make_grid(
+        ["tiny"],
+        ["mean", "kmax(k=2)"],
+        text_aggregators=["mean"],
+        experiment="my own",
+        settings=["optim.epochs=2", "data.visual_augment="],
+    )
+    uri = tracking_uri(Path.cwd() / "nowhere")
+    plan = Plan(found=tuple(find_cells(uri, grid.cells, [])), settings=grid.settings)
+    text = plan.text([record(run)], concurrent=2, words=["--recipes", "tiny", "--aggregators", "kmax(k=2)"])
+    lines = text.splitlines()
+    assert lines[0] == "2 cells; 2 to train"
+    assert lines[2] == "  tiny mean seed 0                  new, about 47 s"
+    assert lines[3] == "  tiny kmax(k=2), text mean seed 0  new, about 47 s"
+    assert "estimated time, 2 at once: 47 s" in lines
+    assert lines[8].endswith("-- python -m pipelines.sweep --recipes tiny --aggregators 'kmax(k=2)'")
+    jobs = [shlex.split(line) for line in lines if "pipelines.train" in line]
+    head = ["ray", "job", "submit", "--working-dir", ".", "--", "python", "-m", "pipelines.train"]
+    assert [words[: len(head)] for words in jobs] == [head, head]
+    assert [parse(words[len(head) :]) for words in jobs] == [cell.run for cell in grid.cells]
+    assert "time unknown" in plan.text([], concurrent=1, words=[])
+
+
+def test_one_sweep_of_an_experiment_at_a_time(tmp_path: Path) -> None:
+    with alone(tmp_path, "a b"), alone(tmp_path, "other"):
+        second = alone(tmp_path, "a b")
+        with pytest.raises(InputError, match="another sweep of experiment 'a b' is at work"):
+            second.__enter__()
+    with alone(tmp_path, "a b"):
+        pass
+
+
+def test_an_error_is_told_by_its_last_line() -> None:
+    assert last_line("Traceback\n  File x\nValueError: no\n\n") == "ValueError: no"
+
+
+def test_pairs_are_means_over_seeds_and_are_drawn(run: Run, tmp_path: Path) -> None:
+    names = ["mean", "max", "kmax(k=2)"]
+    cells = make_grid(["tiny"], names, text_aggregators=names, seeds=2).cells
+    rng = np.random.default_rng(0)
+    metrics = {
+        cell.name: {"whole/rsum": value, "dev/rsum": 0.0}
+        for cell, value in zip(cells, rng.uniform(100, 300, len(cells)), strict=True)
+    }
+    values = np.array([metrics[cell.name]["whole/rsum"] for cell in cells]).reshape(3, 3, 2)
+    missing = metrics.pop("tiny max, text mean seed 0")
+    pairs = pairs_of(cells, metrics)
+    expected = values.mean(axis=2)
+    expected[1, 0] = values[1, 0, 1]
+    assert missing["whole/rsum"] == values[1, 0, 0]
+    np.testing.assert_allclose(pairs.mean_VT, expected)
+    assert (pairs.metric, pairs.visual, pairs.text) == ("whole/rsum", (*names,), (*names,))
+    assert pairs.runs == (1, 2)
+    metrics.pop("tiny max, text mean seed 1")
+    holed = pairs_of(cells, metrics)
+    assert np.isnan(holed.mean_VT).sum() == 1
+    draw_pairs(holed, tmp_path / "pairs.png")
+    with Image.open(tmp_path / "pairs.png") as image:
+        assert len(image.convert("RGB").getcolors(maxcolors=1 << 20)) > 20
+    assert pairs_of(cells, {}) is None

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from places import ROOT
+
+from infra.errors import InputError
+from infra.registry import RECIPES
+from pipelines.train import Resume, parse
+
+
+def test_a_recipe_is_read_with_its_overrides():
+    run = parse(["coco_mini", "--aggregator", "kmax(k=3)", "--seed", "4", "--optim.lr", "1e-4"])
+    assert (run.recipe, run.aggregator, run.seed, run.optim.lr) == ("coco_mini", "kmax(k=3)", 4, 1e-4)
+    assert run.data == RECIPES.get("coco_mini")().data
+    assert parse(["resume", "abc"]) == Resume(run_id="abc")
+
+
+def test_an_unknown_recipe_gets_a_suggestion():
+    with pytest.raises(InputError, match="Did you mean 'coco_mini'"):
+        parse(["coco_mni"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["coco_mini", "--agregator", "gpo"], "--aggregator"),
+        (["coco_mini", "--optim.lr", "fast"], "optim.lr"),
+        (["coco_mini", "--optim.schedule", "linear"], "cosine"),
+        (["coco_mini", "--recipe", "other"], "--recipe"),
+    ],
+)
+def test_a_wrong_override_says_what_is_right_and_ends_with_2(words, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse(words)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["--help", "--list"])
+def test_help_and_list_show_the_recipes_and_what_they_aim_at(word, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse([word])
+    assert ended.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name in RECIPES.names():
+        (line,) = (line for line in lines if line.split(" ", 1)[0] == name)
+        assert RECIPES.get(name)().published in line
+
+
+def test_an_ensemble_takes_a_seed_and_an_experiment():
+    ensemble = parse(["coco_wsl_bert_x2", "--seed", "3"])
+    assert ensemble.seeded() == [("coco_wsl_bert", 3), ("coco_wsl_bert", 4)]
+    assert parse(["coco_region_grid_bert"]).seeded() == [("coco_region_bert", 0), ("coco_grid_bert", 0)]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "coco_region_bigru"], "no such file"),
+        (["train", "coco_mini", "--optim.batch", "0"], "at least 1"),
+        (["train", "coco_mini", "--workers", "0"], "at least 1"),
+        (["evaluate", "0" * 32], "no runs are recorded"),
+        (["compare"], "no runs are recorded"),
+        (["rerun", "0" * 32], "no runs are recorded"),
+        (["export", "0" * 32, "--out", "model"], "no runs are recorded"),
+        (["check", "gpoo"], "Did you mean 'gpo'"),
+        (["extract", "--corpus", "nowhere", "--out", "features"], "nowhere"),
+        (["ingest", "karpathy", "--json", "none.json", "--images", ".", "--out", "corpus"], "none.json"),
+        (["ingest", "verify", "--store", "nowhere"], "nowhere"),
+    ],
+)
+def test_bad_input_is_one_message_and_code_2(words, message, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for name in ("POLYPOOL_HOME", "MLFLOW_TRACKING_URI", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    verb, *rest = words
+    done = subprocess.run(
+        [sys.executable, "-m", f"pipelines.{verb}", *rest],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

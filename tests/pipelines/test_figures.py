@@ -1,0 +1,270 @@
+"""What the figures of a run draw, against numbers worked out here, and that they are drawn for every aggregator."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from toy import FolderLog
+
+from aggregators.base import Aggregator
+from aggregators.contract import random_inputs, random_sets
+from aggregators.observe import Seen, Watched, observe
+from infra.registry import AGGREGATORS
+from pipelines.figures.curves import curves_of, most_frequent, typical
+from pipelines.figures.named import name_of
+from pipelines.figures.negatives import known, wide
+from pipelines.figures.variance import spread_of
+from pipelines.training.artifacts import keep_pictures
+from pipelines.training.run_figures import run_figures
+
+DIM = 8
+SIZES = [5, 3, 9, 5, 3, 5]
+
+
+def watched_of(
+    spec: str | Aggregator, sizes: list[int] = SIZES, *, place: str = "visual.aggregator"
+) -> Watched:
+    """Return what is seen of an aggregator that works on random sets."""
+    torch.manual_seed(0)
+    module = (AGGREGATORS.build(spec, DIM) if isinstance(spec, str) else spec).eval()
+    summary = module.takes_global_feature and module.width not in (None, DIM)
+    with torch.no_grad(), observe(nn.ModuleDict({"it": module})) as (watched,):
+        module(*random_inputs(sizes, module=module, dim=DIM, summary=summary))
+    watched.name = place
+    return watched
+
+
+def no_history(name: str) -> list[tuple[int, float]]:
+    return []
+
+
+def drawn(*watched: Watched, history: Callable = no_history) -> dict[str, Image.Image]:
+    figures = [make() for make in run_figures(watched, history, title="a run")]
+    return {name: Image.open(io.BytesIO(content)) for made in figures for name, content in made.items()}
+
+
+def is_drawn(image: Image.Image) -> bool:
+    pixels = np.asarray(image.convert("L"))
+    return image.format == "PNG" and image.width > 500 and 0.01 < (pixels < 250).mean() < 0.9
+
+
+def test_sizes_that_are_shown() -> None:
+    assert typical([*range(1, 101)]) == [10, 50, 90]
+    assert typical([36] * 63 + [10]) == [36]
+    assert typical([7, 7, 9, 9]) == [7, 9]
+    assert typical([4]) == [4]
+    assert typical([]) == []
+    assert most_frequent([5, 9, 9, 5, 3]) == 9
+    assert most_frequent([5, 5, 9]) == 5
+
+
+@pytest.mark.parametrize("spec", ["gpo", "max", "kmax(k=2)"])
+def test_weights_of_ranks_are_those_of_each_size(spec: str) -> None:
+    watched = watched_of(spec)
+    curves = curves_of(watched)
+    assert [(curve.size, curve.sets) for curve in curves] == [(3, 2), (5, 3), (9, 1)]
+    for curve in curves:
+        mask_1N = torch.ones(1, curve.size, dtype=torch.bool)
+        expected_N = watched.aggregator.weights(torch.zeros(1, curve.size, DIM), mask_1N)[0].detach().numpy()
+        for found_N in (curve.mean_N, curve.low_N, curve.high_N):
+            np.testing.assert_allclose(found_N, expected_N, atol=1e-6)
+        assert (curve.shares, curve.channels, curve.embedding) == (True, False, None)
+    if spec == "kmax(k=2)":
+        assert curves[1].mean_N.tolist() == [0.5, 0.5, 0, 0, 0]
+
+
+def test_with_channels_mean_and_percentiles_are_over_sets_and_channels() -> None:
+    watched = watched_of("softpool")
+    curve = next(curve for curve in curves_of(watched) if curve.size == 5)
+    values: list[list[float]] = [[] for _ in range(5)]
+    for seen in watched.seen:
+        if seen.size == 5:
+            x_ND = seen.inputs[0][0].double().numpy()
+            for n in range(5):
+                values[n] += [math.exp(x_ND[n, d]) / sum(math.exp(x) for x in x_ND[:, d]) for d in range(DIM)]
+    for n in range(5):
+        ordered = sorted(values[n])
+        assert len(ordered) == 24
+        assert curve.mean_N[n] == pytest.approx(sum(ordered) / 24, abs=1e-6)
+        # the 10th percentile lies 0.1 of the 23 steps from the lowest value to the highest
+        assert curve.low_N[n] == pytest.approx(0.7 * ordered[2] + 0.3 * ordered[3], abs=1e-6)
+        assert curve.high_N[n] == pytest.approx(0.3 * ordered[20] + 0.7 * ordered[21], abs=1e-6)
+    assert curve.shares
+    assert curve.channels
+
+
+@pytest.mark.parametrize("spec", ["slots(k=3, heads=2, head_width=4)", "score_attention(k=2, heads=2)"])
+def test_of_codes_the_most_frequent_size_is_shown(spec: str) -> None:
+    watched = watched_of(spec)
+    curves = curves_of(watched)
+    weights = [watched.weights(seen)[0, ..., 0].numpy() for seen in watched.seen if seen.size == 5]
+    assert [curve.embedding for curve in curves] == [*range(watched.aggregator.num_embeddings)]
+    for k, curve in enumerate(curves):
+        assert (curve.size, curve.sets, curve.shares) == (5, 3, spec.startswith("score"))
+        np.testing.assert_allclose(curve.mean_N, sum(weight[k] for weight in weights) / 3, atol=1e-6)
+
+
+def test_weights_that_do_not_sum_to_one_are_no_shares() -> None:
+    assert not any(curve.shares for curve in curves_of(watched_of("conv1d")))
+
+
+def test_what_has_no_weights_or_saw_nothing_has_no_curves() -> None:
+    assert curves_of(watched_of("logsumexp")) == []
+    for spec in ("gpo", "slots", "mean"):
+        assert curves_of(Watched("x", AGGREGATORS.build(spec, DIM))) == []
+    assert drawn(watched_of("logsumexp"), Watched("x", AGGREGATORS.build("slots", DIM))) == {}
+
+
+@pytest.mark.parametrize("name", [name for name, _ in AGGREGATORS.usable()])
+def test_every_aggregator_is_drawn(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    watched = watched_of(name)
+    figures = drawn(watched)
+    expected = {"pooling.png"} if watched.weights(watched.seen[0]) is not None else set()
+    expected |= {"variance.png"} if watched.aggregator.num_embeddings > 1 else set()
+    assert figures.keys() == expected
+    assert all(map(is_drawn, figures.values()))
+    assert not caplog.records
+
+
+def test_a_panel_for_each_aggregator_and_any_number_of_codes() -> None:
+    one = drawn(watched_of("slots(k=12, heads=2, head_width=4)", [1, 1]))
+    four = drawn(*(watched_of(spec, [40, 40]) for spec in ("gpo", "mean", "fspool", "score_attention(k=2)")))
+    assert is_drawn(one["pooling.png"])
+    assert is_drawn(four["pooling.png"])
+    assert four["pooling.png"].height > 1.8 * one["pooling.png"].height
+    assert four["pooling.png"].width > 2.5 * one["pooling.png"].width
+    pixels = np.asarray(four["pooling.png"].convert("L"))
+    assert (pixels[pixels.shape[0] // 2 + 50 :, pixels.shape[1] // 3 + 50 :] == 255).all()
+
+
+def test_names() -> None:
+    places = ["visual.aggregator", "text.first.aggregator", "", "fusion.pool"]
+    found = [name_of(watched_of("mean", place=place)) for place in places]
+    assert found == ["visual: Mean", "text.first: Mean", "Mean", "fusion.pool: Mean"]
+
+
+class Odd(Aggregator):
+    """Pools well and has weights that something is wrong with."""
+
+    def __init__(self, wrong: str, weights: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.given = weights
+        if wrong == "over":
+            self.weights_over = "channels"
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+        return x_BND.masked_fill(~mask_BN[..., None], 0).sum(dim=1)
+
+    def weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+        return self.given(x_BND)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "weights", "message"),
+    [
+        ("raises", lambda x: {}["nothing"], r"KeyError: 'nothing'"),
+        ("shape", lambda x: x[:, 0], r"have weights of shape \(2, 8\), expected \(2, 3\) or \(2, 3, 8\)"),
+        ("nan", lambda x: x[..., 0] / 0, r"sets of 3 elements have weights that are not finite"),
+        ("type", lambda x: 3, r"AttributeError"),
+        ("over", lambda x: x, r"must be 'elements', 'ranks' or 'embeddings', not 'channels'"),
+    ],
+)
+def test_weights_that_cannot_be_had_are_a_warning_and_the_others_are_drawn(
+    wrong: str, weights: Callable, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd = watched_of(Odd(wrong, weights), place="text.aggregator")
+    assert drawn(odd) == {}
+    assert is_drawn(drawn(odd, watched_of("gpo"))["pooling.png"])
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert drawn(odd) == {}
+    (record,) = caplog.records
+    assert "the weights of the aggregator text: Odd are not drawn" in record.getMessage()
+    assert re.search(message, record.getMessage())
+
+
+def made(*embeddings: list[list[float]]) -> Watched:
+    """Return what is seen of an aggregator that made these embeddings."""
+    pool = AGGREGATORS.build(f"pie(k={len(embeddings[0])})", DIM)
+    inputs = random_sets([3], DIM)
+    return Watched(
+        "text.aggregator",
+        pool,
+        [Seen(inputs=inputs, embedding=torch.tensor(embedding)) for embedding in embeddings],
+    )
+
+
+def test_variance_is_that_of_vectors_of_unit_length() -> None:
+    # at a right angle, opposite, and the same but for their lengths
+    spread = spread_of(made([[3.0, 0], [0, 5.0]], [[2.0, 0], [-7.0, 0]], [[0.5, 0.5], [4.0, 4.0]]))
+    expected = [1 - math.sqrt(0.5), 1.0, 0.0]
+    np.testing.assert_allclose(spread.variance_S, expected, atol=1e-7)
+    assert spread.log_mean == pytest.approx(math.log(sum(expected) / 3), abs=1e-6)
+    assert (spread.name, spread.vectors) == ("text: PIE", 2)
+
+
+def test_variance_of_codes_in_half_precision_and_of_few_sets() -> None:
+    watched = made([[1.0, 0], [0, 1.0]])
+    watched.seen[0] = Seen(inputs=watched.seen[0].inputs, embedding=watched.seen[0].embedding.half())
+    np.testing.assert_allclose(spread_of(watched).variance_S, [1 - math.sqrt(0.5)], atol=1e-7)
+    assert is_drawn(drawn(watched)["variance.png"])
+
+
+def test_single_vectors_have_no_variance() -> None:
+    assert spread_of(watched_of("mean")) is None
+
+
+def test_codes_that_are_not_finite_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    watched = made([[math.nan, 0], [0, 1.0]])
+    assert "variance.png" not in drawn(watched)
+    assert any("the embeddings of the aggregator text: PIE" in it.getMessage() for it in caplog.records)
+
+
+def test_what_is_known_of_a_history() -> None:
+    step_S, value_S = known([(10, 3.0), (20, math.nan), (30, math.inf), (40, 1.5)])
+    assert (step_S.tolist(), value_S.tolist()) == ([10, 40], [3.0, 1.5])
+    assert wide(np.array([8.0, 1.0, 3.0]))
+    assert not wide(np.array([7.9, 1.0]))
+    assert not wide(np.array([8.0, 0.0]))
+
+
+@pytest.mark.parametrize(
+    "histories",
+    [
+        {"train/negatives": [(10, 70.0), (20, 5.5), (30, 1.0)], "train/alignment": [(10, 0.1), (30, 0.5)]},
+        {"train/negatives": [(10, 4.0)]},
+        {f"train/{name}": [(1, 1.0), (2, 1.0)] for name in ("negatives", "alignment", "uniformity")},
+    ],
+)
+def test_negatives_are_drawn_where_they_were_logged(histories: dict[str, list[tuple[int, float]]]) -> None:
+    figures = drawn(history=lambda name: histories.get(name, []))
+    assert figures.keys() == {"negatives.png"}
+    assert is_drawn(figures["negatives.png"])
+
+
+def test_nothing_is_drawn_of_a_run_without_negatives() -> None:
+    assert drawn(history=lambda name: [(1, 0.5)] if name == "train/alignment" else []) == {}
+    assert drawn(history=lambda name: [(1, math.nan)]) == {}
+
+
+def test_a_figure_that_fails_is_told_and_costs_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def gone(name: str) -> list[tuple[int, float]]:
+        raise OSError("the server is gone")
+
+    keep_pictures(FolderLog(tmp_path), *run_figures([watched_of("max")], gone, title="a run"))
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"pooling.png", "failed.txt"}
+    (record,) = caplog.records
+    assert "the server is gone" in str(record.exc_info[1])
+    assert "the server is gone" in (tmp_path / "figures" / "failed.txt").read_text()

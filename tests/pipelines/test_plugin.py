@@ -1,0 +1,268 @@
+"""A package of somebody else's: installed by pip, and used without a line changed here."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import in_process
+import numpy as np
+import pytest
+from corpora import make_corpus
+from kept import keep_run
+from places import TESTS
+
+from infra.errors import InputError
+from infra.registry import AGGREGATORS, ENCODERS, KINDS, OBJECTIVES, RECIPES
+from infra.tracking import Tracker, find_runs, tracking_uri
+from pipelines import evaluate
+from pipelines.check import check, listing
+from pipelines.compare import compare
+from pipelines.export import export
+from pipelines.models import load_exported
+from pipelines.recipe import derive
+from pipelines.search import Options, search
+from pipelines.sweeping.grid import make_grid
+from pipelines.training import runs as start
+
+PROJECT = """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "word-pool"
+version = "1.2"
+
+[project.entry-points."polypool.tasks"]
+first_word = "word_pool.task:FirstWord"
+
+[project.entry-points."polypool.encoders"]
+halves = "word_pool.parts:Halves"
+
+[project.entry-points."polypool.aggregators"]
+median = "word_pool.parts:Median"
+broken = "word_pool.broken:Broken"
+gpo = "word_pool.parts:Median"
+
+[project.entry-points."polypool.recipes"]
+first_words = "word_pool.recipes:first_words"
+
+[tool.setuptools]
+packages = ["word_pool"]
+"""
+
+ENCODER = '''
+from encoders.base import FeatureEncoder, xavier_linear
+from infra.registry import ENCODERS
+
+
+@ENCODERS.register("halves")
+class Halves(FeatureEncoder):
+    """Two linear maps, side by side."""
+
+    def __init__(self, assets, *, width: int = 16, standardise: bool = False):
+        super().__init__(assets, standardise=standardise)
+        self.width = width
+        self.one, self.other = (xavier_linear(assets["dim"], width // 2) for _ in range(2))
+
+    def forward(self, x_BNF, mask_BN):
+        x_BNF = self.features(x_BNF, mask_BN)
+        return torch.cat([self.one(x_BNF), self.other(x_BNF).relu()], dim=-1), mask_BN
+'''
+
+RECIPE = '''
+from tasks.run import Data, Optim, Run
+from pipelines.recipe import recipe
+
+
+@recipe("first_words")
+def first_words() -> Run:
+    """The second word of a caption, from the features of its image."""
+    return Run(
+        task="first_word(place=1)",
+        data=Data(dataset="tiny", corpus="corpus", features="features"),
+        visual="halves(width=16)",
+        text="bigru(width=16)",
+        protocol="first_word",
+        optim=Optim(epochs=2, batch=16, lr=2e-2),
+        retries=0,
+    )
+'''
+
+
+def guide() -> str:
+    """Return the aggregator of CONTRIBUTING.md, as somebody would copy it."""
+    text = (TESTS.parent / "CONTRIBUTING.md").read_text()
+    return re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """A folder that the package is installed in, away from the environment and without a network."""
+    source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+    (source / "word_pool").mkdir()
+    task = (TESTS / "template_task.py").read_text()
+    files = {
+        "pyproject.toml": PROJECT,
+        "word_pool/__init__.py": "",
+        "word_pool/task.py": task.replace("CaptionWord", "FirstWord").replace("caption_word", "first_word"),
+        "word_pool/parts.py": guide() + ENCODER,
+        "word_pool/recipes.py": RECIPE,
+        "word_pool/broken.py": "raise RuntimeError('it needs a licence')",
+    }
+    for name, text in files.items():
+        (source / name).write_text(text)
+    options = [
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--quiet",
+        "--target",
+        str(site),
+        str(source),
+    ]
+    pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", *options]
+    done = subprocess.run(pip, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return site
+
+
+@pytest.fixture
+def plugged(site, monkeypatch):
+    """The package on the path, and registries that have not looked for plug-ins yet."""
+    monkeypatch.syspath_prepend(str(site))
+    importlib.invalidate_caches()
+    for registry in KINDS.values():
+        registry.names()
+        monkeypatch.setattr(registry, "_parts", dict(registry._parts))
+        monkeypatch.setattr(registry, "_plugins", None)
+    yield site
+    for name in [name for name in sys.modules if name.partition(".")[0] == "word_pool"]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch, plugged):
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setattr(start, "launch", in_process.launch)
+    return tmp_path
+
+
+def test_its_task_encoder_and_aggregator_train_evaluate_compare_and_export(home):
+    run = make_corpus(home)
+    run = replace(
+        run,
+        task="first_word(place=1)",
+        visual="halves(width=16)",
+        aggregator="median",
+        protocol="first_word",
+        optim=replace(run.optim, epochs=2),
+    )
+    other = replace(run, aggregator="mean", task="first_word")
+    ours, theirs = start.start(run), start.start(other)
+    tracker = Tracker.attach(tracking_uri(home), ours, running=False)
+    metrics = tracker.metrics()
+    assert metrics["first_word/accuracy"] > 2 * metrics["first_word/chance_accuracy"]
+    assert tracker.tag("task") == "first_word"
+    assert tracker.tag("plugin.word-pool") == "1.2"
+    found = evaluate.evaluate([evaluate.load(ours)], protocol="first_word", split="test")
+    assert found.metrics["accuracy"] == pytest.approx(metrics["first_word/accuracy"])
+    kept = np.load(tracker.download("per_query/first_word.npz"))
+    assert kept["accuracy"].mean() == pytest.approx(metrics["first_word/accuracy"])
+    table = compare(tracking_uri(home), "polypool").text()
+    assert re.search(r"first_word", table)
+    assert re.search(r"^median +1 +", table, re.MULTILINE)
+    assert re.search(r"^mean +1 +", table, re.MULTILINE)
+    export(theirs, home / "out")
+    assert load_exported(home / "out").adapter.assets["words"] == evaluate.load(ours).adapter.assets["words"]
+    assert "model.adapter" in (home / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "name", ["first_word", "halves(standardise=True)", "median", "word_pool.task:FirstWord(place=3)"]
+)
+def test_its_parts_are_checked(plugged, name):
+    assert [str(outcome) for outcome in check(name) if not outcome.kept] == []
+
+
+def test_what_is_broken_in_it_is_named_and_the_rest_works(plugged):
+    found = listing("aggregator").splitlines()
+    lines = {line.split()[0]: line for line in found[1:]}
+    assert lines["median"].endswith("  word-pool 1.2 (word_pool.parts:Median)")
+    assert lines["mean"].endswith("  built in")
+    assert "CANNOT BE USED" in lines["broken"]
+    assert "RuntimeError: it needs a licence" in lines["broken"]
+    assert (
+        "built in and word-pool 1.2 (word_pool.parts:Median); CANNOT BE USED: two aggregators" in lines["gpo"]
+    )
+    with pytest.raises(
+        InputError, match=r"plugged in as 'broken' by word-pool.*RuntimeError: it needs a licence"
+    ):
+        AGGREGATORS.build("broken", 4)
+    with pytest.raises(InputError, match=r"two aggregators are called 'gpo': built in and word-pool"):
+        list(check("gpo"))
+    with pytest.raises(InputError, match=r"(?s)this sweep cannot start:.*it needs a licence.*called 'gpo'"):
+        make_grid(["coco_mini"], ["broken", "mean", "gpo"])
+    assert AGGREGATORS.build("aggregators.ranks.gpo:GPO", 4) is not None
+    assert ENCODERS.get("halves").__module__ == "word_pool.parts"
+    assert "infonce" in OBJECTIVES.names()
+
+
+def verb(site: Path, name: str, *words: str, code: int = 0, **more: str) -> str:
+    """Give a command in a process of its own, check its exit code, and return what it printed."""
+    given = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))}
+    given |= {"PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(site)]), **more}
+    command = [sys.executable, "-m", f"pipelines.{name}", *words]
+    done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_a_new_process_finds_it(site):
+    listed = verb(site, "check", "--list", "--kind", "task")
+    assert "first_word  word-pool 1.2 (word_pool.task:FirstWord)" in listed
+    refused = verb(site, "check", "broken", code=2)
+    assert "it needs a licence" in refused
+    assert "Traceback" not in refused
+
+
+def test_its_recipe_is_swept_with_its_aggregator(home, plugged):
+    make_corpus(home)
+    start.start(derive(RECIPES.get("first_words")(), aggregator="mean", optim={"epochs": 1}))
+    words = (
+        "--recipes",
+        "first_words",
+        "--aggregators",
+        "median",
+        "mean",
+        "--set",
+        "optim.epochs=1",
+        "cpus=1",
+    )
+    said = verb(plugged, "sweep", *words, POLYPOOL_HOME=str(home))
+    assert "2 cells, 1 of them finished before and skipped; 1 to train" in said
+    assert "first_words median seed 0: done" in said
+    assert re.search(r"^median +1 +\d", said, re.MULTILINE)
+    assert re.search(r"^mean +1 +\d", said, re.MULTILINE)
+    swept = next(run for run in find_runs(tracking_uri(home), "polypool") if "sweep" in run.tags)
+    assert (swept.status, swept.tags["aggregator"], swept.tags["task"]) == (
+        "FINISHED",
+        "median",
+        "first_word",
+    )
+
+
+def test_a_run_with_its_encoder_and_aggregator_is_searched(home):
+    run = replace(make_corpus(home), visual="halves(width=16)", aggregator="median")
+    shown = search(Options(run_id=keep_run(run), query="a dog and a cat", k=3)).splitlines()
+    assert [line.split()[0] for line in shown[1:4]] == ["1", "2", "3"]
+    asked = replace(RECIPES.get("first_words")(), aggregator="median")
+    with pytest.raises(InputError, match=r"of the task 'first_word\(place=1\)', which does not search"):
+        search(Options(run_id=keep_run(asked), query="a dog"))

@@ -1,0 +1,58 @@
+"""The whole way on real photographs, as a user goes it: about five minutes, run by `make test-real`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from places import ROOT
+
+from infra.registry import RECIPES
+from infra.tracking import find_runs, tracking_uri
+
+
+def verb(name: str, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", f"pipelines.{name}", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def home(shared, tmp_path_factory):
+    """A home with coco_mini ingested and its features extracted."""
+    folder = tmp_path_factory.mktemp("home")
+    data, raw = RECIPES.get("coco_mini")().data, shared / "data" / "coco_mini"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POLYPOOL_HOME", str(folder))
+        patch.delenv("RAY_ADDRESS", raising=False)
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        captions, corpus, features = (
+            raw / "dataset_coco_mini.json",
+            folder / data.corpus,
+            folder / data.features,
+        )
+        printed = verb(
+            "ingest", "karpathy", "--json", str(captions), "--images", str(raw), "--out", str(corpus)
+        )
+        assert "test 1,064, val 195, train 1,359" in printed
+        printed = verb("extract", "--corpus", str(corpus), "--backbone", "cells", "--out", str(features))
+        assert "2,618 images" in printed
+        verb("ingest", "verify", "--store", str(features))
+        yield folder
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("aggregator", ["mean", "max", "gpo"])
+def test_an_aggregator_finds_real_photographs(home, aggregator):
+    verb("train", "coco_mini", "--aggregator", aggregator, "--experiment", aggregator)
+    (run,) = find_runs(tracking_uri(home), aggregator)
+    assert run.metrics["whole/chance_rsum"] < 4
+    assert run.metrics["whole/rsum"] >= 39
+    assert aggregator in verb("compare", "--experiment", aggregator)

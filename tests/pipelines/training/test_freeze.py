@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from workers import run_workers
+
+from encoders.visual.cnn import CNN, NETWORKS
+from infra.dist import rank
+from infra.errors import InputError
+from pipelines.training.optim import lr_scale, make_optimizer, ready_gradients, set_lr
+from tasks.run import Optim
+
+OPTIM = Optim(
+    lr=1e-2,
+    weight_decay=0.1,
+    clip=0.5,
+    schedule="constant",
+    lr_factors=(("cnn", 0.1),),
+    freeze=(("cnn", 1.5), ("cnn.layer4", 0.0)),
+)
+EPOCH_STEPS = 2
+
+
+def encoder() -> CNN:
+    torch.manual_seed(0)
+    with patch.dict(NETWORKS, tiny={"depths": (1, 1, 1, 1), "base": 4}):
+        model = CNN({}, name="tiny", width=4).double()
+    for module in model.modules():
+        if hasattr(module, "bn3"):
+            nn.init.constant_(module.bn3.weight, 0.5)
+    return model
+
+
+def train(
+    model: CNN, wrapped: nn.Module, optimizer: torch.optim.Optimizer, steps: range, share: slice
+) -> list:
+    """What the loop does; returns the norms, and after which steps conv1 and layer4 had a gradient."""
+    found = []
+    for step in steps:
+        x = torch.randn(4, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(step))[
+            share
+        ]
+        set_lr(optimizer, OPTIM, lr_scale(OPTIM, step=step, epoch_steps=EPOCH_STEPS))
+        loss = wrapped(x, torch.ones(len(x), 1, dtype=torch.bool))[0].square().mean()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = ready_gradients(optimizer, OPTIM, step=step, epoch_steps=EPOCH_STEPS)
+        optimizer.step()
+        has = [p.grad is not None for p in (model.cnn.conv1.weight, model.cnn.layer4[0].conv1.weight)]
+        found.append((float(norm), *has))
+    return found
+
+
+def frozen_by_hand(model: CNN, frozen: bool) -> None:
+    for name, parameter in model.cnn.named_parameters():
+        if not name.startswith("layer4"):
+            parameter.requires_grad_(not frozen)
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: x.clone() for name, x in model.state_dict().items()}
+
+
+def test_gradients_reach_the_first_layer_after_the_frozen_time_and_not_before():
+    model = encoder()
+    before = weights(model)
+    optimizer = make_optimizer(model, OPTIM)
+    first = train(model, model, optimizer, range(3), slice(None))
+    assert [has[1:] for has in first] == [(False, True)] * 3
+    for name, x in weights(model).items():
+        moved = not torch.equal(x, before[name])
+        assert moved == (name.startswith(("fc.", "cnn.layer4")) and "running" not in name), name
+    assert [has[1:] for has in train(model, model, optimizer, range(3, 5), slice(None))] == [(True, True)] * 2
+    for name, x in weights(model).items():
+        assert torch.equal(x, before[name]) == ("running" in name), name
+
+
+def test_it_is_exactly_what_switching_gradients_off_gives():
+    """Norm, clipping, weight decay, moments and their bias correction."""
+    model, other = encoder(), encoder()
+    found = train(model, model, make_optimizer(model, OPTIM), range(6), slice(None))
+    optimizer = make_optimizer(other, OPTIM)
+    frozen_by_hand(other, True)
+    expected = train(other, other, optimizer, range(3), slice(None))
+    frozen_by_hand(other, False)
+    expected += train(other, other, optimizer, range(3, 6), slice(None))
+    assert found == expected
+    for name, x in weights(other).items():
+        assert torch.equal(model.state_dict()[name], x), name
+
+
+def worker(folder: str) -> None:
+    model = encoder()
+    optimizer = make_optimizer(model, OPTIM)
+    wrapped = DistributedDataParallel(model, broadcast_buffers=False)
+    found = train(model, wrapped, optimizer, range(6), slice(2 * rank(), 2 * rank() + 2))
+    if rank() == 0:
+        torch.save({"weights": model.state_dict(), "found": found}, f"{folder}/two.pt")
+
+
+def test_two_workers_freeze_like_one(tmp_path):
+    run_workers(worker, str(tmp_path))
+    two = torch.load(tmp_path / "two.pt", weights_only=True)
+    model = encoder()
+    found = train(model, model, make_optimizer(model, OPTIM), range(6), slice(None))
+    for ours, theirs in zip(found, two["found"], strict=True):
+        assert theirs == pytest.approx(ours, rel=1e-9)
+    for name, x in weights(model).items():
+        torch.testing.assert_close(two["weights"][name], x, rtol=1e-7, atol=1e-9, msg=name)
+
+
+def test_a_restart_knows_what_is_still_frozen(tmp_path: Path):
+    model = encoder()
+    optimizer = make_optimizer(model, OPTIM)
+    train(model, model, optimizer, range(2), slice(None))
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "state.pt")
+    whole = train(model, model, optimizer, range(2, 5), slice(None))
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    again = encoder()
+    again.load_state_dict(state["model"])
+    optimizer = make_optimizer(again, OPTIM)
+    optimizer.load_state_dict(state["optimizer"])
+    assert train(again, again, optimizer, range(2, 5), slice(None)) == whole
+    assert all(torch.equal(again.state_dict()[name], x) for name, x in weights(model).items())
+
+
+def test_a_prefix_that_nothing_has_is_refused():
+    with pytest.raises(InputError, match=r"prefix in freeze: 'cnn\.layer5'. Did you mean 'cnn\.layer"):
+        make_optimizer(encoder(), Optim(freeze=(("cnn.layer5", 1.0),)))

@@ -1,0 +1,173 @@
+"""Every recipe, with its own parts made small: built, trained two steps, evaluated."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from corpora import make_corpus, make_questions
+from PIL import Image
+from tiny_models import save_bert, save_vit
+from toy import FolderLog, FolderReport, SilentBar
+
+from encoders.visual.cnn import NETWORKS
+from infra.registry import AGGREGATORS, CROSS_ENCODERS, ENCODERS, MODELS, RECIPES, TASKS, Spec
+from pipelines.recipe import Ensemble, derive
+from pipelines.training.loop import Trainer
+from tasks.run import Run, from_json, to_json
+
+SMALL = {
+    "width": 16,
+    "embedding": 8,
+    "min_count": 1,
+    "glove": "",
+    "weights": "",
+    "size": 32,
+    "heads": 2,
+    "graphs": "",
+    "head_width": 4,
+}
+RUNS = [name for name in RECIPES.names() if isinstance(RECIPES.get(name)(), Run)]
+ENSEMBLES = [name for name in RECIPES.names() if name not in RUNS]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Run:
+    folder = tmp_path_factory.mktemp("recipes")
+    run = make_corpus(folder, train=16, val=4, test=6, images=folder / "images")
+    rng = np.random.default_rng(0)
+    for i in range(26):
+        pixels = rng.integers(0, 256, (40, 48, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "images" / f"{i}.png")
+    return run
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory) -> Run:
+    return make_questions(tmp_path_factory.mktemp("recipes"), train=16, val=4, test=6)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("models")
+    return {"bert": save_bert(folder / "bert"), "patches": save_vit(folder / "vit")}
+
+
+@pytest.fixture(autouse=True)
+def shallow_networks(monkeypatch):
+    for name, parameters in NETWORKS.items():
+        monkeypatch.setitem(NETWORKS, name, parameters | {"depths": (1, 1, 1, 1)})
+
+
+def small(registry, text: str, models: dict[str, str]) -> str:
+    """Return a spec with the sizes of its part made small."""
+    if not text:
+        return text
+    spec = Spec.parse(text)
+    known = inspect.signature(registry.get(spec.name)).parameters.values()
+    given = {p.name: SMALL[p.name] for p in known if p.kind == p.KEYWORD_ONLY and p.name in SMALL}
+    if isinstance(spec.params.get("positions"), tuple):
+        given["positions"] = (1, 1)  # the cells of 32 pixels
+    if registry is AGGREGATORS and "width" not in spec.params:
+        given.pop("width", None)  # the aggregator's is that of its elements
+    if spec.name in models:
+        given["name"] = models[spec.name]
+    return str(Spec(spec.name, spec.params | given))
+
+
+def shrunk(run: Run, corpus: Run, models: dict[str, str]) -> Run:
+    """Return the recipe on the tiny corpus: one epoch of two steps."""
+    asks, by_image = run.protocol == "vqa", run.data.sample == "image"
+    features = corpus.data.features if run.data.features else ""
+    task, batch = Spec.parse(run.task), 24 if asks else 8 if by_image else 16
+    return derive(
+        run,
+        task=str(Spec(task.name, task.params | {"min_count": 1})) if asks else run.task,
+        data={"corpus": corpus.data.corpus, "features": features, "captions": 2},
+        visual=small(ENCODERS, run.visual, models),
+        text=small(ENCODERS, run.text, models),
+        model=small(MODELS, run.model, models),
+        cross=small(CROSS_ENCODERS, run.cross, models),
+        aggregator=small(AGGREGATORS, run.aggregator, models),
+        text_aggregator=small(AGGREGATORS, run.text_aggregator, models),
+        protocol="vqa" if asks else "whole",
+        optim={"epochs": 1, "batch": batch, "warmup_steps": 1},
+        log_every=1,
+        figures=False,
+    )
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_recipe_trains_two_steps_and_is_evaluated(name, corpus, questions, models, tmp_path):
+    recipe = RECIPES.get(name)()
+    run = shrunk(recipe, questions if recipe.protocol == "vqa" else corpus, models)
+    adapter = TASKS.build(run.task, run)
+    log = FolderLog(tmp_path)
+    trainer = Trainer(run, adapter, log=log, report=FolderReport(), device=torch.device("cpu"), bar=SilentBar)
+    before = {key: value.clone() for key, value in trainer.model.state_dict().items()}
+    trainer.train()
+    assert trainer.step == 2
+    losses = [row["train/loss"] for _, row in log.rows if "train/loss" in row]
+    assert len(losses) == 2
+    assert all(math.isfinite(loss) for loss in losses)
+    assert log.rows[-1][1][f"{run.protocol}/{adapter.primary.name}"] >= 0
+    assert any(not torch.equal(value, before[key]) for key, value in trainer.model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("name", "pictures"),
+    {
+        "coco_2ad_region_bigru": {"pooling.png", "negatives.png", "whole_test_examples.html"},
+        "coco_wsl_bert": {"pooling.png", "whole_test_examples.html"},
+        "coco_dive_region_bigru": {
+            "pooling.png",
+            "variance.png",
+            "whole_test_examples.html",
+            "test_attention.html",
+        },
+        "coco_scoreattn_k2": {
+            "pooling.png",
+            "variance.png",
+            "whole_test_examples.html",
+            "test_attention.html",
+        },
+        "msrvtt_hgr": {"pooling.png", "whole_test_examples.html", "test_attention.html"},
+        "vqa2_scoreattn_k5": {
+            "pooling.png",
+            "variance.png",
+            "vqa_test_examples.html",
+            "test_attention.html",
+        },
+    }.items(),
+)
+def test_a_recipe_leaves_its_pictures(name, pictures, corpus, questions, models, tmp_path):
+    recipe = RECIPES.get(name)()
+    run = shrunk(recipe, questions if recipe.protocol == "vqa" else corpus, models)
+    run = replace(run, figures=True)
+    log, cpu = FolderLog(tmp_path), torch.device("cpu")
+    adapter = TASKS.build(run.task, run)
+    Trainer(run, adapter, log=log, report=FolderReport(), device=cpu, bar=SilentBar).train()
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == pictures
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_recipe_is_complete_and_survives_json(name):
+    run = RECIPES.get(name)()
+    assert run.recipe == name
+    assert RECIPES.get(name).__doc__
+    assert from_json(json.loads(json.dumps(to_json(run)))) == run
+
+
+@pytest.mark.parametrize("name", ENSEMBLES)
+def test_an_ensemble_is_made_of_recipes_on_one_corpus(name):
+    ensemble: Ensemble = RECIPES.get(name)()
+    members = [RECIPES.get(member)() for member in ensemble.members]
+    assert len(members) > 1
+    assert {m.data.corpus for m in members} == {f"data/{name.partition('_')[0]}"}
+    assert len(set(ensemble.seeded())) == len(members)
+    assert ensemble.published

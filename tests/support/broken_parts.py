@@ -1,0 +1,139 @@
+"""Parts and tasks that break one promise each, for `check` to find."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import template_task
+import torch
+from torch import nn
+
+from aggregators.averages.mean import Mean
+from encoders.text.bigru import BiGRU
+from encoders.visual.grid import Grid
+from tasks.base import Evaluation
+from tasks.objectives.infonce import InfoNCE
+from tasks.similarities.cosine import Cosine
+
+
+class Summing(Mean):
+    """Forgets the mask."""
+
+    def forward(self, x_BND, mask_BN):
+        return x_BND.sum(dim=1)
+
+
+class Padded(Grid):
+    """Centres over the padded set."""
+
+    def forward(self, x_BNF, mask_BN):
+        x_BND, mask_BN = super().forward(x_BNF, mask_BN)
+        return x_BND - x_BND.mean(dim=1, keepdim=True), mask_BN
+
+
+class Mates(BiGRU):
+    """Adds the batch's mean, and has a weight that nothing reads."""
+
+    def __init__(self, assets, *, width: int = 8):
+        super().__init__(assets, width=width, embedding=8)
+        self.idle = nn.Linear(2, 2)
+
+    def forward(self, token_BL, mask_BL):
+        x_BLD, mask_BL = super().forward(token_BL, mask_BL)
+        return x_BLD + x_BLD.mean(dim=(0, 1)), mask_BL
+
+
+class Tensors(BiGRU):
+    @classmethod
+    def prepare(cls, captions, **params):
+        return super().prepare(captions, **params) | {"sizes": torch.ones(2)}
+
+
+class Relative(Cosine):
+    def forward(self, query, gallery):
+        sim_QG = super().forward(query, gallery)
+        return sim_QG - sim_QG.mean()
+
+
+class Backwards(InfoNCE):
+    def forward(self, sim_QG, row_G, positive_QG, *, epoch):
+        loss = super().forward(sim_QG, row_G, positive_QG, epoch=epoch)["loss"]
+        return {"loss": 2 * loss.detach() - loss}
+
+
+class Rolling(template_task.Labelled):
+    """Draws from a generator that goes on."""
+
+    rng = np.random.default_rng(0)
+
+    def batch(self, index_B, *, seed, epoch):
+        batch = super().batch(index_B, seed=seed, epoch=epoch)
+        noise = self.rng.normal(size=batch["visual"].shape).astype(np.float32)
+        return batch | {"visual": batch["visual"] + torch.from_numpy(noise)}
+
+
+class Task(template_task.CaptionWord):
+    """The template with something changed for the worse."""
+
+    def data(self, split):
+        data = super().data(split)
+        data.__class__ = getattr(self, "dataset", data.__class__)
+        return data
+
+
+class Unseeded(Task):
+    dataset = Rolling
+
+
+class Short(Task):
+    class dataset(template_task.Labelled):
+        def batch(self, index_B, *, seed, epoch):
+            batch = super().batch(index_B, seed=seed, epoch=epoch)
+            return batch | {"visual_mask": batch["visual_mask"].long()}
+
+
+class Idle(Task):
+    def model(self, *, pretrained=True):
+        model = super().model(pretrained=pretrained)
+        model.idle = nn.Linear(2, 2)
+        return model
+
+
+class NotANumber(Task):
+    def loss(self, model, batch, *, epoch):
+        return {"loss": super().loss(model, batch, epoch=epoch)["loss"] * float("nan")}
+
+
+class Uphill(Task):
+    def loss(self, model, batch, *, epoch):
+        loss = super().loss(model, batch, epoch=epoch)["loss"]
+        return {"loss": 2 * loss.detach() - loss}
+
+
+class At(Task):
+    def evaluate(self, model, split, protocol):
+        found = super().evaluate(model, split, protocol)
+        return replace(found, metrics=found.metrics | {"R@1": 1.0})
+
+
+class Unjoined(Task):
+    def evaluate(self, model, split, protocol):
+        found = super().evaluate(model, split, protocol)
+        return replace(found, per_query={"accuracy": found.per_query["accuracy"]})
+
+
+class Nameless(Task):
+    def evaluate(self, model, split, protocol):
+        return Evaluation(protocol=protocol, metrics={"recall": 1.0})
+
+
+class Hungry(Task):
+    def __init__(self, run, assets=None, *, place=1):
+        super().__init__(run, assets, place=place)
+        self.corpus.items("train")
+
+
+class Raising(Task):
+    def describe(self):
+        raise KeyError("digest")

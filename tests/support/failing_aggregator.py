@@ -1,0 +1,22 @@
+"""An aggregator that fails when it is trained, named by tests as `failing_aggregator:Failing`."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from aggregators.averages.mean import Mean
+
+
+class Failing(Mean):
+    """Can be built, and no more."""
+
+    def forward(self, *args: Tensor, **given: Tensor) -> Tensor:
+        raise ArithmeticError("nothing adds up")
+
+
+class Blind(Mean):
+    """Sees nothing, so that all embeddings are the same."""
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+        """Return ones that still have a gradient."""
+        return super().forward(x_BND, mask_BN) * 0 + 1

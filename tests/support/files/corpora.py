@@ -1,0 +1,158 @@
+"""Small corpora on disk, made the way ingest and extract make them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from infra.store import StoreWriter
+from tasks.datasets.corpus import Item, write_corpus
+from tasks.datasets.questions import Question, write_questions
+from tasks.run import Data, Optim, Run
+
+NOUNS = ["dog", "cat", "car", "tree", "boat", "bird", "house", "horse"]
+
+
+def make_corpus(
+    folder: Path,
+    *,
+    train: int = 48,
+    val: int = 16,
+    test: int = 20,
+    dim: int = 10,
+    seed: int = 0,
+    images: Path | None = None,
+) -> Run:
+    """Write a corpus whose images show what their captions name, and return a run on it.
+
+    Where a folder is given, item i is said to be the picture `i.png` in it.
+
+    Each image shows two nouns: every noun is a fixed direction, and an image's set holds both with noise.
+    """
+    rng = np.random.default_rng(seed)
+    look = rng.normal(size=(len(NOUNS), dim))
+    items, splits = [], ["train"] * train + ["val"] * val + ["test"] * test
+    with StoreWriter(folder / "features", dim=dim, dtype="float32", source={"made": "by a test"}) as writer:
+        for i, split in enumerate(splits):
+            a, b = rng.choice(len(NOUNS), 2, replace=False)
+            shown = look[[a, b, a, b][: rng.integers(2, 5)]]
+            writer.add(str(i), (shown + 0.1 * rng.normal(size=shown.shape)).astype(np.float32))
+            texts = (
+                f"a {NOUNS[a]} and a {NOUNS[b]}",
+                f"the {NOUNS[b]} beside the {NOUNS[a]}",
+                f"one {NOUNS[a]} , {NOUNS[b]}",
+            )
+            path = f"{i}.png" if images else ""
+            items.append(Item(id=str(i), split=split, captions=texts, path=path))
+        writer.close(statistics_of=[str(i) for i in range(train)])
+    write_corpus(folder / "corpus", items, source={"made": "by a test"}, images=str(images or ""))
+    if images:
+        images.mkdir(exist_ok=True)
+    return Run(
+        recipe="tiny",
+        data=Data(
+            dataset="tiny",
+            corpus=str(folder / "corpus"),
+            features=str(folder / "features"),
+            captions=2,
+            visual_augment="drop(p=0.2)",
+            text_augment="mask_replace_delete(p=0.2)",
+        ),
+        visual="regions(width=16, standardise=True)",
+        text="bigru(width=16, embedding=8, min_count=1)",
+        protocol="whole",
+        aggregator="mean",
+        objective="infonce",
+        optim=Optim(epochs=6, batch=16, lr=2e-2, schedule="cosine"),
+        log_every=2,
+        retries=0,
+    )
+
+
+def _asked(shown: str, beside: str, absent: str, *, there: bool) -> list[tuple[str, dict[str, Any]]]:
+    """Return three questions about an image of two nouns, with what people said of each."""
+    asked = (
+        (f"What is beside the {shown}?", "what is", "other", beside, absent),
+        ("How many things are there in all?", "how many", "number", "2", "3"),
+        (
+            f"Is there a {shown if there else absent}?",
+            "is there a",
+            "yes/no",
+            *(("yes", "no") if there else ("no", "yes")),
+        ),
+    )
+    return [
+        (
+            text,
+            {
+                "question_type": kind,
+                "answer_type": of,
+                "answers": (right,) * 9 + (wrong,),
+                "label": right,
+            },
+        )
+        for text, kind, of, right, wrong in asked
+    ]
+
+
+def make_questions(
+    folder: Path,
+    *,
+    train: int = 48,
+    val: int = 16,
+    test: int = 20,
+    dim: int = 10,
+    seed: int = 0,
+    images: Path | None = None,
+    unanswered: int = 0,
+) -> Run:
+    """Write a corpus of questions about images that show two nouns, as `make_corpus` does, and return a run on it.
+
+    Each image is asked which noun is beside the other, how many things there are, and whether a noun is there; nine of
+    ten people agree. `test-dev` has the questions of so many images, without answers.
+    """
+    rng = np.random.default_rng(seed)
+    look = rng.normal(size=(len(NOUNS), dim))
+    splits = ["train"] * train + ["val"] * val + ["test"] * test + ["test-dev"] * unanswered
+    questions = []
+    with StoreWriter(folder / "features", dim=dim, dtype="float32", source={"made": "by a test"}) as writer:
+        for i, split in enumerate(splits):
+            a, b, c = rng.choice(len(NOUNS), 3, replace=False)
+            shown = look[[a, b, a, b][: rng.integers(2, 5)]]
+            writer.add(str(i), (shown + 0.1 * rng.normal(size=shown.shape)).astype(np.float32))
+            for number, asked in enumerate(_asked(NOUNS[a], NOUNS[b], NOUNS[c], there=i % 2 == 0)):
+                text, people = asked
+                questions.append(
+                    Question(
+                        id=str(10 * (i + 1) + number),
+                        split=split,
+                        image_id=str(i),
+                        question=text,
+                        path=f"{i}.png" if images else "",
+                        **(people if split != "test-dev" else {}),
+                    )
+                )
+        writer.close(statistics_of=[str(i) for i in range(train)])
+    write_questions(folder / "questions", questions, source={"made": "by a test"}, images=str(images or ""))
+    return _question_run(folder)
+
+
+def _question_run(folder: Path) -> Run:
+    return Run(
+        recipe="tiny_questions",
+        task="vqa(min_count=1)",
+        data=Data(
+            dataset="tiny", corpus=str(folder / "questions"), features=str(folder / "features"), max_words=5
+        ),
+        visual="grid(width=16, standardise=True)",
+        text="bigru(width=16, embedding=8, min_count=1, ends=False, split=questions)",
+        protocol="vqa",
+        aggregator="mean",
+        fusion="product",
+        objective="bce",
+        optim=Optim(epochs=6, batch=16, lr=2e-2, weight_decay=0.0, schedule="cosine"),
+        log_every=2,
+        retries=0,
+    )

@@ -1,0 +1,67 @@
+"""Corpora whose features were made of their files by a backbone that is at hand, as `extract` makes them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from clips import write_clip
+from corpora import make_corpus, make_questions
+from pictures import noise
+
+from encoders.backbones.cells import Cells
+from infra.registry import TASKS
+from infra.store import StoreWriter
+from pipelines.evaluate import Trained
+from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
+from tasks.datasets.open_corpus import open_corpus
+from tasks.run import Run
+
+CELLS = "cells(grid=2, pixels=8)"
+
+
+def with_pictures(folder: Path, *, questions: bool = False, **sizes: int) -> Run:
+    """Return a run on pictures of noise, each described by its cells."""
+    make = make_questions if questions else make_corpus
+    run = make(folder, images=folder / "images", **sizes)
+    (folder / "images").mkdir(exist_ok=True)
+    backbone, corpus = Cells(grid=2, pixels=8), open_corpus(run.data.corpus)
+    source = {"extractor": backbone.describe(), "batch": 16}
+    with StoreWriter(folder / "cells", dim=backbone.dim, dtype="float16", source=source) as writer:
+        for split in corpus.splits:
+            for item in corpus.items(split):
+                image = noise(seed=int(item.id))
+                image.save(corpus.image_path(item))
+                writer.add(item.id, backbone([image])[0])
+        writer.close(statistics_of=[item.id for item in corpus.items("train")])
+    return replace(run, data=replace(run.data, features=str(folder / "cells")))
+
+
+def with_clips(folder: Path) -> Run:
+    """Return a run on clips of a few frames, likewise."""
+    run = make_corpus(folder, images=folder / "clips", train=4, val=2, test=4)
+    backbone, corpus = Cells(grid=2, pixels=8), open_corpus(run.data.corpus)
+    videos = Videos.plan(backbone, VideoOptions(frames=3, pool="concat", decoder="av"), batch=2)
+    extractor = VideoExtractor(backbone=CELLS, threads=1, videos=videos)
+    source = {"extractor": backbone.describe(), "video": videos.describe(backbone), "batch": 2}
+    with StoreWriter(folder / "cells", dim=videos.dim, dtype="float16", source=source) as writer:
+        for split in corpus.splits:
+            for item in corpus.items(split):
+                path = corpus.image_path(item)  # called .png, and a video for all that
+                write_clip(path.with_suffix(".mp4"), 6, seed=int(item.id)).rename(path)
+                (row,) = extractor({"ids": [item.id], "paths": [str(path)]})
+                assert not row["why"], row["why"]
+                writer.add(item.id, np.frombuffer(row["data"], np.float32).reshape(-1, videos.dim))
+        writer.close(statistics_of=[item.id for item in corpus.items("train")])
+    extractor.close()
+    data = replace(run.data, features=str(folder / "cells"), text_augment="")
+    return replace(run, task="video_text", protocol="distinct", data=data)
+
+
+def untrained(run: Run) -> Trained:
+    """Return a run with the model that its seed begins with."""
+    torch.manual_seed(run.seed)
+    adapter = TASKS.build(run.task, run)
+    return Trained(run=run, adapter=adapter, model=adapter.model().eval(), tracker=None)

@@ -1,0 +1,38 @@
+"""Small feature stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from infra.store import StoreWriter
+from infra.store.manifest import Manifest
+
+DIM = 12
+SHARD_BYTES = 1200  # about ten sets of float16
+
+
+def make_sets(count: int = 40, *, seed: int = 0) -> dict[str, np.ndarray]:
+    """Return sets of 1 to 8 vectors, by id."""
+    random = np.random.default_rng(seed)
+    return {
+        f"id{i}": random.standard_normal((random.integers(1, 9), DIM)).astype(np.float32)
+        for i in range(count)
+    }
+
+
+def write(folder: Path, sets: dict[str, np.ndarray], *, dtype: str = "float16", **options: Any) -> Manifest:
+    """Write a store with several shards; `options` go to `StoreWriter.close`."""
+    with StoreWriter(
+        folder, dim=DIM, dtype=dtype, source={"made": "here"}, shard_bytes=SHARD_BYTES
+    ) as writer:
+        for id, x_ND in sets.items():
+            writer.add(id, x_ND)
+        return writer.close(**options)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of every file."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}

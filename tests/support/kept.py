@@ -1,0 +1,30 @@
+"""Tracked runs that were never trained: what evaluation needs of one, in a second."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import torch
+
+from infra import paths
+from infra.registry import TASKS
+from infra.tracking import Tracker, tracking_uri
+from pipelines.training.artifacts import write_model
+from pipelines.training.runs import tags
+from tasks.run import Run, to_json
+
+
+def keep_run(run: Run) -> str:
+    """Record a run with the model that its seed begins with, in the current home; return its id."""
+    torch.manual_seed(run.seed)
+    adapter = TASKS.build(run.task, run)
+    home = paths.home()
+    tracker = Tracker.start(
+        run.experiment, uri=tracking_uri(home), home=home, name="made", tags=tags(run), params=to_json(run)
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        write_model(Path(folder), adapter.model(), run, adapter)
+        tracker.artifact(Path(folder), "model")
+    tracker.finish()
+    return tracker.run_id

@@ -1,0 +1,155 @@
+"""A small retrieval task in memory, whole enough to train: sets, words, batch normalisation, augmentation."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from encoders.text.bigru import BiGRU
+from encoders.visual.regions import Regions
+from infra.registry import AGGREGATORS, AUGMENTATIONS, OBJECTIVES
+from tasks.augmentations.sets import draw_for
+from tasks.base import Evaluation, Metric
+from tasks.inputs.captions import Captions
+from tasks.models.dual_encoder import Branch, DualEncoder, retrieval_loss
+from tasks.run import Data, Optim, Run
+from tasks.similarities.cosine import Cosine
+
+WORDS = [f"w{i}" for i in range(20)]
+
+
+def toy_run(**changes: Any) -> Run:
+    optim = Optim(epochs=3, batch=8, lr=1e-2, schedule="cosine", warmup_steps=2, **changes.pop("optim", {}))
+    base = {"aggregator": "gpo", "objective": "triplet", "log_every": 2}
+    data = Data(
+        dataset="toy", corpus="", features="", visual_augment="drop", text_augment="mask_replace_delete"
+    )
+    return Run(recipe="toy", data=data, visual="", text="", protocol="whole", optim=optim, **(base | changes))
+
+
+class ToyData:
+    """42 pairs of 30 images: an image's set shows the numbers of its caption's words."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(0)
+        self.item_B = np.arange(42) % 30
+        numbers = rng.integers(0, 20, (30, 4))
+        self.sets = [
+            rng.normal(size=(n, 6)).astype(np.float32) + numbers[i, :1]
+            for i, n in enumerate(rng.integers(3, 9, 30))
+        ]
+        texts = [" ".join(WORDS[n] for n in numbers[item]) for item in self.item_B]
+        self.captions = Captions(texts, BiGRU.tokenizer({"words": WORDS}))
+
+    def __len__(self) -> int:
+        return len(self.item_B)
+
+    def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> dict[str, Tensor]:
+        sets = [self.sets[item] for item in self.item_B[index_B]]
+        size_B = np.array([len(x) for x in sets])
+        keep = AUGMENTATIONS.build("drop")(size_B, index_B, draw_for(seed, epoch, 0))
+        sets = [torch.from_numpy(x[k]) for x, k in zip(sets, keep, strict=True)]
+        captions = self.captions.batch(
+            index_B, augment=AUGMENTATIONS.build("mask_replace_delete"), draw=draw_for(seed, epoch, 1)
+        )
+        visual = nn.utils.rnn.pad_sequence(sets, batch_first=True)
+        mask = torch.arange(visual.shape[1]) < torch.tensor([len(x) for x in sets])[:, None]
+        item = torch.from_numpy(self.item_B[index_B])
+        return {
+            "visual": visual,
+            "visual_mask": mask,
+            **captions,
+            "item": item,
+            "row": torch.arange(len(item)),
+        }
+
+
+class Toy:
+    """The adapter; its development score is how far pairs stand out from others."""
+
+    primary = Metric(name="score")
+    dev_protocol = "dev"
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.assets = run, {}
+        self.objective = OBJECTIVES.build(run.objective)
+        self._data = ToyData()
+
+    def data(self, split: str) -> ToyData:
+        return self._data
+
+    def model(self, *, pretrained: bool = True) -> DualEncoder:
+        visual, text = Regions({"dim": 6}, width=16), BiGRU({"words": WORDS}, width=16, embedding=8)
+        branches = (Branch(e, AGGREGATORS.build(self.run.aggregator, 16)) for e in (visual, text))
+        return DualEncoder(*branches, Cosine())
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor], *, epoch: float) -> dict[str, Tensor]:
+        return retrieval_loss(model, batch, objective=self.objective, epoch=epoch)
+
+    def evaluate(self, model: nn.Module, split: str, protocol: str) -> Evaluation:
+        model.eval()
+        with torch.no_grad():
+            batch = self._data.batch(np.arange(30), seed=9, epoch=9)
+            sim = model.similarity(model.encode_visual(batch).embedding, model.encode_text(batch).embedding)
+        score = sim.diagonal().mean() - sim.mean()
+        return Evaluation(
+            protocol=protocol, metrics={"score": float(score)}, per_query={"query": np.arange(30)}
+        )
+
+
+class FolderLog:
+    """What the loop writes, kept in a folder and a list."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.rows = folder, []
+
+    def log(self, metrics: dict[str, float], *, step: int) -> None:
+        self.rows.append((step, dict(metrics)))
+
+    def artifact(self, path: Path, folder: str = "") -> None:
+        target = self.folder / folder
+        if path.is_dir():
+            shutil.copytree(path, target, dirs_exist_ok=True)
+        else:
+            target.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, target)
+
+    def history(self, name: str) -> list[tuple[int, float]]:
+        return [(step, row[name]) for step, row in self.rows if name in row]
+
+    def download(self, artifact_path: str) -> Path:
+        return self.folder / artifact_path
+
+
+class FolderReport:
+    """Keeps every checkpoint; can fail after some, as a killed run does."""
+
+    def __init__(self, *, fail_after: int | None = None) -> None:
+        self._kept = tempfile.TemporaryDirectory()
+        self.folder, self.count, self.fail_after = Path(self._kept.name), 0, fail_after
+
+    def __call__(self, metrics: dict[str, Any], folder: Path | None) -> None:
+        if folder is not None:
+            shutil.copytree(folder, self.folder / str(self.count))
+        self.count += 1
+        if self.count == self.fail_after:
+            raise KeyboardInterrupt
+
+    @property
+    def last(self) -> Path:
+        return self.folder / str(self.count - 1)
+
+
+class SilentBar:
+    """A progress bar that nobody sees."""
+
+    def __init__(self, **_: Any) -> None: ...
+    def update(self, n: int) -> None: ...
+    def set_description(self, text: str) -> None: ...
+    def close(self) -> None: ...

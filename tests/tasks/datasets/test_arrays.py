@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from verbs import reasons, run, sets_of
+
+from tasks.datasets.features.to_store import as_set
+
+RANDOM = np.random.default_rng(0)
+
+
+def test_arrays_of_many_shapes(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    grid = RANDOM.standard_normal((7, 7, 8)).astype(np.float32)
+    np.save(folder / "a.npy", grid[0])
+    np.save(folder / "b.npy", grid[None, 0])
+    np.save(folder / "c.npy", grid)
+    np.savez(folder / "d.npz", features=grid[1], bbox=np.ones((7, 4)))
+    np.savez_compressed(folder / "e.npz", x=grid[2], info=np.ones(1))
+    np.savez(folder / "f.npz", anything=grid[3])
+    np.save(folder / "g.npy", grid[0, 0])
+    bad = {
+        "k.npz": lambda path: np.savez(path, one=grid, two=grid),
+        "l.npy": lambda path: np.save(path, np.array([{}], dtype=object), allow_pickle=True),
+        "m.npz": lambda path: np.savez(path, x=np.array([{}], dtype=object)),
+        "n.npy": lambda path: path.write_bytes((folder / "a.npy").read_bytes()[:-9]),
+        "o.npz": lambda path: path.write_bytes((folder / "d.npz").read_bytes()[:-99]),
+        "p.npy": lambda path: path.touch(),
+        "q.txt": lambda path: path.touch(),
+        "r.npy": lambda path: np.save(path, np.float32(1)),
+        "s.npy": lambda path: np.save(path, grid[..., :5]),
+        "t.npy": lambda path: np.save(path, grid[:0]),
+        "u.npy": lambda path: np.save(path, grid.astype("c8")),
+        "v.npy": lambda path: np.save(path, np.zeros((5, 0))),
+        "a.npz": lambda path: np.savez(path, x=grid[5]),
+    }
+    for name, make in bad.items():
+        make(folder / name)
+    code, _, _ = run("arrays", "--dir", folder, "--out", tmp_path / "out", "--dtype", "float32")
+    assert code == 0
+    found = sets_of(tmp_path / "out")
+    expected = {
+        "a": grid[0],
+        "b": grid[0],
+        "c": grid.reshape(49, 8),
+        "d": grid[1],
+        "e": grid[2],
+        "f": grid[3],
+    }
+    assert list(found) == [*expected, "g"]
+    for id, x_ND in expected.items():
+        assert np.array_equal(found[id], x_ND)
+    listed = dict(reasons(tmp_path / "out"))
+    assert set(listed) == set(bad)
+    assert listed["k.npz"] == "2 arrays, none called features or x"
+    assert "pickled" in listed["l.npy"]
+    assert "pickled" in listed["m.npz"]
+    assert listed["n.npy"] == listed["o.npz"] == listed["p.npy"] == "damaged or cut short"
+    assert listed["q.txt"] == "not a .npy or .npz file"
+    assert listed["s.npy"] == "vectors of width 5, expected 8"
+    assert listed["t.npy"] == "an empty set"
+    assert listed["a.npz"] == "duplicate id"
+
+
+def test_channels_first() -> None:
+    map_DHW = RANDOM.standard_normal((8, 2, 3))
+    expected = map_DHW.reshape(8, 6).T
+    assert np.array_equal(as_set(map_DHW, channels_first=True), expected)
+    assert np.array_equal(as_set(map_DHW[None], channels_first=True), expected)
+    assert as_set(map_DHW).shape == (16, 3)
+
+
+def test_arrays_of_an_empty_or_missing_folder_exit_with_2(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for folder, message in (("in", "nothing usable was found; nothing skipped"), ("x", "x: no such folder")):
+        code, _, err = run("arrays", "--dir", tmp_path / folder, "--out", tmp_path / "out")
+        assert code == 2
+        assert message in err

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import numpy as np
+import pytest
+from verbs import reasons, run, sets_of
+
+RANDOM = np.random.default_rng(0)
+
+
+def encode(x: np.ndarray) -> str:
+    return base64.b64encode(np.ascontiguousarray(x, "<f4").tobytes()).decode()
+
+
+def line(id: object, x_ND: np.ndarray) -> str:
+    boxes = np.zeros((len(x_ND), 4))
+    return "\t".join([str(id), "640", "480", str(len(x_ND)), encode(boxes), encode(x_ND)]) + "\n"
+
+
+def test_butd_reads_several_files_with_bad_rows(tmp_path: Path) -> None:
+    xs = [RANDOM.standard_normal((n, 8)).astype(np.float32) for n in (10, 36, 100, 2, 3)]
+    nan = xs[3].copy()
+    nan[0, 0] = np.nan
+    good, rest = line(0, xs[0]), line(1, xs[1])
+    first = [
+        good,
+        "just a few\tcolumns\n",
+        line(5, xs[3])[:-2] + "\n",  # padding is gone
+        line(6, xs[3]).replace("480\t2", "480\t3"),
+        line(7, xs[3]).replace("480\t2", "480\ttwo"),
+        line(8, nan),
+        line(9, xs[3])[:-5] + "*&%$\n",
+        "\n",
+        rest,
+    ]
+    (tmp_path / "a.tsv").write_text("".join(first))
+    (tmp_path / "b.tsv").write_text(line(2, xs[2]) + line(0, xs[4]) + line(4, xs[4])[:60])
+    options = ("--dim", 8, "--dtype", "float32", "--out", tmp_path / "out")
+    code, out, _ = run("butd", "--tsv", tmp_path / "a.tsv", tmp_path / "b.tsv", *options)
+    assert code == 0
+    found = sets_of(tmp_path / "out")
+    assert list(found) == ["0", "1", "2"]
+    for id, x_ND in zip(found, xs, strict=False):
+        assert np.array_equal(found[id], x_ND)
+    assert reasons(tmp_path / "out") == [
+        ("a.tsv:2", "not 6 columns, such as a row that is cut short"),
+        ("a.tsv:3 (id 5)", "features that are not valid base64"),
+        ("a.tsv:4 (id 6)", "features of another size than boxes x 8 x 4 bytes"),
+        ("a.tsv:5 (id 7)", "a number of boxes that is not a number"),
+        ("a.tsv:6 (id 8)", "NaN or infinite values"),
+        ("a.tsv:7 (id 9)", "features that are not valid base64"),
+        ("a.tsv:8", "not 6 columns, such as a row that is cut short"),
+        ("b.tsv:2 (id 0)", "duplicate id"),
+        ("b.tsv:3", "not 6 columns, such as a row that is cut short"),
+    ]
+    assert "3 x not 6 columns, such as a row that is cut short: a.tsv:2, a.tsv:8, b.tsv:3" in out
+
+
+def test_butd_cut_within_the_last_features(tmp_path: Path) -> None:
+    x_ND = RANDOM.standard_normal((36, 8))
+    (tmp_path / "a.tsv").write_text(line(1, x_ND) + line(2, x_ND)[:-41])
+    assert run("butd", "--tsv", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out")[0] == 0
+    assert reasons(tmp_path / "out") == [
+        ("a.tsv:2 (id 2)", "features of another size than boxes x 8 x 4 bytes")
+    ]
+
+
+def test_butd_of_the_wrong_width_or_missing_exits_with_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.tsv").write_text(line(1, np.ones((3, 8))))
+    code, _, err = run("butd", "--tsv", tmp_path / "a.tsv", "--out", tmp_path / "out")
+    assert code == 2
+    assert "nothing usable was found; skipped 1:" in err
+    assert "boxes x 2048 x 4 bytes: a.tsv:1 (id 1)" in err
+    code, _, err = run("butd", "--tsv", tmp_path / "x.tsv", "--out", tmp_path / "out")
+    assert code == 2
+    assert "x.tsv: no such file" in err
+    monkeypatch.setattr("tasks.datasets.features.butd._LINE_LIMIT", 100)
+    code, _, err = run("butd", "--tsv", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out")
+    assert code == 2
+    assert "a line of over 100 bytes" in err

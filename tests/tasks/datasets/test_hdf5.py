@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from verbs import reasons, run, sets_of
+
+from infra.errors import InputError
+from tasks.datasets.corpus import Skipped
+from tasks.datasets.features.hdf5 import read_hdf5
+from tasks.datasets.features.to_store import Features
+
+RANDOM = np.random.default_rng(0)
+
+
+def write_hdf5(folder: Path, **datasets: np.ndarray) -> Path:
+    with h5py.File(folder / "train.hdf5", "w") as file:
+        for name, data in datasets.items():
+            file[name] = data
+    return folder / "train.hdf5"
+
+
+@pytest.mark.parametrize("form", ["map", "list", "npy", "txt", "inside", "inside-text"])
+def test_hdf5_with_ids_in_every_form(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.datasets.features.hdf5._BLOCK", 300)  # two rows at a time
+    features = RANDOM.standard_normal((5, 3, 8)).astype(np.float32)
+    ids = [9, 7, 5, 3, 1]
+    inside = {"inside": np.array(ids), "inside-text": np.array([str(id) for id in ids], "S")}
+    path = write_hdf5(
+        tmp_path, image_features=features, **({"image_ids": inside[form]} if form in inside else {})
+    )
+    if form == "map":
+        (tmp_path / "ids.json").write_text(
+            json.dumps({str(id): row for row, id in reversed(list(enumerate(ids)))})
+        )
+    elif form == "list":
+        (tmp_path / "ids.json").write_text(json.dumps(ids))
+    elif form == "npy":
+        np.save(tmp_path / "ids.npy", ids)
+    elif form == "txt":
+        (tmp_path / "ids.txt").write_text("\n".join(map(str, ids)))
+    named = next(iter(tmp_path.glob("ids.*")), None)
+    options = ("--ids", named) if named else ()
+    code, out, _ = run("hdf5", "--file", path, *options, "--out", tmp_path / "out", "--dtype", "float32")
+    assert code == 0
+    assert "5 sets, 15 vectors of 8 x float32" in out
+    found = sets_of(tmp_path / "out")
+    assert list(found) == ["9", "7", "5", "3", "1"]
+    assert np.array_equal(np.stack(list(found.values())), features)
+
+
+def test_hdf5_adaptive_layout(tmp_path: Path) -> None:
+    features = RANDOM.standard_normal((10, 8)).astype(np.float32)
+    spans = np.array([[4, 10], [0, 3], [3, 4], [5, 5], [8, 11]])
+    path = write_hdf5(tmp_path, image_features=features, pos_boxes=spans)
+    (tmp_path / "ids.json").write_text('{"a": 0, "b": 1, "c": 2, "d": 3, "e": 4, "f": 5, "g": 2, "h": "x"}')
+    entries = list(read_hdf5(path, ids=tmp_path / "ids.json"))
+    found = {one.id: one.x_ND for one in entries if isinstance(one, Features)}
+    assert list(found) == ["b", "c", "a"]
+    assert np.array_equal(found["a"], features[4:10])
+    assert np.array_equal(found["b"], features[0:3])
+    skipped = {one.where: one.why for one in entries if isinstance(one, Skipped)}
+    assert skipped == {
+        "id f": "an id whose row is not one of 0 to 4",
+        "id h": "an id whose row is not one of 0 to 4",
+        "id g": "an id whose row has another id already",
+        "train.hdf5, row 3 (id d)": "pos_boxes beyond the vectors, or empty",
+        "train.hdf5, row 4 (id e)": "pos_boxes beyond the vectors, or empty",
+    }
+
+
+def test_hdf5_rows_without_id_are_listed(tmp_path: Path) -> None:
+    path = write_hdf5(tmp_path, image_features=np.ones((3, 2, 4)), image_ids=np.array([1, 2]))
+    assert run("hdf5", "--file", path, "--out", tmp_path / "out")[0] == 0
+    assert reasons(tmp_path / "out") == [("train.hdf5, row 2", "a row that has no id")]
+
+
+def test_hdf5_refusals(tmp_path: Path) -> None:
+    path = write_hdf5(tmp_path, features=np.ones((3, 2, 4)))
+    (tmp_path / "ids.pkl").write_bytes(pickle.dumps({1: 0}))
+    (tmp_path / "ids.json").write_text('"one"')
+    np.save(tmp_path / "ids.npy", np.array([{}], dtype=object), allow_pickle=True)
+    torn = tmp_path / "torn.hdf5"
+    torn.write_bytes(path.read_bytes()[:-300])
+    cases = {
+        (path,): "no dataset 'image_features' of shape (n, N, D); --key names one of: features (3, 2, 4)",
+        (path, "--key", "features"): "no dataset 'image_ids'; give a file of ids",
+        (path, "--key", "features", "--ids", tmp_path / "ids.pkl"): "pickles are not read",
+        (path, "--key", "features", "--ids", tmp_path / "ids.json"): "expected a list of ids, or {id: row}",
+        (path, "--key", "features", "--ids", tmp_path / "ids.npy"): "cannot be read as an array of ids",
+        (torn, "--key", "features"): "cannot be read as HDF5, it may be cut short",
+        (tmp_path / "none.hdf5",): "no such file",
+    }
+    for options, message in cases.items():
+        code, _, err = run("hdf5", "--file", *options, "--out", tmp_path / "out")
+        assert code == 2
+        assert message in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_advice_on_pickled_ids_works(tmp_path: Path) -> None:
+    path = write_hdf5(tmp_path, image_features=np.ones((2, 2, 4)))
+    (tmp_path / "ids.pkl").write_bytes(pickle.dumps({30: 0, 40: 1}))
+    with pytest.raises(InputError) as caught:
+        list(read_hdf5(path, ids=tmp_path / "ids.pkl"))
+    advice = str(caught.value).partition("python -c ")[2]
+    subprocess.run([sys.executable, "-c", advice.strip('"')], check=True, cwd=tmp_path)
+    assert [one.id for one in read_hdf5(path, ids=tmp_path / "ids.json")] == ["30", "40"]

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+from verbs import run
+
+from infra.errors import InputError
+from infra.store import FeatureStore
+from infra.store.skipped import Skipped
+from pipelines import extract as verb
+from pipelines.extract import extract
+from tasks.datasets.corpus import Item, write_corpus
+from tasks.datasets.open_corpus import open_corpus
+from tasks.datasets.questions import SKIPPED, Question, QuestionCorpus, write_questions
+
+
+def question(number: int, image: int | str, split: str = "train", **changes: object) -> Question:
+    given = {
+        "id": str(number),
+        "split": split,
+        "image_id": str(image),
+        "question": f"what is {number}",
+        "path": f"{image}.png",
+        "question_type": "what is",
+        "answer_type": "other",
+        "answers": tuple(f"a{i % 3}" for i in range(10)),
+        "label": "a0",
+    }
+    return Question(**(given | changes))
+
+
+def blind(number: int, image: int, split: str) -> Question:
+    return Question(id=str(number), split=split, image_id=str(image), question="is it?", path=f"{image}.png")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fifteen questions about six images; the test splits share one of them."""
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "images").mkdir()
+    rng = np.random.default_rng(0)
+    for image in range(6):
+        pixels = rng.integers(0, 256, (24, 30, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / "images" / f"{image}.png")
+    asked = [question(i, i % 3) for i in range(9)] + [question(9 + i, 3, "val") for i in range(3)]
+    asked += [blind(50, 4, "test-dev"), blind(50, 4, "test2015"), blind(51, 5, "test2015")]
+    write_questions(folder, asked, source={"made": "by a test"}, images=folder / "images")
+    return folder
+
+
+def test_questions_come_back_in_order(tmp_path: Path) -> None:
+    given = [question(i, i // 3, "val" if i % 3 else "train") for i in range(40000)]
+    summary = write_questions(tmp_path, given, source={"reader": "test"}, images=tmp_path)
+    opened = QuestionCorpus.open(tmp_path)
+    assert summary.splits == opened.splits == {"train": 13334, "val": 26666}
+    assert summary.images == {"train": 13334, "val": 13333}
+    assert summary.answers == {"10": 40000}
+    for split in ("train", "val"):
+        assert opened.questions(split) == [each for each in given if each.split == split]
+    assert opened.image_path(given[7]) == tmp_path / "2.png"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["questions.arrow", "questions.json"]
+    with pa.ipc.open_file(tmp_path / "questions.arrow") as file:
+        first = file.read_all().slice(0, 1).to_pylist()[0]
+    assert first["answers"] == ["a0", "a1", "a2"] * 3 + ["a0"]
+    assert first["path"] == "0.png"
+
+
+def test_one_id_may_be_in_both_test_splits_but_not_twice(tmp_path: Path) -> None:
+    given = [
+        question(1, 1),
+        question(1, 1, "val"),
+        blind(2, 2, "test2015"),
+        blind(2, 2, "test-dev"),
+        blind(2, 2, "test-dev"),
+        Skipped(where="line 2", why="torn"),
+    ]
+    summary = write_questions(tmp_path, given, source={})
+    assert summary.splits == {"train": 1, "test2015": 1, "test-dev": 1}
+    reasons = {why: reason["count"] for why, reason in summary.skipped["reasons"].items()}
+    assert reasons == {"duplicate question id; the first is kept": 2, "torn": 1}
+    assert len((tmp_path / SKIPPED).read_text().splitlines()) == 3
+    with pytest.raises(InputError, match="nothing usable was found"):
+        write_questions(tmp_path / "none", [given[-1]], source={})
+    assert not (tmp_path / "none" / "questions.json").exists()
+
+
+def test_images_come_once(corpus: Path) -> None:
+    opened = QuestionCorpus.open(corpus)
+    assert [(image.id, image.split) for image in opened.items("train")] == [
+        (str(i), "train") for i in range(3)
+    ]
+    assert [image.id for image in opened.items("test2015")] == ["4", "5"]
+    assert opened.ids.to_pylist() == [str(i) for i in range(6)]
+
+
+def test_what_is_not_there(corpus: Path, tmp_path: Path) -> None:
+    opened = QuestionCorpus.open(corpus)
+    for read in (opened.questions, opened.items):
+        with pytest.raises(
+            InputError, match=r"no questions in the split 'test'; there are train \(9\), val \(3\)"
+        ):
+            read("test")
+    write_questions(tmp_path, [question(1, 1, path="")], source={})
+    bare = QuestionCorpus.open(tmp_path)
+    with pytest.raises(InputError, match="1 has no image: this corpus was made without"):
+        bare.image_path(bare.items("train")[0])
+
+
+def test_the_digest_names_the_content_and_damage_is_noticed(tmp_path: Path) -> None:
+    for name in ("x", "y"):
+        write_questions(tmp_path / name, [question(1, 1)], source={"name": name})
+    write_questions(tmp_path / "z", [question(1, 1, answers=("b",) * 10)], source={})
+    digests = [QuestionCorpus.open(tmp_path / name).digest for name in "xyz"]
+    assert digests[0] == digests[1] != digests[2]
+    path = tmp_path / "x" / "questions.arrow"
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="half written or changed"):
+        QuestionCorpus.open(tmp_path / "x")
+    manifest = tmp_path / "y" / "questions.json"
+    manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 0'))
+    with pytest.raises(InputError, match="not a corpus of questions of version 1"):
+        QuestionCorpus.open(tmp_path / "y")
+
+
+def test_one_door_to_either_corpus(corpus: Path, tmp_path: Path) -> None:
+    assert isinstance(open_corpus(corpus), QuestionCorpus)
+    items = [Item(id="1", split="train", captions=("a",))]
+    write_corpus(tmp_path, items, source={})
+    assert open_corpus(tmp_path).items("train") == items
+    with pytest.raises(InputError, match=r"corpus\.json: no such file"):
+        open_corpus(tmp_path / "none")
+    write_questions(tmp_path, [question(1, 1)], source={})
+    with pytest.raises(InputError, match=r"has both corpus\.json and questions\.json"):
+        open_corpus(tmp_path)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do the workers' part in this process, without Ray."""
+
+    def stream(batches: list, *, extractor: type, options: dict, **_: object) -> Iterator[dict]:
+        worker = extractor(**options, threads=1)
+        for batch in batches:
+            yield from worker(batch)
+
+    monkeypatch.setattr(verb, "stream", stream)
+    monkeypatch.setattr(verb, "ray_session", nullcontext)
+
+
+def test_extract_describes_each_image_once(corpus: Path, tmp_path: Path, here: None) -> None:
+    extract(corpus=corpus, out=tmp_path / "cells", backbone="cells(grid=2)", dtype="float32")
+    store = FeatureStore.open(tmp_path / "cells")
+    assert store.ids.to_pylist() == ["0", "1", "2", "3", "4", "5"]
+    train_ND = np.concatenate([store[row] for row in range(3)])
+    statistics = store.manifest.statistics
+    np.testing.assert_allclose(statistics["mean"], train_ND.mean(axis=0), rtol=1e-4, atol=1e-5)
+    extract(corpus=corpus, out=tmp_path / "some", backbone="cells(grid=2)", splits=("test2015",), limit=1)
+    assert FeatureStore.open(tmp_path / "some").ids.to_pylist() == ["4"]
+
+
+def test_ids_of_features_are_checked_against_the_images(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for image in range(2, 8):
+        np.save(tmp_path / "in" / f"{image}.npy", np.ones((2, 4), np.float32))
+    code, out, _ = run("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--corpus", corpus)
+    assert code == 0
+    assert "ids with questions only: 2 such as 0, 1" in out
+    assert "ids with features only: 2 such as 6, 7" in out

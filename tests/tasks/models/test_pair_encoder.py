@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from corpora import make_corpus
+from test_cross_modal import explicit
+from torch.nn.parallel import DistributedDataParallel
+from toy import WORDS, FolderLog, FolderReport, SilentBar, ToyData, toy_run
+from workers import run_workers
+
+from aggregators.contract import random_sets
+from aggregators.relations.score_attention import ScoreAttention
+from encoders.text.bigru import BiGRU
+from encoders.visual.regions import Regions
+from infra.dist import broadcast_state, gather_uneven, rank
+from infra.errors import InputError
+from infra.registry import TASKS
+from pipelines.training.loop import Trainer
+from tasks.models.build import Parts, retrieval_model
+from tasks.models.dual_encoder import retrieval_loss
+from tasks.models.pair_encoder import PairEncoder
+from tasks.models.sets import Sets
+from tasks.objectives.triplet import Triplet
+
+CROSS = "cross_modal(heads=2, dropout=0.0)"
+MODELS = [
+    (CROSS, "mean"),
+    (CROSS, "score_attention(k=1, heads=2)"),
+    ("", "score_attention(k=1, heads=2)"),
+    (CROSS, "score_attention(k=2, heads=2)"),
+    ("", "score_attention(k=3, heads=4)"),
+]
+
+
+def model_of(cross: str, aggregator: str, **changes) -> PairEncoder:
+    """A small model in float64, with weights that do not depend on the default precision."""
+    torch.manual_seed(0)
+    visual, text = Regions({"dim": 6}, width=8), BiGRU({"words": WORDS}, width=8, embedding=4)
+    run = toy_run(cross=cross, aggregator=aggregator, **changes)
+    return retrieval_model(run, Parts(run, visual=lambda: visual, text=lambda: text)).double()
+
+
+def batch_of(*index: int) -> dict[str, torch.Tensor]:
+    """Samples of the toy task; from the twentieth on, captions are cut, so that they differ in length."""
+    batch = ToyData().batch(np.array(index), seed=1, epoch=0)
+    batch["text_mask"][torch.tensor(index) >= 20, 3:] = False
+    longest = int(batch["text_mask"].sum(dim=1).max())
+    batch |= {key: batch[key][:, :longest] for key in ("text", "text_mask")}
+    return {key: x.double() if x.is_floating_point() else x for key, x in batch.items()}
+
+
+def cosine(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a * b).sum() / (a.square().sum().sqrt() * b.square().sum().sqrt())
+
+
+@pytest.mark.parametrize(("cross", "aggregator"), MODELS)
+def test_every_score_is_that_of_its_pair_alone(cross, aggregator):
+    model, batch = model_of(cross, aggregator).eval(), batch_of(0, 7, 20)
+    visual, text = model.encode_visual(batch), model.encode_text(batch)
+    parameters = list(model.parameters())
+    weight = torch.randn(3, 3, dtype=torch.float64)
+    sim = model(batch).sim_QG
+    ours = torch.autograd.grad((sim * weight).sum(), parameters, allow_unused=True, retain_graph=True)
+
+    state = {
+        name.removeprefix("cross."): x for name, x in model.named_parameters() if name.startswith("cross.")
+    }
+    expected = torch.stack([torch.stack([
+        score_of_pair(model, state, v[v_mask], t[t_mask]) for t, t_mask in zip(*text, strict=True)
+    ]) for v, v_mask in zip(*visual, strict=True)])  # fmt: skip
+    torch.testing.assert_close(sim, expected, rtol=0, atol=1e-7)
+    theirs = torch.autograd.grad((expected * weight).sum(), parameters, allow_unused=True)
+    for ours_x, theirs_x in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(ours_x, theirs_x, rtol=1e-6, atol=1e-6)
+
+
+def score_of_pair(model: PairEncoder, state: dict, v_ND: torch.Tensor, t_MD: torch.Tensor) -> torch.Tensor:
+    """Section III of the paper for one image and one caption: no padding, no batch, explicit cross-attention."""
+    if state:
+        v_ND, t_MD = explicit(state, 2, 1, v_ND, t_MD)
+    vectors = []
+    for branch, own, other in ((model.visual, v_ND, t_MD), (model.text, t_MD, v_ND)):
+        masks = [torch.ones(1, len(x), dtype=torch.bool) for x in (own, other)]
+        context = (other[None], masks[1]) if branch.aggregator.needs_context else ()
+        vectors.append(branch.aggregator(own[None], masks[0], *context).view(-1, v_ND.shape[1]))
+    return torch.stack([cosine(a, b) for a, b in zip(*vectors, strict=True)]).mean()
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_score_attention_of_all_pairs_is_that_of_each(k):
+    torch.manual_seed(0)
+    module = ScoreAttention(8, k=k, heads=2).double()
+    x, mask = random_sets([3, 1, 6], 8, dtype=torch.float64)
+    context, context_mask = random_sets([5, 2], 8, seed=5, dtype=torch.float64)
+    x = x.masked_fill(~mask[..., None], float("nan")).requires_grad_()
+    context = context.masked_fill(~context_mask[..., None], float("nan")).requires_grad_()
+    sources = [x, context, *module.parameters()]
+    out, expected = (
+        f(x, mask, context, context_mask) for f in (module.of_all, super(ScoreAttention, module).of_all)
+    )
+    assert out.shape == ((3, 2, 8) if k == 1 else (3, 2, k, 8))
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
+    ours, theirs = (torch.autograd.grad(y.sin().sum(), sources) for y in (out, expected))
+    for ours_x, theirs_x in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(ours_x, theirs_x, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("cross", "aggregator"), MODELS)
+def test_the_size_of_chunks_changes_nothing(cross, aggregator):
+    model, batch = model_of(cross, aggregator), batch_of(0, 3, 11, 20, 30)
+    found = []
+    for chunk in (2, 5, 1000):
+        other = PairEncoder(model.visual, model.text, model.compare, cross=model.cross, chunk=chunk)
+        sim = other(batch).sim_QG
+        found.append(
+            [sim, *torch.autograd.grad(sim.square().sum(), [*other.parameters()], allow_unused=True)]
+        )
+    for first, *rest in zip(*found, strict=True):
+        for x in rest:
+            torch.testing.assert_close(x, first, rtol=1e-9, atol=1e-9)
+
+
+def test_a_batch_keeps_sets_for_the_gradient_and_no_pairs():
+    """What autograd holds of 12 x 12 pairs: with small chunks, less than one value for each pair and element."""
+    batch = batch_of(*range(12))
+
+    def held(chunk: int) -> int:
+        model, sizes = model_of(CROSS, "score_attention(heads=2)"), []
+        model.side = int(chunk**0.5)
+        sets = (
+            Sets(*(x.detach() for x in model.encode_visual(batch))),
+            Sets(*(x.detach().requires_grad_(x.is_floating_point()) for x in model.encode_text(batch))),
+        )
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
+            model.similarity(*sets)
+        return sum(sizes)
+
+    assert held(9) < 12 * 12 * 8
+
+
+def loss_and_gradients(model: torch.nn.Module, batch: dict, world: int) -> dict[str, torch.Tensor]:
+    parallel = DistributedDataParallel(model, broadcast_buffers=False) if world > 1 else model
+    terms = retrieval_loss(parallel, batch, objective=Triplet(warmup_epochs=0), epoch=1.0)
+    terms["loss"].backward()
+    return {"loss": terms["loss"].detach()} | {name: p.grad for name, p in model.named_parameters()}
+
+
+def scores(run) -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    adapter = TASKS.build(run.task, run)
+    model = adapter.model()
+    score = adapter.scorer(model, "test")
+    block = score(slice(3, 9), slice(4, 17))
+    found = adapter.evaluate(model, "test", "whole")
+    return {
+        "block": block,
+        "whole": score(slice(None), slice(None)),
+        "rsum": torch.tensor(found.metrics["rsum"]),
+    }
+
+
+def share(rank: int, world: int) -> dict[str, torch.Tensor]:
+    return batch_of(*np.array_split(np.arange(8) * 5, world)[rank].tolist())
+
+
+def worker(folder: str, runs) -> None:
+    found = {}
+    for i, spec in enumerate(MODELS[-2:]):
+        found |= {
+            f"{i}/{key}": x for key, x in loss_and_gradients(model_of(*spec), share(rank(), 2), 2).items()
+        }
+    for i, run in enumerate(runs):
+        found |= {f"run{i}/{key}": x for key, x in scores(run).items()}
+    found["uneven"] = gather_uneven(torch.full((3 * rank(), 2), rank()))
+    linear = torch.nn.Linear(1, 1).requires_grad_(False)
+    linear.weight.fill_(rank())
+    broadcast_state(linear)
+    found["broadcast"] = linear.weight
+    torch.save(found, f"{folder}/{rank()}.pt")
+
+
+def test_two_workers_score_and_learn_like_one(tmp_path):
+    run = make_corpus(tmp_path / "tiny")
+    runs = [run, replace(run, aggregator="score_attention(heads=2)")]
+    run_workers(worker, str(tmp_path), runs)
+    both = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
+    widths = [share(rank, 2)["text"].shape[1] for rank in (0, 1)]
+    assert widths[0] != widths[1]  # so that captions of two widths meet
+    expected = {}
+    for i, spec in enumerate(MODELS[-2:]):
+        expected |= {
+            f"{i}/{key}": x for key, x in loss_and_gradients(model_of(*spec), share(0, 1), 1).items()
+        }
+    for name, x in expected.items():
+        for two in both:
+            torch.testing.assert_close(two[name], x, rtol=1e-9, atol=1e-9, msg=name)
+    for i, one in enumerate(runs):
+        for name, x in scores(one).items():
+            for two in both:
+                torch.testing.assert_close(two[f"run{i}/{name}"], x, msg=f"run {i}: {name}")
+    for two in both:
+        assert two["uneven"].tolist() == [[1, 1]] * 3
+        assert two["broadcast"].item() == 0
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_corpus(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "epochs", "factor"),
+    [
+        ({"aggregator": "score_attention(k=1, heads=2)"}, 4, 2.0),
+        ({"cross": "cross_modal(heads=2)", "aggregator": "score_attention(k=2, heads=2)"}, 2, 1.0),
+        ({"cross": "cross_modal(heads=2)", "aggregator": "mean"}, 7, 1.7),
+    ],
+    ids=str,
+)
+def test_a_tiny_corpus_is_learnt(run, tmp_path, changes, epochs, factor):
+    plain = replace(run.data, visual_augment="", text_augment="")
+    run = replace(run, **changes, data=plain, optim=replace(run.optim, epochs=epochs, lr=1e-2))
+    log = FolderLog(tmp_path)
+    adapter = TASKS.build(run.task, run)
+    Trainer(run, adapter, log=log, report=FolderReport(), device=torch.device("cpu"), bar=SilentBar).train()
+    metrics = log.rows[-1][1]
+    assert metrics["whole/rsum"] > factor * metrics["whole/chance_rsum"]
+
+
+def test_a_score_is_computed_once(run):
+    run = replace(run, aggregator="score_attention(heads=2)")
+    adapter = TASKS.build(run.task, run)
+    score = adapter.scorer(adapter.model(), "test")
+    calls, similarity = [], score.similarity
+    score.similarity = lambda v, t: calls.append(len(v.x_BND) * len(t.x_BND)) or similarity(v, t)
+    first = score(slice(0, 10), slice(None)).clone()
+    score(slice(10, 20), slice(None))
+    whole = score(slice(None), slice(None))
+    assert sum(calls) == 20 * 40
+    assert torch.equal(whole[:10], first)
+
+
+@pytest.mark.parametrize("aggregator", ["mean", "max", "logsumexp", "conv1d", "cls", "kmax(k=2)", "gpo"])
+def test_any_aggregator_works_on_crossed_sets(aggregator):
+    model = model_of("cross_modal(heads=2, cls=True)", aggregator)
+    sim = model(batch_of(0, 3, 7)).sim_QG
+    assert sim.shape == (3, 3)
+    sim.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.cross.parameters())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cross": "cross_modal(heads=3)"}, "a width of 16 cannot be shared evenly by 3 heads"),
+        ({"aggregator": "score_attention(heads=3)"}, "3"),
+        ({"cross": "cross_modl"}, "Did you mean 'cross_modal'"),
+        ({"cross": CROSS, "text": "bigru(width=8)"}, "same width"),
+        ({"cross": CROSS, "regularisers": ("mmd(weight=0.01)",)}, "leave the regularisers out"),
+        (
+            {"aggregator": "score_attention(heads=2)", "regularisers": ("mmd(weight=0.1)",)},
+            "none of one alone",
+        ),
+        (
+            {"cross": CROSS, "aggregator": "score_attention(k=2, heads=2)", "similarity": "cosine"},
+            "compares single vectors, and score_attention makes several",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_training(run, change, message):
+    wrong = replace(run, **change)
+    with pytest.raises(InputError, match=message):
+        TASKS.build(wrong.task, wrong).model()
+
+
+def test_encoders_with_a_summary_are_refused():
+    model = model_of(CROSS, "mean")
+    model.text.encoder.global_width = 8
+    with pytest.raises(InputError, match="no place for a global feature"):
+        PairEncoder(model.visual, model.text, model.compare, cross=model.cross)

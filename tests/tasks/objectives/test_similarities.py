@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from infra.errors import InputError
+from infra.registry import SIMILARITIES
+from tasks.similarities import blocks
+
+OF_SETS = (
+    "mil",
+    "match_probability(scale=3, shift=-1)",
+    "chamfer",
+    "smooth_chamfer(alpha=16)",
+    "aligned_mean",
+)
+
+
+def sets(size: int, k: int, dim: int = 6, *, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    x_BKD = torch.randn(size, k, dim, generator=generator, dtype=torch.float64)
+    return (scale * normalize(x_BKD, dim=-1)).requires_grad_()
+
+
+def explicit(spec: str, x_KD: torch.Tensor, y_LD: torch.Tensor) -> torch.Tensor:
+    """A similarity of two sets by its definition, element by element."""
+    cosine = [[(x * y).sum() for y in y_LD] for x in x_KD]
+    columns = list(zip(*cosine, strict=True))
+    flat = [c for row in cosine for c in row]
+    match spec.split("(")[0]:
+        case "mil":
+            return torch.stack(flat).max()
+        case "match_probability":
+            return sum(1 / (1 + torch.exp(-(3 * c - 1))) for c in flat) / len(flat)
+        case "aligned_mean":
+            return sum(row[k] for k, row in enumerate(cosine)) / len(cosine)
+        case "chamfer":
+            return (_best(cosine, max) + _best(columns, max)) / 2
+        case "smooth_chamfer":
+            smooth = lambda line: sum(torch.exp(16 * c) for c in line).log() / 16  # noqa: E731
+            return (_best(cosine, smooth) + _best(columns, smooth)) / 2
+
+
+def _best(lines, of_line):
+    return sum(map(of_line, lines)) / len(lines)
+
+
+@pytest.fixture(params=[(3, 4), (1024, 1024)], ids=["many blocks", "one block"])
+def block(request, monkeypatch):
+    monkeypatch.setitem(blocks.VECTORS, "cpu", request.param)
+
+
+CASES = [(spec, k, 3) for spec in OF_SETS for k in (3, 2) if (spec, k) != ("aligned_mean", 2)]
+
+
+@pytest.mark.parametrize(("spec", "k", "l"), CASES)
+def test_against_the_definition_with_gradients(spec, k, l, block):  # noqa: E741
+    similarity = SIMILARITIES.build(spec).double()
+    x, y, weight_QG = sets(4, k), sets(5, l, seed=1), torch.randn(4, 5, dtype=torch.float64)
+    expected_QG = torch.stack([torch.stack([explicit(spec, a, b) for b in y]) for a in x])
+    sim_QG = similarity(x, y)
+    torch.testing.assert_close(sim_QG, expected_QG, atol=1e-6, rtol=0)
+    ours = torch.autograd.grad((sim_QG * weight_QG).sum(), (x, y))
+    theirs = torch.autograd.grad((expected_QG * weight_QG).sum(), (x, y))
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
+    torch.testing.assert_close(similarity.pairs(x, y[:4]), expected_QG.diagonal(), atol=1e-6, rtol=0)
+    assert sim_QG.isfinite().all()
+
+
+@pytest.mark.parametrize("spec", OF_SETS)
+def test_gradients_of_codes_and_parameters(spec, block):
+    similarity = SIMILARITIES.build(spec).double()
+    arguments = (sets(3, 2), sets(4, 2, seed=1), *similarity.parameters())
+    assert torch.autograd.gradcheck(lambda x, y, *_: similarity(x, y), arguments)
+    assert torch.autograd.gradcheck(lambda x, y, *_: similarity.pairs(x, y[:3]), arguments)
+
+
+def test_the_scale_of_match_probability_can_be_frozen():
+    similarity = SIMILARITIES.build("match_probability").double()
+    similarity.scale.requires_grad_(False)
+    similarity(sets(2, 2), sets(2, 2, seed=1)).sum().backward()
+    assert similarity.scale.grad is None
+    assert similarity.shift.grad.abs() > 0
+
+
+@pytest.mark.parametrize("case", ["base", "alpha32", "collapsed"])
+def test_the_recorded_numbers(golden, case):
+    z = np.load(golden / "dive_similarity.npz", allow_pickle=False)
+    x, y = (torch.from_numpy(z[f"{case}/{name}"]).requires_grad_() for name in ("images", "captions"))
+    alpha = 32 if case == "alpha32" else 16
+    names = {"smooth_chamfer": f"smooth_chamfer(alpha={alpha})", "chamfer": "chamfer", "mil_max": "mil"}
+    for name, spec in (names | {"mp_avg": "match_probability"}).items():
+        sim_QG = SIMILARITIES.build(spec)(x, y).detach()
+        np.testing.assert_allclose(sim_QG, z[f"{case}/{name}"], atol=2e-6, rtol=0)
+    if f"{case}/cot" in z:
+        sim_QG = SIMILARITIES.build(names["smooth_chamfer"])(x, y)
+        (sim_QG * torch.from_numpy(z[f"{case}/cot"])).sum().backward()
+        np.testing.assert_allclose(x.grad, z[f"{case}/grad_images"], atol=1e-5, rtol=0)
+        np.testing.assert_allclose(y.grad, z[f"{case}/grad_captions"], atol=1e-5, rtol=0)
+
+
+def test_equal_elements_score_above_one():
+    same = sets(1, 1).expand(2, 4, 6)
+    sim = SIMILARITIES.build("smooth_chamfer(alpha=16)")(same, same)
+    assert sim.detach().flatten().tolist() == pytest.approx([1 + math.log(4) / 16] * 4)
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+@pytest.mark.parametrize("alpha", [0.01, 16, 500])
+def test_smooth_chamfer_neither_overflows_nor_vanishes(scale, alpha):
+    """SplitEmbeddings of norm 30 and a sharp alpha give exponents of hundreds of thousands."""
+    x, y = (sets(3, 4, seed=seed, scale=scale).detach().float().requires_grad_() for seed in (0, 1))
+    sim_QG = SIMILARITIES.build(f"smooth_chamfer(alpha={alpha})")(x, y)
+    c_QKLG = torch.einsum("qkd,gld->qklg", x.double(), y.double())
+    expected = sum((alpha * c_QKLG).logsumexp(dim).mean(dim=1) for dim in (1, 2)) / (2 * alpha)
+    torch.testing.assert_close(sim_QG.double(), expected, rtol=1e-5, atol=1e-5 * scale**2)
+    sim_QG.sum().backward()
+    assert x.grad.isfinite().all()
+    assert x.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("spec", [*OF_SETS, "cosine"])
+def test_a_vector_is_a_set_of_one(spec):
+    similarity, x, y = SIMILARITIES.build(spec).double(), sets(3, 1)[:, 0], sets(4, 1, seed=1)[:, 0]
+    expected = torch.sigmoid(3 * x @ y.T - 1) if "match" in spec else x @ y.T
+    torch.testing.assert_close(similarity(x, y), expected)
+    torch.testing.assert_close(similarity.pairs(x, y[:3]), expected[:, :3].diagonal())
+
+
+@pytest.mark.parametrize("spec", OF_SETS)
+def test_what_is_not_a_number_stays_so(spec):
+    x, y = sets(3, 2).detach(), sets(4, 2, seed=1).detach()
+    x[1, 0, 0] = torch.nan
+    found = SIMILARITIES.build(spec)(x, y).isnan()
+    assert found.any(dim=1).tolist() == [False, True, False]
+    assert found[1].all()
+
+
+@pytest.mark.parametrize("spec", OF_SETS)
+def test_memory_in_training_is_that_of_a_block(spec, monkeypatch):
+    """What autograd keeps are the embeddings."""
+    monkeypatch.setitem(blocks.VECTORS, "cpu", (8, 8))
+    x, y, kept = sets(20, 4), sets(30, 4, seed=1), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
+        SIMILARITIES.build(spec).double()(x, y)
+    assert max(kept) <= y.numel()
+
+
+def test_sets_into_cosine_say_which_similarities_fit():
+    with pytest.raises(InputError, match="aligned_mean, chamfer, match_probability, mil, smooth_chamfer"):
+        SIMILARITIES.build("cosine")(sets(2, 3), sets(2, 3))
+    with pytest.raises(InputError, match=r"an embedding is \(2, 3, 6\)"):
+        SIMILARITIES.build("cosine").pairs(sets(2, 1)[:, 0], sets(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("spec", "x", "y", "message"),
+    [
+        ("aligned_mean", (2, 3, 4), (2, 2, 4), "3 elements on one side and 2 on the other"),
+        ("smooth_chamfer", (2, 3, 4), (2, 3, 5), "width 4 and 5"),
+        ("mil", (2, 3, 4, 5), (2, 3, 5), "embeddings are"),
+    ],
+)
+def test_codes_that_do_not_fit_are_refused(spec, x, y, message):
+    with pytest.raises(InputError, match=message):
+        SIMILARITIES.build(spec)(torch.zeros(x), torch.zeros(y))
+
+
+@pytest.mark.parametrize(
+    "spec", ["smooth_chamfer(alpha=0)", "smooth_chamfer(alpha='x')", "match_probability(scale=x)"]
+)
+def test_a_bad_parameter_is_refused(spec):
+    with pytest.raises(InputError):
+        SIMILARITIES.build(spec)

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from infra.errors import InputError
+from tasks.questions.answers import vocabulary_answer
+from tasks.questions.priors import AnswerPrior, first_words
+from tasks.questions.vocabulary import AnswerVocabulary
+
+SOFT = {0: 0, 1: 0.3, 2: 0.6, 3: 0.9}
+
+
+def counted(answers: list[list[str]], words: list[str]) -> np.ndarray:
+    """Targets from their definition."""
+    return np.array([[SOFT.get(of.count(word), 1) for word in words] for of in answers], np.float32)
+
+
+def test_an_answer_needs_nine_questions() -> None:
+    labels = ["Cats"] * 8 + ["the cats!"] + ["dog"] * 8 + ["two"] * 5 + ["2"] * 4 + ["b"] * 9
+    vocabulary = AnswerVocabulary.build(labels)
+    assert vocabulary.answers == ("2", "b", "cats")
+    assert AnswerVocabulary.build(reversed(labels)).answers == vocabulary.answers
+    assert AnswerVocabulary.build(labels, min_count=8).answers == ("2", "b", "cats", "dog")
+    assert vocabulary.coverage(labels) == pytest.approx(27 / 35)
+    assert vocabulary.coverage([]) == 0
+
+
+def test_soft_targets_count_raw_answers() -> None:
+    vocabulary = AnswerVocabulary(["2", "cat", "dog"])
+    answers = [
+        ["cat"] * 1 + ["dog"] * 2 + ["Cat", "the cat", "two"],
+        ["cat"] * 3 + ["2"] * 4,
+        ["bird"] * 10,
+        [],
+        ["dog"] * 12,
+    ]
+    targets = vocabulary.soft_targets(answers)
+    assert len(targets) == 5
+    every = targets.batch(np.arange(5))
+    assert every.dtype == torch.float32
+    expected = np.array([[0, 0.3, 0.6], [1, 0.9, 0], [0, 0, 0], [0, 0, 0], [0, 0, 1]], np.float32)
+    np.testing.assert_array_equal(every.numpy(), expected)
+    np.testing.assert_array_equal(targets.batch(np.array([4, 0, 2, 0])).numpy(), expected[[4, 0, 2, 0]])
+    assert targets.batch(np.zeros(0, np.int64)).shape == (0, 3)
+
+
+def test_hard_targets_are_the_normalised_label() -> None:
+    targets = AnswerVocabulary(["2", "cat"]).hard_targets(["The cat", "bird", "two"])
+    assert targets.batch(np.array([2, 1, 0])).tolist() == [[1, 0], [0, 0], [0, 1]]
+
+
+def test_any_batch_is_the_definition() -> None:
+    rng = np.random.default_rng(0)
+    words = [f"w{number}" for number in range(30)]
+    answers = [rng.choice(words, rng.integers(0, 15)).tolist() for _ in range(200)]
+    kept = words[::2]
+    targets = AnswerVocabulary(kept).soft_targets(answers)
+    expected = counted(answers, kept)
+    for size in (1, 7, 200):
+        index_B = rng.integers(0, 200, size)
+        np.testing.assert_array_equal(targets.batch(index_B).numpy(), expected[index_B])
+
+
+@pytest.mark.parametrize("least", [3, 9])
+def test_the_recorded_soft_targets(golden: Path, least: int) -> None:
+    """The records do not say which answer each column is: it is found by its values, then all are compared."""
+    with np.load(golden / "vqa_accuracy.npz", allow_pickle=False) as z:
+        answers, target_QA = z["ground_truth"].tolist(), z[f"soft_target_min{least}"]
+        labels = z["multiple_choice_answer"].tolist()
+    said = sorted({answer for of in answers for answer in of if vocabulary_answer(answer) == answer})
+    column = {word: counted(answers, [word])[:, 0] for word in said}
+    names, found = [], [""]
+    for a, target_Q in enumerate(target_QA.T):
+        fits = [word for word in said if word > found[-1] and np.array_equal(column[word], target_Q)]
+        assert fits or not target_Q.any(), f"no answer after {found[-1]!r} has the targets of column {a}"
+        if target_Q.any():
+            found.append(fits[0])
+        names.append(fits[0] if target_Q.any() else f"never said {a}")
+    assert len(found) > len(names) / 2
+    vocabulary = AnswerVocabulary(names)
+    assert set(AnswerVocabulary.build(labels, min_count=least).answers) & set(said) <= set(names)
+    np.testing.assert_array_equal(vocabulary.soft_targets(answers).batch(np.arange(len(answers))), target_QA)
+
+
+def test_vocabularies_that_cannot_be() -> None:
+    with pytest.raises(
+        InputError, match=r"no answer is that of 9 questions or more \(the most frequent, 'x y', of 2\)"
+    ):
+        AnswerVocabulary.build(["x-y", "x y", "c"])
+    with pytest.raises(InputError, match="there are no questions"):
+        AnswerVocabulary.build([])
+    with pytest.raises(InputError, match="min_count=0"):
+        AnswerVocabulary.build(["c"], min_count=0)
+    with pytest.raises(InputError, match="each once"):
+        AnswerVocabulary(["x", "x"])
+
+
+def test_priors() -> None:
+    questions = [
+        "What color is it?",
+        "what  Color, now",
+        "What color is that?",
+        "Is it new?",
+        "is it old",
+        "Is he?",
+    ]
+    prior = AnswerPrior(questions, ["red", "blue", "red", "yes", "no", "yes"])
+    assert prior.most_frequent == "red"  # as frequent as yes, and first in the alphabet
+    assert prior.predict(["WHAT COLOR?", "is it", "Is he here?", "Who?", "", "What colorful"]) == [
+        "red",
+        "no",
+        "yes",
+        "red",
+        "red",
+        "red",
+    ]
+    assert prior.chance(["a", "b"]) == ["red", "red"]
+    assert first_words("Why, though?") == ("why", "though")
+    with pytest.raises(InputError, match="0 training questions"):
+        AnswerPrior([], [])
+    with pytest.raises(InputError, match="2 training questions and 1 answers"):
+        AnswerPrior(["a", "b"], ["c"])

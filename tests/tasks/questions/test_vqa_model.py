@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from test_cross_modal import explicit as explicit_cross
+from test_score_attention import explicit as explicit_scores
+from toy import WORDS, toy_run
+
+from aggregators.contract import random_sets
+from encoders.text.bigru import BiGRU
+from encoders.text.word_embeddings import Words
+from encoders.visual.grid import Grid
+from infra.errors import InputError
+from infra.registry import AGGREGATORS, FUSIONS
+from tasks.models.build import Parts
+from tasks.questions.model import VQAModel, vqa_model
+
+CROSS = "cross_modal(heads=2, dropout=0.0)"
+CLS = "cross_modal(heads=2, dropout=0.0, cls=True)"
+V_SIZES, T_SIZES, ANSWERS = [3, 1, 6, 4], [5, 2, 1, 7], 5
+
+
+def made(*, text=None, visual=None, **changes) -> VQAModel:
+    """A small model in float64 for evaluation, with weights that do not depend on the default precision."""
+    torch.manual_seed(0)
+    visual = visual or Grid({"dim": 6}, width=8)
+    text = text or BiGRU({"words": WORDS}, width=8, embedding=4)
+    run = toy_run(**({"objective": "bce", "aggregator": "mean"} | changes))
+    model = vqa_model(run, Parts(run, visual=lambda: visual, text=lambda: text), answers=ANSWERS)
+    for parameter in model.parameters():
+        if parameter.dim() == 1:
+            torch.nn.init.normal_(parameter, std=0.5)
+    return model.double().eval()
+
+
+def batch_of(*, pad: int = 0) -> dict[str, torch.Tensor]:
+    """Questions of several lengths about images of several sizes; noise lies under the masks."""
+    visual, visual_mask = random_sets(V_SIZES, 6, dtype=torch.float64)
+    visual = torch.nn.functional.pad(visual, (0, 0, 0, pad), value=9.0)
+    visual_mask = torch.nn.functional.pad(visual_mask, (0, pad))
+    words = torch.randint(5, 25, (len(T_SIZES), 7), generator=torch.Generator().manual_seed(3))
+    text = torch.nn.functional.pad(words, (0, pad), value=4)
+    mask = torch.arange(7 + pad) < torch.tensor(T_SIZES)[:, None]
+    return {"visual": visual, "visual_mask": visual_mask, "text": text, "text_mask": mask}
+
+
+def row(batch: dict, b: int) -> dict[str, torch.Tensor]:
+    """Return question b without batch mates and padding."""
+    sizes = {"visual": V_SIZES[b], "visual_mask": V_SIZES[b], "text": T_SIZES[b], "text_mask": T_SIZES[b]}
+    return {key: x[b : b + 1, : sizes[key]] for key, x in batch.items()}
+
+
+def explicit_pool(model: VQAModel, spec: str, branch, own: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return the vector of one set of any size, by the formula of its aggregator."""
+    if spec.startswith("score_attention"):
+        return explicit_scores(branch.aggregator, own, other).mean(dim=0)
+    return {
+        "mean": own.sum(dim=0) / len(own),
+        "max": own.max(dim=0).values,
+        "logsumexp(average=False)": own.exp().sum(dim=0).log(),
+        "cls": own[0],
+    }[spec]
+
+
+def explicit(model: VQAModel, spec: str, cross: str, fusion: str, one: dict) -> torch.Tensor:
+    """Section III of the paper for one question, no padding and no batch."""
+    state = dict(model.named_parameters())
+
+    def linear(name, x):
+        return state[f"{name}.weight"] @ x + state[f"{name}.bias"]
+
+    v = torch.stack([linear("visual.encoder.fc", x) for x in one["visual"][0]])
+    t = model.text.encoder(one["text"], one["text_mask"])[0][0]
+    if cross:
+        if cross == CLS:
+            v, t = (
+                torch.cat((token[None], x)) for token, x in zip(state["cross.cls_2D"], (v, t), strict=True)
+            )
+        v, t = explicit_cross({k.removeprefix("cross."): x for k, x in state.items()}, 2, 1, v, t)
+    embeddings = []
+    for name, own, other in (("visual", v, t), ("text", t, v)):
+        code = explicit_pool(model, spec, getattr(model, name), own, other)
+        embeddings.append(
+            code + linear(f"{name}_feed.outer", linear(f"{name}_feed.inner", code).clamp(min=0))
+        )
+    if fusion == "concat":
+        return linear("classifier", torch.cat(embeddings))
+    a, b = (
+        linear(f"fusion.{name}", x).clamp(min=0)
+        for name, x in zip(("visual", "text"), embeddings, strict=True)
+    )
+    return linear("classifier", a * b)
+
+
+@pytest.mark.parametrize("fusion", ["concat", "product"])
+@pytest.mark.parametrize(
+    ("cross", "aggregator"),
+    [
+        (CROSS, "mean"),
+        (CROSS, "max"),
+        (CROSS, "logsumexp(average=False)"),
+        (CLS, "cls"),
+        (CROSS, "score_attention(k=3, heads=2)"),
+        ("", "score_attention(k=1, heads=2)"),
+        ("", "max"),
+    ],
+)
+def test_it_is_the_formula_of_the_paper_values_and_gradients(cross, aggregator, fusion):
+    model, batch = made(cross=cross, aggregator=aggregator, fusion=fusion), batch_of()
+    logits = model(batch)
+    assert logits.shape == (4, ANSWERS)
+    expected = torch.stack([explicit(model, aggregator, cross, fusion, row(batch, b)) for b in range(4)])
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)
+    sources = list(model.parameters())
+    ours, theirs = (
+        torch.autograd.grad(x.sin().sum(), sources, allow_unused=True) for x in (logits, expected)
+    )
+    for name, one, other in zip(dict(model.named_parameters()), ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("aggregator", AGGREGATORS.names())
+@pytest.mark.parametrize("cross", ["", CLS])
+def test_any_aggregator_runs_and_padding_and_batch_mates_change_nothing(cross, aggregator):
+    heads = {
+        "score_attention": "heads=2",
+        "slots": "heads=2, head_width=4",
+        "transformer_set": "heads=2, head_width=4",
+    }
+    aggregator += f"({heads[aggregator]})" if aggregator in heads else ""
+    model, batch = made(cross=cross, aggregator=aggregator), batch_of()
+    logits = model(batch)
+    assert logits.isfinite().all()
+    torch.testing.assert_close(model(batch_of(pad=3)), logits, rtol=0, atol=1e-9)
+    for b in range(4):
+        torch.testing.assert_close(model(row(batch, b))[0], logits[b], rtol=0, atol=1e-9)
+    logits.square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all(), name
+
+
+def test_images_that_questions_share_are_encoded_once():
+    model, batch = made(cross=CROSS, aggregator="score_attention(k=2, heads=2)"), batch_of()
+    image = torch.tensor([2, 0, 2, 1])
+    shared = batch | {"image": image}
+    whole = batch | {key: batch[key][image] for key in ("visual", "visual_mask")}
+    torch.testing.assert_close(model(shared), model(whole), rtol=0, atol=1e-12)
+    seen = []
+    model.visual.encoder.register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))
+    model(shared | {key: batch[key][:3] for key in ("visual", "visual_mask")})
+    assert seen == [3]
+
+
+@pytest.mark.parametrize("aggregator", ["slots(k=2, heads=2, head_width=4, width=12)", "pie(k=2, width=12)"])
+def test_a_summary_reaches_an_aggregator_that_takes_one(aggregator):
+    text = Words({"words": WORDS}, width=12, embedding=8, dropout=0.0)
+    model, batch = made(text=text, cross=CROSS, aggregator="mean", text_aggregator=aggregator), batch_of()
+    logits = model(batch)
+    one = row(batch, 0)
+    state = {k.removeprefix("cross."): x for k, x in model.named_parameters()}
+    embedded, _, global_feature = model.text.encoder(one["text"], one["text_mask"])
+    v, t = explicit_cross(
+        state, 2, 1, model.visual.encoder(one["visual"], one["visual_mask"])[0][0], embedded[0]
+    )
+    code = model.text.aggregator(t[None], one["text_mask"], global_feature).mean(dim=1)
+    fused = torch.cat((model.visual_feed(v.mean(dim=0)[None]), model.text_feed(code)), dim=1)
+    torch.testing.assert_close(logits[:1], model.classifier(fused), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("aggregator", ["max", "score_attention(k=2, heads=2)"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lower_precision_stays_near(aggregator, dtype):
+    model, batch = made(cross=CROSS, aggregator=aggregator), batch_of()
+    expected = model(batch)
+    out = model.to(dtype)(batch | {"visual": batch["visual"].to(dtype)})
+    assert out.dtype == dtype
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 0.15}[dtype]
+    torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_a_new_model_expects_one_answer():
+    torch.manual_seed(0)
+    parts = {"visual": Grid({"dim": 6}, width=8), "text": BiGRU({"words": WORDS}, width=8, embedding=4)}
+    run = toy_run(aggregator="mean")
+    model = vqa_model(run, Parts(run, **{k: lambda x=x: x for k, x in parts.items()}), answers=3129)
+    assert model.classifier.bias.sigmoid().sum().item() == pytest.approx(1, rel=1e-3)
+    assert math.exp(-float(model.classifier.bias[0].detach())) == pytest.approx(3129, rel=1e-4)
+
+
+def test_fusions_drop_in_training_alone():
+    v, t = torch.randn(40, 8), torch.randn(40, 6)
+    for spec, width in {
+        "concat(dropout=0.5)": 14,
+        "product(dropout=0.5)": 8,
+        "product(width=3, dropout=0.5)": 3,
+    }.items():
+        fusion = FUSIONS.build(spec, 8, 6)
+        assert fusion.width == width
+        assert fusion.eval()(v, t).shape == (40, width)
+        assert torch.equal(fusion(v, t), fusion(v, t))
+        fusion.train()
+        assert not torch.equal(fusion(v, t), fusion(v, t))
+    fusion = FUSIONS.build("concat", 8, 6)
+    assert torch.equal(fusion(v, t), torch.cat((v, t), dim=1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fusion": "produkt"}, "Did you mean 'product'"),
+        ({"fusion": "product(width=0)"}, "at least 1"),
+        ({"model": "hgr"}, "no place for --model hgr"),
+        ({"similarity": "cosine"}, "no place for --similarity"),
+        ({"regularisers": ("mmd(weight=0.1)",)}, "no place for --regularisers"),
+        ({"cross": CROSS, "text": BiGRU({"words": WORDS}, width=6, embedding=4)}, "same width"),
+        ({"aggregator": "score_attention(heads=2)", "visual": Grid({"dim": 6}, width=4)}, "same width"),
+        ({"text": Words({"words": WORDS}, width=8, embedding=4)}, "no place for a global feature"),
+        ({"cross": "cross_modal(heads=3)"}, "cannot be shared evenly"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        made(**changes)

@@ -1,0 +1,230 @@
+"""Right answers and ranks of Crisscrossed Captions against the rules, written out in loops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from infra.errors import InputError
+from tasks.datasets.images.cxc import Rated, Ratings
+from tasks.models.split_embeddings import SplitEmbeddings
+from tasks.scoring.crisscrossed import evaluate_crisscrossed, right_answers
+from tasks.scoring.scores import mean_score
+from tasks.similarities.cosine import Cosine
+
+DIRECTIONS = ("i2t", "t2i", "t2t", "i2i")
+
+
+def rated(*pairs: tuple[str, str, float]) -> Rated:
+    first_P, second_P, rating_P = zip(*pairs, strict=True)
+    return Rated(first_P=np.array(first_P), second_P=np.array(second_P), rating_P=np.array(rating_P, float))
+
+
+class Matrices:
+    """Scores from whole matrices; notes the largest block it was asked for."""
+
+    def __init__(self, between_NG, images_NN, captions_GG) -> None:
+        self.between_NG, self.images_NN, self.captions_GG = (
+            torch.as_tensor(x) for x in (between_NG, images_NN, captions_GG)
+        )
+
+    def __call__(self, images: slice, captions: slice) -> torch.Tensor:
+        return self.between_NG[images, captions]
+
+    def of_images(self, rows: slice, columns: slice) -> torch.Tensor:
+        return self.images_NN[rows, columns]
+
+    def of_captions(self, rows: slice, columns: slice) -> torch.Tensor:
+        return self.captions_GG[rows, columns]
+
+
+class Case:
+    """A made split of 14 images with 2 or 3 captions, and ratings of all kinds, thresholds included."""
+
+    def __init__(self, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        self.owner_G = np.repeat(np.arange(14), rng.integers(2, 4, 14))
+        self.n, self.g = 14, len(self.owner_G)
+        self.image_ids = [str(500 + i) for i in range(self.n)]
+        self.caption_ids = [str(9000 + 7 * i) for i in range(self.g)]
+
+        def draw(first: list[str], second: list[str], count: int) -> list[tuple[str, str, float]]:
+            pairs = {(rng.choice(first), rng.choice(second)) for _ in range(count)}
+            return [
+                (a, b, float(rng.choice([1.0, 2.49, 2.5, 2.99, 3.0, 4.5])))
+                for a, b in sorted(pairs)
+                if a != b
+            ]
+
+        self.pairs = {
+            "sits": draw(self.caption_ids, self.image_ids, 40),
+            "sts": draw(self.caption_ids, self.caption_ids, 40),
+            "sis": draw(self.image_ids[:9], self.image_ids[:9], 12),
+        }
+        self.score = Matrices(
+            rng.random((self.n, self.g)), rng.random((self.n, self.n)), rng.random((self.g, self.g))
+        )
+
+    @property
+    def ratings(self) -> Ratings:
+        return Ratings(**{kind: rated(*pairs) for kind, pairs in self.pairs.items()})
+
+    def answers(self, direction: str, query: int) -> set[int]:
+        """The right answers of a query, by the rules in words."""
+        found: set[int] = set()
+        images = {id: at for at, id in enumerate(self.image_ids)}
+        captions = {id: at for at, id in enumerate(self.caption_ids)}
+        if direction in ("i2t", "t2i"):
+            pairs = [(g, int(i)) for g, i in enumerate(self.owner_G)]
+            pairs += [(captions[a], images[b]) for a, b, rating in self.pairs["sits"] if rating >= 3.0]
+            for g, i in pairs:
+                if direction == "i2t" and i == query:
+                    found.add(g)
+                if direction == "t2i" and g == query:
+                    found.add(i)
+        elif direction == "t2t":
+            found |= {g for g in range(self.g) if self.owner_G[g] == self.owner_G[query]}
+            for a, b, rating in self.pairs["sts"]:
+                if rating >= 3.0 and query in (captions[a], captions[b]):
+                    found |= {captions[a], captions[b]}
+        else:
+            for a, b, rating in self.pairs["sis"]:
+                if rating >= 2.5 and query in (images[a], images[b]):
+                    found |= {images[a], images[b]}
+        return found - {query} if direction in ("t2t", "i2i") else found
+
+    def rank(self, direction: str, query: int, *, self_score: float | None = None) -> float:
+        """The place of the best right answer when the gallery is sorted; the item itself has a score or is out."""
+        rows = {
+            "i2t": self.score.between_NG,
+            "t2i": self.score.between_NG.T,
+            "t2t": self.score.captions_GG,
+            "i2i": self.score.images_NN,
+        }
+        scores = dict(enumerate(rows[direction][query].tolist()))
+        if direction in ("t2t", "i2i"):
+            scores[query] = -np.inf if self_score is None else self_score
+        order = sorted(scores, key=lambda item: -scores[item])
+        places = [order.index(item) for item in self.answers(direction, query)]
+        return min(places, default=np.nan)
+
+    def ranks(self, direction: str, **options) -> list[float]:
+        queries = self.n if direction in ("i2t", "i2i") else self.g
+        return [self.rank(direction, query, **options) for query in range(queries)]
+
+    def evaluate(self, score: object = None):
+        answers = right_answers(
+            self.ratings, image_ids=self.image_ids, caption_ids=self.caption_ids, owner_G=self.owner_G
+        )
+        return evaluate_crisscrossed(score or self.score, answers)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_ranks_and_metrics_are_those_of_the_rules_written_out(seed: int) -> None:
+    case = Case(seed)
+    found = case.evaluate()
+    for direction in DIRECTIONS:
+        expected = np.array(case.ranks(direction), float)
+        np.testing.assert_array_equal(found.rank_Q[direction], expected)
+        ranked = expected[~np.isnan(expected)]
+        for k in (1, 5, 10):
+            assert found.metrics[f"{direction}/R{k}"] == pytest.approx(100 * np.mean(ranked < k))
+        assert found.metrics[f"{direction}/medr"] == np.floor(np.median(ranked)) + 1
+        assert found.metrics[f"{direction}/skipped"] == len(expected) - len(ranked)
+    assert found.metrics["i2i/skipped"] >= 5  # images 9 to 13 are never rated
+    assert found.metrics["t2t/skipped"] == found.metrics["i2t/skipped"] == 0
+    assert found.metrics["rsum"] == pytest.approx(
+        sum(found.metrics[f"{d}/R{k}"] for d in ("i2t", "t2i") for k in (1, 5, 10))
+    )
+    assert found.metrics["unknown_ratings"] == found.metrics["ties"] == 0
+
+
+def test_an_item_outside_its_gallery_ranks_as_one_that_scores_0_unless_answers_score_below() -> None:
+    case = Case()
+    found = case.evaluate()
+    for direction in ("t2t", "i2i"):
+        np.testing.assert_array_equal(
+            found.rank_Q[direction], np.array(case.ranks(direction, self_score=0.0), float)
+        )
+    case.score = Matrices(case.score.between_NG, case.score.images_NN - 2, case.score.captions_GG - 2)
+    below = case.evaluate()
+    for direction in ("t2t", "i2i"):
+        np.testing.assert_array_equal(below.rank_Q[direction], found.rank_Q[direction])
+        expected = np.array(case.ranks(direction, self_score=0.0), float)
+        np.testing.assert_array_equal(below.rank_Q[direction] + 1, expected)
+
+
+def test_without_high_ratings_the_ranks_between_modalities_are_the_recorded_ones(golden: Path) -> None:
+    with np.load(golden / "retrieval_eval.npz", allow_pickle=False) as z:
+        sim_NG, i2t, t2i = z["weak/sims_u16"] / 65536, z["weak/i2t_ranks"], z["weak/t2i_ranks"]
+    images, captions = [str(i) for i in range(100)], [str(g) for g in range(500)]
+    ratings = Ratings(
+        sits=rated(("3", "7", 2.99)), sts=rated(("3", "9", 2.9)), sis=rated(("1", "2", 2.5), ("3", "4", 2.4))
+    )
+    answers = right_answers(
+        ratings, image_ids=images, caption_ids=captions, owner_G=np.repeat(np.arange(100), 5)
+    )
+    found = evaluate_crisscrossed(Matrices(sim_NG, sim_NG[:, :100], sim_NG.T @ sim_NG), answers)
+    np.testing.assert_array_equal(found.rank_Q["i2t"], i2t)
+    np.testing.assert_array_equal(found.rank_Q["t2i"], t2i)
+    assert found.metrics["i2i/skipped"] == 98
+    assert (~np.isnan(found.rank_Q["i2i"])).nonzero()[0].tolist() == [1, 2]
+    assert answers.of["t2t"].count_Q.tolist() == [4] * 500
+
+
+def test_ratings_of_other_items_are_counted_and_those_of_another_split_refused() -> None:
+    case = Case()
+    case.pairs["sits"].append(("77", case.image_ids[0], 5.0))
+    case.pairs["sts"].append((case.caption_ids[0], "78", 5.0))
+    assert case.evaluate().metrics["unknown_ratings"] == 2
+    case.pairs["sis"] = [("1", "2", 3.0), ("2", "3", 3.0)]
+    with pytest.raises(
+        InputError, match="none of the 2 ratings, such as that of 1 and 2, is about this split"
+    ):
+        case.evaluate()
+
+
+def test_no_block_is_larger_than_a_chunk() -> None:
+    n, generator = 1500, torch.Generator().manual_seed(0)
+    owner_G = np.repeat(np.arange(n), 5)
+    largest = 0
+
+    class Watched(Cosine):
+        def forward(self, query, gallery):
+            nonlocal largest
+            largest = max(largest, len(query) * len(gallery))
+            return super().forward(query, gallery)
+
+    ids, names = [str(i) for i in range(n)], [str(g) for g in range(5 * n)]
+    one = rated(("0", "1", 5.0))
+    answers = right_answers(
+        Ratings(sits=one, sts=one, sis=one), image_ids=ids, caption_ids=names, owner_G=owner_G
+    )
+    embeddings = (torch.randn(count, 8, generator=generator) for count in (n, 5 * n))
+    visual, text = embeddings
+    found = evaluate_crisscrossed(SplitEmbeddings(visual=visual, text=text, similarity=Watched()), answers)
+    assert largest <= 1 << 22 < (5 * n) ** 2
+    assert found.metrics["i2i/skipped"] == n - 2
+
+
+def test_an_ensemble_is_the_mean_of_all_four_scores() -> None:
+    one, two = Case(0), Case(0)
+    two.score = Matrices(*(torch.rand_like(x) for x in vars(one.score).values()))
+    mean = Matrices(
+        *((x + y) / 2 for x, y in zip(vars(one.score).values(), vars(two.score).values(), strict=True))
+    )
+    together = one.evaluate(mean_score([one.score, two.score]))
+    assert together.metrics == one.evaluate(mean).metrics
+    for direction in DIRECTIONS:
+        np.testing.assert_array_equal(together.rank_Q[direction], one.evaluate(mean).rank_Q[direction])
+
+
+def test_a_model_of_pairs_alone_is_refused_also_in_an_ensemble() -> None:
+    case = Case()
+    pairs = case.score.__call__
+    for score in (pairs, mean_score([case.score, pairs])):
+        with pytest.raises(InputError, match="no embeddings of one modality"):
+            case.evaluate(score)

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import itertools
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from infra.errors import InputError
+from tasks.scoring.gallery import Gallery
+from tasks.scoring.metrics import Positives, chance_recall, rank_queries, recall, retrieval_metrics
+
+
+def owners(images: int, captions: int = 5) -> np.ndarray:
+    return np.repeat(np.arange(images), captions)
+
+
+def both_ways(sim_NG: np.ndarray | torch.Tensor, owner_G: np.ndarray, **options) -> list[np.ndarray]:
+    images = len(sim_NG)
+    i2t = rank_queries(sim_NG, Positives.of_images(owner_G, images=images), **options)
+    t2i = rank_queries(sim_NG.T, Positives.of_captions(owner_G, images=images), **options)
+    return [i2t.rank_Q, t2i.rank_Q]
+
+
+@pytest.mark.parametrize("case", ["weak", "half_median", "folds"])
+def test_ranks_and_metrics_are_the_recorded_ones(golden: Path, case: str) -> None:
+    with np.load(golden / "retrieval_eval.npz", allow_pickle=False) as recorded:
+        z = {key.split("/")[1]: recorded[key] for key in recorded.files if key.startswith(f"{case}/")}
+    sim_NG = torch.from_numpy(z["sims_u16"].astype(np.float32) / 65536)
+    ranks = dict(zip(("i2t", "t2i"), both_ways(sim_NG, owners(len(sim_NG))), strict=True))
+    metrics = retrieval_metrics(ranks["i2t"], ranks["t2i"])
+    for direction in ("i2t", "t2i"):
+        np.testing.assert_array_equal(ranks[direction], z[f"{direction}_ranks"])
+        ours = [metrics[f"{direction}/{name}"] for name in ("R1", "R5", "R10", "medr", "meanr")]
+        np.testing.assert_allclose(ours, z[f"{direction}_metrics"], rtol=0, atol=1e-9)
+    if "full_rsum" in z:
+        assert metrics["rsum"] == pytest.approx(float(z["full_rsum"]), abs=1e-9)
+
+
+def by_definition(score_G: np.ndarray, right: list[int], ties: str) -> float:
+    """The best place of a right answer, over all orders of the gallery that sort its scores."""
+    best = score_G[right].max()
+    level = np.flatnonzero(score_G == best)
+    orders = itertools.permutations(level)
+    places = [min(place for place, item in enumerate(order) if item in right) for order in orders]
+    return (score_G > best).sum() + {"expected": np.mean, "pessimistic": max, "optimistic": min}[ties](places)
+
+
+@pytest.mark.parametrize("ties", ["expected", "pessimistic", "optimistic"])
+def test_ties_are_settled_as_all_orders_of_the_equals_say(ties: str) -> None:
+    rng = np.random.default_rng(0)
+    score_QG = rng.integers(0, 3, (40, 7)).astype(np.float32)
+    answers = [sorted(rng.choice(7, rng.integers(1, 4), replace=False).tolist()) for _ in range(40)]
+    pairs = np.array([(q, item) for q, items in enumerate(answers) for item in items])
+    positives = Positives.from_pairs(*pairs.T, queries=40, gallery=7)
+    found = rank_queries(score_QG, positives, ties=ties, chunk=20)
+    expected = [by_definition(score_QG[q], answers[q], ties) for q in range(40)]
+    np.testing.assert_allclose(found.rank_Q, expected)
+    best_Q = np.array([row[right].max() for row, right in zip(score_QG, answers, strict=True)])
+    level_QG = score_QG == best_Q[:, None]
+    level_QG[tuple(pairs.T)] = False
+    assert found.tied == level_QG.any(axis=1).sum() > 0
+
+
+def test_chunks_views_arrays_functions_and_precisions_agree() -> None:
+    sim_NG = torch.randn(30, 150, generator=torch.Generator().manual_seed(0)).half()
+    owner_G = owners(30)
+    whole = both_ways(sim_NG, owner_G)
+    frozen = sim_NG.numpy().copy()
+    frozen.flags.writeable = False
+    for other in (sim_NG.float(), sim_NG.double(), sim_NG.numpy(), frozen):
+        for chunk in (1, 700, 10**9):
+            for ours, theirs in zip(whole, both_ways(other, owner_G, chunk=chunk), strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+
+    asked = []
+
+    def score(start: int, stop: int) -> torch.Tensor:
+        asked.append((start, stop))
+        return sim_NG[start:stop]
+
+    found = rank_queries(score, Positives.of_images(owner_G, images=30), chunk=150 * 8)
+    np.testing.assert_array_equal(found.rank_Q, whole[0])
+    assert asked == [(0, 8), (8, 16), (16, 24), (24, 30)]
+
+
+def test_infinite_scores_are_ranked() -> None:
+    inf = torch.inf
+    positives = Positives.of_captions(np.array([0, 1, 2]), images=3)
+    found = rank_queries(torch.tensor([[-inf, 0, inf], [inf, inf, -inf], [1.0, 2, inf]]), positives)
+    np.testing.assert_array_equal(found.rank_Q, [2, 0.5, 0])
+
+
+def test_nan_names_the_first_query() -> None:
+    sim_NG = torch.zeros(10, 50)
+    sim_NG[7, 3] = sim_NG[8, 0] = torch.nan
+    with pytest.raises(InputError, match="query 7 has a score that is NaN"):
+        rank_queries(sim_NG, Positives.of_images(owners(10), images=10), chunk=150)
+
+
+def test_queries_without_a_right_answer_are_refused_or_left_out() -> None:
+    positives = Positives.from_pairs([0, 0, 2], [1, 1, 0], queries=4, gallery=2)
+    assert positives.count_Q.tolist() == [1, 0, 1, 0]
+    sim_QG = torch.tensor([[1.0, 0.0], [9, 9], [1, 0], [9, 9]])
+    with pytest.raises(InputError, match="query 1 has no right answer, and 2 of 4"):
+        rank_queries(sim_QG, positives)
+    with pytest.raises(InputError, match="none of the 0 queries has a right answer"):
+        rank_queries(torch.zeros(0, 0), Positives.of_images(owners(0), images=0), skip=True)
+    assert rank_queries(sim_QG, positives, skip=True).rank_Q.tolist() == [1.0, 0.0]
+
+
+def test_bad_shapes_pairs_and_rules_are_named() -> None:
+    positives = Positives.of_images(owners(3), images=3)
+    with pytest.raises(InputError, match=r"shape \(3, 14\), expected 3 queries x 15 items"):
+        rank_queries(torch.zeros(3, 14), positives)
+    with pytest.raises(InputError, match=r"queries 0 to 2 have shape \(3, 15, 1\)"):
+        rank_queries(lambda start, stop: torch.zeros(stop - start, 15, 1), positives)
+    with pytest.raises(InputError, match=r"unknown tie rule 'expect'. Did you mean 'expected'\?"):
+        rank_queries(torch.zeros(3, 15), positives, ties="expect")
+    with pytest.raises(InputError, match="a query outside 0 to 2: they run from 0 to 3"):
+        Positives.of_images(owners(4), images=3)
+
+
+@pytest.mark.parametrize("case", ["shared", "half"])
+def test_shared_captions_rank_as_recorded_for_hgr(golden: Path, case: str) -> None:
+    with np.load(golden / "hgr_eval.npz", allow_pickle=False) as recorded:
+        z = {key.split("/")[1]: recorded[key] for key in recorded.files if key.startswith(f"{case}/")}
+    video_P, text_P = np.nonzero(z["positives"])
+    queries, gallery = z["positives"].shape
+    sim_QG = torch.from_numpy(z["scores_u24"].astype(np.float32) / 2**24)
+    ranks = [
+        rank_queries(sim_QG, Positives.from_pairs(video_P, text_P, queries=queries, gallery=gallery)),
+        rank_queries(sim_QG.T, Positives.from_pairs(text_P, video_P, queries=gallery, gallery=queries)),
+    ]
+    metrics = retrieval_metrics(*(r.rank_Q for r in ranks), directions=("v2t", "t2v"), floor_median=False)
+    for direction in ("v2t", "t2v"):
+        ours = [metrics[f"{direction}/{name}"] for name in ("R1", "R5", "R10", "medr", "meanr")]
+        np.testing.assert_allclose(ours, z[direction], rtol=0, atol=1e-9)
+    assert metrics["rsum"] == pytest.approx(float(z["rsum"]), abs=1e-9)
+
+
+def test_recall_floors_the_median() -> None:
+    assert recall(np.array([0.0, 5.0]), floor_median=False)["medr"] == 3.5
+    assert recall(np.array([0.0, 4, 5, 9, 10, 100]), ks=(1, 10)) == {
+        "R1": pytest.approx(100 / 6),
+        "R10": pytest.approx(400 / 6),
+        "medr": 8.0,
+        "meanr": pytest.approx(128 / 6 + 1),
+    }
+
+
+def test_chance_is_the_mean_over_all_orders_and_what_random_scores_reach() -> None:
+    positives = Positives.from_pairs([0, 0, 0, 1], [0, 1, 2, 4], queries=2, gallery=5)
+    orders = list(itertools.permutations(range(5)))
+    for k in (1, 2, 4, 10):
+        hits = [[any(item in right for item in order[:k]) for order in orders] for right in ({0, 1, 2}, {4})]
+        assert chance_recall(positives, ks=(k,))[f"R{k}"] == pytest.approx(100 * np.mean(hits))
+
+    rng, owner_G = np.random.default_rng(1), owners(100)
+    reached = [retrieval_metrics(*both_ways(rng.random((100, 500)), owner_G))["rsum"] for _ in range(40)]
+    error = np.std(reached) / np.sqrt(len(reached))
+    assert Gallery.of(slice(0, 100), owner_G).chance() == pytest.approx(np.mean(reached), abs=4 * error)
+
+
+def test_ranking_needs_little_memory_beyond_the_scores() -> None:
+    owner_G = owners(2000)
+    sim_NG = torch.rand(2000, 10000)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    both_ways(sim_NG, owner_G)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert grown < 60, f"{grown:.0f} MB beyond scores of {sim_NG.nbytes >> 20} MB"

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from infra.errors import InputError
+from tasks.scoring.gallery import Gallery
+from tasks.scoring.protocols import PROTOCOLS, Protocol, evaluate_protocol, protocol_named
+from tasks.scoring.scores import Score, mean_score
+
+
+def blocks_of(sim_NG: torch.Tensor) -> Score:
+    return lambda images, captions: sim_NG[images, captions]
+
+
+@pytest.fixture(scope="module")
+def recorded(golden: Path) -> dict[str, np.ndarray]:
+    with np.load(golden / "retrieval_eval.npz", allow_pickle=False) as z:
+        return {key: z[key] for key in z.files if key.startswith("folds/")}
+
+
+def test_folds_are_the_recorded_ones(recorded: dict[str, np.ndarray]) -> None:
+    sim_NG = torch.from_numpy(recorded["folds/sims_u16"] / 65536)
+    protocol = Protocol(name="five", about="", items=100, captions=500, folds=5)
+    result = evaluate_protocol(protocol, blocks_of(sim_NG), np.repeat(np.arange(100), 5), 100)
+    names = [f"{direction}/{m}" for direction in ("i2t", "t2i") for m in ("R1", "R5", "R10", "medr", "meanr")]
+    expected = recorded["folds/mean_metrics"]
+    np.testing.assert_allclose([result.metrics[name] for name in names], expected[:10], rtol=0, atol=1e-9)
+    assert result.metrics["rsum"] == pytest.approx(expected[12], abs=1e-9)
+    for fold, row in enumerate(recorded["folds/fold_metrics"]):
+        ranks = result.ranks_i2t[fold * 20 : fold * 20 + 20], result.ranks_t2i[fold * 100 : fold * 100 + 100]
+        assert [100 * np.mean(r < k) for r in ranks for k in (1, 5, 10)] == pytest.approx(
+            [*row[:3], *row[5:8]]
+        )
+
+
+def test_whole_is_one_gallery_and_asks_only_for_blocks(recorded: dict[str, np.ndarray]) -> None:
+    sim_NG = torch.from_numpy(recorded["folds/sims_u16"] / 65536)
+    result = evaluate_protocol(protocol_named("whole"), blocks_of(sim_NG), np.repeat(np.arange(100), 5), 100)
+    assert result.metrics["rsum"] == pytest.approx(float(recorded["folds/full_rsum"]))
+    np.testing.assert_array_equal(result.ranks_i2t, recorded["folds/i2t_ranks"])
+    np.testing.assert_array_equal(result.ranks_t2i, recorded["folds/t2i_ranks"])
+    assert (result.ties, result.chance) == (
+        0,
+        pytest.approx(Gallery.of(slice(0, 100), np.repeat(np.arange(100), 5)).chance()),
+    )
+
+
+def test_the_score_matrix_never_exists() -> None:
+    largest, owner_G = 0, np.repeat(np.arange(2000), 5)
+    visual_ND = torch.randn(2000, 8, generator=torch.Generator().manual_seed(0))
+
+    def score(images: slice, captions: slice) -> torch.Tensor:
+        nonlocal largest
+        block = visual_ND[images] @ visual_ND[torch.from_numpy(owner_G)][captions].T
+        largest = max(largest, block.numel())
+        return block
+
+    evaluate_protocol(protocol_named("whole"), score, owner_G, 2000)
+    assert largest <= 1 << 22 < 2000 * 10000
+
+
+@pytest.mark.parametrize(("images", "used"), [(1014, 1000), (195, 195)])
+def test_val_1k_takes_the_first_images_or_all(images: int, used: int) -> None:
+    owner_G = np.repeat(np.arange(images), 2)
+    sim_NG = torch.rand(images, 2 * images, generator=torch.Generator().manual_seed(0))
+    result = evaluate_protocol(protocol_named("val-1k"), blocks_of(sim_NG), owner_G, images)
+    assert (len(result.ranks_i2t), len(result.ranks_t2i)) == (used, 2 * used)
+    alone = evaluate_protocol(
+        protocol_named("whole"), blocks_of(sim_NG[:used, : 2 * used]), owner_G[: 2 * used], used
+    )
+    assert result.metrics == alone.metrics
+
+
+def test_uneven_captions_keep_to_their_images() -> None:
+    owner_G = np.repeat(np.arange(4), [1, 3, 2, 1])
+    sim_NG = torch.zeros(4, 7)
+    sim_NG[owner_G, np.arange(7)] = 1.0
+    result = evaluate_protocol(Protocol(name="two", about="", folds=2), blocks_of(sim_NG), owner_G, 4)
+    assert result.metrics["rsum"] == 600
+    assert not result.ranks_i2t.any()
+    assert not result.ranks_t2i.any()
+
+
+def test_an_ensemble_is_the_mean_of_scores() -> None:
+    one, two = (torch.randn(20, 40, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    owner_G, whole = np.repeat(np.arange(20), 2), protocol_named("whole")
+    together = evaluate_protocol(whole, mean_score([blocks_of(one), blocks_of(two)]), owner_G, 20)
+    assert together.metrics == evaluate_protocol(whole, blocks_of((one + two) / 2), owner_G, 20).metrics
+    assert mean_score([blocks_of(one.half())] * 3)(slice(0, 2), slice(0, 3)).dtype == torch.float32
+
+
+def test_ties_are_counted_and_follow_the_rule() -> None:
+    owner_G, flat = np.arange(20), blocks_of(torch.zeros(20, 20))
+    medians = {}
+    for ties in ("optimistic", "expected", "pessimistic"):
+        result = evaluate_protocol(protocol_named("whole"), flat, owner_G, 20, ties=ties)
+        assert result.ties == 40
+        medians[ties] = result.metrics["i2t/meanr"]
+    assert medians == {"optimistic": 1.0, "expected": 10.5, "pessimistic": 20.0}
+
+
+def test_a_split_of_the_wrong_size_is_told_what_fits() -> None:
+    with pytest.raises(
+        InputError, match=r"5,000 items and 25,000 captions.*1,064 items and 5,320.*fit it: whole, distinct$"
+    ):
+        protocol_named("coco-5k").check(1064, 5320)
+    with pytest.raises(InputError, match="protocols that fit it: f30k-1k, whole, distinct"):
+        evaluate_protocol(
+            protocol_named("coco-1k-5fold"), blocks_of(torch.zeros(0, 0)), np.repeat(np.arange(1000), 5), 1000
+        )
+    assert [name for name in PROTOCOLS if PROTOCOLS[name].fits(5000, 25000)][:2] == [
+        "coco-5k",
+        "coco-1k-5fold",
+    ]
+
+
+def test_other_bad_input_is_named() -> None:
+    whole = protocol_named("whole")
+    with pytest.raises(InputError, match=r"unknown protocol 'coco5k'. Did you mean 'coco-5k'\?"):
+        protocol_named("coco5k")
+    with pytest.raises(InputError, match="caption 2 belongs to an earlier item than caption 1"):
+        evaluate_protocol(whole, blocks_of(torch.zeros(2, 3)), np.array([0, 1, 0]), 2)
+    with pytest.raises(InputError, match="query 1 has no right answer"):
+        evaluate_protocol(whole, blocks_of(torch.zeros(2, 2)), np.array([0, 0]), 2)
+    with pytest.raises(InputError, match="at least one item"):
+        evaluate_protocol(whole, blocks_of(torch.zeros(0, 0)), np.array([], int), 0)
+
+
+def test_a_shared_caption_stands_in_the_gallery_once() -> None:
+    """Items 0 and 2 share one caption, item 1 has one twice: four distinct ones, in the split's order."""
+    owner_G, texts = np.array([0, 0, 1, 1, 2, 2]), ["a dog", "a cat", "a car", "a car", "a dog", "a bus"]
+    rng = np.random.default_rng(0)
+    of_text = dict(zip(dict.fromkeys(texts), rng.random((4, 3)), strict=True))
+    sim_NG = torch.from_numpy(np.stack([of_text[text] for text in texts], axis=1))
+    result = evaluate_protocol(protocol_named("distinct"), blocks_of(sim_NG), owner_G, 3, texts=texts)
+    assert result.caption_G.tolist() == [0, 1, 2, 5]
+    right = {"a dog": {0, 2}, "a cat": {0}, "a car": {1}, "a bus": {2}}
+    by_caption = [
+        min(list(np.argsort(-of_text[text])).index(item) for item in items) for text, items in right.items()
+    ]
+    assert result.ranks_t2i.tolist() == by_caption
+    for item in range(3):
+        order = sorted(right, key=lambda text: -of_text[text][item])
+        best = min(place for place, text in enumerate(order) if item in right[text])
+        assert result.ranks_i2t[item] == best
+    assert result.metrics["i2t/medr"] == np.median(result.ranks_i2t) + 1
+
+
+def test_the_directions_of_videos_have_their_own_names() -> None:
+    sim_NG = torch.eye(3)
+    metrics = evaluate_protocol(
+        protocol_named("whole"), blocks_of(sim_NG), np.arange(3), 3, directions=("v2t", "t2v")
+    ).metrics
+    assert metrics["v2t/R1"] == metrics["t2v/R1"] == 100
+    assert "i2t/R1" not in metrics

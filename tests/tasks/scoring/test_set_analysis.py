@@ -1,0 +1,173 @@
+"""Set analyses, alignment and uniformity against their formulas, written out in loops."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tasks.models.split_embeddings import SplitEmbeddings
+from tasks.scoring import geometry
+from tasks.scoring.geometry import alignment, uniformity
+from tasks.scoring.set_analysis import ablated, choices, circular_variance, variance_of
+from tasks.similarities.aligned_mean import AlignedMean
+from tasks.similarities.base import Similarity
+
+
+def embeddings(*shape: int, seed: int = 0) -> Tensor:
+    made = torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return torch.nn.functional.normalize(made, dim=-1)
+
+
+def vectors(embedding: Tensor) -> np.ndarray:
+    return embedding.numpy().reshape(-1, embedding.shape[-1])
+
+
+def distance(x: np.ndarray, y: np.ndarray) -> float:
+    return sum((float(a) - float(b)) ** 2 for a, b in zip(x, y, strict=True))
+
+
+def log_mean_potential(pairs: list[tuple[np.ndarray, np.ndarray]]) -> float:
+    return math.log(sum(math.exp(-2 * distance(x, y)) for x, y in pairs) / len(pairs))
+
+
+class Overlap(Similarity):
+    """The mean product over all pairs of elements."""
+
+    of_sets = True
+
+    def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
+        query, gallery = (x if x.ndim == 3 else x[:, None] for x in (query, gallery))
+        return torch.einsum("qkd,gld->qg", query, gallery) / query.shape[1] / gallery.shape[1]
+
+
+@pytest.mark.parametrize(("k", "m"), [(0, 0), (3, 2), (4, 0)])
+def test_alignment_is_the_mean_squared_distance_of_pairs(k: int, m: int) -> None:
+    visual = embeddings(5, k, 6) if k else embeddings(5, 6)
+    text = embeddings(9, m, 6, seed=1) if m else embeddings(9, 6, seed=1)
+    owner_G = np.array([0, 0, 1, 2, 2, 2, 3, 4, 4])
+    expected = [
+        np.mean([distance(x, y) for x in vectors(visual[owner_G[g]]) for y in vectors(text[g])])
+        for g in range(9)
+    ]
+    assert alignment(visual, text, owner_G) == pytest.approx(np.mean(expected), abs=1e-10)
+    assert alignment(visual.float(), text.float(), owner_G) == pytest.approx(np.mean(expected), abs=1e-5)
+
+
+@pytest.mark.parametrize("k", [0, 2])
+@pytest.mark.parametrize("chunk", [1 << 22, 40, 1])
+def test_uniformity_is_the_log_mean_potential_of_different_vectors(
+    k: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(geometry, "_CHUNK", chunk)
+    visual, text = (
+        (embeddings(7, k, 5), embeddings(12, k, 5, seed=1))
+        if k
+        else (embeddings(7, 5), embeddings(12, 5, seed=1))
+    )
+    found = uniformity(visual, text)
+    sides = {"visual": vectors(visual), "text": vectors(text)}
+    sides["joint"] = np.concatenate([sides["visual"], sides["text"]])
+    for side, x_ND in sides.items():
+        expected = log_mean_potential(list(itertools.combinations(x_ND, 2)))
+        assert found[side] == pytest.approx(expected, abs=1e-10)
+    for side, value in uniformity(visual.float(), text.float()).items():
+        assert value == pytest.approx(found[side], abs=1e-5)
+
+
+def test_alignment_and_uniformity_at_their_ends() -> None:
+    point = torch.tensor([[0.6, 0.8]]).repeat(4, 1)
+    assert alignment(point, point, np.arange(4)) == pytest.approx(0, abs=1e-6)
+    assert alignment(point, -point, np.arange(4)) == pytest.approx(4, abs=1e-6)
+    assert list(uniformity(point, point).values()) == pytest.approx([0, 0, 0], abs=1e-6)
+    wide = torch.eye(50)
+    assert uniformity(wide[:20], wide[20:])["joint"] == pytest.approx(-4, abs=1e-6)
+    alone = uniformity(point[:1], point)
+    assert math.isnan(alone["visual"])
+    assert alone["text"] == pytest.approx(0, abs=1e-6)
+
+
+def test_no_distance_matrix_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    largest, potential = 0, geometry._potential
+
+    def watched(x_RD: Tensor, y_CD: Tensor) -> Tensor:
+        nonlocal largest
+        largest = max(largest, len(x_RD) * len(y_CD))
+        return potential(x_RD, y_CD)
+
+    monkeypatch.setattr(geometry, "_potential", watched)
+    monkeypatch.setattr(geometry, "_CHUNK", 10_000)
+    uniformity(embeddings(300, 4).float(), embeddings(900, 4, seed=1).float())
+    assert largest <= 10_000
+
+
+def test_circular_variance_is_one_minus_the_length_of_the_mean() -> None:
+    sets = embeddings(6, 4, 5)
+    found = circular_variance(sets)
+    for one, value in zip(sets.numpy(), found.tolist(), strict=True):
+        mean = [sum(float(x[d]) for x in one) / 4 for d in range(5)]
+        assert value == pytest.approx(1 - math.sqrt(sum(m * m for m in mean)), abs=1e-12)
+    summary = variance_of(sets)
+    assert summary["variance"] == pytest.approx(float(found.mean()))
+    assert summary["log_variance"] == pytest.approx(math.log(float(found.mean())))
+
+
+def test_a_collapsed_set_varies_0_and_an_opposed_one_1() -> None:
+    one = embeddings(3, 1, 8).float()
+    collapsed, opposed = one.repeat(1, 4, 1), torch.cat([one, -one], dim=1)
+    assert circular_variance(collapsed).tolist() == pytest.approx([0, 0, 0], abs=1e-6)
+    assert circular_variance(opposed).tolist() == pytest.approx([1, 1, 1], abs=1e-6)
+    assert math.isfinite(variance_of(collapsed)["log_variance"])
+    assert variance_of(collapsed)["log_variance"] < -10
+
+
+def test_choices_are_one_element_and_all_but_one() -> None:
+    assert choices(3) == {
+        "only_1": [0],
+        "only_2": [1],
+        "only_3": [2],
+        "without_1": [1, 2],
+        "without_2": [0, 2],
+        "without_3": [0, 1],
+    }
+    assert choices(2) == {"only_1": [0], "only_2": [1]}
+
+
+def test_ablated_codes_score_as_their_elements_do() -> None:
+    visual, text = embeddings(4, 3, 6), embeddings(8, 2, 6, seed=1)
+    cases = {
+        (side, name): of(slice(0, 4), slice(0, 8))
+        for side, name, of in ablated(SplitEmbeddings(visual=visual, text=text, similarity=Overlap()))
+    }
+    assert list(cases) == [("visual", name) for name in choices(3)] + [("text", "only_1"), ("text", "only_2")]
+    for q, g in itertools.product(range(4), range(8)):
+        product = (visual[q] @ text[g].T).numpy()
+        assert float(cases["visual", "only_2"][q, g]) == pytest.approx(product[1].mean(), abs=1e-6)
+        assert float(cases["visual", "without_1"][q, g]) == pytest.approx(product[1:].mean(), abs=1e-6)
+        assert float(cases["text", "only_2"][q, g]) == pytest.approx(product[:, 1].mean(), abs=1e-6)
+
+
+def test_single_vectors_have_nothing_to_leave_out() -> None:
+    half = SplitEmbeddings(visual=embeddings(4, 3, 6), text=embeddings(8, 6), similarity=Overlap())
+    assert {side for side, _, _ in ablated(half)} == {"visual"}
+    assert (
+        list(ablated(SplitEmbeddings(visual=embeddings(4, 6), text=embeddings(8, 6), similarity=Overlap())))
+        == []
+    )
+
+
+def test_aligned_sets_lose_the_same_element_on_both_sides() -> None:
+    visual, text = embeddings(4, 3, 6), embeddings(8, 3, 6, seed=1)
+    cases = {
+        (side, name): of(slice(0, 4), slice(0, 8))
+        for side, name, of in ablated(SplitEmbeddings(visual=visual, text=text, similarity=AlignedMean()))
+    }
+    assert list(cases) == [("joint", name) for name in choices(3)]
+    for q, g in itertools.product(range(4), range(8)):
+        place = [float(visual[q, k] @ text[g, k]) for k in range(3)]
+        assert float(cases["joint", "only_3"][q, g]) == pytest.approx(place[2], abs=1e-6)
+        assert float(cases["joint", "without_1"][q, g]) == pytest.approx(np.mean(place[1:]), abs=1e-6)

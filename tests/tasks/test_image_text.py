@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from corpora import make_corpus
+from toy import FolderLog, FolderReport, SilentBar
+
+from infra.errors import InputError
+from infra.registry import TASKS
+from pipelines.training.loop import Trainer
+from tasks.image_text import ImageText
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_corpus(tmp_path_factory.mktemp("tiny"))
+
+
+def test_a_tiny_corpus_is_learnt(run, tmp_path):
+    adapter = TASKS.build(run.task, run)
+    log = FolderLog(tmp_path)
+    trainer = Trainer(run, adapter, log=log, report=FolderReport(), device=torch.device("cpu"), bar=SilentBar)
+    trainer.train()
+    metrics = log.rows[-1][1]
+    assert metrics["whole/rsum"] > 2 * metrics["whole/chance_rsum"]
+    ranks = np.load(tmp_path / "per_query" / "whole.npz", allow_pickle=False)
+    assert ranks["image_id"].tolist() == [str(i) for i in range(64, 84)]
+    assert np.mean(ranks["t2i_rank"] < 1) * 100 == pytest.approx(metrics["whole/t2i/R1"])
+    again = ImageText(run, assets=json.loads((tmp_path / "model" / "assets.json").read_text()))
+    assert again.assets == adapter.assets
+
+
+def test_a_batch_pairs_each_caption_with_its_image(run):
+    data = TASKS.build(run.task, run).data("train")
+    assert len(data) == 48 * 2
+    batch = data.batch(np.array([0, 1, 7]), seed=0, epoch=0)
+    assert batch["item"].tolist() == [0, 0, 3]
+    assert batch["visual"].shape[0] == 3
+    assert batch["text"].shape == batch["text_mask"].shape
+
+
+def test_samples_depend_on_seed_and_epoch_and_not_on_batch_mates(run):
+    data = TASKS.build(run.task, run).data("train")
+    together, alone = (data.batch(np.array(index), seed=1, epoch=2) for index in ([3, 9, 50], [9]))
+    for key in ("visual", "text"):
+        size = int(alone[f"{key}_mask"].sum())
+        assert int(together[f"{key}_mask"][1].sum()) == size
+        assert torch.equal(together[key][1, :size], alone[key][0, :size])
+    changed = [
+        data.batch(np.arange(96), seed=seed, epoch=epoch)["text"] for seed, epoch in ((1, 2), (1, 3), (2, 2))
+    ]
+    assert not torch.equal(changed[0], changed[1])
+    assert not torch.equal(changed[0], changed[2])
+
+
+def test_evaluation_does_not_depend_on_how_it_is_cut_into_batches(run):
+    torch.manual_seed(0)
+    model = TASKS.build(run.task, run).model()
+    scores = [
+        TASKS.build(f"image_text(chunk={chunk})", run).scorer(model, "test")(slice(None), slice(None))
+        for chunk in (3, 64)
+    ]
+    assert scores[0].shape == (20, 40)
+    torch.testing.assert_close(*scores)
+
+
+def test_without_augmentation_a_batch_is_what_evaluation_sees(run):
+    plain = replace(run, data=replace(run.data, visual_augment="", text_augment=""))
+    data = TASKS.build(run.task, plain).data("val")
+    batch = data.batch(np.array([5]), seed=0, epoch=0)
+    assert torch.equal(
+        batch["visual"], next(iter(data.items(8)))[1]["visual"][2:3, : batch["visual"].shape[1]]
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"text": "bigru(width=8)"}, "same width"),
+        ({"aggregator": "gpoo"}, "Did you mean 'gpo'"),
+        ({"text_aggregator": "kmax(k=0)"}, "at least 1"),
+        ({"objective": "tripplet"}, "Did you mean 'triplet'"),
+        ({"visual": "regions(widht=16)"}, "Did you mean 'width'"),
+        ({"protocol": "coco-6k"}, "coco-5k"),
+        ({"aggregator": "slots(k=2)", "similarity": "cosine"}, "similarities of sets: .*smooth_chamfer"),
+        ({"similarity": "cosin"}, "Did you mean 'cosine'"),
+        ({"aggregator": "slots(k=2, width=8)", "text_aggregator": "mean"}, "same width"),
+        (
+            {"text": "words(width=16, embedding=8, min_count=1)", "aggregator": "mean"},
+            "no place for a global feature",
+        ),
+        ({"regularisers": ("mmd(wieght=1.0)",)}, "Did you mean 'weight'"),
+        ({"cross": "cross_modal(heads=3)"}, "shared evenly by 3 heads"),
+        ({"task": "image_text(dev_protocol='val')"}, "val-1k"),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_training(run, change, message):
+    wrong = replace(run, **change)
+    with pytest.raises(InputError, match=message):
+        TASKS.build(wrong.task, wrong).model()
+
+
+def test_a_protocol_of_another_size_names_one_that_fits(run):
+    adapter = TASKS.build(run.task, run)
+    with pytest.raises(InputError, match="whole"):
+        adapter.evaluate(adapter.model(), "test", "coco-5k")
+
+
+def test_captions_without_features_are_refused(run, tmp_path):
+    other = make_corpus(tmp_path, train=90)
+    adapter = TASKS.build(run.task, replace(other, data=replace(other.data, features=run.data.features)))
+    with pytest.raises(InputError, match="have no features"):
+        adapter.data("test")
+
+
+def test_an_ensemble_needs_the_same_images(run, tmp_path):
+    ours, same = TASKS.build(run.task, run), TASKS.build(run.task, run)
+    ours.check_same_data(same, "test")
+    other = make_corpus(tmp_path, seed=1)
+    with pytest.raises(InputError, match="cannot be one ensemble"):
+        ours.check_same_data(TASKS.build(other.task, other), "test")

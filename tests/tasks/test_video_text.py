@@ -1,0 +1,147 @@
+"""Videos through the adapter, the loop and every model; what an image-text test covers is not repeated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from corpora import make_corpus
+from toy import FolderLog, FolderReport, SilentBar
+
+from infra.errors import InputError
+from infra.registry import RECIPES, TASKS
+from infra.video.sampling import choose_frames
+from pipelines.recipe import derive
+from pipelines.training.loop import Trainer
+
+WORDS = "bigru(width=16, embedding=8, min_count=1, ends=False)"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    run = make_corpus(tmp_path_factory.mktemp("tiny"))
+    return derive(
+        run, task="video_text", text=WORDS, protocol="distinct", data={"text_augment": "", "max_frames": 3}
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"aggregator": "mean"},
+        {"aggregator": "gpo"},
+        {"aggregator": "attention", "model": "hgr(verbs=2, nouns=4)"},
+        {"aggregator": "gpo", "model": "hgr(verbs=2, nouns=4)"},
+        {"aggregator": "slots(k=2, heads=2, head_width=8, iterations=2)", "model": "hgr(verbs=2, nouns=4)"},
+    ],
+    ids=["vsepp", "vse-infinity", "hgr", "hgr-infinity", "hgr-of-sets"],
+)
+def test_a_tiny_corpus_is_learnt(run, changes, tmp_path):
+    run = replace(run, **changes)
+    log = FolderLog(tmp_path)
+    adapter = TASKS.build(run.task, run)
+    trainer = Trainer(run, adapter, log=log, report=FolderReport(), device=torch.device("cpu"), bar=SilentBar)
+    trainer.train()
+    metrics = log.rows[-1][1]
+    assert metrics["distinct/rsum"] > 1.5 * metrics["distinct/chance_rsum"]
+    ranks = np.load(tmp_path / "per_query" / "distinct.npz", allow_pickle=False)
+    assert ranks["video_id"].tolist() == [str(i) for i in range(64, 84)]
+    assert np.mean(ranks["t2v_rank"] < 1) * 100 == pytest.approx(metrics["distinct/t2v/R1"])
+    texts = adapter.data("test").texts
+    assert len(ranks["t2v_rank"]) == len(set(texts)) < len(texts)
+    assert [texts[place] for place in ranks["caption"]] == list(dict.fromkeys(texts))
+
+
+def test_a_caption_that_two_videos_share_is_right_for_both(run):
+    adapter = TASKS.build(run.task, run)
+    pairs = adapter.data("test")
+    owners: dict[str, list[int]] = {}
+    for text, owner in zip(pairs.texts, pairs.owner_G.tolist(), strict=True):
+        owners.setdefault(text, []).append(owner)
+    shared = next(text for text, videos in owners.items() if len(set(videos)) > 1)
+    second = owners[shared][-1]
+
+    def score(items: slice, captions: slice) -> torch.Tensor:
+        """Say that every caption belongs to the last of its videos."""
+        sim = torch.rand(20, len(pairs.texts), generator=torch.Generator().manual_seed(0))
+        sim[torch.tensor([owners[text][-1] for text in pairs.texts]), torch.arange(len(pairs.texts))] = 2.0
+        return sim[items, captions]
+
+    found = adapter.evaluate_scores(score, "test", "distinct")
+    place = list(owners).index(shared)
+    assert found.per_query["t2v_rank"][place] == 0
+    assert found.per_query["v2t_rank"][second] == 0
+    assert found.metrics["t2v/R1"] == 100
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 4), (9, 20, 21)])
+def test_more_frames_than_the_limit_are_thinned_out_evenly(run, sizes):
+    data = TASKS.build(run.task, run).data("train")
+    full = TASKS.build(run.task, derive(run, data={"max_frames": 0, "visual_augment": ""})).data("train")
+    thin = TASKS.build(run.task, derive(run, data={"visual_augment": ""})).data("train")
+    index_B = np.arange(96)
+    whole, cut = (part.batch(index_B, seed=0, epoch=0) for part in (full, thin))
+    for row in range(96):
+        x_ND = whole["visual"][row][whole["visual_mask"][row]]
+        assert torch.equal(cut["visual"][row][cut["visual_mask"][row]], x_ND[choose_frames(len(x_ND), 3)])
+    drawn = data.batch(index_B, seed=0, epoch=0)["visual_mask"].sum(dim=1)
+    assert (drawn <= cut["visual_mask"].sum(dim=1)).all()
+    assert (drawn < cut["visual_mask"].sum(dim=1)).any()
+    for size in sizes:
+        chosen = choose_frames(size, 20)
+        assert len(chosen) == min(size, 20)
+        assert chosen[0] == 0
+        assert chosen[-1] == size - 1
+
+
+def test_frames_are_those_that_were_recorded(golden):
+    with np.load(golden / "hgr_graph_inputs.npz", allow_pickle=False) as recorded:
+        for count, expected in enumerate(recorded["frame_select"], start=1):
+            assert choose_frames(count, 20).tolist() == expected[expected >= 0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "hgr", "aggregator": "score_attention(heads=2)"}, "ScoreAttention looks at the other"),
+        ({"model": "hgr", "data": {"text_augment": "mask_replace_delete"}}, "text-augment"),
+        ({"model": "hgr(verbs=0)"}, "at least one slot of each"),
+        ({"model": "hgr", "regularisers": ("mmd(weight=0.1)",)}, "leave the regularisers out"),
+        ({"model": "hgr", "cross": "cross_modal(heads=2)"}, "no place for the cross-modal encoder"),
+        ({"model": "hgrr"}, "Did you mean 'hgr'"),
+        ({"model": "hgr(graphs='missing.json')"}, "missing.json"),
+        ({"protocol": "msrvtt-full"}, "2,990 items and 59,800 captions"),
+    ],
+)
+def test_what_does_not_fit_is_said(run, changes, message):
+    with pytest.raises(InputError, match=message):
+        use(derive(run, **changes))
+
+
+def use(run):
+    """Make a batch and a model of a run, and evaluate it."""
+    adapter = TASKS.build(run.task, run)
+    batch = adapter.data("train").batch(np.arange(4), seed=0, epoch=0)
+    model = adapter.model()
+    adapter.loss(model, batch, epoch=0.0)
+    adapter.evaluate(model, "test", run.protocol)
+
+
+def test_a_corpus_of_photographs_and_one_of_videos_share_everything(run):
+    """The same features under both tasks give the same scores; only the names of the metrics differ."""
+    torch.manual_seed(0)
+    as_images = derive(run, task="image_text")
+    found = {}
+    for each in (run, as_images):
+        adapter = TASKS.build(each.task, each)
+        torch.manual_seed(0)
+        found[each.task] = adapter.evaluate(adapter.model(), "test", "whole").metrics
+    assert found["video_text"]["v2t/R5"] == found["image_text"]["i2t/R5"]
+    assert found["video_text"]["rsum"] == found["image_text"]["rsum"]
+
+
+def test_recipes_of_a_table_differ_only_where_they_should():
+    hgr, infinity = RECIPES.get("msrvtt_hgr")(), RECIPES.get("msrvtt_hgr_infinity")()
+    assert replace(infinity, aggregator="attention", recipe=hgr.recipe, published=hgr.published) == hgr

@@ -1,0 +1,303 @@
+"""Questions through the adapter, the loop and the evaluation."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from corpora import make_questions
+from PIL import Image
+from torch.nn.parallel import DistributedDataParallel
+from toy import FolderLog, FolderReport, SilentBar
+from workers import run_workers
+
+from encoders.visual.cnn import NETWORKS
+from infra.dist import rank
+from infra.errors import InputError
+from infra.registry import TASKS
+from infra.store import FeatureStore
+from pipelines.recipe import derive
+from pipelines.training.loop import Trainer
+from tasks.datasets.questions import QuestionCorpus, write_questions
+from tasks.questions.accuracy import official_accuracy
+from tasks.questions.scores import best_answers
+from tasks.scoring.scores import mean_score
+from tasks.vqa import VQA
+
+CROSS = {"cross": "cross_modal(heads=2, dropout=0.0)", "fusion": "concat"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_questions(tmp_path_factory.mktemp("tiny"), unanswered=4)
+
+
+def trained(run, folder):
+    log = FolderLog(folder)
+    adapter = TASKS.build(run.task, run)
+    trainer = Trainer(run, adapter, log=log, report=FolderReport(), device=torch.device("cpu"), bar=SilentBar)
+    trainer.train()
+    return adapter, trainer.model, log
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"aggregator": "mean"},
+        {"aggregator": "score_attention(k=2, heads=2)", **CROSS},
+    ],
+    ids=["mean", "score attention"],
+)
+def test_a_small_corpus_is_learnt(changes, tmp_path):
+    run = make_questions(tmp_path / "data", train=200)
+    adapter, _, log = trained(derive(run, **changes, optim={"epochs": 10}), tmp_path)
+    metrics = {name.removeprefix("vqa/"): value for name, value in log.rows[-1][1].items()}
+    assert metrics["accuracy"] > metrics["prior_accuracy"] + 4
+    assert {"yes_no", "number", "other", "type/what is", "type/how many", "type/is there a"} <= set(metrics)
+    assert metrics["coverage"] == 100
+    results = np.load(tmp_path / "per_query" / "vqa.npz", allow_pickle=False)
+    assert results["accuracy"].mean() * 100 == pytest.approx(metrics["accuracy"])
+    questions = adapter.corpus.questions("test")
+    assert results["question_id"].tolist() == [q.id for q in questions]
+    explicit = official_accuracy(
+        results["prediction"].tolist(), [q.answers for q in questions], version="2017"
+    )
+    assert 100 * explicit.mean() == pytest.approx(metrics["accuracy_2017"])
+    assert ((results["confidence"] > 0) & (results["confidence"] <= 1)).all()
+    said = json.loads((tmp_path / "evaluation" / "vqa_test_results.json").read_text())
+    assert [row["answer"] for row in said] == results["prediction"].tolist()
+    assert [row["question_id"] for row in said] == [int(q.id) for q in questions]
+    assert (tmp_path / "figures" / "vqa_test_examples.html").read_text().count("<article>") == 40
+
+
+def test_an_evaluation_is_that_of_each_question_alone(run):
+    adapter = TASKS.build(run.task, derive(run, aggregator="score_attention(heads=2)", **CROSS))
+    model = adapter.model().double().eval()
+    found = adapter.evaluate(model, "val", "vqa")
+    data = adapter.data("val")
+    with torch.no_grad():
+        for number in range(len(data)):
+            logits = model(data.asked(np.array([number])))[0].sigmoid()
+            assert adapter.vocabulary.answers[int(logits.argmax())] == found.per_query["prediction"][number]
+            assert float(logits.max()) == pytest.approx(found.per_query["confidence"][number], abs=1e-6)
+
+
+def test_the_loss_is_the_sum_over_answers_and_the_mean_over_questions(run):
+    adapter = TASKS.build(run.task, run)
+    torch.manual_seed(0)
+    model, batch = adapter.model(), adapter.data("train").batch(np.arange(7), seed=0, epoch=0)
+    terms = adapter.loss(model, batch, epoch=0.0)
+    logit, target = model(batch).double(), batch["target"].double()
+    p = logit.sigmoid()
+    expected = -(target * p.log() + (1 - target) * (1 - p).log()).sum() / 7
+    torch.testing.assert_close(terms["loss"].double(), expected, rtol=1e-5, atol=1e-5)
+    score = sum(float(target[i, logit[i].argmax()]) for i in range(7)) / 7
+    assert float(terms["accuracy"]) == pytest.approx(100 * score)
+    assert not terms["accuracy"].requires_grad
+
+
+def test_targets_are_soft_or_hard(run):
+    index_B = np.arange(9)
+    soft, hard = (
+        TASKS.build(f"vqa(min_count=1, targets={kind})", run)
+        .data("train")
+        .batch(index_B, seed=0, epoch=0)["target"]
+        for kind in ("soft", "hard")
+    )
+    assert sorted(soft[0][soft[0] > 0].tolist()) == pytest.approx([0.3, 1.0])
+    assert hard.sum(dim=1).tolist() == [1.0] * 9
+    assert torch.equal(soft.argmax(dim=1), hard.argmax(dim=1))
+
+
+def test_answers_come_from_train_alone_where_that_is_asked_for(run):
+    both, train = (
+        TASKS.build(f"vqa(min_count=12, answers='{splits}')", run) for splits in ("train+val", "train")
+    )
+    assert set(train.vocabulary.answers) < set(both.vocabulary.answers)
+    labels = [q.label for q in train.corpus.questions("train")]
+    assert set(train.vocabulary.answers) == {label for label in labels if labels.count(label) >= 12}
+
+
+def test_a_batch_is_made_of_its_questions(run):
+    augmented = derive(
+        run, data={"visual_augment": "drop(p=0.5)", "text_augment": "mask_replace_delete(p=0.5)"}
+    )
+    data = TASKS.build(augmented.task, augmented).data("train")
+    index_B = np.array([5, 3, 4, 60])
+    whole, later = (data.batch(index_B, seed=0, epoch=epoch) for epoch in (0, 1))
+    alone = data.batch(index_B[2:3], seed=0, epoch=0)
+    for name in ("visual", "text"):
+        size = int(alone[f"{name}_mask"].sum())
+        assert torch.equal(whole[name][2][whole[f"{name}_mask"][2]], alone[name][0][:size])
+    assert any(not torch.equal(whole[key], later[key]) for key in ("visual_mask", "text", "text_mask"))
+    plain = TASKS.build(run.task, run).data("train")
+    asked, batch = plain.asked(index_B), plain.batch(index_B, seed=0, epoch=0)
+    assert len(asked["visual"]) == 2
+    rebuilt = [asked["visual"][i][asked["visual_mask"][i]] for i in asked["image"]]
+    for b, x_ND in enumerate(rebuilt):
+        assert torch.equal(batch["visual"][b][batch["visual_mask"][b]], x_ND)
+    assert torch.equal(asked["text"], batch["text"])
+
+
+def test_long_questions_are_cut_and_counted_once(run, capsys):
+    adapter = TASKS.build(run.task, run)
+    data = adapter.data("test")
+    adapter.data("test")
+    assert capsys.readouterr().out == "test: 20 of 60 questions are cut after 5 words\n"
+    assert data.texts.sizes().max() == 5
+    batch = data.asked(np.array([1]))
+    words = [adapter.assets["text"]["words"][token - 5] for token in batch["text"][0].tolist()]
+    assert words == ["how", "many", "things", "are", "there"]
+
+
+def test_questions_that_nobody_answered_give_a_results_file_and_no_accuracy(run):
+    adapter = TASKS.build(run.task, run)
+    found = adapter.evaluate(adapter.model(), "test-dev", "vqa")
+    assert found.metrics == {"questions": 12}
+    assert set(found.per_query) == {"question_id", "image_id", "prediction", "confidence"}
+    assert len(json.loads(found.files["vqa_test-dev_results.json"])) == 12
+    assert "not asked" in found.pictures[0]()["vqa_test-dev_examples.html"].decode()
+
+
+def test_a_checkpoint_is_rebuilt_from_its_assets(run, tmp_path):
+    adapter, model, _ = trained(derive(run, optim={"epochs": 1}), tmp_path)
+    assets = json.loads(json.dumps(adapter.assets))
+    again = TASKS.build(run.task, run, assets=assets)
+    other = again.model(pretrained=False)
+    other.load_state_dict(model.state_dict())
+    ours, theirs = (a.evaluate(m, "test", "vqa") for a, m in ((adapter, model), (again, other)))
+    assert ours.metrics == theirs.metrics
+    assert again.describe()["answers"] == str(len(assets["answers"]))
+
+
+def test_an_ensemble_is_the_mean_of_probabilities(run):
+    adapters = [TASKS.build(run.task, run) for _ in range(2)]
+    models = [adapter.model().eval() for adapter in adapters]
+    adapters[0].check_same_data(adapters[1], "test")
+    scores = [adapter.scorer(model, "test") for adapter, model in zip(adapters, models, strict=True)]
+    mean = (scores[0](slice(None), slice(None)) + scores[1](slice(None), slice(None))) / 2
+    found = adapters[0].evaluate_scores(mean_score(scores), "test", "vqa")
+    assert found.per_query["confidence"] == pytest.approx(mean.max(dim=1).values.numpy())
+    other = TASKS.build("vqa(min_count=1, answers=train)", run)
+    other.vocabulary = type(other.vocabulary)(["yes", "no"])
+    with pytest.raises(InputError, match="cannot be one ensemble"):
+        adapters[0].check_same_data(other, "test")
+
+
+def step(adapter: VQA, index_B: np.ndarray, *, parallel: bool) -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    model = adapter.model().double()
+    module = DistributedDataParallel(model) if parallel else model
+    batch = adapter.data("train").batch(index_B, seed=0, epoch=0)
+    batch = {key: x.double() if x.is_floating_point() else x for key, x in batch.items()}
+    terms = adapter.loss(module, batch, epoch=0.0)
+    terms["loss"].backward()
+    gradients = {name: p.grad for name, p in model.named_parameters()}
+    return {name: x.detach() for name, x in terms.items()} | gradients
+
+
+def evaluation(adapter: VQA) -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    found = adapter.evaluate(adapter.model(), "test", "vqa")
+    numbers = {name: torch.from_numpy(x) for name, x in found.per_query.items() if x.dtype.kind == "f"}
+    return numbers | {f"metric/{name}": torch.tensor(x) for name, x in found.metrics.items()}
+
+
+def worker(folder: str, run) -> None:
+    adapter = TASKS.build("vqa(min_count=1, chunk=25)", run)
+    share = [np.arange(6), np.arange(6, 10)][rank()]  # uneven
+    torch.save(step(adapter, share, parallel=True) | evaluation(adapter), f"{folder}/{rank()}.pt")
+
+
+def test_two_workers_learn_and_judge_like_one(run, tmp_path):
+    run = derive(run, aggregator="score_attention(heads=2)", **CROSS)
+    run_workers(worker, str(tmp_path), run)
+    adapter = TASKS.build("vqa(min_count=1, chunk=60)", run)
+    expected = step(adapter, np.arange(10), parallel=False) | evaluation(adapter)
+    for number in (0, 1):
+        found = torch.load(tmp_path / f"{number}.pt", weights_only=True)
+        assert set(found) == set(expected)
+        for name, x in expected.items():
+            torch.testing.assert_close(found[name], x, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_probabilities_that_are_no_numbers_are_refused():
+    def score(questions: slice, answers: slice) -> torch.Tensor:
+        x = torch.rand(questions.stop - questions.start, 4)
+        x[0] = float("nan")
+        return x
+
+    with pytest.raises(InputError, match="2 of 10 questions"):
+        best_answers(score, questions=10, chunk=5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": "triplet"}, "--objective bce"),
+        ({"objective": "bce(weight=2)"}, "--objective bce"),
+        ({"protocol": "whole"}, "Choices: vqa"),
+        ({"task": "vqa(targets=softest)"}, "Did you mean 'soft'"),
+        ({"task": "vqa(answers=val)"}, "train"),
+        ({"task": "vqa(chunk=0)"}, "at least 1"),
+        ({"task": "vqa(min_count=1000)"}, "lower min_count"),
+        ({"text": "bigru(width=16, split=letters)"}, "questions"),
+    ],
+)
+def test_a_wrong_setting_is_refused(run, changes, message):
+    wrong = replace(run, **changes)
+    with pytest.raises(InputError, match=message):
+        TASKS.build(wrong.task, wrong)
+
+
+def rewritten(run, folder, change):
+    """Return the run on a corpus whose questions went through `change`."""
+    corpus = QuestionCorpus.open(run.data.corpus)
+    questions = [q for split in corpus.splits for q in corpus.questions(split)]
+    write_questions(folder / "questions", change(questions), source={"made": "by a test"})
+    return derive(run, data={"corpus": str(folder / "questions")})
+
+
+def test_what_training_needs_is_looked_for_first(run, tmp_path):
+    def build(name, change):
+        wrong = rewritten(run, tmp_path / name, change)
+        return TASKS.build(wrong.task, wrong)
+
+    silent = {"answers": (), "label": ""}
+    for split in ("train", "val"):
+        with pytest.raises(InputError, match=f"split '{split}' have no answers"):
+            build(
+                split, lambda all, split=split: [replace(q, **silent) if q.split == split else q for q in all]
+            )
+        with pytest.raises(InputError, match=f"no questions in the split '{split}'"):
+            build(f"no {split}", lambda all, split=split: [q for q in all if q.split != split])
+    with pytest.raises(InputError, match="1 of 48 questions of the split 'val' have no answers"):
+        build("one", lambda all: [replace(q, **silent) if q.id == "491" else q for q in all])
+    with pytest.raises(InputError, match="1 of 20 ids have no features; the first: 999"):
+        build("new image", lambda all: [replace(q, image_id="999") if q.image_id == "64" else q for q in all])
+
+
+def test_features_of_images_that_nobody_asks_about_are_left_alone(run, tmp_path):
+    fewer = rewritten(run, tmp_path, lambda all: [q for q in all if q.image_id not in ("3", "70")])
+    adapter = TASKS.build(fewer.task, fewer)
+    assert len(adapter.data("test")) == 57
+    asked, store = adapter.data("test").asked(np.array([18])), FeatureStore.open(run.data.features)
+    assert adapter.corpus.questions("test")[18].image_id == "71"
+    expected = torch.from_numpy(np.array(store[int(store.rows(["71"])[0])]))
+    assert torch.equal(asked["visual"][0][asked["visual_mask"][0]], expected)
+
+
+def test_it_reads_pixels_too(tmp_path, monkeypatch):
+    monkeypatch.setitem(NETWORKS, "tiny", {"depths": (1, 1, 1, 1), "base": 4})
+    run = make_questions(tmp_path, train=4, val=2, test=2, images=tmp_path / "images")
+    (tmp_path / "images").mkdir()
+    for i in range(8):
+        Image.new("RGB", (40, 30), (i * 30, 0, 0)).save(tmp_path / "images" / f"{i}.png")
+    run = derive(run, visual="cnn(name=tiny, size=32, width=16)", data={"features": ""})
+    adapter = TASKS.build(run.task, run)
+    found = adapter.evaluate(adapter.model(), "test", "vqa")
+    assert len(found.per_query["prediction"]) == 6
+    assert found.pictures[0]()["vqa_test_examples.html"].count(b"data:image/jpeg") == 6
