@@ -10,11 +10,9 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder with recorded numbers and real corpora, beside the repository."""
+    """The folder with real corpora, beside the repository."""
     if not SHARED.is_dir():
-        pytest.skip(
-            f"no folder {SHARED.name}/ beside the repository: its recorded numbers and real corpora are not at hand"
-        )
+        pytest.skip(f"no folder {SHARED.name}/ beside the repository: real corpora are not at hand")
     return SHARED
 
 
@@ -29,6 +27,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def golden(shared: Path) -> Path:
-    """Inputs, weights and outputs recorded from the authors' codes."""
-    return shared / "golden"
+def golden() -> Path:
+    """Inputs, weights and outputs recorded from the authors' codes; see its README."""
+    return Path(__file__).parent / "golden"

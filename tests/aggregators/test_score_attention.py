@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
+from formulas import score_attention_of
 
 from aggregators.contract import check_aggregator, random_sets
 from aggregators.relations.score_attention import ScoreAttention
@@ -74,28 +73,6 @@ def recorded_shift(z, scorer: str) -> float:
     return float(z[f"{scorer}.fc_o.bias"][0] + z[f"{scorer}.fc_o.weight"][0] @ z[f"{scorer}.fc_v.bias"])
 
 
-def explicit(module: ScoreAttention, x_ND: torch.Tensor, z_MD: torch.Tensor) -> torch.Tensor:
-    """Eq. 1 to 4 of the paper for one pair of sets, loop by loop."""
-    out, width = [], module.head_width
-    for scorer in range(module.num_embeddings):
-        score = []
-        for x_D in x_ND:
-            heads = []
-            for head in range(module.heads):
-                start = (scorer * module.heads + head) * width
-                part = slice(start, start + width)
-                q = module.query.weight[part] @ x_D + module.query.bias[part]
-                logits = torch.stack([q @ (module.key.weight[part] @ z_D) / math.sqrt(width) for z_D in z_MD])
-                attention = logits.exp() / logits.exp().sum()
-                heads.append(
-                    sum(a * (module.value.weight[part] @ z_D) for a, z_D in zip(attention, z_MD, strict=True))
-                )
-            score.append(torch.cat(heads) @ module.score[scorer])
-        weight = torch.stack(score).exp() / torch.stack(score).exp().sum()
-        out.append(sum(w * x_D for w, x_D in zip(weight, x_ND, strict=True)))
-    return torch.stack(out)
-
-
 @pytest.mark.parametrize("params", [{}, {"k": 3, "heads": 2}, {"k": 2, "heads": 2, "kv_div": 2}])
 def test_against_the_formula(params):
     torch.manual_seed(0)
@@ -105,7 +82,10 @@ def test_against_the_formula(params):
     z_BMD, z_mask_BM = random_sets([2, 5, 1], 8, seed=9, dtype=torch.float64)
     out = module(x_BND, mask_BN, z_BMD, z_mask_BM)
     expected = torch.stack(
-        [explicit(module, x[m], z[n]) for x, m, z, n in zip(x_BND, mask_BN, z_BMD, z_mask_BM, strict=True)]
+        [
+            score_attention_of(module, x[m], z[n])
+            for x, m, z, n in zip(x_BND, mask_BN, z_BMD, z_mask_BM, strict=True)
+        ]
     ).view_as(out)
     torch.testing.assert_close(out, expected, atol=1e-10, rtol=1e-8)
     cot = torch.randn_like(out)

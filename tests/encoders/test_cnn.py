@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
+from formulas import resnet_of
 from torch import Tensor, nn
 
 from encoders.visual.cnn import NETWORKS
@@ -24,35 +24,6 @@ def scrambled(module: nn.Module, seed: int = 0) -> nn.Module:
     return module
 
 
-def explicit(weights: dict[str, Tensor], x: Tensor, *, caffe: bool, groups: int = 1) -> Tensor:
-    """The network as a formula over its weights."""
-
-    def norm(name: str, x: Tensor) -> Tensor:
-        mean, var, scale, shift = (
-            weights[f"{name}.{part}"][:, None, None]
-            for part in ("running_mean", "running_var", "weight", "bias")
-        )
-        return (x - mean) / (var + 1e-5).sqrt() * scale + shift
-
-    def conv(name: str, x: Tensor, **options: int) -> Tensor:
-        return F.conv2d(x, weights[f"{name}.weight"], **options)
-
-    x = norm("bn1", conv("conv1", x, stride=2, padding=3)).relu()
-    # the caffe stem pools windows that start at 0, 2, 4, ...; torchvision's start one pixel earlier
-    x = F.pad(x, (0, 1, 0, 1) if caffe else (1, 0, 1, 0), value=-torch.inf)
-    x = x.unfold(2, 3, 2).unfold(3, 3, 2).amax((-2, -1))
-    for block in sorted({name.rsplit(".", 2)[0] for name in weights if name.endswith("bn3.weight")}):
-        stride = 2 if block.endswith(".0") and block != "layer1.0" else 1
-        first, second = (stride, 1) if caffe else (1, stride)
-        y = norm(f"{block}.bn1", conv(f"{block}.conv1", x, stride=first)).relu()
-        y = norm(f"{block}.bn2", conv(f"{block}.conv2", y, stride=second, padding=1, groups=groups)).relu()
-        y = norm(f"{block}.bn3", conv(f"{block}.conv3", y))
-        if f"{block}.downsample.0.weight" in weights:
-            x = norm(f"{block}.downsample.1", conv(f"{block}.downsample.0", x, stride=stride))
-        x = (x + y).relu()
-    return x
-
-
 @pytest.mark.parametrize(
     ("layout", "groups", "widen"), [("caffe", 1, 1), ("torchvision", 1, 1), ("torchvision", 2, 4)]
 )
@@ -63,7 +34,7 @@ def test_the_network_is_its_formula(layout, groups, widen):
     ours = net(x)
     assert ours.shape == (2, 128, 2, 3)
     weights = {name: value.clone().requires_grad_() for name, value in net.state_dict().items()}
-    theirs = explicit(weights, x, caffe=caffe, groups=groups)
+    theirs = resnet_of(weights, x, caffe=caffe, groups=groups)
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
     target = torch.randn_like(ours)
     (ours * target).sum().backward()

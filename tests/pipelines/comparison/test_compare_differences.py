@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from query_results import retrieval
 from records import blocks_of, run
-from test_bootstrap import retrieval
 
 from infra.errors import InputError
 from infra.registry import AGGREGATORS

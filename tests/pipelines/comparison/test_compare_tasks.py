@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from query_results import answers, retrieval
 from records import VIDEO, grid, run, scores, three_tasks, vqa
-from test_bootstrap import answers, retrieval
 
 from infra.tracking import Tracker, find_runs, tracking_uri
 from pipelines import compare as module

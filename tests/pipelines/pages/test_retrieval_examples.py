@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from corpora import make_corpus
+from cxc_files import caption, image, write_csvs
 from searchable import with_clips, with_pictures
-from test_cxc import caption, image, write_csvs
 from workers import run_workers
 
 from infra.dist import rank

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from corpora import NOUNS
-from test_cnn import explicit
+from formulas import resnet_of
 from torch import Tensor, nn
 
 from encoders.visual import cnn
@@ -155,7 +155,7 @@ def grid_code(pixels_3SS: Tensor, w: dict[str, Tensor]) -> Tensor:
     for theirs, ours in (parts | {"top.0": "layer4"}).items():
         start = f"img_enc.backbone.{theirs}."
         named |= {f"{ours}.{k.removeprefix(start)}": x for k, x in w.items() if k.startswith(start)}
-    cells_ND = explicit(named, pixels_3SS[None], caffe=True)[0].flatten(1).T
+    cells_ND = resnet_of(named, pixels_3SS[None], caffe=True)[0].flatten(1).T
     fc = "img_enc.image_encoder.fc"
     return pooled(F.linear(cells_ND, w[f"{fc}.weight"], w[f"{fc}.bias"]), w, "img_enc.image_encoder.gpool")
 

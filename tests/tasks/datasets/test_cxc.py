@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from corpora import make_corpus
+from cxc_files import HEADERS, caption, image, write_csvs
 from kept import keep_run
 
 from infra.errors import InputError
@@ -19,28 +20,7 @@ from tasks.datasets.images.cxc import read_cxc
 from tasks.scoring.crisscrossed import right_answers
 from tasks.scoring.protocols import PROTOCOLS, Protocol
 
-HEADERS = {
-    "sits": "caption,image,agg_score,sampling_method",
-    "sts": "caption1,caption2,agg_score,sampling_method",
-    "sis": "image1,image2,agg_score,sampling_method",
-}
 DIRECTIONS = ("i2t", "t2i", "t2t", "i2i")
-
-
-def image(id: object) -> str:
-    return f"COCO_val2014_{int(id):012d}.jpg"
-
-
-def caption(id: object) -> str:
-    return f"COCO_val2014:sentid:{id}"
-
-
-def write_csvs(folder: Path, *, split: str = "test", **rows: list[tuple[str, str, object]]) -> Path:
-    folder.mkdir(exist_ok=True)
-    for kind, header in HEADERS.items():
-        lines = [f"{a},{b},{rating},made" for a, b, rating in rows.get(kind, [])]
-        (folder / f"{kind}_{split}.csv").write_text("\n".join([header, *lines]) + "\n")
-    return folder
 
 
 def test_the_official_files_of_the_validation_split_have_the_known_counts(shared: Path) -> None:

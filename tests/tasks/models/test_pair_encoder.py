@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from corpora import make_corpus
-from test_cross_modal import explicit
+from formulas import cross_modal_of
 from torch.nn.parallel import DistributedDataParallel
 from toy import WORDS, FolderLog, FolderReport, SilentBar, ToyData, toy_run
 from workers import run_workers
@@ -80,7 +80,7 @@ def test_every_score_is_that_of_its_pair_alone(cross, aggregator):
 def score_of_pair(model: PairEncoder, state: dict, v_ND: torch.Tensor, t_MD: torch.Tensor) -> torch.Tensor:
     """Section III of the paper for one image and one caption: no padding, no batch, explicit cross-attention."""
     if state:
-        v_ND, t_MD = explicit(state, 2, 1, v_ND, t_MD)
+        v_ND, t_MD = cross_modal_of(state, 2, 1, v_ND, t_MD)
     vectors = []
     for branch, own, other in ((model.visual, v_ND, t_MD), (model.text, t_MD, v_ND)):
         masks = [torch.ones(1, len(x), dtype=torch.bool) for x in (own, other)]

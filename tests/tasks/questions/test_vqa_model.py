@@ -4,8 +4,7 @@ import math
 
 import pytest
 import torch
-from test_cross_modal import explicit as explicit_cross
-from test_score_attention import explicit as explicit_scores
+from formulas import cross_modal_of, score_attention_of
 from toy import WORDS, toy_run
 
 from aggregators.contract import random_sets
@@ -55,7 +54,7 @@ def row(batch: dict, b: int) -> dict[str, torch.Tensor]:
 def explicit_pool(model: VQAModel, spec: str, branch, own: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Return the vector of one set of any size, by the formula of its aggregator."""
     if spec.startswith("score_attention"):
-        return explicit_scores(branch.aggregator, own, other).mean(dim=0)
+        return score_attention_of(branch.aggregator, own, other).mean(dim=0)
     return {
         "mean": own.sum(dim=0) / len(own),
         "max": own.max(dim=0).values,
@@ -78,7 +77,7 @@ def explicit(model: VQAModel, spec: str, cross: str, fusion: str, one: dict) -> 
             v, t = (
                 torch.cat((token[None], x)) for token, x in zip(state["cross.cls_2D"], (v, t), strict=True)
             )
-        v, t = explicit_cross({k.removeprefix("cross."): x for k, x in state.items()}, 2, 1, v, t)
+        v, t = cross_modal_of({k.removeprefix("cross."): x for k, x in state.items()}, 2, 1, v, t)
     embeddings = []
     for name, own, other in (("visual", v, t), ("text", t, v)):
         code = explicit_pool(model, spec, getattr(model, name), own, other)
@@ -161,7 +160,7 @@ def test_a_summary_reaches_an_aggregator_that_takes_one(aggregator):
     one = row(batch, 0)
     state = {k.removeprefix("cross."): x for k, x in model.named_parameters()}
     embedded, _, global_feature = model.text.encoder(one["text"], one["text_mask"])
-    v, t = explicit_cross(
+    v, t = cross_modal_of(
         state, 2, 1, model.visual.encoder(one["visual"], one["visual_mask"])[0][0], embedded[0]
     )
     code = model.text.aggregator(t[None], one["text_mask"], global_feature).mean(dim=1)

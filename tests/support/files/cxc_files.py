@@ -1,0 +1,27 @@
+"""Files of Crisscrossed Captions, small and in the official form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+HEADERS = {
+    "sits": "caption,image,agg_score,sampling_method",
+    "sts": "caption1,caption2,agg_score,sampling_method",
+    "sis": "image1,image2,agg_score,sampling_method",
+}
+
+
+def image(id: object) -> str:
+    return f"COCO_val2014_{int(id):012d}.jpg"
+
+
+def caption(id: object) -> str:
+    return f"COCO_val2014:sentid:{id}"
+
+
+def write_csvs(folder: Path, *, split: str = "test", **rows: list[tuple[str, str, object]]) -> Path:
+    folder.mkdir(exist_ok=True)
+    for kind, header in HEADERS.items():
+        lines = [f"{a},{b},{rating},made" for a, b, rating in rows.get(kind, [])]
+        (folder / f"{kind}_{split}.csv").write_text("\n".join([header, *lines]) + "\n")
+    return folder
