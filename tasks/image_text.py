@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,13 +13,11 @@ from infra.registry import TASKS
 from pipelines.pages.retrieval_examples import RankedQueries
 from tasks.base import Evaluation
 from tasks.datasets.images.cxc import cxc_files, read_cxc
+from tasks.run import Run
 from tasks.scoring.crisscrossed import evaluate_crisscrossed, right_answers
 from tasks.scoring.protocols import Protocol, protocol_named
 from tasks.scoring.scores import Score
 from tasks.visual_text import VisualText
-
-if TYPE_CHECKING:
-    from tasks.run import Run
 
 
 @TASKS.register("image_text")

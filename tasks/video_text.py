@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from infra.registry import TASKS
+from tasks.run import Run
 from tasks.visual_text import VisualText
-
-if TYPE_CHECKING:
-    from tasks.run import Run
 
 
 @TASKS.register("video_text")

@@ -3,42 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from encoders.base import Encoder
 from infra.dist import all_sum, rank
 from infra.errors import InputError, unknown
 from infra.paths import resolve
-from infra.registry import AUGMENTATIONS, ENCODERS, TASKS, Spec
-from infra.store import FeatureStore
+from infra.registry import TASKS
 from pipelines.pages.attention import attention_to_questions
 from tasks.base import Evaluation, Metric
 from tasks.datasets.questions import Question, QuestionCorpus
 from tasks.inputs.captions import Captions
-from tasks.inputs.pairs import StoredSets, VisualInputs
-from tasks.inputs.pixels import Pixels
 from tasks.inputs.questions import QuestionData
-from tasks.inputs.unseen import given_inputs
-from tasks.models.build import Parts
 from tasks.questions.model import VQAModel, vqa_model
 from tasks.questions.priors import AnswerPrior
 from tasks.questions.report import PROTOCOL, Report, answered
 from tasks.questions.scores import AnswerScores, best_answers
 from tasks.questions.vocabulary import AnswerVocabulary, Targets
+from tasks.run import Run
 from tasks.scoring.scores import Score
-from tasks.visual_text import PIXEL_CHUNK
-
-if TYPE_CHECKING:
-    from tasks.run import Run
+from tasks.visual_language import VisualLanguageTask
 
 ANSWERS = {"train+val": ("train", "val", "test"), "train": ("train",)}
 """The splits whose answers may be learnt; in a corpus, `test` is the official validation split, and `val` a part of the
@@ -46,7 +37,7 @@ official training split."""
 
 
 @TASKS.register("vqa")
-class VQA:
+class VQA(VisualLanguageTask):
     """The adapter of visual question answering, as a choice between the frequent answers.
 
     Args:
@@ -59,6 +50,7 @@ class VQA:
         chunk: how many questions are answered at once in evaluation.
     """
 
+    samples = "questions"
     primary = Metric(name="accuracy")
     dev_protocol = PROTOCOL
 
@@ -76,14 +68,10 @@ class VQA:
             raise unknown("kind of targets", targets, ("soft", "hard"))
         if answers not in ANSWERS:
             raise unknown("source of answers", answers, ANSWERS)
-        if chunk < 1:
-            raise InputError(f"chunk must be at least 1, not {chunk}")
         _check_objective(run.objective)
         _check_protocol(run.protocol)
-        self.run, self.targets = run, targets
-        self._visual, self._text = Spec.parse(run.visual), Spec.parse(run.text)
-        self._stored = ENCODERS.get(self._visual.name).reads == "features"
-        self.chunk = chunk if self._stored else min(chunk, PIXEL_CHUNK)
+        super().__init__(run, chunk=chunk)
+        self.targets = targets
         self.assets = assets or self._prepare(ANSWERS[answers], min_count)
         self.vocabulary = AnswerVocabulary(self.assets["answers"])
         self._data: dict[str, QuestionData] = {}
@@ -91,13 +79,8 @@ class VQA:
 
     @cached_property
     def corpus(self) -> QuestionCorpus:
-        """The questions; opened when they are asked for, since a trained model is of use without them."""
+        """The questions."""
         return QuestionCorpus.open(resolve(self.run.data.corpus))
-
-    @cached_property
-    def store(self) -> FeatureStore | None:
-        """The features, likewise; None where the visual encoder reads pixels."""
-        return FeatureStore.open(resolve(self.run.data.features)) if self._stored else None
 
     def _prepare(self, splits: tuple[str, ...], min_count: int) -> dict[str, Any]:
         for split in ("train", "val", "test"):  # what is missing is found out now, and not after training
@@ -111,25 +94,13 @@ class VQA:
         labels = [
             q.label for split in splits if split in self.corpus.splits for q in self.corpus.questions(split)
         ]
-        if self.store:
-            visual = {"dim": self.store.dim, "statistics": self.store.manifest.statistics}
-        else:
-            visual = ENCODERS.get(self._visual.name).prepare(**self._visual.params)
-        questions = (q.question for q in self.corpus.questions("train"))
-        return {
-            "visual": visual,
-            "text": ENCODERS.get(self._text.name).prepare(questions, **self._text.params),
-            "answers": list(AnswerVocabulary.build(filter(None, labels), min_count=min_count).answers),
-        }
+        assets = self.encoder_assets(q.question for q in self.corpus.questions("train"))
+        answers = AnswerVocabulary.build(filter(None, labels), min_count=min_count).answers
+        return assets | {"answers": list(answers)}
 
     def describe(self) -> Mapping[str, str]:
         """Return the digests of what the run reads, the sizes of the splits, and how many answers there are."""
-        return {
-            "corpus": self.corpus.digest,
-            **({"features": self.store.digest} if self.store else {}),
-            **{f"questions_{split}": str(count) for split, count in self.corpus.splits.items()},
-            "answers": str(len(self.vocabulary)),
-        }
+        return {**super().describe(), "answers": str(len(self.vocabulary))}
 
     def data(self, split: str) -> QuestionData:
         """Return a split's questions.
@@ -139,27 +110,16 @@ class VQA:
         """
         if split not in self._data:
             questions = self.corpus.questions(split)
-            first_of = {q.image_id: q for q in reversed(questions)}
-            images = {id: number for number, id in enumerate(first_of)}
-            augment = self.run.data.text_augment
+            images = self.corpus.items(split)
+            number = {image.id: n for n, image in enumerate(images)}
             self._data[split] = QuestionData(
-                np.array([images[q.image_id] for q in questions]),
-                visual=self._inputs(list(first_of.values())),
+                np.array([number[q.image_id] for q in questions]),
+                visual=self.corpus_inputs(images),
                 texts=self._texts(questions, split),
                 targets=self._targets(questions, split),
-                augment=AUGMENTATIONS.build(augment) if augment else None,
+                augment=self.text_augmentation(),
             )
         return self._data[split]
-
-    def _inputs(self, asked: list[Question]) -> VisualInputs:
-        """Return what the visual encoder reads of the images of some questions."""
-        data = self.run.data
-        augment = AUGMENTATIONS.build(data.visual_augment) if data.visual_augment else None
-        if self.store:
-            return StoredSets(self.store, [q.image_id for q in asked], augment=augment, limit=data.max_frames)
-        encoder = ENCODERS.get(self._visual.name)
-        transform = encoder.transform(self.assets["visual"], **self._visual.params)
-        return Pixels([self.corpus.image_path(q) for q in asked], transform=transform, augment=augment)
 
     def _texts(self, questions: list[Question], split: str) -> Captions:
         texts = self.text_inputs([q.question for q in questions])
@@ -167,17 +127,6 @@ class VQA:
             limit = self.run.data.max_words
             print(f"{split}: {texts.cut:,} of {len(questions):,} questions are cut after {limit} words")
         return texts
-
-    def text_inputs(self, questions: Sequence[str]) -> Captions:
-        """Return what the model reads of questions, whether or not they are those of a corpus."""
-        tokenizer = ENCODERS.get(self._text.name).tokenizer(self.assets["text"])
-        return Captions(questions, tokenizer, limit=self.run.data.max_words)
-
-    def visual_inputs(self, given: Sequence[np.ndarray | str | Path]) -> VisualInputs:
-        """Return what the model reads of features in memory, or of image files; see `given_inputs`."""
-        return given_inputs(
-            given, spec=self._visual, assets=self.assets["visual"], limit=self.run.data.max_frames
-        )
 
     def _targets(self, questions: list[Question], split: str) -> Targets | None:
         if not answered(questions, split):
@@ -188,19 +137,7 @@ class VQA:
 
     def model(self, *, pretrained: bool = True) -> VQAModel:
         """Return a new model."""
-
-        def encoder(spec: str, assets: dict[str, Any]) -> Encoder:
-            made = ENCODERS.build(spec, assets)
-            if pretrained:
-                made.load_pretrained()
-            return made
-
-        parts = Parts(
-            self.run,
-            visual=lambda: encoder(self.run.visual, self.assets["visual"]),
-            text=lambda: encoder(self.run.text, self.assets["text"]),
-        )
-        return vqa_model(self.run, parts, answers=len(self.vocabulary))
+        return vqa_model(self.run, self.parts(pretrained=pretrained), answers=len(self.vocabulary))
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], *, epoch: float) -> dict[str, Tensor]:
         """Return the binary cross-entropy of every answer, and what the most probable one is worth, in per cent.
@@ -243,7 +180,7 @@ class VQA:
             )
         report = self._reports[split]
         started, questions = time.perf_counter(), len(report.questions)
-        best_Q, confidence_Q = best_answers(score, questions=questions, chunk=self.chunk)
+        best_Q, confidence_Q = best_answers(score, questions=questions, chunk=self.visual_chunk)
         milliseconds = 1e3 * (time.perf_counter() - started)
         found = report.evaluation(best_Q, confidence_Q, files=rank() == 0)
         return replace(found, embed_ms=milliseconds / questions)

@@ -19,7 +19,7 @@ from tasks.inputs.pairs import VisualInputs
 from tasks.inputs.pixels import Pixels
 
 
-class GivenSets:
+class MemorySets:
     """Sets in memory, one for each image or video.
 
     Args:
@@ -57,13 +57,13 @@ def _checked(x_NF: np.ndarray, number: int, dim: int) -> np.ndarray:
     return x_NF
 
 
-def given_inputs(
-    given: Sequence[np.ndarray | str | Path], *, spec: Spec, assets: Mapping[str, Any], limit: int = 0
+def unseen_inputs(
+    visuals: Sequence[np.ndarray | str | Path], *, spec: Spec, assets: Mapping[str, Any], limit: int = 0
 ) -> VisualInputs:
     """Return what a visual encoder reads of images or videos that are in no corpus.
 
     Args:
-        given: features `(N, F)` of each, or for an encoder of pixels the image files.
+        visuals: features `(N, F)` of each, or for an encoder of pixels the image files.
         spec: of the encoder.
         assets: of the encoder.
         limit: elements of a set of features; 0 for no limit.
@@ -72,15 +72,15 @@ def given_inputs(
         InputError: features of another shape, a missing file, or the one where the other is read.
     """
     encoder = ENCODERS.get(spec.name)
-    files = [isinstance(one, str | Path) for one in given]
+    files = [isinstance(visual, str | Path) for visual in visuals]
     if encoder.reads == "features":
         if any(files):
             raise InputError(
                 f"the encoder {spec.name!r} reads features, not image files; extract them first with the backbone that "
                 "the model was trained on: python -m pipelines.extract"
             )
-        return GivenSets(given, dim=assets["dim"], limit=limit)
+        return MemorySets(visuals, dim=assets["dim"], limit=limit)
     if not all(files):
         raise InputError(f"the encoder {spec.name!r} reads image files; give their paths, not arrays")
-    paths = [existing(path, what="an image") for path in given]
+    paths = [existing(path, what="an image") for path in visuals]
     return Pixels(paths, transform=encoder.transform(assets, **spec.params), augment=None)

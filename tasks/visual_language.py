@@ -1,0 +1,132 @@
+"""What every task of images or videos and texts shares: a corpus, features or pixels, two encoders and their inputs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from encoders.base import Encoder
+from infra.errors import InputError
+from infra.paths import resolve
+from infra.registry import AUGMENTATIONS, ENCODERS, Spec
+from infra.store import FeatureStore
+from tasks.datasets.corpus import Corpus, Item
+from tasks.datasets.questions import Image, QuestionCorpus
+from tasks.inputs.pairs import StoredSets, TextInputs, VisualInputs
+from tasks.inputs.pixels import Pixels
+from tasks.inputs.unseen import unseen_inputs
+from tasks.models.build import Parts, text_inputs
+from tasks.run import Run
+
+PIXEL_CHUNK = 32  # images of 512 pixels encoded at once in evaluation: a few GB of feature maps
+
+
+class VisualLanguageTask(ABC):
+    """The part of an adapter that says what a model reads; derived classes say what is learnt of it and scored.
+
+    The corpus and the feature store are opened when they are first asked for, since a trained model is of use without
+    them.
+
+    Args:
+        run: its complete description.
+        chunk: how many samples go through the model at once in evaluation; fewer where it reads pixels.
+    """
+
+    modality: str = "image"
+    """What the visual side is: `image` or `video`."""
+    samples: str
+    """What the sizes of the splits count, such as `images`."""
+    assets: dict[str, Any]
+
+    def __init__(self, run: Run, *, chunk: int) -> None:
+        if chunk < 1:
+            raise InputError(f"chunk must be at least 1, not {chunk}")
+        self.run, self.chunk = run, chunk
+        self._visual, self._text = Spec.parse(run.visual), Spec.parse(run.text)
+        self._reads_store = ENCODERS.get(self._visual.name).reads == "features"
+        self.visual_chunk = chunk if self._reads_store else min(chunk, PIXEL_CHUNK)
+
+    @property
+    @abstractmethod
+    def corpus(self) -> Corpus | QuestionCorpus:
+        """The samples of all splits."""
+
+    @cached_property
+    def store(self) -> FeatureStore | None:
+        """The features; None where the visual encoder reads pixels."""
+        return FeatureStore.open(resolve(self.run.data.features)) if self._reads_store else None
+
+    def encoder_assets(self, texts: Iterable[str]) -> dict[str, Any]:
+        """Return the assets of new encoders: `visual`, and `text`, made from the texts of the training split."""
+        if self.store:
+            visual = {"dim": self.store.dim, "statistics": self.store.manifest.statistics}
+        else:
+            visual = ENCODERS.get(self._visual.name).prepare(**self._visual.params)
+        return {
+            "visual": visual,
+            "text": ENCODERS.get(self._text.name).prepare(texts, **self._text.params),
+        }
+
+    def describe(self) -> Mapping[str, str]:
+        """Return the digests of what the run reads, and the sizes of the splits."""
+        return {
+            "corpus": self.corpus.digest,
+            **({"features": self.store.digest} if self.store else {}),
+            **{f"{self.samples}_{split}": str(count) for split, count in self.corpus.splits.items()},
+        }
+
+    def corpus_inputs(self, items: Sequence[Item | Image]) -> VisualInputs:
+        """Return what the visual encoder reads of items of the corpus: sets of the store, or the images themselves.
+
+        Raises:
+            InputError: one of them has no features, or no image.
+        """
+        data = self.run.data
+        augment = AUGMENTATIONS.build(data.visual_augment) if data.visual_augment else None
+        if self.store:
+            ids = [item.id for item in items]
+            return StoredSets(self.store, ids, augment=augment, limit=data.max_frames)
+        encoder = ENCODERS.get(self._visual.name)
+        transform = encoder.transform(self.assets["visual"], **self._visual.params)
+        paths = [self.corpus.image_path(item) for item in items]
+        return Pixels(paths, transform=transform, augment=augment)
+
+    def visual_inputs(self, visuals: Sequence[np.ndarray | str | Path]) -> VisualInputs:
+        """Return what the model reads of features in memory, or of image files; see `unseen_inputs`."""
+        return unseen_inputs(
+            visuals, spec=self._visual, assets=self.assets["visual"], limit=self.run.data.max_frames
+        )
+
+    def text_inputs(self, texts: Sequence[str]) -> TextInputs:
+        """Return what the model reads of texts, whether or not they are those of a corpus."""
+        return text_inputs(self.run, texts, ENCODERS.get(self._text.name).tokenizer(self.assets["text"]))
+
+    def text_augmentation(self) -> Any:
+        """Return what changes the words of texts in training; None where nothing does."""
+        spec = self.run.data.text_augment
+        return AUGMENTATIONS.build(spec) if spec else None
+
+    def parts(self, *, pretrained: bool) -> Parts:
+        """Return what a new model is made of, with published weights in the encoders that have them if asked for."""
+
+        def encoder(spec: str, assets: dict[str, Any]) -> Encoder:
+            built = ENCODERS.build(spec, assets)
+            if pretrained:
+                built.load_pretrained()
+            return built
+
+        return Parts(
+            self.run,
+            visual=lambda: encoder(self.run.visual, self.assets["visual"]),
+            text=lambda: encoder(self.run.text, self.assets["text"]),
+        )
+
+    @abstractmethod
+    def model(self, *, pretrained: bool = True) -> nn.Module:
+        """Return a new model."""
