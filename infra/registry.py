@@ -1,18 +1,23 @@
 """Names for the parts a run is made of.
 
 A part is registered by a decorator in its own file, by another package's entry point, or named
-directly as `module:Name`. Files and entry points are imported on first use, so adding a part touches
-no list. A plug-in that cannot be imported, or takes a name in use, is an error only for who uses that name.
+directly as `module:Name`. Adding a part touches no list. The names of built-in parts are read from the decorators
+in their files, and a file or an entry point is imported when its part is first used: a list of names, or a mistyped
+one, costs no import of torch. A plug-in that cannot be imported, or takes a name in use, is an error only for who
+uses that name.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeVar
 
 from infra.errors import InputError, unknown
@@ -43,16 +48,21 @@ class Registry:
 
     Args:
         kind: what a part is called in messages, such as `aggregator`.
-        package: the package whose modules register the built-in parts; imported on first use.
+        package: the package whose modules register the built-in parts.
         rooms: its sub-packages whose modules do so, where the modules of the package itself do not.
         plural: names the entry points of plug-ins, `polypool.<plural>`; the kind with an s where empty.
+        decorator: what registers a part in its file, called with its name; `<PLURAL>.register` where empty.
     """
 
-    def __init__(self, kind: str, *, package: str, rooms: tuple[str, ...] = (), plural: str = "") -> None:
+    def __init__(
+        self, kind: str, *, package: str, rooms: tuple[str, ...] = (), plural: str = "", decorator: str = ""
+    ) -> None:
         self.kind = kind
         self.package, self.rooms = package, rooms
         self.group = f"polypool.{plural or kind + 's'}"
+        self.decorator = decorator or f"{self.group.partition('.')[2].upper()}.register"
         self._parts: dict[str, Any] = {}
+        self._files: dict[str, tuple[str, str]] = {}  # module and attribute of the built-in parts
         self._ousted: dict[str, Any] = {}
         self._plugins: dict[str, list[EntryPoint]] | None = None
 
@@ -83,7 +93,7 @@ class Registry:
     def names(self) -> list[str]:
         """Every name, built-in and plugged in, whether or not the part behind it can be used."""
         self._discover()
-        return sorted({*self._parts, *self._plugins})
+        return sorted({*self._parts, *self._files, *self._plugins})
 
     def usable(self) -> Iterator[tuple[str, Any]]:
         """Yield every name with its part, without those that cannot be used."""
@@ -102,6 +112,9 @@ class Registry:
         if ":" in name:
             return _load(self.kind, name)
         self._discover()
+        if name in self._files:
+            module, attribute = self._files[name]
+            self.register(name)(getattr(importlib.import_module(module), attribute))
         part, points = self._parts.get(name), self._plugins.get(name, [])
         if part is None and not points:
             raise unknown(self.kind, name, self.names())
@@ -164,10 +177,12 @@ class Registry:
     def _discover(self) -> None:
         if self._plugins is not None:
             return
-        for name in [f"{self.package}.{room}" for room in self.rooms] or [self.package]:
-            package = importlib.import_module(name)
-            for module in pkgutil.iter_modules(getattr(package, "__path__", [])):
-                importlib.import_module(f"{name}.{module.name}")
+        for package in [f"{self.package}.{room}" for room in self.rooms] or [self.package]:
+            folders = find_spec(package).submodule_search_locations or []
+            for found in pkgutil.iter_modules(folders):
+                source = Path(found.module_finder.path, f"{found.name}.py")
+                for name, attribute in _registered(source, self.decorator) if source.is_file() else ():
+                    self._files[name] = f"{package}.{found.name}", attribute
         plugins: dict[str, list[EntryPoint]] = {}
         for point in entry_points(group=self.group):
             same = plugins.setdefault(point.name, [])
@@ -183,6 +198,14 @@ class Registry:
             f"two {self.plural} are called {name!r}: {' and '.join(self._origins(name))}; rename or uninstall one of "
             "them, or name the one that is meant as module:Name"
         )
+
+
+def _registered(source: Path, decorator: str) -> Iterator[tuple[str, str]]:
+    """Yield the names under which a file registers its classes and functions, and theirs, without importing it."""
+    for node in ast.parse(source.read_text()).body:
+        for call in getattr(node, "decorator_list", []):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == decorator:
+                yield ast.literal_eval(call.args[0]), node.name
 
 
 def _place(part: Any) -> str:
@@ -230,7 +253,7 @@ SIMILARITIES = Registry("similarity", package="tasks.similarities", plural="simi
 OBJECTIVES = Registry("objective", package="tasks.objectives")
 REGULARISERS = Registry("regulariser", package="tasks.regularisers")
 AUGMENTATIONS = Registry("augmentation", package="tasks.augmentations")
-RECIPES = Registry("recipe", package="pipelines.recipes")
+RECIPES = Registry("recipe", package="pipelines.recipes", decorator="recipe")
 MODELS = Registry("model", package="tasks.models")
 FUSIONS = Registry("fusion", package="tasks.fusions")
 PARSERS = Registry("role parser", package="tasks.parsers", plural="parsers")

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import importlib
+import pkgutil
+import subprocess
+import sys
 from importlib.metadata import EntryPoint
 
 import pytest
+from places import ROOT
 
 from infra import registry
 from infra.errors import InputError
-from infra.registry import AGGREGATORS, Registry, Spec
+from infra.registry import AGGREGATORS, KINDS, Registry, Spec
 
 
 @pytest.mark.parametrize(
@@ -160,3 +165,31 @@ def test_the_listing_says_where_everything_comes_from_and_what_is_broken(plugged
     assert "two parts" in found["own"].error
     (gpo,) = (listed for listed in AGGREGATORS.listing() if listed.name == "gpo")
     assert (gpo.origins, gpo.error) == (("built in",), "")
+
+
+def test_names_are_read_without_importing_the_parts():
+    read = "import sys; from infra.registry import KINDS; names = [r.names() for r in KINDS.values()]"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{read}; print(sum(map(len, names)), 'torch' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    count, torch_imported = done.stdout.split()
+    assert int(count) > 150
+    assert torch_imported == "False"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_names_read_from_files_are_those_that_importing_them_registers(kind):
+    parts = KINDS[kind]
+    fresh = Registry(parts.kind, package=parts.package, rooms=parts.rooms, decorator=parts.decorator)
+    packages = [f"{parts.package}.{room}" for room in parts.rooms] or [parts.package]
+    for package in packages:
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+            if module.name != "cuda":
+                importlib.import_module(f"{package}.{module.name}")
+    built_in = {name for name, part in parts._parts.items() if parts._built_in(part)}
+    assert built_in
+    assert built_in == {name for name in fresh.names() if name in fresh._files}

@@ -30,9 +30,7 @@ def of_vectors(run) -> str:
 @pytest.fixture(scope="module")
 def of_sets(run) -> str:
     return keep_run(
-        replace(
-            run, aggregator="pie(k=3)", text_aggregator="pie(k=2)", similarity="test_set_analysis:Overlap"
-        )
+        replace(run, aggregator="pie(k=3)", text_aggregator="pie(k=2)", similarity="overlap:Overlap")
     )
 
 

@@ -37,9 +37,9 @@ def watched_of(
     """Return what is seen of an aggregator that works on random sets."""
     torch.manual_seed(0)
     module = (AGGREGATORS.build(spec, DIM) if isinstance(spec, str) else spec).eval()
-    summary = module.takes_global_feature and module.width not in (None, DIM)
+    with_global = module.takes_global_feature and module.width not in (None, DIM)
     with torch.no_grad(), observe(nn.ModuleDict({"it": module})) as (watched,):
-        module(*random_inputs(sizes, module=module, dim=DIM, summary=summary))
+        module(*random_inputs(sizes, module=module, dim=DIM, global_feature=with_global))
     watched.name = place
     return watched
 

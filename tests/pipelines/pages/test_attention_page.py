@@ -147,7 +147,7 @@ def test_without_weights_of_elements_that_differ_there_is_no_page(tiny, aggregat
 
 
 def test_an_aggregator_with_odd_weights_is_named_and_left_out(tiny, caplog) -> None:
-    odd = "test_attention_page:Odd"
+    odd = f"{__name__}:Odd"
     adapter, model = built(tiny[0], aggregator="attention", text_aggregator=odd)
     assert type(model.text.aggregator).__name__ == "Odd"
     with caplog.at_level(logging.WARNING):

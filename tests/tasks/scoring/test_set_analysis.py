@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from overlap import Overlap
 from torch import Tensor
 
 from tasks.models.split_embeddings import SplitEmbeddings
@@ -15,7 +16,6 @@ from tasks.scoring import geometry
 from tasks.scoring.geometry import alignment, uniformity
 from tasks.scoring.set_analysis import ablated, choices, circular_variance, variance_of
 from tasks.similarities.aligned_mean import AlignedMean
-from tasks.similarities.base import Similarity
 
 
 def embeddings(*shape: int, seed: int = 0) -> Tensor:
@@ -33,16 +33,6 @@ def distance(x: np.ndarray, y: np.ndarray) -> float:
 
 def log_mean_potential(pairs: list[tuple[np.ndarray, np.ndarray]]) -> float:
     return math.log(sum(math.exp(-2 * distance(x, y)) for x, y in pairs) / len(pairs))
-
-
-class Overlap(Similarity):
-    """The mean product over all pairs of elements."""
-
-    of_sets = True
-
-    def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
-        query, gallery = (x if x.ndim == 3 else x[:, None] for x in (query, gallery))
-        return torch.einsum("qkd,gld->qg", query, gallery) / query.shape[1] / gallery.shape[1]
 
 
 @pytest.mark.parametrize(("k", "m"), [(0, 0), (3, 2), (4, 0)])
