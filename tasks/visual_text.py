@@ -8,19 +8,18 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from infra.errors import InputError
 from infra.paths import resolve
-from infra.registry import OBJECTIVES, REGULARISERS
 from pipelines.pages.attention import attention_to_captions
 from pipelines.pages.retrieval import ranked_queries, retrieval_pictures
 from pipelines.pages.retrieval_examples import RankedQueries
 from tasks.base import Evaluation, Metric
 from tasks.datasets.corpus import Corpus
 from tasks.inputs.pairs import Pairs
+from tasks.models.base import RetrievalModel
 from tasks.models.build import retrieval_model
-from tasks.models.dual_encoder import retrieval_loss
 from tasks.models.split_embeddings import Batch
 from tasks.run import Run
 from tasks.scoring.protocols import Protocol, evaluate_protocol, protocol_named
@@ -47,8 +46,6 @@ class VisualText(VisualLanguageTask):
         self.dev_protocol = protocol_named(dev_protocol).name
         protocol_named(run.protocol)
         self.assets = assets or self._prepare()
-        self.objective = OBJECTIVES.build(run.objective)
-        self.regularisers = [REGULARISERS.build(spec) for spec in run.regularisers]
         self._splits: dict[str, Pairs] = {}
 
     @property
@@ -82,17 +79,15 @@ class VisualText(VisualLanguageTask):
             )
         return self._splits[split]
 
-    def model(self, *, pretrained: bool = True) -> nn.Module:
+    def model(self, *, pretrained: bool = True) -> RetrievalModel:
         """Return a new model."""
         return retrieval_model(self.run, self.parts(pretrained=pretrained))
 
-    def loss(self, model: nn.Module, batch: Batch, *, epoch: float) -> dict[str, Tensor]:
+    def loss(self, model: RetrievalModel, batch: Batch, *, epoch: float) -> dict[str, Tensor]:
         """Return the objective on the global batch, its parts, and the mean similarity of pairs and of others."""
-        return retrieval_loss(
-            model, batch, objective=self.objective, regularisers=self.regularisers, epoch=epoch
-        )
+        return model(batch, epoch=epoch)
 
-    def scorer(self, model: nn.Module, split: str) -> Score:
+    def scorer(self, model: RetrievalModel, split: str) -> Score:
         """Encode a split and return `score(items, captions)`, which computes any block of the score matrix."""
         pairs = self.data(split)
         model.eval()
@@ -146,7 +141,7 @@ class VisualText(VisualLanguageTask):
             protocol=protocol,
         )
 
-    def evaluate(self, model: nn.Module, split: str, protocol: str) -> Evaluation:
+    def evaluate(self, model: RetrievalModel, split: str, protocol: str) -> Evaluation:
         """Score a split under a protocol."""
         self._check(protocol, split)
         started = time.perf_counter()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from infra.paths import home
-from infra.registry import AGGREGATORS, CROSS_ENCODERS, SIMILARITIES
+from infra.registry import AGGREGATORS, CROSS_ENCODERS, OBJECTIVES, SIMILARITIES
 from pipelines.benchmarks.measure import seconds
 from pipelines.benchmarks.row import Row
 from tasks.models.dual_encoder import Branch
@@ -114,7 +114,7 @@ def _cross(size: Size) -> Cost:
     images, caption = _made_up_sets(size.pairs, size.regions, size), _made_up_sets(1, size.words, size)
 
     def score(pairs: int) -> Tensor:
-        return model.similarity(Sets(*(part[:pairs] for part in images)), caption)
+        return model.score(Sets(*(part[:pairs] for part in images)), caption)
 
     each_R1 = _times(score, (size.pairs,), size.rounds) / size.pairs
     return Cost(seconds_RS=each_R1 * np.array(size.galleries), flops=_flops(score, size.pairs))
@@ -129,7 +129,7 @@ def _pair_model(size: Size) -> PairEncoder:
         for _ in range(2)
     )
     cross = CROSS_ENCODERS.build(f"cross_modal(heads={size.heads})", size.pair_width)
-    return PairEncoder(*branches, SIMILARITIES.build("cosine"), cross=cross)
+    return PairEncoder(*branches, SIMILARITIES.build("cosine"), OBJECTIVES.build("infonce"), cross=cross)
 
 
 class _Ready(nn.Module):

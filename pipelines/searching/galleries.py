@@ -13,6 +13,7 @@ from pipelines.searching.best import Best, best
 from pipelines.searching.exact import Exact, Index
 from pipelines.searching.faiss_index import Faiss
 from pipelines.searching.two_pass import TwoPass
+from tasks.models.base import RetrievalModel
 from tasks.models.dual_encoder import DualEncoder
 from tasks.models.split_embeddings import Batch, Batches, encode
 from tasks.similarities.cosine import Cosine
@@ -57,7 +58,7 @@ def make_gallery(
         raise InputError(
             f"--index {method} searches embeddings, and {type(model).__name__} looks at every pair; choose --index exact"
         )
-    if all(hasattr(model, name) for name in ("encode_visual", "encode_text", "similarity")):
+    if isinstance(model, RetrievalModel):
         return PairGallery(model, side, batches())
     return ScoredGallery(model, side, batches)
 
@@ -110,7 +111,7 @@ class PairGallery:
     """What a model of pairs, such as HGR, encodes of one side, held; each query is scored with all of it."""
 
     @torch.inference_mode()
-    def __init__(self, model: Any, side: Side, batches: Batches) -> None:
+    def __init__(self, model: RetrievalModel, side: Side, batches: Batches) -> None:
         self.model, self.side = model, side
         self.device = next(model.parameters()).device
         self._parts = [(number_B, self._encode(batch, side)) for number_B, batch in batches]
@@ -126,7 +127,7 @@ class PairGallery:
         score_G = torch.empty(sum(len(number_B) for number_B, _ in self._parts))
         for number_B, part in self._parts:
             pair = (part, asked) if self.side == "visual" else (asked, part)
-            score_G[number_B] = self.model.similarity(*pair).float().flatten().cpu()
+            score_G[number_B] = self.model.score(*pair).float().flatten().cpu()
         return best(score_G, k)
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from torch import nn
-
 from aggregators.base import Aggregator
 from encoders.base import Encoder, Tokenizer
 from infra.errors import InputError
-from infra.registry import AGGREGATORS, CROSS_ENCODERS, MODELS, SIMILARITIES, Spec
+from infra.registry import AGGREGATORS, CROSS_ENCODERS, MODELS, OBJECTIVES, REGULARISERS, SIMILARITIES, Spec
 from tasks.inputs.captions import Captions
 from tasks.inputs.pairs import TextInputs
+from tasks.models.base import RetrievalModel
 from tasks.models.dual_encoder import Branch, DualEncoder
 from tasks.models.pair_encoder import PairEncoder
+from tasks.objectives.base import Objective
+from tasks.regularisers.base import Regulariser
 from tasks.similarities.base import Similarity
 
 if TYPE_CHECKING:
@@ -25,13 +26,21 @@ class Parts:
     """What the model of a run can be made of; every call makes a new part, with weights of its own.
 
     Args:
-        run: names the aggregators and the similarity.
+        run: names the aggregators, the similarity, the objective and the regularisers.
         visual: makes the visual encoder, with published weights where it has them.
         text: makes the text encoder, likewise.
     """
 
     def __init__(self, run: Run, *, visual: Callable[[], Encoder], text: Callable[[], Encoder]) -> None:
         self.run, self.visual, self.text = run, visual, text
+
+    def objective(self) -> Objective:
+        """Return what is minimised."""
+        return OBJECTIVES.build(self.run.objective)
+
+    def regularisers(self) -> list[Regulariser]:
+        """Return the terms beside it."""
+        return [REGULARISERS.build(spec) for spec in self.run.regularisers]
 
     def visual_aggregator(self, width: int) -> Aggregator:
         """Return the aggregator of images or videos."""
@@ -57,7 +66,7 @@ class Parts:
         return similarity
 
 
-def retrieval_model(run: Run, parts: Parts) -> nn.Module:
+def retrieval_model(run: Run, parts: Parts) -> RetrievalModel:
     """Return a new model of a run: the one it names, or two branches, or a model of pairs where both sides of one
     must be seen together.
 
@@ -66,7 +75,6 @@ def retrieval_model(run: Run, parts: Parts) -> nn.Module:
             of single vectors, or regularisers with a model that has no embeddings of one modality alone.
     """
     if run.model:
-        _no_regularisers(run, run.model)
         if run.cross:
             raise InputError(
                 f"the model {run.model!r} has no place for the cross-modal encoder {run.cross!r}"
@@ -85,18 +93,9 @@ def retrieval_model(run: Run, parts: Parts) -> nn.Module:
         )
     similarity = parts.similarity(*(branch.aggregator for branch in branches))
     if not run.cross and not any(branch.aggregator.needs_context for branch in branches):
-        return DualEncoder(*branches, similarity)
-    _no_regularisers(run, run.cross or run.aggregator)
+        return DualEncoder(*branches, similarity, parts.objective(), parts.regularisers())
     cross = CROSS_ENCODERS.build(run.cross, visual.width) if run.cross else None
-    return PairEncoder(*branches, similarity, cross=cross)
-
-
-def _no_regularisers(run: Run, maker: str) -> None:
-    if run.regularisers:
-        raise InputError(
-            f"the regularisers {', '.join(run.regularisers)} look at embeddings of images and of captions, and {maker} has "
-            "none of one alone; leave the regularisers out (--regularisers)"
-        )
+    return PairEncoder(*branches, similarity, parts.objective(), parts.regularisers(), cross=cross)
 
 
 def text_inputs(run: Run, captions: Sequence[str], tokenizer: Tokenizer) -> TextInputs:

@@ -1,17 +1,17 @@
-"""What the retrieval tasks share: two branches that meet in one space, and their loss on the global batch."""
+"""A retrieval model of two branches that meet in one space."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from aggregators.base import Aggregator
 from encoders.base import Encoder
-from infra.dist import gather, rank
+from infra.dist import gather
 from infra.errors import InputError
+from tasks.models.base import RetrievalModel, Scored
 from tasks.models.embeddings import Embeddings, at_least_float32, l2_normalise
 from tasks.models.split_embeddings import Batch, Batches, SplitEmbeddings, encode
 from tasks.objectives.base import Objective
@@ -55,38 +55,30 @@ class Branch(nn.Module):
         return Embeddings(l2_normalise(result), residual_BKD)
 
 
-class Scored(NamedTuple):
-    """What a model says of the global batch."""
-
-    sim_QG: Tensor
-    """Scores of every image against every caption, in at least float32."""
-    item_Q: Tensor
-    """The number of each row's image."""
-    row_G: Tensor
-    """The row that each column belongs to."""
-    visual: Embeddings | None = None
-    """SplitEmbeddings of the rows, where the model has embeddings of one modality alone."""
-    text: Embeddings | None = None
-    """SplitEmbeddings of the columns, likewise."""
-
-
-class DualEncoder(nn.Module):
-    """Two branches that meet in one space.
-
-    Batches hold `visual` and `visual_mask` of n images, `text` and `text_mask` of m captions, `item`, the number of
-    each image, and `row`, the row that each caption belongs to.
+class DualEncoder(RetrievalModel):
+    """Two branches that meet in one space; batches are those of `RetrievalModel`.
 
     Args:
         visual: the branch of images or videos.
         text: the branch of captions.
         similarity: scores embeddings.
+        objective: what is minimised.
+        regularisers: terms beside it.
     """
 
-    def __init__(self, visual: Branch, text: Branch, similarity: Similarity) -> None:
-        super().__init__()
+    has_embeddings = True
+
+    def __init__(
+        self,
+        visual: Branch,
+        text: Branch,
+        similarity: Similarity,
+        objective: Objective,
+        regularisers: Iterable[Regulariser] = (),
+    ) -> None:
+        super().__init__(similarity, objective, regularisers)
         self.visual = visual
         self.text = text
-        self.similarity = similarity
 
     def encode_visual(self, batch: Batch) -> Embeddings:
         """Return the embeddings of images or videos."""
@@ -96,16 +88,18 @@ class DualEncoder(nn.Module):
         """Return the embeddings of captions."""
         return self.text(batch["text"], batch["text_mask"])
 
-    def forward(self, batch: Batch) -> Scored:
-        """Score the global batch; every worker holds equally many images and equally many captions."""
+    def score(self, visual: Embeddings, text: Embeddings) -> Tensor:
+        """Return the `(V, T)` scores of all images or videos with all captions, in at least float32."""
+        with torch.autocast(visual.embedding.device.type, enabled=False):
+            return self.similarity(at_least_float32(visual.embedding), at_least_float32(text.embedding))
+
+    def score_batch(self, batch: Batch) -> Scored:
+        """Score the global batch; every worker computes all of it."""
         visual, text = (
             Embeddings(gather(embedding), None if residual is None else gather(residual))
             for embedding, residual in (self.encode_visual(batch), self.encode_text(batch))
         )
-        with torch.autocast(visual.embedding.device.type, enabled=False):
-            sim_QG = self.similarity(at_least_float32(visual.embedding), at_least_float32(text.embedding))
-        row_M = batch["row"] + rank() * len(batch["item"])
-        return Scored(sim_QG, gather(batch["item"]), gather(row_M), visual, text)
+        return Scored.of_batch(batch, self.score(visual, text), visual=visual, text=text)
 
     def scorer(self, images: Batches, captions: Batches) -> SplitEmbeddings:
         """Encode a split once, and return what scores any block of it."""
@@ -113,35 +107,3 @@ class DualEncoder(nn.Module):
         visual = encode(lambda batch: self.encode_visual(batch).embedding, images, device=device)
         text = encode(lambda batch: self.encode_text(batch).embedding, captions, device=device)
         return SplitEmbeddings(visual=visual, text=text, similarity=self.similarity)
-
-
-def retrieval_loss(
-    model: nn.Module,
-    batch: Batch,
-    *,
-    objective: Objective,
-    regularisers: Iterable[Regulariser] = (),
-    epoch: float,
-) -> dict[str, Tensor]:
-    """Return the objective on the global batch plus the weighted regularisers, and every part of them by name.
-
-    Pairs of one image (`item`) are never negatives of each other.
-    """
-    scored: Scored = model(batch)
-    sim_QG = scored.sim_QG
-    positive_QG = scored.item_Q[:, None] == scored.item_Q[scored.row_G][None, :]
-    terms = objective(sim_QG, scored.row_G, positive_QG, epoch=epoch)
-    for regulariser in regularisers:
-        with torch.autocast(sim_QG.device.type, enabled=False):
-            term = regulariser(_float(scored.visual), _float(scored.text))
-        terms[regulariser.name] = term
-        terms["loss"] = terms["loss"] + regulariser.weight * term
-    with torch.no_grad():
-        terms["positive_similarity"] = sim_QG.gather(0, scored.row_G[None]).mean()
-        others = (~positive_QG).sum().clamp(min=1)
-        terms["negative_similarity"] = sim_QG.masked_fill(positive_QG, 0.0).sum() / others
-    return terms
-
-
-def _float(encoded: Embeddings) -> Embeddings:
-    return Embeddings(*(None if part is None else at_least_float32(part) for part in encoded))

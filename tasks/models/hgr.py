@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from encoders.base import Tokenizer
-from infra.dist import gather, gather_shared, rank
+from infra.dist import gather, gather_shared
 from infra.errors import InputError
 from infra.registry import MODELS
 from tasks.inputs.role_captions import RoleCaptions
-from tasks.models.dual_encoder import Scored
+from tasks.models.base import RetrievalModel, Scored
 from tasks.models.hgr_levels import RoleText, TextEmbeddings, VideoEmbeddings, VideoLevels
 from tasks.models.kept_scores import ScorePages, hold_videos
 from tasks.models.phrase_scores import phrase_scores
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 
 @MODELS.register("hgr")
-class HGR(nn.Module):
+class HGR(RetrievalModel):
     """The mean of three scores: of video and sentence, of frames and verbs, of frames and nouns.
 
     The sentence's score is that of the aggregators the run names: `attention` as published, `gpo` for the HGR-infinity
     of VSE-infinity. Sets of K vectors take part in the graph as their mean, and each is layer-normed as the root is.
 
-    Batches are those of `DualEncoder` with a caption's role graph beside: `text_spans` (m, P, L), the words of each of
+    Batches are those of `RetrievalModel` with a caption's role graph beside: `text_spans` (m, P, L), the words of each of
     the P phrases, `verbs` slots first; `text_roles` (m, P); and `text_edges` (m, 1 + P, 1 + P), see `RoleGraph`.
 
     Args:
-        parts: what encoders, aggregators and the sentence's similarity are built of.
+        parts: what encoders, aggregators, the sentence's similarity and the objective are built of.
         verbs: slots for verbs of a caption.
         nouns: slots for its other phrases.
         parser: makes role graphs; see `RoleCaptions`, as for `graphs`.
@@ -56,21 +56,21 @@ class HGR(nn.Module):
         sharpness: float = 4.0,
         dropout: float = 0.5,
     ) -> None:
-        super().__init__()
         if min(verbs, nouns) < 1 or sharpness <= 0:
             raise InputError(
                 f"hgr needs verbs and nouns of at least 1 and sharpness above 0, not verbs={verbs}, nouns={nouns}, "
                 f"sharpness={sharpness}"
             )
-        self.verbs, self.sharpness = verbs, sharpness
-        self.visual = VideoLevels(parts)
-        self.text = RoleText(parts, dropout=dropout, root_messages=root_messages)
-        if self.visual.width != self.text.width:
+        visual, text = VideoLevels(parts), RoleText(parts, dropout=dropout, root_messages=root_messages)
+        if visual.width != text.width:
             raise InputError(
-                f"the visual encoder makes elements of width {self.visual.width} and the text encoder of "
-                f"{self.text.width}; hgr compares frames with phrases: give both the same width"
+                f"the visual encoder makes elements of width {visual.width} and the text encoder of "
+                f"{text.width}; hgr compares frames with phrases: give both the same width"
             )
-        self.compare = parts.similarity(self.visual.aggregator, self.text.aggregator)
+        similarity = parts.similarity(visual.aggregator, text.aggregator)
+        super().__init__(similarity, parts.objective(), parts.regularisers())
+        self.verbs, self.sharpness = verbs, sharpness
+        self.visual, self.text = visual, text
 
     @classmethod
     def text_inputs(
@@ -101,7 +101,7 @@ class HGR(nn.Module):
     def level_scores(self, video: VideoEmbeddings, text: TextEmbeddings) -> tuple[Tensor, Tensor, Tensor]:
         """Return the `(Q, G)` scores of sentence, verbs and nouns, each in at least float32."""
         with torch.autocast(video.embedding.device.type, enabled=False):
-            sentence_QG = self.compare(video.embedding, text.embedding)
+            sentence_QG = self.similarity(video.embedding, text.embedding)
         split = [self.verbs, text.used_BP.shape[1] - self.verbs]
         phrases = zip(text.phrase_BPD.split(split, dim=1), text.used_BP.split(split, dim=1), strict=True)
         verb_QG, noun_QG = (
@@ -110,19 +110,17 @@ class HGR(nn.Module):
         )
         return sentence_QG, verb_QG, noun_QG
 
-    def similarity(self, video: VideoEmbeddings, text: TextEmbeddings) -> Tensor:
-        """Return the `(Q, G)` scores of every video with every caption: the mean of the three."""
-        return sum(self.level_scores(video, text)) / 3
+    def score(self, visual: VideoEmbeddings, text: TextEmbeddings) -> Tensor:
+        """Return the `(V, T)` scores of every video with every caption: the mean of the three."""
+        return sum(self.level_scores(visual, text)) / 3
 
-    def forward(self, batch: Batch) -> Scored:
+    def score_batch(self, batch: Batch) -> Scored:
         """Score the global batch: each worker its own videos against the captions of all."""
         text = self.encode_text(batch)
         captions = TextEmbeddings(
             gather_shared(text.embedding), gather_shared(text.phrase_BPD), gather(text.used_BP)
         )
-        sim_QG = gather(self.similarity(self.encode_visual(batch), captions))
-        row_M = batch["row"] + rank() * len(batch["item"])
-        return Scored(sim_QG, gather(batch["item"]), gather(row_M))
+        return Scored.of_batch(batch, gather(self.score(self.encode_visual(batch), captions)))
 
     @torch.inference_mode()
     def scorer(self, images: Batches, captions: Batches) -> ScorePages:
@@ -132,7 +130,7 @@ class HGR(nn.Module):
 
         def columns(batch: Batch) -> Tensor:
             text = self.encode_text(batch)
-            return torch.cat([self.similarity(part, text) for part in videos])
+            return torch.cat([self.score(part, text) for part in videos])
 
         return ScorePages.of_captions(
             columns, captions, rows=sum(len(p.embedding) for p in videos), device=device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import isqrt
 
 import torch
@@ -9,26 +10,31 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from aggregators.base import Aggregator
-from infra.dist import gather, gather_objects, gather_shared, rank
+from infra.dist import gather, gather_objects, gather_shared
 from infra.errors import InputError
-from tasks.models.dual_encoder import Branch, Scored
+from tasks.models.base import RetrievalModel, Scored
+from tasks.models.dual_encoder import Branch
 from tasks.models.embeddings import at_least_float32, l2_normalise
 from tasks.models.pair_scores import PairScores
 from tasks.models.sets import Sets, encode_sets
 from tasks.models.split_embeddings import Batch, Batches
+from tasks.objectives.base import Objective
+from tasks.regularisers.base import Regulariser
 from tasks.similarities.base import Similarity
 
 
-class PairEncoder(nn.Module):
+class PairEncoder(RetrievalModel):
     """Encoders of each modality, then a cross-modal encoder, aggregators and a similarity for every pair.
 
-    Batches are those of `DualEncoder`. A pair's two embeddings depend on both its sides: through the cross-modal encoder,
+    Batches are those of `RetrievalModel`. A pair's two embeddings depend on both its sides: through the cross-modal encoder,
     through aggregators that need a context, or both.
 
     Args:
         visual: encoder and aggregator of images or videos.
         text: encoder and aggregator of captions.
-        compare: scores a pair's two embeddings.
+        similarity: scores a pair's two embeddings.
+        objective: what is minimised.
+        regularisers: none; they would need embeddings of one modality alone.
         cross: lets the sets of a pair look at each other; None where the aggregators alone do.
         chunk: pairs computed at a time, 256 or, without a cross-modal encoder, 1,024 by default. In training, each part
             is computed a second time for the gradient, so that memory grows with `chunk`, not with a batch's pairs.
@@ -38,12 +44,14 @@ class PairEncoder(nn.Module):
         self,
         visual: Branch,
         text: Branch,
-        compare: Similarity,
+        similarity: Similarity,
+        objective: Objective,
+        regularisers: Iterable[Regulariser] = (),
         *,
         cross: nn.Module | None = None,
         chunk: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(similarity, objective, regularisers)
         for branch in (visual, text):
             if branch.encoder.global_width:
                 raise InputError(
@@ -55,7 +63,7 @@ class PairEncoder(nn.Module):
                 f"the visual encoder makes elements of width {visual.encoder.width} and the text encoder of "
                 f"{text.encoder.width}; to look at each other they need the same width"
             )
-        self.visual, self.text, self.compare, self.cross = visual, text, compare, cross
+        self.visual, self.text, self.cross = visual, text, cross
         self.side = isqrt(chunk or (1024 if cross is None else 256))
 
     def encode_visual(self, batch: Batch) -> Sets:
@@ -66,8 +74,8 @@ class PairEncoder(nn.Module):
         """Return the sets of captions."""
         return Sets(*self.text.encoder(batch["text"], batch["text_mask"]))
 
-    def similarity(self, visual: Sets, text: Sets) -> Tensor:
-        """Return the `(Q, G)` scores of every image with every caption, in at least float32."""
+    def score(self, visual: Sets, text: Sets) -> Tensor:
+        """Return the `(V, T)` scores of every image with every caption, in at least float32."""
         return torch.cat(
             [
                 torch.cat([self._checkpointed(rows, columns) for columns in text.split(self.side)], dim=1)
@@ -75,36 +83,34 @@ class PairEncoder(nn.Module):
             ]
         )
 
-    def forward(self, batch: Batch) -> Scored:
+    def score_batch(self, batch: Batch) -> Scored:
         """Score the global batch: each worker its own images against the captions of all."""
         text = self.encode_text(batch)
         text = text.widened(max(gather_objects(text.mask_BN.shape[1])))
         captions = Sets(gather_shared(text.x_BND), gather(text.mask_BN))
-        sim_QG = gather(self.similarity(self.encode_visual(batch), captions))
-        row_M = batch["row"] + rank() * len(batch["item"])
-        return Scored(sim_QG, gather(batch["item"]), gather(row_M))
+        return Scored.of_batch(batch, gather(self.score(self.encode_visual(batch), captions)))
 
     def scorer(self, images: Batches, captions: Batches) -> PairScores:
         """Encode a split once, and return what scores any block of it."""
         device = next(self.parameters()).device
         visual = encode_sets(self.encode_visual, images, device=device)
         text = encode_sets(self.encode_text, captions, device=device)
-        return PairScores(self.similarity, visual=visual, text=text)
+        return PairScores(self.score, visual=visual, text=text)
 
     def _checkpointed(self, visual: Sets, text: Sets) -> Tensor:
         if not torch.is_grad_enabled():
-            return self._score(visual, text)
-        return checkpoint(self._score, visual, text, use_reentrant=False)
+            return self._score_block(visual, text)
+        return checkpoint(self._score_block, visual, text, use_reentrant=False)
 
-    def _score(self, visual: Sets, text: Sets) -> Tensor:
-        """Return the `(Q, G)` scores of a few images and captions, all pairs at once."""
+    def _score_block(self, visual: Sets, text: Sets) -> Tensor:
+        """Return the `(V, T)` scores of a few images and captions, all pairs at once."""
         shape = len(visual.x_BND), len(text.x_BND)
         embeddings_of = self._embeddings if self.cross is None else self._crossed_embeddings
         visual_P, text_P = (
             l2_normalise(at_least_float32(embedding)) for embedding in embeddings_of(visual, text)
         )
         with torch.autocast(visual_P.device.type, enabled=False):
-            return self.compare.pairs(visual_P, text_P).view(shape)
+            return self.similarity.pairs(visual_P, text_P).view(shape)
 
     def _crossed_embeddings(self, visual: Sets, text: Sets) -> tuple[Tensor, Tensor]:
         """Return both embeddings of each pair, once its sets have looked at each other."""

@@ -19,15 +19,15 @@ class PairScores:
     """Called with two slices, it returns a block of the score matrix; every worker must ask for the same blocks.
 
     Args:
-        similarity: scores every image with every caption of what it is given.
+        score: scores every image with every caption of what it is given.
         visual: the sets of the images or videos, `(N, D)` each.
         text: the sets of the captions.
     """
 
     def __init__(
-        self, similarity: Callable[[Sets, Sets], Tensor], *, visual: Sequence[Tensor], text: Sequence[Tensor]
+        self, score: Callable[[Sets, Sets], Tensor], *, visual: Sequence[Tensor], text: Sequence[Tensor]
     ) -> None:
-        self.similarity, self.visual, self.text = similarity, visual, text
+        self.score, self.visual, self.text = score, visual, text
         shape, device = (len(visual), len(text)), visual[0].device
         self.sim_QG = torch.zeros(shape, device=device)
         self.known_QG = torch.zeros(shape, dtype=torch.bool, device=device)
@@ -52,5 +52,5 @@ class PairScores:
             for first in range(0, len(column_G), CAPTIONS):
                 place_G = by_size_G[first : first + CAPTIONS]
                 text = Sets.pad([self.text[column] for column in column_G[place_G]])
-                sim_QG[part, torch.from_numpy(place_G)] = self.similarity(visual, text).float()
+                sim_QG[part, torch.from_numpy(place_G)] = self.score(visual, text).float()
         return sim_QG

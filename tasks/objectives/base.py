@@ -25,6 +25,19 @@ class Objective(nn.Module, ABC):
         """
 
 
+def batch_positives(item_V: Tensor, row_T: Tensor) -> Tensor:
+    """Return which rows and columns of a batch's score matrix belong together, `(V, T)`, True where they do.
+
+    All captions of an item belong to every row that shows it, and so does a caption that is drawn with another row of
+    the same item: they are never negatives of each other.
+
+    Args:
+        item_V: the number of each row's item in its split.
+        row_T: the row that each column was drawn with.
+    """
+    return item_V[:, None] == item_V[row_T][None, :]
+
+
 def pairs_and_negatives(sim_QG: Tensor, row_G: Tensor, positive_QG: Tensor) -> tuple[Tensor, Tensor]:
     """Split the scores by the batch's pairs.
 

@@ -14,18 +14,26 @@ from encoders.base import Encoder
 from encoders.text.bigru import BiGRU
 from encoders.visual.frames import Frames
 from infra.dist import rank, world
-from infra.registry import AGGREGATORS, SIMILARITIES
+from infra.registry import AGGREGATORS, OBJECTIVES, SIMILARITIES
 from tasks.models.hgr import HGR
+from tasks.objectives.base import Objective
+from tasks.regularisers.base import Regulariser
 from tasks.similarities.base import Similarity
 
 VERBS, NOUNS, FEATURES, WORDS = 2, 3, 5, 12
 
 
 class MadeUpParts:
-    """The four methods of `tasks.models.build.Parts`."""
+    """The methods of `tasks.models.build.Parts`."""
 
     def __init__(self, *, width: int = 8, aggregator: str = "attention", text_width: int = 0) -> None:
         self.width, self.aggregator, self.text_width = width, aggregator, text_width or width
+
+    def objective(self) -> Objective:
+        return OBJECTIVES.build("triplet(warmup_epochs=0, margin=0.9)")
+
+    def regularisers(self) -> list[Regulariser]:
+        return []
 
     def visual(self) -> Encoder:
         return Frames({"dim": FEATURES}, width=self.width)

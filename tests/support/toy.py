@@ -17,7 +17,7 @@ from infra.registry import AGGREGATORS, AUGMENTATIONS, OBJECTIVES
 from tasks.augmentations.sets import draw_for
 from tasks.base import Evaluation, Metric
 from tasks.inputs.captions import Captions
-from tasks.models.dual_encoder import Branch, DualEncoder, retrieval_loss
+from tasks.models.dual_encoder import Branch, DualEncoder
 from tasks.run import Data, Optim, Run
 from tasks.similarities.cosine import Cosine
 
@@ -78,7 +78,6 @@ class Toy:
 
     def __init__(self, run: Run) -> None:
         self.run, self.assets = run, {}
-        self.objective = OBJECTIVES.build(run.objective)
         self._data = ToyData()
 
     def data(self, split: str) -> ToyData:
@@ -87,16 +86,16 @@ class Toy:
     def model(self, *, pretrained: bool = True) -> DualEncoder:
         visual, text = Regions({"dim": 6}, width=16), BiGRU({"words": WORDS}, width=16, embedding=8)
         branches = (Branch(e, AGGREGATORS.build(self.run.aggregator, 16)) for e in (visual, text))
-        return DualEncoder(*branches, Cosine())
+        return DualEncoder(*branches, Cosine(), OBJECTIVES.build(self.run.objective))
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], *, epoch: float) -> dict[str, Tensor]:
-        return retrieval_loss(model, batch, objective=self.objective, epoch=epoch)
+        return model(batch, epoch=epoch)
 
     def evaluate(self, model: nn.Module, split: str, protocol: str) -> Evaluation:
         model.eval()
         with torch.no_grad():
             batch = self._data.batch(np.arange(30), seed=9, epoch=9)
-            sim = model.similarity(model.encode_visual(batch).embedding, model.encode_text(batch).embedding)
+            sim = model.score(model.encode_visual(batch), model.encode_text(batch))
         score = sim.diagonal().mean() - sim.mean()
         return Evaluation(
             protocol=protocol, metrics={"score": float(score)}, per_query={"query": np.arange(30)}

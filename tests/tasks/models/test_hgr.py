@@ -17,11 +17,9 @@ from infra.errors import InputError
 from infra.registry import MODELS
 from tasks.inputs.role_captions import RoleCaptions
 from tasks.models.build import Parts, retrieval_model, text_inputs
-from tasks.models.dual_encoder import retrieval_loss
 from tasks.models.hgr import HGR
 from tasks.models.kept_scores import ScorePages
 from tasks.models.phrase_scores import phrase_scores
-from tasks.objectives.triplet import Triplet
 
 AGGREGATORS = ["attention", "gpo", "pie(k=2)"]
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
@@ -43,24 +41,26 @@ def test_the_score_is_the_mean_of_three_levels_of_frames_and_nodes():
         for sets, slots in ((video.verb, slice(0, 2)), (video.noun, slice(2, 5)))
     )
     assert text.phrase_BPD.shape == (4, 5, 8)
-    torch.testing.assert_close(model(batch).sim_QG, (cosines + verbs + nouns) / 3, rtol=0, atol=1e-7)
+    torch.testing.assert_close(
+        model.score_batch(batch).sim_VT, (cosines + verbs + nouns) / 3, rtol=0, atol=1e-7
+    )
 
 
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
 def test_padding_and_batch_mates_change_nothing(aggregator):
     model, numbers = model_of(aggregator=aggregator), [0, 1, 4, 6, 11]
-    together = model(batch_of(numbers)).sim_QG
+    together = model.score_batch(batch_of(numbers)).sim_VT
     for row, number in enumerate(numbers):
         video, text = model.encode_visual(videos_of([number])), model.encode_text(captions_of(numbers))
-        torch.testing.assert_close(model.similarity(video, text)[0], together[row], **CLOSE)
+        torch.testing.assert_close(model.score(video, text)[0], together[row], **CLOSE)
         video, text = model.encode_visual(videos_of(numbers)), model.encode_text(captions_of([number]))
-        torch.testing.assert_close(model.similarity(video, text)[:, 0], together[:, row], **CLOSE)
+        torch.testing.assert_close(model.score(video, text)[:, 0], together[:, row], **CLOSE)
     wide = batch_of(numbers)
     wide["visual"] = torch.nn.functional.pad(wide["visual"], (0, 0, 0, 3), value=float("nan"))
     wide["visual_mask"] = torch.nn.functional.pad(wide["visual_mask"], (0, 3))
     for name, fill in (("text", 3), ("text_mask", False), ("text_spans", True)):
         wide[name] = torch.nn.functional.pad(wide[name], (0, 2), value=fill)
-    torch.testing.assert_close(model(wide).sim_QG, together, **CLOSE)
+    torch.testing.assert_close(model.score_batch(wide).sim_VT, together, **CLOSE)
 
 
 def test_k_vectors_are_layer_normed_each_and_their_mean_is_the_root():
@@ -74,7 +74,7 @@ def test_k_vectors_are_layer_normed_each_and_their_mean_is_the_root():
     assert text.embedding.shape == (3, 2, 8)
     torch.testing.assert_close(text.phrase_BPD, of_mean)
     sim_QG = model.level_scores(model.encode_visual(batch), text)[0]
-    torch.testing.assert_close(sim_QG, model.compare(model.encode_visual(batch).embedding, text.embedding))
+    torch.testing.assert_close(sim_QG, model.similarity(model.encode_visual(batch).embedding, text.embedding))
 
 
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
@@ -84,7 +84,7 @@ def test_a_batch_without_a_verb_reaches_every_weight(aggregator):
     batch["text_spans"][:, :2] = False
     video, text = model.encode_visual(batch), model.encode_text(batch)
     assert (model.level_scores(video, text)[1] == 0).all()
-    model(batch).sim_QG.square().sum().backward()
+    model.score_batch(batch).sim_VT.square().sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
@@ -109,12 +109,12 @@ def test_one_frame_scores_by_its_cosines():
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
 def test_in_bfloat16_scores_are_close(aggregator):
     numbers = [0, 1, 5, 7]
-    exact = model_of(aggregator=aggregator)(batch_of(numbers)).sim_QG
+    exact = model_of(aggregator=aggregator).score_batch(batch_of(numbers)).sim_VT
     model, batch = model_of(torch.float32, aggregator=aggregator), batch_of(numbers, dtype=torch.float32)
     batch["text_spans"][2] = False
     kept = torch.tensor([0, 1, 3])
     with torch.autocast("cpu", torch.bfloat16):
-        sim_QG = model(batch).sim_QG
+        sim_QG = model.score_batch(batch).sim_VT
     assert sim_QG.dtype == torch.float32
     torch.testing.assert_close(sim_QG.double()[:, kept], exact[:, kept], rtol=0, atol=3e-2)
     sim_QG.sum().backward()
@@ -123,17 +123,15 @@ def test_in_bfloat16_scores_are_close(aggregator):
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 5e-3), (torch.bfloat16, 4e-2)])
 def test_in_half_precision_scores_are_finite_and_close(dtype, tolerance):
-    exact = model_of()(batch_of([0, 1, 5, 7])).sim_QG
-    half = model_of(dtype)(batch_of([0, 1, 5, 7], dtype=dtype)).sim_QG
+    exact = model_of().score_batch(batch_of([0, 1, 5, 7])).sim_VT
+    half = model_of(dtype).score_batch(batch_of([0, 1, 5, 7], dtype=dtype)).sim_VT
     assert half.dtype == torch.float32
     torch.testing.assert_close(half.double(), exact, rtol=0, atol=tolerance)
 
 
 def learn(model: HGR, numbers: list[int], world: int) -> dict[str, Tensor]:
     parallel = DistributedDataParallel(model, broadcast_buffers=False) if world > 1 else model
-    terms = retrieval_loss(
-        parallel, batch_of(numbers), objective=Triplet(warmup_epochs=0, margin=0.9), epoch=1.0
-    )
+    terms = parallel(batch_of(numbers), epoch=1.0)
     terms["loss"].backward()
     return {"loss": terms["loss"].detach()} | {name: p.grad for name, p in model.named_parameters()}
 
@@ -190,7 +188,7 @@ SPEC = "hgr(verbs=2, nouns=3, dropout=0.1)"
 def test_captions_and_frames_are_learnt():
     """From words to scores with the parts of a run: role graphs, a batch, the loss, a split's scores."""
     torch.manual_seed(0)
-    run = toy_run(model=SPEC, aggregator="attention")
+    run = toy_run(model=SPEC, aggregator="attention", objective="triplet(warmup_epochs=0)")
     assets = BiGRU.prepare(CAPTIONS, min_count=1, ends=False)
     inputs = text_inputs(run, CAPTIONS, BiGRU.tokenizer(assets))
     assert isinstance(inputs, RoleCaptions)
@@ -207,7 +205,7 @@ def test_captions_and_frames_are_learnt():
     optimizer, losses = torch.optim.Adam(model.parameters(), lr=1e-2), []
     for _ in range(60):
         batch = videos | texts | {"item": numbers, "row": numbers}
-        loss = retrieval_loss(model, batch, objective=Triplet(warmup_epochs=0), epoch=0.0)["loss"]
+        loss = model(batch, epoch=0.0)["loss"]
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

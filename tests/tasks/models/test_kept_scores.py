@@ -17,7 +17,7 @@ def test_any_block_of_a_split_is_at_hand(monkeypatch, videos, page, aggregator):
     monkeypatch.setattr(kept_scores, "PAGE", page)
     model = model_of(aggregator=aggregator)
     video, text = model.encode_visual(videos_of(range(23))), model.encode_text(captions_of(range(41)))
-    expected = model.similarity(video, text).float()
+    expected = model.score(video, text).float()
     score = model.scorer(dealt(videos_of, 23, 4), dealt(captions_of, 41, 5))
     for images, captions in (
         (slice(None), slice(None)),

@@ -20,10 +20,8 @@ from infra.errors import InputError
 from infra.registry import TASKS
 from pipelines.training.loop import Trainer
 from tasks.models.build import Parts, retrieval_model
-from tasks.models.dual_encoder import retrieval_loss
 from tasks.models.pair_encoder import PairEncoder
 from tasks.models.sets import Sets
-from tasks.objectives.triplet import Triplet
 
 CROSS = "cross_modal(heads=2, dropout=0.0)"
 MODELS = [
@@ -41,6 +39,10 @@ def model_of(cross: str, aggregator: str, **changes) -> PairEncoder:
     visual, text = Regions({"dim": 6}, width=8), BiGRU({"words": WORDS}, width=8, embedding=4)
     run = toy_run(cross=cross, aggregator=aggregator, **changes)
     return retrieval_model(run, Parts(run, visual=lambda: visual, text=lambda: text)).double()
+
+
+def parts_of(model: PairEncoder) -> tuple[torch.nn.Module, ...]:
+    return model.visual, model.text, model.similarity, model.objective
 
 
 def batch_of(*index: int) -> dict[str, torch.Tensor]:
@@ -62,7 +64,7 @@ def test_every_score_is_that_of_its_pair_alone(cross, aggregator):
     visual, text = model.encode_visual(batch), model.encode_text(batch)
     parameters = list(model.parameters())
     weight = torch.randn(3, 3, dtype=torch.float64)
-    sim = model(batch).sim_QG
+    sim = model.score_batch(batch).sim_VT
     ours = torch.autograd.grad((sim * weight).sum(), parameters, allow_unused=True, retain_graph=True)
 
     state = {
@@ -113,8 +115,8 @@ def test_the_size_of_chunks_changes_nothing(cross, aggregator):
     model, batch = model_of(cross, aggregator), batch_of(0, 3, 11, 20, 30)
     found = []
     for chunk in (2, 5, 1000):
-        other = PairEncoder(model.visual, model.text, model.compare, cross=model.cross, chunk=chunk)
-        sim = other(batch).sim_QG
+        other = PairEncoder(*parts_of(model), cross=model.cross, chunk=chunk)
+        sim = other.score_batch(batch).sim_VT
         found.append(
             [sim, *torch.autograd.grad(sim.square().sum(), [*other.parameters()], allow_unused=True)]
         )
@@ -135,7 +137,7 @@ def test_a_batch_keeps_sets_for_the_gradient_and_no_pairs():
             Sets(*(x.detach().requires_grad_(x.is_floating_point()) for x in model.encode_text(batch))),
         )
         with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
-            model.similarity(*sets)
+            model.score(*sets)
         return sum(sizes)
 
     assert held(9) < 12 * 12 * 8
@@ -143,7 +145,7 @@ def test_a_batch_keeps_sets_for_the_gradient_and_no_pairs():
 
 def loss_and_gradients(model: torch.nn.Module, batch: dict, world: int) -> dict[str, torch.Tensor]:
     parallel = DistributedDataParallel(model, broadcast_buffers=False) if world > 1 else model
-    terms = retrieval_loss(parallel, batch, objective=Triplet(warmup_epochs=0), epoch=1.0)
+    terms = parallel(batch, epoch=1.0)
     terms["loss"].backward()
     return {"loss": terms["loss"].detach()} | {name: p.grad for name, p in model.named_parameters()}
 
@@ -234,8 +236,8 @@ def test_a_score_is_computed_once(run):
     run = replace(run, aggregator="score_attention(heads=2)")
     adapter = TASKS.build(run.task, run)
     score = adapter.scorer(adapter.model(), "test")
-    calls, similarity = [], score.similarity
-    score.similarity = lambda v, t: calls.append(len(v.x_BND) * len(t.x_BND)) or similarity(v, t)
+    calls, compute = [], score.score
+    score.score = lambda v, t: calls.append(len(v.x_BND) * len(t.x_BND)) or compute(v, t)
     first = score(slice(0, 10), slice(None)).clone()
     score(slice(10, 20), slice(None))
     whole = score(slice(None), slice(None))
@@ -246,7 +248,7 @@ def test_a_score_is_computed_once(run):
 @pytest.mark.parametrize("aggregator", ["mean", "max", "logsumexp", "conv1d", "cls", "kmax(k=2)", "gpo"])
 def test_any_aggregator_works_on_crossed_sets(aggregator):
     model = model_of("cross_modal(heads=2, cls=True)", aggregator)
-    sim = model(batch_of(0, 3, 7)).sim_QG
+    sim = model.score_batch(batch_of(0, 3, 7)).sim_VT
     assert sim.shape == (3, 3)
     sim.square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.cross.parameters())
@@ -280,4 +282,4 @@ def test_encoders_with_a_summary_are_refused():
     model = model_of(CROSS, "mean")
     model.text.encoder.global_width = 8
     with pytest.raises(InputError, match="no place for a global feature"):
-        PairEncoder(model.visual, model.text, model.compare, cross=model.cross)
+        PairEncoder(*parts_of(model), cross=model.cross)

@@ -1,0 +1,139 @@
+"""What every retrieval model is: encoders, scores of every visual item with every text, and the loss of a batch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from infra.dist import gather, rank
+from infra.errors import InputError
+from tasks.models.embeddings import Embeddings, at_least_float32
+from tasks.models.split_embeddings import Batch, Batches
+from tasks.objectives.base import Objective, batch_positives
+from tasks.regularisers.base import Regulariser
+from tasks.scoring.scores import Score
+from tasks.similarities.base import Similarity
+
+TRAINING_ONLY = ("objective.", "regularisers.")
+"""Prefixes of what a model learns for its loss alone: its scores do not depend on it, so a file may lack it."""
+
+
+class Scored(NamedTuple):
+    """The scores of the global batch: V images or videos, all workers' together, and T captions."""
+
+    sim_VT: Tensor
+    """Scores of every image or video with every caption, `(V, T)`, in at least float32."""
+    item_V: Tensor
+    """The number of each row's image or video in its split; one that was drawn twice comes twice."""
+    row_T: Tensor
+    """The row that each column was drawn with."""
+    visual: Embeddings | None = None
+    """Embeddings of the rows, where the model has embeddings of one modality alone."""
+    text: Embeddings | None = None
+    """Embeddings of the columns, likewise."""
+
+    @classmethod
+    def of_batch(
+        cls, batch: Batch, sim_VT: Tensor, *, visual: Embeddings | None = None, text: Embeddings | None = None
+    ) -> Scored:
+        """Return global scores with the items and rows of all workers' batches.
+
+        Args:
+            batch: this worker's; every worker holds equally many images and equally many captions.
+            sim_VT: the scores of the global batch, in order of rank.
+            visual: embeddings of the global batch.
+            text: likewise.
+        """
+        row_T = gather(batch["row"] + rank() * len(batch["item"]))
+        return cls(sim_VT, gather(batch["item"]), row_T, visual, text)
+
+
+class RetrievalModel(nn.Module, ABC):
+    """Scores images or videos against texts, and is trained by the loss that it returns.
+
+    Batches hold `visual` and `visual_mask` of n images or videos, `text` and `text_mask` of m captions, `item`, the
+    number of each image in its split, and `row`, the row that each caption belongs to.
+
+    The objective and the regularisers are modules of the model: what they learn is in its parameters, and so in
+    checkpoints, in the optimiser and in DDP's mean over workers.
+
+    Args:
+        similarity: scores embeddings.
+        objective: what is minimised.
+        regularisers: terms beside it.
+
+    Raises:
+        InputError: regularisers, for a model that has no embeddings of one modality alone.
+    """
+
+    has_embeddings: bool = False
+    """Whether `score_batch` returns the embeddings of each modality alone, which regularisers need."""
+
+    def __init__(
+        self, similarity: Similarity, objective: Objective, regularisers: Iterable[Regulariser] = ()
+    ) -> None:
+        super().__init__()
+        self.similarity, self.objective = similarity, objective
+        self.regularisers = nn.ModuleList(regularisers)
+        if len(self.regularisers) and not self.has_embeddings:
+            raise InputError(
+                f"the regularisers {', '.join(term.name for term in self.regularisers)} look at embeddings of images and "
+                f"of captions, and {type(self).__name__} has none of one alone; leave the regularisers out "
+                "(--regularisers)"
+            )
+
+    @abstractmethod
+    def encode_visual(self, batch: Batch) -> Any:
+        """Return what the model makes of images or videos alone, such as `Embeddings`."""
+
+    @abstractmethod
+    def encode_text(self, batch: Batch) -> Any:
+        """Return what the model makes of captions alone."""
+
+    @abstractmethod
+    def score(self, visual: Any, text: Any) -> Tensor:
+        """Return the `(V, T)` scores of what `encode_visual` and `encode_text` returned, in at least float32."""
+
+    @abstractmethod
+    def score_batch(self, batch: Batch) -> Scored:
+        """Score the global batch; every worker holds equally many images and equally many captions."""
+
+    @abstractmethod
+    def scorer(self, images: Batches, captions: Batches) -> Score:
+        """Encode a split once, and return what scores any block of it."""
+
+    def forward(self, batch: Batch, *, epoch: float) -> dict[str, Tensor]:
+        """Return the objective on the global batch plus the weighted regularisers, and every part of them by name.
+
+        Items that are drawn twice, and captions of one item, are never negatives of each other: see `batch_positives`.
+
+        Args:
+            batch: this worker's share of the batch.
+            epoch: epochs trained so far, as a fraction.
+
+        Returns:
+            Scalars, the same on every worker: `loss` is minimised; what the objective returns beside it, each
+            regulariser's unweighted term, and the mean score of pairs and of negatives are logged.
+        """
+        scored = self.score_batch(batch)
+        positive_VT = batch_positives(scored.item_V, scored.row_T)
+        with torch.autocast(scored.sim_VT.device.type, enabled=False):
+            sim_VT = at_least_float32(scored.sim_VT)
+            terms = self.objective(sim_VT, scored.row_T, positive_VT, epoch=epoch)
+            for regulariser in self.regularisers:
+                term = regulariser(_at_least_float32(scored.visual), _at_least_float32(scored.text))
+                terms[regulariser.name] = term
+                terms["loss"] = terms["loss"] + regulariser.weight * term
+        with torch.no_grad():
+            terms["positive_similarity"] = sim_VT.gather(0, scored.row_T[None]).mean()
+            others = (~positive_VT).sum().clamp(min=1)
+            terms["negative_similarity"] = sim_VT.masked_fill(positive_VT, 0.0).sum() / others
+        return terms
+
+
+def _at_least_float32(embeddings: Embeddings) -> Embeddings:
+    return Embeddings(*(None if part is None else at_least_float32(part) for part in embeddings))
