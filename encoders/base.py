@@ -62,7 +62,7 @@ class FeatureEncoder(Encoder):
 
 
 class Tokenizer(Protocol):
-    """Captions to words, each a list of pieces; `start` and `end` are put around them later, if `ends` says so."""
+    """Captions to words, each a list of subwords; `start` and `end` are put around them later, if `ends` says so."""
 
     size: int
     ends: bool
@@ -71,10 +71,10 @@ class Tokenizer(Protocol):
     mask: int
 
     def encode(self, captions: Sequence[str]) -> Iterator[list[list[int]]]:
-        """Yield each caption's words as lists of piece numbers, without special tokens."""
+        """Yield each caption's words as lists of subword numbers, without special tokens."""
 
-    def pieces(self, numbers: Sequence[int]) -> list[str]:
-        """Return how each piece is written, special tokens too."""
+    def subwords(self, numbers: Sequence[int]) -> list[str]:
+        """Return how each subword is written, special tokens too."""
 
 
 class TextEncoder(Encoder):

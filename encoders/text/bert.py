@@ -11,8 +11,8 @@ from encoders.base import TextEncoder
 from infra.registry import ENCODERS
 
 
-class WordPieces:
-    """A transformers tokenizer that keeps the pieces of a word together.
+class Subwords:
+    """A transformers tokenizer that keeps the subwords of a word together.
 
     Args:
         serialised: the JSON of a fast tokenizer.
@@ -31,18 +31,18 @@ class WordPieces:
         self.start, self.end, self.mask = (specials[name] for name in ("start", "end", "mask"))
 
     def encode(self, captions: Sequence[str]) -> Iterator[list[list[int]]]:
-        """Yield each caption's words as lists of word pieces, without special tokens."""
+        """Yield each caption's words as lists of subwords, without special tokens."""
         for first in range(0, len(captions), 1024):
             for line in self._tokenizer.encode_batch(
                 list(captions[first : first + 1024]), add_special_tokens=False
             ):
                 words: dict[int, list[int]] = {}
-                for piece, word in zip(line.ids, line.word_ids, strict=True):
-                    words.setdefault(word, []).append(piece)
+                for subword, word in zip(line.ids, line.word_ids, strict=True):
+                    words.setdefault(word, []).append(subword)
                 yield list(words.values())
 
-    def pieces(self, numbers: Sequence[int]) -> list[str]:
-        """Return each word piece as text: `##` before one that goes on a word, or whatever the tokenizer has for it."""
+    def subwords(self, numbers: Sequence[int]) -> list[str]:
+        """Return each subword as text: `##` before one that goes on a word, or whatever the tokenizer has for it."""
         return [self._tokenizer.decode([number], skip_special_tokens=False) for number in numbers]
 
 
@@ -89,9 +89,9 @@ class Bert(TextEncoder):
         }
 
     @classmethod
-    def tokenizer(cls, assets: Mapping[str, Any]) -> WordPieces:
-        """Return the word-piece tokenizer."""
-        return WordPieces(assets["tokenizer"], assets["specials"])
+    def tokenizer(cls, assets: Mapping[str, Any]) -> Subwords:
+        """Return the subword tokenizer."""
+        return Subwords(assets["tokenizer"], assets["specials"])
 
     def load_pretrained(self) -> None:
         """Load the published weights."""

@@ -65,10 +65,10 @@ class Vocabulary:
         return self._split(caption)
 
     def encode(self, captions: Sequence[str]) -> Iterator[list[list[int]]]:
-        """Yield each caption's words, every word one piece; unknown words become `<unk>`."""
+        """Yield each caption's words, every word one subword; unknown words become `<unk>`."""
         for caption in captions:
             yield [[self._number.get(word, self.unknown)] for word in self.split(caption)]
 
-    def pieces(self, numbers: Sequence[int]) -> list[str]:
+    def subwords(self, numbers: Sequence[int]) -> list[str]:
         """Return the word of each number; those that were unknown are `<unk>`."""
         return [self.words[number] for number in numbers]

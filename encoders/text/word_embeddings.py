@@ -1,4 +1,4 @@
-"""Word embeddings as a set, and the whole caption as a global feature: the text side of PVSE and of DivE with a BiGRU."""
+"""Word embeddings as a set, the whole caption as a global feature: the text side of PVSE, and of DivE with a BiGRU."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class EncoderChecks:
         """Return them in order."""
         text = (
             Check(
-                what="the tokenizer numbers the pieces of every word",
+                what="the tokenizer numbers the subwords of every word",
                 run=self._tokenizes,
                 advice="give it `size`, `ends`, `start`, `end`, `mask` and `encode(captions)`, which yields for each "
                 "caption a list of words and for each word a list of numbers below `size`",
@@ -156,7 +156,7 @@ class EncoderChecks:
         lines = list(tokenizer.encode(CAPTIONS))
         assert len(lines) == len(CAPTIONS), f"{len(CAPTIONS)} captions gave {len(lines)} lists of words"
         assert all(lines), "a caption gave no word"
-        numbers = [piece for line in lines for word in line for piece in word]
+        numbers = [subword for line in lines for word in line for subword in word]
         assert 0 <= min(numbers) <= max(numbers) < tokenizer.size, (
             f"numbers from {min(numbers)} to {max(numbers)} with a size of {tokenizer.size}"
         )

@@ -106,7 +106,7 @@ def _card(found: Attended, split: Split) -> str:
     pair, text = found.pair, ""
     if "text" in found.weights:
         number_L = pair.batch["text"][0][pair.batch["text_mask"][0]].tolist()
-        text = _text(found.weights["text"], split.tokenizer.pieces(number_L))
+        text = _text(found.weights["text"], split.tokenizer.subwords(number_L))
     return (
         f"<article><div>\n<h2>{escape(split.texts[pair.text])}</h2>\n{_visual(found, split)}\n{text}\n"
         f"<p><small>{escape(split.modality)} {escape(str(split.ids[pair.item]))}</small></p>\n</div></article>"

@@ -11,12 +11,12 @@ from tasks.augmentations.sets import Draw
 @AUGMENTATIONS.register("mask_replace_delete")
 class MaskReplaceDelete:
     """Change each word with probability p: half of these are masked, a tenth replaced at random, the rest
-    deleted (VSE-infinity's code). A word's pieces share its fate; special tokens are never touched.
+    deleted (VSE-infinity's code). A word's subwords share its fate; special tokens are never touched.
 
     Args:
         p: the share of words changed.
         mask: the share of changed words that become the mask token.
-        replace: the share of changed words whose pieces become uniformly random ones.
+        replace: the share of changed words whose subwords become uniformly random ones.
     """
 
     def __init__(self, *, p: float = 0.2, mask: float = 0.5, replace: float = 0.1) -> None:
@@ -28,32 +28,32 @@ class MaskReplaceDelete:
 
     def __call__(
         self,
-        piece_P: np.ndarray,
+        subword_P: np.ndarray,
         word_P: np.ndarray,
         caption_P: np.ndarray,
         draw: Draw,
         *,
-        mask_piece: int,
+        mask_subword: int,
         vocabulary: int,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the pieces after augmentation, and which of them stay.
+        """Return the subwords after augmentation, and which of them stay.
 
         Args:
-            piece_P: the pieces of many captions, one after another.
-            word_P: the number of each piece's word in its caption.
-            caption_P: the number of each piece's caption in the data set.
+            subword_P: the subwords of many captions, one after another.
+            word_P: the number of each subword's word in its caption.
+            caption_P: the number of each subword's caption in the data set.
             draw: see `Draw`.
-            mask_piece: the number of the mask token.
-            vocabulary: how many pieces there are.
+            mask_subword: the number of the mask token.
+            vocabulary: how many subwords there are.
         """
         u_P = draw(caption_P, word_P, 0)
         masked = self.p * self.mask
         replaced = masked + self.p * self.replace
-        random_P = (draw(caption_P, np.arange(len(piece_P)) - _first(caption_P), 1) * vocabulary).astype(
-            piece_P.dtype
+        random_P = (draw(caption_P, np.arange(len(subword_P)) - _first(caption_P), 1) * vocabulary).astype(
+            subword_P.dtype
         )
-        out_P = np.where(u_P < masked, mask_piece, np.where(u_P < replaced, random_P, piece_P))
-        return out_P.astype(piece_P.dtype), (u_P < replaced) | (u_P >= self.p)
+        out_P = np.where(u_P < masked, mask_subword, np.where(u_P < replaced, random_P, subword_P))
+        return out_P.astype(subword_P.dtype), (u_P < replaced) | (u_P >= self.p)
 
 
 @AUGMENTATIONS.register("delete")
@@ -69,6 +69,6 @@ class Delete(MaskReplaceDelete):
 
 
 def _first(caption_P: np.ndarray) -> np.ndarray:
-    """Return where each piece's caption begins; captions stand one after another."""
+    """Return where each subword's caption begins; captions stand one after another."""
     starts = np.flatnonzero(np.r_[True, caption_P[1:] != caption_P[:-1]])
     return np.repeat(starts, np.diff(np.r_[starts, len(caption_P)]))

@@ -27,7 +27,7 @@ class Captions:
     """
 
     def __init__(self, captions: Sequence[str], tokenizer: Tokenizer, *, limit: int = 0) -> None:
-        pieces: list[int] = []
+        subwords: list[int] = []
         words: list[int] = []
         ends = np.zeros(len(captions) + 1, np.int64)
         self.cut = 0
@@ -37,11 +37,11 @@ class Captions:
         for i, line in enumerate(encoded):
             self.cut += 0 < limit < len(line)
             for number, word in enumerate(line[: limit or None]):
-                pieces.extend(word)
+                subwords.extend(word)
                 words.extend([number] * len(word))
-            ends[i + 1] = len(pieces)
+            ends[i + 1] = len(subwords)
         self.tokenizer = tokenizer
-        self._piece_P = np.array(pieces, np.int32)
+        self._subword_P = np.array(subwords, np.int32)
         self._word_P = np.array(words, np.int32)
         self._ends = ends
 
@@ -67,28 +67,28 @@ class Captions:
         from_P = (
             np.arange(len(row_P)) - np.repeat(np.cumsum(size_B) - size_B, size_B) + np.repeat(start_B, size_B)
         )
-        piece_P = self._piece_P[from_P]
+        subword_P = self._subword_P[from_P]
         if augment is not None:
-            piece_P, stay_P = augment(
-                piece_P,
+            subword_P, stay_P = augment(
+                subword_P,
                 self._word_P[from_P],
                 index_B[row_P],
                 draw,
-                mask_piece=self.tokenizer.mask,
+                mask_subword=self.tokenizer.mask,
                 vocabulary=self.tokenizer.size,
             )
-            piece_P, row_P = piece_P[stay_P], row_P[stay_P]
+            subword_P, row_P = subword_P[stay_P], row_P[stay_P]
             size_B = np.bincount(row_P, minlength=len(index_B))
-        return self._pad(piece_P, row_P, size_B)
+        return self._pad(subword_P, row_P, size_B)
 
-    def _pad(self, piece_P: np.ndarray, row_P: np.ndarray, size_B: np.ndarray) -> dict[str, Tensor]:
+    def _pad(self, subword_P: np.ndarray, row_P: np.ndarray, size_B: np.ndarray) -> dict[str, Tensor]:
         ends = int(self.tokenizer.ends)
         place_P = np.arange(len(row_P)) - np.repeat(np.cumsum(size_B) - size_B, size_B) + ends
         size_B = np.maximum(
             size_B, 1 - ends
         )  # a caption that lost all its words keeps a pad: no set is empty
         token_BL = np.zeros((len(size_B), size_B.max(initial=0) + 2 * ends), np.int64)
-        token_BL[row_P, place_P] = piece_P
+        token_BL[row_P, place_P] = subword_P
         if ends:
             token_BL[:, 0] = self.tokenizer.start
             token_BL[np.arange(len(size_B)), size_B + 1] = self.tokenizer.end

@@ -57,7 +57,7 @@ class RoleCaptions:
     ) -> None:
         if not hasattr(tokenizer, "split"):
             raise InputError(
-                f"role graphs are of whole words, and {type(tokenizer).__name__} splits captions into pieces of words; "
+                f"role graphs are of whole words, and {type(tokenizer).__name__} splits captions into subwords; "
                 f"choose a text encoder of words, such as --text 'bigru(ends=False)'"
             )
         check_slots(verbs=verbs, nouns=nouns)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from aggregators.ranks.gpo import GPO
-from encoders.text.bert import WordPieces
+from encoders.text.bert import Subwords
 from encoders.text.bigru import BiGRU
 from encoders.text.glove import read_glove
 from encoders.text.vocabulary import Vocabulary, count_words, split_question, split_words
@@ -174,7 +174,7 @@ def test_the_vocabulary_is_counted_in_a_fixed_order():
     assert words == ["a", "b"]
     vocabulary = Vocabulary(words)
     assert list(vocabulary.encode(["A zebra b"])) == [[[5], [vocabulary.unknown], [6]]]
-    assert vocabulary.pieces([1, 5, 3, 6, 2]) == ["<start>", "a", "<unk>", "b", "<end>"]
+    assert vocabulary.subwords([1, 5, 3, 6, 2]) == ["<start>", "a", "<unk>", "b", "<end>"]
 
 
 def test_bytes_in_captions_never_become_words():
@@ -243,9 +243,17 @@ def test_bert_trains_from_a_folder_and_is_rebuilt_without_it(tiny_bert):
 
     assets = Bert.prepare(["a dog"], name=tiny_bert)
     tokenizer = Bert.tokenizer(assets)
-    assert isinstance(tokenizer, WordPieces)
+    assert isinstance(tokenizer, Subwords)
     assert list(tokenizer.encode(["A dog running."])) == [[[5], [6], [7, 8], [10]]]
-    assert tokenizer.pieces([2, 5, 7, 8, 10, 1, 3]) == ["[CLS]", "a", "run", "##ning", ".", "[UNK]", "[SEP]"]
+    assert tokenizer.subwords([2, 5, 7, 8, 10, 1, 3]) == [
+        "[CLS]",
+        "a",
+        "run",
+        "##ning",
+        ".",
+        "[UNK]",
+        "[SEP]",
+    ]
     token, mask = Captions(["a dog running .", "dog"], tokenizer).batch(np.array([0, 1])).values()
     assert token[1].tolist() == [2, 6, 3, 0, 0, 0, 0]
     encoder = Bert(assets, width=6, name=tiny_bert)

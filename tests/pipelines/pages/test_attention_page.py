@@ -273,7 +273,7 @@ def split(thumbnails: Shown, **changes) -> Split:
             "ids": ["one", "<two>"],
             "texts": ["a <i>dog</i>", "b"],
             "owner_G": np.array([1, 0]),
-            "tokenizer": SimpleNamespace(pieces=lambda numbers: [f"w{n}" for n in numbers]),
+            "tokenizer": SimpleNamespace(subwords=lambda numbers: [f"w{n}" for n in numbers]),
             "thumbnails": thumbnails,
             "extractor": {},
         }

@@ -65,35 +65,37 @@ def words(count: int, pieces_per_word: int = 2):
 
 
 def test_words_are_masked_replaced_and_deleted_in_the_shares_of_the_code():
-    piece_P, word_P, caption_P = words(20_000)
+    subword_P, word_P, caption_P = words(20_000)
     augment = AUGMENTATIONS.build("mask_replace_delete(p=0.2)")
-    out_P, stay_P = augment(piece_P, word_P, caption_P, draw, mask_piece=4, vocabulary=10_000)
-    masked, replaced = (out_P == 4) & stay_P, (out_P != piece_P) & (out_P != 4) & stay_P
+    out_P, stay_P = augment(subword_P, word_P, caption_P, draw, mask_subword=4, vocabulary=10_000)
+    masked, replaced = (out_P == 4) & stay_P, (out_P != subword_P) & (out_P != 4) & stay_P
     assert abs(masked.mean() - 0.10) < 0.005
     assert abs(replaced.mean() - 0.02) < 0.003
     assert abs((~stay_P).mean() - 0.08) < 0.005
-    # the pieces of a word share its fate
+    # the subwords of a word share its fate
     assert np.array_equal(stay_P[::2], stay_P[1::2])
     assert np.array_equal(masked[::2], masked[1::2])
 
 
 def test_delete_only_deletes():
-    piece_P, word_P, caption_P = words(20_000)
+    subword_P, word_P, caption_P = words(20_000)
     out_P, stay_P = AUGMENTATIONS.build("delete(p=0.2)")(
-        piece_P, word_P, caption_P, draw, mask_piece=4, vocabulary=99
+        subword_P, word_P, caption_P, draw, mask_subword=4, vocabulary=99
     )
-    assert np.array_equal(out_P, piece_P)
+    assert np.array_equal(out_P, subword_P)
     assert abs((~stay_P).mean() - 0.2) < 0.01
 
 
 def test_words_do_not_depend_on_batch_mates():
-    piece_P, word_P, _ = words(40, 1)
+    subword_P, word_P, _ = words(40, 1)
     augment = partial(
-        AUGMENTATIONS.build("mask_replace_delete(p=0.9, mask=0.2, replace=0.6)"), mask_piece=4, vocabulary=99
+        AUGMENTATIONS.build("mask_replace_delete(p=0.9, mask=0.2, replace=0.6)"),
+        mask_subword=4,
+        vocabulary=99,
     )
     caption_P = np.repeat([3, 8], 20)
-    both_P, both_stay_P = augment(piece_P, word_P, caption_P, draw)
-    second_P, second_stay_P = augment(piece_P[20:], word_P[20:], caption_P[20:], draw)
+    both_P, both_stay_P = augment(subword_P, word_P, caption_P, draw)
+    second_P, second_stay_P = augment(subword_P[20:], word_P[20:], caption_P[20:], draw)
     assert np.array_equal(both_P[20:], second_P)
     assert np.array_equal(both_stay_P[20:], second_stay_P)
 

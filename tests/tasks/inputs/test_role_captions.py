@@ -137,8 +137,8 @@ def test_words_cannot_be_augmented() -> None:
         captions.batch(np.array([0]), augment=lambda *_: None, draw=lambda *_: None)
 
 
-class Pieces:
-    """A tokenizer of pieces of words."""
+class Subwords:
+    """A tokenizer of subwords."""
 
     ends, start, end, mask, size = True, 0, 1, 2, 3
 
@@ -149,7 +149,7 @@ class Pieces:
 @pytest.mark.parametrize(
     ("tokenizer", "options", "message"),
     [
-        (Pieces(), {}, "Pieces splits captions into pieces"),
+        (Subwords(), {}, "Subwords splits captions into subwords"),
         (vocabulary(), {"verbs": 0}, "at least one slot"),
         (vocabulary(), {"nouns": 300}, "at most 255"),
         (vocabulary(), {"parser": "grammar"}, "unknown role parser"),
