@@ -45,11 +45,35 @@ class Spec:
         return cls(name, params)
 
     def __str__(self) -> str:
-        inside = ", ".join(
-            f"{key}={value if isinstance(value, str) and _SPEC.fullmatch(value) else repr(value)}"
-            for key, value in self.params.items()
-        )
+        inside = ", ".join(f"{key}={_written(value)}" for key, value in self.params.items())
         return f"{self.name}({inside})" if inside else self.name
+
+
+def changed(spec: str, **params: Any) -> str:
+    """Return a spec with other values of some parameters, or with more of them: `changed("kmax(k=5)", k=3)`.
+
+    Raises:
+        InputError: the text is not a spec.
+    """
+    parsed = Spec.parse(spec)
+    return str(Spec(parsed.name, parsed.params | params))
+
+
+def without(spec: str, *names: str) -> str:
+    """Return a spec without some of its parameters, whose defaults then count; those that it has not are no matter.
+
+    Raises:
+        InputError: the text is not a spec.
+    """
+    parsed = Spec.parse(spec)
+    return str(Spec(parsed.name, {key: value for key, value in parsed.params.items() if key not in names}))
+
+
+def _written(value: Any) -> str:
+    """Return a value as `_value` reads it back: specs stand bare, and whatever else is a literal."""
+    if isinstance(value, str) and _SPEC.fullmatch(value) and value not in ("None", "True", "False"):
+        return value
+    return repr(value)
 
 
 def _split(inside: str, spec: str) -> list[str]:

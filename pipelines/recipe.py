@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import tyro
@@ -28,8 +28,10 @@ class Ensemble:
     """Of each member, but for those that repeat a recipe."""
     experiment: str = "polypool"
     """MLflow experiment of the members and of the ensemble."""
-    published: tyro.conf.Suppress[str] = ""
-    """The number that the recipe aims at and where it is printed."""
+    published: tyro.conf.Suppress[Mapping[str, float]] = field(default_factory=dict)
+    """The numbers that the recipe aims at, by protocol and metric, such as `{"coco-5k/rsum": 421.9}`."""
+    source: tyro.conf.Suppress[str] = ""
+    """Where they are printed."""
 
     def seeded(self) -> list[tuple[str, int]]:
         """Return each member's recipe and seed."""
@@ -39,22 +41,32 @@ class Ensemble:
 Recipe = TypeVar("Recipe", Run, Ensemble)
 
 
-def recipe(name: str, *, published: str = "") -> Callable[[Callable[[], Recipe]], Callable[[], Recipe]]:
-    """Register a function as the recipe `name`; what it returns carries the name and the published number.
+def recipe(
+    name: str, *, published: Mapping[str, float] | None = None, source: str = ""
+) -> Callable[[Callable[[], Recipe]], Callable[[], Recipe]]:
+    """Register a function as the recipe `name`; what it returns carries the name and the published numbers.
 
     Args:
         name: what the command line calls it.
-        published: the number it aims at, and where that is printed; empty where nobody published one.
+        published: the numbers it aims at, by protocol and metric as tracking names them, such as
+            `{"coco-5k/rsum": 421.9}`; those of another split have its name in front. None where nobody published one.
+        source: where they are printed.
     """
 
     def register(make: Callable[[], Recipe]) -> Callable[[], Recipe]:
         @functools.wraps(make)
         def made() -> Recipe:
-            return dataclasses.replace(make(), recipe=name, published=published)
+            return dataclasses.replace(make(), recipe=name, published=dict(published or {}), source=source)
 
         return RECIPES.register(name)(made)
 
     return register
+
+
+def published_text(published: Mapping[str, float], source: str) -> str:
+    """Return published numbers in a line, such as `VSE-infinity, table 9: f30k-1k/rsum 498.1`; empty without any."""
+    numbers = ", ".join(f"{name} {value:g}" for name, value in published.items())
+    return f"{source}: {numbers}" if numbers else ""
 
 
 def derive(run: Run, **changes: Any) -> Run:

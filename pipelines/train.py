@@ -17,7 +17,7 @@ from infra.paths import home
 from infra.registry import RECIPES
 from infra.tracking import Tracker, tracking_uri
 from pipelines.ensemble import start_ensemble
-from pipelines.recipe import Ensemble
+from pipelines.recipe import Ensemble, published_text
 from pipelines.training.runs import resume, start
 from tasks.run import Run
 
@@ -59,7 +59,11 @@ def recipes() -> str:
         about = listed.error
         if not about:
             recipe = RECIPES.get(listed.name)
-            about = recipe().published or (inspect.getdoc(recipe) or "").partition("\n")[0]
+            made = recipe()
+            about = (
+                published_text(made.published, made.source)
+                or (inspect.getdoc(recipe) or "").partition("\n")[0]
+            )
         lines.append(f"{listed.name:<{width}}  {about}")
     return "\n".join(lines)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,8 +122,10 @@ class Run:
     """Steps between checkpoints inside an epoch; there is one after every epoch in any case."""
     figures: bool = True
     """Draw what the aggregators learnt and make pages of examples, at the end of the run."""
-    published: tyro.conf.Suppress[str] = ""
-    """The number that the recipe aims at and where it is printed."""
+    published: tyro.conf.Suppress[Mapping[str, float]] = field(default_factory=dict)
+    """The numbers that the recipe aims at, by protocol and metric, such as `{"coco-5k/rsum": 421.9}`."""
+    source: tyro.conf.Suppress[str] = ""
+    """Where they are printed."""
 
     def __post_init__(self) -> None:
         counts = {
@@ -141,6 +145,11 @@ class Run:
 def to_json(run: Run) -> dict[str, Any]:
     """Return a run as plain JSON."""
     return dataclasses.asdict(run)
+
+
+def to_params(run: Run) -> dict[str, Any]:
+    """Return a run as tracking shows its settings: `published` is one of them, as JSON."""
+    return to_json(run) | {"published": json.dumps(dict(run.published))}
 
 
 def from_json(values: dict[str, Any]) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from infra.tracking import RunRecord
 from pipelines.comparison.bootstrap import Bootstrap
 from pipelines.comparison.centre import best_possible, chance_normalised
+from pipelines.recipe import published_text
 
 METRICS = (
     "rsum",
@@ -102,8 +104,13 @@ class Group:
     def published(self) -> tuple[str, ...]:
         """The numbers that the recipes of its runs aim at, a sentence each."""
         runs = [run for row in self.rows for run in row.runs]
-        said = {run.tags.get("recipe", ""): run.params.get("published", "") for run in runs}
-        return tuple(f"{recipe}: {number}" for recipe, number in sorted(said.items()) if number)
+        lines = {
+            f"{run.tags.get('recipe', '')}: "
+            + published_text(json.loads(run.params["published"]), run.params.get("source", ""))
+            for run in runs
+            if run.params.get("published", "{}") != "{}"
+        }
+        return tuple(sorted(lines))
 
     def chance_normalised(self, value: float) -> float:
         """Return where a value lies between chance, 0, and the best possible, 100; NaN where one is not known."""

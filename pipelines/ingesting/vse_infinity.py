@@ -28,7 +28,7 @@ from pipelines.ingesting.release import Release
 from pipelines.training.artifacts import write_model
 from pipelines.training.runs import tags
 from tasks.base import TaskAdapter
-from tasks.run import Data, Optim, Run, to_json
+from tasks.run import Data, Optim, Run, to_json, to_params
 
 REGIONS = {
     "encoder.fc.": "fc.",
@@ -133,7 +133,7 @@ def track(release: Release, converted: Converted) -> str:
         home=home(),
         name=f"{run.recipe} {run.data.dataset}, released",
         tags=tags(run) | {"kind": "released", "released.sha256": sha256(release.path)},
-        params=to_json(run) | {"released": {"file": release.path.name, "opt": release.options}},
+        params=to_params(run) | {"released": {"file": release.path.name, "opt": release.options}},
     )
     tracker.json("run.json", to_json(run))
     tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})

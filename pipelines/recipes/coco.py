@@ -9,7 +9,9 @@ GRID_WARMUP = 4425  # steps of one epoch: the learning rate rises linearly, as t
 
 
 @recipe(
-    "coco_region_bigru", published="VSE-infinity, tables 9, 10: RSUM 520.8 on coco-1k-5fold, 421.9 on coco-5k"
+    "coco_region_bigru",
+    published={"coco-1k-5fold/rsum": 520.8, "coco-5k/rsum": 421.9},
+    source="VSE-infinity, tables 9, 10",
 )
 def coco_region_bigru() -> Run:
     """VSE-infinity: regions and a BiGRU.
@@ -83,7 +85,9 @@ def as_vsepp(run: Run, *, text_aggregator: str = "mean") -> Run:
 
 
 @recipe(
-    "coco_grid_bigru", published="VSE-infinity, tables 9, 10: RSUM 521.5 on coco-1k-5fold, 423.7 on coco-5k"
+    "coco_grid_bigru",
+    published={"coco-1k-5fold/rsum": 521.5, "coco-5k/rsum": 423.7},
+    source="VSE-infinity, tables 9, 10",
 )
 def coco_grid_bigru() -> Run:
     """VSE-infinity: the detector's grid, fine-tuned, and a BiGRU."""
@@ -92,7 +96,8 @@ def coco_grid_bigru() -> Run:
 
 @recipe(
     "coco_region_grid_bigru",
-    published="VSE-infinity, tables 9, 10: RSUM 528.8 on coco-1k-5fold, 437.5 on coco-5k",
+    published={"coco-1k-5fold/rsum": 528.8, "coco-5k/rsum": 437.5},
+    source="VSE-infinity, tables 9, 10",
 )
 def coco_region_grid_bigru() -> Ensemble:
     """VSE-infinity: regions and grid, BiGRU."""
@@ -100,7 +105,9 @@ def coco_region_grid_bigru() -> Ensemble:
 
 
 @recipe(
-    "coco_region_bert", published="VSE-infinity, tables 9, 10: RSUM 527.5 on coco-1k-5fold, 434.3 on coco-5k"
+    "coco_region_bert",
+    published={"coco-1k-5fold/rsum": 527.5, "coco-5k/rsum": 434.3},
+    source="VSE-infinity, tables 9, 10",
 )
 def coco_region_bert() -> Run:
     """VSE-infinity: regions and BERT.
@@ -111,7 +118,9 @@ def coco_region_bert() -> Run:
 
 
 @recipe(
-    "coco_grid_bert", published="VSE-infinity, tables 9, 10: RSUM 531.6 on coco-1k-5fold, 440.0 on coco-5k"
+    "coco_grid_bert",
+    published={"coco-1k-5fold/rsum": 531.6, "coco-5k/rsum": 440.0},
+    source="VSE-infinity, tables 9, 10",
 )
 def coco_grid_bert() -> Run:
     """VSE-infinity: the detector's grid, fine-tuned, and BERT."""
@@ -120,7 +129,8 @@ def coco_grid_bert() -> Run:
 
 @recipe(
     "coco_region_grid_bert",
-    published="VSE-infinity, tables 9, 10: RSUM 537.4 on coco-1k-5fold, 451.8 on coco-5k",
+    published={"coco-1k-5fold/rsum": 537.4, "coco-5k/rsum": 451.8},
+    source="VSE-infinity, tables 9, 10",
 )
 def coco_region_grid_bert() -> Ensemble:
     """VSE-infinity: regions and grid, BERT."""
@@ -128,7 +138,9 @@ def coco_region_grid_bert() -> Ensemble:
 
 
 @recipe(
-    "coco_wsl_bert", published="VSE-infinity, tables 9, 10: RSUM 545.4 on coco-1k-5fold, 468.9 on coco-5k"
+    "coco_wsl_bert",
+    published={"coco-1k-5fold/rsum": 545.4, "coco-5k/rsum": 468.9},
+    source="VSE-infinity, tables 9, 10",
 )
 def coco_wsl_bert() -> Run:
     """VSE-infinity: the grid of ResNeXt-101 pretrained on Instagram, and BERT."""
@@ -136,7 +148,9 @@ def coco_wsl_bert() -> Run:
 
 
 @recipe(
-    "coco_wsl_bert_x2", published="VSE-infinity, tables 9, 10: RSUM 548.1 on coco-1k-5fold, 474.8 on coco-5k"
+    "coco_wsl_bert_x2",
+    published={"coco-1k-5fold/rsum": 548.1, "coco-5k/rsum": 474.8},
+    source="VSE-infinity, tables 9, 10",
 )
 def coco_wsl_bert_x2() -> Ensemble:
     """VSE-infinity: two seeds of `coco_wsl_bert`."""
@@ -145,7 +159,8 @@ def coco_wsl_bert_x2() -> Ensemble:
 
 @recipe(
     "coco_resnet152_bigru",
-    published="VSE-infinity, tables 9, 10: RSUM 519.6 on coco-1k-5fold, 419.9 on coco-5k",
+    published={"coco-1k-5fold/rsum": 519.6, "coco-5k/rsum": 419.9},
+    source="VSE-infinity, tables 9, 10",
 )
 def coco_resnet152_bigru() -> Run:
     """VSE-infinity: the grid of ResNet-152 and a BiGRU."""
@@ -154,7 +169,8 @@ def coco_resnet152_bigru() -> Run:
 
 @recipe(
     "coco_region_bigru_vsepp",
-    published="VSE-infinity, tables 9, 10: RSUM 490.5 on coco-1k-5fold, 370.2 on coco-5k",
+    published={"coco-1k-5fold/rsum": 490.5, "coco-5k/rsum": 370.2},
+    source="VSE-infinity, tables 9, 10",
 )
 def coco_region_bigru_vsepp() -> Run:
     """VSE++ as the authors of VSE-infinity trained it: averages of regions and words."""
@@ -163,7 +179,8 @@ def coco_region_bigru_vsepp() -> Run:
 
 @recipe(
     "coco_region_bert_vsepp",
-    published="VSE-infinity, tables 9, 10: RSUM 488.9 on coco-1k-5fold, 364.7 on coco-5k",
+    published={"coco-1k-5fold/rsum": 488.9, "coco-5k/rsum": 364.7},
+    source="VSE-infinity, tables 9, 10",
 )
 def coco_region_bert_vsepp() -> Run:
     """VSE++: the average of regions, and BERT's [CLS]."""
@@ -172,7 +189,8 @@ def coco_region_bert_vsepp() -> Run:
 
 @recipe(
     "coco_wsl_bert_vsepp",
-    published="VSE-infinity, tables 9, 10: RSUM 528.7 on coco-1k-5fold, 439.2 on coco-5k",
+    published={"coco-1k-5fold/rsum": 528.7, "coco-5k/rsum": 439.2},
+    source="VSE-infinity, tables 9, 10",
 )
 def coco_wsl_bert_vsepp() -> Run:
     """VSE++: the average of ResNeXt-101's grid, and BERT's [CLS]."""
@@ -181,7 +199,8 @@ def coco_wsl_bert_vsepp() -> Run:
 
 @recipe(
     "coco_resnet152_bigru_vsepp",
-    published="VSE-infinity, tables 9, 10: RSUM 500.6 on coco-1k-5fold, 387.6 on coco-5k",
+    published={"coco-1k-5fold/rsum": 500.6, "coco-5k/rsum": 387.6},
+    source="VSE-infinity, tables 9, 10",
 )
 def coco_resnet152_bigru_vsepp() -> Run:
     """VSE++: averages of ResNet-152's grid and of words."""

@@ -6,6 +6,7 @@ regions with a BiGRU is scripted by the authors; Flickr30K and the CNN rows foll
 
 from __future__ import annotations
 
+from infra.spec import changed
 from pipelines.recipe import Ensemble, derive, recipe
 from pipelines.recipes import coco
 from pipelines.recipes.flickr30k import on_flickr30k
@@ -14,7 +15,11 @@ from tasks.run import Data, Optim, Run
 SLOW = tuple((part, 0.1) for part in ("visual", "text.aggregator"))
 
 
-@recipe("coco_dive_region_bigru", published="DivE, table 1: RSUM 524.6 on coco-1k-5fold, 430.7 on coco-5k")
+@recipe(
+    "coco_dive_region_bigru",
+    published={"coco-1k-5fold/rsum": 524.6, "coco-5k/rsum": 430.7},
+    source="DivE, table 1",
+)
 def coco_dive_region_bigru() -> Run:
     """DivE: regions and a BiGRU, 200 images with all their captions in a batch.
 
@@ -50,13 +55,21 @@ def coco_dive_region_bigru() -> Run:
     )
 
 
-@recipe("coco_dive_region_bigru_x2", published="DivE, table 1: RSUM 528.0 on coco-1k-5fold, 437.8 on coco-5k")
+@recipe(
+    "coco_dive_region_bigru_x2",
+    published={"coco-1k-5fold/rsum": 528.0, "coco-5k/rsum": 437.8},
+    source="DivE, table 1",
+)
 def coco_dive_region_bigru_x2() -> Ensemble:
     """DivE: two seeds of `coco_dive_region_bigru`."""
     return Ensemble(members=("coco_dive_region_bigru", "coco_dive_region_bigru"), protocol="coco-5k")
 
 
-@recipe("coco_dive_resnet152_bigru", published="DivE, table 1: RSUM 493.2 on coco-1k-5fold, 377.7 on coco-5k")
+@recipe(
+    "coco_dive_resnet152_bigru",
+    published={"coco-1k-5fold/rsum": 493.2, "coco-5k/rsum": 377.7},
+    source="DivE, table 1",
+)
 def coco_dive_resnet152_bigru() -> Run:
     """DivE: the cells of ResNet-152 at 224 pixels and a BiGRU; margin 0.1, attention 1,024 wide."""
     slots = "slots(k=4, iterations=4, heads=4, head_width=256"
@@ -64,7 +77,7 @@ def coco_dive_resnet152_bigru() -> Run:
     return derive(
         run,
         data={"visual_augment": ""},
-        visual=run.visual.replace(")", ", size=224)"),
+        visual=changed(run.visual, size=224),
         aggregator=f"{slots}, positions=(7, 7), global_feature=mean)",
         text_aggregator=f"{slots}, width=1024, positions=True)",
         objective="triplet(margin=0.1, reduction=mean, warmup_epochs=0)",
@@ -72,7 +85,11 @@ def coco_dive_resnet152_bigru() -> Run:
     )
 
 
-@recipe("coco_dive_wsl_bert", published="DivE, table 1: RSUM 547.5 on coco-1k-5fold, 474.9 on coco-5k")
+@recipe(
+    "coco_dive_wsl_bert",
+    published={"coco-1k-5fold/rsum": 547.5, "coco-5k/rsum": 474.9},
+    source="DivE, table 1",
+)
 def coco_dive_wsl_bert() -> Run:
     """DivE: the grid of ResNeXt-101 pretrained on Instagram, and BERT; otherwise trained like `coco_wsl_bert`."""
     dive = coco_dive_region_bigru()
@@ -87,13 +104,17 @@ def coco_dive_wsl_bert() -> Run:
     )
 
 
-@recipe("coco_dive_wsl_bert_x2", published="DivE, table 1: RSUM 549.9 on coco-1k-5fold, 482.0 on coco-5k")
+@recipe(
+    "coco_dive_wsl_bert_x2",
+    published={"coco-1k-5fold/rsum": 549.9, "coco-5k/rsum": 482.0},
+    source="DivE, table 1",
+)
 def coco_dive_wsl_bert_x2() -> Ensemble:
     """DivE: two seeds of `coco_dive_wsl_bert`."""
     return Ensemble(members=("coco_dive_wsl_bert", "coco_dive_wsl_bert"), protocol="coco-5k")
 
 
-@recipe("coco_pvse", published="DivE, table 1: RSUM 492.8 on coco-1k-5fold, 374.4 on coco-5k")
+@recipe("coco_pvse", published={"coco-1k-5fold/rsum": 492.8, "coco-5k/rsum": 374.4}, source="DivE, table 1")
 def coco_pvse() -> Run:
     """PVSE: two vectors from the stored cells of ResNet-152 and from words, compared by their best pair.
 
@@ -113,25 +134,25 @@ def coco_pvse() -> Run:
     )
 
 
-@recipe("flickr30k_dive_region_bigru", published="DivE, table 2: RSUM 500.8 on f30k-1k")
+@recipe("flickr30k_dive_region_bigru", published={"f30k-1k/rsum": 500.8}, source="DivE, table 2")
 def flickr30k_dive_region_bigru() -> Run:
     """DivE: regions and a BiGRU."""
     return on_flickr30k(coco_dive_region_bigru())
 
 
-@recipe("flickr30k_dive_resnet152_bigru", published="DivE, table 2: RSUM 442.6 on f30k-1k")
+@recipe("flickr30k_dive_resnet152_bigru", published={"f30k-1k/rsum": 442.6}, source="DivE, table 2")
 def flickr30k_dive_resnet152_bigru() -> Run:
     """DivE: the cells of ResNet-152 and a BiGRU."""
     return on_flickr30k(coco_dive_resnet152_bigru())
 
 
-@recipe("flickr30k_dive_wsl_bert", published="DivE, table 2: RSUM 551.9 on f30k-1k")
+@recipe("flickr30k_dive_wsl_bert", published={"f30k-1k/rsum": 551.9}, source="DivE, table 2")
 def flickr30k_dive_wsl_bert() -> Run:
     """DivE: the grid of ResNeXt-101 pretrained on Instagram, and BERT."""
     return on_flickr30k(coco_dive_wsl_bert())
 
 
-@recipe("flickr30k_dive_region_bigru_x2", published="DivE, table 2: RSUM 509.3 on f30k-1k")
+@recipe("flickr30k_dive_region_bigru_x2", published={"f30k-1k/rsum": 509.3}, source="DivE, table 2")
 def flickr30k_dive_region_bigru_x2() -> Ensemble:
     """DivE: two seeds of `flickr30k_dive_region_bigru`."""
     return Ensemble(
@@ -139,13 +160,13 @@ def flickr30k_dive_region_bigru_x2() -> Ensemble:
     )
 
 
-@recipe("flickr30k_dive_wsl_bert_x2", published="DivE, table 2: RSUM 557.1 on f30k-1k")
+@recipe("flickr30k_dive_wsl_bert_x2", published={"f30k-1k/rsum": 557.1}, source="DivE, table 2")
 def flickr30k_dive_wsl_bert_x2() -> Ensemble:
     """DivE: two seeds of `flickr30k_dive_wsl_bert`."""
     return Ensemble(members=("flickr30k_dive_wsl_bert", "flickr30k_dive_wsl_bert"), protocol="f30k-1k")
 
 
-@recipe("flickr30k_pvse", published="DivE, table 2: RSUM 432.6 on f30k-1k, as rerun there")
+@recipe("flickr30k_pvse", published={"f30k-1k/rsum": 432.6}, source="DivE, table 2, as rerun there")
 def flickr30k_pvse() -> Run:
     """PVSE: two vectors from the stored cells of ResNet-152 and from words."""
     return on_flickr30k(coco_pvse())

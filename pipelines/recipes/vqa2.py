@@ -8,7 +8,7 @@ bottom-up-attention baseline that it follows; `--task 'vqa(targets=hard)'` is th
 
 from __future__ import annotations
 
-from infra.registry import Spec
+from infra.spec import without
 from pipelines.recipe import derive, recipe
 from tasks.run import Data, Optim, Run
 
@@ -17,7 +17,9 @@ FIXED = (("text.encoder.embed", 0.0),)
 
 
 @recipe(
-    "vqa2_scoreattn_k1", published="score attention, table I: accuracy 60.73 on validation, 62.05 on test-dev"
+    "vqa2_scoreattn_k1",
+    published={"vqa/accuracy": 60.73, "test-dev/vqa/accuracy": 62.05},
+    source="score attention, table I",
 )
 def vqa2_scoreattn_k1() -> Run:
     """Score attention with one vector a modality; words start from GloVe and are trained on."""
@@ -35,7 +37,9 @@ def vqa2_scoreattn_k1() -> Run:
 
 
 @recipe(
-    "vqa2_scoreattn_k2", published="score attention, table I: accuracy 60.76 on validation, 62.06 on test-dev"
+    "vqa2_scoreattn_k2",
+    published={"vqa/accuracy": 60.76, "test-dev/vqa/accuracy": 62.06},
+    source="score attention, table I",
 )
 def vqa2_scoreattn_k2() -> Run:
     """Score attention with the mean of two vectors a modality."""
@@ -43,7 +47,9 @@ def vqa2_scoreattn_k2() -> Run:
 
 
 @recipe(
-    "vqa2_scoreattn_k3", published="score attention, table I: accuracy 60.50 on validation, 61.80 on test-dev"
+    "vqa2_scoreattn_k3",
+    published={"vqa/accuracy": 60.50, "test-dev/vqa/accuracy": 61.80},
+    source="score attention, table I",
 )
 def vqa2_scoreattn_k3() -> Run:
     """Score attention with the mean of three vectors a modality."""
@@ -52,7 +58,8 @@ def vqa2_scoreattn_k3() -> Run:
 
 @recipe(
     "vqa2_scoreattn_k5",
-    published="score attention, tables I and II: accuracy 60.99 on validation, 62.17 on test-dev",
+    published={"vqa/accuracy": 60.99, "test-dev/vqa/accuracy": 62.17},
+    source="score attention, tables I and II",
 )
 def vqa2_scoreattn_k5() -> Run:
     """Score attention with the mean of five vectors a modality."""
@@ -61,7 +68,8 @@ def vqa2_scoreattn_k5() -> Run:
 
 @recipe(
     "vqa2_scoreattn_k7",
-    published="score attention, tables I and II: accuracy 60.95 on validation, 62.43 on test-dev",
+    published={"vqa/accuracy": 60.95, "test-dev/vqa/accuracy": 62.43},
+    source="score attention, tables I and II",
 )
 def vqa2_scoreattn_k7() -> Run:
     """Score attention with the mean of seven vectors a modality."""
@@ -70,69 +78,85 @@ def vqa2_scoreattn_k7() -> Run:
 
 @recipe(
     "vqa2_scoreattn_k10",
-    published="score attention, table I: accuracy 59.94 on validation, 61.16 on test-dev",
+    published={"vqa/accuracy": 59.94, "test-dev/vqa/accuracy": 61.16},
+    source="score attention, table I",
 )
 def vqa2_scoreattn_k10() -> Run:
     """Score attention with the mean of ten vectors a modality."""
     return derive(vqa2_scoreattn_k1(), aggregator="score_attention(k=10, heads=8)")
 
 
-@recipe("vqa2_mean", published="score attention, table I: accuracy 54.87 on validation, 56.05 on test-dev")
+@recipe(
+    "vqa2_mean",
+    published={"vqa/accuracy": 54.87, "test-dev/vqa/accuracy": 56.05},
+    source="score attention, table I",
+)
 def vqa2_mean() -> Run:
     """The same model with averages in the place of score attention."""
     return derive(vqa2_scoreattn_k1(), aggregator="mean")
 
 
-@recipe("vqa2_max", published="score attention, table I: accuracy 56.73 on validation, 57.95 on test-dev")
+@recipe(
+    "vqa2_max",
+    published={"vqa/accuracy": 56.73, "test-dev/vqa/accuracy": 57.95},
+    source="score attention, table I",
+)
 def vqa2_max() -> Run:
     """The same model with maxima in the place of score attention."""
     return derive(vqa2_scoreattn_k1(), aggregator="max")
 
 
 @recipe(
-    "vqa2_logsumexp", published="score attention, table I: accuracy 54.61 on validation, 55.68 on test-dev"
+    "vqa2_logsumexp",
+    published={"vqa/accuracy": 54.61, "test-dev/vqa/accuracy": 55.68},
+    source="score attention, table I",
 )
 def vqa2_logsumexp() -> Run:
     """The same model with soft maxima, sums as the paper writes them, in the place of score attention."""
     return derive(vqa2_scoreattn_k1(), aggregator="logsumexp(average=False)")
 
 
-@recipe("vqa2_conv1d", published="score attention, table I: accuracy 56.87 on validation, 57.79 on test-dev")
+@recipe(
+    "vqa2_conv1d",
+    published={"vqa/accuracy": 56.87, "test-dev/vqa/accuracy": 57.79},
+    source="score attention, table I",
+)
 def vqa2_conv1d() -> Run:
     """The same model with a convolution as long as the sequence in the place of score attention."""
     return derive(vqa2_scoreattn_k1(), aggregator="conv1d")
 
 
-@recipe("vqa2_cls", published="score attention, table I: accuracy 58.31 on validation, 59.40 on test-dev")
+@recipe(
+    "vqa2_cls",
+    published={"vqa/accuracy": 58.31, "test-dev/vqa/accuracy": 59.40},
+    source="score attention, table I",
+)
 def vqa2_cls() -> Run:
     """The same model with a token that reads the set in the place of score attention."""
     return derive(vqa2_scoreattn_k1(), aggregator="cls", cross="cross_modal(heads=8, dropout=0.1, cls=True)")
 
 
-@recipe("vqa2_scoreattn_k5_fixed", published="score attention, table II: accuracy 60.98 on validation")
+@recipe("vqa2_scoreattn_k5_fixed", published={"vqa/accuracy": 60.98}, source="score attention, table II")
 def vqa2_scoreattn_k5_fixed() -> Run:
     """Five vectors; words keep the vectors of GloVe."""
     return derive(vqa2_scoreattn_k5(), optim={"lr_factors": FIXED})
 
 
-@recipe("vqa2_scoreattn_k5_learned", published="score attention, table II: accuracy 59.29 on validation")
+@recipe("vqa2_scoreattn_k5_learned", published={"vqa/accuracy": 59.29}, source="score attention, table II")
 def vqa2_scoreattn_k5_learned() -> Run:
     """Five vectors; words start from random vectors."""
-    return derive(vqa2_scoreattn_k5(), text=_without_glove(vqa2_scoreattn_k5()))
+    run = vqa2_scoreattn_k5()
+    return derive(run, text=without(run.text, "glove"))
 
 
-@recipe("vqa2_scoreattn_k7_fixed", published="score attention, table II: accuracy 61.13 on validation")
+@recipe("vqa2_scoreattn_k7_fixed", published={"vqa/accuracy": 61.13}, source="score attention, table II")
 def vqa2_scoreattn_k7_fixed() -> Run:
     """Seven vectors; words keep the vectors of GloVe."""
     return derive(vqa2_scoreattn_k7(), optim={"lr_factors": FIXED})
 
 
-@recipe("vqa2_scoreattn_k7_learned", published="score attention, table II: accuracy 59.23 on validation")
+@recipe("vqa2_scoreattn_k7_learned", published={"vqa/accuracy": 59.23}, source="score attention, table II")
 def vqa2_scoreattn_k7_learned() -> Run:
     """Seven vectors; words start from random vectors."""
-    return derive(vqa2_scoreattn_k7(), text=_without_glove(vqa2_scoreattn_k7()))
-
-
-def _without_glove(run: Run) -> str:
-    spec = Spec.parse(run.text)
-    return str(Spec(spec.name, {key: value for key, value in spec.params.items() if key != "glove"}))
+    run = vqa2_scoreattn_k7()
+    return derive(run, text=without(run.text, "glove"))

@@ -31,7 +31,11 @@ def with_patches(run: Run) -> Run:
     return derive(run, visual=PATCHES, data={"features": "", "visual_augment": ""})
 
 
-@recipe("coco_2ad_region_bigru", published="VSE+2AD, table 1: RSUM 527.8 on coco-1k-5fold; 426.9 on coco-5k")
+@recipe(
+    "coco_2ad_region_bigru",
+    published={"coco-1k-5fold/rsum": 527.8, "coco-5k/rsum": 426.9},
+    source="VSE+2AD, tables 1, 3",
+)
 def coco_2ad_region_bigru() -> Run:
     """VSE+2AD: regions and a BiGRU."""
     return with_2ad(coco.coco_region_bigru(), weight_decay=1e-2)
@@ -49,7 +53,7 @@ def coco_2ad_patch_bigru() -> Run:
     return with_factors(with_patches(with_2ad(coco.coco_region_bigru(), weight_decay=1e-2)), vit=0.05)
 
 
-@recipe("coco_2ad_region_bert", published="VSE+2AD, table 1: RSUM 536.0 on coco-1k-5fold")
+@recipe("coco_2ad_region_bert", published={"coco-1k-5fold/rsum": 536.0}, source="VSE+2AD, table 1")
 def coco_2ad_region_bert() -> Run:
     """VSE+2AD: regions and BERT, which learns at a twentieth of the rate."""
     return with_factors(with_2ad(coco.coco_region_bert()), bert=0.05)
@@ -67,13 +71,13 @@ def coco_2ad_patch_bert() -> Run:
     return with_factors(with_patches(with_2ad(coco.coco_region_bert())), bert=0.1, vit=0.05)
 
 
-@recipe("coco_2ad_rg_bigru", published="VSE+2AD, table 1: RSUM 534.4 on coco-1k-5fold")
+@recipe("coco_2ad_rg_bigru", published={"coco-1k-5fold/rsum": 534.4}, source="VSE+2AD, table 1")
 def coco_2ad_rg_bigru() -> Ensemble:
     """VSE+2AD: regions and grid, BiGRU."""
     return Ensemble(members=("coco_2ad_region_bigru", "coco_2ad_grid_bigru"), protocol="coco-5k")
 
 
-@recipe("coco_2ad_rgp_bigru", published="VSE+2AD, table 1: RSUM 539.1 on coco-1k-5fold")
+@recipe("coco_2ad_rgp_bigru", published={"coco-1k-5fold/rsum": 539.1}, source="VSE+2AD, table 1")
 def coco_2ad_rgp_bigru() -> Ensemble:
     """VSE+2AD: regions, grid and patches, BiGRU."""
     return Ensemble(
@@ -81,13 +85,13 @@ def coco_2ad_rgp_bigru() -> Ensemble:
     )
 
 
-@recipe("coco_2ad_rg_bert", published="VSE+2AD, table 1: RSUM 546.6 on coco-1k-5fold")
+@recipe("coco_2ad_rg_bert", published={"coco-1k-5fold/rsum": 546.6}, source="VSE+2AD, table 1")
 def coco_2ad_rg_bert() -> Ensemble:
     """VSE+2AD: regions and grid, BERT."""
     return Ensemble(members=("coco_2ad_region_bert", "coco_2ad_grid_bert"), protocol="coco-5k")
 
 
-@recipe("coco_2ad_rgp_bert", published="VSE+2AD, table 1: RSUM 549.5 on coco-1k-5fold")
+@recipe("coco_2ad_rgp_bert", published={"coco-1k-5fold/rsum": 549.5}, source="VSE+2AD, table 1")
 def coco_2ad_rgp_bert() -> Ensemble:
     """VSE+2AD: regions, grid and patches, BERT."""
     return Ensemble(
@@ -95,7 +99,7 @@ def coco_2ad_rgp_bert() -> Ensemble:
     )
 
 
-@recipe("flickr30k_2ad_region_bigru", published="VSE+2AD, table 1: RSUM 503.7 on f30k-1k")
+@recipe("flickr30k_2ad_region_bigru", published={"f30k-1k/rsum": 503.7}, source="VSE+2AD, table 1")
 def flickr30k_2ad_region_bigru() -> Run:
     """VSE+2AD: regions and a BiGRU."""
     return on_flickr30k(coco_2ad_region_bigru())
@@ -113,7 +117,7 @@ def flickr30k_2ad_patch_bigru() -> Run:
     return on_flickr30k(coco_2ad_patch_bigru())
 
 
-@recipe("flickr30k_2ad_region_bert", published="VSE+2AD, table 1: RSUM 524.7 on f30k-1k")
+@recipe("flickr30k_2ad_region_bert", published={"f30k-1k/rsum": 524.7}, source="VSE+2AD, table 1")
 def flickr30k_2ad_region_bert() -> Run:
     """VSE+2AD: regions and BERT."""
     return on_flickr30k(coco_2ad_region_bert())
@@ -131,13 +135,13 @@ def flickr30k_2ad_patch_bert() -> Run:
     return on_flickr30k(coco_2ad_patch_bert())
 
 
-@recipe("flickr30k_2ad_rg_bigru", published="VSE+2AD, table 1: RSUM 520.2 on f30k-1k")
+@recipe("flickr30k_2ad_rg_bigru", published={"f30k-1k/rsum": 520.2}, source="VSE+2AD, table 1")
 def flickr30k_2ad_rg_bigru() -> Ensemble:
     """VSE+2AD: regions and grid, BiGRU."""
     return Ensemble(members=("flickr30k_2ad_region_bigru", "flickr30k_2ad_grid_bigru"), protocol="f30k-1k")
 
 
-@recipe("flickr30k_2ad_rgp_bigru", published="VSE+2AD, table 1: RSUM 524.4 on f30k-1k")
+@recipe("flickr30k_2ad_rgp_bigru", published={"f30k-1k/rsum": 524.4}, source="VSE+2AD, table 1")
 def flickr30k_2ad_rgp_bigru() -> Ensemble:
     """VSE+2AD: regions, grid and patches, BiGRU."""
     return Ensemble(
@@ -146,13 +150,13 @@ def flickr30k_2ad_rgp_bigru() -> Ensemble:
     )
 
 
-@recipe("flickr30k_2ad_rg_bert", published="VSE+2AD, table 1: RSUM 540.4 on f30k-1k")
+@recipe("flickr30k_2ad_rg_bert", published={"f30k-1k/rsum": 540.4}, source="VSE+2AD, table 1")
 def flickr30k_2ad_rg_bert() -> Ensemble:
     """VSE+2AD: regions and grid, BERT."""
     return Ensemble(members=("flickr30k_2ad_region_bert", "flickr30k_2ad_grid_bert"), protocol="f30k-1k")
 
 
-@recipe("flickr30k_2ad_rgp_bert", published="VSE+2AD, table 1: RSUM 545.3 on f30k-1k")
+@recipe("flickr30k_2ad_rgp_bert", published={"f30k-1k/rsum": 545.3}, source="VSE+2AD, table 1")
 def flickr30k_2ad_rgp_bert() -> Ensemble:
     """VSE+2AD: regions, grid and patches, BERT."""
     return Ensemble(

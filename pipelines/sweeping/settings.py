@@ -96,7 +96,7 @@ def _kinds(cls: type, prefix: str = "") -> dict[str, Any]:
     for name in (field.name for field in dataclasses.fields(cls)):
         if dataclasses.is_dataclass(hints[name]):
             kinds |= _kinds(hints[name], f"{prefix}{name}.")
-        elif prefix or name not in (*AXES, "published"):
+        elif prefix or name not in (*AXES, "published", "source"):
             kinds[f"{prefix}{name}"] = hints[name]
     return kinds
 

@@ -11,7 +11,7 @@ from infra.paths import home
 from infra.ray.session import Resources, fit, ray_session
 from infra.registry import TASKS
 from infra.tracking import Tracker, tracking_uri
-from tasks.run import Run, from_json, to_json
+from tasks.run import Run, from_json, to_json, to_params
 
 
 def tags(run: Run) -> dict[str, str]:
@@ -42,7 +42,7 @@ def start(run: Run, *, more_tags: Mapping[str, str] | None = None, callbacks: Se
         home=home(),
         name=name,
         tags=tags(run) | (more_tags or {}),
-        params=to_json(run),
+        params=to_params(run),
     )
     tracker.json("run.json", to_json(run))
     tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})

@@ -12,6 +12,7 @@ from places import ROOT
 from infra import registry
 from infra.errors import InputError
 from infra.registry import AGGREGATORS, KINDS, Registry, Spec
+from infra.spec import changed, without
 
 
 @pytest.mark.parametrize(
@@ -193,3 +194,22 @@ def test_the_names_read_from_files_are_those_that_importing_them_registers(kind)
     built_in = {name for name, part in parts._parts.items() if parts._built_in(part)}
     assert built_in
     assert built_in == {name for name in fresh.names() if name in fresh._files}
+
+
+@pytest.mark.parametrize(
+    ("spec", "params", "expected"),
+    [
+        ("kmax(k=5)", {"k": 3}, "kmax(k=3)"),
+        ("mean", {"weights": "a/b.pth"}, "mean(weights='a/b.pth')"),
+        ("a(b=gpo(k=(1, 2)), c='x), y')", {"size": 224}, "a(b=gpo(k=(1, 2)), c='x), y', size=224)"),
+        ("a", {"b": "None", "c": None, "d": "gpo(k=1)"}, "a(b='None', c=None, d=gpo(k=1))"),
+    ],
+)
+def test_a_spec_is_changed_by_its_parameters(spec, params, expected):
+    assert changed(spec, **params) == expected
+    assert Spec.parse(expected).params.items() >= params.items()
+
+
+def test_a_spec_loses_parameters():
+    assert without("a(b=1, c='x, b=2')", "b", "d") == "a(c='x, b=2')"
+    assert without("a(b=1)", "b") == "a"

@@ -47,7 +47,9 @@ def test_help_and_list_show_the_recipes_and_what_they_aim_at(word, capsys):
     lines = capsys.readouterr().out.splitlines()
     for name in RECIPES.names():
         (line,) = (line for line in lines if line.split(" ", 1)[0] == name)
-        assert RECIPES.get(name)().published in line
+        made = RECIPES.get(name)()
+        assert made.source in line
+        assert all(f"{metric} {value:g}" in line for metric, value in made.published.items())
 
 
 def test_an_ensemble_takes_a_seed_and_an_experiment():

@@ -144,4 +144,9 @@ def test_a_corpus_of_photographs_and_one_of_videos_share_everything(run):
 
 def test_recipes_of_a_table_differ_only_where_they_should():
     hgr, infinity = RECIPES.get("msrvtt_hgr")(), RECIPES.get("msrvtt_hgr_infinity")()
-    assert replace(infinity, aggregator="attention", recipe=hgr.recipe, published=hgr.published) == hgr
+    assert (
+        replace(
+            infinity, aggregator="attention", recipe=hgr.recipe, published=hgr.published, source=hgr.source
+        )
+        == hgr
+    )

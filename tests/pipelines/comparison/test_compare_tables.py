@@ -41,8 +41,12 @@ def test_wide_tables_go_on_below_and_stay_within_120_columns() -> None:
 
 def test_published_numbers_stand_under_their_block(monkeypatch: pytest.MonkeyPatch) -> None:
     made = run("gpo")
-    (group,) = blocks_of(replace(made, params={**made.params, "published": "A paper, table 4: RSUM 174.7"}))
-    assert "published, mini: A paper, table 4: RSUM 174.7" in as_text(tables.scores(group))
+    (group,) = blocks_of(
+        replace(
+            made, params={**made.params, "published": '{"full/rsum": 174.7}', "source": "A paper, table 4"}
+        )
+    )
+    assert "published, mini: A paper, table 4: full/rsum 174.7" in as_text(tables.scores(group))
     assert tables.scores(blocks_of(run("max"))[0]).notes == ()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,14 +13,17 @@ import pytest
 import torch
 from corpora import make_corpus, make_questions
 from PIL import Image
+from places import ROOT
 from tiny_models import save_bert, save_vit
 from toy import FolderLog, FolderReport, SilentBar
 
 from encoders.visual.cnn import NETWORKS
 from infra.registry import AGGREGATORS, CROSS_ENCODERS, ENCODERS, MODELS, RECIPES, TASKS, Spec
+from infra.spec import changed
 from pipelines.recipe import Ensemble, derive
 from pipelines.training.loop import Trainer
 from tasks.run import Run, from_json, to_json
+from tasks.scoring.protocols import PROTOCOLS
 
 SMALL = {
     "width": 16,
@@ -84,10 +88,10 @@ def shrunk(run: Run, corpus: Run, models: dict[str, str]) -> Run:
     """Return the recipe on the tiny corpus: one epoch of two steps."""
     asks, by_image = run.protocol == "vqa", run.data.sample == "image"
     features = corpus.data.features if run.data.features else ""
-    task, batch = Spec.parse(run.task), 24 if asks else 8 if by_image else 16
+    batch = 24 if asks else 8 if by_image else 16
     return derive(
         run,
-        task=str(Spec(task.name, task.params | {"min_count": 1})) if asks else run.task,
+        task=changed(run.task, min_count=1) if asks else run.task,
         data={"corpus": corpus.data.corpus, "features": features, "captions": 2},
         visual=small(ENCODERS, run.visual, models),
         text=small(ENCODERS, run.text, models),
@@ -171,3 +175,36 @@ def test_an_ensemble_is_made_of_recipes_on_one_corpus(name):
     assert {m.data.corpus for m in members} == {f"data/{name.partition('_')[0]}"}
     assert len(set(ensemble.seeded())) == len(members)
     assert ensemble.published
+
+
+@pytest.mark.parametrize("name", RUNS + ENSEMBLES)
+def test_published_numbers_belong_to_metrics_that_a_run_has(name):
+    recipe = RECIPES.get(name)()
+    assert bool(recipe.published) == bool(recipe.source)
+    protocols = {*PROTOCOLS, "vqa", "test-dev/vqa"}
+    metrics = {"rsum", "accuracy", *(f"{d}/R{k}" for d in ("i2t", "t2i") for k in (1, 5, 10))}
+    assert {*recipe.published} <= {f"{protocol}/{metric}" for protocol in protocols for metric in metrics}
+    for metric, value in recipe.published.items():
+        assert 0 < value < (600 if metric.endswith("rsum") else 100)
+
+
+PAPERS = {
+    "VSE-infinity": "vse_infinity_arxiv.txt",
+    "DivE": "dive_cvpr2023.txt",
+    "VSE+2AD": "vse_2ad.txt",
+    "score attention": "score_attention_icpr2020.txt",
+}
+
+
+@pytest.mark.skipif(not (ROOT / "../shared/papers").exists(), reason="the papers' texts are not here")
+@pytest.mark.parametrize("name", [n for n in RUNS + ENSEMBLES if RECIPES.get(n)().published])
+def test_published_numbers_are_printed_in_their_paper(name):
+    recipe = RECIPES.get(name)()
+    text = (ROOT / "../shared/papers" / PAPERS[recipe.source.partition(",")[0]]).read_text()
+    rows = [re.findall(r"\d+\.\d+", line) for line in text.splitlines()]
+    for metric, value in recipe.published.items():
+        written = [number for row in rows for number in row]
+        written += [
+            f"{sum(map(float, row)):.2f}" for row in rows if len(row) == 6
+        ]  # an RSUM that is not printed
+        assert any(float(number) == value for number in written), (metric, value)
