@@ -15,14 +15,72 @@ from infra.data import Dataset
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """The number that chooses the best epoch."""
+    """A number that an evaluation gives, and what it means.
+
+    Attributes:
+        name: its key in `Evaluation.metrics`, without the protocol.
+        higher_is_better: False for errors, losses, ranks.
+        best: the best possible value; NaN where there is none or it is not known.
+        chance: what a model that has learnt nothing reaches on average, on the split that was scored; NaN where it is
+            not known.
+        unit: what a value is counted in, such as `%`; empty for none.
+        in_tables: whether tables show it unasked; they can be sorted by it in any case.
+    """
 
     name: str
     higher_is_better: bool = True
+    best: float = math.nan
+    chance: float = math.nan
+    unit: str = ""
+    in_tables: bool = True
 
     def better(self, value: float, than: float | None) -> bool:
         """Whether `value` beats the best so far; anything beats None."""
         return than is None or (value > than if self.higher_is_better else value < than)
+
+    def chance_normalised(self, value: float) -> float:
+        """Return where a value lies between chance, 0, and the best possible, 100, whichever of them is larger.
+
+        NaN where one of them is not known, or they are the same.
+        """
+        if self.best == self.chance:
+            return math.nan
+        return 100.0 * (value - self.chance) / (self.best - self.chance)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryMean:
+    """A mean over queries of one kind, such as the captions that were asked with.
+
+    Attributes:
+        scores: names of arrays in `Evaluation.per_query`, `(Q,)`; what a query scores is their sum. A query whose
+            score is NaN was not asked.
+        units: name of the array `(Q,)` of ids that say which unit of the split, such as an image, a query belongs to.
+        factor: of the mean, such as 100 where the arrays hold fractions and the metric is in per cent.
+        offset: added to it then, such as 1 where ranks are kept from 0 and shown from 1.
+    """
+
+    scores: tuple[str, ...]
+    units: str
+    factor: float = 1.0
+    offset: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryMetric:
+    """How a metric follows from single queries: it is the sum of some means over queries.
+
+    A paired bootstrap draws the units of a split, each with all queries that belong to it.
+
+    Attributes:
+        name: of the metric.
+        means: what is added up: one mean for an accuracy, one for each direction of retrieval for RSUM.
+        units: what the units are called, such as `images with their captions`.
+    """
+
+    name: str
+    means: tuple[QueryMean, ...]
+    units: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +90,12 @@ class Evaluation:
     Attributes:
         protocol: its name.
         metrics: numbers by name, without the protocol.
+        primary: the deciding metric, that of the adapter with the chance level of this split. A split without answers
+            has no value of it in `metrics`.
+        others: what the other metrics mean that tables may be sorted by, in the order of tables; a number of `metrics`
+            that is not among them is a note about the evaluation, such as a count.
         per_query: arrays that say how each query did, such as ids and ranks.
+        query_metrics: which metrics follow from those arrays, and how; the bootstrap knows no others.
         files: more to keep, by file name.
         pictures: what makes pages and figures to keep, by file name. Called once, at the end of a run, and then by
             every worker, since a score may need all of them.
@@ -41,7 +104,10 @@ class Evaluation:
 
     protocol: str
     metrics: dict[str, float]
+    primary: Metric
+    others: tuple[Metric, ...] = ()
     per_query: dict[str, np.ndarray] = field(default_factory=dict)
+    query_metrics: tuple[QueryMetric, ...] = ()
     files: dict[str, bytes] = field(default_factory=dict)
     pictures: tuple[Callable[[], Mapping[str, bytes]], ...] = ()
     embed_ms: float = math.nan
@@ -56,6 +122,7 @@ class TaskAdapter(Protocol):
     """
 
     primary: Metric
+    """The metric that chooses the best epoch; its chance level is that of a split, and an evaluation's to fill in."""
     dev_protocol: str
     """The protocol that chooses the best epoch, on the `val` split."""
 

@@ -15,6 +15,7 @@ from tasks.base import Evaluation
 from tasks.datasets.images.cxc import cxc_files, read_cxc
 from tasks.run import Run
 from tasks.scoring.crisscrossed import evaluate_crisscrossed, right_answers
+from tasks.scoring.described import retrieval_arrays, retrieval_queries, retrieval_records
 from tasks.scoring.protocols import Protocol, protocol_named
 from tasks.scoring.scores import Score
 from tasks.visual_text import VisualText
@@ -80,14 +81,21 @@ class ImageText(VisualText):
             caption_Q=np.arange(len(caption_ids)),
             caption_rank_Q=result.rank_Q["t2i"],
         )
+        units = dict.fromkeys(("i2t", "i2i"), "image_id") | dict.fromkeys(("t2i", "t2t"), "caption_image_id")
+        primary, *others = retrieval_records([*answers.of], result.chance, aside=("t2t", "i2i"))
         return Evaluation(
             protocol=protocol.name,
             metrics=result.metrics,
+            primary=primary,
+            others=tuple(others),
             per_query={
                 "image_id": pairs.item_ids,
-                "caption_image": pairs.owner_G,
-                **{f"{direction}_rank": rank_Q for direction, rank_Q in result.rank_Q.items()},
+                "caption_image_id": pairs.item_ids[pairs.owner_G],
+                **retrieval_arrays(result.rank_Q, result.recalls),
             },
+            query_metrics=retrieval_queries(
+                {direction: units[direction] for direction in answers.of}, modality=self.modality
+            ),
             pictures=(partial(self._examples, score, queries, split, protocol),),
         )
 

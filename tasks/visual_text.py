@@ -15,13 +15,14 @@ from infra.paths import resolve
 from pipelines.pages.attention import attention_to_captions
 from pipelines.pages.retrieval import ranked_queries, retrieval_pictures
 from pipelines.pages.retrieval_examples import RankedQueries
-from tasks.base import Evaluation, Metric
+from tasks.base import Evaluation
 from tasks.datasets.corpus import Corpus
 from tasks.inputs.pairs import Pairs
 from tasks.models.base import RetrievalModel
 from tasks.models.build import retrieval_model
 from tasks.models.split_embeddings import Batch
 from tasks.run import Run
+from tasks.scoring.described import RSUM, retrieval_arrays, retrieval_queries, retrieval_records
 from tasks.scoring.protocols import Protocol, evaluate_protocol, protocol_named
 from tasks.scoring.scores import Score
 from tasks.visual_language import VisualLanguageTask
@@ -39,7 +40,7 @@ class VisualText(VisualLanguageTask):
         chunk: how many items or captions are encoded at once in evaluation.
     """
 
-    primary = Metric(name="rsum")
+    primary = RSUM
 
     def __init__(self, run: Run, assets: dict[str, Any] | None, *, dev_protocol: str, chunk: int) -> None:
         super().__init__(run, chunk=chunk)
@@ -114,16 +115,23 @@ class VisualText(VisualLanguageTask):
             texts=pairs.texts,
             directions=directions,
         )
+        primary, *others = retrieval_records(directions, result.chance)
+        item, caption = f"{self.modality}_id", f"caption_{self.modality}_id"
+        ranks = dict(zip(directions, (result.ranks_i2t, result.ranks_t2i), strict=True))
         return Evaluation(
             protocol=protocol,
-            metrics=result.metrics | {"chance_rsum": result.chance, "ties": float(result.ties)},
+            metrics=result.metrics | {"chance_rsum": result.chance["rsum"], "ties": float(result.ties)},
+            primary=primary,
+            others=tuple(others),
             per_query={
-                f"{self.modality}_id": pairs.item_ids[: len(result.ranks_i2t)],
+                item: pairs.item_ids[: len(result.ranks_i2t)],
                 "caption": result.caption_G,
-                f"caption_{self.modality}": pairs.owner_G[result.caption_G],
-                f"{directions[0]}_rank": result.ranks_i2t,
-                f"{directions[1]}_rank": result.ranks_t2i,
+                caption: pairs.item_ids[pairs.owner_G[result.caption_G]],
+                **retrieval_arrays(ranks, result.recalls),
             },
+            query_metrics=retrieval_queries(
+                dict(zip(directions, (item, caption), strict=True)), modality=self.modality
+            ),
             pictures=(partial(self._examples, score, ranked_queries(pairs, named, result), split, named),),
         )
 

@@ -18,13 +18,13 @@ from infra.errors import InputError, unknown
 from infra.paths import resolve
 from infra.registry import TASKS
 from pipelines.pages.attention import attention_to_questions
-from tasks.base import Evaluation, Metric
+from tasks.base import Evaluation
 from tasks.datasets.questions import Question, QuestionCorpus
 from tasks.inputs.captions import Captions
 from tasks.inputs.questions import QuestionData
 from tasks.questions.model import VQAModel, vqa_model
 from tasks.questions.priors import AnswerPrior
-from tasks.questions.report import PROTOCOL, Report, answered
+from tasks.questions.report import ACCURACY, PROTOCOL, Report, answered
 from tasks.questions.scores import AnswerScores, best_answers
 from tasks.questions.vocabulary import AnswerVocabulary, Targets
 from tasks.run import Run
@@ -51,7 +51,7 @@ class VQA(VisualLanguageTask):
     """
 
     samples = "questions"
-    primary = Metric(name="accuracy")
+    primary = ACCURACY
     dev_protocol = PROTOCOL
 
     def __init__(

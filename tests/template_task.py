@@ -6,6 +6,7 @@ This one looks at the features of an item and says which word stands at a place 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -16,7 +17,7 @@ from infra.dist import all_sum
 from infra.paths import resolve
 from infra.registry import AGGREGATORS, ENCODERS, TASKS
 from infra.store import FeatureStore
-from tasks.base import Evaluation, Metric
+from tasks.base import Evaluation, Metric, QueryMean, QueryMetric
 from tasks.datasets.corpus import Corpus
 from tasks.inputs.pairs import StoredSets
 
@@ -50,7 +51,7 @@ class Classifier(nn.Module):
 
 @TASKS.register("caption_word")
 class CaptionWord:
-    primary = Metric(name="accuracy")
+    primary = Metric(name="word_recall", best=100.0, unit="%")
     dev_protocol = "caption_word"
 
     def __init__(self, run, assets=None, *, place=1):
@@ -98,10 +99,12 @@ class CaptionWord:
         for index_B in np.array_split(np.arange(len(data)), -(-len(data) // 256)):
             batch = {key: x.to(device) for key, x in data.batch(index_B, seed=0, epoch=0).items()}
             right.append((model(batch).argmax(dim=1) == batch["word"]).cpu().numpy())
-        accuracy_Q = 100.0 * np.concatenate(right)
-        metrics = {
-            "accuracy": accuracy_Q.mean().item(),
-            "chance_accuracy": 100 / (len(self.assets["words"]) + 1),
-        }
-        per_query = {"image_id": np.array(data.ids), "accuracy": accuracy_Q}
-        return Evaluation(protocol=protocol, metrics=metrics, per_query=per_query)
+        right_Q = np.concatenate(right).astype(float)
+        mean = QueryMean(scores=("right",), units="image_id", factor=100.0)
+        return Evaluation(
+            protocol=protocol,
+            metrics={"word_recall": 100.0 * right_Q.mean().item()},
+            primary=replace(self.primary, chance=100 / (len(self.assets["words"]) + 1)),
+            per_query={"image_id": np.array(data.ids), "right": right_Q},
+            query_metrics=(QueryMetric(name="word_recall", means=(mean,), units="images"),),
+        )

@@ -18,6 +18,7 @@ from aggregators.base import Aggregator
 from infra.checkpoint import save_weights
 from tasks.base import Evaluation, TaskAdapter
 from tasks.run import Run, to_json
+from tasks.scoring.records import metrics_tag, queries_json
 
 PICTURES = "figures"
 """The folder of a run's artifacts that holds its figures and pages."""
@@ -29,6 +30,9 @@ class Log(Protocol):
 
     def log(self, metrics: dict[str, float], *, step: int) -> None:
         """Log numbers of one step."""
+
+    def tags(self, tags: Mapping[str, str]) -> None:
+        """Set tags."""
 
     def artifact(self, path: Path, folder: str = "") -> None:
         """Keep a file, or the files of a folder."""
@@ -58,14 +62,31 @@ def costs(model: nn.Module, *, step_seconds: float) -> dict[str, float]:
     }
 
 
+def headline(found: Evaluation) -> dict[str, float]:
+    """Return the primary metric of an evaluation under names that all tasks share, so that their runs line up.
+
+    Returns:
+        `test/score`, and `test/chance` and `test/chance_normalised` where chance and the best possible are known;
+        nothing for a split without answers.
+    """
+    metric = found.primary
+    if metric.name not in found.metrics:
+        return {}
+    value = found.metrics[metric.name]
+    numbers = {"score": value, "chance": metric.chance, "chance_normalised": metric.chance_normalised(value)}
+    return {f"test/{name}": number for name, number in numbers.items() if not math.isnan(number)}
+
+
 def keep_evaluation(log: Log, found: Evaluation, *, step: int) -> None:
-    """Write an evaluation's metrics, how each query did, and its files."""
+    """Write an evaluation's metrics and what they mean, how each query did, and its files."""
     times = {} if math.isnan(found.embed_ms) else {"time/embed_ms": found.embed_ms}
     log.log({f"{found.protocol}/{name}": value for name, value in found.metrics.items()} | times, step=step)
+    log.tags(metrics_tag(found.protocol, [found.primary, *found.others]))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{found.protocol.replace('/', '-')}.npz"
         np.savez_compressed(path, **found.per_query)
-        log.artifact(path, "per_query")
+        path.with_suffix(".json").write_text(queries_json(found.query_metrics))
+        log.artifact(Path(folder), "per_query")
     _keep(log, found.files, "evaluation")
 
 

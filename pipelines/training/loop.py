@@ -20,8 +20,7 @@ from infra.checkpoint import Progress, load_checkpoint, load_weights, save_check
 from infra.data import Order, load
 from infra.dist import broadcast_state, rank, world
 from infra.errors import InputError
-from pipelines.comparison.centre import headline
-from pipelines.training.artifacts import Log, costs, keep_evaluation, keep_pictures, write_model
+from pipelines.training.artifacts import Log, costs, headline, keep_evaluation, keep_pictures, write_model
 from pipelines.training.optim import lr_scale, make_optimizer, ready_gradients, set_lr
 from tasks.base import TaskAdapter
 from tasks.run import Run
@@ -173,7 +172,7 @@ class Trainer:
             found = self.adapter.evaluate(self.model, "test", self.run.protocol)
         if self.log is not None:
             spent = costs(self.model, step_seconds=self.progress.seconds / max(1, self.step))
-            self.log.log(headline(found.metrics, self.adapter.primary.name) | spent, step=self.step)
+            self.log.log(headline(found) | spent, step=self.step)
             keep_evaluation(self.log, found, step=self.step)
         if self.run.figures:
             keep_pictures(self.log, *self._figures(watched), *found.pictures)

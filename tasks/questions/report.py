@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from infra.errors import InputError
 from pipelines.pages.examples import choose
 from pipelines.pages.thumbnails import Thumbnails
 from pipelines.pages.vqa import Example, examples_page
-from tasks.base import Evaluation
+from tasks.base import Evaluation, Metric, QueryMean, QueryMetric
 from tasks.datasets.questions import Question, QuestionCorpus
 from tasks.questions.accuracy import HumanAnswers, global_pool
 from tasks.questions.priors import AnswerPrior
@@ -19,6 +21,8 @@ from tasks.questions.results import results_file
 from tasks.questions.vocabulary import AnswerVocabulary
 
 PROTOCOL = "vqa"
+ACCURACY = Metric(name="accuracy", best=100.0, unit="%")
+_IN_TABLES = ("yes_no", "number", "other", "accuracy_2017", "prior_accuracy")
 _EXAMPLES = 40  # on the page
 
 
@@ -48,11 +52,16 @@ class Report:
         self.people = HumanAnswers([q.answers for q in questions]) if answered(questions, split) else None
 
     @cached_property
+    def chance(self) -> float:
+        """Accuracy of the training split's most frequent answer, per cent."""
+        texts = [q.question for q in self.questions]
+        return 100 * float(self.people.accuracy(self.prior.chance(texts)).mean())
+
+    @cached_property
     def baselines(self) -> dict[str, float]:
-        """Accuracy of the most frequent answers, and share of the questions whose label can be said; per cent."""
+        """Accuracy of the most frequent answers to alike questions, and the questions whose label is a choice; per cent."""
         texts = [q.question for q in self.questions]
         return {
-            "chance_accuracy": 100 * float(self.people.accuracy(self.prior.chance(texts)).mean()),
             "prior_accuracy": 100 * float(self.people.accuracy(self.prior.predict(texts)).mean()),
             "coverage": 100 * self.vocabulary.coverage(q.label for q in self.questions),
         }
@@ -76,10 +85,12 @@ class Report:
             "prediction": np.array(said),
             "confidence": confidence_Q,
         }
+        known = {} if accuracy_Q is None else {"accuracy": accuracy_Q}
         return Evaluation(
             protocol=PROTOCOL,
             metrics=metrics,
-            per_query=per_query | ({} if accuracy_Q is None else {"accuracy": accuracy_Q}),
+            **self._described(metrics),
+            per_query=per_query | known,
             files=self._files(said) if files else {},
             pictures=(partial(self._pictures, said, confidence_Q, accuracy_Q),) if files else (),
         )
@@ -92,6 +103,23 @@ class Report:
         )
         older = 100 * float(self.people.accuracy(said, version="2017").mean())
         return {"accuracy": means.pop("accuracy"), "accuracy_2017": older, **self.baselines, **means}
+
+    def _described(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Return what the metrics mean, and that the accuracy is a mean over questions, by the evaluation's fields."""
+        if self.people is None:
+            return {"primary": ACCURACY}
+        counted = [name for name in metrics if name != ACCURACY.name]
+        shown = [name for name in _IN_TABLES if name in counted]
+        others = [replace(ACCURACY, name=name) for name in shown]
+        others += [replace(ACCURACY, name=name, in_tables=False) for name in counted if name not in shown]
+        mean = QueryMean(scores=("accuracy",), units="image_id", factor=100.0)
+        return {
+            "primary": replace(ACCURACY, chance=self.chance),
+            "others": tuple(others),
+            "query_metrics": (
+                QueryMetric(name=ACCURACY.name, means=(mean,), units="images with their questions"),
+            ),
+        }
 
     def _files(self, said: list[str]) -> dict[str, bytes]:
         return {f"vqa_{self.split}_results.json": results_file([q.id for q in self.questions], said)}

@@ -14,7 +14,7 @@ Source: Parekh et al., EACL 2021; Chen et al., "Learning the best pooling strate
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -50,10 +50,14 @@ class CrisscrossedResult:
     Attributes:
         metrics: `i2t/R1`, ..., `i2i/skipped` by direction, and `rsum`, of images and captions alone.
         rank_Q: by direction, the 0-based rank of each query's best right answer; NaN where it has none.
+        recalls: by `i2t/R1` and the like, the recall of each query, from 0 to 1; NaN likewise.
+        chance: what random scores reach of `i2t/R1`, ..., `rsum` on average.
     """
 
     metrics: dict[str, float]
     rank_Q: dict[str, np.ndarray]
+    recalls: dict[str, np.ndarray]
+    chance: dict[str, float]
 
 
 def right_answers(
@@ -136,22 +140,33 @@ def evaluate_crisscrossed(
     Raises:
         InputError: the model compares images with captions alone, or a score is NaN.
     """
-    metrics, rank_Q, tied = {}, {}, 0
+    metrics, rank_Q, recalls, chance, tied = {}, {}, {}, {}, 0
     rows = _rows(score, answers)
     for direction, positives in answers.of.items():
-        found = rank_queries(
+        ranks = rank_queries(
             rows[direction], positives, ties=ties, skip=True, progress=f"ranking {direction}"
         )
-        kept_Q = positives.count_Q > 0
-        rank_Q[direction] = np.full(len(positives), np.nan)
-        rank_Q[direction][kept_Q] = found.rank_Q
-        numbers = recall(found.rank_Q) | {"skipped": float((~kept_Q).sum())}
+        asked_Q = positives.count_Q > 0
+        rank_Q[direction] = _spread(ranks.rank_Q, asked_Q)
+        recalls |= {f"{direction}/R{k}": _spread(ranks.recall_Q(k), asked_Q) for k in KS}
+        numbers = recall(ranks) | {"skipped": float((~asked_Q).sum())}
         metrics |= {f"{direction}/{name}": value for name, value in numbers.items()}
-        tied += found.tied
-    metrics["rsum"] = sum(metrics[f"{direction}/R{k}"] for direction in _BETWEEN for k in KS)
-    metrics["chance_rsum"] = sum(sum(chance_recall(answers.of[direction]).values()) for direction in _BETWEEN)
+        # an item that is asked is no part of its own gallery
+        others = positives if direction in _BETWEEN else replace(positives, gallery=positives.gallery - 1)
+        chance |= {f"{direction}/{name}": value for name, value in chance_recall(others).items()}
+        tied += ranks.tied
+    for numbers in (metrics, chance):
+        numbers["rsum"] = sum(numbers[f"{direction}/R{k}"] for direction in _BETWEEN for k in KS)
+    metrics["chance_rsum"] = chance["rsum"]
     metrics |= {"ties": float(tied), "unknown_ratings": float(answers.unknown)}
-    return CrisscrossedResult(metrics=metrics, rank_Q=rank_Q)
+    return CrisscrossedResult(metrics=metrics, rank_Q=rank_Q, recalls=recalls, chance=chance)
+
+
+def _spread(value_A: np.ndarray, asked_Q: np.ndarray) -> np.ndarray:
+    """Return the values of the queries that were asked among all of them, NaN for the others."""
+    value_Q = np.full(len(asked_Q), np.nan)
+    value_Q[asked_Q] = value_A
+    return value_Q
 
 
 def _rows(score: Score, answers: RightAnswers) -> dict[str, Callable[[int, int], Tensor]]:

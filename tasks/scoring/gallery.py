@@ -70,9 +70,14 @@ class Gallery:
             rank_queries(for_captions, of_captions, ties=ties, progress="ranking items"),
         )
 
-    def chance(self) -> float:
-        """Return the sum of recalls, of both directions, that random scores reach on average."""
-        return sum(sum(chance_recall(positives).values()) for positives in self.positives())
+    def chance(self, *, directions: tuple[str, str] = ("i2t", "t2i")) -> dict[str, float]:
+        """Return what random scores reach on average: each recall, such as `i2t/R1`, and `rsum`."""
+        chance = {
+            f"{direction}/{name}": value
+            for direction, positives in zip(directions, self.positives(), strict=True)
+            for name, value in chance_recall(positives).items()
+        }
+        return {**chance, "rsum": sum(chance.values())}
 
     def positives(self) -> tuple[Positives, Positives]:
         """Return the right captions of every item, and the right items of every caption, as places in here."""

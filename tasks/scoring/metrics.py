@@ -74,15 +74,47 @@ class Positives:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """What `rank_queries` found.
+    """Where each query's best right answer stands, by the counts that decide it, and the rule for equals.
 
     Args:
-        rank_Q: 0-based rank of each query's best right answer, float64; fractional under `expected` ties.
-        tied: queries whose best right answer has the same score as a wrong one.
+        better_Q: items with a higher score than the best right answer, `(Q,)` float64.
+        wrong_Q: wrong items with the same score, likewise.
+        right_Q: right items with that score, at least 1.
+        ties: the rule; see `rank_queries`.
     """
 
-    rank_Q: np.ndarray
-    tied: int
+    better_Q: np.ndarray
+    wrong_Q: np.ndarray
+    right_Q: np.ndarray
+    ties: Ties = "expected"
+
+    @property
+    def rank_Q(self) -> np.ndarray:
+        """0-based ranks, `(Q,)` float64; under `expected` ties the mean over all orders of the equals."""
+        wrong_Q, right_Q = self.wrong_Q, self.right_Q
+        share = {"expected": wrong_Q / (right_Q + 1), "pessimistic": wrong_Q, "optimistic": 0.0}[self.ties]
+        return self.better_Q + share
+
+    @property
+    def tied(self) -> int:
+        """Queries whose best right answer has the same score as a wrong one."""
+        return int(np.count_nonzero(self.wrong_Q))
+
+    def recall_Q(self, k: int) -> np.ndarray:
+        """Return the recall of each query, `(Q,)` float64 from 0 to 1: whether its rank is among the first `k`.
+
+        Under `expected` ties it is the probability of that where equals are in random order. Of e wrong and p right
+        ones the first m are within reach, and all of these are wrong with probability C(e, m) / C(e + p, m).
+        """
+        if self.ties != "expected":
+            return (self.rank_Q < k).astype(np.float64)
+        reach_Q = np.clip(k - self.better_Q, 0, None)
+        miss_Q = np.ones_like(reach_Q)
+        for drawn in range(k):
+            wrong_Q = np.clip(self.wrong_Q - drawn, 0, None)
+            share_Q = wrong_Q / np.maximum(wrong_Q + self.right_Q, 1)
+            miss_Q *= np.where(drawn < reach_Q, share_Q, 1.0)
+        return 1.0 - miss_Q
 
 
 def rank_queries(
@@ -98,7 +130,8 @@ def rank_queries(
 
     The rank is the number of items with a higher score, plus a share of the `e` wrong items with the
     same score: all (`pessimistic`), none (`optimistic`), or the mean over all orders of the equals,
-    `e / (p + 1)` where `p` right items have that score (`expected`).
+    `e / (p + 1)` where `p` right items have that score (`expected`). So a model that gives all items the
+    same score reaches what random scores do.
 
     Args:
         scores: `(Q, G)`, a view such as `sim.T` included; or a function of `start, stop` that returns
@@ -127,8 +160,7 @@ def rank_queries(
             counts.append(_count(score_QG, positives, start).cpu())
             bar.update(len(score_QG))
     better_Q, wrong_Q, right_Q = torch.cat(counts, dim=1).double().numpy()[:, kept_Q]
-    share = {"expected": wrong_Q / (right_Q + 1), "pessimistic": wrong_Q, "optimistic": 0.0}[ties]
-    return Ranks(rank_Q=better_Q + share, tied=int(np.count_nonzero(wrong_Q)))
+    return Ranks(better_Q=better_Q, wrong_Q=wrong_Q, right_Q=right_Q, ties=ties)
 
 
 def _chunks(
@@ -176,8 +208,8 @@ def _count(score_QG: Tensor, positives: Positives, start: int) -> Tensor:
     return torch.stack([better_Q, level_Q - right_Q, right_Q])
 
 
-def recall(ranks: np.ndarray, *, ks: Sequence[int] = KS, floor_median: bool = True) -> dict[str, float]:
-    """Summarise 0-based ranks.
+def recall(ranks: Ranks, *, ks: Sequence[int] = KS, floor_median: bool = True) -> dict[str, float]:
+    """Summarise ranks.
 
     Args:
         ranks: of all queries.
@@ -185,20 +217,19 @@ def recall(ranks: np.ndarray, *, ks: Sequence[int] = KS, floor_median: bool = Tr
         floor_median: round the median rank down, as VSE++ and its followers do; HGR does not.
 
     Returns:
-        `R1`, `R5`, ...: per cent of ranks of at most K - 1, so that half a rank too many is a miss; `medr` and `meanr`:
-        the median and the mean rank, counted from 1.
+        `R1`, `R5`, ...: recall in per cent; `medr` and `meanr`: the median and the mean rank, counted from 1.
     """
-    found = {f"R{k}": 100.0 * float(np.mean(ranks <= k - 1)) for k in ks}
-    median = float(np.median(ranks))
-    return found | {
+    recalls = {f"R{k}": 100.0 * float(np.mean(ranks.recall_Q(k))) for k in ks}
+    median = float(np.median(ranks.rank_Q))
+    return recalls | {
         "medr": (np.floor(median) if floor_median else median) + 1,
-        "meanr": float(np.mean(ranks) + 1),
+        "meanr": float(np.mean(ranks.rank_Q) + 1),
     }
 
 
 def retrieval_metrics(
-    i2t_ranks: np.ndarray,
-    t2i_ranks: np.ndarray,
+    i2t: Ranks,
+    t2i: Ranks,
     *,
     directions: tuple[str, str] = ("i2t", "t2i"),
     floor_median: bool = True,
@@ -206,7 +237,7 @@ def retrieval_metrics(
     """Name the metrics of both directions, `i2t/R1` to `t2i/meanr`, and `rsum`, the sum of six recalls."""
     metrics = {
         f"{direction}/{name}": value
-        for direction, ranks in zip(directions, (i2t_ranks, t2i_ranks), strict=True)
+        for direction, ranks in zip(directions, (i2t, t2i), strict=True)
         for name, value in recall(ranks, floor_median=floor_median).items()
     }
     return {**metrics, "rsum": sum(metrics[f"{direction}/R{k}"] for direction in directions for k in KS)}

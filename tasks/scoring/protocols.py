@@ -13,7 +13,7 @@ import numpy as np
 
 from infra.errors import InputError, unknown
 from tasks.scoring.gallery import Gallery
-from tasks.scoring.metrics import Ties, retrieval_metrics
+from tasks.scoring.metrics import KS, Ties, retrieval_metrics
 from tasks.scoring.scores import Score
 
 
@@ -154,17 +154,19 @@ class ProtocolResult:
         metrics: `i2t/R1`, ..., `rsum`; means over the folds.
         ranks_i2t: 0-based rank of each item's best caption, in its own fold.
         ranks_t2i: 0-based rank of each caption's best item, in its own fold.
+        recalls: by `i2t/R1` and the like, the recall of each query, from 0 to 1, in the order of the ranks.
         caption_G: the captions that were ranked, as places in the split.
         ties: queries of both directions whose right answer has the same score as a wrong one.
-        chance: the `rsum` that random scores reach on average.
+        chance: what random scores reach of `i2t/R1`, ..., `rsum` on average.
     """
 
     metrics: dict[str, float]
     ranks_i2t: np.ndarray
     ranks_t2i: np.ndarray
+    recalls: dict[str, np.ndarray]
     caption_G: np.ndarray
     ties: int
-    chance: float
+    chance: dict[str, float]
 
 
 def protocol_named(name: str) -> Protocol:
@@ -216,14 +218,25 @@ def evaluate_protocol(
     ]
     ranked = [fold.rank(score, ties=ties) for fold in folds]
     metrics = [
-        retrieval_metrics(i2t.rank_Q, t2i.rank_Q, directions=directions, floor_median=protocol.floor_median)
+        retrieval_metrics(i2t, t2i, directions=directions, floor_median=protocol.floor_median)
         for i2t, t2i in ranked
     ]
+    chance = [fold.chance(directions=directions) for fold in folds]
+    recalls = {
+        f"{direction}/R{k}": np.concatenate([ranks[side].recall_Q(k) for ranks in ranked])
+        for side, direction in enumerate(directions)
+        for k in KS
+    }
     return ProtocolResult(
-        metrics={name: float(np.mean([fold[name] for fold in metrics])) for name in metrics[0]},
+        metrics=_mean(metrics),
         ranks_i2t=np.concatenate([i2t.rank_Q for i2t, _ in ranked]),
         ranks_t2i=np.concatenate([t2i.rank_Q for _, t2i in ranked]),
+        recalls=recalls,
         caption_G=np.concatenate([fold.column_G for fold in folds]),
         ties=sum(i2t.tied + t2i.tied for i2t, t2i in ranked),
-        chance=float(np.mean([fold.chance() for fold in folds])),
+        chance=_mean(chance),
     )
+
+
+def _mean(folds: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: float(np.mean([fold[name] for fold in folds])) for name in folds[0]}

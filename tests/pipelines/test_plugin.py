@@ -169,13 +169,14 @@ def test_its_task_encoder_and_aggregator_train_evaluate_compare_and_export(home)
     ours, theirs = start.start(run), start.start(other)
     tracker = Tracker.attach(tracking_uri(home), ours, running=False)
     metrics = tracker.metrics()
-    assert metrics["first_word/accuracy"] > 2 * metrics["first_word/chance_accuracy"]
+    assert metrics["first_word/word_recall"] > 2 * metrics["test/chance"]
+    assert 0 < metrics["test/chance_normalised"] < metrics["test/score"] == metrics["first_word/word_recall"]
     assert tracker.tag("task") == "first_word"
     assert tracker.tag("plugin.word-pool") == "1.2"
     found = evaluate.evaluate([evaluate.load(ours)], protocol="first_word", split="test")
-    assert found.metrics["accuracy"] == pytest.approx(metrics["first_word/accuracy"])
+    assert found.metrics["word_recall"] == pytest.approx(metrics["first_word/word_recall"])
     kept = np.load(tracker.download("per_query/first_word.npz"))
-    assert kept["accuracy"].mean() == pytest.approx(metrics["first_word/accuracy"])
+    assert 100 * kept["right"].mean() == pytest.approx(metrics["first_word/word_recall"])
     table = compare(tracking_uri(home), "polypool").text()
     assert re.search(r"first_word", table)
     assert re.search(r"^median +1 +", table, re.MULTILINE)

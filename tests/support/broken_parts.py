@@ -120,12 +120,12 @@ class At(Task):
 class Unjoined(Task):
     def evaluate(self, model, split, protocol):
         found = super().evaluate(model, split, protocol)
-        return replace(found, per_query={"accuracy": found.per_query["accuracy"]})
+        return replace(found, per_query={"right": found.per_query["right"]})
 
 
 class Nameless(Task):
     def evaluate(self, model, split, protocol):
-        return Evaluation(protocol=protocol, metrics={"recall": 1.0})
+        return Evaluation(protocol=protocol, metrics={"recall": 1.0}, primary=self.primary)
 
 
 class Hungry(Task):

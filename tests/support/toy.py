@@ -98,7 +98,10 @@ class Toy:
             sim = model.score(model.encode_visual(batch), model.encode_text(batch))
         score = sim.diagonal().mean() - sim.mean()
         return Evaluation(
-            protocol=protocol, metrics={"score": float(score)}, per_query={"query": np.arange(30)}
+            protocol=protocol,
+            metrics={"score": float(score)},
+            primary=self.primary,
+            per_query={"query": np.arange(30)},
         )
 
 
@@ -106,7 +109,7 @@ class FolderLog:
     """What the loop writes, kept in a folder and a list."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.rows = folder, []
+        self.folder, self.rows, self.tagged = folder, [], {}
 
     def log(self, metrics: dict[str, float], *, step: int) -> None:
         self.rows.append((step, dict(metrics)))
@@ -118,6 +121,9 @@ class FolderLog:
         else:
             target.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)
+
+    def tags(self, tags: dict[str, str]) -> None:
+        self.tagged = {**self.tagged, **tags}
 
     def history(self, name: str) -> list[tuple[int, float]]:
         return [(step, row[name]) for step, row in self.rows if name in row]

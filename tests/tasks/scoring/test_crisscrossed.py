@@ -228,3 +228,15 @@ def test_a_model_of_pairs_alone_is_refused_also_in_an_ensemble() -> None:
     for score in (pairs, mean_score([case.score, pairs])):
         with pytest.raises(InputError, match="no embeddings of one modality"):
             case.evaluate(score)
+
+
+def test_a_collapsed_model_scores_what_chance_does_in_every_direction() -> None:
+    case = Case(0)
+    for scores in vars(case.score).values():
+        scores[:] = 0.5
+    found = case.evaluate()
+    for name, chance in found.chance.items():
+        assert found.metrics[name] == pytest.approx(chance), name
+    for name, recall_Q in found.recalls.items():
+        assert 100 * np.nanmean(recall_Q) == pytest.approx(found.metrics[name])
+        assert np.isnan(recall_Q).sum() == found.metrics[f"{name[:3]}/skipped"]

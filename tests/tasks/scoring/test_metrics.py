@@ -10,18 +10,24 @@ import torch
 
 from infra.errors import InputError
 from tasks.scoring.gallery import Gallery
-from tasks.scoring.metrics import Positives, chance_recall, rank_queries, recall, retrieval_metrics
+from tasks.scoring.metrics import Positives, Ranks, chance_recall, rank_queries, recall, retrieval_metrics
 
 
 def owners(images: int, captions: int = 5) -> np.ndarray:
     return np.repeat(np.arange(images), captions)
 
 
-def both_ways(sim_NG: np.ndarray | torch.Tensor, owner_G: np.ndarray, **options) -> list[np.ndarray]:
+def both_ways(sim_NG: np.ndarray | torch.Tensor, owner_G: np.ndarray, **options) -> list[Ranks]:
     images = len(sim_NG)
-    i2t = rank_queries(sim_NG, Positives.of_images(owner_G, images=images), **options)
-    t2i = rank_queries(sim_NG.T, Positives.of_captions(owner_G, images=images), **options)
-    return [i2t.rank_Q, t2i.rank_Q]
+    return [
+        rank_queries(sim_NG, Positives.of_images(owner_G, images=images), **options),
+        rank_queries(sim_NG.T, Positives.of_captions(owner_G, images=images), **options),
+    ]
+
+
+def untied(rank_Q: np.ndarray) -> Ranks:
+    """Ranks of queries without equals."""
+    return Ranks(better_Q=rank_Q, wrong_Q=np.zeros(len(rank_Q)), right_Q=np.ones(len(rank_Q)))
 
 
 @pytest.mark.parametrize("case", ["weak", "half_median", "folds"])
@@ -32,20 +38,20 @@ def test_ranks_and_metrics_are_the_recorded_ones(golden: Path, case: str) -> Non
     ranks = dict(zip(("i2t", "t2i"), both_ways(sim_NG, owners(len(sim_NG))), strict=True))
     metrics = retrieval_metrics(ranks["i2t"], ranks["t2i"])
     for direction in ("i2t", "t2i"):
-        np.testing.assert_array_equal(ranks[direction], z[f"{direction}_ranks"])
+        np.testing.assert_array_equal(ranks[direction].rank_Q, z[f"{direction}_ranks"])
         ours = [metrics[f"{direction}/{name}"] for name in ("R1", "R5", "R10", "medr", "meanr")]
         np.testing.assert_allclose(ours, z[f"{direction}_metrics"], rtol=0, atol=1e-9)
     if "full_rsum" in z:
         assert metrics["rsum"] == pytest.approx(float(z["full_rsum"]), abs=1e-9)
 
 
-def by_definition(score_G: np.ndarray, right: list[int], ties: str) -> float:
-    """The best place of a right answer, over all orders of the gallery that sort its scores."""
+def places_by_definition(score_G: np.ndarray, right: list[int], ties: str) -> np.ndarray:
+    """The best place of a right answer in every order of the gallery that sorts its scores and that the rule allows."""
     best = score_G[right].max()
-    level = np.flatnonzero(score_G == best)
-    orders = itertools.permutations(level)
+    orders = itertools.permutations(np.flatnonzero(score_G == best))
     places = [min(place for place, item in enumerate(order) if item in right) for order in orders]
-    return (score_G > best).sum() + {"expected": np.mean, "pessimistic": max, "optimistic": min}[ties](places)
+    allowed = {"expected": places, "pessimistic": [max(places)], "optimistic": [min(places)]}[ties]
+    return (score_G > best).sum() + np.array(allowed)
 
 
 @pytest.mark.parametrize("ties", ["expected", "pessimistic", "optimistic"])
@@ -56,8 +62,12 @@ def test_ties_are_settled_as_all_orders_of_the_equals_say(ties: str) -> None:
     pairs = np.array([(q, item) for q, items in enumerate(answers) for item in items])
     positives = Positives.from_pairs(*pairs.T, queries=40, gallery=7)
     found = rank_queries(score_QG, positives, ties=ties, chunk=20)
-    expected = [by_definition(score_QG[q], answers[q], ties) for q in range(40)]
-    np.testing.assert_allclose(found.rank_Q, expected)
+    places = [places_by_definition(score_QG[q], answers[q], ties) for q in range(40)]
+    np.testing.assert_allclose(found.rank_Q, [of.mean() for of in places])
+    for k in range(1, 9):
+        np.testing.assert_allclose(found.recall_Q(k), [(of < k).mean() for of in places], atol=1e-12)
+    in_doubt = [(of < 2).mean() for of in places]
+    assert ties != "expected" or any(0 < share < 1 for share in in_doubt)
     best_Q = np.array([row[right].max() for row, right in zip(score_QG, answers, strict=True)])
     level_QG = score_QG == best_Q[:, None]
     level_QG[tuple(pairs.T)] = False
@@ -73,7 +83,7 @@ def test_chunks_views_arrays_functions_and_precisions_agree() -> None:
     for other in (sim_NG.float(), sim_NG.double(), sim_NG.numpy(), frozen):
         for chunk in (1, 700, 10**9):
             for ours, theirs in zip(whole, both_ways(other, owner_G, chunk=chunk), strict=True):
-                np.testing.assert_array_equal(ours, theirs)
+                np.testing.assert_array_equal(ours.rank_Q, theirs.rank_Q)
 
     asked = []
 
@@ -82,7 +92,7 @@ def test_chunks_views_arrays_functions_and_precisions_agree() -> None:
         return sim_NG[start:stop]
 
     found = rank_queries(score, Positives.of_images(owner_G, images=30), chunk=150 * 8)
-    np.testing.assert_array_equal(found.rank_Q, whole[0])
+    np.testing.assert_array_equal(found.rank_Q, whole[0].rank_Q)
     assert asked == [(0, 8), (8, 16), (16, 24), (24, 30)]
 
 
@@ -134,7 +144,7 @@ def test_shared_captions_rank_as_recorded_for_hgr(golden: Path, case: str) -> No
         rank_queries(sim_QG, Positives.from_pairs(video_P, text_P, queries=queries, gallery=gallery)),
         rank_queries(sim_QG.T, Positives.from_pairs(text_P, video_P, queries=gallery, gallery=queries)),
     ]
-    metrics = retrieval_metrics(*(r.rank_Q for r in ranks), directions=("v2t", "t2v"), floor_median=False)
+    metrics = retrieval_metrics(*ranks, directions=("v2t", "t2v"), floor_median=False)
     for direction in ("v2t", "t2v"):
         ours = [metrics[f"{direction}/{name}"] for name in ("R1", "R5", "R10", "medr", "meanr")]
         np.testing.assert_allclose(ours, z[direction], rtol=0, atol=1e-9)
@@ -142,8 +152,8 @@ def test_shared_captions_rank_as_recorded_for_hgr(golden: Path, case: str) -> No
 
 
 def test_recall_floors_the_median() -> None:
-    assert recall(np.array([0.0, 5.0]), floor_median=False)["medr"] == 3.5
-    assert recall(np.array([0.0, 4, 5, 9, 10, 100]), ks=(1, 10)) == {
+    assert recall(untied(np.array([0.0, 5.0])), floor_median=False)["medr"] == 3.5
+    assert recall(untied(np.array([0.0, 4, 5, 9, 10, 100])), ks=(1, 10)) == {
         "R1": pytest.approx(100 / 6),
         "R10": pytest.approx(400 / 6),
         "medr": 8.0,
@@ -161,7 +171,9 @@ def test_chance_is_the_mean_over_all_orders_and_what_random_scores_reach() -> No
     rng, owner_G = np.random.default_rng(1), owners(100)
     reached = [retrieval_metrics(*both_ways(rng.random((100, 500)), owner_G))["rsum"] for _ in range(40)]
     error = np.std(reached) / np.sqrt(len(reached))
-    assert Gallery.of(slice(0, 100), owner_G).chance() == pytest.approx(np.mean(reached), abs=4 * error)
+    assert Gallery.of(slice(0, 100), owner_G).chance()["rsum"] == pytest.approx(
+        np.mean(reached), abs=4 * error
+    )
 
 
 def test_ranking_needs_little_memory_beyond_the_scores() -> None:

@@ -157,3 +157,31 @@ def test_the_directions_of_videos_have_their_own_names() -> None:
     ).metrics
     assert metrics["v2t/R1"] == metrics["t2v/R1"] == 100
     assert "i2t/R1" not in metrics
+
+
+@pytest.mark.parametrize("name", ["whole", "distinct", "folds", "first"])
+def test_a_collapsed_model_scores_what_chance_does(name: str) -> None:
+    """Items have 1 to 3 captions, some of which other items share."""
+    protocols = {
+        "folds": Protocol(name="", about="", folds=3),
+        "first": Protocol(name="", about="", first=25),
+    }
+    owner_G = np.repeat(np.arange(30), 1 + np.arange(30) % 3)
+    texts = [f"caption {number % 41}" for number in range(len(owner_G))]
+    protocol = protocols.get(name) or protocol_named(name)
+    flat = blocks_of(torch.full((30, len(owner_G)), 0.25))
+    result = evaluate_protocol(protocol, flat, owner_G, 30, texts=texts)
+    for metric, chance in result.chance.items():
+        assert result.metrics[metric] == pytest.approx(chance), metric
+    assert result.metrics["rsum"] > 40
+    assert result.ties == len(result.ranks_i2t) + len(result.ranks_t2i)
+
+
+def test_recalls_of_single_queries_give_what_is_reported() -> None:
+    owner_G = np.repeat(np.arange(20), 2)
+    sim_NG = torch.randint(0, 4, (20, 40), generator=torch.Generator().manual_seed(0)).float()
+    two = evaluate_protocol(Protocol(name="", about="", folds=2), blocks_of(sim_NG), owner_G, 20)
+    assert two.ties
+    for name, recall_Q in two.recalls.items():
+        assert 100 * recall_Q.mean() == pytest.approx(two.metrics[name]), name
+        assert len(recall_Q) == len(two.ranks_i2t if name[0] == "i" else two.ranks_t2i)

@@ -1,0 +1,86 @@
+"""What the numbers of retrieval mean, and how they follow from single queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tasks.base import Metric, QueryMean, QueryMetric
+from tasks.scoring.metrics import KS
+
+RSUM = Metric(name="rsum", best=600.0)
+"""The sum of six recalls: at 1, 5 and 10, in both directions."""
+
+
+def retrieval_records(
+    directions: Sequence[str], chance: Mapping[str, float], *, aside: Sequence[str] = ()
+) -> tuple[Metric, ...]:
+    """Describe `rsum`, and the recalls and ranks of some directions, in the order of tables.
+
+    Args:
+        directions: such as `i2t`, `t2i`.
+        chance: what random scores reach, by `rsum`, `i2t/R1` and the like.
+        aside: directions of which tables show the recall at 1 alone.
+    """
+    recalls = [
+        Metric(
+            name=f"{direction}/R{k}",
+            best=100.0,
+            chance=chance[f"{direction}/R{k}"],
+            unit="%",
+            in_tables=k == 1 or direction not in aside,
+        )
+        for direction in directions
+        for k in KS
+    ]
+    ranks = [
+        Metric(name=f"{direction}/{name}", higher_is_better=False, best=1.0, in_tables=False)
+        for direction in directions
+        for name in ("medr", "meanr")
+    ]
+    return (replace(RSUM, chance=chance["rsum"]), *recalls, *ranks)
+
+
+def retrieval_arrays(
+    ranks: Mapping[str, np.ndarray], recalls: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Name the arrays that `retrieval_queries` speaks of.
+
+    Args:
+        ranks: by direction, the 0-based rank of each query, `(Q,)`.
+        recalls: by `i2t/R1` and the like, the recall of each query from 0 to 1, `(Q,)`.
+    """
+    return {f"{direction}_rank": rank_Q for direction, rank_Q in ranks.items()} | {
+        name.replace("/", "_"): recall_Q for name, recall_Q in recalls.items()
+    }
+
+
+def retrieval_queries(units: Mapping[str, str], *, modality: str) -> tuple[QueryMetric, ...]:
+    """Say how `rsum`, the recalls and the mean ranks follow from single queries.
+
+    What a bootstrap draws are the items, each with its captions, in all directions.
+
+    Args:
+        units: by direction, the array that has each query's item; the first two directions make up `rsum`.
+        modality: what the items are.
+    """
+    called = f"{modality}s with their captions"
+
+    def of(name: str, *means: QueryMean) -> QueryMetric:
+        return QueryMetric(name=name, means=means, units=called)
+
+    def recall(direction: str, ks: Sequence[int]) -> QueryMean:
+        scores = tuple(f"{direction}_R{k}" for k in ks)
+        return QueryMean(scores=scores, units=units[direction], factor=100.0)
+
+    first, second, *_ = units
+    return (
+        of("rsum", recall(first, KS), recall(second, KS)),
+        *(of(f"{direction}/R{k}", recall(direction, (k,))) for direction in units for k in KS),
+        *(
+            of(f"{direction}/meanr", QueryMean(scores=(f"{direction}_rank",), units=array, offset=1.0))
+            for direction, array in units.items()
+        ),
+    )
