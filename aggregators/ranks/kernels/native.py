@@ -1,14 +1,20 @@
-"""The sorted weighted sum on the CPU: a small C file, built with the machine's own compiler when first needed."""
+"""The sorted weighted sum on the CPU: a small C file, built with the machine's own compiler when first needed.
+
+The compiled file is kept in the user's cache (`~/.cache/polypool`, or below `XDG_CACHE_HOME`) for later processes.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import logging
 import os
+import platform
 import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -32,36 +38,68 @@ SMALL = 1 << 16
 
 @lru_cache
 def library(dtype: torch.dtype) -> ctypes.CDLL | None:
-    """Build the functions for float32 or float64, once in a process; None where that cannot be done."""
+    """Load the functions for float32 or float64; None where they cannot be built."""
     compiler = shlex.split(os.environ.get("CC", "cc"))
     if dtype not in TYPES or not compiler or not shutil.which(compiler[0]):
         return None
     real, integer = TYPES[dtype]
-    with tempfile.TemporaryDirectory() as folder:
-        built = Path(folder) / "sorted_sum.so"
-        fixed = [
-            "-O3",
-            "-shared",
-            "-fPIC",
-            f"-DREAL={real}",
-            f"-DINT={integer}",
-            str(SOURCE),
-            "-o",
-            str(built),
-        ]
-        for flags in FLAGS:
-            if subprocess.run([*compiler, *flags, *fixed], capture_output=True).returncode == 0:
-                break
-        try:
-            loaded = ctypes.CDLL(str(built))
-        except OSError as error:
-            logging.getLogger(__name__).info("sorting without compiled code: %s", error)
-            return None
+    command = [*compiler, "-O3", "-shared", "-fPIC", f"-DREAL={real}", f"-DINT={integer}", str(SOURCE)]
+    try:
+        loaded = _load(command)
+    except (OSError, subprocess.CalledProcessError) as error:
+        logging.getLogger(__name__).info("sorting without compiled code: %s", error)
+        return None
     pointer, count = ctypes.c_void_p, ctypes.c_long
     common, last = [*[pointer] * 4, *[count] * 3], [count, count, ctypes.c_int]
     loaded.weighted_sum.argtypes = [*common, pointer, *last]
     loaded.gradients.argtypes = [*common, *[pointer] * 3, *last]
     return loaded
+
+
+def _load(command: Sequence[str]) -> ctypes.CDLL:
+    """Load the compiled file from the user's cache, where it is put first if need be.
+
+    Where the cache cannot be written, or holds what cannot be loaded, the file is built for this process alone.
+
+    Raises:
+        OSError: the system refuses what was built.
+        subprocess.CalledProcessError: the compiler does not take the source.
+    """
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polypool"
+        kept = cache / f"sorted_sum_{_key(command)}.so"
+        if not kept.exists():
+            cache.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=cache) as folder:
+                _compile(command, Path(folder)).replace(
+                    kept
+                )  # at once: other processes see all of it or nothing
+        return ctypes.CDLL(str(kept))
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home
+        with tempfile.TemporaryDirectory() as folder:
+            return ctypes.CDLL(str(_compile(command, Path(folder))))
+
+
+def _key(command: Sequence[str]) -> str:
+    """Return a name for what a command makes here: code for this very processor, by this very compiler."""
+    version = subprocess.run([*command[:-1], "--version"], capture_output=True).stdout
+    info = Path("/proc/cpuinfo")
+    processor = (
+        info.read_text().partition("\n\n")[0].splitlines() if info.exists() else [platform.processor()]
+    )
+    able = [line for line in processor if line.startswith(("flags", "Features", "model name"))] or processor
+    parts = [*command[:-1], *sum(FLAGS, ()), version.decode(errors="replace"), platform.machine(), *able]
+    return hashlib.sha256("\0".join(parts).encode() + SOURCE.read_bytes()).hexdigest()[:24]
+
+
+def _compile(command: Sequence[str], folder: Path) -> Path:
+    """Return the compiled file, made with the first flags that the compiler takes."""
+    built = folder / "sorted_sum.so"
+    for flags in FLAGS:
+        done = subprocess.run([*command, *flags, "-o", str(built)], capture_output=True)
+        if done.returncode == 0:
+            return built
+    raise subprocess.CalledProcessError(done.returncode, done.args, done.stdout, done.stderr)
 
 
 class SortedSum(torch.autograd.Function):

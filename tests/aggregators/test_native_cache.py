@@ -1,0 +1,94 @@
+"""The compiled sort is built once for all processes of a user, and wherever the cache cannot be used for one alone."""
+
+from __future__ import annotations
+
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from aggregators.contract import random_sets
+from aggregators.ranks.kernels import native
+
+build = native.library.__wrapped__  # without the memory of this process
+
+pytestmark = pytest.mark.skipif(native.library(torch.float32) is None, reason="no compiler on this machine")
+
+
+@pytest.fixture
+def compiled(monkeypatch, tmp_path) -> list[str]:
+    """An empty cache, and the files that the compiler is told to write."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(native, "FLAGS", ((),))
+    outputs, run = [], subprocess.run
+
+    def counted(command, **options):
+        outputs.extend(command[command.index("-o") + 1 :] if "-o" in command else [])
+        return run(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", counted)
+    return outputs
+
+
+def sorts(monkeypatch, loaded) -> bool:
+    monkeypatch.setattr(native, "library", lambda dtype: loaded)
+    x_BND, mask_BN = random_sets([4, 3], 3)
+    sorted_BND = native.SortDescending.apply(x_BND, mask_BN)
+    return torch.equal(sorted_BND[0], x_BND[0].sort(dim=0, descending=True).values)
+
+
+def test_the_next_process_compiles_nothing(compiled, monkeypatch, tmp_path):
+    assert build(torch.float32)
+    (built,) = (tmp_path / "polypool").iterdir()
+    tries = len(compiled)
+    assert tries > 0
+    again = build(torch.float32)
+    assert len(compiled) == tries
+    assert again._name == str(built)
+    assert sorts(monkeypatch, again)
+
+
+def test_another_type_source_processor_or_compiler_is_another_file(compiled, monkeypatch, tmp_path):
+    def files() -> int:
+        assert build(torch.float32)
+        return len([*(tmp_path / "polypool").iterdir()])
+
+    assert files() == 1
+    assert build(torch.float64)
+    assert files() == 2
+    source = tmp_path / "other.c"
+    source.write_text(native.SOURCE.read_text() + "\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "SOURCE", source)
+        assert files() == 3
+    with monkeypatch.context() as patch:
+        patch.setattr(native.platform, "machine", lambda: "another")
+        assert files() == 4
+    with monkeypatch.context() as patch:
+        patch.setenv("CC", "cc -g")
+        assert files() == 5
+    assert files() == 5
+
+
+def test_processes_that_build_at_once_leave_one_whole_file(compiled, monkeypatch, tmp_path):
+    with ThreadPoolExecutor(3) as threads:
+        loaded = [*threads.map(build, [torch.float32] * 3)]
+    assert len([*(tmp_path / "polypool").iterdir()]) == 1
+    assert all(sorts(monkeypatch, each) for each in loaded)
+
+
+@pytest.mark.parametrize("obstacle", ["no folder", "broken file", "no home"])
+def test_without_a_usable_cache_it_is_built_for_this_process(compiled, monkeypatch, tmp_path, obstacle):
+    if obstacle == "no folder":  # as in a home that is read-only
+        (tmp_path / "polypool").write_text("")
+    elif obstacle == "broken file":
+        monkeypatch.setattr(native, "_key", lambda command: "known")
+        (tmp_path / "polypool").mkdir()
+        (tmp_path / "polypool" / "sorted_sum_known.so").write_bytes(b"\x7fELF")
+    else:
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setattr(native.Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    loaded = build(torch.float32)
+    assert str(tmp_path) not in compiled[-1]
+    assert sorts(monkeypatch, loaded)
