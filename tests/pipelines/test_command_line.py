@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 
@@ -58,6 +59,14 @@ def test_an_ensemble_takes_a_seed_and_an_experiment():
     assert parse(["coco_region_grid_bert"]).seeded() == [("coco_region_bert", 0), ("coco_grid_bert", 0)]
 
 
+@pytest.fixture
+def nowhere(tmp_path, monkeypatch):
+    """An empty folder to be in, and nothing in the environment that leads out of it."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("POLYPOOL_HOME", "MLFLOW_TRACKING_URI", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -74,18 +83,27 @@ def test_an_ensemble_takes_a_seed_and_an_experiment():
         (["ingest", "verify", "--store", "nowhere"], "nowhere"),
     ],
 )
-def test_bad_input_is_one_message_and_code_2(words, message, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    for name in ("POLYPOOL_HOME", "MLFLOW_TRACKING_URI", "RAY_ADDRESS"):
-        monkeypatch.delenv(name, raising=False)
+def test_bad_input_is_one_message_and_code_2(words, message, nowhere, monkeypatch, capsys):
     verb, *rest = words
-    done = subprocess.run(
-        [sys.executable, "-m", f"pipelines.{verb}", *rest],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    monkeypatch.setattr(sys, "argv", [verb, *rest])
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(f"pipelines.{verb}").main()
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "coco_mini", "--workers", "0"], "at least 1"),
+        (["ingest", "verify", "--store", "nowhere"], "nowhere"),
+    ],
+)
+def test_a_process_ends_with_the_message_alone(words, message, nowhere, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    verb, *rest = words
+    command = [sys.executable, "-m", f"pipelines.{verb}", *rest]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr

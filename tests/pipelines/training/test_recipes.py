@@ -106,14 +106,35 @@ def shrunk(run: Run, corpus: Run, models: dict[str, str]) -> Run:
     )
 
 
+def kind(recipe: Run) -> str:
+    """Return what decides which code a recipe runs: all but names, paths and sizes of steps."""
+    run = to_json(recipe)
+    for key in ("recipe", "published", "protocol", "experiment"):
+        run.pop(key)
+    data, optim = run["data"], run["optim"]
+    data |= {"dataset": "", "corpus": "", "features": bool(data["features"])}
+    optim |= dict.fromkeys(("epochs", "batch", "lr", "weight_decay", "milestones", "decay", "warmup_steps"))
+    return re.sub(r"\bk=(?!1\b)\d+", "k=2", json.dumps(run, sort_keys=True))  # as many vectors as one likes
+
+
+@pytest.fixture(scope="module")
+def trained() -> dict[str, list[str]]:
+    """The weights' names of the models that were trained, by the kind of recipe."""
+    return {}
+
+
 @pytest.mark.parametrize("name", RUNS)
-def test_a_recipe_trains_two_steps_and_is_evaluated(name, corpus, questions, models, tmp_path):
+def test_a_recipe_trains_two_steps_and_is_evaluated(name, trained, corpus, questions, models, tmp_path):
     recipe = RECIPES.get(name)()
     run = shrunk(recipe, questions if recipe.protocol == "vqa" else corpus, models)
     adapter = TASKS.build(run.task, run)
+    if kind(recipe) in trained:  # another data set, or other numbers
+        assert [*adapter.model().state_dict()] == trained[kind(recipe)]
+        return
     log = FolderLog(tmp_path)
     trainer = Trainer(run, adapter, log=log, report=FolderReport(), device=torch.device("cpu"), bar=SilentBar)
     before = {key: value.clone() for key, value in trainer.model.state_dict().items()}
+    trained[kind(recipe)] = [*before]
     trainer.train()
     assert trainer.step == 2
     losses = [row["train/loss"] for _, row in log.rows if "train/loss" in row]
