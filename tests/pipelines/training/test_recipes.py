@@ -109,7 +109,7 @@ def shrunk(run: Run, corpus: Run, models: dict[str, str]) -> Run:
 def kind(recipe: Run) -> str:
     """Return what decides which code a recipe runs: all but names, paths and sizes of steps."""
     run = to_json(recipe)
-    for key in ("recipe", "published", "protocol", "experiment"):
+    for key in ("recipe", "published", "source", "protocol", "experiment"):
         run.pop(key)
     data, optim = run["data"], run["optim"]
     data |= {"dataset": "", "corpus": "", "features": bool(data["features"])}
