@@ -12,6 +12,7 @@ import torch
 import tyro
 
 from infra.checkpoint import load_weights
+from infra.device import best_device
 from infra.errors import command
 from infra.files import read_json
 from infra.paths import home
@@ -66,7 +67,7 @@ def load(run_id: str, *, task: str = "") -> Trained:
     adapter = TASKS.build(task or run.task, run, assets=assets)
     model = adapter.model(pretrained=False)
     load_weights(model, folder / WEIGHTS)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = best_device()
     return Trained(run=run, adapter=adapter, model=model.to(device).eval(), tracker=tracker)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from infra.checkpoint import load_weights
+from infra.device import best_device, device_of, on_device
 from infra.errors import InputError
 from infra.files import existing, existing_folder, read_json
 from infra.registry import TASKS
@@ -103,8 +104,8 @@ class Exported:
         return getattr(self.adapter, name)(given)
 
     def _on_device(self, batch: Batch) -> Batch:
-        device = next(self.model.parameters()).device
-        return {key: x.to(device) for key, x in batch.items()}
+        device = device_of(self.model)
+        return on_device(batch, device)
 
     def _cannot(self, what: str) -> InputError:
         return InputError(
@@ -136,5 +137,5 @@ def load_exported(folder: str | Path) -> Exported:
     adapter = TASKS.build(run.task, run, assets=assets)
     model = adapter.model(pretrained=False)
     load_weights(model, weights)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = best_device()
     return Exported(run=run, adapter=adapter, model=model.to(device).eval())

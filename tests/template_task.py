@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from infra.device import device_of, on_device
 from infra.dist import all_sum
 from infra.paths import resolve
 from infra.registry import AGGREGATORS, ENCODERS, TASKS
@@ -95,9 +96,9 @@ class CaptionWord:
     @torch.inference_mode()
     def evaluate(self, model, split, protocol):
         model.eval()
-        data, device, right = self.data(split), next(model.parameters()).device, []
+        data, device, right = self.data(split), device_of(model), []
         for index_B in np.array_split(np.arange(len(data)), -(-len(data) // 256)):
-            batch = {key: x.to(device) for key, x in data.batch(index_B, seed=0, epoch=0).items()}
+            batch = on_device(data.batch(index_B, seed=0, epoch=0), device)
             right.append((model(batch).argmax(dim=1) == batch["word"]).cpu().numpy())
         right_Q = np.concatenate(right).astype(float)
         mean = QueryMean(scores=("right",), units="image_id", factor=100.0)

@@ -109,9 +109,11 @@ class Pretrained:
         """Return the last hidden state of each image, float32: `(N, D)` tokens or a `(D, H, W)` map."""
         import torch
 
+        from infra.device import best_device
+
         if len({image.shape for image in pixels}) > 1:
             return [state for image in pixels for state in self.states([image])]
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = best_device()
         with torch.inference_mode():
             output = self.model.to(device)(torch.stack(pixels).to(device))
         return list(output.last_hidden_state.float().cpu().numpy())

@@ -55,13 +55,13 @@ class I3D:
                 f"window and stride must be multiples of {_STEP}, window at least {_LEAST} and stride no larger "
                 f"than it, got {window} and {stride}"
             )
-        import torch
 
         from encoders.backbones.inception import I3D as Network
+        from infra.device import best_device
 
         self.window, self.stride = window, stride
         path = Path(weights).expanduser()
-        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._device = best_device()
         self._network = Network.load(path).to(self._device)
         self._weights = {"weights": path.name, "sha256": sha256(path)}
         self._lock = Lock()  # videos may come from several threads; the memory is that of one window

@@ -1,15 +1,13 @@
-"""Ray: a session that never joins a stray cluster, and the training of one run on its workers."""
+"""A Ray session that never joins a stray cluster, and what of it each worker of a run gets."""
 
 from __future__ import annotations
 
 import logging
 import os
 import socket
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from infra.environment import environment
@@ -117,102 +115,3 @@ class Resources:
                 f"{workers} workers need as many cores, and the cluster has {cores}; use fewer (--workers)"
             )
         return cls(cpus=max(1, min(cpus, cores // workers)), gpu=has.get("GPU", 0) >= workers)
-
-
-def fit(
-    run: dict[str, Any],
-    *,
-    run_id: str,
-    tracking_uri: str,
-    home: Path,
-    resources: Resources,
-    callbacks: Sequence[Any] = (),
-) -> None:
-    """Train a run on Ray Train workers; one that was started under the same id goes on from its last checkpoint.
-
-    Args:
-        run: as JSON.
-        run_id, tracking_uri, home: where it is recorded, and where its checkpoints are kept.
-        resources: of each worker.
-        callbacks: Ray Train's, told of every report of the workers, such as `infra.ray.tuning.reporter`.
-
-    Raises:
-        InputError: a worker refused its input.
-        RuntimeError: a worker failed more often than `run["retries"]` allows.
-    """
-    from ray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
-    from ray.train.v2.api.exceptions import TrainingFailedError
-
-    trainer = TorchTrainer(
-        _worker,
-        train_loop_config={
-            "run": run,
-            "run_id": run_id,
-            "tracking_uri": tracking_uri,
-            "home": str(home),
-            "threads": resources.cpus,
-            "terminal": sys.stderr.isatty(),
-        },
-        scaling_config=ScalingConfig(
-            num_workers=run["workers"], use_gpu=resources.gpu, resources_per_worker={"CPU": resources.cpus}
-        ),
-        run_config=RunConfig(
-            name=run_id,
-            storage_path=str(home / "runs"),
-            failure_config=FailureConfig(max_failures=run["retries"]),
-            checkpoint_config=CheckpointConfig(num_to_keep=1),
-            logging_config=LoggingConfig(log_level="WARNING"),
-            callbacks=list(callbacks),
-        ),
-    )
-    try:
-        trainer.fit()
-    except TrainingFailedError as error:
-        for failure in getattr(error, "worker_failures", {}).values():
-            if cause := _input_error(failure):
-                raise InputError(str(cause)) from error
-        raise RuntimeError(
-            f"training failed; `python -m pipelines.train resume {run_id}` goes on: {error}"
-        ) from error
-
-
-def _input_error(error: BaseException | None) -> InputError | None:
-    """Find the InputError among the causes of a worker's failure."""
-    while error is not None and not isinstance(error, InputError):
-        error = getattr(error, "_base_exc", None) or getattr(error, "cause", None) or error.__cause__
-    return error
-
-
-def _worker(config: dict[str, Any]) -> None:
-    """Train on one worker; runs in a process of Ray's."""
-    os.environ["POLYPOOL_HOME"] = config["home"]
-    import ray.train
-    import torch
-    from ray.experimental.tqdm_ray import tqdm as drawn_by_the_driver
-    from ray.train.torch import get_device
-
-    from infra.ray.progress import LineBar
-    from infra.registry import TASKS
-    from infra.tracking import Tracker
-    from pipelines.training.loop import Trainer
-    from tasks.run import from_json
-
-    def report(metrics: dict[str, Any], folder: Path | None) -> None:
-        checkpoint = ray.train.Checkpoint.from_directory(folder) if folder else None
-        ray.train.report(metrics, checkpoint=checkpoint)
-
-    noisy = (
-        Path(ray.__file__).parent / "train/v2/_internal/execution/context.py"
-    )  # a logger named by its file
-    logging.getLogger(str(noisy)).setLevel(logging.WARNING)  # it tells of every checkpoint
-    torch.set_num_threads(config["threads"])
-    run = from_json(config["run"])
-    first = ray.train.get_context().get_world_rank() == 0
-    log = Tracker.attach(config["tracking_uri"], config["run_id"]) if first else None
-    bar = drawn_by_the_driver if config["terminal"] else LineBar
-    trainer = Trainer(run, TASKS.build(run.task, run), log=log, report=report, device=get_device(), bar=bar)
-    if checkpoint := ray.train.get_checkpoint():
-        with checkpoint.as_directory() as folder:
-            trainer.resume(Path(folder))
-    trainer.train()

@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import torch
 
+from infra.device import best_device
 from pipelines.benchmarks.row import Row
 from pipelines.benchmarks.training import QUICK, Size, Watch, made_up_run, train
 
@@ -15,7 +15,7 @@ from pipelines.benchmarks.training import QUICK, Size, Watch, made_up_run, train
 def step(*, quick: bool = False) -> list[Row]:
     """Measure the parts of a step of `coco_region_bigru`, on the GPU where there is one."""
     size = QUICK if quick else Size()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = best_device()
     with tempfile.TemporaryDirectory() as name:
         run = made_up_run(Path(name), size)
         watch = train(run, steps=size.warm + size.steps, device=device)

@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import torch
 
+from infra.device import best_device
 from pipelines.benchmarks.measure import by_turns
 from pipelines.benchmarks.row import Row
 from pipelines.benchmarks.training import QUICK, Size, made_up_run, train
@@ -20,7 +20,7 @@ ROUNDS = 3
 def video_step(*, quick: bool = False) -> list[Row]:
     """Measure a step of VSE-infinity and of HGR on videos, on the GPU where there is one."""
     size = QUICK if quick else Size(steps=3, warm=1)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = best_device()
 
     def step_of(run: Run) -> float:
         ended = train(run, steps=size.warm + size.steps, device=device).ended[size.warm :]

@@ -14,6 +14,7 @@ from aggregators.relations.score_attention import ScoreAttention
 from encoders.cross.cross_modal import Attention, CrossModal
 from encoders.text.bigru import BiGRU
 from encoders.visual.grid import Grid
+from infra.device import best_device, on_device
 from pipelines.benchmarks.measure import by_turns, seconds
 from pipelines.benchmarks.row import Row
 from tasks.fusions.concat import Concat
@@ -48,8 +49,8 @@ QUICK = Size(
 def vqa_step(*, quick: bool = False) -> list[Row]:
     """Measure questions a second in training, on the GPU where there is one."""
     size = QUICK if quick else Size()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    batch = {name: x.to(device) for name, x in made_up(size).items()}
+    device = best_device()
+    batch = on_device(made_up(size), device)
     ours = network(size).to(device)
     reference = Plain(ours, heads=size.heads).to(device)
     with torch.inference_mode():

@@ -13,6 +13,7 @@ from torch import nn
 
 from aggregators.base import Aggregator
 from aggregators.observe import Watched, observe
+from infra.device import device_of, on_device
 from infra.dist import rank
 from tasks.inputs.pairs import Pairs
 from tasks.inputs.questions import QuestionData
@@ -88,11 +89,11 @@ def attended(model: nn.Module, pairs: Iterable[Pair]) -> list[Attended]:
     sides = [side for side in SIDES if _weighs_elements(model, side)]
     if not sides:
         return []
-    device, found = next(model.parameters()).device, []
+    device, found = device_of(model), []
     with _evaluating(model), torch.no_grad():
         for pair in pairs:
             with observe(model, most=1) as watched:
-                model({name: part.to(device) for name, part in pair.batch.items()})
+                model(on_device(pair.batch, device))
             seen = {it.name.removesuffix(".aggregator"): it for it in watched if it.seen}
             weights = {}
             for side in [side for side in sides if side in seen and rank() == 0]:

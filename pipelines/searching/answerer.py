@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from infra.device import device_of, on_device
 from infra.errors import InputError
 from pipelines.evaluate import Trained
 from pipelines.searching.given import GivenVisuals, asked
@@ -50,8 +51,8 @@ class Answerer:
 
     @torch.inference_mode()
     def _answers(self, batch: Batch, k: int) -> list[Answer]:
-        device = next(self.model.parameters()).device
-        probability_A = self.model({key: x.to(device) for key, x in batch.items()}).float().sigmoid()[0].cpu()
+        device = device_of(self.model)
+        probability_A = self.model(on_device(batch, device)).float().sigmoid()[0].cpu()
         if not torch.isfinite(probability_A).all():
             raise InputError("the model gives probabilities that are no numbers; it has diverged")
         order_K = probability_A.argsort(descending=True, stable=True)[:k].tolist()

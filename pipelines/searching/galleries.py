@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from infra.device import device_of, on_device
 from infra.errors import InputError
 from pipelines.searching.best import Best, best
 from pipelines.searching.exact import Exact, Index
@@ -69,7 +70,7 @@ class EmbeddingGallery:
     def __init__(
         self, model: DualEncoder, side: Side, batches: Batches, *, sample: Callable[[], Batch], method: Method
     ) -> None:
-        self.device = next(model.parameters()).device
+        self.device = device_of(model)
         branch = {"visual": model.encode_visual, "text": model.encode_text}
         other = "text" if side == "visual" else "visual"
         self._encode = branch[other]
@@ -84,7 +85,7 @@ class EmbeddingGallery:
 
     @torch.inference_mode()
     def _embedding(self, batch: Batch) -> Tensor:
-        return self._encode({key: x.to(self.device) for key, x in batch.items()}).embedding
+        return self._encode(on_device(batch, self.device)).embedding
 
     def _index(
         self, similarity: nn.Module, embedding: Tensor, score: Any, *, sample: Any, method: Method
@@ -113,12 +114,12 @@ class PairGallery:
     @torch.inference_mode()
     def __init__(self, model: RetrievalModel, side: Side, batches: Batches) -> None:
         self.model, self.side = model, side
-        self.device = next(model.parameters()).device
+        self.device = device_of(model)
         self._parts = [(number_B, self._encode(batch, side)) for number_B, batch in batches]
 
     def _encode(self, batch: Batch, side: Side) -> Any:
         encode_batch = self.model.encode_visual if side == "visual" else self.model.encode_text
-        return encode_batch({key: x.to(self.device) for key, x in batch.items()})
+        return encode_batch(on_device(batch, self.device))
 
     @torch.inference_mode()
     def top(self, query: Batch, k: int) -> Best:

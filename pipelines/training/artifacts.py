@@ -8,6 +8,7 @@ import math
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ import numpy as np
 from torch import nn
 
 from aggregators.base import Aggregator
+from aggregators.observe import Watched
 from infra.checkpoint import save_weights
 from tasks.base import Evaluation, TaskAdapter
 from tasks.run import Run, to_json
@@ -110,6 +112,38 @@ def keep_pictures(log: Log | None, *makers: Callable[[], Mapping[str, bytes]]) -
             made[_FAILED] = made.get(_FAILED, b"") + traceback.format_exc().encode()
     if log is not None:
         _keep(log, made, PICTURES)
+
+
+def run_figures(
+    watched: Sequence[Watched], history: Callable[[str], Sequence[tuple[int, float]]], *, title: str
+) -> list[Callable[[], dict[str, bytes]]]:
+    """Return what draws a run's figures: each returns a PNG by file name, or nothing where it does not apply.
+
+    Args:
+        watched: the model's aggregators and what was seen of them.
+        history: steps and values of a metric by its name; empty where it was never logged.
+        title: names the run in each figure.
+    """
+    from pipelines.figures.coefficients import draw_coefficients  # Matplotlib, once, at the end
+    from pipelines.figures.negatives import draw_negatives
+    from pipelines.figures.variance import draw_variance
+
+    figures: dict[str, Callable[[], bytes | None]] = {
+        "pooling.png": lambda: draw_coefficients(watched, heading=f"{title}: pooling coefficients"),
+        "variance.png": lambda: draw_variance(watched, heading=f"{title}: diversity of sets"),
+        "negatives.png": lambda: draw_negatives(
+            history("train/negatives"),
+            alignment=history("train/alignment"),
+            uniformity=history("train/uniformity"),
+            heading=f"{title}: ADOPT",
+        ),
+    }
+    return [partial(_drawn, name, draw) for name, draw in figures.items()]
+
+
+def _drawn(name: str, draw: Callable[[], bytes | None]) -> dict[str, bytes]:
+    figure = draw()
+    return {} if figure is None else {name: figure}
 
 
 def _keep(log: Log, files: Mapping[str, Any], into: str) -> None:

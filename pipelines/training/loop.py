@@ -20,7 +20,15 @@ from infra.checkpoint import Progress, load_checkpoint, load_weights, save_check
 from infra.data import Order, load
 from infra.dist import broadcast_state, rank, world
 from infra.errors import InputError
-from pipelines.training.artifacts import Log, costs, headline, keep_evaluation, keep_pictures, write_model
+from pipelines.training.artifacts import (
+    Log,
+    costs,
+    headline,
+    keep_evaluation,
+    keep_pictures,
+    run_figures,
+    write_model,
+)
 from pipelines.training.optim import lr_scale, make_optimizer, ready_gradients, set_lr
 from tasks.base import TaskAdapter
 from tasks.run import Run
@@ -181,8 +189,6 @@ class Trainer:
         """Return what draws how the aggregators did in the last evaluation, and how training went."""
         if self.log is None:
             return ()
-        from pipelines.training.run_figures import run_figures  # Matplotlib, once, at the end
-
         run = self.run
         return run_figures(watched, self.log.history, title=f"{run.recipe} {run.aggregator} seed {run.seed}")
 

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from infra.paths import home
-from infra.ray.session import Resources, fit, ray_session
+from infra.ray.session import Resources, ray_session
 from infra.registry import TASKS
 from infra.tracking import Tracker, tracking_uri
+from pipelines.training.ray_train import fit
 from tasks.run import Run, from_json, to_json, to_params
 
 
@@ -62,14 +63,7 @@ def launch(run: Run, tracker: Tracker, *, callbacks: Sequence[Any] = ()) -> str:
     try:
         with ray_session():
             resources = Resources.plan(run.workers, cpus=run.cpus)
-            fit(
-                to_json(run),
-                run_id=tracker.run_id,
-                tracking_uri=tracker.uri,
-                home=home(),
-                resources=resources,
-                callbacks=callbacks,
-            )
+            fit(run, tracker=tracker, home=home(), resources=resources, callbacks=callbacks)
         status = "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"

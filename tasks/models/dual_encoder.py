@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from aggregators.base import Aggregator
 from encoders.base import Encoder
+from infra.device import device_of
 from infra.dist import gather
 from infra.errors import InputError
 from tasks.models.base import RetrievalModel, Scored
@@ -103,7 +104,7 @@ class DualEncoder(RetrievalModel):
 
     def scorer(self, images: Batches, captions: Batches) -> SplitEmbeddings:
         """Encode a split once, and return what scores any block of it."""
-        device = next(self.parameters()).device
+        device = device_of(self)
         visual = encode(lambda batch: self.encode_visual(batch).embedding, images, device=device)
         text = encode(lambda batch: self.encode_text(batch).embedding, captions, device=device)
         return SplitEmbeddings(visual=visual, text=text, similarity=self.similarity)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from encoders.base import Tokenizer
+from infra.device import device_of
 from infra.dist import gather, gather_shared
 from infra.errors import InputError
 from infra.registry import MODELS
@@ -125,7 +126,7 @@ class HGR(RetrievalModel):
     @torch.inference_mode()
     def scorer(self, images: Batches, captions: Batches) -> ScorePages:
         """Score a split once: the videos' embeddings are held, captions are encoded, scored and forgotten part by part."""
-        device = next(self.parameters()).device
+        device = device_of(self)
         videos = hold_videos(self.encode_visual, images, device=device)
 
         def columns(batch: Batch) -> Tensor:

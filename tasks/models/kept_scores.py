@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from infra.device import on_device
 from infra.dist import gather_uneven
 from tasks.models.hgr_levels import VideoEmbeddings
 from tasks.models.sets import Sets, encode_sets
@@ -44,7 +45,7 @@ class ScorePages:
         """
         kept = cls(rows, device=device)
         for number_B, batch in captions:
-            sim_QB = score({key: x.to(device) for key, x in batch.items()}).float()
+            sim_QB = score(on_device(batch, device)).float()
             kept.add(gather_uneven(number_B.to(device)), gather_uneven(sim_QB.T).T)
         return kept
 
@@ -75,7 +76,7 @@ def hold_videos(
     """Encode the videos of a split, and return those of all workers in their order, in parts of a few."""
     whole, verb, noun = [], [], []
     for number_B, batch in images:
-        embeddings = encode_batch({key: x.to(device) for key, x in batch.items()})
+        embeddings = encode_batch(on_device(batch, device))
         whole.append((number_B, {"embedding": embeddings.embedding}))
         verb.append((number_B, embeddings.verb._asdict()))
         noun.append((number_B, embeddings.noun._asdict()))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from aggregators.base import Aggregator
+from infra.device import device_of
 from infra.dist import gather, gather_objects, gather_shared
 from infra.errors import InputError
 from tasks.models.base import RetrievalModel, Scored
@@ -92,7 +93,7 @@ class PairEncoder(RetrievalModel):
 
     def scorer(self, images: Batches, captions: Batches) -> PairScores:
         """Encode a split once, and return what scores any block of it."""
-        device = next(self.parameters()).device
+        device = device_of(self)
         visual = encode_sets(self.encode_visual, images, device=device)
         text = encode_sets(self.encode_text, captions, device=device)
         return PairScores(self.score, visual=visual, text=text)

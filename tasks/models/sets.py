@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from infra.device import on_device
 from infra.dist import gather_uneven
 from tasks.models.split_embeddings import Batch, Batches, places
 
@@ -46,7 +47,7 @@ def encode_sets(
     """Encode batch after batch and return the sets of all workers, `(N, D)` each, in the order of their numbers."""
     numbers, elements, sizes = [], [], []
     for number_B, batch in batches:
-        x_BND, mask_BN = encode_batch({key: x.to(device) for key, x in batch.items()})
+        x_BND, mask_BN = encode_batch(on_device(batch, device))
         numbers.append(number_B.to(device))
         elements.append(x_BND[mask_BN])
         sizes.append(mask_BN.sum(dim=1))

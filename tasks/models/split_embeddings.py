@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from infra.device import on_device
 from infra.dist import gather_uneven
 from tasks.similarities.base import Similarity
 
@@ -23,7 +24,7 @@ def encode(encode_batch: Callable[[Batch], Tensor], batches: Batches, *, device:
     numbers, embeddings = [], []
     for number_B, batch in batches:
         numbers.append(number_B)
-        embeddings.append(encode_batch({key: x.to(device) for key, x in batch.items()}))
+        embeddings.append(encode_batch(on_device(batch, device)))
     return gather_uneven(torch.cat(embeddings))[places(torch.cat(numbers).to(device))]
 
 

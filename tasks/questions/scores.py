@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from infra.device import device_of, on_device
 from infra.dist import gather_uneven, rank, world
 from infra.errors import InputError
 from tasks.inputs.questions import QuestionData
@@ -24,13 +25,13 @@ class AnswerScores:
 
     def __init__(self, model: nn.Module, data: QuestionData) -> None:
         self.model, self.data = model, data
-        self.device = next(model.parameters()).device
+        self.device = device_of(model)
 
     @torch.inference_mode()
     def __call__(self, questions: slice, answers: slice) -> Tensor:
         """Return the probability of each answer to each question, float32."""
         batch = self.data.asked(np.arange(len(self.data))[questions])
-        logit_BA = self.model({key: x.to(self.device) for key, x in batch.items()})
+        logit_BA = self.model(on_device(batch, self.device))
         return logit_BA.float().sigmoid()[:, answers]
 
 

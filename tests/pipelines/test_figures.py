@@ -24,8 +24,7 @@ from pipelines.figures.curves import curves_of, most_frequent, typical
 from pipelines.figures.named import name_of
 from pipelines.figures.negatives import known, wide
 from pipelines.figures.variance import spread_of
-from pipelines.training.artifacts import keep_pictures
-from pipelines.training.run_figures import run_figures
+from pipelines.training.artifacts import keep_pictures, run_figures
 
 DIM = 8
 SIZES = [5, 3, 9, 5, 3, 5]
