@@ -51,15 +51,15 @@ class Adopt(Objective):
         self.positive_in_denominator, self.halve = positive_in_denominator, halve
 
     def forward(
-        self, sim_QG: Tensor, row_G: Tensor, positive_QG: Tensor, *, epoch: float
+        self, sim_VT: Tensor, row_T: Tensor, positive_VT: Tensor, *, epoch: float
     ) -> dict[str, Tensor]:
         """Return the loss and what it was made of; see `Objective`."""
-        pair_G, negative_QG = pairs_and_negatives(sim_QG, row_G, positive_QG)
+        pair_T, negative_VT = pairs_and_negatives(sim_VT, row_T, positive_VT)
         with torch.no_grad():
-            alignment, uniformity = pair_G.mean(), self._uniformity(sim_QG, positive_QG)
-            k_text, k_visual = (self._count(alignment, uniformity, sim_QG.shape[dim]) for dim in (1, 0))
-        row_Q, column_G = logsumexp_of_highest(negative_QG, k_text, k_visual, temperature=self.temperature)
-        loss = self._cost(pair_G, row_Q[row_G]) + self._cost(pair_G, column_G)
+            alignment, uniformity = pair_T.mean(), self._uniformity(sim_VT, positive_VT)
+            k_text, k_visual = (self._count(alignment, uniformity, sim_VT.shape[dim]) for dim in (1, 0))
+        row_V, column_T = logsumexp_of_highest(negative_VT, k_text, k_visual, temperature=self.temperature)
+        loss = self._cost(pair_T, row_V[row_T]) + self._cost(pair_T, column_T)
         return {
             "loss": loss / 2 if self.halve else loss,
             "negatives": (k_text + k_visual) / 2,
@@ -67,10 +67,10 @@ class Adopt(Objective):
             "uniformity": uniformity,
         }
 
-    def _uniformity(self, sim_QG: Tensor, positive_QG: Tensor) -> Tensor:
+    def _uniformity(self, sim_VT: Tensor, positive_VT: Tensor) -> Tensor:
         if self.rule == "paper":
-            return sim_QG.exp().mean().log()
-        return sim_QG.neg().exp_().masked_fill_(positive_QG, 1.0).mean()
+            return sim_VT.exp().mean().log()
+        return sim_VT.neg().exp_().masked_fill_(positive_VT, 1.0).mean()
 
     def _count(self, alignment: Tensor, uniformity: Tensor, candidates: int) -> Tensor:
         """Return K, whole, on the device; it is 1 where the scores are not numbers."""
@@ -81,10 +81,10 @@ class Adopt(Objective):
             k = (candidates * (maturity.clamp(min=0) ** self.scale).cos()).trunc() + 1
         return k.nan_to_num(nan=1.0).clamp(1, max(1, candidates - 1)).long()
 
-    def _cost(self, pair_G: Tensor, rivals_G: Tensor) -> Tensor:
+    def _cost(self, pair_T: Tensor, rivals_T: Tensor) -> Tensor:
         """Return the mean of the pairs' costs against the logsumexp of their negatives."""
-        alone_G = rivals_G <= lowest(rivals_G) / 2
-        pair_G, rivals_G = pair_G / self.temperature, rivals_G + self.margin / self.temperature
+        alone_T = rivals_T <= lowest(rivals_T) / 2
+        pair_T, rivals_T = pair_T / self.temperature, rivals_T + self.margin / self.temperature
         if self.positive_in_denominator:
-            rivals_G = pair_G.logaddexp(rivals_G)
-        return (rivals_G - pair_G).masked_fill(alone_G, 0.0).mean()
+            rivals_T = pair_T.logaddexp(rivals_T)
+        return (rivals_T - pair_T).masked_fill(alone_T, 0.0).mean()

@@ -1,32 +1,70 @@
-"""InfoNCE over the batch, both directions (van den Oord et al. 2018; CLIP)."""
+"""InfoNCE over the batch, both directions, with a fixed temperature or CLIP's learned one.
+
+van den Oord et al., "Representation learning with contrastive predictive coding", 2018; Radford et al., "Learning
+transferable visual models from natural language supervision", ICML 2021, section 2.3 (CLIP).
+"""
 
 from __future__ import annotations
 
-from torch import Tensor
+import math
 
+import torch
+from torch import Tensor, nn
+
+from infra.errors import InputError
 from infra.registry import OBJECTIVES
 from tasks.objectives.base import Objective, pairs_and_negatives
+
+LARGEST_SCALE = 100.0
+"""CLIP's bound on the factor of the scores, 1 / temperature."""
 
 
 @OBJECTIVES.register("infonce")
 class InfoNCE(Objective):
     """The cross-entropy of each pair against its negatives, averaged over the batch and the directions.
 
+    A pair's competitors are the negatives alone: other captions of its image, and the image drawn again, are left out
+    of the sum, where CLIP has all of them in it.
+
+    A learned temperature is trained as the logarithm of the factor on the scores, `log_scale` = ln(1 / temperature),
+    which is clipped to at most ln(100) before each use, as in CLIP; then `temperature` is logged beside the loss. CLIP
+    begins with `infonce(temperature=0.07, learned=True)`. AdamW's weight decay takes hold of it as of every parameter,
+    where CLIP decays no scalars.
+
     Args:
-        temperature: divides the scores.
+        temperature: divides the scores; the first value of a learned one, then at least 0.01.
+        learned: train the temperature.
     """
 
-    def __init__(self, *, temperature: float = 0.05) -> None:
+    def __init__(self, *, temperature: float = 0.05, learned: bool = False) -> None:
         super().__init__()
-        if temperature <= 0:
-            raise ValueError(f"temperature must be above 0, not {temperature}")
+        if not temperature > 0:
+            raise InputError(f"temperature must be above 0, not {temperature}")
+        if learned and temperature * LARGEST_SCALE < 1:
+            raise InputError(
+                f"a learned temperature must be at least {1 / LARGEST_SCALE}, not {temperature}: its factor on the scores "
+                f"is clipped at {LARGEST_SCALE:g}"
+            )
         self.temperature = temperature
+        self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature))) if learned else None
 
     def forward(
-        self, sim_QG: Tensor, row_G: Tensor, positive_QG: Tensor, *, epoch: float
+        self, sim_VT: Tensor, row_T: Tensor, positive_VT: Tensor, *, epoch: float
     ) -> dict[str, Tensor]:
-        """Return the loss; see `Objective`."""
-        pair_G, negative_QG = pairs_and_negatives(sim_QG / self.temperature, row_G, positive_QG)
-        to_text_G = pair_G.logaddexp(negative_QG.logsumexp(dim=1)[row_G]) - pair_G
-        to_visual_G = pair_G.logaddexp(negative_QG.logsumexp(dim=0)) - pair_G
-        return {"loss": (to_text_G + to_visual_G).mean() / 2}
+        """Return the loss, and the temperature where it is learned; see `Objective`."""
+        temperature = self.temperature if self.log_scale is None else self._clipped().neg().exp()
+        pair_T, negative_VT = pairs_and_negatives(sim_VT / temperature, row_T, positive_VT)
+        to_text_T = pair_T.logaddexp(negative_VT.logsumexp(dim=1)[row_T]) - pair_T
+        to_visual_T = pair_T.logaddexp(negative_VT.logsumexp(dim=0)) - pair_T
+        terms = {"loss": (to_text_T + to_visual_T).mean() / 2}
+        return terms if self.log_scale is None else {**terms, "temperature": temperature.detach()}
+
+    def _clipped(self) -> Tensor:
+        """Return the parameter, brought back within its bound.
+
+        It is clipped itself: of a clipped copy the gradient would be zero beyond the bound, and a temperature that once
+        got there would stay.
+        """
+        with torch.no_grad():
+            self.log_scale.clamp_(max=math.log(LARGEST_SCALE))
+        return self.log_scale

@@ -43,32 +43,32 @@ class Triplet(Objective):
         self.warmup_epochs, self.reduction = warmup_epochs, reduction
 
     def forward(
-        self, sim_QG: Tensor, row_G: Tensor, positive_QG: Tensor, *, epoch: float
+        self, sim_VT: Tensor, row_T: Tensor, positive_VT: Tensor, *, epoch: float
     ) -> dict[str, Tensor]:
         """Return the loss; see `Objective`."""
-        pair_G, negative_QG = pairs_and_negatives(sim_QG, row_G, positive_QG)
+        pair_T, negative_VT = pairs_and_negatives(sim_VT, row_T, positive_VT)
         which = "all" if epoch < self.warmup_epochs else self.negatives
         sides = (
-            negative_QG[row_G],
-            negative_QG.T,
+            negative_VT[row_T],
+            negative_VT.T,
         )  # for each pair: other texts of its row, other rows of its text
-        return {"loss": sum(self._cost(pair_G, negative_GN, which) for negative_GN in sides)}
+        return {"loss": sum(self._cost(pair_T, negative_TN, which) for negative_TN in sides)}
 
-    def _cost(self, pair_G: Tensor, negative_GN: Tensor, which: str) -> Tensor:
+    def _cost(self, pair_T: Tensor, negative_TN: Tensor, which: str) -> Tensor:
         """Return the reduced hinges of one direction."""
         if which == "all":
-            hinge_GN = (self.margin + negative_GN - pair_G[:, None]).clamp(min=0)
-            count = (negative_GN > lowest(negative_GN)).sum().clamp(min=1) if self.reduction == "mean" else 1
-            return hinge_GN.sum() / count
-        hardest_G = negative_GN.max(dim=1).values if which == "hard" else _semi_hard(pair_G, negative_GN)
-        hinge_G = (self.margin + hardest_G - pair_G).clamp(min=0)
-        return hinge_G.sum() if self.reduction == "sum" else hinge_G.mean()
+            hinge_TN = (self.margin + negative_TN - pair_T[:, None]).clamp(min=0)
+            count = (negative_TN > lowest(negative_TN)).sum().clamp(min=1) if self.reduction == "mean" else 1
+            return hinge_TN.sum() / count
+        hardest_T = negative_TN.max(dim=1).values if which == "hard" else _semi_hard(pair_T, negative_TN)
+        hinge_T = (self.margin + hardest_T - pair_T).clamp(min=0)
+        return hinge_T.sum() if self.reduction == "sum" else hinge_T.mean()
 
 
-def _semi_hard(pair_G: Tensor, negative_GN: Tensor) -> Tensor:
+def _semi_hard(pair_T: Tensor, negative_TN: Tensor) -> Tensor:
     """Return the highest negative below each positive; where there is none, the lowest negative."""
-    none = lowest(negative_GN)
-    below_G = negative_GN.masked_fill(negative_GN >= pair_G[:, None], none).max(dim=1).values
-    easiest_G = negative_GN.masked_fill(negative_GN == none, -none).min(dim=1).values
-    easiest_G = easiest_G.masked_fill(easiest_G == -none, none)
-    return easiest_G.where(below_G == none, below_G)
+    none = lowest(negative_TN)
+    below_T = negative_TN.masked_fill(negative_TN >= pair_T[:, None], none).max(dim=1).values
+    easiest_T = negative_TN.masked_fill(negative_TN == none, -none).min(dim=1).values
+    easiest_T = easiest_T.masked_fill(easiest_T == -none, none)
+    return easiest_T.where(below_T == none, below_T)

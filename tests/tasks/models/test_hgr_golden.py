@@ -119,8 +119,8 @@ def test_scores_of_every_level(model, batch, z, case, rows, width):
     videos = {name: batch[name][rows, :width] for name in ("visual", "visual_mask")}
     with torch.no_grad():
         levels = model.level_scores(model.encode_visual(videos), model.encode_text(batch))
-    for name, sim_QG in zip(("sent", "verb", "noun"), levels, strict=True):
-        np.testing.assert_allclose(sim_QG, z[f"{case}/{name}_scores"], rtol=1e-5, atol=1e-5, err_msg=name)
+    for name, sim_VT in zip(("sent", "verb", "noun"), levels, strict=True):
+        np.testing.assert_allclose(sim_VT, z[f"{case}/{name}_scores"], rtol=1e-5, atol=1e-5, err_msg=name)
 
 
 def test_loss_and_every_gradient(model, batch, z):
@@ -156,8 +156,8 @@ def test_the_loss_of_both_directions_is_triplet_with_a_mean(criterion):
 def test_the_loss_of_one_direction_is_half_of_it(criterion):
     """Ours always has both; the half from videos to texts is the recorded one."""
     sim = torch.from_numpy(criterion["c3/scores"]).requires_grad_()
-    pair_G, negative_QG = pairs_and_negatives(sim, torch.arange(8), torch.eye(8, dtype=torch.bool))
-    loss = Triplet(margin=0.2, reduction="mean")._cost(pair_G, negative_QG, "hard")
+    pair_T, negative_VT = pairs_and_negatives(sim, torch.arange(8), torch.eye(8, dtype=torch.bool))
+    loss = Triplet(margin=0.2, reduction="mean")._cost(pair_T, negative_VT, "hard")
     loss.backward()
     np.testing.assert_allclose(loss.item(), criterion["c3/loss"], atol=1e-6)
     np.testing.assert_allclose(sim.grad, criterion["c3/grad"], atol=1e-7)

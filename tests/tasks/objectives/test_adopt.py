@@ -13,24 +13,24 @@ PAPER = {"rule": "paper", "margin": 0.0, "positive_in_denominator": False, "halv
 CODE = {"rule": "code", "margin": 0.2, "positive_in_denominator": True, "halve": True}
 
 
-def loss_of(sim: torch.Tensor, row_G=None, positive_QG=None, **given) -> dict[str, torch.Tensor]:
+def loss_of(sim: torch.Tensor, row_T=None, positive_VT=None, **given) -> dict[str, torch.Tensor]:
     inside = ", ".join(f"{name}={value}" for name, value in given.items())
-    row_G = torch.arange(len(sim)) if row_G is None else row_G
-    positive_QG = torch.arange(len(sim))[:, None] == row_G if positive_QG is None else positive_QG
-    return OBJECTIVES.build(f"adopt({inside})")(sim, row_G, positive_QG, epoch=0.0)
+    row_T = torch.arange(len(sim)) if row_T is None else row_T
+    positive_VT = torch.arange(len(sim))[:, None] == row_T if positive_VT is None else positive_VT
+    return OBJECTIVES.build(f"adopt({inside})")(sim, row_T, positive_VT, epoch=0.0)
 
 
-def explicit(sim_QG, row_G, positive_QG, *, leak=False, **given) -> tuple[torch.Tensor, list[int]]:
+def explicit(sim_VT, row_T, positive_VT, *, leak=False, **given) -> tuple[torch.Tensor, list[int]]:
     """The loss by its definition, pair by pair, with what sorts for a sort; and K of each direction.
 
     With `leak`, a positive takes part in the choice of negatives as a score of 0, as in the code of the authors.
     """
     given = CODE | given
-    align = np.mean([sim_QG[row, column].item() for column, row in enumerate(row_G)])
+    align = np.mean([sim_VT[row, column].item() for column, row in enumerate(row_T)])
     counts, losses = [], []
     for score, mine, rows in (
-        (sim_QG, positive_QG, [(row, column) for column, row in enumerate(row_G)]),
-        (sim_QG.T, positive_QG.T, [(column, row) for column, row in enumerate(row_G)]),
+        (sim_VT, positive_VT, [(row, column) for column, row in enumerate(row_T)]),
+        (sim_VT.T, positive_VT.T, [(column, row) for column, row in enumerate(row_T)]),
     ):
         n = score.shape[1]
         if given["rule"] == "paper":
@@ -66,13 +66,13 @@ def test_the_recorded_numbers(golden, case):
         assert found["loss"].item() == pytest.approx(float(z[f"{case}/loss"]), abs=1e-5, rel=1e-5)
         np.testing.assert_allclose(gradient, z[f"{case}/grad_scores"], atol=2e-6, rtol=1e-4)
         return
-    row_G, positive_QG = torch.arange(len(sim)), torch.eye(len(sim), dtype=torch.bool)
+    row_T, positive_VT = torch.arange(len(sim)), torch.eye(len(sim), dtype=torch.bool)
     for leak, target, slope in (
         (True, float(z[f"{case}/loss"]), torch.from_numpy(z[f"{case}/grad_scores"])),
         (False, found["loss"].item(), gradient),
     ):
         wide = loss.clone().requires_grad_()
-        expected, _ = explicit(wide, row_G, positive_QG, leak=leak)
+        expected, _ = explicit(wide, row_T, positive_VT, leak=leak)
         expected.backward()
         assert target == pytest.approx(expected.item(), abs=1e-5, rel=1e-5)
         torch.testing.assert_close(slope.double(), wide.grad, atol=2e-6, rtol=1e-4)
@@ -84,26 +84,26 @@ def batches() -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     generator = torch.Generator().manual_seed(0)
     draw = lambda *size: torch.rand(size, generator=generator, dtype=torch.float64) * 0.8 - 0.4  # noqa: E731
     item = torch.tensor([5, 7, 2, 7, 9, 1])
-    row_G = torch.tensor([0, 0, 1, 2, 2, 2, 3, 3])
+    row_T = torch.tensor([0, 0, 1, 2, 2, 2, 3, 3])
     return [
         (draw(6, 6) + 0.3 * torch.eye(6), torch.arange(6), item[:, None] == item),
-        (draw(4, 8), row_G, torch.arange(4)[:, None] == row_G),
-        (draw(4, 8) - 0.3, row_G, torch.arange(4)[:, None] == row_G),
+        (draw(4, 8), row_T, torch.arange(4)[:, None] == row_T),
+        (draw(4, 8) - 0.3, row_T, torch.arange(4)[:, None] == row_T),
     ]
 
 
 @pytest.mark.parametrize("given", [{}, PAPER, {"margin": 0.0}, {"halve": False}, {"rule": "paper"}])
 @pytest.mark.parametrize("batch", [0, 1, 2])
 def test_against_the_definition_with_gradients(given, batch):
-    sim, row_G, positive_QG = batches()[batch]
+    sim, row_T, positive_VT = batches()[batch]
     sim.requires_grad_()
-    found = loss_of(sim, row_G, positive_QG, **given)
-    expected, counts = explicit(sim, row_G, positive_QG, **given)
+    found = loss_of(sim, row_T, positive_VT, **given)
+    expected, counts = explicit(sim, row_T, positive_VT, **given)
     assert found["negatives"].item() == sum(counts) / 2
     assert found["loss"].item() == pytest.approx(expected.item(), abs=1e-9)
     ours, theirs = (torch.autograd.grad(loss, sim)[0] for loss in (found["loss"], expected))
     torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
-    assert (ours[positive_QG] <= 0).all()
+    assert (ours[positive_VT] <= 0).all()
     assert not any(found[name].requires_grad for name in ("negatives", "alignment", "uniformity"))
 
 
@@ -136,7 +136,7 @@ def test_exactly_k_count_where_several_tie(k):
         assert gradient.sum(dim).tolist() == pytest.approx([2, 2])
         assert (gradient[x < highest.amin(dim, keepdim=True)] == 0).all()
         torch.testing.assert_close(
-            kth_highest(x.detach(), torch.tensor(k), dim=dim, spare_QG=torch.empty(x.shape).double()),
+            kth_highest(x.detach(), torch.tensor(k), dim=dim, spare_VT=torch.empty(x.shape).double()),
             highest.select(dim, k - 1),
         )
 

@@ -6,10 +6,12 @@ import torch
 
 from infra.errors import InputError
 from infra.registry import OBJECTIVES, SIMILARITIES
+from tasks.objectives.base import batch_positives
 
 
 def pairs(size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.arange(size), torch.eye(size, dtype=torch.bool)
+    row_T = torch.arange(size)
+    return row_T, batch_positives(10 + row_T, row_T)
 
 
 def scores(rows: int, columns: int, seed: int = 0) -> torch.Tensor:
@@ -30,14 +32,14 @@ def test_triplet_reproduces_the_recorded_numbers(golden, case, mode, epoch):
         np.testing.assert_allclose(sim.grad, z[f"{case}/grad_{mode}"], atol=1e-6)
 
 
-def explicit(spec: str, sim: np.ndarray, row_G: np.ndarray, positive_QG: np.ndarray, epoch: float) -> float:
+def explicit(spec: str, sim: np.ndarray, row_T: np.ndarray, positive_VT: np.ndarray, epoch: float) -> float:
     """The objectives by their definition, pair by pair."""
     losses = []
     for direction in ("to_text", "to_visual"):
         costs = []
-        for column, row in enumerate(row_G):
+        for column, row in enumerate(row_T):
             pair = sim[row, column]
-            scores, mine = (x[row] if direction == "to_text" else x[:, column] for x in (sim, positive_QG))
+            scores, mine = (x[row] if direction == "to_text" else x[:, column] for x in (sim, positive_VT))
             side = scores[~mine]
             if spec.startswith("infonce"):
                 costs.append(np.log(np.exp(np.r_[pair, side] / 0.05).sum()) - pair / 0.05)
@@ -68,16 +70,16 @@ def test_against_the_definition_with_duplicates_and_several_captions(spec, epoch
     objective = OBJECTIVES.build(spec)
     # a batch of pairs in which image 7 comes twice, and a batch of 3 images with 2, 1 and 3 captions
     item = torch.tensor([5, 7, 2, 7, 9])
-    cases = [(scores(5, 5), torch.arange(5), item[:, None] == item)]
-    row_G = torch.tensor([0, 0, 1, 2, 2, 2])
-    cases.append((scores(3, 6), row_G, torch.arange(3)[:, None] == row_G))
-    for sim, row_G, positive_QG in cases:
+    row_T = torch.tensor([0, 0, 1, 2, 2, 2])
+    cases = [(scores(5, 5), item, torch.arange(5)), (scores(3, 6), torch.arange(3), row_T)]
+    for sim, item_V, row_T in cases:
+        positive_VT = batch_positives(item_V, row_T)
         sim.requires_grad_()
-        loss = objective(sim, row_G, positive_QG, epoch=epoch)["loss"]
-        expected = explicit(spec, sim.detach().numpy(), row_G.numpy(), positive_QG.numpy(), epoch)
+        loss = objective(sim, row_T, positive_VT, epoch=epoch)["loss"]
+        expected = explicit(spec, sim.detach().numpy(), row_T.numpy(), positive_VT.numpy(), epoch)
         assert loss.item() == pytest.approx(expected, abs=1e-9)
         assert torch.autograd.gradcheck(
-            lambda s, r=row_G, p=positive_QG: objective(s, r, p, epoch=epoch)["loss"], (sim,)
+            lambda s, r=row_T, p=positive_VT: objective(s, r, p, epoch=epoch)["loss"], (sim,)
         )
 
 
@@ -95,10 +97,10 @@ def test_images_with_all_their_captions(golden, case):
     z = np.load(golden / "dive_loss.npz", allow_pickle=False)
     visual, text = (torch.from_numpy(z[f"{case}/{n}"]).double() for n in ("images", "captions"))
     sim = SIMILARITIES.build("smooth_chamfer")(visual, text)
-    row_G = torch.arange(len(visual)).repeat_interleave(5)
-    positive_QG = torch.arange(len(visual))[:, None] == row_G
+    row_T = torch.arange(len(visual)).repeat_interleave(5)
+    positive_VT = batch_positives(torch.arange(len(visual)), row_T)
     objective = OBJECTIVES.build("triplet(reduction=mean, warmup_epochs=0)")
-    loss = objective(sim, row_G, positive_QG, epoch=0)["loss"]
+    loss = objective(sim, row_T, positive_VT, epoch=0)["loss"]
     assert loss.item() == pytest.approx(z[f"{case}/ref64_i2t"] + z[f"{case}/ref64_t2i"], abs=1e-9)
 
 
@@ -108,6 +110,8 @@ EVERY = [
     "triplet(negatives=semi_hard)",
     "triplet(reduction=mean, warmup_epochs=3)",
     "infonce",
+    "infonce(temperature=0.07, learned=True)",
+    "siglip",
     "adopt",
     "adopt(rule=paper, margin=0, positive_in_denominator=False, halve=False)",
 ]
@@ -118,8 +122,12 @@ def test_duplicates_of_an_image_are_not_negatives(spec):
     objective = OBJECTIVES.build(spec)
     item = torch.tensor([1, 1, 2])
     sim = torch.tensor([[0.5, 0.9, 0.0], [0.9, 0.5, 0.0], [0.0, 0.0, 0.5]], requires_grad=True)
-    objective(sim, torch.arange(3), item[:, None] == item, epoch=2.0)["loss"].backward()
-    assert sim.grad[0, 1] == sim.grad[1, 0] == 0
+    row_T = torch.arange(3)
+    objective(sim, row_T, batch_positives(item, row_T), epoch=2.0)["loss"].backward()
+    if spec == "siglip":  # to which they are positives like all others
+        assert sim.grad[0, 1] == sim.grad[1, 0] < 0
+    else:
+        assert sim.grad[0, 1] == sim.grad[1, 0] == 0
 
 
 @pytest.mark.parametrize("spec", EVERY)
@@ -149,8 +157,13 @@ def test_a_batch_of_one_item_has_no_negatives(spec):
     sim = torch.tensor([[0.3, 0.1], [0.2, 0.3]], requires_grad=True)
     loss = OBJECTIVES.build(spec)(sim, torch.arange(2), torch.ones(2, 2, dtype=torch.bool), epoch=2.0)["loss"]
     loss.backward()
-    assert loss.item() == 0
-    assert (sim.grad == 0).all()
+    if spec == "siglip":
+        expected = -2 * np.log(1 / (1 + np.exp(10 - 10 * np.array([0.3, 0.1, 0.2, 0.3])))).mean()
+        assert loss.item() == pytest.approx(expected, rel=1e-6)
+        assert (sim.grad < 0).all()
+    else:
+        assert loss.item() == 0
+        assert (sim.grad == 0).all()
 
 
 @pytest.mark.parametrize(
@@ -160,6 +173,8 @@ def test_a_batch_of_one_item_has_no_negatives(spec):
         "triplet(negatives=easy)",
         "infonce(temperature=0)",
         "infonce(temperature='x')",
+        "infonce(temperature=0.009, learned=True)",
+        "siglip(scale=0)",
         "adopt(rule=both)",
         "adopt(temperature=0)",
         "adopt(scale=-1)",
