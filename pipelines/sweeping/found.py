@@ -84,7 +84,7 @@ def comparable(run: Run) -> Run:
         run,
         aggregator=aggregator,
         text_aggregator="" if text == aggregator else text,
-        experiment="",
+        experiment=Run.experiment,
         published={},
         source="",
         cpus=1,

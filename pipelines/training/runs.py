@@ -53,7 +53,7 @@ def start(run: Run, *, more_tags: Mapping[str, str] | None = None, callbacks: Se
 def resume(run_id: str, *, callbacks: Sequence[Any] = ()) -> str:
     """Go on with an interrupted run and return its id; callbacks are those of `fit`."""
     tracker = Tracker.attach(tracking_uri(home()), run_id)
-    run = from_json(tracker.read_json("run.json"))
+    run = from_json(tracker.read_json("run.json"), where=f"run.json of run {run_id}")
     return launch(run, tracker, callbacks=callbacks)
 
 
