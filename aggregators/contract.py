@@ -3,79 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import Tensor
 
-from aggregators.base import Aggregator
+from aggregators.base import Aggregator, Context, Pooled
+from aggregators.random_sets import Inputs, random_inputs
 from infra.checks import Check
-
-
-def random_sets(
-    sizes: list[int], dim: int, *, pad: int = 0, seed: int = 0, dtype=torch.float32
-) -> tuple[Tensor, Tensor]:
-    """Return `(x_BND, mask_BN)` with the given sizes; what lies under the mask is large noise."""
-    generator = torch.Generator().manual_seed(seed)
-    longest = max(sizes) + pad
-    x_BND = torch.randn(len(sizes), longest, dim, generator=generator)
-    mask_BN = torch.arange(longest) < torch.tensor(sizes)[:, None]
-    noise_BND = 1e3 * torch.randn(x_BND.shape, generator=torch.Generator().manual_seed(seed + 1 + pad))
-    return x_BND.where(mask_BN[..., None], noise_BND).to(dtype), mask_BN
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What an aggregator is called with: `module(*inputs)`.
-
-    Attributes:
-        sets: `(x_BND, mask_BN)` of the elements and, for an aggregator that needs one, of the context.
-        global_feature: the vectors `(B, S)` of an encoder that makes some, or nothing.
-    """
-
-    sets: tuple[tuple[Tensor, Tensor], ...]
-    global_feature: tuple[Tensor, ...] = ()
-
-    def __iter__(self) -> Iterator[Tensor]:
-        yield from (part for one_set in self.sets for part in one_set)
-        yield from self.global_feature
-
-    def map(self, change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Inputs:
-        """Change the elements and the context in the same way."""
-        return replace(self, sets=tuple(change(*one_set) for one_set in self.sets))
-
-    def fill(self, value: float) -> Inputs:
-        """Put another value under the masks."""
-        return self.map(lambda x, mask: (x.where(mask[..., None], x.new_full((), value)), mask))
-
-    def cast(self, dtype: torch.dtype) -> Inputs:
-        """Change the precision."""
-        changed = self.map(lambda x, mask: (x.to(dtype), mask))
-        return replace(changed, global_feature=tuple(x.to(dtype) for x in self.global_feature))
-
-    def alone(self, i: int) -> Inputs:
-        """Return sample i without batch mates and without padding."""
-        changed = self.map(lambda x, mask: (x[i : i + 1, : mask[i].sum()], mask[i : i + 1, : mask[i].sum()]))
-        return replace(changed, global_feature=tuple(x[i : i + 1] for x in self.global_feature))
-
+from infra.errors import InputError
 
 Draw = Callable[[list[int]], Inputs]
 
 
-def random_inputs(sizes: list[int], *, module: Aggregator, dim: int, global_feature: bool = False) -> Inputs:
-    """Return random sets of the given sizes with what else the aggregator takes; contexts have other sizes."""
-    sets = [random_sets(sizes, dim)]
-    if module.needs_context:
-        sets.append(random_sets(sizes[::-1], dim, seed=10))
-    generator = torch.Generator().manual_seed(20)
-    given = (torch.randn(len(sizes), module.width or dim, generator=generator),) if global_feature else ()
-    return Inputs(tuple(sets), given)
-
-
 def check_aggregator(module: Aggregator, dim: int) -> None:
-    """Assert the whole contract for one aggregator, with context and global_feature where it takes them."""
+    """Assert the whole contract for one aggregator, with a context and with a global feature where it takes them."""
     for check in aggregator_checks(module, dim):
         check.run()
 
@@ -106,41 +49,87 @@ SIZES = [5, 1, 9, 5]
 
 
 def _shape(module: Aggregator, draw: Draw, width: int) -> None:
-    out = module(*draw(SIZES))
+    vectors = draw(SIZES).pool(module).vectors
     expected = (
         (len(SIZES), width) if module.num_embeddings == 1 else (len(SIZES), module.num_embeddings, width)
     )
-    assert out.shape == expected, f"the result has shape {tuple(out.shape)}, expected {expected}"
-    assert out.isfinite().all(), "the result is not finite"
+    assert vectors.shape == expected, f"the vectors have shape {tuple(vectors.shape)}, expected {expected}"
+    assert vectors.isfinite().all(), "the vectors are not finite"
+
+
+def _hooks(module: Aggregator, draw: Draw, width: int) -> None:
+    seen = []
+    handle = module.register_forward_hook(lambda module, inputs, pooled: seen.append(pooled))
+    try:
+        pooled = draw(SIZES).pool(module)
+    finally:
+        handle.remove()
+    assert len(seen) == 1, f"one call runs a forward hook {len(seen)} times"
+    assert seen[0] is pooled, "a forward hook sees another result than is returned"
+
+
+def _context(module: Aggregator, draw: Draw, width: int) -> None:
+    inputs = draw(SIZES)
+    if module.context == "none":
+        wrong, what = replace(inputs, context=Context(inputs.x_BND, inputs.mask_BN)), "is not refused"
+    else:
+        wrong, what = replace(inputs, context=None), "may be missing"
+    try:
+        wrong.pool(module)
+    except InputError:
+        return
+    raise AssertionError(f"a context {what}")
+
+
+def _all_pairs(module: Aggregator, draw: Draw, width: int) -> None:
+    if module.context == "none":
+        return
+    inputs, contexts = draw(SIZES), draw(SIZES).context
+    few = Context(*(None if part is None else part[:3] for part in contexts[:2]), all_pairs=True)
+    together = replace(inputs, context=few).pool(module)
+    for g in range(3):
+        one = Context(*(None if part is None else part[[g] * len(SIZES)] for part in contexts[:2]))
+        for name, part, every in zip(
+            Pooled._fields, replace(inputs, context=one).pool(module), together, strict=True
+        ):
+            assert (part is None) == (every is None), f"all pairs and matched ones do not both have {name}"
+            if part is not None:
+                expected = (len(SIZES), 3, *part.shape[1:])
+                assert every.shape == expected, (
+                    f"{name} of all pairs have shape {tuple(every.shape)}, expected {expected}"
+                )
+                torch.testing.assert_close(
+                    every[:, g], part, msg=f"{name} of all pairs are not those of each pair"
+                )
 
 
 def _residual(module: Aggregator, draw: Draw, width: int) -> None:
-    out, residual_BKD = module.with_residual(*draw(SIZES))
-    torch.testing.assert_close(out, module(*draw(SIZES)), msg="with_residual gives another result")
-    if residual_BKD is not None:
-        expected = (len(SIZES), module.num_embeddings, width)
-        assert residual_BKD.shape == expected, (
-            f"the residual has shape {tuple(residual_BKD.shape)}, not {expected}"
-        )
+    residual_BKD = draw(SIZES).pool(module).residual
+    expected = (len(SIZES), module.num_embeddings, width)
+    assert residual_BKD is None or residual_BKD.shape == expected, (
+        f"the residual has shape {tuple(residual_BKD.shape)}, not {expected}"
+    )
 
 
 def _weights(module: Aggregator, draw: Draw, width: int) -> None:
     inputs = draw(SIZES)
-    weight = module.weights(*inputs)
+    weight, over = inputs.pool(module).weights, module.weights_over
     if weight is None:
         return
-    (x_BND, mask_BN), shape = inputs.sets[0], tuple(weight.shape)
-    if module.weights_over == "embeddings":
-        assert shape == (len(mask_BN), module.num_embeddings, mask_BN.shape[1]), (
-            f"the weights have shape {shape}"
-        )
-        weight = weight.transpose(1, 2)
-    assert shape in (mask_BN.shape, x_BND.shape) or module.weights_over == "embeddings", (
-        f"the weights have shape {shape}, expected {tuple(mask_BN.shape)} or {tuple(x_BND.shape)}"
-    )
+    expected = [tuple(inputs.mask_BN.shape), tuple(inputs.x_BND.shape)]
+    if over == "embeddings":
+        expected = [(len(SIZES), module.num_embeddings, inputs.mask_BN.shape[1])]
+    assert over in ("elements", "ranks", "embeddings"), f"weights_over is {over!r}"
+    assert weight.shape in expected, f"the weights have shape {tuple(weight.shape)}, expected {expected}"
     assert weight.isfinite().all(), "the weights are not finite"
-    if module.weights_over != "ranks":
-        assert (weight[~mask_BN] == 0).all(), "an element that is not there has a weight"
+    weight = weight.transpose(1, 2) if over == "embeddings" else weight
+    assert over == "ranks" or (weight[~inputs.mask_BN] == 0).all(), (
+        "an element that is not there has a weight"
+    )
+    for i, size in enumerate(SIZES):
+        alone = inputs.alone(i).pool(module).weights[0]
+        alone = alone.T if over == "embeddings" else alone
+        torch.testing.assert_close(weight[i, :size], alone, msg="padding or batch mates change the weights")
 
 
 def _padding(module: Aggregator, draw: Draw, width: int) -> None:
@@ -151,25 +140,25 @@ def _padding(module: Aggregator, draw: Draw, width: int) -> None:
             torch.nn.functional.pad(mask, (0, 4)),
         )
     )
-    expected = module(*inputs)
+    expected = inputs.pool(module).vectors
     for changed, what in (
         (wide, "more padding changes"),
         (inputs.fill(-123.0), "values under the mask change"),
         (inputs.fill(float("nan")), "NaN under the mask changes"),
     ):
-        torch.testing.assert_close(module(*changed), expected, msg=f"{what} the result")
+        torch.testing.assert_close(changed.pool(module).vectors, expected, msg=f"{what} the result")
 
 
 def _batch_mates(module: Aggregator, draw: Draw, width: int) -> None:
     inputs = draw(SIZES)
-    together = module(*inputs)
+    together = inputs.pool(module).vectors
     for i in range(len(SIZES)):
-        alone = module(*inputs.alone(i))
+        alone = inputs.alone(i).pool(module).vectors
         torch.testing.assert_close(alone[0], together[i], msg="batch mates change the result")
 
 
 def _single_element(module: Aggregator, draw: Draw, width: int) -> None:
-    assert module(*draw([1])).isfinite().all(), "a set of one element gives no finite result"
+    assert draw([1]).pool(module).vectors.isfinite().all(), "a set of one element gives no finite result"
 
 
 def _order(module: Aggregator, draw: Draw, width: int) -> None:
@@ -178,25 +167,29 @@ def _order(module: Aggregator, draw: Draw, width: int) -> None:
     inputs = draw([9, 9])
     order = torch.randperm(9, generator=torch.Generator().manual_seed(3))
     turned = inputs.map(lambda x, mask: (x[:, order], mask))
-    torch.testing.assert_close(module(*turned), module(*inputs), msg="the order matters")
+    torch.testing.assert_close(
+        turned.pool(module).vectors, inputs.pool(module).vectors, msg="the order matters"
+    )
 
 
 def _holes(module: Aggregator, draw: Draw, width: int) -> None:
     inputs = draw([9, 9, 9])
-    kept_BN = torch.tensor(
+    real_BN = torch.tensor(
         [[1, 1, 0, 1, 0, 0, 1, 1, 0], [0, 0, 1, 0, 1, 1, 1, 0, 1], [0, 1, 1, 0, 1, 0, 1, 0, 1]]
     )
-    kept_BN = kept_BN.bool()
-    holed = inputs.map(lambda x, mask: (x, mask & kept_BN)).fill(float("nan"))
-    closed = inputs.map(lambda x, mask: (x[kept_BN].view(3, 5, -1), mask[kept_BN].view(3, 5)))
-    torch.testing.assert_close(module(*holed), module(*closed), msg="a hole in the mask changes the result")
+    real_BN = real_BN.bool()
+    holed = inputs.map(lambda x, mask: (x, mask & real_BN)).fill(float("nan"))
+    closed = inputs.map(lambda x, mask: (x[real_BN].view(3, 5, -1), mask[real_BN].view(3, 5)))
+    torch.testing.assert_close(
+        holed.pool(module).vectors, closed.pool(module).vectors, msg="a hole in the mask changes the result"
+    )
 
 
 def _low_precision(module: Aggregator, draw: Draw, width: int) -> None:
     inputs = draw(SIZES).fill(0.0)
-    expected = module(*inputs)
+    expected = inputs.pool(module).vectors
     for dtype, tolerance in ((torch.float16, 2e-2), (torch.bfloat16, 1e-1)):
-        out = copy.deepcopy(module).to(dtype)(*inputs.cast(dtype))
+        out = inputs.cast(dtype).pool(copy.deepcopy(module).to(dtype)).vectors
         assert out.dtype == dtype, f"{dtype} sets give a {out.dtype} result"
         torch.testing.assert_close(
             out.float(), expected, atol=tolerance, rtol=tolerance, msg=f"{dtype} is far off"
@@ -206,15 +199,18 @@ def _low_precision(module: Aggregator, draw: Draw, width: int) -> None:
 def _gradients(module: Aggregator, draw: Draw, width: int) -> None:
     module = copy.deepcopy(module).double()
     inputs = draw([3, 1, 4]).cast(torch.float64)
-    given = tuple(part.requires_grad_(part.is_floating_point()) for part in inputs)
-    assert torch.autograd.gradcheck(module, given), "the gradient is wrong"
-    module(*given).square().sum().backward()
-    for x_BND, mask_BN in inputs.sets:
-        assert (x_BND.grad[~mask_BN] == 0).all(), "a gradient flows into the padding"
+    floats = tuple(part.requires_grad_() for part in inputs.floats())
+    assert torch.autograd.gradcheck(lambda *parts: inputs.with_floats(*parts).pool(module).vectors, floats), (
+        "the gradient is wrong"
+    )
+    inputs.pool(module).vectors.square().sum().backward()
+    masks = (inputs.mask_BN, None if inputs.context is None else inputs.context.mask)
+    for part, mask in zip(floats, masks, strict=False):
+        assert mask is None or (part.grad[~mask] == 0).all(), "a gradient flows into the padding"
     missing = [name for name, p in module.named_parameters() if p.grad is None]
     assert not missing, f"no gradient reaches {missing}"
     module.zero_grad()
-    module(*inputs.fill(float("nan"))).square().sum().backward()
+    inputs.fill(float("nan")).pool(module).vectors.square().sum().backward()
     spoilt = [name for name, p in module.named_parameters() if not p.grad.isfinite().all()]
     assert not spoilt, f"NaN under the mask spoils the gradient of {spoilt}"
 
@@ -225,21 +221,28 @@ def _state(module: Aggregator, draw: Draw, width: int) -> None:
         torch.nn.init.normal_(parameter)
     other.load_state_dict(module.state_dict(), strict=True)
     inputs = draw(SIZES)
-    assert torch.equal(other(*inputs), module(*inputs)), "the state dict does not hold the whole module"
+    assert torch.equal(inputs.pool(other).vectors, inputs.pool(module).vectors), (
+        "the state dict does not hold the whole module"
+    )
 
 
 PROMISES = {
     _shape: (
         "a vector of each set, or num_embeddings of them, all finite",
-        "return (B, D), or (B, K, D) with num_embeddings = K; where the width changes, set self.width",
+        "return Pooled(vectors) with vectors (B, D), or (B, K, D) with num_embeddings = K; where the width changes, "
+        "set self.width",
+    ),
+    _hooks: (
+        "a forward hook sees every call",
+        "write forward and leave __call__ as it is; figures of weights are drawn from hooks",
+    ),
+    _context: (
+        "a context is there where it is needed, and refused where it is not",
+        'set context = "set" or "vector" where the other modality is needed, and take it as the keyword context',
     ),
     _residual: (
-        "with_residual gives the same result",
-        "return from it what forward returns, and a residual (B, num_embeddings, D) or None",
-    ),
-    _weights: (
-        "weights are as weights_over says",
-        'return (B, N) or (B, N, D), or (B, num_embeddings, N) with weights_over = "embeddings", or None',
+        "the residual, where there is one, is a vector for each embedding",
+        "return Pooled(vectors, residual=...) of shape (B, num_embeddings, D), or leave it out",
     ),
     _padding: (
         "neither padding nor what lies under the mask counts",
@@ -261,6 +264,16 @@ PROMISES = {
     _holes: (
         "holes in the mask count no more than padding",
         "number the elements by mask_BN.cumsum(1), not by their columns",
+    ),
+    _weights: (
+        "weights are as weights_over says, and each set's own",
+        "return Pooled(vectors, weights=...) of shape (B, N) or (B, N, D), or (B, num_embeddings, N) with "
+        'weights_over = "embeddings", or leave them out',
+    ),
+    _all_pairs: (
+        "all pairs give what each pair gives",
+        "where context.all_pairs, return (Q, G, ...) of every set with every context; where there is no faster way, "
+        "return pool_all_pairs(self.forward, x_BND, mask_BN, context)",
     ),
     _low_precision: (
         "float16 and bfloat16 give what float32 gives",

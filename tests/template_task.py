@@ -47,7 +47,8 @@ class Classifier(nn.Module):
         self.linear = nn.Linear(aggregator.width or encoder.width, classes)
 
     def forward(self, batch):
-        return self.linear(self.aggregator(*self.encoder(batch["visual"], batch["visual_mask"])))
+        sets = self.encoder(batch["visual"], batch["visual_mask"])
+        return self.linear(self.aggregator(*sets).vectors)
 
 
 @TASKS.register("caption_word")

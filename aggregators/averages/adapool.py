@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import WeightedSum, masked_softmax, zero_pads
+from aggregators.averages.weighted import WeightedSum, masked_softmax
 from infra.registry import AGGREGATORS
 
 
@@ -26,9 +26,8 @@ class AdaPool(WeightedSum):
         super().__init__()
         self.balance = nn.Parameter(torch.zeros(()))
 
-    def weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+    def weigh(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
         """Return the `(B, N, D)` mixed weights."""
-        x_BND = zero_pads(x_BND, mask_BN)
         mean_B1D = x_BND.sum(dim=1, keepdim=True) / mask_BN.sum(dim=1)[:, None, None]
         near_BND = masked_softmax(dice_sorensen(x_BND, mean_B1D), mask_BN)
         large_BND = masked_softmax(x_BND, mask_BN)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from aggregators.averages.weighted import masked_softmax, zero_pads
-from aggregators.base import Aggregator
+from aggregators.base import Aggregator, Pooled
 from infra.registry import AGGREGATORS
 
 
@@ -24,11 +24,8 @@ class Attention(Aggregator):
         super().__init__()
         self.score = nn.Linear(dim, 1, bias=False)
 
-    def weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the `(B, N)` weights: the softmax of the scores over the real elements."""
-        return masked_softmax(self.score(zero_pads(x_BND, mask_BN)), mask_BN).squeeze(2)
-
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the `(B, D)` weighted means."""
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        """Return the `(B, D)` weighted means and the `(B, N)` weights, a softmax over the real elements."""
         x_BND = zero_pads(x_BND, mask_BN)
-        return torch.einsum("bn,bnd->bd", self.weights(x_BND, mask_BN), x_BND)
+        weight_BN = masked_softmax(self.score(x_BND), mask_BN).squeeze(2)
+        return Pooled(torch.einsum("bn,bnd->bd", weight_BN, x_BND), weights=weight_BN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from aggregators.base import Aggregator
+from aggregators.base import Aggregator, Pooled
 from infra.registry import AGGREGATORS
 
 
@@ -18,12 +18,8 @@ class CLS(Aggregator):
     def __init__(self, dim: int) -> None:
         super().__init__()
 
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the `(B, D)` first elements."""
-        first_B = mask_BN.int().argmax(dim=1)
-        return x_BND[torch.arange(len(x_BND), device=x_BND.device), first_B]
-
-    def weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the `(B, N)` weight of every element: all on the first."""
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        """Return the `(B, D)` first elements and `(B, N)` weights, all on the first."""
         first_B1 = mask_BN.int().argmax(dim=1, keepdim=True)
-        return x_BND.new_zeros(mask_BN.shape).scatter(1, first_B1, 1.0)
+        vector_BD = x_BND[torch.arange(len(x_BND), device=x_BND.device), first_B1[:, 0]]
+        return Pooled(vector_BD, weights=x_BND.new_zeros(mask_BN.shape).scatter(1, first_B1, 1.0))

@@ -32,7 +32,7 @@ class Conv1d(WeightedSum):
             raise ValueError(f"positions must be a whole number of at least 1, not {positions!r}")
         self.kernel_PD = nn.Parameter(torch.full((positions, dim), 1 / positions))
 
-    def weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+    def weigh(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
         """Return the `(B, N, D)` weights; positions count real elements only."""
         position_BN = (mask_BN.cumsum(dim=1) - 1).clamp(min=0, max=len(self.kernel_PD) - 1)
         return nn.functional.embedding(position_BN, self.kernel_PD).masked_fill(~mask_BN[..., None], 0.0)

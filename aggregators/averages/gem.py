@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from aggregators.base import Aggregator
+from aggregators.base import Aggregator, Pooled
 from infra.registry import AGGREGATORS
 
 
@@ -34,10 +34,10 @@ class GeM(Aggregator):
         self.log_p = nn.Parameter(torch.tensor(math.log(p)))
         self.eps = eps
 
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the `(B, D)` generalised means."""
         p = self.log_p.exp()
         x_BND = x_BND.clamp(min=self.eps).masked_fill(~mask_BN[..., None], 0.0)
         largest_B1D = x_BND.detach().amax(dim=1, keepdim=True)
         mean_BD = (x_BND / largest_B1D).pow(p).sum(dim=1) / mask_BN.sum(dim=1, keepdim=True)
-        return largest_B1D.squeeze(1) * mean_BD.pow(1 / p)
+        return Pooled(largest_B1D.squeeze(1) * mean_BD.pow(1 / p))

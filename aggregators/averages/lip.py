@@ -32,9 +32,9 @@ class LIP(WeightedSum):
         self.scale_D = nn.Parameter(torch.ones(dim))
         self.shift_D = nn.Parameter(torch.zeros(dim))
 
-    def weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+    def weigh(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
         """Return the `(B, N, D)` weights: each channel's softmax of the scores."""
-        score_BND = normalise_over_set(self.project(zero_pads(x_BND, mask_BN)), mask_BN)
+        score_BND = normalise_over_set(self.project(x_BND), mask_BN)
         score_BND = self.gate * (score_BND * self.scale_D + self.shift_D).sigmoid()
         return masked_softmax(score_BND, mask_BN)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from aggregators.base import Aggregator
+from aggregators.base import Aggregator, Pooled
 from infra.registry import AGGREGATORS
 
 
@@ -30,10 +30,10 @@ class LogSumExp(Aggregator):
         self.sharpness = sharpness
         self.average = average
 
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the `(B, D)` smooth maxima."""
         x_BND = x_BND.masked_fill(~mask_BN[..., None], float("-inf"))
         total_BD = (x_BND * self.sharpness).logsumexp(dim=1)
         if self.average:
             total_BD = total_BD - mask_BN.sum(dim=1, keepdim=True).to(x_BND.dtype).log()
-        return total_BD / self.sharpness
+        return Pooled(total_BD / self.sharpness)

@@ -15,6 +15,6 @@ class SoftPool(WeightedSum):
     def __init__(self, dim: int) -> None:
         super().__init__()
 
-    def weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+    def weigh(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
         """Return the `(B, N, D)` weights: each channel's softmax over the elements."""
         return masked_softmax(x_BND, mask_BN)

@@ -6,20 +6,21 @@ from abc import abstractmethod
 
 from torch import Tensor
 
-from aggregators.base import Aggregator
+from aggregators.base import Aggregator, Pooled
 
 
 class WeightedSum(Aggregator):
-    """What `weights` returns says it all: the result is the sum of the elements with these weights."""
+    """The sum of the elements with the weights that `weigh` returns, a weight for each element and channel."""
 
     @abstractmethod
-    def weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the weights `(B, N, D)`, zero where there is no element."""
+    def weigh(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+        """Return the weights `(B, N, D)`, zero where there is no element, of elements whose pads are zero."""
 
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the `(B, D)` weighted sums."""
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        """Return the `(B, D)` weighted sums and the `(B, N, D)` weights."""
         x_BND = zero_pads(x_BND, mask_BN)
-        return (self.weights(x_BND, mask_BN) * x_BND).sum(dim=1)
+        weight_BND = self.weigh(x_BND, mask_BN)
+        return Pooled((weight_BND * x_BND).sum(dim=1), weights=weight_BND)
 
 
 def zero_pads(x_BND: Tensor, mask_BN: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from aggregators.averages.weighted import masked_softmax, zero_pads
-from aggregators.base import Aggregator
+from aggregators.base import Aggregator, Pooled
 from aggregators.ranks.sorted_sum import sort_descending
 from infra.registry import AGGREGATORS
 
@@ -52,25 +52,25 @@ class ADPool(Aggregator):
         self.share = None if balance == "learned" else float(balance)
         self.balance = _xavier(dim, 1) if token and embedding and balance == "learned" else None
 
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the `(B, D)` pooled vectors."""
-        levels = []
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        """Return the `(B, D)` pooled vectors and the token level's weights over ranks.
+
+        The weights are `(B, N, D)`, or `(B, N)` without `per_channel`; None without the token level.
+        """
+        levels, weight_BNC = [], None
         if self.linear is not None:
             sorted_BND = sort_descending(x_BND, mask_BN)
-            levels.append((self._token_weights(sorted_BND, mask_BN) * sorted_BND).sum(dim=1))
+            weight_BNC = self._token_weights(sorted_BND, mask_BN)
+            levels.append((weight_BNC * sorted_BND).sum(dim=1))
         if self.embedding:
             x_BND = zero_pads(x_BND, mask_BN)
             levels.append((masked_softmax(x_BND, mask_BN) * x_BND).sum(dim=1))
+        weights = None if weight_BNC is None else weight_BNC.squeeze(-1)
         if len(levels) == 1:
-            return levels[0]
+            return Pooled(levels[0], weights=weights)
         token_BD, embedding_BD = levels
-        return embedding_BD.lerp(token_BD, self.token_share(token_BD, embedding_BD))
-
-    def weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor | None:
-        """Return the token level's weights over sorted positions: `(B, N, D)`, or `(B, N)` without `per_channel`."""
-        if self.linear is None:
-            return None
-        return self._token_weights(sort_descending(x_BND, mask_BN), mask_BN).squeeze(-1)
+        vector_BD = embedding_BD.lerp(token_BD, self.token_share(token_BD, embedding_BD))
+        return Pooled(vector_BD, weights=weights)
 
     def token_share(self, token_BD: Tensor, embedding_BD: Tensor) -> Tensor:
         """Return what part of each result is the token level's, `(B, 1)`; the embedding level has the rest."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.base import Aggregator
+from aggregators.base import Aggregator, Pooled
 from aggregators.ranks.interpolation import stretch
 from aggregators.ranks.sorted_sum import sorted_sum
 from infra.registry import AGGREGATORS
@@ -32,13 +32,10 @@ class FSPool(Aggregator):
             raise ValueError(f"pieces must be a whole number of at least 1, not {pieces!r}")
         self.weight = nn.Parameter(torch.randn(dim, pieces + 1))
 
-    def weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the `(B, N, D)` weights over sorted positions; those beyond a set's size mean nothing."""
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        """Return the `(B, D)` pooled vectors and the `(B, N, D)` weights over ranks."""
         size_S, set_B = mask_BN.sum(dim=1).unique(return_inverse=True)
         weight_SND = stretch(self.weight.T, size_S)
         rest = (0, 0, 0, mask_BN.shape[1] - weight_SND.shape[1])
-        return nn.functional.pad(weight_SND, rest).index_select(0, set_B)
-
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the `(B, D)` pooled vectors."""
-        return sorted_sum(x_BND, self.weights(x_BND, mask_BN), mask_BN)
+        weight_BND = nn.functional.pad(weight_SND, rest).index_select(0, set_B)
+        return Pooled(sorted_sum(x_BND, weight_BND, mask_BN), weights=weight_BND)

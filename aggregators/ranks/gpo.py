@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.base import Aggregator
+from aggregators.base import Aggregator, Pooled
 from aggregators.ranks.decoders import DECODERS
 from aggregators.ranks.interpolation import stretch
 from aggregators.ranks.positions import sinusoids
@@ -83,12 +83,18 @@ class GPO(Aggregator):
         With `per_channel` they are `(S, max size, D)`. Sets of features are needed where weights depend on them.
         """
         if self.feature_conditioned:
-            raise ValueError("these weights depend on features; call weights(x_BND, mask_BN)")
+            raise ValueError(
+                "these weights depend on features; pool sets, and see what is returned beside the vectors"
+            )
         weight_SNC = self._decode(size_S, None) if self.decoder else self._stretch(size_S)
         return weight_SNC if self.per_channel else weight_SNC.squeeze(-1)
 
-    def weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the `(B, N)` weights over sorted positions, or `(B, N, D)` with `per_channel`."""
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        """Return the `(B, D)` pooled vectors and the weights over ranks `(B, N)`; `(B, N, D)` with `per_channel`."""
+        weight = self._weights(x_BND, mask_BN)
+        return Pooled(sorted_sum(x_BND, weight, mask_BN), weights=weight)
+
+    def _weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
         size_B, padded = mask_BN.sum(dim=1), mask_BN.shape[1]
         if self.feature_conditioned:
             weight_BNC = self._decode(size_B, sort_descending(x_BND, mask_BN))
@@ -97,10 +103,6 @@ class GPO(Aggregator):
         weight = self._keep(size_S)
         rest = weight.new_zeros(len(size_S), padded - weight.shape[1], *weight.shape[2:])
         return torch.cat((weight, rest), dim=1).index_select(0, set_B)
-
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the `(B, D)` pooled vectors."""
-        return sorted_sum(x_BND, self.weights(x_BND, mask_BN), mask_BN)
 
     def _keep(self, size_S: Tensor) -> Tensor:
         """Return `size_weights`; without gradients, those of the last call where sizes and parameters are the same."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from aggregators.base import Aggregator
+from aggregators.base import Aggregator, Pooled
 from aggregators.ranks.sorted_sum import sorted_sum
 from infra.registry import AGGREGATORS
 
@@ -27,12 +27,10 @@ class KMax(Aggregator):
             raise ValueError(f"k must be a whole number of at least 1, not {k!r}")
         self.k = k
 
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the `(B, D)` means of the largest values."""
-        return sorted_sum(x_BND, self.weights(x_BND, mask_BN), mask_BN)
-
-    def weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the `(B, N)` weights over sorted positions: 1/k on the first k."""
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        """Return the `(B, D)` means of the largest values and the `(B, N)` weights over ranks, 1/k on the first k."""
         count_B1 = mask_BN.sum(dim=1, keepdim=True).clamp(max=self.k)
         dtype = torch.promote_types(x_BND.dtype, torch.float32)
-        return (torch.arange(mask_BN.shape[1], device=mask_BN.device) < count_B1).to(dtype) / count_B1
+        rank_N = torch.arange(mask_BN.shape[1], device=mask_BN.device)
+        weight_BN = (rank_N < count_B1).to(dtype) / count_B1
+        return Pooled(sorted_sum(x_BND, weight_BN, mask_BN), weights=weight_BN)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from aggregators.base import Aggregator
+from aggregators.base import Aggregator, Pooled
 from infra.registry import AGGREGATORS
 
 
@@ -17,12 +18,8 @@ class Max(Aggregator):
     def __init__(self, dim: int) -> None:
         super().__init__()
 
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the `(B, D)` maxima."""
-        return x_BND.masked_fill(~mask_BN[..., None], float("-inf")).amax(dim=1)
-
-    def weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the `(B, N)` weights over sorted positions: all on the first."""
-        weight_BN = x_BND.new_zeros(mask_BN.shape)
-        weight_BN[:, 0] = 1.0
-        return weight_BN
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        """Return the `(B, D)` maxima and `(B, N)` weights over ranks, all on the first."""
+        largest_BD = x_BND.masked_fill(~mask_BN[..., None], float("-inf")).amax(dim=1)
+        weight_N = (torch.arange(mask_BN.shape[1], device=x_BND.device) == 0).to(x_BND.dtype)
+        return Pooled(largest_BD, weights=weight_N.expand(mask_BN.shape))

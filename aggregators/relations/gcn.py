@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from aggregators.averages.weighted import zero_pads
-from aggregators.base import Aggregator
+from aggregators.base import Aggregator, Pooled
 from infra.registry import AGGREGATORS
 
 
@@ -15,7 +17,7 @@ class GCN(Aggregator):
 
     `gcn(then=mean)` is GCN+AvgPool of the table (4.2 M weights), `gcn(then=seq2seq, layers=4)` is GCN+Seq2Seq
     (23.1 M) and the image encoder of VSRN. As there, elements are brought to unit length before and after: a message
-    is cubic in their length. Set size, width, symmetry and weights are those of the inner aggregator.
+    is cubic in their length. Number of vectors, width, context, symmetry and weights are those of the inner aggregator.
 
     Args:
         dim: width of the elements.
@@ -29,15 +31,9 @@ class GCN(Aggregator):
             raise ValueError(f"layers must be a whole number of at least 1, not {layers!r}")
         self.layers = nn.ModuleList(Reasoning(dim) for _ in range(layers))
         self.then: Aggregator = AGGREGATORS.build(then, dim)
-        for name in (
-            "num_embeddings",
-            "width",
-            "needs_context",
-            "takes_global_feature",
-            "symmetric",
-            "weights_over",
-        ):
-            setattr(self, name, getattr(self.then, name))
+        self.num_embeddings, self.width = self.then.num_embeddings, self.then.width
+        self.context, self.takes_global_feature = self.then.context, self.then.takes_global_feature
+        self.symmetric, self.weights_over = self.then.symmetric, self.then.weights_over
 
     def reason(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
         """Return the `(B, N, D)` elements after all messages, of unit length; zero in the pads."""
@@ -46,17 +42,12 @@ class GCN(Aggregator):
             x_BND = layer(x_BND, mask_BN)
         return unit(zero_pads(x_BND, mask_BN))
 
-    def forward(self, x_BND: Tensor, mask_BN: Tensor, *more: Tensor) -> Tensor:
-        """Return what the inner aggregator makes of the new elements; `more` goes to it as it is."""
-        return self.then(self.reason(x_BND, mask_BN), mask_BN, *more)
+    def forward(self, x_BND: Tensor, mask_BN: Tensor, **beside: Any) -> Pooled:
+        """Return what the inner aggregator makes of the new elements, its weights over them included.
 
-    def with_residual(self, x_BND: Tensor, mask_BN: Tensor, *more: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the inner aggregator's result and residual."""
-        return self.then.with_residual(self.reason(x_BND, mask_BN), mask_BN, *more)
-
-    def weights(self, x_BND: Tensor, mask_BN: Tensor, *more: Tensor) -> Tensor | None:
-        """Return the inner aggregator's weights of the new elements."""
-        return self.then.weights(self.reason(x_BND, mask_BN), mask_BN, *more)
+        A context or a global feature goes to it as it is, so the graph runs once a set for any number of contexts.
+        """
+        return self.then(self.reason(x_BND, mask_BN), mask_BN, **beside)
 
 
 class Reasoning(nn.Module):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.base import Aggregator, check_sets
+from aggregators.averages.weighted import zero_pads
+from aggregators.base import Aggregator, Context, Pooled
 from infra.errors import InputError
 from infra.registry import AGGREGATORS
 
@@ -19,7 +20,7 @@ class ScoreAttention(Aggregator):
     a score is applied to the values first, so a value is one number per head. And keys, values and score have no bias:
     each would shift all scores of a softmax alike.
 
-    Forward pairs set b with context b; `of_all` pools every set against every context, and projects each once.
+    With all pairs, each set and each context is projected once.
 
     Args:
         dim: width of the elements and of the context.
@@ -29,7 +30,7 @@ class ScoreAttention(Aggregator):
             the result by the set's size besides, which no cosine sees and this does not.
     """
 
-    needs_context = True
+    context = "set"
     weights_over = "embeddings"
 
     def __init__(self, dim: int, *, k: int = 1, heads: int = 8, kv_div: int = 1) -> None:
@@ -74,30 +75,30 @@ class ScoreAttention(Aggregator):
         logit_BKHNM = logit_BKHNM.masked_fill(~context_mask_BM[:, None, None, None], float("-inf"))
         return torch.einsum("bkhnm,bmkh->bkn", logit_BKHNM.softmax(dim=-1), value_BMKH)
 
-    def forward(self, x_BND: Tensor, mask_BN: Tensor, context_BMD: Tensor, context_mask_BM: Tensor) -> Tensor:
-        """Return `(B, D)`, or `(B, K, D)` for more than one scorer."""
-        weight_BKN = self.weights(x_BND, mask_BN, context_BMD, context_mask_BM)
-        out_BKD = weight_BKN @ x_BND.masked_fill(~mask_BN[..., None], 0.0)
-        return out_BKD.squeeze(1) if self.num_embeddings == 1 else out_BKD
+    def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
+        """Return vectors `(B, D)`, or `(B, K, D)` for more than one scorer, and the weights `(B, K, N)`.
 
-    def weights(self, x_BND: Tensor, mask_BN: Tensor, context_BMD: Tensor, context_mask_BM: Tensor) -> Tensor:
-        """Return the weight of each element for each scorer, `(B, K, N)`."""
-        check_sets(context_BMD, context_mask_BM)
-        x_BND = x_BND.masked_fill(~mask_BN[..., None], 0.0)
-        context_BMD = context_BMD.masked_fill(~context_mask_BM[..., None], 0.0)
-        score_BKN = self.scores(x_BND, context_BMD, context_mask_BM)
-        return score_BKN.masked_fill(~mask_BN[:, None], float("-inf")).softmax(dim=-1)
+        For all pairs, `(Q, G, D)` or `(Q, G, K, D)`, and `(Q, G, K, N)`.
+        """
+        x_BND = zero_pads(x_BND, mask_BN)
+        context_BMD = zero_pads(context.x, context.mask)
+        if context.all_pairs:
+            score_BGKN = self._scores_of_all(x_BND, context_BMD, context.mask)
+            weight_BGKN = score_BGKN.masked_fill(~mask_BN[:, None, None], float("-inf")).softmax(dim=-1)
+            vectors, weights = torch.einsum("bgkn,bnd->bgkd", weight_BGKN, x_BND), weight_BGKN
+        else:
+            score_BKN = self.scores(x_BND, context_BMD, context.mask)
+            weights = score_BKN.masked_fill(~mask_BN[:, None], float("-inf")).softmax(dim=-1)
+            vectors = weights @ x_BND
+        return Pooled(vectors.squeeze(-2) if self.num_embeddings == 1 else vectors, weights=weights)
 
-    def of_all(self, x_QND: Tensor, mask_QN: Tensor, context_GMD: Tensor, context_mask_GM: Tensor) -> Tensor:
-        """Return `(Q, G, D)`, or `(Q, G, K, D)` for more than one scorer.
+    def _scores_of_all(self, x_QND: Tensor, context_GMD: Tensor, context_mask_GM: Tensor) -> Tensor:
+        """Return the scores of every set's elements beside every context, `(Q, G, K, N)`.
 
         One matrix product a head gives the logits of all pairs; with the contexts along the last axis, everything after
         it runs over long rows, several times faster than over a context's few elements.
         """
-        check_sets(x_QND, mask_QN)
-        check_sets(context_GMD, context_mask_GM)
-        x_QND = x_QND.masked_fill(~mask_QN[..., None], 0.0)
-        key_GMKHE, value_GMKH = self.keys(context_GMD.masked_fill(~context_mask_GM[..., None], 0.0))
+        key_GMKHE, value_GMKH = self.keys(context_GMD)
         pads_MG = key_GMKHE.new_zeros(()).where(context_mask_GM.T, float("-inf"))
         query_SPE = self.queries(x_QND).flatten(2, 3).flatten(0, 1).transpose(0, 1)
         key_SEMG = key_GMKHE.flatten(2, 3).permute(2, 3, 1, 0)
@@ -107,7 +108,4 @@ class ScoreAttention(Aggregator):
             logit_PMG = (query_PE @ key_EMG.flatten(1)).unflatten(1, pads_MG.shape) + pads_MG
             score_SPG.append((logit_PMG.softmax(dim=1) * value_MG).sum(dim=1))
         score_KPG = torch.stack(score_SPG).unflatten(0, (self.num_embeddings, self.heads)).sum(dim=1)
-        score_QGKN = score_KPG.unflatten(1, mask_QN.shape).permute(1, 3, 0, 2)
-        weight_QGKN = score_QGKN.masked_fill(~mask_QN[:, None, None], float("-inf")).softmax(dim=-1)
-        out_QGKD = torch.einsum("qgkn,qnd->qgkd", weight_QGKN, x_QND)
-        return out_QGKD.squeeze(2) if self.num_embeddings == 1 else out_QGKD
+        return score_KPG.unflatten(1, x_QND.shape[:2]).permute(1, 3, 0, 2)

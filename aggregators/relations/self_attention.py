@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from aggregators.averages.weighted import zero_pads
-from aggregators.base import Aggregator
+from aggregators.base import Aggregator, Pooled
 from infra.registry import AGGREGATORS
 
 
@@ -30,16 +30,15 @@ class SelfAttention(Aggregator):
         self.value = nn.Linear(dim, dim)
         self.gate = nn.Parameter(torch.zeros(()))
 
-    def weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the `(B, N)` attention that each element receives, averaged over the elements that attend."""
-        x_BND = zero_pads(x_BND, mask_BN)
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        """Return the `(B, D)` means of the elements and what they attend to.
+
+        The weights `(B, N)` are the attention that each element receives, averaged over the elements that attend.
+        """
+        x_BND, size_B1 = zero_pads(x_BND, mask_BN), mask_BN.sum(dim=1, keepdim=True)
         score_BNN = self.query(x_BND) @ self.key(x_BND).transpose(1, 2) / x_BND.shape[-1] ** 0.5
         attention_BNN = score_BNN.masked_fill(~mask_BN[:, None, :], float("-inf")).softmax(dim=-1)
-        return zero_pads(attention_BNN, mask_BN).sum(dim=1) / mask_BN.sum(dim=1, keepdim=True)
-
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the `(B, D)` means of the elements and what they attend to."""
-        x_BND = zero_pads(x_BND, mask_BN)
-        mean_BD = x_BND.sum(dim=1) / mask_BN.sum(dim=1, keepdim=True)
-        attended_BD = torch.einsum("bn,bnd->bd", self.weights(x_BND, mask_BN), x_BND)
-        return mean_BD + self.gate * self.value(attended_BD)
+        weight_BN = zero_pads(attention_BNN, mask_BN).sum(dim=1) / size_B1
+        attended_BD = torch.einsum("bn,bnd->bd", weight_BN, x_BND)
+        mean_BD = x_BND.sum(dim=1) / size_B1
+        return Pooled(mean_BD + self.gate * self.value(attended_BD), weights=weight_BN)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from aggregators.averages.weighted import zero_pads
-from aggregators.base import Aggregator
+from aggregators.base import Aggregator, Pooled
 from infra.registry import AGGREGATORS
 
 
@@ -20,7 +20,7 @@ class Seq2Seq(Aggregator):
         super().__init__()
         self.gru = nn.GRU(dim, dim, batch_first=True)
 
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the `(B, D)` states after the last real element.
 
         Pads come behind the real elements, where they cannot change that state, so nothing is packed and no size leaves
@@ -29,4 +29,4 @@ class Seq2Seq(Aggregator):
         order_BN = mask_BN.int().argsort(dim=1, descending=True, stable=True)
         x_BND = zero_pads(x_BND, mask_BN).take_along_dim(order_BN[..., None], dim=1)
         state_BND, _ = self.gru(x_BND)
-        return state_BND[torch.arange(len(x_BND), device=x_BND.device), mask_BN.sum(dim=1) - 1]
+        return Pooled(state_BND[torch.arange(len(x_BND), device=x_BND.device), mask_BN.sum(dim=1) - 1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from aggregators.averages.weighted import masked_softmax
 from aggregators.sets.set_prediction import SetPrediction
 from infra.errors import InputError
 from infra.registry import AGGREGATORS
@@ -11,9 +12,10 @@ from infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("pie")
 class PIE(SetPrediction):
-    """LN(global feature + residual); a residual is the sigmoid of a linear map of the elements' mean by one head's weights.
+    """K vectors LN(global feature + residual), one of each head of attention.
 
-    The weights are a softmax over the elements of w2 tanh(w1 x), as in structured self-attention.
+    A residual is the sigmoid of a linear map of the elements' mean by the head's weights. The weights are a softmax
+    over the elements of w2 tanh(w1 x), as in structured self-attention.
 
     Args:
         dim: width of the elements.
@@ -45,14 +47,10 @@ class PIE(SetPrediction):
         self.dropout = nn.Dropout(dropout)
         self.norm = nn.LayerNorm(self.width)
 
-    def weights(self, x_BND: Tensor, mask_BN: Tensor, global_BW: Tensor | None = None) -> Tensor:
-        """Return the weight of each element for each head, `(B, K, N)`."""
-        logit_BNK = self.attend(x_BND).masked_fill(~mask_BN[..., None], float("-inf"))
-        return logit_BNK.softmax(dim=1).transpose(1, 2)
-
-    def residual(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the heads' residuals, between 0 and 1."""
-        return self.dropout(self.fc(self.weights(x_BND, mask_BN) @ x_BND).sigmoid())
+    def residual(self, x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the heads' residuals `(B, K, W)`, between 0 and 1, and their attention weights `(B, K, N)`."""
+        weight_BKN = masked_softmax(self.attend(x_BND), mask_BN).transpose(1, 2)
+        return self.dropout(self.fc(weight_BKN @ x_BND).sigmoid()), weight_BKN
 
     def combine(self, residual_BKW: Tensor, global_BW: Tensor) -> Tensor:
         """Add the global feature and normalise."""

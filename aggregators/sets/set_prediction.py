@@ -1,4 +1,4 @@
-"""What the predictors of sets share: a residual for each of K vectors, and a global feature that they all start from."""
+"""What the predictors of sets share: a residual for each of K vectors, and the global feature that it is added to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from abc import abstractmethod
 
 from torch import Tensor
 
-from aggregators.base import Aggregator, check_sets
+from aggregators.averages.weighted import zero_pads
+from aggregators.base import Aggregator, Pooled
 from infra.errors import InputError
 from infra.registry import AGGREGATORS
 
@@ -32,47 +33,40 @@ class SetPrediction(Aggregator):
         self.width = width or dim
         self.global_pool: Aggregator = AGGREGATORS.build(global_feature, dim)
         self.symmetric = self.global_pool.symmetric
-        if self.global_pool.num_embeddings > 1 or self.global_pool.needs_context:
+        if self.global_pool.num_embeddings > 1 or self.global_pool.context != "none":
             raise InputError(
                 f"global_feature={global_feature} does not make one vector of a set; choose one such as max or mean"
             )
 
     @abstractmethod
-    def residual(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the residuals `(B, K, W)` of elements whose pads are zero."""
+    def residual(self, x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the residuals `(B, K, W)` of elements whose pads are zero, and the weights `(B, K, N)`."""
 
     @abstractmethod
     def combine(self, residual_BKW: Tensor, global_BW: Tensor) -> Tensor:
         """Return the vectors `(B, K, W)`."""
 
-    def forward(self, x_BND: Tensor, mask_BN: Tensor, global_BW: Tensor | None = None) -> Tensor:
-        """Return `(B, K, W)`, or `(B, W)` where K is 1."""
-        return self.with_residual(x_BND, mask_BN, global_BW)[0]
-
-    def with_residual(
-        self, x_BND: Tensor, mask_BN: Tensor, global_BW: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the result of `forward` and the residuals `(B, K, W)`.
+    def forward(self, x_BND: Tensor, mask_BN: Tensor, *, global_feature_BS: Tensor | None = None) -> Pooled:
+        """Return vectors `(B, K, W)`, or `(B, W)` where K is 1, residuals `(B, K, W)` and weights `(B, K, N)`.
 
         Raises:
-            InputError: what `check_sets` refuses, or a global feature that has not the width of the residuals.
+            InputError: a global feature that has not the width of the residuals.
         """
-        check_sets(x_BND, mask_BN)
-        x_BND = x_BND.masked_fill(~mask_BN[..., None], 0.0)
-        made = global_BW is None
-        if made:
-            global_BW = self.global_pool(x_BND, mask_BN)
+        x_BND = zero_pads(x_BND, mask_BN)
+        global_BW = global_feature_BS
+        if global_BW is None:
+            global_BW = self.global_pool(x_BND, mask_BN).vectors
         if global_BW.shape[-1] != self.width:
             origin = (
                 f"{type(self.global_pool).__name__} of the elements"
-                if made
+                if global_feature_BS is None
                 else "the encoder's global feature"
             )
             raise InputError(
                 f"{type(self).__name__} makes vectors of width {self.width}, and {origin} has width "
                 f"{global_BW.shape[-1]}; they are added: give width={global_BW.shape[-1]}, or an encoder whose "
-                f"global_feature has width {self.width}"
+                f"global feature has width {self.width}"
             )
-        residual_BKW = self.residual(x_BND, mask_BN)
-        out_BKW = self.combine(residual_BKW, global_BW)
-        return out_BKW.squeeze(1) if self.num_embeddings == 1 else out_BKW, residual_BKW
+        residual_BKW, weight_BKN = self.residual(x_BND, mask_BN)
+        vectors = self.combine(residual_BKW, global_BW)
+        return Pooled(vectors.squeeze(1) if self.num_embeddings == 1 else vectors, residual_BKW, weight_BKN)

@@ -15,8 +15,9 @@ from infra.registry import AGGREGATORS
 class Slots(SetPrediction):
     """K learned slots, refined by one block of attention and feed-forward applied again and again (Eq. 1 to 5).
 
-    In the attention each element is shared out among the slots by a softmax over the slots, and a slot takes the mean
-    of the elements by its shares. The result is LN(slots) + LN(global feature); the residual is LN(slots).
+    The attention weights of an element are a softmax over the slots, so that the slots compete for it, and a slot takes
+    the mean of the elements by its weights, divided by their sum. The vectors are LN(slots) + LN(global feature); the
+    residual is LN(slots).
 
     Keys and values are never formed: queries go through the transposed key map to meet the elements themselves, and
     the means of elements go through the value map. This is the same by associativity and costs K rows for each
@@ -75,21 +76,21 @@ class Slots(SetPrediction):
         self.residual_norm = nn.LayerNorm(width)
         self.global_norm = nn.LayerNorm(width)
 
-    def shares(self, logit_BKHN: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return each slot's share of every element `(B, K, H, N)`: a softmax over the slots, and 0 in the pads."""
+    def attention(self, logit_BKHN: Tensor, mask_BN: Tensor) -> Tensor:
+        """Return each slot's weight of every element `(B, K, H, N)`: a softmax over the slots, and 0 in the pads."""
         return logit_BKHN.softmax(dim=1).masked_fill(~mask_BN[:, None, None], 0.0)
 
-    def residual(self, x_BNC: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the slots after the last iteration, normalised."""
-        return self.residual_norm(self._refine(x_BNC, mask_BN)[0])
+    def residual(self, x_BNC: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the slots `(B, K, W)` after the last iteration, normalised, and its attention weights `(B, K, N)`.
+
+        Weights are the mean over the heads; those of an element sum to one over the slots.
+        """
+        slot_BKW, weight_BKHN = self._refine(x_BNC, mask_BN)
+        return self.residual_norm(slot_BKW), weight_BKHN.mean(dim=2)
 
     def combine(self, residual_BKW: Tensor, global_BW: Tensor) -> Tensor:
         """Add the normalised global feature."""
         return residual_BKW + self.global_norm(global_BW)[:, None]
-
-    def weights(self, x_BNC: Tensor, mask_BN: Tensor, global_BW: Tensor | None = None) -> Tensor:
-        """Return the shares `(B, K, N)` of the last iteration, averaged over the heads."""
-        return self._refine(x_BNC.masked_fill(~mask_BN[..., None], 0.0), mask_BN)[1].mean(dim=2)
 
     def _refine(self, x_BNC: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         x_BNC = self.element_norm(x_BNC)
@@ -98,10 +99,10 @@ class Slots(SetPrediction):
             key_BNC = x_BNC + position_codes(self.positions, mask_BN, x_BNC)
         slot_BKW = self.slots.expand(len(x_BNC), -1, -1)
         for _ in range(self.iterations):
-            update_BKW, share_BKHN = self._attend(slot_BKW, key_BNC, x_BNC, mask_BN)
+            update_BKW, weight_BKHN = self._attend(slot_BKW, key_BNC, x_BNC, mask_BN)
             slot_BKW = slot_BKW + update_BKW
             slot_BKW = slot_BKW + self.feed(slot_BKW)
-        return slot_BKW, share_BKHN
+        return slot_BKW, weight_BKHN
 
     def _attend(
         self, slot_BKW: Tensor, key_BNC: Tensor, x_BNC: Tensor, mask_BN: Tensor
@@ -109,8 +110,21 @@ class Slots(SetPrediction):
         key_HEC, value_HEC = (map.weight.unflatten(0, (self.heads, -1)) for map in (self.key, self.value))
         query_BKHE = self.query(self.slot_norm(slot_BKW)).unflatten(-1, (self.heads, -1))
         query_BKHC = torch.einsum("bkhe,hec->bkhc", query_BKHE, key_HEC) * key_HEC.shape[1] ** -0.5
-        share_BKHN = self.shares(torch.einsum("bkhc,bnc->bkhn", query_BKHC, key_BNC), mask_BN)
-        weight_BKHN = share_BKHN / (share_BKHN.sum(dim=-1, keepdim=True) + 1e-7)
-        mean_BKHC = torch.einsum("bkhn,bnc->bkhc", weight_BKHN, x_BNC)
+        weight_BKHN = self.attention(torch.einsum("bkhc,bnc->bkhn", query_BKHC, key_BNC), mask_BN)
+        normalised_BKHN = weight_BKHN / (weight_BKHN.sum(dim=-1, keepdim=True) + 1e-7)
+        mean_BKHC = torch.einsum("bkhn,bnc->bkhc", normalised_BKHN, x_BNC)
         mean_BKHE = torch.einsum("bkhc,hec->bkhe", mean_BKHC, value_HEC)
-        return self.out(mean_BKHE.flatten(2)), share_BKHN
+        return self.out(mean_BKHE.flatten(2)), weight_BKHN
+
+
+@AGGREGATORS.register("transformer_set")
+class TransformerSet(Slots):
+    """`slots` with the softmax over the elements, as in a transformer, so that all queries may look at the same ones.
+
+    The baseline of DivE's ablation (table 3, right). Parameters, weights and norms are those of `slots`: the two differ
+    in this softmax alone.
+    """
+
+    def attention(self, logit_BKHN: Tensor, mask_BN: Tensor) -> Tensor:
+        """Return each query's weight of every element `(B, K, H, N)`: a softmax over the elements."""
+        return logit_BKHN.masked_fill(~mask_BN[:, None, None], float("-inf")).softmax(dim=-1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from aggregators.base import Aggregator
+from aggregators.base import Aggregator, Context
 from infra.registry import AGGREGATORS
 from pipelines.benchmarks.measure import by_turns, seconds
 from pipelines.benchmarks.row import Row
@@ -55,12 +55,16 @@ def costs(*, quick: bool = False) -> list[Row]:
 def step(module: Aggregator, size: Size) -> Callable[[], float]:
     """Return what runs an aggregator forward and backward once, and says how many milliseconds that took."""
     sets = made_up(size.batch, size.elements, size.width)
-    context = made_up(size.batch, size.context, size.width) if module.needs_context else ()
+    context = None
+    if module.context == "set":
+        context = Context(*made_up(size.batch, size.context, size.width))
+    elif module.context == "vector":
+        context = Context(torch.randn(size.batch, size.width))
 
     def work() -> None:
         sets[0].grad = None
         module.zero_grad()
-        module(*sets, *context).sum().backward()
+        module(*sets, context=context).vectors.sum().backward()
 
     work()
     return lambda: 1e3 * seconds(work)

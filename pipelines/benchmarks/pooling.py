@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from aggregators.base import Pooled
 from aggregators.ranks.gpo import GPO
 from aggregators.ranks.max import Max
 from aggregators.ranks.positions import sinusoids
@@ -17,7 +18,7 @@ from encoders.visual.regions import Regions
 from pipelines.benchmarks.measure import by_turns, seconds
 from pipelines.benchmarks.row import Row
 
-Pool = Callable[[Tensor, Tensor], Tensor]
+Pool = Callable[[Tensor, Tensor], Pooled]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ def pooling(*, quick: bool = False) -> list[Row]:
     return [*rows, _share(gpo, size)]
 
 
-def usual_way(gpo: GPO, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+def usual_way(gpo: GPO, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
     """Compute the same as `gpo` as it is usually done, with the weights of `gpo`."""
     size_B = mask_BN.sum(dim=1)
     code_BNC = sinusoids(x_BND.shape[1], gpo.positions).expand(len(x_BND), -1, -1)
@@ -76,7 +77,7 @@ def usual_way(gpo: GPO, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
     score_BN1 = gpo.linear((forward_BNH + backward_BNH) / 2).masked_fill(~mask_BN[..., None], -10_000.0)
     weight_BN1 = (score_BN1 / gpo.temperature).softmax(dim=1)
     sorted_BND = x_BND.masked_fill(~mask_BN[..., None], -10_000.0).sort(dim=1, descending=True).values
-    return (sorted_BND.masked_fill(~mask_BN[..., None], 0.0) * weight_BN1).sum(dim=1)
+    return Pooled((sorted_BND.masked_fill(~mask_BN[..., None], 0.0) * weight_BN1).sum(dim=1))
 
 
 def _step(gpo: GPO, pool: Pool, size: Size, elements: int) -> Callable[[int], float]:
@@ -87,7 +88,7 @@ def _step(gpo: GPO, pool: Pool, size: Size, elements: int) -> Callable[[int], fl
     def work() -> None:
         x_BND.grad = None
         gpo.zero_grad()
-        pool(x_BND, mask_BN).sum().backward()
+        pool(x_BND, mask_BN).vectors.sum().backward()
 
     work()
     return lambda _: 1e3 * seconds(work)

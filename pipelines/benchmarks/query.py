@@ -19,7 +19,7 @@ from infra.paths import home
 from infra.registry import AGGREGATORS, CROSS_ENCODERS, OBJECTIVES, SIMILARITIES
 from pipelines.benchmarks.measure import seconds
 from pipelines.benchmarks.row import Row
-from tasks.models.dual_encoder import Branch
+from tasks.models.branch import Branch
 from tasks.models.embeddings import l2_normalise
 from tasks.models.pair_encoder import PairEncoder
 from tasks.models.sets import Sets

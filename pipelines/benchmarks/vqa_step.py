@@ -18,7 +18,7 @@ from infra.device import best_device, on_device
 from pipelines.benchmarks.measure import by_turns, seconds
 from pipelines.benchmarks.row import Row
 from tasks.fusions.concat import Concat
-from tasks.models.dual_encoder import Branch
+from tasks.models.branch import Branch
 from tasks.models.split_embeddings import Batch
 from tasks.questions.model import VQAModel
 

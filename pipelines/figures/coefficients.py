@@ -57,7 +57,7 @@ def _panel(panel: Axes, watched: Watched, curves: Sequence[Curve]) -> None:
         if banded:
             shade = {"alpha": 0.22 if len(curves) == 1 else 0.16, "linewidth": 0, "zorder": 2}
             panel.fill_between(range(1, curve.size + 1), curve.low_N, curve.high_N, color=colour, **shade)
-        if curve.shares and (over != "embeddings" or number == 0):
+        if curve.sums_to_one and (over != "embeddings" or number == 0):
             flat = {
                 "color": MUTED if over == "embeddings" else colour,
                 "linewidth": 1,
@@ -122,5 +122,5 @@ def _said(watched: Watched, curves: Sequence[Curve], *, banded: bool) -> str:
         said += f"; embeddings 1 to {len(curves)} from dark to light"
     over = "sets, channels" if first.channels else "sets"
     more = [f"band: 10th to 90th percentile of {over}"] if banded else []
-    more += ["dashed: mean pooling"] if first.shares else []
+    more += ["dashed: mean pooling"] if first.sums_to_one else []
     return "\n".join([said, "; ".join(more)])

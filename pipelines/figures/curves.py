@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
-import torch
 
-from aggregators.observe import Seen, Watched
+from aggregators.observe import Watched
 
 _PERCENTILES = (10, 90)
-_SHARES = 1e-2  # how far the sum of weights may lie from one: they may come from bfloat16
+_OFF_ONE = 1e-2  # how far the sum of weights may lie from one: they may come from bfloat16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +25,7 @@ class Curve:
         embedding: which of the K vectors, from 0; None where weights are not over embeddings.
         mean_N, low_N, high_N: the mean, the 10th and the 90th percentile.
         channels: whether channels have weights of their own.
-        shares: whether the weights of every set sum to one, as those of mean pooling do.
+        sums_to_one: whether the weights of every set do, as those of mean pooling.
     """
 
     size: int
@@ -36,7 +35,7 @@ class Curve:
     low_N: np.ndarray
     high_N: np.ndarray
     channels: bool
-    shares: bool
+    sums_to_one: bool
 
 
 def curves_of(watched: Watched) -> list[Curve]:
@@ -47,18 +46,17 @@ def curves_of(watched: Watched) -> list[Curve]:
 
     Raises:
         InputError: the weights are not as `weights_over` says, or are not finite.
-        Exception: whatever `weights` raises.
     """
     over = watched.aggregator.weights_over
     sizes = [seen.size for seen in watched.seen]
     curves: list[Curve] = []
     for size in [most_frequent(sizes)] if over == "embeddings" and sizes else typical(sizes):
-        weight_SCND = _weights(watched, size)
-        if weight_SCND is None:
+        weight_SKND = watched.weights(*(seen for seen in watched.seen if seen.size == size))
+        if weight_SKND is None:
             return []
         curves += [
-            _curve(weight_SCND[:, c], embedding=c if over == "embeddings" else None)
-            for c in range(weight_SCND.shape[1])
+            _curve(weight_SKND[:, k].numpy(), embedding=k if over == "embeddings" else None)
+            for k in range(weight_SKND.shape[1])
         ]
     return curves
 
@@ -77,16 +75,6 @@ def most_frequent(sizes: Sequence[int]) -> int:
     return max(counts, key=lambda size: (counts[size], size))
 
 
-def _weights(watched: Watched, size: int) -> np.ndarray | None:
-    """Return the weights `(S, C, N, D)` of all sets of a size; C or D is 1 where there is no such axis."""
-    batches: dict[tuple[torch.Size, ...], list[Seen]] = {}
-    for seen in watched.seen:  # those whose contexts have one size too go through at once
-        if seen.size == size:
-            batches.setdefault(tuple(part.shape for part in seen.inputs), []).append(seen)
-    weights = [watched.weights(*batch) for batch in batches.values()]
-    return None if weights[0] is None else torch.cat(weights).numpy()
-
-
 def _curve(weight_SND: np.ndarray, *, embedding: int | None) -> Curve:
     apart_NS = np.moveaxis(weight_SND, 1, 0).reshape(weight_SND.shape[1], -1).copy()
     low_N, high_N = np.percentile(apart_NS, _PERCENTILES, axis=1, overwrite_input=True)
@@ -98,5 +86,5 @@ def _curve(weight_SND: np.ndarray, *, embedding: int | None) -> Curve:
         low_N=low_N,
         high_N=high_N,
         channels=weight_SND.shape[2] > 1,
-        shares=bool(np.allclose(weight_SND.sum(axis=1), 1, atol=_SHARES)),
+        sums_to_one=bool(np.allclose(weight_SND.sum(axis=1), 1, atol=_OFF_ONE)),
     )

@@ -39,21 +39,23 @@ class Spread:
 
 
 def spread_of(watched: Watched) -> Spread | None:
-    """Return the variance of an aggregator's embeddings, brought to unit length; None where it makes no sets or saw none.
+    """Return the variance of an aggregator's vectors, brought to unit length; None where it makes one of each set.
+
+    None also where no set was seen.
 
     Raises:
-        InputError: the embeddings are not `num_embeddings` vectors each, or not finite.
+        InputError: the vectors of a set are not `num_embeddings`, or not finite.
     """
-    size, embeddings = watched.aggregator.num_embeddings, [seen.embedding for seen in watched.seen]
-    if size == 1 or not embeddings:
+    size, sets = watched.aggregator.num_embeddings, [seen.vectors for seen in watched.seen]
+    if size == 1 or not sets:
         return None
-    for embedding in embeddings:
-        if embedding.dim() != 2 or len(embedding) != size or not embedding.isfinite().all():
+    for vectors_KD in sets:
+        if vectors_KD.dim() != 2 or len(vectors_KD) != size or not vectors_KD.isfinite().all():
             raise InputError(
-                f"expected {size} finite vectors of each set, and one has embeddings of shape {tuple(embedding.shape)}"
+                f"expected {size} finite vectors of each set, and one has shape {tuple(vectors_KD.shape)}"
             )
     # float64, since what a collapsed set leaves of 1 - |mean| is lost in rounding
-    embedding_SKD = l2_normalise(torch.stack(embeddings).double().cpu())
+    embedding_SKD = l2_normalise(torch.stack(sets).double().cpu())
     return Spread(
         name=name_of(watched),
         vectors=size,

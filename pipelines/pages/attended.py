@@ -15,6 +15,7 @@ from aggregators.base import Aggregator
 from aggregators.observe import Watched, observe
 from infra.device import device_of, on_device
 from infra.dist import rank
+from infra.errors import InputError
 from tasks.inputs.pairs import Pairs
 from tasks.inputs.questions import QuestionData
 from tasks.models.split_embeddings import Batch
@@ -90,10 +91,11 @@ def attended(model: nn.Module, pairs: Iterable[Pair]) -> list[Attended]:
     if not sides:
         return []
     device, found = device_of(model), []
+    compute = model.score_batch if isinstance(model, RetrievalModel) else model
     with _evaluating(model), torch.no_grad():
         for pair in pairs:
             with observe(model, most=1) as watched:
-                model(on_device(pair.batch, device))
+                compute(on_device(pair.batch, device))
             seen = {it.name.removesuffix(".aggregator"): it for it in watched if it.seen}
             weights = {}
             for side in [side for side in sides if side in seen and rank() == 0]:
@@ -123,7 +125,7 @@ def _weights(watched: Watched) -> np.ndarray | None:
     try:
         weight_1KND = watched.weights(watched.seen[0])
         return None if weight_1KND is None else weight_1KND[0].mean(dim=-1).numpy()
-    except Exception as error:  # it may be anybody's, and raise anything
+    except InputError as error:  # a plug-in's may have any shape
         logging.getLogger(__name__).warning(
             "the weights of %s (%s) cannot be shown: %s",
             watched.name,

@@ -12,7 +12,8 @@ from infra.registry import AGGREGATORS, CROSS_ENCODERS, MODELS, OBJECTIVES, REGU
 from tasks.inputs.captions import Captions
 from tasks.inputs.pairs import TextInputs
 from tasks.models.base import RetrievalModel
-from tasks.models.dual_encoder import Branch, DualEncoder
+from tasks.models.branch import Branch, look_at_each_other
+from tasks.models.dual_encoder import DualEncoder
 from tasks.models.pair_encoder import PairEncoder
 from tasks.objectives.base import Objective
 from tasks.regularisers.base import Regulariser
@@ -53,7 +54,8 @@ class Parts:
     def similarity(self, visual: Aggregator, text: Aggregator) -> Similarity:
         """Return the similarity that the run names, or else the usual one for what two aggregators make."""
         run, makes_sets = self.run, max(visual.num_embeddings, text.num_embeddings) > 1
-        usual_of_sets = "aligned_mean" if visual.needs_context or text.needs_context else "smooth_chamfer"
+        alone = visual.context == text.context == "none"
+        usual_of_sets = "smooth_chamfer" if alone else "aligned_mean"
         spec = run.similarity or (usual_of_sets if makes_sets else "cosine")
         similarity = SIMILARITIES.build(spec)
         if makes_sets and not similarity.of_sets:
@@ -92,7 +94,7 @@ def retrieval_model(run: Run, parts: Parts) -> RetrievalModel:
             "same width"
         )
     similarity = parts.similarity(*(branch.aggregator for branch in branches))
-    if not run.cross and not any(branch.aggregator.needs_context for branch in branches):
+    if not look_at_each_other(*branches) and not run.cross:
         return DualEncoder(*branches, similarity, parts.objective(), parts.regularisers())
     cross = CROSS_ENCODERS.build(run.cross, visual.width) if run.cross else None
     return PairEncoder(*branches, similarity, parts.objective(), parts.regularisers(), cross=cross)

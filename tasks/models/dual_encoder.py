@@ -5,55 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from aggregators.base import Aggregator
-from encoders.base import Encoder
 from infra.device import device_of
 from infra.dist import gather
-from infra.errors import InputError
 from tasks.models.base import RetrievalModel, Scored
-from tasks.models.embeddings import Embeddings, at_least_float32, l2_normalise
+from tasks.models.branch import Branch
+from tasks.models.embeddings import Embeddings, at_least_float32
 from tasks.models.split_embeddings import Batch, Batches, SplitEmbeddings, encode
 from tasks.objectives.base import Objective
 from tasks.regularisers.base import Regulariser
 from tasks.similarities.base import Similarity
-
-
-class Branch(nn.Module):
-    """One modality: inputs -> set -> code of unit length.
-
-    Args:
-        encoder: makes the set.
-        aggregator: makes a vector of it, or a few.
-    """
-
-    def __init__(self, encoder: Encoder, aggregator: Aggregator) -> None:
-        super().__init__()
-        if encoder.global_width and not aggregator.takes_global_feature:
-            raise InputError(
-                f"the encoder {type(encoder).__name__} makes a set and a global feature of it, and the aggregator "
-                f"{type(aggregator).__name__} has no place for a global feature; choose one that has, such as slots or pie, "
-                "or an encoder that makes a set alone"
-            )
-        self.encoder = encoder
-        self.aggregator = aggregator
-        if encoder.global_width not in (0, self.width):
-            raise InputError(
-                f"the encoder {type(encoder).__name__} makes a global feature of width {encoder.global_width}, and the "
-                f"aggregator {type(aggregator).__name__} vectors of width {self.width}, which are added to it: give "
-                f"the aggregator width={encoder.global_width}"
-            )
-
-    @property
-    def width(self) -> int:
-        """Width D of the embeddings."""
-        return self.aggregator.width or self.encoder.width
-
-    def forward(self, x: Tensor, mask_BN: Tensor) -> Embeddings:
-        """Return the embeddings, `(B, D)` or `(B, K, D)`, and the aggregator's residual where it has one."""
-        result, residual_BKD = self.aggregator.with_residual(*self.encoder(x, mask_BN))
-        return Embeddings(l2_normalise(result), residual_BKD)
 
 
 class DualEncoder(RetrievalModel):

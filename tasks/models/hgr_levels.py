@@ -56,7 +56,7 @@ class VideoLevels(nn.Module):
 
     def forward(self, x: Tensor, mask_BN: Tensor) -> VideoEmbeddings:
         """Encode videos; memory holds their frames twice."""
-        embedding = self.aggregator(*self.sentence(x, mask_BN))
+        embedding = self.aggregator(*self.sentence(x, mask_BN)).vectors
         levels = (Sets(*encoder(x, mask_BN)) for encoder in (self.verb, self.noun))
         return VideoEmbeddings(_unit(embedding), *levels)
 
@@ -80,7 +80,7 @@ class RoleText(nn.Module):
     def forward(self, batch: Batch) -> TextEmbeddings:
         """Encode captions with their graphs."""
         word_BLD, mask_BL = self.encoder(batch["text"], batch["text_mask"])
-        vector = self.aggregator(word_BLD, mask_BL)
+        vector = self.aggregator(word_BLD, mask_BL).vectors
         span_BPL = batch["text_spans"] & mask_BL[:, None]
         sentence_BKD, phrase_BPD = self.graph(
             vector if vector.ndim == 3 else vector[:, None],
@@ -110,7 +110,7 @@ def _plain(encoder: Encoder) -> Encoder:
 def _alone(aggregator: Aggregator, width: int) -> Aggregator:
     """Refuse an aggregator that looks at the other modality, or leaves the space of the elements."""
     name = type(aggregator).__name__
-    if aggregator.needs_context:
+    if aggregator.context != "none":
         raise InputError(
             f"the aggregator {name} looks at the other modality, and hgr makes embeddings of videos and of captions alone; "
             "choose one that does not, such as attention or gpo"

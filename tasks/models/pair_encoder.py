@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from aggregators.base import Aggregator
 from infra.device import device_of
 from infra.dist import gather, gather_objects, gather_shared
 from infra.errors import InputError
 from tasks.models.base import RetrievalModel, Scored
-from tasks.models.dual_encoder import Branch
+from tasks.models.branch import Branch, pool_both
 from tasks.models.embeddings import at_least_float32, l2_normalise
 from tasks.models.pair_scores import PairScores
 from tasks.models.sets import Sets, encode_sets
@@ -120,22 +119,9 @@ class PairEncoder(RetrievalModel):
             *(part.repeat_interleave(columns, dim=0) for part in visual),
             *(torch.cat([part] * rows) for part in text),
         )
-        visual, text = Sets(*crossed[:2]), Sets(*crossed[2:])
-        return tuple(
-            branch.aggregator(*own, *(other if branch.aggregator.needs_context else ()))
-            for branch, own, other in ((self.visual, visual, text), (self.text, text, visual))
-        )
+        return pool_both((self.visual, self.text), (crossed[:2], crossed[2:]))
 
     def _embeddings(self, visual: Sets, text: Sets) -> tuple[Tensor, Tensor]:
         """Return both embeddings of each pair, where the aggregators alone see both of its sets."""
-        visual_QG = _of_all(self.visual.aggregator, visual, text)
-        text_GQ = _of_all(self.text.aggregator, text, visual)
-        return visual_QG.flatten(0, 1), text_GQ.transpose(0, 1).flatten(0, 1)
-
-
-def _of_all(aggregator: Aggregator, own: Sets, other: Sets) -> Tensor:
-    """Return the embeddings of each set beside every other one, `(Q, G, ...)`."""
-    if aggregator.needs_context:
-        return aggregator.of_all(*own, *other)
-    embedding = aggregator(*own)[:, None]
-    return embedding.expand(-1, len(other.x_BND), *embedding.shape[2:])
+        visual_QG, text_QG = pool_both((self.visual, self.text), (visual, text), all_pairs=True)
+        return visual_QG.flatten(0, 1), text_QG.flatten(0, 1)

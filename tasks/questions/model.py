@@ -11,8 +11,8 @@ from encoders.base import xavier_linear
 from infra.errors import InputError
 from infra.registry import CROSS_ENCODERS, FUSIONS
 from tasks.fusions.base import Fusion
+from tasks.models.branch import Branch, look_at_each_other, pool_both
 from tasks.models.build import Parts
-from tasks.models.dual_encoder import Branch
 from tasks.models.split_embeddings import Batch
 
 if TYPE_CHECKING:
@@ -53,22 +53,13 @@ class VQAModel(nn.Module):
         if "image" in batch:
             visual = tuple(part[batch["image"]] for part in visual)
         text = self.text.encoder(batch["text"], batch["text_mask"])
-        visual, visual_summary, text, text_summary = visual[:2], visual[2:], text[:2], text[2:]
         if self.cross is not None:
-            crossed = self.cross(*visual, *text)
-            visual, text = crossed[:2], crossed[2:]
-        visual_BV = _embedding(self.visual, visual, text, visual_summary)
-        text_BT = _embedding(self.text, text, visual, text_summary)
+            crossed = self.cross(*visual[:2], *text[:2])
+            visual, text = (*crossed[:2], *visual[2:]), (*crossed[2:], *text[2:])
+        embeddings = pool_both((self.visual, self.text), (visual, text))
+        visual_BV, text_BT = (x.mean(dim=1) if x.dim() == 3 else x for x in embeddings)
         fused_BW = self.fusion(self.visual_feed(visual_BV), self.text_feed(text_BT))
         return self.classifier(fused_BW)
-
-
-def _embedding(
-    branch: Branch, own: tuple[Tensor, ...], other: tuple[Tensor, ...], global_feature: tuple[Tensor, ...]
-) -> Tensor:
-    """Return one vector a sample, the mean of an aggregator's K."""
-    embedding = branch.aggregator(*own, *(other if branch.aggregator.needs_context else global_feature))
-    return embedding.mean(dim=1) if embedding.dim() == 3 else embedding
 
 
 class FeedForward(nn.Module):
@@ -109,7 +100,7 @@ def vqa_model(run: Run, parts: Parts, *, answers: int) -> VQAModel:
         Branch(visual, parts.visual_aggregator(visual.width)),
         Branch(text, parts.text_aggregator(text.width)),
     )
-    meet = bool(run.cross) or any(branch.aggregator.needs_context for branch in branches)
+    meet = look_at_each_other(*branches) or bool(run.cross)
     if meet and visual.width != text.width:
         raise InputError(
             f"the visual encoder makes elements of width {visual.width} and the text encoder of {text.width}; to look "

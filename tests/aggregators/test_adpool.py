@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from aggregators.contract import check_aggregator, random_sets
+from aggregators.contract import check_aggregator
+from aggregators.random_sets import random_sets
 from aggregators.ranks.adpool import ADPool
 from infra.errors import InputError
 from infra.registry import AGGREGATORS
@@ -49,7 +50,7 @@ def test_values_and_gradients_follow_the_definition(spec):
         torch.nn.init.normal_(parameter)
     x_BND, mask_BN = random_sets([5, 1, 2, 13], 5, pad=2, dtype=torch.float64)
     x_BND.requires_grad_()
-    found_BD = pool(x_BND, mask_BN)
+    found_BD = pool(x_BND, mask_BN).vectors
     expected_BD = torch.stack(
         [explicit(pool, x_ND[mask_N]) for x_ND, mask_N in zip(x_BND, mask_BN, strict=True)]
     )
@@ -76,7 +77,7 @@ def test_the_recorded_numbers_whatever_the_padding(golden, case, pad):
     mask_BN = torch.arange(x_BND.shape[1]) < torch.from_numpy(z[f"{case}/lengths"])[:, None]
     shares = []
     pool.balance.register_forward_hook(lambda module, inputs, score: shares.append(score))
-    pooled_BD = pool(x_BND, mask_BN)
+    pooled_BD = pool(x_BND, mask_BN).vectors
     share_B2 = torch.cat(shares, dim=1).softmax(dim=1)
     np.testing.assert_allclose(share_B2.detach(), z[f"{case}/fusion_weights"], atol=2e-6, rtol=0)
     np.testing.assert_allclose(pooled_BD.detach(), z[f"{case}/pooled"], atol=1e-5, rtol=1e-5)
@@ -90,12 +91,12 @@ def test_the_recorded_numbers_whatever_the_padding(golden, case, pad):
 
 def test_token_weights():
     x_BND, mask_BN = random_sets([3, 7], 5)
-    weight_BND = ADPool(5).weights(x_BND, mask_BN)
+    weight_BND = ADPool(5)(x_BND, mask_BN).weights
     assert weight_BND.shape == x_BND.shape
     torch.testing.assert_close(weight_BND.sum(dim=1), torch.ones(2, 5))
     assert (weight_BND[~mask_BN] == 0).all()
-    assert AGGREGATORS.build("adpool(per_channel=False)", 5).weights(x_BND, mask_BN).shape == mask_BN.shape
-    assert AGGREGATORS.build("adpool(token=False)", 5).weights(x_BND, mask_BN) is None
+    assert AGGREGATORS.build("adpool(per_channel=False)", 5)(x_BND, mask_BN).weights.shape == mask_BN.shape
+    assert AGGREGATORS.build("adpool(token=False)", 5)(x_BND, mask_BN).weights is None
 
 
 @pytest.mark.parametrize(("spec", "size"), [("adpool", 1_050_625), ("adpool(per_channel=False)", 2_050)])

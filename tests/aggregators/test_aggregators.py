@@ -8,8 +8,9 @@ import torch
 from places import ROOT
 from torch import Tensor, nn
 
-from aggregators.base import Aggregator
-from aggregators.contract import check_aggregator, random_sets
+from aggregators.base import Aggregator, Context, Pooled
+from aggregators.contract import check_aggregator
+from aggregators.random_sets import random_sets
 from infra.errors import InputError
 from infra.registry import AGGREGATORS
 
@@ -63,20 +64,21 @@ def test_against_the_definition(spec):
     module = AGGREGATORS.build(spec, 6).double()
     state = {name: x.numpy() for name, x in module.state_dict().items()}
     with torch.no_grad():
-        out_BD = module(x_BND, mask_BN)
+        out_BD = module(x_BND, mask_BN).vectors
     for x_ND, mask_N, out_D in zip(x_BND, mask_BN, out_BD, strict=True):
         np.testing.assert_allclose(out_D, explicit_pool(spec, x_ND[mask_N].numpy(), state), atol=1e-12)
 
 
 def test_kmax_gradient_is_shared_by_the_k_largest():
     x_BND = torch.tensor([[[3.0], [1.0], [2.0], [0.0]]], requires_grad=True)
-    AGGREGATORS.build("kmax(k=2)", 1)(x_BND, torch.ones(1, 4, dtype=torch.bool)).sum().backward()
+    AGGREGATORS.build("kmax(k=2)", 1)(x_BND, torch.ones(1, 4, dtype=torch.bool)).vectors.sum().backward()
     assert x_BND.grad.flatten().tolist() == [0.5, 0.0, 0.5, 0.0]
 
 
 def call(module: Aggregator, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
     """Call any aggregator; one that needs a context gets a harmless one."""
-    return module(x_BND, mask_BN, *(random_sets([3] * len(x_BND), 8) if module.needs_context else ()))
+    context = None if module.context == "none" else Context(*random_sets([3] * len(x_BND), 8))
+    return module(x_BND, mask_BN, context=context).vectors
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -109,14 +111,17 @@ def test_a_smooth_maximum_does_not_overflow():
     x_BND = torch.tensor([[[3e4], [2.9e4], [-3e4]]]).half()
     mask_BN = torch.ones(1, 3, dtype=torch.bool)
     for spec in ("logsumexp", "softpool", "gem"):
-        assert AGGREGATORS.build(spec, 1).half()(x_BND, mask_BN).isfinite().all(), spec
+        assert AGGREGATORS.build(spec, 1).half()(x_BND, mask_BN).vectors.isfinite().all(), spec
 
 
 def test_logsumexp_lies_between_mean_and_max():
     x_BND, mask_BN = random_sets([5, 3], 6)
     for sharpness, other in ((1e-3, "mean"), (1e3, "max")):
-        out_BD = AGGREGATORS.build(f"logsumexp(sharpness={sharpness})", 6)(x_BND, mask_BN)
-        torch.testing.assert_close(out_BD, AGGREGATORS.build(other, 6)(x_BND, mask_BN), atol=5e-3, rtol=0)
+        out_BD, other_BD = (
+            AGGREGATORS.build(spec, 6)(x_BND, mask_BN).vectors
+            for spec in (f"logsumexp(sharpness={sharpness})", other)
+        )
+        torch.testing.assert_close(out_BD, other_BD, atol=5e-3, rtol=0)
 
 
 class ByColumn(Aggregator):
@@ -124,11 +129,9 @@ class ByColumn(Aggregator):
 
     symmetric = False
 
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        weight_BN = mask_BN / torch.arange(1, mask_BN.shape[1] + 1)
-        return torch.einsum(
-            "bnd,bn->bd", x_BND.masked_fill(~mask_BN[..., None], 0.0), weight_BN.to(x_BND.dtype)
-        )
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        weight_BN = (mask_BN / torch.arange(1, mask_BN.shape[1] + 1)).to(x_BND.dtype)
+        return Pooled(torch.einsum("bnd,bn->bd", x_BND.masked_fill(~mask_BN[..., None], 0.0), weight_BN))
 
 
 class MaskedLate(Aggregator):
@@ -138,8 +141,8 @@ class MaskedLate(Aggregator):
         super().__init__()
         self.linear = nn.Linear(4, 4)
 
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        return self.linear(x_BND).masked_fill(~mask_BN[..., None], float("-inf")).amax(dim=1)
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        return Pooled(self.linear(x_BND).masked_fill(~mask_BN[..., None], float("-inf")).amax(dim=1))
 
 
 @pytest.mark.parametrize(

@@ -2,49 +2,93 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from aggregators.averages.mean import Mean
-from aggregators.base import Aggregator
+from aggregators.base import Aggregator, Context, Pooled, pool_all_pairs
 from aggregators.contract import check_aggregator
+from aggregators.random_sets import random_sets
 from aggregators.relations.score_attention import ScoreAttention
 from aggregators.sets.pie import PIE
+from infra.errors import InputError
 
 
 class ContextPadsRead(ScoreAttention):
-    def forward(self, x_BND: Tensor, mask_BN: Tensor, context_BMD: Tensor, context_mask_BM: Tensor) -> Tensor:
-        return super().forward(x_BND, mask_BN, context_BMD, torch.ones_like(context_mask_BM))
+    def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
+        return super().forward(x_BND, mask_BN, context=context._replace(mask=torch.ones_like(context.mask)))
 
 
 class ContextMatesRead(ScoreAttention):
-    def forward(self, x_BND: Tensor, mask_BN: Tensor, context_BMD: Tensor, context_mask_BM: Tensor) -> Tensor:
-        out = super().forward(x_BND, mask_BN, context_BMD, context_mask_BM)
-        return out + context_BMD.masked_fill(~context_mask_BM[..., None], 0.0).sum(dim=(0, 1))
+    def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
+        total_D = context.x.masked_fill(~context.mask[..., None], 0.0).sum(dim=(0, 1))
+        vectors, _, weights = super().forward(x_BND, mask_BN, context=context)
+        return Pooled(vectors + total_D, weights=weights)
 
 
 class ContextOrderRead(ScoreAttention):
-    def forward(self, x_BND: Tensor, mask_BN: Tensor, context_BMD: Tensor, context_mask_BM: Tensor) -> Tensor:
-        return super().forward(x_BND, mask_BN, context_BMD, context_mask_BM) + context_BMD[:, 0]
+    def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
+        vectors, _, weights = super().forward(x_BND, mask_BN, context=context)
+        return Pooled(vectors + context.x[:, 0], weights=weights)
 
 
-class SummaryMatesRead(PIE):
+class PairsTurned(ScoreAttention):
+    def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
+        pooled = super().forward(x_BND, mask_BN, context=context)
+        return pooled._replace(vectors=pooled.vectors.flip(1)) if context.all_pairs else pooled
+
+
+class PairsWithoutWeights(ScoreAttention):
+    def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
+        pooled = super().forward(x_BND, mask_BN, context=context)
+        return pooled._replace(weights=None) if context.all_pairs else pooled
+
+
+class MatchedAlone(ScoreAttention):
+    def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
+        first = context._replace(x=context.x[:1].expand(4, -1, -1), mask=context.mask[:1].expand(4, -1))
+        context = first._replace(all_pairs=False) if context.all_pairs else context
+        return super().forward(x_BND, mask_BN, context=context)
+
+
+class GlobalMatesRead(PIE):
     def combine(self, residual_BKW: Tensor, global_BW: Tensor) -> Tensor:
         return super().combine(residual_BKW, global_BW - global_BW.mean(dim=0))
 
 
 class OtherResidual(PIE):
-    def with_residual(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        out, residual_BKW = super().with_residual(*inputs)
-        return out, residual_BKW[:, :1]
-
-
-class OtherResult(PIE):
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return super().forward(*inputs) * 2
+    def forward(self, x_BND: Tensor, mask_BN: Tensor, **beside: Tensor) -> Pooled:
+        pooled = super().forward(x_BND, mask_BN, **beside)
+        return pooled._replace(residual=pooled.residual[:, :1])
 
 
 class OneVectorOfTwo(Mean):
     num_embeddings = 2
+
+
+class WeightsOfRanks(Mean):
+    weights_over = "embeddings"
+
+
+class WeightsInPads(Mean):
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        pooled = super().forward(x_BND, mask_BN)
+        return pooled._replace(weights=pooled.weights + 1e-3)
+
+
+class WeightsOfMates(Mean):
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        pooled = super().forward(x_BND, mask_BN)
+        return pooled._replace(weights=pooled.weights * len(x_BND))
+
+
+class Unhooked(Mean):
+    def __call__(self, x_BND: Tensor, mask_BN: Tensor, **beside: Tensor) -> Pooled:
+        return self.forward(x_BND, mask_BN)
+
+
+class TakesAnything(Mean):
+    def __call__(self, x_BND: Tensor, mask_BN: Tensor, **beside: Tensor) -> Pooled:
+        return nn.Module.__call__(self, x_BND, mask_BN)
 
 
 @pytest.mark.parametrize(
@@ -53,10 +97,17 @@ class OneVectorOfTwo(Mean):
         (ContextPadsRead, "padding changes|under the mask changes|not finite"),
         (ContextMatesRead, "batch mates change"),
         (ContextOrderRead, "the order matters"),
-        (SummaryMatesRead, "batch mates change"),
+        (PairsTurned, "vectors of all pairs are not those of each pair"),
+        (PairsWithoutWeights, "do not both have weights"),
+        (MatchedAlone, r"vectors of all pairs have shape \(4, 8\), expected \(4, 3, 8\)"),
+        (GlobalMatesRead, "batch mates change"),
         (OtherResidual, r"the residual has shape \(4, 1, 8\)"),
-        (OtherResult, "with_residual gives another result"),
-        (OneVectorOfTwo, r"the result has shape \(4, 8\), expected \(4, 2, 8\)"),
+        (OneVectorOfTwo, r"the vectors have shape \(4, 8\), expected \(4, 2, 8\)"),
+        (WeightsOfRanks, r"the weights have shape \(4, 9\), expected \[\(4, 1, 9\)\]"),
+        (WeightsInPads, "an element that is not there has a weight"),
+        (WeightsOfMates, "padding or batch mates change the weights"),
+        (Unhooked, "one call runs a forward hook 0 times"),
+        (TakesAnything, "a context is not refused"),
     ],
 )
 def test_the_contract_finds_what_is_broken(broken: type[Aggregator], message: str):
@@ -65,6 +116,85 @@ def test_the_contract_finds_what_is_broken(broken: type[Aggregator], message: st
         check_aggregator(broken(8), 8)
 
 
-def test_a_summary_of_another_width_is_always_given():
+def test_a_global_feature_of_another_width_is_always_given():
     torch.manual_seed(0)
     check_aggregator(PIE(8, width=5), 8)
+
+
+class ByVector(Aggregator):
+    """Elements weigh by the softmax of their products with a vector of the other modality."""
+
+    context = "vector"
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(dim, dim)
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
+        if context.all_pairs:
+            return pool_all_pairs(self.forward, x_BND, mask_BN, context)
+        x_BND = x_BND.masked_fill(~mask_BN[..., None], 0.0)
+        score_BN = torch.einsum("bnd,bd->bn", x_BND, self.query(context.x))
+        weight_BN = score_BN.masked_fill(~mask_BN, float("-inf")).softmax(dim=1)
+        return Pooled(torch.einsum("bn,bnd->bd", weight_BN, x_BND), weights=weight_BN)
+
+
+class ByVectorAlone(ByVector):
+    def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
+        return super().forward(x_BND, mask_BN, context=context._replace(x=context.x - context.x.mean(dim=0)))
+
+
+def test_a_context_that_is_one_vector_keeps_the_contract():
+    torch.manual_seed(0)
+    check_aggregator(ByVector(8), 8)
+    with pytest.raises(AssertionError, match="batch mates"):
+        check_aggregator(ByVectorAlone(8), 8)
+
+
+SETS = random_sets([4, 2, 3], 8)
+TWO = random_sets([4, 2], 8)
+
+
+@pytest.mark.parametrize(
+    ("module", "beside", "message"),
+    [
+        (Mean, {"context": Context(*SETS)}, "Mean looks at no other modality; leave out the context"),
+        (Mean, {"global_feature_BS": SETS[0][:, 0]}, "Mean has no place for a global feature"),
+        (
+            ScoreAttention,
+            {},
+            r"ScoreAttention looks at a set .* context=Context\(x_BMC, mask_BM\), not nothing",
+        ),
+        (ScoreAttention, {"context": SETS}, r"Context\(x_BMC, mask_BM\), not tuple"),
+        (ScoreAttention, {"context": Context(SETS[0])}, "is a set, so it needs a mask"),
+        (ScoreAttention, {"context": Context(SETS[0], SETS[1].float())}, r"torch.bool, .* not torch.float32"),
+        (ScoreAttention, {"context": Context(*TWO)}, r"3 sets and 2 contexts .* all_pairs=True"),
+        (ByVector, {}, r"ByVector looks at a vector .* context=Context\(x_BC\), not nothing"),
+        (ByVector, {"context": Context(*SETS)}, r"a floating-point vector .* \(3, 4, 8\) with a mask"),
+        (ByVector, {"context": Context(SETS[0][:2, 0])}, "3 sets and 2 contexts"),
+        (ByVector, {"context": Context(SETS[0][:, 0].long())}, r"not torch.int64 of shape \(3, 8\)"),
+        (PIE, {"global_feature_BS": SETS[0][:2, 0]}, r"has shape \(2, 8\), expected a vector for each of 3"),
+        (PIE, {"global_feature_BS": SETS[0]}, r"has shape \(3, 4, 8\), expected a vector"),
+    ],
+)
+def test_what_comes_beside_the_sets_is_checked(module: type[Aggregator], beside: dict, message: str):
+    with pytest.raises(InputError, match=message):
+        module(8)(*SETS, **beside)
+
+
+class ReturnsATensor(Mean):
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+        return super().forward(x_BND, mask_BN).vectors
+
+
+class WantsTheRest(Mean):
+    context = "rest"
+
+
+def test_a_plug_in_is_told_what_it_does_wrong():
+    with pytest.raises(InputError, match=r"ReturnsATensor.forward returns Tensor, expected Pooled"):
+        ReturnsATensor(8)(*SETS)
+    with pytest.raises(
+        InputError, match=r'WantsTheRest.context must be "none", "set" or "vector", not \'rest\''
+    ):
+        WantsTheRest(8)(*SETS)

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from aggregators.contract import check_aggregator, random_sets
+from aggregators.contract import check_aggregator
+from aggregators.random_sets import random_sets
 from aggregators.ranks.gpo import GPO
 from aggregators.ranks.positions import sinusoids
 from infra.errors import InputError
@@ -106,7 +107,7 @@ def test_every_design_follows_its_definition(spec):
     x_BND, mask_BN = random_sets([5, 1, 9, 5, 2], 4, dtype=torch.float64)
     x_BND.requires_grad_()
     inputs = (x_BND, *gpo.parameters())
-    found_BD, expected = gpo(x_BND, mask_BN), []
+    found_BD, expected = gpo(x_BND, mask_BN).vectors, []
     for x_ND, mask_N in zip(x_BND, mask_BN, strict=True):
         ordered_ND = x_ND[mask_N].sort(dim=0, descending=True).values
         weight_NC = torch.exp(scores(gpo, ordered_ND))
@@ -123,13 +124,12 @@ def test_weights_are_a_convex_combination_of_order_statistics(spec):
     torch.manual_seed(1)
     x_BND, mask_BN = random_sets([7, 2, 12], 8)
     gpo = AGGREGATORS.build(spec, 8)
-    weight = gpo.weights(x_BND, mask_BN)
+    pooled_BD, _, weight = gpo(x_BND, mask_BN)
     torch.testing.assert_close(weight.sum(dim=1), torch.ones_like(weight[:, 0]))
     assert (weight[~mask_BN] == 0).all()
     assert (weight >= 0).all()
     largest_BD = x_BND.masked_fill(~mask_BN[..., None], float("-inf")).amax(dim=1)
     smallest_BD = x_BND.masked_fill(~mask_BN[..., None], float("inf")).amin(dim=1)
-    pooled_BD = gpo(x_BND, mask_BN)
     assert (pooled_BD <= largest_BD + 1e-6).all()
     assert (pooled_BD >= smallest_BD - 1e-6).all()
 
@@ -149,14 +149,14 @@ def test_a_size_is_decoded_once(monkeypatch):
 def test_weights_of_sizes_are_those_of_sets(spec):
     gpo = AGGREGATORS.build(spec, 6)
     weight_SN = gpo.size_weights(torch.tensor([3, 8, 3]))
-    torch.testing.assert_close(weight_SN, gpo.weights(*random_sets([3, 8, 3], 6)))
+    torch.testing.assert_close(weight_SN, gpo(*random_sets([3, 8, 3], 6)).weights)
 
 
 def test_fresh_interpolated_weights_are_a_mean():
     x_BND, mask_BN = random_sets([5, 1, 40], 6)
     torch.testing.assert_close(
-        AGGREGATORS.build("gpo(decoder=interpolate)", 6)(x_BND, mask_BN),
-        AGGREGATORS.build("mean", 6)(x_BND, mask_BN),
+        AGGREGATORS.build("gpo(decoder=interpolate)", 6)(x_BND, mask_BN).vectors,
+        AGGREGATORS.build("mean", 6)(x_BND, mask_BN).vectors,
     )
 
 
@@ -177,9 +177,8 @@ def test_gpo_reproduces_the_recorded_numbers(golden, case):
     )
     x_BND = torch.from_numpy(z[f"{case}/features"]).requires_grad_()
     mask_BN = torch.arange(x_BND.shape[1]) < torch.from_numpy(z[f"{case}/lengths"])[:, None]
-    weight_BN = gpo.weights(x_BND, mask_BN)
+    pooled_BD, _, weight_BN = gpo(x_BND, mask_BN)
     np.testing.assert_allclose(weight_BN.detach(), z[f"{case}/weights"][..., 0], atol=2e-6, rtol=0)
-    pooled_BD = gpo(x_BND, mask_BN)
     np.testing.assert_allclose(pooled_BD.detach(), z[f"{case}/pooled"], atol=1e-5, rtol=1e-5)
     if f"{case}/cot_pooled" not in z:
         return

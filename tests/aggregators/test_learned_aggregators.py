@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from aggregators.base import Aggregator
-from aggregators.contract import check_aggregator, random_sets
+from aggregators.contract import check_aggregator
+from aggregators.random_sets import random_sets
 from infra.errors import InputError
 from infra.registry import AGGREGATORS
 
@@ -129,7 +130,7 @@ def test_values_and_gradients_follow_the_formula(spec, explicit):
     mask_BN[3, [0, 4]] = False
     x_BND.requires_grad_()
     given = [x_BND, *module.parameters()]
-    out_BD = module(x_BND, mask_BN)
+    out_BD = module(x_BND, mask_BN).vectors
     expected_BD = torch.stack(
         [
             explicit(x_ND[mask_N], dict(module.named_parameters()))
@@ -150,7 +151,7 @@ def test_values_and_gradients_follow_the_formula(spec, explicit):
 def test_what_starts_as_a_mean(spec):
     x_BND, mask_BN = random_sets([5, 5], 6)
     x_BND = normalize(x_BND.abs(), dim=-1)
-    out_BD = AGGREGATORS.build(spec, 6)(x_BND, mask_BN)
+    out_BD = AGGREGATORS.build(spec, 6)(x_BND, mask_BN).vectors
     torch.testing.assert_close(normalize(out_BD), normalize(x_BND.mean(dim=1)))
 
 
@@ -160,7 +161,7 @@ def test_what_starts_as_a_mean(spec):
 def test_weights_are_shares(spec):
     x_BND, mask_BN = random_sets([5, 1, 9], 6)
     mask_BN[2, 3] = False
-    weights = trained(spec, 6).weights(x_BND.masked_fill(~mask_BN[..., None], float("nan")), mask_BN)
+    weights = trained(spec, 6)(x_BND.masked_fill(~mask_BN[..., None], float("nan")), mask_BN).weights
     assert weights.shape in (mask_BN.shape, x_BND.shape)
     assert (weights[~mask_BN] == 0).all()
     assert (weights >= 0).all()
@@ -171,8 +172,9 @@ def test_weights_are_shares(spec):
 def test_the_result_is_the_sum_with_these_weights(spec):
     x_BND, mask_BN = random_sets([5, 1, 9], 6)
     module = trained(spec, 6)
-    expected_BD = (module.weights(x_BND, mask_BN) * x_BND).sum(dim=1)
-    torch.testing.assert_close(module(x_BND, mask_BN), expected_BD)
+    vector_BD, _, weight_BND = module(x_BND, mask_BN)
+    expected_BD = (weight_BND * x_BND).sum(dim=1)
+    torch.testing.assert_close(vector_BD, expected_BD)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +200,7 @@ def test_number_of_weights(spec, weights):
 def test_gem_stays_finite_where_the_power_underflows():
     x_BND = torch.tensor([[[-1.0, 1e-5, 3e4], [-2.0, 2e-5, 1.0]]], requires_grad=True)
     module = AGGREGATORS.build("gem(p=30.0)", 3)
-    out_BD = module(x_BND, torch.ones(1, 2, dtype=torch.bool))
+    out_BD = module(x_BND, torch.ones(1, 2, dtype=torch.bool)).vectors
     largest_D = torch.tensor([1e-6, 2e-5, 3e4])
     mean_D = torch.tensor([1.0, 0.5**30 / 2 + 0.5, 0.5])
     torch.testing.assert_close(out_BD[0], largest_D * mean_D ** (1 / 30), rtol=1e-5, atol=0)
@@ -210,7 +212,7 @@ def test_gem_stays_finite_where_the_power_underflows():
 
 def test_adapool_of_zeros():
     x_BND = torch.zeros(1, 3, 2, requires_grad=True)
-    out_BD = AGGREGATORS.build("adapool", 2)(x_BND, torch.ones(1, 3, dtype=torch.bool))
+    out_BD = AGGREGATORS.build("adapool", 2)(x_BND, torch.ones(1, 3, dtype=torch.bool)).vectors
     out_BD.sum().backward()
     assert (out_BD == 0).all()
     torch.testing.assert_close(x_BND.grad, torch.full((1, 3, 2), 1 / 3))
@@ -221,7 +223,7 @@ def test_gcn_is_as_its_inner_aggregator():
     assert not AGGREGATORS.build("gcn(then=cls)", 4).symmetric
     x_BND, mask_BN = random_sets([5, 2], 4)
     kmax = AGGREGATORS.build("gcn(then=kmax(k=2))", 4)
-    assert kmax.weights(x_BND, mask_BN).tolist() == [[0.5, 0.5, 0, 0, 0]] * 2
-    assert AGGREGATORS.build("gcn(then=seq2seq)", 4).weights(x_BND, mask_BN) is None
+    assert kmax(x_BND, mask_BN).weights.tolist() == [[0.5, 0.5, 0, 0, 0]] * 2
+    assert AGGREGATORS.build("gcn(then=seq2seq)", 4)(x_BND, mask_BN).weights is None
     with pytest.raises(InputError, match=r"unknown aggregator 'maen'\. Did you mean 'mean'"):
         AGGREGATORS.build("gcn(then=maen)", 4)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from aggregators.contract import random_sets
+from aggregators.random_sets import random_sets
 from aggregators.ranks.kernels import native
 
 build = native.library.__wrapped__  # without the memory of this process

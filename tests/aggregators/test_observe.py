@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from aggregators.contract import random_sets
+from aggregators.base import Context
 from aggregators.observe import observe
+from aggregators.random_sets import random_sets
 from infra.registry import AGGREGATORS
 
 DIM = 8
@@ -16,50 +17,74 @@ def in_a_model(spec: str) -> nn.Module:
     return nn.ModuleDict({"pool": AGGREGATORS.build(spec, DIM)}).eval()
 
 
-@pytest.mark.parametrize("spec", ["gpo", "max", "slots(k=3)", "pie", "gcn(then=attention)", "lip"])
-@pytest.mark.parametrize("method", ["__call__", "with_residual"])
-def test_what_is_seen_is_what_went_through(spec: str, method: str):
+def pads_cut(weights: Tensor, over: str, mask_N: Tensor) -> Tensor:
+    """The weights of one set over its real elements, or over as many ranks."""
+    if over == "ranks":
+        return weights[: int(mask_N.sum())]
+    return weights[:, mask_N] if over == "embeddings" else weights[mask_N]
+
+
+SPECS = [
+    "gpo",
+    "max",
+    "slots(k=3)",
+    "transformer_set(k=2)",
+    "pie",
+    "gcn(then=attention)",
+    "gcn(then=slots)",
+    "lip",
+]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_what_is_seen_is_what_went_through(spec: str):
     model, (x_BND, mask_BN) = in_a_model(spec), random_sets([5, 1, 9, 5], DIM)
+    mask_BN[2, 3] = False
     pool = model["pool"]
     with observe(model) as (watched,):
-        result = getattr(pool, method)(x_BND, mask_BN)
-    embedding = result if isinstance(result, Tensor) else result[0]
-    assert (watched.name, watched.count) == ("pool", 4)
-    assert [seen.size for seen in watched.seen] == [5, 1, 9, 5]
+        pooled = pool(x_BND, mask_BN)
+    assert (watched.name, watched.count, watched.wrong) == ("pool", 4, "")
+    assert [seen.size for seen in watched.seen] == [5, 1, 8, 5]
     for b, seen in enumerate(watched.seen):
-        assert torch.equal(seen.embedding, embedding[b])
-        torch.testing.assert_close(pool(*seen.inputs)[0], embedding[b])
-        (weights,) = watched.weights(seen)
-        size = (..., slice(seen.size)) if pool.weights_over == "embeddings" else slice(seen.size)
-        expected = pool.weights(x_BND, mask_BN)[b][size]
+        assert torch.equal(seen.vectors, pooled.vectors[b])
+        expected = pads_cut(pooled.weights[b], pool.weights_over, mask_BN[b])
+        assert torch.equal(seen.weights, expected)
+        (weight_KND,) = watched.weights(seen)
         shape_KND = (*expected.shape, 1) if pool.weights_over == "embeddings" else (1, seen.size, -1)
-        torch.testing.assert_close(weights, expected.reshape(shape_KND))
+        assert torch.equal(weight_KND, expected.reshape(shape_KND))
+    assert watched.weights(watched.seen[0], watched.seen[3]).shape == (
+        2,
+        *watched.weights(watched.seen[0])[0].shape,
+    )
 
 
-def test_a_set_with_every_context_is_seen_with_one():
-    model = in_a_model("score_attention(k=2, heads=2)")
+def test_what_has_no_weights_is_seen_without():
+    model = in_a_model("logsumexp")
+    with observe(model) as (watched,):
+        model["pool"](*random_sets([5, 3], DIM))
+    assert [seen.weights for seen in watched.seen] == [None, None]
+    assert watched.weights(*watched.seen) is None
+
+
+@pytest.mark.parametrize("spec", ["score_attention(k=2, heads=2)", "gcn(then=score_attention(k=2, heads=2))"])
+def test_a_set_with_every_context_is_seen_with_one(spec: str):
+    model = in_a_model(spec)
     pool, sets, contexts = model["pool"], random_sets([5, 1, 9], DIM), random_sets([4, 2], DIM, seed=5)
     with observe(model) as (watched,):
-        out_QGKD = pool.of_all(*sets, *contexts)
+        pooled = pool(*sets, context=Context(*contexts, all_pairs=True))
     assert watched.count == 3
     for q, seen in enumerate(watched.seen):
-        torch.testing.assert_close(pool(*seen.inputs)[0], out_QGKD[q, q % 2])
+        assert torch.equal(seen.vectors, pooled.vectors[q, q % 2])
+        assert torch.equal(seen.weights, pooled.weights[q, q % 2][:, sets[1][q]])
         assert watched.weights(seen).shape == (1, 2, seen.size, 1)
 
 
-def test_the_usual_way_to_every_context_calls_with_each_pair():
-    model = in_a_model("score_attention(heads=2)")
-    pool, base = model["pool"], type(model["pool"]).__mro__[1]
-    with observe(model) as (watched,):
-        base.of_all(pool, *random_sets([5, 1], DIM), *random_sets([4, 2, 3], DIM, seed=5))
-    assert watched.count == 6
-
-
-def test_a_summary_goes_along():
-    model, global_BD = in_a_model("slots(k=2)"), torch.randn(2, DIM)
-    with observe(model) as (watched,):
-        embedding_BKD = model["pool"](*random_sets([5, 3], DIM), global_BD)
-    torch.testing.assert_close(model["pool"](*watched.seen[1].inputs)[0], embedding_BKD[1])
+def test_the_parts_of_an_aggregator_are_not_watched_by_themselves():
+    model = nn.ModuleDict({"a": in_a_model("gcn(then=gpo)")["pool"], "b": in_a_model("slots")["pool"]})
+    with observe(model) as watched:
+        for pool in model.values():
+            pool(*random_sets([5, 1], DIM))
+    assert [(it.name, it.count) for it in watched] == [("a", 2), ("b", 2)]
 
 
 def test_of_many_sets_a_fair_sample_is_kept():
@@ -67,7 +92,7 @@ def test_of_many_sets_a_fair_sample_is_kept():
     with observe(model, most=50) as (watched,):
         for call in range(100):
             model["pool"](torch.full((10, 3, DIM), float(call)), torch.ones(10, 3, dtype=torch.bool))
-    calls = torch.tensor([float(seen.embedding[0]) for seen in watched.seen])
+    calls = torch.tensor([float(seen.vectors[0]) for seen in watched.seen])
     assert (watched.count, len(calls)) == (1000, 50)
     assert 35 < calls.mean() < 65
     assert calls.min() < 20
@@ -76,7 +101,7 @@ def test_of_many_sets_a_fair_sample_is_kept():
 
 def test_afterwards_nothing_is_watched_also_after_an_error():
     model = in_a_model("mean")
-    before = dict(vars(model["pool"]))
-    with pytest.raises(RuntimeError, match="stop"), observe(model):
+    with pytest.raises(RuntimeError, match="stop"), observe(model) as (watched,):
         raise RuntimeError("stop")
-    assert vars(model["pool"]).keys() == before.keys()
+    model["pool"](*random_sets([5, 3], DIM))
+    assert watched.count == 0

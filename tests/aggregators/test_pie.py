@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from aggregators.contract import check_aggregator, random_sets
+from aggregators.contract import check_aggregator
+from aggregators.random_sets import random_sets
 from aggregators.sets.pie import PIE
 from infra.errors import InputError
 from infra.registry import AGGREGATORS
@@ -28,11 +29,10 @@ def test_the_recorded_numbers(golden):
     local = torch.from_numpy(z["text_k2/local"]).requires_grad_()
     global_feature = torch.from_numpy(z["text_k2/global"]).requires_grad_()
     mask = torch.arange(local.shape[1]) < torch.from_numpy(z["text_k2/lengths"])[:, None]
-    out, residual = module.with_residual(local, mask, global_feature)
+    out, residual, weight_BKN = module(local, mask, global_feature_BS=global_feature)
     np.testing.assert_allclose(out.detach(), z["text_k2/out"], atol=1e-5, rtol=1e-5)
     np.testing.assert_allclose(residual.detach(), z["text_k2/residual"], atol=2e-6)
-    weight_BNK = module.weights(local, mask).transpose(1, 2).detach()
-    np.testing.assert_allclose(weight_BNK, z["text_k2/attention"], atol=2e-6)
+    np.testing.assert_allclose(weight_BKN.transpose(1, 2).detach(), z["text_k2/attention"], atol=2e-6)
     (out * torch.from_numpy(z["text_k2/cot"])).sum().backward()
     np.testing.assert_allclose(local.grad, z["text_k2/grad_local"], atol=2e-5, rtol=1e-4)
     np.testing.assert_allclose(global_feature.grad, z["text_k2/grad_global"], atol=2e-5, rtol=1e-4)
@@ -60,7 +60,7 @@ def test_against_the_formula():
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter)
     x_BND, mask_BN = random_sets([4, 1, 3], 6, dtype=torch.float64)
-    out = module(x_BND, mask_BN)
+    out = module(x_BND, mask_BN).vectors
     expected = torch.stack([explicit(module, x[mask]) for x, mask in zip(x_BND, mask_BN, strict=True)])
     torch.testing.assert_close(out, expected, atol=1e-10, rtol=1e-8)
     cot, parameters = torch.randn_like(out), list(module.parameters())
@@ -93,4 +93,4 @@ def test_a_summary_of_another_width_is_refused():
 def test_an_empty_set_is_refused_beside_a_summary_too():
     x_BND, mask_BN = random_sets([3, 2], 8)
     with pytest.raises(InputError, match="1 of 2 sets"):
-        PIE(8).with_residual(x_BND, mask_BN & torch.tensor([[True], [False]]), torch.randn(2, 8))
+        PIE(8)(x_BND, mask_BN & torch.tensor([[True], [False]]), global_feature_BS=torch.randn(2, 8))

@@ -5,7 +5,9 @@ import pytest
 import torch
 from formulas import score_attention_of
 
-from aggregators.contract import check_aggregator, random_sets
+from aggregators.base import Context
+from aggregators.contract import check_aggregator
+from aggregators.random_sets import random_sets
 from aggregators.relations.score_attention import ScoreAttention
 from infra.errors import InputError
 from infra.registry import AGGREGATORS
@@ -45,7 +47,7 @@ def test_the_recorded_numbers(golden, case, k):
     group = f"params_k{k}_div1_image"
     module = load_recorded(z, group, k)
     inputs = recorded_inputs(z, case)
-    out_BKD = module(*inputs).view(len(inputs[0]), k, 16)
+    out_BKD = module(*inputs[:2], context=Context(*inputs[2:])).vectors.view(len(inputs[0]), k, 16)
     np.testing.assert_allclose(out_BKD.detach(), z[f"{case}/vectors_times_n"], atol=1e-5, rtol=1e-5)
     x_BND, mask_BN, context_BMD, context_mask_BM = inputs
     score_BKN = module.scores(x_BND, context_BMD, context_mask_BM)
@@ -80,7 +82,7 @@ def test_against_the_formula(params):
     torch.nn.init.normal_(module.query.bias)
     x_BND, mask_BN = random_sets([4, 1, 3], 8, dtype=torch.float64)
     z_BMD, z_mask_BM = random_sets([2, 5, 1], 8, seed=9, dtype=torch.float64)
-    out = module(x_BND, mask_BN, z_BMD, z_mask_BM)
+    out = module(x_BND, mask_BN, context=Context(z_BMD, z_mask_BM)).vectors
     expected = torch.stack(
         [
             score_attention_of(module, x[m], z[n])
@@ -110,10 +112,14 @@ def test_every_set_with_every_context(k):
     module = ScoreAttention(8, k=k, heads=2)
     x_QND, mask_QN = random_sets([4, 1, 3], 8)
     z_GMD, z_mask_GM = random_sets([2, 5, 1, 3], 8, seed=9)
-    out_QGKD = module.of_all(x_QND, mask_QN, z_GMD, z_mask_GM).view(3, 4, k, 8)
+    context = Context(z_GMD, z_mask_GM)
+    out = module(x_QND, mask_QN, context=context._replace(all_pairs=True))
+    assert out.vectors.shape == ((3, 4, 8) if k == 1 else (3, 4, k, 8))
+    assert out.weights.shape == (3, 4, k, 4)
     for q in range(3):
-        expected = module(x_QND[[q] * 4], mask_QN[[q] * 4], z_GMD, z_mask_GM).view(4, k, 8)
-        torch.testing.assert_close(out_QGKD[q], expected)
+        expected = module(x_QND[[q] * 4], mask_QN[[q] * 4], context=context)
+        torch.testing.assert_close(out.vectors[q], expected.vectors)
+        torch.testing.assert_close(out.weights[q], expected.weights)
 
 
 def test_weights_are_those_of_the_pooling():
@@ -122,9 +128,8 @@ def test_weights_are_those_of_the_pooling():
     x_BND, mask_BN = random_sets([4, 1], 8)
     x_BND = x_BND.masked_fill(~mask_BN[..., None], torch.nan)
     z_BMD, z_mask_BM = random_sets([2, 5], 8, seed=9)
-    weight_BKN = module.weights(x_BND, mask_BN, z_BMD, z_mask_BM)
+    out, _, weight_BKN = module(x_BND, mask_BN, context=Context(z_BMD, z_mask_BM))
     assert (weight_BKN[1, :, 1:] == 0).all()
-    out = module(x_BND, mask_BN, z_BMD, z_mask_BM)
     torch.testing.assert_close(weight_BKN @ x_BND.nan_to_num(), out)
 
 
@@ -138,7 +143,7 @@ def test_the_published_number_of_weights():
 def test_an_empty_context_is_refused():
     x_BND, mask_BN = random_sets([4, 1], 8)
     with pytest.raises(InputError, match="1 of 2 sets"):
-        ScoreAttention(8)(x_BND, mask_BN, x_BND, mask_BN & torch.tensor([[True], [False]]))
+        ScoreAttention(8)(x_BND, mask_BN, context=Context(x_BND, mask_BN & torch.tensor([[True], [False]])))
 
 
 @pytest.mark.parametrize("params", ["heads=3", "k=0", "heads=0", "kv_div=3", "heads=8, kv_div=2"])

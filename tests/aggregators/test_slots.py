@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from aggregators.contract import check_aggregator, random_sets
+from aggregators.contract import check_aggregator
+from aggregators.random_sets import random_sets
 from aggregators.sets.scaled_positions import grid_codes, line_codes
-from aggregators.sets.slots import Slots
-from aggregators.sets.transformer_set import TransformerSet
+from aggregators.sets.slots import Slots, TransformerSet
 from infra.errors import InputError
 from infra.registry import AGGREGATORS
 
@@ -47,12 +47,11 @@ def test_the_recorded_numbers(golden, case, padding):
     x = torch.from_numpy(z[f"{case}/features"]).requires_grad_()
     wide = torch.nn.functional.pad(x, (0, 0, 0, padding), value=5.0)
     mask = (torch.arange(wide.shape[1]) < x.shape[1]).expand(wide.shape[:2])
-    out, residual = module.with_residual(wide, mask, torch.zeros(len(x), 16))
+    out, residual, weight_BKN = module(wide, mask, global_feature_BS=torch.zeros(len(x), 16))
     np.testing.assert_allclose(residual.detach(), z[f"{case}/slots"], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(out, residual, msg="the norm of a zero global_feature is its bias, zero")
-    share = module.weights(wide, mask).detach()
     np.testing.assert_allclose(
-        share[..., : x.shape[1]], z[f"{case}/attn_layer3"].mean(axis=1).astype("f4"), atol=1e-6
+        weight_BKN.detach()[..., : x.shape[1]], z[f"{case}/attn_layer3"].mean(axis=1).astype("f4"), atol=1e-6
     )
     if f"{case}/cot" not in z:
         return
@@ -131,7 +130,7 @@ def test_against_the_formula(kind, positions):
         torch.nn.init.normal_(parameter, std=0.7)
     x_BNC, mask_BN = random_sets([4, 1, 3], 6, dtype=torch.float64)
     global_BW = torch.randn(3, 4, dtype=torch.float64)
-    out = module(x_BNC, mask_BN, global_BW)
+    out = module(x_BNC, mask_BN, global_feature_BS=global_BW).vectors
     expected = torch.stack(
         [explicit(module, x[mask], s) for x, mask, s in zip(x_BNC, mask_BN, global_BW, strict=True)]
     )
@@ -161,10 +160,9 @@ def test_contract(spec):
 
 def test_every_element_is_shared_out_and_pads_are_not():
     x_BNC, mask_BN = random_sets([5, 1, 9], 8)
-    share_BKN = (
-        Slots(8, head_width=4).eval().weights(x_BNC.masked_fill(~mask_BN[..., None], torch.nan), mask_BN)
-    )
-    torch.testing.assert_close(share_BKN.sum(dim=1), mask_BN.float())
+    x_BNC = x_BNC.masked_fill(~mask_BN[..., None], torch.nan)
+    weight_BKN = Slots(8, head_width=4).eval()(x_BNC, mask_BN).weights
+    torch.testing.assert_close(weight_BKN.sum(dim=1), mask_BN.float())
 
 
 @pytest.mark.parametrize("positions", [False, True, (2, 2)])
@@ -177,7 +175,7 @@ def test_holes_in_the_mask_change_nothing(positions):
     holes_BNC[:, place] = x_BNC
     hole_mask_BN = torch.zeros(2, 7, dtype=torch.bool)
     hole_mask_BN[:, place] = True
-    torch.testing.assert_close(module(holes_BNC, hole_mask_BN), module(x_BNC, mask_BN))
+    torch.testing.assert_close(module(holes_BNC, hole_mask_BN).vectors, module(x_BNC, mask_BN).vectors)
 
 
 def test_positions_matter_and_only_to_keys():
@@ -185,9 +183,10 @@ def test_positions_matter_and_only_to_keys():
     module = Slots(8, head_width=4, positions=True).eval()
     x_BNC, mask_BN = random_sets([6], 8)
     assert not module.symmetric
-    assert (module(x_BNC.flip(1), mask_BN) - module(x_BNC, mask_BN)).abs().max() > 1e-3
+    flipped, straight = (module(x, mask_BN).vectors for x in (x_BNC.flip(1), x_BNC))
+    assert (flipped - straight).abs().max() > 1e-3
     torch.nn.init.zeros_(module.key.weight)
-    torch.testing.assert_close(module(x_BNC.flip(1), mask_BN), module(x_BNC, mask_BN))
+    torch.testing.assert_close(module(x_BNC.flip(1), mask_BN).vectors, module(x_BNC, mask_BN).vectors)
 
 
 def test_the_published_number_of_weights():
@@ -222,7 +221,7 @@ def test_a_summary_of_another_width_is_refused():
     with pytest.raises(InputError, match=r"Max of the elements has width 8.*width=8"):
         module(x_BNC, mask_BN)
     with pytest.raises(InputError, match="the encoder's global feature has width 5"):
-        module(x_BNC, mask_BN, torch.randn(2, 5))
+        module(x_BNC, mask_BN, global_feature_BS=torch.randn(2, 5))
 
 
 def test_a_grid_that_lacks_cells_is_refused():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from aggregators.contract import random_sets
+from aggregators.random_sets import random_sets
 from aggregators.ranks import sorted_sum as module
 from aggregators.ranks.kernels import native
 from aggregators.ranks.sorted_sum import sort_descending, sorted_sum

@@ -5,7 +5,7 @@ import torch
 from formulas import cross_modal_of
 
 from aggregators.averages.cls import CLS
-from aggregators.contract import random_sets
+from aggregators.random_sets import random_sets
 from encoders.cross.cross_modal import CrossModal
 from infra.errors import InputError
 from infra.registry import CROSS_ENCODERS

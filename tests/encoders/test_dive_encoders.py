@@ -9,7 +9,7 @@ from encoders.visual.pooled_grid import PooledGrid
 from encoders.visual.stacked_regions import StackedRegions
 from infra.errors import InputError
 from infra.registry import AGGREGATORS, ENCODERS
-from tasks.models.dual_encoder import Branch
+from tasks.models.branch import Branch
 
 WORDS = {"words": ["a", "dog", "runs"]}
 TOKEN_BL = torch.tensor([[1, 5, 6, 7, 2], [1, 6, 2, 0, 0]])

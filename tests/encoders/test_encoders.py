@@ -13,7 +13,7 @@ from encoders.visual.grid import Grid
 from encoders.visual.regions import Regions
 from infra.errors import InputError
 from tasks.inputs.captions import Captions
-from tasks.models.dual_encoder import Branch
+from tasks.models.branch import Branch
 
 REGION_NAMES = {
     "encoder.fc.": "fc.",

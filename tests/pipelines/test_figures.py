@@ -16,9 +16,9 @@ from PIL import Image
 from torch import Tensor, nn
 from toy import FolderLog
 
-from aggregators.base import Aggregator
-from aggregators.contract import random_inputs, random_sets
+from aggregators.base import Aggregator, Pooled
 from aggregators.observe import Seen, Watched, observe
+from aggregators.random_sets import random_inputs
 from infra.registry import AGGREGATORS
 from pipelines.figures.curves import curves_of, most_frequent, typical
 from pipelines.figures.named import name_of
@@ -38,7 +38,7 @@ def watched_of(
     module = (AGGREGATORS.build(spec, DIM) if isinstance(spec, str) else spec).eval()
     with_global = module.takes_global_feature and module.width not in (None, DIM)
     with torch.no_grad(), observe(nn.ModuleDict({"it": module})) as (watched,):
-        module(*random_inputs(sizes, module=module, dim=DIM, global_feature=with_global))
+        random_inputs(sizes, module=module, dim=DIM, global_feature=with_global).pool(module)
     watched.name = place
     return watched
 
@@ -74,10 +74,11 @@ def test_weights_of_ranks_are_those_of_each_size(spec: str) -> None:
     assert [(curve.size, curve.sets) for curve in curves] == [(3, 2), (5, 3), (9, 1)]
     for curve in curves:
         mask_1N = torch.ones(1, curve.size, dtype=torch.bool)
-        expected_N = watched.aggregator.weights(torch.zeros(1, curve.size, DIM), mask_1N)[0].detach().numpy()
+        with torch.no_grad():
+            expected_N = watched.aggregator(torch.zeros(1, curve.size, DIM), mask_1N).weights[0].numpy()
         for found_N in (curve.mean_N, curve.low_N, curve.high_N):
             np.testing.assert_allclose(found_N, expected_N, atol=1e-6)
-        assert (curve.shares, curve.channels, curve.embedding) == (True, False, None)
+        assert (curve.sums_to_one, curve.channels, curve.embedding) == (True, False, None)
     if spec == "kmax(k=2)":
         assert curves[1].mean_N.tolist() == [0.5, 0.5, 0, 0, 0]
 
@@ -86,9 +87,10 @@ def test_with_channels_mean_and_percentiles_are_over_sets_and_channels() -> None
     watched = watched_of("softpool")
     curve = next(curve for curve in curves_of(watched) if curve.size == 5)
     values: list[list[float]] = [[] for _ in range(5)]
-    for seen in watched.seen:
-        if seen.size == 5:
-            x_ND = seen.inputs[0][0].double().numpy()
+    x_BND = random_inputs(SIZES, module=watched.aggregator, dim=DIM).x_BND.double().numpy()
+    for size, x_ND in zip(SIZES, x_BND, strict=True):
+        if size == 5:
+            x_ND = x_ND[:5]
             for n in range(5):
                 values[n] += [math.exp(x_ND[n, d]) / sum(math.exp(x) for x in x_ND[:, d]) for d in range(DIM)]
     for n in range(5):
@@ -98,7 +100,7 @@ def test_with_channels_mean_and_percentiles_are_over_sets_and_channels() -> None
         # the 10th percentile lies 0.1 of the 23 steps from the lowest value to the highest
         assert curve.low_N[n] == pytest.approx(0.7 * ordered[2] + 0.3 * ordered[3], abs=1e-6)
         assert curve.high_N[n] == pytest.approx(0.3 * ordered[20] + 0.7 * ordered[21], abs=1e-6)
-    assert curve.shares
+    assert curve.sums_to_one
     assert curve.channels
 
 
@@ -109,12 +111,12 @@ def test_of_codes_the_most_frequent_size_is_shown(spec: str) -> None:
     weights = [watched.weights(seen)[0, ..., 0].numpy() for seen in watched.seen if seen.size == 5]
     assert [curve.embedding for curve in curves] == [*range(watched.aggregator.num_embeddings)]
     for k, curve in enumerate(curves):
-        assert (curve.size, curve.sets, curve.shares) == (5, 3, spec.startswith("score"))
+        assert (curve.size, curve.sets, curve.sums_to_one) == (5, 3, spec.startswith("score"))
         np.testing.assert_allclose(curve.mean_N, sum(weight[k] for weight in weights) / 3, atol=1e-6)
 
 
 def test_weights_that_do_not_sum_to_one_are_no_shares() -> None:
-    assert not any(curve.shares for curve in curves_of(watched_of("conv1d")))
+    assert not any(curve.sums_to_one for curve in curves_of(watched_of("conv1d")))
 
 
 def test_what_has_no_weights_or_saw_nothing_has_no_curves() -> None:
@@ -157,24 +159,20 @@ class Odd(Aggregator):
 
     def __init__(self, wrong: str, weights: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.given = weights
+        self.weights_of = weights
         if wrong == "over":
             self.weights_over = "channels"
 
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        return x_BND.masked_fill(~mask_BN[..., None], 0).sum(dim=1)
-
-    def weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        return self.given(x_BND)
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        return Pooled(x_BND.masked_fill(~mask_BN[..., None], 0).sum(dim=1), weights=self.weights_of(x_BND))
 
 
 @pytest.mark.parametrize(
     ("wrong", "weights", "message"),
     [
-        ("raises", lambda x: {}["nothing"], r"KeyError: 'nothing'"),
-        ("shape", lambda x: x[:, 0], r"have weights of shape \(2, 8\), expected \(2, 3\) or \(2, 3, 8\)"),
+        ("shape", lambda x: x[:, 0], r"have weights of shape \(6, 8\), expected \(6, 9\) or \(6, 9, 8\)"),
         ("nan", lambda x: x[..., 0] / 0, r"sets of 3 elements have weights that are not finite"),
-        ("type", lambda x: 3, r"AttributeError"),
+        ("type", lambda x: 3, r"must be a tensor or None, not int"),
         ("over", lambda x: x, r"must be 'elements', 'ranks' or 'embeddings', not 'channels'"),
     ],
 )
@@ -195,11 +193,10 @@ def test_weights_that_cannot_be_had_are_a_warning_and_the_others_are_drawn(
 def made(*embeddings: list[list[float]]) -> Watched:
     """Return what is seen of an aggregator that made these embeddings."""
     pool = AGGREGATORS.build(f"pie(k={len(embeddings[0])})", DIM)
-    inputs = random_sets([3], DIM)
     return Watched(
         "text.aggregator",
         pool,
-        [Seen(inputs=inputs, embedding=torch.tensor(embedding)) for embedding in embeddings],
+        [Seen(size=3, vectors=torch.tensor(embedding)) for embedding in embeddings],
     )
 
 
@@ -214,7 +211,7 @@ def test_variance_is_that_of_vectors_of_unit_length() -> None:
 
 def test_variance_of_codes_in_half_precision_and_of_few_sets() -> None:
     watched = made([[1.0, 0], [0, 1.0]])
-    watched.seen[0] = Seen(inputs=watched.seen[0].inputs, embedding=watched.seen[0].embedding.half())
+    watched.seen[0] = Seen(size=3, vectors=watched.seen[0].vectors.half())
     np.testing.assert_allclose(spread_of(watched).variance_S, [1 - math.sqrt(0.5)], atol=1e-7)
     assert is_drawn(drawn(watched)["variance.png"])
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from aggregators.averages.mean import Mean
+from aggregators.base import Pooled
 from encoders.text.bigru import BiGRU
 from encoders.visual.grid import Grid
 from tasks.base import Evaluation
@@ -21,7 +22,7 @@ class Summing(Mean):
     """Forgets the mask."""
 
     def forward(self, x_BND, mask_BN):
-        return x_BND.sum(dim=1)
+        return Pooled(x_BND.sum(dim=1))
 
 
 class Padded(Grid):

@@ -17,7 +17,8 @@ from infra.registry import AGGREGATORS, AUGMENTATIONS, OBJECTIVES
 from tasks.augmentations.sets import draw_for
 from tasks.base import Evaluation, Metric
 from tasks.inputs.captions import Captions
-from tasks.models.dual_encoder import Branch, DualEncoder
+from tasks.models.branch import Branch
+from tasks.models.dual_encoder import DualEncoder
 from tasks.run import Data, Optim, Run
 from tasks.similarities.cosine import Cosine
 

@@ -14,7 +14,7 @@ from pictures import noise
 from PIL import Image
 from workers import run_workers
 
-from aggregators.base import Aggregator
+from aggregators.base import Aggregator, Context, Pooled
 from infra.dist import rank
 from infra.registry import TASKS
 from pipelines.pages.attended import Attended, Pair, attended, caption_pairs, question_pairs
@@ -34,10 +34,8 @@ class Odd(Aggregator):
         super().__init__()
 
     def forward(self, x_BND, mask_BN):
-        return x_BND.masked_fill(~mask_BN[..., None], 0.0).sum(1) / mask_BN.sum(1, keepdim=True)
-
-    def weights(self, x_BND, mask_BN):
-        return torch.full((len(x_BND), x_BND.shape[1] + 1), torch.nan)
+        mean_BD = x_BND.masked_fill(~mask_BN[..., None], 0.0).sum(1) / mask_BN.sum(1, keepdim=True)
+        return Pooled(mean_BD, weights=torch.full((len(x_BND), x_BND.shape[1] + 1), torch.nan))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +64,7 @@ def test_the_weights_are_those_of_each_pair_alone_and_the_model_is_as_before(tin
     found = attended(model, caption_pairs(pairs, count=5))
     assert model.training
     assert not model.visual.encoder.norm.training
-    assert "forward" not in vars(model.visual.aggregator)
+    assert not model.visual.aggregator._forward_hooks
     model.eval()
     assert len({it.pair.item for it in found}) == 5
     for it in found:
@@ -74,9 +72,9 @@ def test_the_weights_are_those_of_each_pair_alone_and_the_model_is_as_before(tin
         visual, mask = pairs.visual.batch(np.array([it.pair.item]), sample_B=np.array([0]), draw=None)
         text = pairs.captions.batch(np.array([it.pair.text]))
         with torch.no_grad():
-            share_KN = model.visual.aggregator.weights(*model.visual.encoder(visual, mask))[0]
-            weight_L = model.text.aggregator.weights(*model.text.encoder(text["text"], text["text_mask"]))[0]
-        np.testing.assert_allclose(it.weights["visual"], share_KN, rtol=1e-5)
+            weight_KN = model.visual.aggregator(*model.visual.encoder(visual, mask)).weights[0]
+            weight_L = model.text.aggregator(*model.text.encoder(text["text"], text["text_mask"])).weights[0]
+        np.testing.assert_allclose(it.weights["visual"], weight_KN, rtol=1e-5)
         np.testing.assert_allclose(it.weights["text"], weight_L[None], rtol=1e-5)
     again = attended(model, caption_pairs(pairs, count=5))
     assert [it.pair.text for it in again] == [it.pair.text for it in found]
@@ -94,8 +92,8 @@ def test_weights_of_channels_are_averaged_and_context_takes_part(tiny) -> None:
         batch = it.pair.batch
         with torch.no_grad():
             visual, text = model.encode_visual(batch), model.encode_text(batch)
-            weight_KN = model.visual.aggregator.weights(*visual, *text)[0]
-            weight_L = model.text.aggregator.weights(*text)[0].mean(dim=1)
+            weight_KN = model.visual.aggregator(*visual, context=Context(*text)).weights[0]
+            weight_L = model.text.aggregator(*text).weights[0].mean(dim=1)
         assert weight_KN.shape[0] == 2
         np.testing.assert_allclose(it.weights["visual"], weight_KN, rtol=1e-5)
         np.testing.assert_allclose(it.weights["text"], weight_L[None], rtol=1e-5)
@@ -136,7 +134,7 @@ def test_questions_are_attended_with_their_images(tiny) -> None:
         assert list(it.weights) == ["visual"]
         visual, mask = data.visual.batch(data.image_Q[[it.pair.item]], sample_B=np.array([0]), draw=None)
         with torch.no_grad():
-            weight_N = model.visual.aggregator.weights(*model.visual.encoder(visual, mask))
+            weight_N = model.visual.aggregator(*model.visual.encoder(visual, mask)).weights
         np.testing.assert_allclose(it.weights["visual"], weight_N, rtol=1e-5)
 
 

@@ -31,10 +31,10 @@ def test_the_score_is_the_mean_of_three_levels_of_frames_and_nodes():
     x_BND, mask_BN = batch["visual"], batch["visual_mask"]
     for sets, encoder in ((video.verb, model.visual.verb), (video.noun, model.visual.noun)):
         torch.testing.assert_close(sets.x_BND[mask_BN], encoder.fc(x_BND[mask_BN]))
-    root_BD = model.visual.aggregator(model.visual.sentence.fc(x_BND), mask_BN)
+    root_BD = model.visual.aggregator(model.visual.sentence.fc(x_BND), mask_BN).vectors
     word_BLD, word_mask_BL = model.text.encoder(batch["text"], batch["text_mask"])
     layer = model.text.graph.layers[0]
-    sentence_BD = layer.norm(model.text.aggregator(word_BLD, word_mask_BL))  # the root hears nothing
+    sentence_BD = layer.norm(model.text.aggregator(word_BLD, word_mask_BL).vectors)  # the root hears nothing
     cosines = torch.nn.functional.cosine_similarity(root_BD[:, None], sentence_BD[None], dim=-1)
     verbs, nouns = (
         phrase_scores(sets, text.phrase_BPD[:, slots], text.used_BP[:, slots], sharpness=4.0)
@@ -66,7 +66,7 @@ def test_padding_and_batch_mates_change_nothing(aggregator):
 def test_k_vectors_are_layer_normed_each_and_their_mean_is_the_root():
     model, batch = model_of(aggregator="pie(k=2)", params={"root_messages": True}), batch_of([0, 3, 8])
     word_BLD, mask_BL = model.text.encoder(batch["text"], batch["text_mask"])
-    vector_BKD = model.text.aggregator(word_BLD, mask_BL)
+    vector_BKD = model.text.aggregator(word_BLD, mask_BL).vectors
     spans = batch["text_spans"] & mask_BL[:, None]
     given = word_BLD, spans, batch["text_roles"], batch["text_edges"]
     text = model.encode_text(batch)

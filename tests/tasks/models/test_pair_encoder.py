@@ -11,7 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 from toy import WORDS, FolderLog, FolderReport, SilentBar, ToyData, toy_run
 from workers import run_workers
 
-from aggregators.contract import random_sets
+from aggregators.base import Context, pool_all_pairs
+from aggregators.random_sets import random_sets
 from aggregators.relations.score_attention import ScoreAttention
 from encoders.text.bigru import BiGRU
 from encoders.visual.regions import Regions
@@ -86,8 +87,9 @@ def score_of_pair(model: PairEncoder, state: dict, v_ND: torch.Tensor, t_MD: tor
     vectors = []
     for branch, own, other in ((model.visual, v_ND, t_MD), (model.text, t_MD, v_ND)):
         masks = [torch.ones(1, len(x), dtype=torch.bool) for x in (own, other)]
-        context = (other[None], masks[1]) if branch.aggregator.needs_context else ()
-        vectors.append(branch.aggregator(own[None], masks[0], *context).view(-1, v_ND.shape[1]))
+        context = None if branch.aggregator.context == "none" else Context(other[None], masks[1])
+        pooled = branch.aggregator(own[None], masks[0], context=context)
+        vectors.append(pooled.vectors.view(-1, v_ND.shape[1]))
     return torch.stack([cosine(a, b) for a, b in zip(*vectors, strict=True)]).mean()
 
 
@@ -100,9 +102,9 @@ def test_score_attention_of_all_pairs_is_that_of_each(k):
     x = x.masked_fill(~mask[..., None], float("nan")).requires_grad_()
     context = context.masked_fill(~context_mask[..., None], float("nan")).requires_grad_()
     sources = [x, context, *module.parameters()]
-    out, expected = (
-        f(x, mask, context, context_mask) for f in (module.of_all, super(ScoreAttention, module).of_all)
-    )
+    pairs = Context(context, context_mask, all_pairs=True)
+    out = module(x, mask, context=pairs).vectors
+    expected = pool_all_pairs(module.forward, x, mask, pairs).vectors
     assert out.shape == ((3, 2, 8) if k == 1 else (3, 2, k, 8))
     torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
     ours, theirs = (torch.autograd.grad(y.sin().sum(), sources) for y in (out, expected))

@@ -7,7 +7,7 @@ import torch
 from formulas import cross_modal_of, score_attention_of
 from toy import WORDS, toy_run
 
-from aggregators.contract import random_sets
+from aggregators.random_sets import random_sets
 from encoders.text.bigru import BiGRU
 from encoders.text.word_embeddings import Words
 from encoders.visual.grid import Grid
@@ -163,7 +163,8 @@ def test_a_summary_reaches_an_aggregator_that_takes_one(aggregator):
     v, t = cross_modal_of(
         state, 2, 1, model.visual.encoder(one["visual"], one["visual_mask"])[0][0], embedded[0]
     )
-    code = model.text.aggregator(t[None], one["text_mask"], global_feature).mean(dim=1)
+    pooled = model.text.aggregator(t[None], one["text_mask"], global_feature_BS=global_feature)
+    code = pooled.vectors.mean(dim=1)
     fused = torch.cat((model.visual_feed(v.mean(dim=0)[None]), model.text_feed(code)), dim=1)
     torch.testing.assert_close(logits[:1], model.classifier(fused), rtol=0, atol=1e-10)
 

@@ -1,0 +1,95 @@
+"""Random sets, contexts and global features for an aggregator, to try what it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from aggregators.base import Aggregator, Context, Pooled
+
+
+def random_sets(
+    sizes: list[int], dim: int, *, pad: int = 0, seed: int = 0, dtype=torch.float32
+) -> tuple[Tensor, Tensor]:
+    """Return `(x_BND, mask_BN)` with the given sizes; what lies under the mask is large noise."""
+    generator = torch.Generator().manual_seed(seed)
+    longest = max(sizes) + pad
+    x_BND = torch.randn(len(sizes), longest, dim, generator=generator)
+    mask_BN = torch.arange(longest) < torch.tensor(sizes)[:, None]
+    noise_BND = 1e3 * torch.randn(x_BND.shape, generator=torch.Generator().manual_seed(seed + 1 + pad))
+    return x_BND.where(mask_BN[..., None], noise_BND).to(dtype), mask_BN
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What an aggregator is called with.
+
+    Attributes:
+        x_BND: the sets' elements.
+        mask_BN: True for real elements.
+        context: of an aggregator that needs one.
+        global_feature_BS: of an encoder that makes some, or None.
+    """
+
+    x_BND: Tensor
+    mask_BN: Tensor
+    context: Context | None = None
+    global_feature_BS: Tensor | None = None
+
+    def pool(self, module: Aggregator) -> Pooled:
+        """Call an aggregator."""
+        return module(
+            self.x_BND, self.mask_BN, context=self.context, global_feature_BS=self.global_feature_BS
+        )
+
+    def floats(self) -> tuple[Tensor, ...]:
+        """Return all that a gradient can reach."""
+        context = None if self.context is None else self.context.x
+        return tuple(part for part in (self.x_BND, context, self.global_feature_BS) if part is not None)
+
+    def with_floats(self, *parts: Tensor) -> Inputs:
+        """Put others in their places, in the order of `floats`."""
+        rest = iter(parts)
+        x_BND = next(rest)
+        context = None if self.context is None else self.context._replace(x=next(rest))
+        return replace(self, x_BND=x_BND, context=context, global_feature_BS=next(rest, None))
+
+    def map(self, change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Inputs:
+        """Change the elements and, where it is a set, the context in the same way."""
+        x_BND, mask_BN = change(self.x_BND, self.mask_BN)
+        context = self.context
+        if context is not None and context.mask is not None:
+            context = context._replace(**dict(zip(("x", "mask"), change(*context[:2]), strict=True)))
+        return replace(self, x_BND=x_BND, mask_BN=mask_BN, context=context)
+
+    def fill(self, value: float) -> Inputs:
+        """Put another value under the masks."""
+        return self.map(lambda x, mask: (x.where(mask[..., None], x.new_full((), value)), mask))
+
+    def cast(self, dtype: torch.dtype) -> Inputs:
+        """Change the precision."""
+        return self.with_floats(*(part.to(dtype) for part in self.floats()))
+
+    def alone(self, i: int) -> Inputs:
+        """Return sample i without batch mates and without padding."""
+        one = self.with_floats(*(part[i : i + 1] for part in self.floats()))
+        one = replace(one, mask_BN=self.mask_BN[i : i + 1])
+        if one.context is not None and one.context.mask is not None:
+            one = replace(one, context=one.context._replace(mask=self.context.mask[i : i + 1]))
+        return one.map(lambda x, mask: (x[:, : mask.sum()], mask[:, : mask.sum()]))
+
+
+def random_inputs(sizes: list[int], *, module: Aggregator, dim: int, global_feature: bool = False) -> Inputs:
+    """Return random sets of the given sizes with what else the aggregator takes; contexts have other sizes."""
+    x_BND, mask_BN = random_sets(sizes, dim)
+    context = None
+    if module.context == "set":
+        context = Context(*random_sets(sizes[::-1], dim, seed=10))
+    elif module.context == "vector":
+        context = Context(torch.randn(len(sizes), dim, generator=torch.Generator().manual_seed(10)))
+    generator = torch.Generator().manual_seed(20)
+    global_BS = torch.randn(len(sizes), module.width or dim, generator=generator) if global_feature else None
+    return Inputs(x_BND=x_BND, mask_BN=mask_BN, context=context, global_feature_BS=global_BS)

@@ -1,0 +1,110 @@
+"""One modality of a model, an encoder and an aggregator, and how two of them are pooled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from aggregators.base import Aggregator, Context, Pooled
+from encoders.base import Encoder
+from infra.errors import InputError
+from tasks.models.embeddings import Embeddings, l2_normalise
+
+
+class Branch(nn.Module):
+    """One modality: inputs -> set -> embeddings of unit length.
+
+    Args:
+        encoder: makes the set.
+        aggregator: makes a vector of it, or a few.
+    """
+
+    def __init__(self, encoder: Encoder, aggregator: Aggregator) -> None:
+        super().__init__()
+        if encoder.global_width and not aggregator.takes_global_feature:
+            raise InputError(
+                f"the encoder {type(encoder).__name__} makes a set and a global feature of it, and the aggregator "
+                f"{type(aggregator).__name__} has no place for a global feature; choose one that has, such as slots or "
+                "pie, or an encoder that makes a set alone"
+            )
+        self.encoder = encoder
+        self.aggregator = aggregator
+        if encoder.global_width not in (0, self.width):
+            raise InputError(
+                f"the encoder {type(encoder).__name__} makes a global feature of width {encoder.global_width}, and the "
+                f"aggregator {type(aggregator).__name__} vectors of width {self.width}, which are added to it: give "
+                f"the aggregator width={encoder.global_width}"
+            )
+
+    @property
+    def width(self) -> int:
+        """Width D of the embeddings."""
+        return self.aggregator.width or self.encoder.width
+
+    def forward(self, x: Tensor, mask_BN: Tensor) -> Embeddings:
+        """Return the embeddings, `(B, D)` or `(B, K, D)`, and the aggregator's residual where it has one."""
+        pooled = self.pool(self.encoder(x, mask_BN))
+        return Embeddings(l2_normalise(pooled.vectors), pooled.residual)
+
+    def pool(self, encoded: Sequence[Tensor], *, context: Context | None = None) -> Pooled:
+        """Aggregate sets.
+
+        Args:
+            encoded: what the encoder returns: `x_BND`, `mask_BN` and, where it makes one, `global_feature_BS`.
+            context: the other modality, for an aggregator that needs it.
+        """
+        x_BND, mask_BN, *global_feature = encoded
+        return self.aggregator(
+            x_BND, mask_BN, context=context, global_feature_BS=global_feature[0] if global_feature else None
+        )
+
+
+def look_at_each_other(*branches: Branch) -> bool:
+    """Whether an aggregator of two branches needs the other modality, so that there are no embeddings of one alone.
+
+    Raises:
+        InputError: one needs a vector of the other modality, and the other makes none of its own sets alone.
+    """
+    for branch, other in zip(branches, reversed(branches), strict=True):
+        needs, made = branch.aggregator, other.aggregator
+        if needs.context == "vector" and (made.context != "none" or made.num_embeddings > 1):
+            raise InputError(
+                f"the aggregator {type(needs).__name__} looks at one vector of the other modality, and "
+                f"{type(made).__name__} makes none of that modality alone; choose one there such as mean or gpo"
+            )
+    return any(branch.aggregator.context != "none" for branch in branches)
+
+
+def pool_both(
+    branches: tuple[Branch, Branch],
+    encoded: tuple[Sequence[Tensor], Sequence[Tensor]],
+    *,
+    all_pairs: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Aggregate the sets of two modalities, each beside the other where its aggregator needs that.
+
+    Args:
+        branches: of the first and the second modality.
+        encoded: what their encoders return for Q and for G sets; as many of both without `all_pairs`.
+        all_pairs: every set with every one of the other modality.
+
+    Returns:
+        the vectors of both: `(Q, D)`, or `(Q, K, D)` where an aggregator makes K; with `all_pairs`, both are
+        `(Q, G, D)` or `(Q, G, K, D)`.
+    """
+    alone = [
+        branch.pool(sets).vectors if branch.aggregator.context == "none" else None
+        for branch, sets in zip(branches, encoded, strict=True)
+    ]
+    pooled = []
+    for own, other in ((0, 1), (1, 0)):
+        vectors = alone[own]
+        if vectors is None:
+            of_vector = branches[own].aggregator.context == "vector"
+            context = Context(alone[other]) if of_vector else Context(*encoded[other][:2])
+            vectors = branches[own].pool(encoded[own], context=context._replace(all_pairs=all_pairs)).vectors
+        elif all_pairs:
+            vectors = vectors[:, None].expand(-1, len(encoded[other][0]), *vectors.shape[1:])
+        pooled.append(vectors)
+    return pooled[0], pooled[1].transpose(0, 1) if all_pairs else pooled[1]
