@@ -18,6 +18,7 @@ from infra.dist import rank
 from infra.errors import InputError
 from tasks.inputs.pairs import Pairs
 from tasks.inputs.questions import QuestionData
+from tasks.models.base import RetrievalModel
 from tasks.models.split_embeddings import Batch
 
 CHOSEN = 12  # pairs

@@ -182,7 +182,7 @@ def test_the_verb_prints_a_line_a_promise_and_ends_with_0_or_2(monkeypatch, caps
 
     verb("mean")
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 11
+    assert len(lines) == 14
     assert all(line.startswith("ok ") for line in lines)
     with pytest.raises(SystemExit) as ended:
         verb("broken_parts:Summing")
