@@ -30,8 +30,13 @@ def save_weights(model: nn.Module, path: Path) -> None:
     save_file({name: x.detach().contiguous().cpu() for name, x in model.state_dict().items()}, path)
 
 
-def load_weights(model: nn.Module, path: Path) -> None:
+def load_weights(model: nn.Module, path: Path, *, optional: tuple[str, ...] = ()) -> None:
     """Read what `save_weights` wrote.
+
+    Args:
+        model: of the same architecture.
+        path: the file.
+        optional: prefixes of names that the file may lack; such a weight stays as it is.
 
     Raises:
         InputError: the file belongs to another architecture; missing and unexpected names are listed.
@@ -41,7 +46,8 @@ def load_weights(model: nn.Module, path: Path) -> None:
     except Exception as error:  # safetensors raises its own types for damaged headers
         raise InputError(f"cannot read the weights {path}: {error}") from error
     own = model.state_dict()
-    missing, unexpected = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
+    absent, unexpected = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
+    missing = [name for name in absent if not name.startswith(optional)]
     shapes = [
         f"{name} {tuple(weights[name].shape)} for {tuple(own[name].shape)}"
         for name in own.keys() & weights.keys()
@@ -52,7 +58,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
             f"the weights {path} belong to another architecture: missing {missing or 'none'}, "
             f"unexpected {unexpected or 'none'}, other shapes {sorted(shapes) or 'none'}"
         )
-    model.load_state_dict(weights)
+    model.load_state_dict(own | weights)
 
 
 def save_checkpoint(

@@ -22,6 +22,7 @@ from pipelines.kept_model import kept_model
 from pipelines.models import ASSETS, RUN, WEIGHTS
 from pipelines.training.artifacts import keep_evaluation, keep_pictures
 from tasks.base import Evaluation, TaskAdapter
+from tasks.models.base import TRAINING_ONLY
 from tasks.run import Run, from_json
 from tasks.scoring.scores import mean_score
 
@@ -66,7 +67,7 @@ def load(run_id: str, *, task: str = "") -> Trained:
     assets = read_json(folder / ASSETS, what="the assets of a model")
     adapter = TASKS.build(task or run.task, run, assets=assets)
     model = adapter.model(pretrained=False)
-    load_weights(model, folder / WEIGHTS)
+    load_weights(model, folder / WEIGHTS, optional=TRAINING_ONLY)
     device = best_device()
     return Trained(run=run, adapter=adapter, model=model.to(device).eval(), tracker=tracker)
 

@@ -17,6 +17,7 @@ from infra.errors import InputError
 from infra.files import existing, existing_folder, read_json
 from infra.registry import TASKS
 from tasks.base import TaskAdapter
+from tasks.models.base import TRAINING_ONLY
 from tasks.models.split_embeddings import Batch, Batches
 from tasks.run import Run, from_json
 
@@ -136,6 +137,6 @@ def load_exported(folder: str | Path) -> Exported:
     weights = existing(folder / WEIGHTS, what="the weights of an exported model")
     adapter = TASKS.build(run.task, run, assets=assets)
     model = adapter.model(pretrained=False)
-    load_weights(model, weights)
+    load_weights(model, weights, optional=TRAINING_ONLY)
     device = best_device()
     return Exported(run=run, adapter=adapter, model=model.to(device).eval())

@@ -15,6 +15,7 @@ import torch
 from corpora import make_corpus, make_questions
 from kept import keep_run
 from places import ROOT
+from safetensors.torch import load_file, save_file
 
 from infra.errors import InputError
 from infra.registry import TASKS
@@ -63,6 +64,24 @@ def test_scores_are_those_of_the_run_on_its_data(home, change):
         return
     similarity = model.model.similarity(model.encode_visual(sets), model.encode_text(texts))
     torch.testing.assert_close(similarity, expected)
+
+
+def test_what_an_objective_learnt_is_in_the_file_and_not_needed_to_score(home):
+    run = replace(make_corpus(home), objective="siglip(bias=-3)")
+    export(keep_run(run), home / "out")
+    sets, texts = [np.ones((3, 10), dtype=np.float32)], ["a dog and a cat"]
+    whole = load_exported(home / "out")
+    assert whole.model.objective.bias.item() == -3
+    file = home / "out" / "model.safetensors"
+    weights = load_file(file)
+    assert weights.pop("objective.bias").item() == -3
+    assert weights.pop("objective.log_scale").item() == pytest.approx(np.log(10))
+    save_file(weights, file)
+    torch.testing.assert_close(load_exported(home / "out").scores(sets, texts), whole.scores(sets, texts))
+    weights.pop(next(iter(weights)))
+    save_file(weights, file)
+    with pytest.raises(InputError, match="another architecture"):
+        load_exported(home / "out")
 
 
 def test_questions_are_answered_as_by_the_run(home):
