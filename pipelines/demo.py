@@ -7,7 +7,7 @@ compares the runs. RAY_ADDRESS names the job server of a cluster to use instead 
 
 from __future__ import annotations
 
-import json
+import asyncio
 import os
 import re
 import shlex
@@ -16,17 +16,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import PIPE, STDOUT
 
 import tyro
 
 from infra.errors import InputError, command
 from infra.paths import home
-from infra.ray.head import JobServer, private_head
+from infra.ray.head import private_head
+from infra.ray.jobs import JobServer
 from infra.ray.session import local_cores
 from infra.registry import AGGREGATORS, RECIPES
 from infra.store import FeatureStore
@@ -67,26 +66,18 @@ def job_server() -> Iterator[JobServer]:
         yield head
 
 
-RAYS_OWN = re.compile(
-    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\t(INFO|SUCC|WARNING) |\S*\((TrainController|PlacementGroupCleaner) pid="
+OF_RAY = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\t(INFO|WARNING) |Running entrypoint for job |"
+    r"\S*\((TrainController|PlacementGroupCleaner) pid="
 )
-"""Lines in which Ray tells of itself; they are left out of what the demo shows."""
+"""Lines of a job's output in which Ray tells of itself; they are left out of what the demo shows."""
 
 
-def run(*words: str, env: dict[str, str] | None = None, label: str = "") -> None:
-    """Show a command, run it, and stop the demo if it fails; lines of a Ray job begin with its label."""
+def run(*words: str, env: dict[str, str]) -> None:
+    """Show a command, run it on this machine, and stop the demo if it fails."""
     print(f"\n$ {shlex.join(words)}", flush=True)
-    tools = str(Path(sys.executable).parent)
-    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, **(env or {}), "PATH": path}
-    if words[0] != "ray":
-        code = subprocess.run(words, cwd=PROJECT, env=env, check=False).returncode
-    else:
-        with subprocess.Popen(words, cwd=PROJECT, env=env, stdout=PIPE, stderr=STDOUT, text=True) as job:
-            for line in job.stdout:
-                if line.strip() and not RAYS_OWN.match(line):
-                    print(f"{label} | {line}", end="", flush=True)
-        code = job.returncode
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    code = subprocess.run(words, cwd=PROJECT, env={**os.environ, **env, "PATH": path}, check=False).returncode
     if code:
         raise InputError(f"the command above ended with exit code {code}; its output says why")
 
@@ -152,18 +143,34 @@ PREPARE = {"demo": prepare_images, "demo_videos": prepare_videos, "demo_question
 """Recipes of the demo, and what makes their data."""
 
 
-def submit(server: JobServer, recipe: str, aggregator: str, options: Options) -> None:
-    """Train one aggregator on one task as a Ray job and wait for it."""
-    env = {"POLYPOOL_HOME": str(home()), "MLFLOW_TRACKING_URI": tracking_uri(home())}
-    run(
-        *("ray", "job", "submit", "--address", server.address, "--working-dir", str(PROJECT)),
-        *("--runtime-env-json", json.dumps({"env_vars": env}), "--log-style=record", "--"),
-        *("python", "-m", "pipelines.train", recipe, "--aggregator", aggregator),
-        *(("--optim.epochs", str(options.epochs)) if options.epochs else ()),
-        *("--experiment", options.experiment, "--cpus", "1"),
-        env=server.env,
-        label=f"{recipe} {aggregator}",
-    )
+async def train(server: JobServer, options: Options) -> None:
+    """Train every aggregator on every task, each as a Ray job; those of a task side by side, one a core.
+
+    Raises:
+        InputError: a job failed.
+    """
+    at_once = asyncio.Semaphore(local_cores())
+    for recipe in PREPARE:
+        specs = options.aggregators
+        await asyncio.gather(*(train_one(server, recipe, spec, options, at_once) for spec in specs))
+
+
+async def train_one(
+    server: JobServer, recipe: str, aggregator: str, options: Options, at_once: asyncio.Semaphore
+) -> None:
+    """Train one aggregator on one task as a Ray job, show its output, and wait for it."""
+    words = ["python", "-m", "pipelines.train", recipe, "--aggregator", aggregator]
+    words += ["--optim.epochs", str(options.epochs)] if options.epochs else []
+    words += ["--experiment", options.experiment, "--cpus", "1"]
+
+    def show(line: str) -> None:
+        if line.strip() and not OF_RAY.match(line):
+            print(f"{recipe} {aggregator} | {line}", flush=True)
+
+    async with at_once:
+        print(f"\nas a Ray job: {shlex.join(words)}", flush=True)
+        env = {"POLYPOOL_HOME": str(home()), "MLFLOW_TRACKING_URI": tracking_uri(home())}
+        await server.run(words, folder=PROJECT, env=env, show=show)
 
 
 @command
@@ -177,11 +184,8 @@ def main() -> None:
         AGGREGATORS.build(spec, 8)
     for prepare in PREPARE.values():
         prepare(options)
-    with job_server() as server, ThreadPoolExecutor(local_cores()) as jobs:
-        for recipe in PREPARE:
-            waiting = [jobs.submit(submit, server, recipe, spec, options) for spec in options.aggregators]
-            for job in waiting:
-                job.result()
+    with job_server() as server:
+        asyncio.run(train(server, options))  # which stops the jobs that run where one fails, and on Ctrl-C
     verb("compare", "--experiment", options.experiment)
     print(f"the demo took {time.monotonic() - started:.0f} seconds")
 

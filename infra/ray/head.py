@@ -11,12 +11,11 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from infra.ray.jobs import JobServer
 
 START_SECONDS = 120
 PORTS = (
@@ -41,19 +40,6 @@ def free_ports(count: int) -> list[int]:
             s.close()
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobServer:
-    """Where Ray jobs are submitted.
-
-    Attributes:
-        address: of the job server.
-        env: environment variables that its clients need.
-    """
-
-    address: str
-    env: dict[str, str] = field(default_factory=dict)
-
-
 @contextmanager
 def private_head(*, cpus: int | None = None) -> Iterator[JobServer]:
     """Start a head with ports, a folder and a token of its own, yield it, and end it, also on failure.
@@ -63,7 +49,6 @@ def private_head(*, cpus: int | None = None) -> Iterator[JobServer]:
     """
     folder = Path(tempfile.mkdtemp(prefix="pp-", dir="/tmp"))  # short: Ray puts sockets into it
     ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
-    address = f"http://127.0.0.1:{ports['--dashboard-port']}"
     command = [
         str(Path(sys.executable).with_name("ray")),
         "start",
@@ -75,34 +60,31 @@ def private_head(*, cpus: int | None = None) -> Iterator[JobServer]:
     command += [f"--temp-dir={folder}", f"--num-cpus={cpus or os.cpu_count()}"]
     command += [f"{name}={port}" for name, port in ports.items()]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # a job's `python` is the first on it
-    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    server = JobServer(address=f"http://127.0.0.1:{ports['--dashboard-port']}", token=secrets.token_hex(32))
+    env = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": server.token, "PATH": path}
     with (folder / "head.log").open("wb") as log:
         streams = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
-        head = subprocess.Popen(
-            command, env={**os.environ, **token, "PATH": path}, start_new_session=True, **streams
-        )
+        head = subprocess.Popen(command, env={**os.environ, **env}, start_new_session=True, **streams)
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        _wait_for(address, head, folder / "head.log")
-        yield JobServer(address=address, env=token)
+        _wait_for(server, head, folder / "head.log")
+        yield server
     finally:
         signal.signal(signal.SIGTERM, before)
         _end(head)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait_for(address: str, head: subprocess.Popen, log: Path) -> None:
+def _wait_for(server: JobServer, head: subprocess.Popen, log: Path) -> None:
     limit = time.monotonic() + START_SECONDS
     while time.monotonic() < limit and head.poll() is None:
         try:
-            with urllib.request.urlopen(f"{address}/api/version", timeout=2):
-                return
-        except urllib.error.HTTPError:
-            return  # it answers, and wants the token that Ray's own clients send
-        except OSError:
+            server.client()
+            return
+        except ConnectionError:
             time.sleep(0.3)
     raise RuntimeError(
-        f"the Ray head did not answer at {address}; its log ends with:\n{log.read_text()[-2000:]}"
+        f"the Ray head did not answer at {server.address}; its log ends with:\n{log.read_text()[-2000:]}"
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock
 
 from infra.errors import AbsentError, InputError
 from infra.files import make_folder
@@ -67,11 +68,10 @@ def opening(uri: str, *, create: bool) -> Iterator[None]:
         )
     make_folder(path.parent)
     try:
-        lock = open(path.with_name(f"{path.name}.lock"), "a")  # noqa: SIM115 (closed below)
+        held = FileLock(path.with_name(f"{path.name}.lock")).acquire()
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}; set MLFLOW_TRACKING_URI") from error
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with held:
         if path.exists():
             _check_sqlite(path)
         yield

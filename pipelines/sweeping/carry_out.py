@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import re
 import secrets
@@ -11,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from infra.errors import InputError
 from infra.files import make_folder
@@ -62,14 +63,14 @@ def alone(home: Path, experiment: str) -> Iterator[None]:
     """
     folder = make_folder(home / "runs")
     path = folder / f"sweep-{re.sub(r'[^A-Za-z0-9_.-]', '_', experiment)}.lock"
-    with open(path, "a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"another sweep of experiment {experiment!r} is at work (it holds {path}): wait for it, or use another "
-                "--experiment"
-            ) from None
+    try:
+        held = FileLock(path).acquire(blocking=False)
+    except Timeout:
+        raise InputError(
+            f"another sweep of experiment {experiment!r} is at work (it holds {path}): wait for it, or use another "
+            "--experiment"
+        ) from None
+    with held:
         yield
 
 

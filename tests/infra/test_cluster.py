@@ -1,10 +1,12 @@
 from __future__ import annotations
 
-import os
+import asyncio
+import secrets
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,18 @@ from places import ROOT
 
 from infra import paths
 from infra.errors import InputError
-from infra.ray.head import private_head
+from infra.ray.head import free_ports, private_head
+from infra.ray.jobs import JobServer
 from infra.ray.progress import LineBar
 
-JOB = "import os; from infra.paths import home; print('home is', home()); print('from', os.getcwd())"
+JOB = """
+import os
+from infra.paths import home
+print("home is", home())
+print("from", os.getcwd())
+print("SAID is", os.environ["SAID"])
+print("an end without a newline", end="")
+"""
 
 
 def alive(folder: str) -> list[str]:
@@ -35,25 +45,54 @@ def folders() -> set[Path]:
     return set(Path("/tmp").glob("pp-*"))
 
 
-def test_a_job_runs_on_a_private_head_that_leaves_nothing_behind():
+def test_jobs_run_on_a_private_head_that_leaves_nothing_behind():
     before = folders()
     with private_head(cpus=1) as head:
         (folder,) = folders() - before
         assert alive(str(folder))
-        words = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", head.address]
-        job = subprocess.run(
-            [*words, "--working-dir", str(ROOT), "--", sys.executable, "-c", JOB],
-            env={**os.environ, **head.env, "POLYPOOL_HOME": ""},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert job.returncode == 0, job.stdout + job.stderr
-        assert f"home is {ROOT}" in job.stdout, "a job finds its way back to the project"
-        assert f"from {folder}" in job.stdout
+        shown = job(head, JOB, env={"SAID": "at length"})
+        assert f"home is {ROOT}" in shown, "a job finds its way back to the project"
+        assert any(line.startswith(f"from {folder}") for line in shown)
+        assert shown[-2:] == ["SAID is at length", "an end without a newline"]
+        with pytest.raises(InputError, match="ended as FAILED"):
+            job(head, "raise SystemExit(3)")
+        stopped_when_nobody_waits(head)
     assert not folder.exists()
     time.sleep(1)
     assert not alive(str(folder))
+
+
+def job(head: JobServer, code: str, *, env: dict[str, str] | None = None) -> list[str]:
+    """Return the lines of a job's output."""
+    shown: list[str] = []
+    asyncio.run(head.run(["python", "-c", code], folder=ROOT, env=env or {}, show=shown.append))
+    return shown
+
+
+def stopped_when_nobody_waits(head: JobServer) -> None:
+    endless = f"import time; print('started {(mark := secrets.token_hex(8))}', flush=True); time.sleep(600)"
+
+    async def leave() -> None:
+        started = asyncio.Event()
+        words = ["python", "-c", endless]
+        waiting = asyncio.create_task(head.run(words, folder=ROOT, env={}, show=lambda _: started.set()))
+        await started.wait()
+        assert alive(mark)
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(leave())
+    limit = time.monotonic() + 30
+    while alive(mark) and time.monotonic() < limit:
+        time.sleep(0.2)
+    assert not alive(mark)
+
+
+def test_where_no_job_server_answers_is_said():
+    (port,) = free_ports(1)
+    with pytest.raises(InputError, match=f"no job server answers at http://127.0.0.1:{port}"):
+        job(JobServer(address=f"http://127.0.0.1:{port}"), "pass")
 
 
 def test_a_head_ends_when_its_owner_is_terminated():
