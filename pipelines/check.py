@@ -8,7 +8,7 @@ registered, where it comes from, and what cannot be used. The exit code is 0 whe
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,12 +20,12 @@ from infra.registry import KINDS, TASKS, Listed, Spec
 from pipelines.checks.adapter import adapter_checks
 from pipelines.checks.kinds import kind_of, part_checks
 from pipelines.checks.made_up import made_up_run
-from pipelines.train import parse
+from pipelines.config import read_run
 from tasks.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class CheckOptions:
     """What to check. After `--recipe RECIPE`, its settings can be changed as in `pipelines.train`."""
 
     name: tyro.conf.Positional[str] = ""
@@ -38,7 +38,7 @@ class Options:
     """Show everything that is registered, of one kind where it is given."""
 
 
-def check(name: str, *, kind: str = "", recipe: str = "", overrides: Iterable[str] = ()) -> Iterator[Outcome]:
+def check(name: str, *, kind: str = "", recipe: str = "", overrides: Sequence[str] = ()) -> Iterator[Outcome]:
     """Check a part and yield how each promise went.
 
     Args:
@@ -67,12 +67,8 @@ def _checks(name: str, kind: str) -> list[Check]:
     return part_checks(name, kind)
 
 
-def _recipe_run(task: str, recipe: str, overrides: Iterable[str]) -> Run:
-    run = parse([recipe, *overrides])
-    if not isinstance(run, Run):
-        raise InputError(
-            f"the recipe {recipe!r} is an ensemble; name one of its members: {', '.join(run.members)}"
-        )
+def _recipe_run(task: str, recipe: str, overrides: Sequence[str]) -> Run:
+    run = read_run(recipe, overrides, prog="python -m pipelines.check --recipe")
     plain = Spec.parse(task)
     same = plain.name == Spec.parse(run.task).name and not plain.params
     return run if same else replace(run, task=task)
@@ -100,7 +96,7 @@ def _about(one: Listed) -> str:
 def main() -> None:
     """Check, and say of each promise whether it is kept."""
     options, overrides = tyro.cli(
-        Options, prog="python -m pipelines.check", description=__doc__, return_unknown_args=True
+        CheckOptions, prog="python -m pipelines.check", description=__doc__, return_unknown_args=True
     )
     if overrides and not options.recipe:
         raise InputError(

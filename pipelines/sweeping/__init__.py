@@ -1,1 +1,1 @@
-"""What `sweep` is made of: the grid of runs, what is done of it, and carrying it out."""
+"""What `sweep` is made of: its trials, the runs that stand for them already, and training the rest."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from pipelines.comparison.groups import METRICS
 from pipelines.figures.style import INK, bare, new_figure, save, title, wrapped
-from pipelines.sweeping.grid import Cell
+from pipelines.sweeping.trials import Trial
 
 _WRAP = 18
 
@@ -25,7 +25,7 @@ class Pairs:
         recipe: which.
         metric: with the protocol, such as `whole/rsum`.
         visual, text: aggregators, in the order of the sweep.
-        mean_VT: means; NaN where no cell has finished.
+        mean_VT: means; NaN where no trial has finished.
         runs: fewest and most runs that a mean is over.
     """
 
@@ -37,28 +37,28 @@ class Pairs:
     runs: tuple[int, int]
 
 
-def pairs_of(cells: Sequence[Cell], metrics: Mapping[str, Mapping[str, float]]) -> Pairs | None:
-    """Arrange the finished cells of one recipe.
+def pairs_of(trials: Sequence[Trial], metrics: Mapping[str, Mapping[str, float]]) -> Pairs | None:
+    """Arrange the finished trials of one recipe.
 
     Args:
-        cells: all of the recipe.
-        metrics: those of each finished cell's run, by the cell's name.
+        trials: all of the recipe.
+        metrics: those of each finished trial's run, by the trial's name.
 
     Returns:
         None where nothing has finished.
     """
-    run = cells[0].run
-    known = [metrics[cell.name] for cell in cells if cell.name in metrics]
+    run = trials[0].run
+    known = [metrics[trial.name] for trial in trials if trial.name in metrics]
     names = [f"{run.protocol}/{name}" for name in METRICS]
     metric = next((name for name in names if any(name in values for values in known)), "")
     if not metric:
         return None
-    visual = tuple(dict.fromkeys(cell.run.aggregator for cell in cells))
-    text = tuple(dict.fromkeys(_text(cell) for cell in cells))
+    visual = tuple(dict.fromkeys(trial.run.aggregator for trial in trials))
+    text = tuple(dict.fromkeys(_text(trial) for trial in trials))
     values: dict[tuple[str, str], list[float]] = {}
-    for cell in cells:
-        if metric in metrics.get(cell.name, {}):
-            values.setdefault((cell.run.aggregator, _text(cell)), []).append(metrics[cell.name][metric])
+    for trial in trials:
+        if metric in metrics.get(trial.name, {}):
+            values.setdefault((trial.run.aggregator, _text(trial)), []).append(metrics[trial.name][metric])
     counts = [len(of) for of in values.values()]
     mean_VT = np.array([[statistics.fmean(values.get((v, t), [math.nan])) for t in text] for v in visual])
     return Pairs(
@@ -95,5 +95,5 @@ def draw_pairs(pairs: Pairs, path: Path) -> None:
     save(figure, path)
 
 
-def _text(cell: Cell) -> str:
-    return cell.run.text_aggregator or cell.run.aggregator
+def _text(trial: Trial) -> str:
+    return trial.run.text_aggregator or trial.run.aggregator

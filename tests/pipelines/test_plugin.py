@@ -27,7 +27,7 @@ from pipelines.export import export
 from pipelines.models import load_exported
 from pipelines.recipe import derive
 from pipelines.search import Options, search
-from pipelines.sweeping.grid import make_grid
+from pipelines.sweeping.trials import make_trials
 from pipelines.training import runs as start
 
 PROJECT = """
@@ -210,7 +210,7 @@ def test_what_is_broken_in_it_is_named_and_the_rest_works(plugged):
     with pytest.raises(InputError, match=r"two aggregators are called 'gpo': built in and word-pool"):
         list(check("gpo"))
     with pytest.raises(InputError, match=r"(?s)this sweep cannot start:.*it needs a licence.*called 'gpo'"):
-        make_grid(["coco_mini"], ["broken", "mean", "gpo"])
+        make_trials(["coco_mini"], ["broken", "mean", "gpo"])
     assert AGGREGATORS.build("aggregators.ranks.gpo:GPO", 4) is not None
     assert ENCODERS.get("halves").__module__ == "word_pool.parts"
     assert "infonce" in OBJECTIVES.names()
@@ -243,12 +243,13 @@ def test_its_recipe_is_swept_with_its_aggregator(home, plugged):
         "--aggregators",
         "median",
         "mean",
-        "--set",
-        "optim.epochs=1",
-        "cpus=1",
+        "--optim.epochs",
+        "1",
+        "--cpus",
+        "1",
     )
     said = verb(plugged, "sweep", *words, POLYPOOL_HOME=str(home))
-    assert "2 cells, 1 of them finished before and skipped; 1 to train" in said
+    assert "2 trials, 1 of them finished before and skipped; 1 to train" in said
     assert "first_words median seed 0: done" in said
     assert re.search(r"^median +1 +\d", said, re.MULTILINE)
     assert re.search(r"^mean +1 +\d", said, re.MULTILINE)

@@ -17,10 +17,10 @@ from infra.ray.session import ray_session
 from infra.registry import RECIPES
 from infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from pipelines import sweep as module
-from pipelines.sweeping.carry_out import ERROR
-from pipelines.sweeping.found import STOPPED, SWEEP
+from pipelines.sweeping.execution import ERROR
+from pipelines.sweeping.matching import STOPPED, SWEEP
 
-SMALL = ("--set", "cpus=1", "optim.epochs=3")
+SMALL = ("--cpus", "1", "--optim.epochs", "3")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_what_fails_stops_nothing_and_what_is_done_is_not_done_again(
     assert done.params["optim.epochs"] == "3"
     assert done.metrics["epoch"] == 3
     assert "whole/rsum" in done.metrics
-    assert "2 cells; 2 to train, 2 at once" in said
+    assert "2 trials; 2 to train, 2 at once" in said
     assert "1 trained, 1 failed" in said
     assert f"{failing} seed 0 (run {failed.run_id}): ArithmeticError: nothing adds up" in said
     assert "image_text · tiny · whole" in said, "the comparison is shown"
@@ -93,7 +93,7 @@ def test_what_fails_stops_nothing_and_what_is_done_is_not_done_again(
     assert "nothing adds up" in kept
     assert not [*(home / "runs").glob("sweep-????????")], "Tune's own files are gone"
 
-    # an interrupted cell goes on under its own id; a finished one stays as it is
+    # an interrupted trial goes on under its own id; a finished one stays as it is
     Tracker.attach(tracking_uri(home), done.run_id)
     sweep = ("--aggregators", "mean", "max", "--text-aggregators", "mean")
     assert command(*grid, *sweep) == 0
@@ -113,7 +113,7 @@ def test_what_fails_stops_nothing_and_what_is_done_is_not_done_again(
 
     assert command(*grid, *sweep) == 0
     said = capsys.readouterr().out
-    assert said.startswith("2 cells, 2 of them finished before and skipped; 0 to train\n")
+    assert said.startswith("2 trials, 2 of them finished before and skipped; 0 to train\n")
     last = trained(home, "pairs")
     assert {name: run.ended for name, run in last.items()} == {name: run.ended for name, run in again.items()}
 
@@ -152,7 +152,13 @@ def test_wrong_words_end_before_anything_starts(home: Path, capsys: pytest.Captu
     said = capsys.readouterr().err
     assert "unknown recipe 'tinny'" in said
     assert "unknown aggregator 'maen'" in said
-    once = ("--recipes", "tiny", "--aggregators", "mean", "--set", "optim.epochs=1", "--early-stop")
+    fixed = ("--recipes", "tiny", "--aggregators", "mean", "--seed", "3")
+    assert command(*fixed) == 2
+    assert "--seed: a sweep decides that itself; use --seeds" in capsys.readouterr().err
+    unknown = ("--recipes", "tiny", "--aggregators", "mean", "--optim.epoch", "3")
+    assert command(*unknown) == 2
+    assert "--optim.epochs" in capsys.readouterr().err
+    once = ("--recipes", "tiny", "--aggregators", "mean", "--optim.epochs", "1", "--early-stop")
     assert command(*once) == 2
     assert "--early-stop needs at least 2 epochs, and tiny has one" in capsys.readouterr().err
     assert "none" not in (home / "runs").as_posix()

@@ -1,4 +1,4 @@
-"""A sweep before it starts: its cells, what is done of them, the time, the job lines; no Ray."""
+"""A sweep before it starts: its trials, what is done of them, the time, the job lines; no Ray."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from infra import paths
 from infra.errors import InputError
 from infra.registry import RECIPES
 from infra.tracking import RunRecord, Tracker, tracking_uri
-from pipelines.sweeping.carry_out import alone, last_line
-from pipelines.sweeping.estimate import seconds, spoken, total
-from pipelines.sweeping.found import STOPPED, SWEEP, find_cells, records_of
-from pipelines.sweeping.grid import make_grid
+from pipelines.sweeping.execution import alone, last_line
+from pipelines.sweeping.matching import STOPPED, SWEEP, match_trials, records_of
 from pipelines.sweeping.pairs_figure import draw_pairs, pairs_of
-from pipelines.sweeping.plan import Plan
-from pipelines.sweeping.settings import read_settings, with_settings
+from pipelines.sweeping.plan import Plan, duration, seconds, total
+from pipelines.sweeping.trials import make_trials
 from pipelines.train import parse
 from pipelines.training.runs import tags
 from tasks.run import Run, to_json
@@ -72,32 +70,31 @@ def keep_run(run: Run, *, settings: Any = None) -> str:
 
 
 def test_the_grid_has_every_combination_once_in_one_spelling(run: Run) -> None:
-    grid = make_grid(["tiny", "tiny"], ["mean", "kmax( k=2 )", "kmax(k=2)"], seeds=2, experiment="e")
-    names = [cell.name for cell in grid.cells]
+    trials = make_trials(["tiny", "tiny"], ["mean", "kmax( k=2 )", "kmax(k=2)"], seeds=2, experiment="e")
+    names = [trial.name for trial in trials.all]
     assert names == [f"tiny {a} seed {seed}" for a in ("mean", "kmax(k=2)") for seed in (0, 1)]
-    assert grid.cells[3].run == replace(run, aggregator="kmax(k=2)", seed=1, experiment="e")
-    assert grid.metrics["tiny"].name == "rsum"
+    assert trials.all[3].run == replace(run, aggregator="kmax(k=2)", seed=1, experiment="e")
+    assert trials.metrics["tiny"].name == "rsum"
 
 
 def test_text_aggregators_make_a_grid_of_pairs(run: Run) -> None:
-    grid = make_grid(["tiny"], ["mean", "max"], text_aggregators=["mean", "max"])
-    pairs = [(cell.run.aggregator, cell.run.text_aggregator) for cell in grid.cells]
+    trials = make_trials(["tiny"], ["mean", "max"], text_aggregators=["mean", "max"])
+    pairs = [(trial.run.aggregator, trial.run.text_aggregator) for trial in trials.all]
     assert pairs == [("mean", ""), ("mean", "max"), ("max", "mean"), ("max", "")]
 
 
 def test_a_recipe_keeps_its_text_aggregator_as_train_does(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RECIPES._parts, "tiny", lambda: replace(run, text_aggregator="max"))
-    (cell,) = make_grid(["tiny"], ["gpo"]).cells
-    assert cell.run == parse(["tiny", "--aggregator", "gpo"])
+    (trial,) = make_trials(["tiny"], ["gpo"]).all
+    assert trial.run == parse(["tiny", "--aggregator", "gpo"])
 
 
 def test_all_that_is_wrong_is_said_at_once(run: Run) -> None:
     with pytest.raises(InputError) as error:
-        make_grid(
+        make_trials(
             ["tiny", "tinny"],
             ["mean", "maen", "kmax(n=3)", "kmax(k"],
             seeds=0,
-            settings=["optim.epoch=2", "cpus=x", "seed=3"],
         )
     said = str(error.value)
     for part in (
@@ -106,84 +103,90 @@ def test_all_that_is_wrong_is_said_at_once(run: Run) -> None:
         "unknown aggregator 'maen'. Did you mean",
         "parameter of aggregator 'kmax': 'n'",
         "cannot read the spec 'kmax(k'",
-        "unknown setting 'optim.epoch'. Did you mean 'optim.epochs'?",
-        "--set cpus=x: 'x' is not a whole number",
-        "--set seed=3: a sweep decides that itself; use --seeds",
     ):
         assert part in said
     with pytest.raises(InputError, match=r"--recipes names nothing.*\n.*--aggregators names nothing"):
-        make_grid([], [])
+        make_trials([], [])
     with pytest.raises(InputError, match="is an ensemble"):
-        make_grid([next(n for n, r in RECIPES.usable() if not isinstance(r(), Run))], ["mean"])
+        make_trials([next(n for n, r in RECIPES.usable() if not isinstance(r(), Run))], ["mean"])
+
+
+FLAGS = (
+    "--optim.lr",
+    "1",
+    "--optim.no-drop-last",
+    "--optim.milestones",
+    "3",
+    "5",
+    "--data.visual-augment",
+    "",
+)
+
+
+def test_flags_mean_what_they_mean_to_train(run: Run) -> None:
+    (trial,) = make_trials(["tiny"], ["max"], flags=FLAGS).all
+    assert trial.run == parse(["tiny", *FLAGS, "--aggregator", "max"])
+    assert (trial.run.optim.lr, trial.run.optim.drop_last, trial.run.optim.milestones) == (
+        1.0,
+        False,
+        (3.0, 5.0),
+    )
+    assert trial.run.data.visual_augment == ""
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "value"),
+    ("flags", "option"),
     [
-        ("optim.lr=1", "lr", 1.0),
-        ("optim.drop_last=False", "drop_last", False),
-        ("optim.milestones=[3, 5]", "milestones", (3.0, 5.0)),
-        ("optim.lr_factors=[('text', 0.1)]", "lr_factors", (("text", 0.1),)),
-        ("optim.schedule=step", "schedule", "step"),
+        (["--seed", "3"], "--seeds"),
+        (["--cpus", "1", "--aggregator=gpo"], "--aggregators"),
+        (["--text_aggregator", "gpo"], "--text-aggregators"),
+        (["--recipe", "tiny"], "--recipes"),
     ],
 )
-def test_settings_are_read_as_their_types_and_given_on_to_train(
-    run: Run, text: str, name: str, value: Any
+def test_what_a_sweep_decides_is_no_flag(run: Run, flags: list[str], option: str) -> None:
+    with pytest.raises(InputError, match=f"a sweep decides that itself; use {option}$"):
+        make_trials(["tiny"], ["mean"], flags=flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--optim.epoch", "2"], "--optim.epochs"),
+        (["--cpus", "x"], "--cpus"),
+        (["--optim.epochs", "0"], "at least 1"),
+        (["epochs=2"], "epochs=2"),
+    ],
+)
+def test_a_wrong_flag_ends_the_sweep_with_2(
+    run: Run, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = read_settings([text, "log_every=7", "data.visual_augment="])
-    changed = with_settings(run, settings)
-    assert getattr(changed.optim, name) == value
-    assert type(getattr(changed.optim, name)) is type(value)
-    assert (changed.log_every, changed.data.visual_augment) == (7, "")
-    words = [word for setting in settings for word in setting.flags]
-    assert parse(["tiny", *words]) == changed
+    with pytest.raises(SystemExit) as ended:
+        make_trials(["tiny"], ["mean"], flags=flags)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("optim.schedule=stepp", "Did you mean 'step'"),
-        ("optim.epochs=2.5", "not a whole number"),
-        ("optim.drop_last=1", "not True or False"),
-        ("optim.milestones=3", "not a tuple such as"),
-        ("optim", "expected name=value"),
-        ("optim=3", "unknown setting 'optim'"),
-        ("published=x", "unknown setting 'published'"),
-    ],
-)
-def test_wrong_settings_are_refused(text: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        read_settings([text])
-
-
-def test_a_setting_given_twice_or_refused_by_the_run_is_an_error(run: Run) -> None:
-    with pytest.raises(InputError, match="given twice"):
-        read_settings(["cpus=1", "cpus=2"])
-    with pytest.raises(InputError, match=r"--optim\.epochs must be at least 1, not 0"):
-        make_grid(["tiny"], ["mean"], settings=["optim.epochs=0"])
-
-
-def test_runs_that_do_not_stand_for_a_new_cell_are_named(run: Run, tmp_path: Path) -> None:
+def test_runs_that_do_not_stand_for_a_new_trial_are_named(run: Run, tmp_path: Path) -> None:
     uri = tracking_uri(tmp_path)
-    cells = make_grid(["tiny"], ["mean", "max", "gpo"]).cells
-    failed = keep_run(cells[0].run)
+    trials = make_trials(["tiny"], ["mean", "max", "gpo"]).all
+    failed = keep_run(trials[0].run)
     Tracker.attach(uri, failed).finish("FAILED")
-    bare = keep_run(cells[1].run)
+    bare = keep_run(trials[1].run)
     (tmp_path / "mlartifacts" / bare / "artifacts" / "run.json").unlink()
-    found = find_cells(uri, cells, records_of(uri, "polypool"))
+    found = match_trials(uri, trials, records_of(uri, "polypool"))
     assert [each.state for each in found] == ["new", "new", "new"]
     lost = f"run {bare} may be it, but its settings, the artifact run.json, are gone or of another version"
     assert [each.note for each in found] == [f"run {failed} failed", lost, ""]
-    lines = Plan(found=tuple(found)).text([], concurrent=1, words=()).splitlines()
+    lines = Plan(matches=tuple(found)).text([], concurrent=1, words=()).splitlines()
     assert lines[2].endswith(f"tiny mean seed 0  new, time unknown; run {failed} failed")
     assert lines[4].endswith("time unknown")
 
 
-def test_cells_are_found_by_tags_and_settings(run: Run, tmp_path: Path) -> None:
+def test_trials_are_matched_by_tags_and_settings(run: Run, tmp_path: Path) -> None:
     uri = tracking_uri(tmp_path)
     assert records_of(uri, "polypool") == [], "no store yet"
-    cells = make_grid(["tiny"], ["mean", "max", "gpo", "kmax(k=2)"], seeds=2).cells
-    by_name = {cell.name: cell.run for cell in cells}
+    trials = make_trials(["tiny"], ["mean", "max", "gpo", "kmax(k=2)"], seeds=2).all
+    by_name = {trial.name: trial.run for trial in trials}
     keep_run(replace(by_name["tiny mean seed 0"], cpus=7, log_every=3, text_aggregator="mean"))
     other = by_name["tiny mean seed 1"]
     keep_run(replace(other, optim=replace(other.optim, epochs=99)))
@@ -200,7 +203,7 @@ def test_cells_are_found_by_tags_and_settings(run: Run, tmp_path: Path) -> None:
     ended("tiny max seed 1", "RUNNING")
     killed = ended("tiny gpo seed 0", "RUNNING", **{SWEEP: "s"})
     stopped = ended("tiny gpo seed 1", "KILLED", **{SWEEP: "s", STOPPED: "after epoch 2 of 6"})
-    found = find_cells(uri, cells, records_of(uri, "polypool"))
+    found = match_trials(uri, trials, records_of(uri, "polypool"))
     assert [each.state for each in found] == [
         "finished",
         *("new", "new", "new"),
@@ -208,9 +211,9 @@ def test_cells_are_found_by_tags_and_settings(run: Run, tmp_path: Path) -> None:
         *("new", "new"),
     ]
     assert (found[4].run_id, found[5].run_id, found[5].stopped) == (killed, stopped, "after epoch 2 of 6")
-    plan = Plan(found=tuple(found))
+    plan = Plan(matches=tuple(found))
     assert plan.summary() == (
-        "8 cells, 1 of them finished before and skipped; 1 interrupted before, to go on from the last checkpoint; "
+        "8 trials, 1 of them finished before and skipped; 1 interrupted before, to go on from the last checkpoint; "
         "1 stopped early before, to go on, since --early-stop is not given; 7 to train"
     )
     assert len(replace(plan, early_stop=True).to_do) == 6
@@ -219,13 +222,13 @@ def test_cells_are_found_by_tags_and_settings(run: Run, tmp_path: Path) -> None:
 
 def test_a_lost_or_foreign_description_is_no_match(run: Run, tmp_path: Path) -> None:
     uri = tracking_uri(tmp_path)
-    (cell,) = make_grid(["tiny"], ["mean"]).cells
-    keep_run(cell.run, settings={"colour": "blue"})
-    lost = Tracker.attach(uri, keep_run(cell.run), running=False)
+    (trial,) = make_trials(["tiny"], ["mean"]).all
+    keep_run(trial.run, settings={"colour": "blue"})
+    lost = Tracker.attach(uri, keep_run(trial.run), running=False)
     (lost.download("run.json")).unlink()
-    assert find_cells(uri, [cell], records_of(uri, "polypool"))[0].state == "new"
-    keep_run(cell.run)
-    assert find_cells(uri, [cell], records_of(uri, "polypool"))[0].state == "finished"
+    assert match_trials(uri, [trial], records_of(uri, "polypool"))[0].state == "new"
+    keep_run(trial.run)
+    assert match_trials(uri, [trial], records_of(uri, "polypool"))[0].state == "finished"
 
 
 def test_times_are_those_of_the_same_aggregator_or_else_recipe(run: Run) -> None:
@@ -241,22 +244,22 @@ def test_times_are_those_of_the_same_aggregator_or_else_recipe(run: Run) -> None
     assert total([60.0, 60.0, 30.0], 2) == 75
     assert total([100.0, 10.0], 4) == 100
     assert (total([1.0, None], 1), total([], 2)) == (None, 0.0)
-    assert [spoken(t) for t in (None, 4.4, 61, 3720)] == ["unknown", "4 s", "1 min 01 s", "1 h 02 min"]
+    assert [duration(t) for t in (None, 4.4, 61, 3720)] == ["unknown", "4 s", "1 min 01 s", "1 h 02 min"]
 
 
 def test_a_dry_run_shows_the_grid_and_lines_that_train_the_same(run: Run) -> None:
-    grid = make_grid(
+    trials = make_trials(
         ["tiny"],
         ["mean", "kmax(k=2)"],
         text_aggregators=["mean"],
         experiment="my own",
-        settings=["optim.epochs=2", "data.visual_augment="],
+        flags=["--optim.epochs", "2", "--data.visual-augment", ""],
     )
     uri = tracking_uri(Path.cwd() / "nowhere")
-    plan = Plan(found=tuple(find_cells(uri, grid.cells, [])), settings=grid.settings)
+    plan = Plan(matches=tuple(match_trials(uri, trials.all, [])), flags=trials.flags)
     text = plan.text([record(run)], concurrent=2, words=["--recipes", "tiny", "--aggregators", "kmax(k=2)"])
     lines = text.splitlines()
-    assert lines[0] == "2 cells; 2 to train"
+    assert lines[0] == "2 trials; 2 to train"
     assert lines[2] == "  tiny mean seed 0                  new, about 47 s"
     assert lines[3] == "  tiny kmax(k=2), text mean seed 0  new, about 47 s"
     assert "estimated time, 2 at once: 47 s" in lines
@@ -264,7 +267,7 @@ def test_a_dry_run_shows_the_grid_and_lines_that_train_the_same(run: Run) -> Non
     jobs = [shlex.split(line) for line in lines if "pipelines.train" in line]
     head = ["ray", "job", "submit", "--working-dir", ".", "--", "python", "-m", "pipelines.train"]
     assert [words[: len(head)] for words in jobs] == [head, head]
-    assert [parse(words[len(head) :]) for words in jobs] == [cell.run for cell in grid.cells]
+    assert [parse(words[len(head) :]) for words in jobs] == [trial.run for trial in trials.all]
     assert "time unknown" in plan.text([], concurrent=1, words=[])
 
 
@@ -283,15 +286,15 @@ def test_an_error_is_told_by_its_last_line() -> None:
 
 def test_pairs_are_means_over_seeds_and_are_drawn(run: Run, tmp_path: Path) -> None:
     names = ["mean", "max", "kmax(k=2)"]
-    cells = make_grid(["tiny"], names, text_aggregators=names, seeds=2).cells
+    trials = make_trials(["tiny"], names, text_aggregators=names, seeds=2).all
     rng = np.random.default_rng(0)
     metrics = {
-        cell.name: {"whole/rsum": value, "dev/rsum": 0.0}
-        for cell, value in zip(cells, rng.uniform(100, 300, len(cells)), strict=True)
+        trial.name: {"whole/rsum": value, "dev/rsum": 0.0}
+        for trial, value in zip(trials, rng.uniform(100, 300, len(trials)), strict=True)
     }
-    values = np.array([metrics[cell.name]["whole/rsum"] for cell in cells]).reshape(3, 3, 2)
+    values = np.array([metrics[trial.name]["whole/rsum"] for trial in trials]).reshape(3, 3, 2)
     missing = metrics.pop("tiny max, text mean seed 0")
-    pairs = pairs_of(cells, metrics)
+    pairs = pairs_of(trials, metrics)
     expected = values.mean(axis=2)
     expected[1, 0] = values[1, 0, 1]
     assert missing["whole/rsum"] == values[1, 0, 0]
@@ -299,9 +302,9 @@ def test_pairs_are_means_over_seeds_and_are_drawn(run: Run, tmp_path: Path) -> N
     assert (pairs.metric, pairs.visual, pairs.text) == ("whole/rsum", (*names,), (*names,))
     assert pairs.runs == (1, 2)
     metrics.pop("tiny max, text mean seed 1")
-    holed = pairs_of(cells, metrics)
+    holed = pairs_of(trials, metrics)
     assert np.isnan(holed.mean_VT).sum() == 1
     draw_pairs(holed, tmp_path / "pairs.png")
     with Image.open(tmp_path / "pairs.png") as image:
         assert len(image.convert("RGB").getcolors(maxcolors=1 << 20)) > 20
-    assert pairs_of(cells, {}) is None
+    assert pairs_of(trials, {}) is None

@@ -1,4 +1,4 @@
-"""What has become of each cell: found by the tags and the settings of recorded runs."""
+"""The recorded run that stands for each trial: one with its tags and its settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 from infra.errors import AbsentError, InputError
 from infra.registry import Spec
 from infra.tracking import RunRecord, Tracker, find_runs
-from pipelines.sweeping.grid import Cell
+from pipelines.sweeping.trials import Trial
 from pipelines.training.runs import tags
 from tasks.run import Run, from_json
 
@@ -24,19 +24,19 @@ State = Literal["finished", "stopped", "unfinished", "new"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """A cell and the run that stands for it.
+class Match:
+    """A trial and the run that stands for it.
 
     Attributes:
-        cell: the cell.
+        trial: the trial.
         state: `finished`; `stopped` early; `unfinished`, which goes on from its last checkpoint; or `new`, where there
             is no run of these settings, or only failed ones.
-        run_id: the run, but for a new cell.
+        run_id: the run, but for a new trial.
         stopped: after how many epochs, for one that was stopped.
-        note: of a new cell, which run there is that does not stand for it, and why.
+        note: of a new trial, which run there is that does not stand for it, and why.
     """
 
-    cell: Cell
+    trial: Trial
     state: State = "new"
     run_id: str = ""
     stopped: str = ""
@@ -55,23 +55,23 @@ def records_of(uri: str, experiment: str) -> list[RunRecord]:
         return []
 
 
-def find_cells(uri: str, cells: Sequence[Cell], records: Sequence[RunRecord]) -> list[Found]:
-    """Look for the run of each cell.
+def match_trials(uri: str, trials: Sequence[Trial], records: Sequence[RunRecord]) -> list[Match]:
+    """Look for the run of each trial.
 
     Args:
         uri: the store.
-        cells: of the grid.
+        trials: of the sweep.
         records: of the experiment, latest first.
     """
     by_tags: dict[tuple[str, ...], list[RunRecord]] = defaultdict(list)
     for record in records:
         if record.tags.get("kind") == "train":
             by_tags[key(record.tags)].append(record)
-    return [_find(uri, cell, by_tags[key(tags(cell.run))]) for cell in cells]
+    return [_match(uri, trial, by_tags[key(tags(trial.run))]) for trial in trials]
 
 
 def key(of: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the tags that tell cells apart; specs in one spelling."""
+    """Return the tags that tell trials apart; specs in one spelling."""
     values = {name: of.get(name, "") for name in _KEYS}
     return tuple(_spelled(value) if "aggregator" in name else value for name, value in values.items())
 
@@ -102,25 +102,25 @@ def _spelled(spec: str) -> str:
         return spec
 
 
-def _find(uri: str, cell: Cell, candidates: Sequence[RunRecord]) -> Found:
+def _match(uri: str, trial: Trial, candidates: Sequence[RunRecord]) -> Match:
     settings = {record.run_id: _settings(uri, record) for record in candidates}
-    same = [record for record in candidates if settings[record.run_id] == comparable(cell.run)]
+    same = [record for record in candidates if settings[record.run_id] == comparable(trial.run)]
     for record in same:
         if record.status == "FINISHED":
-            return Found(cell=cell, state="finished", run_id=record.run_id)
+            return Match(trial=trial, state="finished", run_id=record.run_id)
     for record in same:
         # what no sweep trains may still be at work
         if record.status != "FAILED" and record.tags.get(SWEEP):
             stopped = record.tags.get(STOPPED, "")
             state = "stopped" if stopped else "unfinished"
-            return Found(cell=cell, state=state, run_id=record.run_id, stopped=stopped)
+            return Match(trial=trial, state=state, run_id=record.run_id, stopped=stopped)
     notes = [f"run {record.run_id} failed" for record in same if record.status == "FAILED"]
     notes += [
         f"run {record.run_id} may be it, but its settings, the artifact run.json, are gone or of another version"
         for record in candidates
         if settings[record.run_id] is None and record.status == "FINISHED"
     ]
-    return Found(cell=cell, note=notes[0] if notes else "")
+    return Match(trial=trial, note=notes[0] if notes else "")
 
 
 def _settings(uri: str, record: RunRecord) -> Run | None:

@@ -1,4 +1,4 @@
-"""The cells of a sweep: recipes x aggregators x text aggregators x seeds, each a complete run."""
+"""The trials of a sweep: recipes x aggregators x text aggregators x seeds, each a complete run."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-import torch
-
-from infra.errors import InputError, unknown
-from infra.registry import AGGREGATORS, RECIPES, TASKS, Spec
-from pipelines.sweeping.settings import Setting, read_settings, with_settings
+from infra.errors import InputError
+from infra.registry import AGGREGATORS, TASKS, Spec
+from pipelines.config import read_run
 from tasks.base import Metric
 from tasks.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class Trial:
     """One run of a sweep."""
 
     run: Run
@@ -31,24 +29,30 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
-    """All cells, recipe by recipe, and by recipe what chooses its best epoch."""
+class Trials:
+    """All trials, recipe by recipe.
 
-    cells: tuple[Cell, ...]
+    Attributes:
+        all: the runs to train.
+        metrics: by recipe, what chooses its best epoch.
+        flags: settings given to every recipe, as words of the command line.
+    """
+
+    all: tuple[Trial, ...]
     metrics: dict[str, Metric]
-    settings: tuple[Setting, ...]
+    flags: tuple[str, ...]
 
 
-def make_grid(
+def make_trials(
     recipes: Sequence[str],
     aggregators: Sequence[str],
     *,
     text_aggregators: Sequence[str] = (),
     seeds: int = 1,
     experiment: str = "polypool",
-    settings: Sequence[str] = (),
-) -> Grid:
-    """Return the grid, whose every model has been built once, without weights.
+    flags: Sequence[str] = (),
+) -> Trials:
+    """Return every combination once; each model has been built, without weights.
 
     Args:
         recipes: names of recipes that are one run.
@@ -56,39 +60,50 @@ def make_grid(
         text_aggregators: specs of the text's; where there are none, the recipe's own, else the visual one.
         seeds: 0 to this number, exclusive.
         experiment: MLflow's.
-        settings: `name=value`, given to every run.
+        flags: settings of every run, as of `pipelines.train`: `["--optim.epochs", "2"]`.
 
     Raises:
         InputError: what cannot be used; all of it in one message.
+        SystemExit: with code 2, a flag that no run has or whose value cannot be used, which was said.
     """
+    _refuse_own(flags)
     wrong: list[str] = []
     for option, names in (("--recipes", recipes), ("--aggregators", aggregators)):
         if not names:
             wrong.append(f"{option} names nothing; give at least one")
     if seeds < 1:
         wrong.append(f"--seeds must be at least 1, not {seeds}")
-    given: tuple[Setting, ...] = ()
     runs: list[Run] = []
-    with _noting(wrong):
-        given = read_settings(settings)
     for name in dict.fromkeys(recipes):
         with _noting(wrong):
-            runs.append(replace(with_settings(_recipe(name), given), experiment=experiment))
+            runs.append(replace(read_run(name, flags), experiment=experiment))
     visual = _aggregators(aggregators, wrong)
     text = _aggregators(text_aggregators, wrong)
     metrics = {run.recipe: metric for run in runs if (metric := _checked(run, visual, text, wrong))}
     if wrong:
         raise InputError("\n  ".join(["this sweep cannot start:", *dict.fromkeys(wrong)]))
-    cells = [
-        Cell(run=replace(run, aggregator=v, text_aggregator="" if t == v else t, seed=seed))
+    trials = [
+        Trial(run=replace(run, aggregator=v, text_aggregator="" if t == v else t, seed=seed))
         for run in runs
         for v, t, seed in itertools.product(visual, text or [run.text_aggregator], range(seeds))
     ]
-    return Grid(
-        cells=tuple(cells),
-        metrics=metrics,
-        settings=given,
-    )
+    return Trials(all=tuple(trials), metrics=metrics, flags=tuple(flags))
+
+
+OWN = {
+    "--aggregator": "--aggregators",
+    "--text-aggregator": "--text-aggregators",
+    "--seed": "--seeds",
+    "--recipe": "--recipes",
+}
+"""Flags of a run that a sweep decides itself, and the options that say so."""
+
+
+def _refuse_own(flags: Sequence[str]) -> None:
+    for flag in flags:
+        name = flag.partition("=")[0].replace("_", "-")
+        if name in OWN:
+            raise InputError(f"{name}: a sweep decides that itself; use {OWN[name]}")
 
 
 @contextmanager
@@ -98,15 +113,6 @@ def _noting(wrong: list[str], where: str = "") -> Iterator[None]:
         yield
     except InputError as error:
         wrong.append(f"{where}{error}")
-
-
-def _recipe(name: str) -> Run:
-    if ":" not in name and name not in RECIPES.names():
-        raise unknown("recipe", name, RECIPES.names())
-    made = RECIPES.get(name)()
-    if not isinstance(made, Run):
-        raise InputError(f"recipe {name!r} is an ensemble; name the recipes of its members")
-    return made
 
 
 def _aggregators(specs: Sequence[str], wrong: list[str]) -> list[str]:
@@ -122,12 +128,14 @@ def _aggregators(specs: Sequence[str], wrong: list[str]) -> list[str]:
 
 def _checked(run: Run, visual: Sequence[str], text: Sequence[str], wrong: list[str]) -> Metric | None:
     """Build the model of every pair of aggregators; the corpus is read once."""
+    import torch
+
     adapter = None
     for v, t in itertools.product(visual, text or [run.text_aggregator]):
         pair = f"{v}, text {t}" if t else v
         with _noting(wrong, f"{run.recipe} with {pair}: "), torch.device("meta"):
-            cell = replace(run, aggregator=v, text_aggregator=t)
+            trial = replace(run, aggregator=v, text_aggregator=t)
             with torch.device("cpu"):
-                adapter = TASKS.build(run.task, cell, **({"assets": adapter.assets} if adapter else {}))
+                adapter = TASKS.build(run.task, trial, **({"assets": adapter.assets} if adapter else {}))
             adapter.model(pretrained=False)
     return adapter.primary if adapter else None

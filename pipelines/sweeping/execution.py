@@ -1,8 +1,9 @@
-"""Train the cells of a plan side by side, in one Ray session, and settle how each ended."""
+"""Train the trials of a plan side by side, in one Ray session, and settle how each ended."""
 
 from __future__ import annotations
 
 import math
+import os
 import re
 import secrets
 import time
@@ -10,25 +11,25 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from infra.errors import InputError
 from infra.files import make_folder
 from infra.ray.session import Resources, cores, ray_session
-from infra.ray.tuning import Ended, Halving, run_side_by_side
+from infra.ray.tuning import Ended, Halving, reporter, run_side_by_side
 from infra.tracking import RunRecord, Tracker
-from pipelines.sweeping.cell_work import CellWork
-from pipelines.sweeping.estimate import spoken
-from pipelines.sweeping.found import STOPPED, SWEEP, Found, key, records_of
-from pipelines.sweeping.plan import Plan
-from pipelines.training.runs import tags
+from pipelines.sweeping.matching import STOPPED, SWEEP, Match, key, records_of
+from pipelines.sweeping.plan import Plan, duration
+from pipelines.training.runs import resume, start, tags
 from tasks.base import Metric
+from tasks.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """How the cells of a sweep ended, those that it trained.
+    """How the trials of a sweep ended, those that it trained.
 
     Attributes:
         trained: to the end.
@@ -36,9 +37,9 @@ class Result:
         failed: with the error.
     """
 
-    trained: list[Found] = field(default_factory=list)
-    stopped: list[tuple[Found, str]] = field(default_factory=list)
-    failed: list[tuple[Found, str]] = field(default_factory=list)
+    trained: list[Match] = field(default_factory=list)
+    stopped: list[tuple[Match, str]] = field(default_factory=list)
+    failed: list[tuple[Match, str]] = field(default_factory=list)
 
 
 ERROR = "error.txt"
@@ -47,7 +48,7 @@ ERROR = "error.txt"
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the cells are recorded: the tracking store, the project's home, the experiment."""
+    """Where the trials are recorded: the tracking store, the project's home, the experiment."""
 
     uri: str
     home: Path
@@ -74,15 +75,15 @@ def alone(home: Path, experiment: str) -> Iterator[None]:
         yield
 
 
-def fitting(found: Sequence[Found]) -> int:
-    """Return how many cells the cluster has cores and GPUs for at once, at least one; needs a Ray session."""
+def fitting(matches: Sequence[Match]) -> int:
+    """Return how many trials the cluster has cores and GPUs for at once, at least one; needs a Ray session."""
     most = math.inf
-    for run in (each.cell.run for each in found):
+    for run in (match.trial.run for match in matches):
         each = Resources.plan(run.workers, cpus=run.cpus)
         most = min(most, cores() // (each.cpus * run.workers))
         if each.gpu:
             most = min(most, cores("GPU") // run.workers)
-    return max(1, int(most)) if found else 1
+    return max(1, int(most)) if matches else 1
 
 
 def carry_out(
@@ -91,41 +92,41 @@ def carry_out(
     """Train what is to be done.
 
     Args:
-        plan: the cells.
+        plan: the trials.
         place: where they are recorded.
-        concurrent: cells at once; where 0, as many as fit.
-        metrics: by recipe, what the poor cells are stopped early by; None to stop none.
+        concurrent: trials at once; where 0, as many as fit.
+        metrics: by recipe, what the poor trials are stopped early by; None to stop none.
     """
-    result, cells = Result(), plan.to_do
-    if not cells:
+    result, matches = Result(), plan.to_do
+    if not matches:
         return result
     with ray_session():
-        concurrent = concurrent or fitting(cells)
+        concurrent = concurrent or fitting(matches)
         print(f"{plan.summary()}, {concurrent} at once", flush=True)
         # scores of different recipes cannot be compared, so that each has a race of its own
-        groups = [cells] if metrics is None else _by_recipe(cells)
+        groups = [matches] if metrics is None else _by_recipe(matches)
         for group in groups:
             _train(group, result, place, concurrent=concurrent, metrics=metrics)
     return result
 
 
-def _by_recipe(cells: Sequence[Found]) -> list[list[Found]]:
-    recipes = dict.fromkeys(found.cell.run.recipe for found in cells)
-    return [[found for found in cells if found.cell.run.recipe == recipe] for recipe in recipes]
+def _by_recipe(matches: Sequence[Match]) -> list[list[Match]]:
+    recipes = dict.fromkeys(match.trial.run.recipe for match in matches)
+    return [[match for match in matches if match.trial.run.recipe == recipe] for recipe in recipes]
 
 
 def _train(
-    cells: Sequence[Found],
+    matches: Sequence[Match],
     result: Result,
     place: Place,
     *,
     concurrent: int,
     metrics: dict[str, Metric] | None,
 ) -> None:
-    """Train some cells, and add how they ended to the result."""
+    """Train some trials, and add how they ended to the result."""
     sweep, halving, decide = f"sweep-{secrets.token_hex(4)}", None, {}
     if metrics is not None:
-        run = cells[0].cell.run
+        run = matches[0].trial.run
         primary = metrics[run.recipe]
         decide = {run.recipe: f"dev/{primary.name}"}
         halving = Halving(
@@ -142,20 +143,56 @@ def _train(
             if error
             else ("done" if "run_id" in end.result else "stopped early")
         )
-        past = spoken(time.monotonic() - started)
-        print(f"[{before + len(ends)}, {past}] {cells[end.number].cell.name}: {how}", flush=True)
+        past = duration(time.monotonic() - started)
+        print(f"[{before + len(ends)}, {past}] {matches[end.number].trial.name}: {how}", flush=True)
 
     try:
         run_side_by_side(
-            CellWork(cells=tuple(cells), sweep=sweep, uri=place.uri, home=place.home, metric=decide),
-            len(cells),
+            Work(matches=tuple(matches), sweep=sweep, uri=place.uri, home=place.home, metric=decide),
+            len(matches),
             concurrent=concurrent,
             folder=place.home / "runs" / sweep,
             halving=halving,
             ended=ended,
         )
     finally:
-        _settle(cells, ends, result, place, sweep)
+        _settle(matches, ends, result, place, sweep)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Trains the trial of a number, in a process of its own.
+
+    Attributes:
+        matches: the trials to train, and the runs that they go on with.
+        sweep: name of this sweep, a tag of its runs.
+        uri: the tracking store.
+        home: the project's.
+        metric: by recipe, the metric that decides which trials are stopped early; empty where none are.
+    """
+
+    matches: tuple[Match, ...]
+    sweep: str
+    uri: str
+    home: Path
+    metric: dict[str, str]
+
+    def __call__(self, number: int) -> dict[str, Any]:
+        """Train a trial; return the id of its run, or what went wrong."""
+        os.environ |= {"POLYPOOL_HOME": str(self.home), "MLFLOW_TRACKING_URI": self.uri}
+        match = self.matches[number]
+        run: Run = match.trial.run
+        try:
+            metric = self.metric.get(run.recipe)
+            callbacks = [reporter(metric)] if metric else []
+            if match.run_id:
+                Tracker.attach(self.uri, match.run_id).tags({SWEEP: self.sweep, STOPPED: ""})
+                return {"run_id": resume(match.run_id, callbacks=callbacks)}
+            return {"run_id": start(run, more_tags={SWEEP: self.sweep}, callbacks=callbacks)}
+        except InputError as error:
+            return {"error": str(error)}
+        except Exception as error:  # whatever it is, the other trials go on
+            return {"error": f"{type(error).__name__}: {error}"}
 
 
 def last_line(error: str) -> str:
@@ -172,24 +209,26 @@ def _of_sweep(place: Place, sweep: str) -> dict[tuple[str, ...], RunRecord]:
     return {key(record.tags): record for record in records if record.tags.get(SWEEP) == sweep}
 
 
-def _settle(cells: Sequence[Found], ends: dict[int, Ended], result: Result, place: Place, sweep: str) -> None:
-    """Note how each cell ended, in the result and in what was recorded of those whose process was ended."""
+def _settle(
+    matches: Sequence[Match], ends: dict[int, Ended], result: Result, place: Place, sweep: str
+) -> None:
+    """Note how each trial ended, in the result and in what was recorded of those whose process was ended."""
     records = _of_sweep(place, sweep)
-    for number, found in enumerate(cells):
-        end, record = ends.get(number), records.get(key(tags(found.cell.run)))
-        found = replace(found, run_id=record.run_id if record else "")
+    for number, match in enumerate(matches):
+        end, record = ends.get(number), records.get(key(tags(match.trial.run)))
+        match = replace(match, run_id=record.run_id if record else "")
         tracker = Tracker.attach(place.uri, record.run_id, running=False) if record else None
         error = _error(end) if end else ""
         if error:
-            result.failed.append((found, last_line(error)))
+            result.failed.append((match, last_line(error)))
             if tracker:
                 tracker.text(ERROR, error)
                 tracker.finish("FAILED")
         elif end and ("run_id" in end.result or (record and record.status == "FINISHED")):
-            result.trained.append(found)  # a short run may end before it can be stopped
+            result.trained.append(match)  # a short run may end before it can be stopped
         elif end:
-            epochs = f"after epoch {int(end.result.get('epoch', 0))} of {found.cell.run.optim.epochs}"
-            result.stopped.append((found, epochs))
+            epochs = f"after epoch {int(end.result.get('epoch', 0))} of {match.trial.run.optim.epochs}"
+            result.stopped.append((match, epochs))
             if tracker:
                 tracker.tags({STOPPED: epochs})
                 tracker.finish("KILLED")

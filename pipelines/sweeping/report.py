@@ -1,0 +1,95 @@
+"""What a sweep prints: how long it will take, how its trials ended, how they compare."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from infra.errors import InputError
+from infra.files import make_folder
+from infra.ray.session import local_cores
+from infra.tracking import Tracker, find_runs
+from pipelines.compare import compare, with_bootstrap
+from pipelines.comparison.per_query import read_arrays
+from pipelines.sweeping.execution import Place, Result
+from pipelines.sweeping.matching import match_trials, records_of
+from pipelines.sweeping.pairs_figure import draw_pairs, pairs_of
+from pipelines.sweeping.plan import Plan
+from pipelines.sweeping.trials import Trial, Trials
+from tasks.run import Run
+
+
+def estimate(plan: Plan, place: Place, *, concurrent: int, words: Sequence[str]) -> str:
+    """Return what `--dry-run` shows; times come from the runs of the sweep's own and the usual experiment.
+
+    Args:
+        plan: the trials.
+        place: where they are recorded.
+        concurrent: trials at once; where 0, as many as this machine has cores for.
+        words: those of the command line, without `--dry-run`.
+    """
+    experiments = dict.fromkeys((place.experiment, Run.experiment))
+    records = [record for name in experiments for record in records_of(place.uri, name)]
+    most = max(match.trial.run.cpus * match.trial.run.workers for match in plan.matches)
+    concurrent = concurrent or max(1, local_cores() // most)
+    return plan.text(records, concurrent=concurrent, words=words)
+
+
+def outcome(plan: Plan, result: Result) -> str:
+    """Say what was done, and list what was stopped or failed."""
+    lines = []
+    if not plan.to_do:
+        lines.append(plan.summary())
+    else:
+        counts = {"trained": result.trained, "stopped early": result.stopped, "failed": result.failed}
+        lines.append(", ".join(f"{len(of)} {name}" for name, of in counts.items() if of or name == "trained"))
+    before = [match for match in plan.matches if match.state == "stopped" and match not in plan.to_do]
+    stopped = [*result.stopped, *((match, match.stopped) for match in before)]
+    if stopped:
+        lines += ["", "stopped early, and so in no comparison:"]
+        lines += [f"  {match.trial.name}: {when}, run {match.run_id}" for match, when in stopped]
+    if result.failed:
+        lines += ["", "failed:"]
+        lines += [
+            f"  {match.trial.name}{f' (run {match.run_id})' if match.run_id else ''}: {error}"
+            for match, error in result.failed
+        ]
+    return "\n".join(lines)
+
+
+def show_comparison(trials: Trials, place: Place) -> None:
+    """Print the comparison of the experiment, keep it, and with it the heat maps of visual and text aggregators."""
+    try:
+        comparison = compare(place.uri, place.experiment)
+    except InputError as error:
+        print(error)
+        return
+    comparison = with_bootstrap(comparison, partial(read_arrays, place.uri))
+    print(comparison.text(), end="\n\n")
+    run_id = comparison.log(place.uri, folder=place.home)
+    print(f"kept with figures in run {run_id} of {place.experiment!r}")
+    tracker = Tracker.attach(place.uri, run_id, running=False)
+    for path in _heat_maps(trials, place):
+        tracker.artifact(path)
+        print(f"visual against text aggregators: {path}, kept there, too")
+
+
+def _heat_maps(trials: Trials, place: Place) -> list[Path]:
+    """Draw a map for each recipe whose text aggregators were swept."""
+    if not any(trial.run.text_aggregator for trial in trials.all):
+        return []
+    records = {record.run_id: record for record in find_runs(place.uri, place.experiment)}
+    finished = match_trials(place.uri, trials.all, [*records.values()])
+    metrics = {match.trial.name: records[match.run_id].metrics for match in finished if match.run_id}
+    by_recipe: dict[str, list[Trial]] = {}
+    for trial in trials.all:
+        by_recipe.setdefault(trial.run.recipe, []).append(trial)
+    folder, paths = make_folder(place.home / "runs"), []
+    for recipe, of_recipe in by_recipe.items():
+        if pairs := pairs_of(of_recipe, metrics):
+            name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{place.experiment}-{recipe}")
+            paths.append(folder / f"{name}-visual_by_text.png")
+            draw_pairs(pairs, paths[-1])
+    return paths
