@@ -83,6 +83,14 @@ class QueryMetric:
     units: str
 
 
+class PictureRecord:
+    """Base of the records that pages and figures are drawn from; `pipelines.pages.draw` draws each by its type."""
+
+
+Pictures = PictureRecord | Mapping[str, bytes] | None
+"""What an evaluation leaves to look at: a record, files by name, or nothing."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """What scoring a split under a protocol gave.
@@ -97,8 +105,8 @@ class Evaluation:
         per_query: arrays that say how each query did, such as ids and ranks.
         query_metrics: which metrics follow from those arrays, and how; the bootstrap knows no others.
         files: more to keep, by file name.
-        pictures: what makes pages and figures to keep, by file name. Called once, at the end of a run, and then by
-            every worker, since a score may need all of them.
+        pictures: what makes records of pages to keep, or files by name. Called once, at the end of a run, and then by
+            every worker, since a score may need all of them; those of the first worker are drawn.
         embed_ms: milliseconds to encode an item and its texts, or to answer a question; NaN if it was not timed.
     """
 
@@ -109,7 +117,7 @@ class Evaluation:
     per_query: dict[str, np.ndarray] = field(default_factory=dict)
     query_metrics: tuple[QueryMetric, ...] = ()
     files: dict[str, bytes] = field(default_factory=dict)
-    pictures: tuple[Callable[[], Mapping[str, bytes]], ...] = ()
+    pictures: tuple[Callable[[], Pictures], ...] = ()
     embed_ms: float = math.nan
 
 

@@ -10,12 +10,12 @@ import numpy as np
 from infra.errors import InputError
 from infra.paths import resolve
 from infra.registry import TASKS
-from pipelines.pages.retrieval_examples import RankedQueries
 from tasks.base import Evaluation
 from tasks.datasets.images.cxc import cxc_files, read_cxc
 from tasks.run import Run
 from tasks.scoring.crisscrossed import evaluate_crisscrossed, right_answers
 from tasks.scoring.described import retrieval_arrays, retrieval_queries, retrieval_records
+from tasks.scoring.examples import RankedQueries
 from tasks.scoring.protocols import Protocol, protocol_named
 from tasks.scoring.scores import Score
 from tasks.visual_text import VisualText

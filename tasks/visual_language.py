@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,21 @@ from infra.paths import resolve
 from infra.registry import AUGMENTATIONS, ENCODERS, Spec
 from infra.store import FeatureStore
 from tasks.datasets.corpus import Corpus, Item
-from tasks.datasets.questions import Image, QuestionCorpus
+from tasks.datasets.media import pictured
+from tasks.datasets.questions import Image, Question, QuestionCorpus
 from tasks.inputs.pairs import StoredSets, TextInputs, VisualInputs
 from tasks.inputs.pixels import Pixels
 from tasks.inputs.unseen import unseen_inputs
 from tasks.models.build import Parts, text_inputs
 from tasks.run import Run
+from tasks.scoring.attention import (
+    AttentionExamples,
+    NearestCaption,
+    Pair,
+    attended,
+    attention_examples,
+    backbone_of,
+)
 
 PIXEL_CHUNK = 32  # images of 512 pixels encoded at once in evaluation: a few GB of feature maps
 
@@ -111,6 +120,38 @@ class VisualLanguageTask(ABC):
         """Return what changes the words of texts in training; None where nothing does."""
         spec = self.run.data.text_augment
         return AUGMENTATIONS.build(spec) if spec else None
+
+    def attention(
+        self,
+        model: nn.Module,
+        pairs: Iterable[Pair],
+        split: str,
+        *,
+        items: Sequence[Item | Question],
+        texts: Sequence[str],
+        nearest: Callable[[int], Sequence[NearestCaption]] | None = None,
+    ) -> AttentionExamples | None:
+        """Return where a model's aggregators look; None where they tell nothing, and on workers but the first.
+
+        Args:
+            model: a trained one.
+            pairs: those to look at; every worker has the same.
+            split: its name.
+            items: its images or videos, or its questions, by the pairs' numbers.
+            texts: its captions or questions, likewise.
+            nearest: the nearest captions of an item's vectors, by its number; None where there are no such.
+        """
+        return attention_examples(
+            attended(model, pairs),
+            split=split,
+            modality=self.modality,
+            text_kind=self.corpus.texts,
+            texts=texts,
+            pictured=lambda number: pictured(self.corpus, items[number]),
+            tokenizer=ENCODERS.get(self._text.name).tokenizer(self.assets["text"]),
+            nearest=nearest or (lambda item: ()),
+            backbone=backbone_of(self.store, self._visual),
+        )
 
     def parts(self, *, pretrained: bool) -> Parts:
         """Return what a new model is made of, with published weights in the encoders that have them if asked for."""

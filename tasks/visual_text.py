@@ -12,17 +12,17 @@ from torch import Tensor
 
 from infra.errors import InputError
 from infra.paths import resolve
-from pipelines.pages.attention import attention_to_captions
-from pipelines.pages.retrieval import ranked_queries, retrieval_pictures
-from pipelines.pages.retrieval_examples import RankedQueries
 from tasks.base import Evaluation
 from tasks.datasets.corpus import Corpus
+from tasks.datasets.media import pictured
 from tasks.inputs.pairs import Pairs
 from tasks.models.base import RetrievalModel
 from tasks.models.build import retrieval_model
-from tasks.models.split_embeddings import Batch
+from tasks.models.split_embeddings import Batch, SplitEmbeddings
 from tasks.run import Run
+from tasks.scoring.attention import AttentionExamples, caption_pairs, nearest_captions
 from tasks.scoring.described import RSUM, retrieval_arrays, retrieval_queries, retrieval_records
+from tasks.scoring.examples import RankedQueries, RetrievalExamples, ranked_queries, retrieval_examples
 from tasks.scoring.protocols import Protocol, evaluate_protocol, protocol_named
 from tasks.scoring.scores import Score
 from tasks.visual_language import VisualLanguageTask
@@ -137,16 +137,29 @@ class VisualText(VisualLanguageTask):
 
     def _examples(
         self, score: Score, queries: RankedQueries, split: str, protocol: Protocol
-    ) -> dict[str, bytes]:
-        """Return a page of examples; see `retrieval_pictures`."""
-        return retrieval_pictures(
+    ) -> RetrievalExamples:
+        """Return queries of a split with what was found for them; every worker calls this."""
+        items = self.corpus.items(split)
+        return retrieval_examples(
             score,
             queries,
-            pairs=self.data(split),
-            corpus=self.corpus,
+            texts=self.data(split).texts,
+            pictured=lambda number: pictured(self.corpus, items[number]),
             split=split,
             modality=self.modality,
             protocol=protocol,
+        )
+
+    def _attention(self, model: RetrievalModel, split: str, score: Score) -> AttentionExamples | None:
+        pairs = self.data(split)
+        sets = isinstance(score, SplitEmbeddings) and score.visual.dim() == 3
+        return self.attention(
+            model,
+            caption_pairs(pairs),
+            split,
+            items=self.corpus.items(split),
+            texts=pairs.texts,
+            nearest=partial(nearest_captions, score, pairs) if sets else None,
         )
 
     def evaluate(self, model: RetrievalModel, split: str, protocol: str) -> Evaluation:
@@ -156,7 +169,7 @@ class VisualText(VisualLanguageTask):
         score = self.scorer(model, split)
         milliseconds = 1e3 * (time.perf_counter() - started)
         found = self.evaluate_scores(score, split, protocol)
-        attention = partial(attention_to_captions, self, model, split, score)
+        attention = partial(self._attention, model, split, score)
         return replace(
             found,
             embed_ms=milliseconds / len(self.data(split).item_ids),

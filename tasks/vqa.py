@@ -17,7 +17,6 @@ from infra.dist import all_sum, rank
 from infra.errors import InputError, unknown
 from infra.paths import resolve
 from infra.registry import TASKS
-from pipelines.pages.attention import attention_to_questions
 from tasks.base import Evaluation
 from tasks.datasets.questions import Question, QuestionCorpus
 from tasks.inputs.captions import Captions
@@ -28,6 +27,7 @@ from tasks.questions.report import ACCURACY, PROTOCOL, Report, answered
 from tasks.questions.scores import AnswerScores, best_answers
 from tasks.questions.vocabulary import AnswerVocabulary, Targets
 from tasks.run import Run
+from tasks.scoring.attention import AttentionExamples, question_pairs
 from tasks.scoring.scores import Score
 from tasks.visual_language import VisualLanguageTask
 
@@ -189,8 +189,17 @@ class VQA(VisualLanguageTask):
         """Score a split; one without answers gives no accuracy, and a file of results."""
         _check_protocol(protocol)
         found = self.evaluate_scores(self.scorer(model, split), split, protocol)
-        attention = partial(attention_to_questions, self, model, split)
-        return replace(found, pictures=(*found.pictures, attention))
+        return replace(found, pictures=(*found.pictures, partial(self._attention, model, split)))
+
+    def _attention(self, model: nn.Module, split: str) -> AttentionExamples | None:
+        questions = self.corpus.questions(split)
+        return self.attention(
+            model,
+            question_pairs(self.data(split)),
+            split,
+            items=questions,
+            texts=[question.question for question in questions],
+        )
 
 
 def _check_objective(objective: str) -> None:

@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 
+from pipelines.pages.draw import draw
 from tasks.base import Evaluation
 
 _METRIC = re.compile(r"[\w.\-/ :]+")
@@ -33,9 +34,10 @@ def check_evaluation(found: Evaluation, *, protocol: str, primary: str) -> None:
             f"the metric {name} is {type(value).__name__}, expected a float"
         )
         assert math.isfinite(value), f"the metric {name} is {value}"
-    for files in (found.files, *(make() for make in found.pictures)):
-        for name, content in files.items():
-            assert isinstance(content, bytes), f"the file {name} is {type(content).__name__}, expected bytes"
+    for name, content in found.files.items():
+        assert isinstance(content, bytes), f"the file {name} is {type(content).__name__}, expected bytes"
+    for make in found.pictures:
+        draw(make())
     _check_queries(found.per_query)
 
 

@@ -1,1 +1,1 @@
-"""HTML pages of examples and of attention, drawn from what evaluations record."""
+"""HTML pages of examples and of attention, drawn from the records that evaluations leave."""

@@ -1,88 +1,59 @@
-"""What an evaluation of retrieval leaves to look at: a page of examples, right and wrong."""
+"""The page of retrieval: captions with the pictures they found, and pictures with the captions they found."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
-from infra.dist import rank
-from pipelines.pages.retrieval_examples import HITS, RankedQueries, find_examples
-from pipelines.pages.retrieval_page import Shown, examples_page
+from PIL import Image
+
+from pipelines.pages.document import data_address, templates
 from pipelines.pages.thumbnails import Thumbnails
-from tasks.datasets.corpus import Corpus
-from tasks.inputs.pairs import Pairs
-from tasks.scoring.gallery import Gallery
-from tasks.scoring.protocols import Protocol, ProtocolResult
-from tasks.scoring.scores import Score
+from tasks.scoring.examples import HITS, RetrievalExamples
 
-IMAGES, VIDEOS = 12, 8  # queries of each direction; videos take longer to decode
+FRAMES, FRAME, GAP = 4, (160, 120), 3
+"""Of a video's strip: how many frames, their largest size, and what is between two, in pixels."""
 
 
-def ranked_queries(pairs: Pairs, protocol: Protocol, result: ProtocolResult) -> RankedQueries:
-    """Return the queries of a split that was ranked by its own pairs."""
-    whole = Gallery.of(
-        slice(0, len(pairs.item_ids)), pairs.owner_G, texts=pairs.texts if protocol.distinct else None
-    )
-    of_items, of_captions = whole.positives()
-    return RankedQueries(
-        caption_G=whole.column_G,
-        of_items=of_items,
-        of_captions=of_captions,
-        item_Q=np.arange(len(result.ranks_i2t)),
-        item_rank_Q=result.ranks_i2t,
-        caption_Q=result.caption_G,
-        caption_rank_Q=result.ranks_t2i,
+def retrieval_page(record: RetrievalExamples) -> str:
+    """Return the whole page: an image, or a strip of a video's frames, or the first caption where there is no file."""
+    video = record.modality == "video"
+    addresses = {}
+    with Thumbnails(video=video) as thumbnails:
+        for number, item in record.items.items():
+            images = thumbnails.images(item.file, at_most=FRAMES if video else 1)
+            addresses[number] = data_address(_strip(images) if video else images[0]) if images else ""
+    about = _about(record)
+    if not any(addresses.values()):
+        about += f" The files of the {record.modality}s are not here: their first captions stand for them."
+    page = templates("pipelines.pages").get_template("retrieval.html.j2")
+    return page.render(
+        title=f"Retrieval in the split {record.split}", about=about, record=record, addresses=addresses
     )
 
 
-def retrieval_pictures(
-    score: Score,
-    queries: RankedQueries,
-    *,
-    pairs: Pairs,
-    corpus: Corpus,
-    split: str,
-    modality: str,
-    protocol: Protocol,
-) -> dict[str, bytes]:
-    """Return a page of examples by file name; every worker calls this, and rank 0 alone gets it.
-
-    Args:
-        score: of blocks of the split.
-        queries: its queries, and what is right.
-        pairs: its items and captions.
-        corpus: which has their files.
-        split: its name.
-        modality: what its items are.
-        protocol: by which it was queries.
-    """
-    video = modality == "video"
-    of_captions, of_items = find_examples(score, queries, count=VIDEOS if video else IMAGES)
-    if rank() > 0:
-        return {}
-    with Thumbnails(corpus, corpus.items(split), video=video) as thumbnails:
-        shown = Shown(
-            modality=modality,
-            item_ids=pairs.item_ids,
-            texts=pairs.texts,
-            owner_G=pairs.owner_G,
-            thumbnails=thumbnails,
-        )
-        about = _about(protocol, queries, split=split, modality=modality)
-        html = examples_page(f"Retrieval in the split {split}", about, shown, of_captions, of_items)
-    return {f"{protocol.name}_{split}_examples.html": html.encode()}
+def _strip(images: Sequence[Image.Image]) -> Image.Image:
+    """Put frames side by side."""
+    for image in images:
+        image.thumbnail(FRAME)
+    width = sum(image.width for image in images) + GAP * (len(images) - 1)
+    strip, left = Image.new("RGB", (width, max(image.height for image in images))), 0
+    for image in images:
+        strip.paste(image, (left, 0))
+        left += image.width + GAP
+    return strip
 
 
-def _about(protocol: Protocol, queries: RankedQueries, *, split: str, modality: str) -> str:
-    items, captions = len(queries.of_items), len(queries.caption_G)
+def _about(record: RetrievalExamples) -> str:
+    protocol, (items, captions) = record.protocol, record.gallery
     kind = "distinct captions" if protocol.distinct else "captions"
     about = (
         f"Queries drawn at random, right ones and wrong ones by the protocol {protocol.name} in turn, and what they "
-        f"found among the {items:,} {modality}s or the {captions:,} {kind} of the whole split {split}: rank, score and, "
-        f"with a dashed border, the best right one beyond the first {HITS}."
+        f"found among the {items:,} {record.modality}s or the {captions:,} {kind} of the whole split {record.split}: "
+        f"rank, score and, with a dashed border, the best right one beyond the first {HITS}."
     )
     parts = f"{protocol.folds} parts of it, one by one" if protocol.folds > 1 else ""
-    if len(queries.item_Q) < items:
-        parts = f"its first {len(queries.item_Q):,} {modality}s alone"
+    if record.ranked_items < items:
+        parts = f"its first {record.ranked_items:,} {record.modality}s alone"
     if parts:
         about += f" The protocol looks in {parts}, so its ranks are better or the same."
     if protocol.crisscrossed:

@@ -1,13 +1,10 @@
-"""Small pictures of the items of a split, made anew of the files that the corpus names."""
+"""Small pictures of image and video files."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -22,46 +19,32 @@ _PATIENCE = 30.0  # seconds for one video
 
 
 class Thumbnails:
-    """Makes small pictures of images, or of frames of videos. Threads may share it.
+    """Makes small pictures of image files, or of frames of video files. Threads may share it.
 
     Args:
-        corpus: whose items they are.
-        items: of a split; questions, too, which stand for their images.
-        video: they are videos.
+        video: the files are videos.
     """
 
-    def __init__(self, corpus: Any, items: Sequence[Any], *, video: bool) -> None:
-        self.corpus, self.items, self.video = corpus, items, video
+    def __init__(self, *, video: bool) -> None:
+        self.video = video
         self._lock, self._decodes = Lock(), True
         self._reader: VideoReader | None = None
 
-    def file(self, number: int) -> Path | None:
-        """Return the file of an item; None where there is none, or it lies outside the corpus's folder of images."""
-        item, manifest = self.items[number], self.corpus.manifest
-        if not item.path:
-            return None
-        path = Path(os.path.normpath(self.corpus.image_path(item)))
-        folder = manifest["images_in"] if "images_in" in manifest else manifest["images"]
-        if folder and not path.is_relative_to(os.path.normpath(folder)):
-            return None
-        return path if path.is_file() else None
-
-    def images(self, number: int, *, at_most: int = 1) -> list[Image.Image]:
+    def images(self, file: Path | None, *, at_most: int = 1) -> list[Image.Image]:
         """Return small copies in RGB: of the image, or of frames of the video, evenly over time.
 
         There are none where there is no file, or it does not decode.
 
         Args:
-            number: of the item, in the split.
+            file: the image or video.
             at_most: how many frames of a video; one is taken from its middle.
         """
-        path = self.file(number)
-        if path is None:
+        if file is None:
             return []
         if self.video:
-            frames = self._frames(path, 3 if at_most == 1 else at_most)
+            frames = self._frames(file, 3 if at_most == 1 else at_most)
             return frames if at_most > 1 else frames[len(frames) // 2 :][:1]
-        image = load(path, side=SIDE)
+        image = load(file, side=SIDE)
         return [] if isinstance(image, str) else [_shrunk(image)]
 
     def _frames(self, path: Path, at_most: int) -> list[Image.Image]:
@@ -77,10 +60,7 @@ class Thumbnails:
                 ]
             except BadVideo:
                 return []
-            except (
-                InputError,
-                RuntimeError,
-            ):  # no decoder, or it does not start: the next video fares no better
+            except (InputError, RuntimeError):  # no decoder, or it does not start: no video will fare better
                 self._decodes, self._reader = False, None
                 return []
 

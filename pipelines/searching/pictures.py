@@ -11,6 +11,7 @@ from typing import Any
 from PIL import Image
 
 from pipelines.pages.thumbnails import Thumbnails
+from tasks.datasets.media import media_file
 
 FRAMES, PAUSE = 8, 400  # of a video, and milliseconds between two
 KEPT = 256  # small pictures
@@ -28,9 +29,9 @@ class Pictures:
     """
 
     def __init__(self, corpus: Any, items: Sequence[Any], *, video: bool) -> None:
-        self.video = video
+        self.corpus, self.items, self.video = corpus, items, video
         self._number = {item.id: number for number, item in enumerate(items)}
-        self._thumbnails = Thumbnails(corpus, items, video=video)
+        self._thumbnails = Thumbnails(video=video)
         self.still: Make = lru_cache(KEPT)(self._still)
         self.moving: Make = lru_cache(KEPT)(self._moving)
 
@@ -40,7 +41,7 @@ class Pictures:
 
     def file(self, id: str) -> Path | None:
         """Return the file of an item; None where there is no such item or file, or it lies outside the corpus."""
-        return self._thumbnails.file(self._number[id]) if id in self._number else None
+        return media_file(self.corpus, self.items[self._number[id]]) if id in self._number else None
 
     def _still(self, id: str) -> bytes | None:
         """Return a JPEG of an image, or of the middle of a video; None where there is none or it does not decode."""
@@ -58,7 +59,7 @@ class Pictures:
         )
 
     def _images(self, id: str, *, at_most: int) -> list[Image.Image]:
-        return self._thumbnails.images(self._number[id], at_most=at_most) if id in self._number else []
+        return self._thumbnails.images(self.file(id), at_most=at_most)
 
     def close(self) -> None:
         """End the process that decodes."""

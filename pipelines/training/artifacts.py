@@ -18,7 +18,7 @@ from torch import nn
 from aggregators.base import Aggregator
 from aggregators.observe import Watched
 from infra.checkpoint import save_weights
-from tasks.base import Evaluation, TaskAdapter
+from tasks.base import Evaluation, Pictures, TaskAdapter
 from tasks.run import Run, to_json
 from tasks.scoring.records import metrics_tag, queries_json
 
@@ -92,19 +92,22 @@ def keep_evaluation(log: Log, found: Evaluation, *, step: int) -> None:
     _keep(log, found.files, "evaluation")
 
 
-def keep_pictures(log: Log | None, *makers: Callable[[], Mapping[str, bytes]]) -> None:
-    """Make pictures and keep them; every worker calls this, and the one that has a log keeps them.
+def keep_pictures(log: Log | None, *makers: Callable[[], Pictures]) -> None:
+    """Draw pictures and keep them; every worker calls this, and the one that has a log draws and keeps them.
 
     What goes wrong here costs no run its end: it is logged, and told in a file beside the pictures.
 
     Args:
         log: where they go.
-        makers: each makes some, by file name.
+        makers: each makes a record of what is drawn, or files by name.
     """
+    from pipelines.pages.draw import draw  # templates and decoders, once, at the end
+
     made: dict[str, bytes] = {}
     for make in makers:
         try:
-            made |= make()
+            record = make()
+            made |= draw(record) if log is not None else {}
         except Exception:
             logging.getLogger(__name__).exception(
                 "some pictures of this run could not be made; its numbers are kept"

@@ -3,27 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from infra.errors import InputError
-from pipelines.pages.examples import choose
-from pipelines.pages.thumbnails import Thumbnails
-from pipelines.pages.vqa import Example, examples_page
-from tasks.base import Evaluation, Metric, QueryMean, QueryMetric
+from tasks.base import Evaluation, Metric, PictureRecord, QueryMean, QueryMetric
+from tasks.datasets.media import PicturedItem, pictured
 from tasks.datasets.questions import Question, QuestionCorpus
 from tasks.questions.accuracy import HumanAnswers, global_pool
 from tasks.questions.priors import AnswerPrior
 from tasks.questions.results import results_file
 from tasks.questions.vocabulary import AnswerVocabulary
+from tasks.scoring.examples import choose
 
 PROTOCOL = "vqa"
 ACCURACY = Metric(name="accuracy", best=100.0, unit="%")
 _IN_TABLES = ("yes_no", "number", "other", "accuracy_2017", "prior_accuracy")
 _EXAMPLES = 40  # on the page
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerExample:
+    """One question and its answers.
+
+    Attributes:
+        id: of the question.
+        question: its text.
+        kind: its type, such as "what color".
+        answers: what people said; empty where nobody was asked.
+        prediction: what the model says.
+        confidence: its probability, 0 to 1.
+        accuracy: the official one, 0 to 1; None where nobody was asked.
+        image: that the question is about.
+    """
+
+    id: str
+    question: str
+    kind: str
+    answers: tuple[str, ...]
+    prediction: str
+    confidence: float
+    accuracy: float | None
+    image: PicturedItem
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerExamples(PictureRecord):
+    """Questions of a split, rightly and wrongly answered ones in turn.
+
+    Attributes:
+        split: its name.
+        questions: how many it has.
+        accuracy: of all, in per cent; None where nobody was asked.
+        examples: those to look at.
+    """
+
+    split: str
+    questions: int
+    accuracy: float | None
+    examples: tuple[AnswerExample, ...]
 
 
 class Report:
@@ -126,28 +167,28 @@ class Report:
 
     def _pictures(
         self, said: list[str], confidence_Q: np.ndarray, accuracy_Q: np.ndarray | None
-    ) -> dict[str, bytes]:
+    ) -> AnswerExamples:
         right_Q = np.zeros(len(said), bool) if accuracy_Q is None else accuracy_Q >= 0.5
         chosen = choose(right_Q, count=_EXAMPLES, type_Q=[q.question_type for q in self.questions])
-        thumbnails = Thumbnails(self.corpus, self.questions, video=False)
         examples = [
-            Example(
+            AnswerExample(
                 id=question.id,
                 question=question.question,
                 kind=question.question_type,
-                answers=question.answers,
+                answers=tuple(question.answers),
                 prediction=said[number],
                 confidence=float(confidence_Q[number]),
                 accuracy=None if accuracy_Q is None else float(accuracy_Q[number]),
-                image=next(iter(thumbnails.images(number)), None),
+                image=pictured(self.corpus, question),
             )
             for number, question in ((number, self.questions[number]) for number in chosen)
         ]
-        about = f"{len(examples)} of {len(said):,} questions: right and wrong answers in turn, of many types."
-        if accuracy_Q is not None:
-            about += f" The accuracy of all is {100 * accuracy_Q.mean():.2f}%."
-        html = examples_page(f"Questions of the split {self.split}", about, examples)
-        return {f"vqa_{self.split}_examples.html": html.encode()}
+        return AnswerExamples(
+            split=self.split,
+            questions=len(said),
+            accuracy=None if accuracy_Q is None else 100 * float(accuracy_Q.mean()),
+            examples=tuple(examples),
+        )
 
 
 def answered(questions: Sequence[Question], split: str) -> bool:

@@ -19,6 +19,7 @@ from infra.dist import rank
 from infra.errors import InputError
 from infra.registry import TASKS
 from infra.store import FeatureStore
+from pipelines.pages.draw import draw
 from pipelines.recipe import derive
 from pipelines.training.loop import Trainer
 from tasks.datasets.questions import QuestionCorpus, write_questions
@@ -159,7 +160,7 @@ def test_questions_that_nobody_answered_give_a_results_file_and_no_accuracy(run)
     assert found.metrics == {"questions": 12}
     assert set(found.per_query) == {"question_id", "image_id", "prediction", "confidence"}
     assert len(json.loads(found.files["vqa_test-dev_results.json"])) == 12
-    assert "not asked" in found.pictures[0]()["vqa_test-dev_examples.html"].decode()
+    assert "not asked" in draw(found.pictures[0]())["vqa_test-dev_examples.html"].decode()
 
 
 def test_a_checkpoint_is_rebuilt_from_its_assets(run, tmp_path):
@@ -300,4 +301,4 @@ def test_it_reads_pixels_too(tmp_path, monkeypatch):
     adapter = TASKS.build(run.task, run)
     found = adapter.evaluate(adapter.model(), "test", "vqa")
     assert len(found.per_query["prediction"]) == 6
-    assert found.pictures[0]()["vqa_test_examples.html"].count(b"data:image/jpeg") == 6
+    assert draw(found.pictures[0]())["vqa_test_examples.html"].count(b"data:image/jpeg") == 6

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 import torch
 from corpora import make_corpus
 from cxc_files import caption, image, write_csvs
+from markup import well_formed
 from searchable import with_clips, with_pictures
 from workers import run_workers
 
 from infra.dist import rank
 from infra.registry import TASKS
-from pipelines.pages.retrieval_examples import HITS, Example, RankedQueries, find_examples
+from pipelines.pages.draw import draw
 from tasks.datasets.corpus import Corpus, write_corpus
 from tasks.image_text import ImageText
 from tasks.models.pair_scores import PairScores
 from tasks.run import Run
+from tasks.scoring.examples import HITS, RankedQueries, RetrievalExample, find_examples
 from tasks.scoring.metrics import Positives
 from tasks.scoring.protocols import PROTOCOLS, Protocol
 from tasks.scoring.scores import mean_score
@@ -77,7 +78,7 @@ def test_hits_ranks_and_what_is_right_are_those_of_a_sorted_list(distinct, dtype
     of_captions, of_items = find_examples(made.score, made.queries, count=12)
     assert len(of_captions) == len(of_items) == 12
 
-    def check(example: Example, scores: dict[int, float], right: set[int]) -> None:
+    def check(example: RetrievalExample, scores: dict[int, float], right: set[int]) -> None:
         hits, best = written_out(scores, right)
         assert [(hit.number, hit.rank, hit.score, hit.right) for hit in example.hits] == hits
         assert (example.best.number, example.best.rank, example.best.score, example.best.right) == best
@@ -118,28 +119,13 @@ def page_of(adapter, score=None, *, protocol="whole", split="test") -> str:
     found = adapter.evaluate_scores(
         score or (lambda items, captions: score_NG[items, captions]), split, protocol
     )
-    pictures = found.pictures[0]()
+    pictures = draw(found.pictures[0]())
     assert list(pictures) == [f"{protocol}_{split}_examples.html"]
     return pictures[f"{protocol}_{split}_examples.html"].decode()
 
 
 def cards(html: str) -> list[str]:
     return html.split("<article>")[1:]
-
-
-def well_formed(html: str) -> bool:
-    unclosed = []
-
-    class Tags(HTMLParser):
-        def handle_starttag(self, tag, attrs):
-            if tag not in ("meta", "img", "br"):
-                unclosed.append(tag)
-
-        def handle_endtag(self, tag):
-            assert unclosed.pop() == tag
-
-    Tags().feed(html)
-    return not unclosed and not re.search(r'(src|href)="(?!data:)', html)
 
 
 def test_a_page_has_cards_of_both_directions_with_images_in_it(run):
@@ -276,7 +262,7 @@ def alike_sets(number: int) -> list[torch.Tensor]:
 
 
 def pairs_found(adapter: ImageText) -> tuple[object, ...]:
-    """Return what a model that looks at every pair finds, and the files of its page."""
+    """Return what a model that looks at every pair finds, and the record of its page."""
     sets, data = alike_sets(30 + 60), adapter.data("test")
     found = find_examples(
         PairScores(alike, visual=sets[:30], text=sets[30:]), Made(distinct=True).queries, count=4
@@ -290,11 +276,10 @@ def worker(folder: str, run: Run) -> None:
     torch.save(pairs_found(TASKS.build(run.task, run)), f"{folder}/{rank()}.pt")
 
 
-def test_two_workers_find_what_one_finds_and_one_of_them_makes_the_page(tmp_path):
+def test_two_workers_find_what_one_finds(tmp_path):
     run = make_corpus(tmp_path / "tiny", train=8, val=4, test=12)
     run_workers(worker, str(tmp_path), run)
-    found, pages = pairs_found(TASKS.build(run.task, run))
+    alone = pairs_found(TASKS.build(run.task, run))
     first, second = (torch.load(tmp_path / f"{number}.pt", weights_only=False) for number in range(2))
-    assert [len(part) for part in found] == [4, 4]
-    assert first == (found, pages)
-    assert second == (found, {})
+    assert [len(part) for part in alone[0]] == [4, 4]
+    assert first == second == alone

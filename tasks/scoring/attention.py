@@ -1,0 +1,309 @@
+"""Which elements the aggregators of a model look at, one pair of an image or video and a text at a time.
+
+The result is a record; `pipelines.pages` draws it. Kim et al., "Improving cross-modal retrieval with set of diverse
+embeddings" (DivE), CVPR 2023, figure 4, has the slots of an image and the caption that lies nearest to each.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from aggregators.base import Aggregator
+from aggregators.observe import Watched, observe
+from encoders.base import Tokenizer
+from infra.device import device_of, on_device
+from infra.dist import rank
+from infra.errors import InputError
+from infra.registry import Spec
+from infra.store import FeatureStore
+from tasks.base import PictureRecord
+from tasks.datasets.media import PicturedItem
+from tasks.inputs.pairs import Pairs
+from tasks.inputs.questions import QuestionData
+from tasks.models.base import RetrievalModel
+from tasks.models.embeddings import at_least_float32, l2_normalise
+from tasks.models.split_embeddings import Batch, SplitEmbeddings
+
+CHOSEN = 12  # pairs
+SIDES = ("visual", "text")
+"""The two sides of a model; the aggregator of each is its module `<side>.aggregator`."""
+_CAPTIONS = 4096  # compared at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearestCaption:
+    """The caption of a split that lies nearest to a vector.
+
+    Attributes:
+        text: the caption.
+        cosine: of the vector and the caption's nearest one.
+        own: whether it is a caption of the same image or video.
+    """
+
+    text: str
+    cosine: float
+    own: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionExample:
+    """An image or video and a text, and what their elements weigh.
+
+    Attributes:
+        item: the image or video.
+        text: the caption or question.
+        visual: `(K, N)`: the weights of the N elements of the image or video in each of an aggregator's K vectors;
+            None where the aggregator has no weights of elements.
+        words: `(K, L)`: those of the text's elements, likewise.
+        subwords: what the model reads of the text.
+        nearest: for each of the K vectors of the image or video; empty where they are in no space with captions.
+    """
+
+    item: PicturedItem
+    text: str
+    visual: np.ndarray | None
+    words: np.ndarray | None
+    subwords: tuple[str, ...]
+    nearest: tuple[NearestCaption, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionExamples(PictureRecord):
+    """Where the aggregators of a model look.
+
+    Attributes:
+        split: its name.
+        modality: what its items are: `image` or `video`.
+        text_kind: what its texts are: `captions` or `questions`.
+        texts: how many there are.
+        examples: at least one.
+        backbone: what the feature store says of the backbone that made cells of the images, empty where that is not
+            known; None where elements are no cells, but regions or the like.
+    """
+
+    split: str
+    modality: str
+    text_kind: str
+    texts: int
+    examples: tuple[AttentionExample, ...]
+    backbone: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """An image or video and a text.
+
+    Attributes:
+        item: the number of the image or video, or of the question, in its split.
+        text: the number of the caption or question in its split.
+        batch: the two alone, as the model reads them.
+    """
+
+    item: int
+    text: int
+    batch: Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attended:
+    """What a pair's elements weigh.
+
+    Attributes:
+        pair: which.
+        weights: by side, `(K, N)`: the N elements' weights in each of an aggregator's K vectors. A side whose
+            aggregator has no weights of elements is not there.
+    """
+
+    pair: Pair
+    weights: dict[str, np.ndarray]
+
+
+def caption_pairs(pairs: Pairs, *, count: int = CHOSEN) -> Iterator[Pair]:
+    """Yield images or videos with one of their captions; always the same ones of a split."""
+    random = np.random.default_rng(0)
+    for item in random.permutation(np.flatnonzero(pairs.count_N))[:count].tolist():
+        caption = int(random.choice(np.flatnonzero(pairs.owner_G == item)))
+        visual, mask_1N = pairs.visual.batch(np.array([item]), sample_B=np.array([item]), draw=None)
+        batch = {
+            "visual": visual,
+            "visual_mask": mask_1N,
+            **pairs.captions.batch(np.array([caption])),
+            "item": torch.tensor([item]),
+            "row": torch.tensor([0]),
+        }
+        yield Pair(item=item, text=caption, batch=batch)
+
+
+def question_pairs(data: QuestionData, *, count: int = CHOSEN) -> Iterator[Pair]:
+    """Yield questions with their images; always the same ones of a split."""
+    for number in np.random.default_rng(0).permutation(len(data))[:count].tolist():
+        yield Pair(item=number, text=number, batch=data.asked(np.array([number])))
+
+
+def attention_examples(
+    seen: Sequence[Attended],
+    *,
+    split: str,
+    modality: str,
+    text_kind: str,
+    texts: Sequence[str],
+    pictured: Callable[[int], PicturedItem],
+    tokenizer: Tokenizer,
+    nearest: Callable[[int], Sequence[NearestCaption]],
+    backbone: Mapping[str, Any] | None,
+) -> AttentionExamples | None:
+    """Return the record of what pairs' elements weigh, or None where there are none.
+
+    Args:
+        seen: what `attended` returned.
+        split: its name.
+        modality: what its items are.
+        text_kind: what its texts are.
+        texts: the captions or questions of the split.
+        pictured: an item of the split, by its number.
+        tokenizer: of the texts.
+        nearest: the nearest captions of an item's vectors, by its number; see `nearest_captions`.
+        backbone: see `AttentionExamples`.
+    """
+    examples = []
+    for it in seen:
+        number_L = it.pair.batch["text"][0][it.pair.batch["text_mask"][0]].tolist()
+        example = AttentionExample(
+            item=pictured(it.pair.item),
+            text=texts[it.pair.text],
+            visual=it.weights.get("visual"),
+            words=it.weights.get("text"),
+            subwords=tuple(tokenizer.subwords(number_L)),
+            nearest=tuple(nearest(it.pair.item)) if "visual" in it.weights else (),
+        )
+        examples.append(example)
+    if not examples:
+        return None
+    return AttentionExamples(
+        split=split,
+        modality=modality,
+        text_kind=text_kind,
+        texts=len(texts),
+        examples=tuple(examples),
+        backbone=backbone,
+    )
+
+
+def backbone_of(store: FeatureStore | None, visual: Spec) -> Mapping[str, Any] | None:
+    """Return what is known of what made cells of the images; see `AttentionExamples.backbone`.
+
+    Args:
+        store: the features; None where the model reads the whole image itself.
+        visual: the visual encoder.
+    """
+    if store is None:
+        return {}
+    unknown = None if "regions" in visual.name else {}
+    return store.manifest.source.get("extractor", unknown)
+
+
+def attended(model: nn.Module, pairs: Iterable[Pair]) -> list[Attended]:
+    """Run a model on pairs, one by one, and return what their elements weigh.
+
+    Every worker calls this with the same pairs, since a model may gather; those but the first return nothing, and so
+    do all where no aggregator has weights of elements. Weights of a channel each are averaged. An aggregator whose
+    weights cannot be had is logged and left out, and so is one that weighs all elements alike.
+
+    Args:
+        model: any that has an aggregator in one of the `SIDES`; it is as before afterwards.
+        pairs: read only if they are needed.
+    """
+    sides = [side for side in SIDES if _weighs_elements(model, side)]
+    if not sides:
+        return []
+    device, seen_pairs = device_of(model), []
+    compute = model.score_batch if isinstance(model, RetrievalModel) else model
+    with _evaluating(model), torch.no_grad():
+        for pair in pairs:
+            with observe(model, most=1) as watched:
+                compute(on_device(pair.batch, device))
+            seen = {it.name.removesuffix(".aggregator"): it for it in watched if it.seen}
+            weights = {}
+            for side in [side for side in sides if side in seen and rank() == 0]:
+                weight_KN = _weights(seen[side])
+                if weight_KN is None:
+                    sides.remove(side)
+                else:
+                    weights[side] = weight_KN
+            seen_pairs.append(Attended(pair=pair, weights=weights))
+    telling = [
+        side for side in sides if any(side in it.weights and _differ(it.weights[side]) for it in seen_pairs)
+    ]
+    kept = [
+        Attended(pair=it.pair, weights={side: w for side, w in it.weights.items() if side in telling})
+        for it in seen_pairs
+    ]
+    return [it for it in kept if it.weights]
+
+
+def _weighs_elements(model: nn.Module, side: str) -> bool:
+    module = dict(model.named_modules()).get(f"{side}.aggregator")
+    return isinstance(module, Aggregator) and module.weights_over != "ranks"
+
+
+def _weights(watched: Watched) -> np.ndarray | None:
+    """Return the weights `(K, N)` of the one set that was seen, or None where there are none."""
+    try:
+        weight_1KND = watched.weights(watched.seen[0])
+        return None if weight_1KND is None else weight_1KND[0].mean(dim=-1).numpy()
+    except InputError as error:  # a plug-in's may have any shape
+        logging.getLogger(__name__).warning(
+            "the weights of %s (%s) cannot be shown: %s",
+            watched.name,
+            type(watched.aggregator).__name__,
+            error,
+        )
+        return None
+
+
+def _differ(weight_KN: np.ndarray) -> bool:
+    return bool(np.ptp(weight_KN, axis=1).max() > 1e-4 * np.abs(weight_KN).max())
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@torch.inference_mode()
+def nearest_captions(embeddings: SplitEmbeddings, pairs: Pairs, item: int) -> list[NearestCaption]:
+    """Return the nearest caption of each vector of an image or video; of equally near ones the first.
+
+    Args:
+        embeddings: of a split, those of its images or videos `(Q, K, D)`.
+        pairs: the split.
+        item: number of the image or video.
+    """
+    embedding_KD = l2_normalise(at_least_float32(embeddings.visual[item]))
+    best_K = embedding_KD.new_full((len(embedding_KD),), -torch.inf)
+    caption_K = torch.zeros(len(embedding_KD), dtype=torch.long, device=embedding_KD.device)
+    for first in range(0, len(embeddings.text), _CAPTIONS):
+        text = l2_normalise(at_least_float32(embeddings.text[first : first + _CAPTIONS]))
+        cosine_GK = text @ embedding_KD.T if text.dim() == 2 else (text @ embedding_KD.T).amax(dim=1)
+        most_K, at_K = cosine_GK.max(dim=0)
+        better_K = most_K > best_K
+        best_K = most_K.where(better_K, best_K)
+        caption_K = (first + at_K).where(better_K, caption_K)
+    return [
+        NearestCaption(text=pairs.texts[caption], cosine=cosine, own=bool(pairs.owner_G[caption] == item))
+        for caption, cosine in zip(caption_K.tolist(), best_K.tolist(), strict=True)
+    ]

@@ -1,0 +1,246 @@
+"""Examples of retrieval to look at: a few queries of both directions, what was found for them, and what is right.
+
+They are records; `pipelines.pages` draws them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, zip_longest
+
+import numpy as np
+from torch import Tensor
+
+from tasks.base import PictureRecord
+from tasks.datasets.media import PicturedItem
+from tasks.inputs.pairs import Pairs
+from tasks.scoring.gallery import Gallery
+from tasks.scoring.metrics import Positives
+from tasks.scoring.protocols import Protocol, ProtocolResult
+from tasks.scoring.scores import Score
+
+HITS = 5
+QUERIES = {"image": 12, "video": 8}
+"""Queries of each direction; videos take longer to decode."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedQueries:
+    """The queries of a split that were ranked, and what is right in the whole of it.
+
+    Attributes:
+        caption_G: the captions of the gallery, as places in the split, ascending.
+        of_items: the right captions of each item of the split, as places in `caption_G`.
+        of_captions: the right items of each caption in `caption_G`.
+        item_Q, item_rank_Q: the items that were ranked, and their 0-based ranks; NaN where nothing is right.
+        caption_Q, caption_rank_Q: the captions that were ranked, as places in the split, and their ranks.
+    """
+
+    caption_G: np.ndarray
+    of_items: Positives
+    of_captions: Positives
+    item_Q: np.ndarray
+    item_rank_Q: np.ndarray
+    caption_Q: np.ndarray
+    caption_rank_Q: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hit:
+    """A result: the number of an item or a caption in the split, its place from 1, its score."""
+
+    number: int
+    rank: int
+    score: float
+    right: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrievalExample:
+    """A query and what was found for it.
+
+    Attributes:
+        query: the number of a caption or an item in the split.
+        hits: the best, in order; the first of those with equal scores is the first of the split.
+        best: the best right one, which may be among them.
+        right: how many right ones there are.
+    """
+
+    query: int
+    hits: tuple[Hit, ...]
+    best: Hit
+    right: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrievalExamples(PictureRecord):
+    """Captions that look for images or videos, and images or videos that look for captions.
+
+    Attributes:
+        split: its name.
+        modality: what its items are: `image` or `video`.
+        protocol: by which right and wrong queries were chosen.
+        gallery: how many items and how many captions were searched.
+        ranked_items: how many items the protocol ranks; fewer than were searched where it takes the first ones.
+        items: those that occur in examples, by number.
+        texts: the captions that occur, by number.
+        of_captions: captions that look for items.
+        of_items: items that look for captions.
+    """
+
+    split: str
+    modality: str
+    protocol: Protocol
+    gallery: tuple[int, int]
+    ranked_items: int
+    items: Mapping[int, PicturedItem]
+    texts: Mapping[int, str]
+    of_captions: tuple[RetrievalExample, ...]
+    of_items: tuple[RetrievalExample, ...]
+
+
+def choose(right_Q: np.ndarray, *, count: int, type_Q: Sequence[str] | None = None) -> list[int]:
+    """Return the numbers of up to `count` queries, right and wrong ones in turn, as long as there are both.
+
+    They are drawn at random, and the same ones each time.
+
+    Args:
+        right_Q: whether each query is answered rightly.
+        count: how many are wanted.
+        type_Q: kinds of queries, of which as many as there are come in, the most frequent first.
+    """
+    groups: dict[bool, dict[str, list[int]]] = {True: defaultdict(list), False: defaultdict(list)}
+    for number in np.random.default_rng(0).permutation(len(right_Q)).tolist():
+        groups[bool(right_Q[number])][type_Q[number] if type_Q else ""].append(number)
+    pairs = zip_longest(_in_turn(groups[True]), _in_turn(groups[False]))
+    return list(islice((number for pair in pairs for number in pair if number is not None), count))
+
+
+def _in_turn(groups: dict[str, list[int]]) -> Iterator[int]:
+    """Yield one of each group, then another of each, the largest group first."""
+    largest_first = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+    for turn in zip_longest(*(numbers for _, numbers in largest_first)):
+        yield from (number for number in turn if number is not None)
+
+
+def ranked_queries(pairs: Pairs, protocol: Protocol, result: ProtocolResult) -> RankedQueries:
+    """Return the queries of a split that was ranked by its own pairs."""
+    whole = Gallery.of(
+        slice(0, len(pairs.item_ids)), pairs.owner_G, texts=pairs.texts if protocol.distinct else None
+    )
+    of_items, of_captions = whole.positives()
+    return RankedQueries(
+        caption_G=whole.column_G,
+        of_items=of_items,
+        of_captions=of_captions,
+        item_Q=np.arange(len(result.ranks_i2t)),
+        item_rank_Q=result.ranks_i2t,
+        caption_Q=result.caption_G,
+        caption_rank_Q=result.ranks_t2i,
+    )
+
+
+def retrieval_examples(
+    score: Score,
+    queries: RankedQueries,
+    *,
+    texts: Sequence[str],
+    pictured: Callable[[int], PicturedItem],
+    split: str,
+    modality: str,
+    protocol: Protocol,
+) -> RetrievalExamples:
+    """Return examples of a split; every worker calls this, since a score may need all of them.
+
+    Args:
+        score: of blocks of the split.
+        queries: those that were ranked, and what is right.
+        texts: the captions of the split.
+        pictured: an item of the split, by its number.
+        split: its name.
+        modality: what its items are.
+        protocol: by which the queries were ranked.
+    """
+    of_captions, of_items = find_examples(score, queries, count=QUERIES[modality])
+    items = {hit.number for example in of_captions for hit in (*example.hits, example.best)}
+    captions = {hit.number for example in of_items for hit in (*example.hits, example.best)}
+    return RetrievalExamples(
+        split=split,
+        modality=modality,
+        protocol=protocol,
+        gallery=(len(queries.of_items), len(queries.caption_G)),
+        ranked_items=len(queries.item_Q),
+        items={number: pictured(number) for number in sorted(items | {it.query for it in of_items})},
+        texts={number: texts[number] for number in sorted(captions | {it.query for it in of_captions})},
+        of_captions=tuple(of_captions),
+        of_items=tuple(of_items),
+    )
+
+
+def find_examples(
+    score: Score, queries: RankedQueries, *, count: int
+) -> tuple[list[RetrievalExample], list[RetrievalExample]]:
+    """Return up to `count` captions that look for items, and as many items that look for captions.
+
+    Half of them are right: something right came first where they were ranked. What they find is found in the whole
+    split, a row or a column of scores at a time. Every worker makes the same calls of the score.
+
+    Args:
+        score: of blocks of the split.
+        queries: the queries to choose from, and what is right.
+        count: how many of each direction.
+    """
+    items, captions = len(queries.of_items), int(queries.caption_G[-1]) + 1
+    number_N = np.arange(items)
+    of_captions = [
+        _example(
+            query,
+            score(slice(0, items), slice(query, query + 1))[:, 0],
+            queries.of_captions,
+            at=int(np.searchsorted(queries.caption_G, query)),
+            number_G=number_N,
+        )
+        for query in _chosen(queries.caption_Q, queries.caption_rank_Q, among=queries.caption_G, count=count)
+    ]
+    of_items = [
+        _example(
+            query,
+            score(slice(query, query + 1), slice(0, captions))[0, queries.caption_G],
+            queries.of_items,
+            at=query,
+            number_G=queries.caption_G,
+        )
+        for query in _chosen(queries.item_Q, queries.item_rank_Q, among=number_N, count=count)
+    ]
+    return of_captions, of_items
+
+
+def _chosen(query_Q: np.ndarray, rank_Q: np.ndarray, *, among: np.ndarray, count: int) -> list[int]:
+    kept_Q = np.isfinite(rank_Q) & np.isin(query_Q, among)
+    query_Q, rank_Q = query_Q[kept_Q], rank_Q[kept_Q]
+    return [int(query_Q[number]) for number in choose(rank_Q == 0, count=count)]
+
+
+def _example(
+    query: int, score_G: Tensor, positives: Positives, *, at: int, number_G: np.ndarray
+) -> RetrievalExample:
+    """Return what query number `at` of `positives` found in a gallery of these numbers."""
+    score_G = score_G.double().cpu().numpy()
+    right_P = positives.item_P[positives.start_Q1[at] : positives.start_Q1[at + 1]]
+
+    def hit(place: int, rank: int) -> Hit:
+        return Hit(
+            number=int(number_G[place]), rank=rank, score=float(score_G[place]), right=place in right_P
+        )
+
+    order = np.argsort(-score_G, kind="stable")[:HITS].tolist()
+    best = int(right_P[np.argmax(score_G[right_P])])
+    above = np.count_nonzero(score_G > score_G[best]) + np.count_nonzero(score_G[:best] == score_G[best])
+    return RetrievalExample(
+        query=query,
+        hits=tuple(hit(place, rank) for rank, place in enumerate(order, start=1)),
+        best=hit(best, 1 + above),
+        right=len(right_P),
+    )

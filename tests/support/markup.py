@@ -1,0 +1,22 @@
+"""What any page that a run keeps must be."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+
+def well_formed(html: str) -> bool:
+    """Whether every tag is closed in order, and the page needs nothing beside itself."""
+    unclosed = []
+
+    class Tags(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list) -> None:
+            if tag not in ("meta", "img", "br"):
+                unclosed.append(tag)
+
+        def handle_endtag(self, tag: str) -> None:
+            assert unclosed.pop() == tag
+
+    Tags().feed(html)
+    return not unclosed and not re.search(r'(src|href)="(?!data:)|url\(|@import', html)

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from corpora import make_corpus, make_questions
+from pictures import noise
+from workers import run_workers
+
+from aggregators.base import Aggregator, Context, Pooled
+from infra.dist import rank
+from infra.registry import TASKS
+from tasks.inputs.pairs import Pairs
+from tasks.models.split_embeddings import SplitEmbeddings
+from tasks.scoring.attention import attended, caption_pairs, nearest_captions, question_pairs
+
+SLOTS = "slots(k=3, iterations=1, heads=2, head_width=4)"
+
+
+class Odd(Aggregator):
+    """A mean whose weights are not those of its elements."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+
+    def forward(self, x_BND, mask_BN):
+        mean_BD = x_BND.masked_fill(~mask_BN[..., None], 0.0).sum(1) / mask_BN.sum(1, keepdim=True)
+        return Pooled(mean_BD, weights=torch.full((len(x_BND), x_BND.shape[1] + 1), torch.nan))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A run of retrieval with pictures, and one on questions."""
+    folder = tmp_path_factory.mktemp("attention")
+    runs = make_corpus(folder / "pairs", images=folder / "images"), make_questions(folder / "asked")
+    for number in range(84):
+        noise(40, 60, seed=number).save(folder / "images" / f"{number}.png")
+    return runs
+
+
+def built(run, **changes):
+    torch.manual_seed(0)
+    adapter = TASKS.build(run.task, replace(run, **changes))
+    return adapter, adapter.model(pretrained=False)
+
+
+def test_the_weights_are_those_of_each_pair_alone_and_the_model_is_as_before(tiny) -> None:
+    adapter, model = built(
+        tiny[0], aggregator=SLOTS, text_aggregator="attention", similarity="smooth_chamfer"
+    )
+    model.train()
+    model.visual.encoder.norm.eval()
+    pairs = adapter.data("test")
+    found = attended(model, caption_pairs(pairs, count=5))
+    assert model.training
+    assert not model.visual.encoder.norm.training
+    assert not model.visual.aggregator._forward_hooks
+    model.eval()
+    assert len({it.pair.item for it in found}) == 5
+    for it in found:
+        assert pairs.owner_G[it.pair.text] == it.pair.item
+        visual, mask = pairs.visual.batch(np.array([it.pair.item]), sample_B=np.array([0]), draw=None)
+        text = pairs.captions.batch(np.array([it.pair.text]))
+        with torch.no_grad():
+            weight_KN = model.visual.aggregator(*model.visual.encoder(visual, mask)).weights[0]
+            weight_L = model.text.aggregator(*model.text.encoder(text["text"], text["text_mask"])).weights[0]
+        np.testing.assert_allclose(it.weights["visual"], weight_KN, rtol=1e-5)
+        np.testing.assert_allclose(it.weights["text"], weight_L[None], rtol=1e-5)
+    again = attended(model, caption_pairs(pairs, count=5))
+    assert [it.pair.text for it in again] == [it.pair.text for it in found]
+
+
+def test_weights_of_channels_are_averaged_and_context_takes_part(tiny) -> None:
+    adapter, model = built(
+        tiny[0],
+        aggregator="score_attention(k=2, heads=2)",
+        text_aggregator="softpool",
+        similarity="smooth_chamfer",
+    )
+    model.eval()
+    for it in attended(model, caption_pairs(adapter.data("test"), count=3)):
+        batch = it.pair.batch
+        with torch.no_grad():
+            visual, text = model.encode_visual(batch), model.encode_text(batch)
+            weight_KN = model.visual.aggregator(*visual, context=Context(*text)).weights[0]
+            weight_L = model.text.aggregator(*text).weights[0].mean(dim=1)
+        assert weight_KN.shape[0] == 2
+        np.testing.assert_allclose(it.weights["visual"], weight_KN, rtol=1e-5)
+        np.testing.assert_allclose(it.weights["text"], weight_L[None], rtol=1e-5)
+
+
+def weights_of(run) -> dict[str, np.ndarray]:
+    adapter, model = built(run)
+    found = attended(model, caption_pairs(adapter.data("test"), count=3))
+    assert not found or rank() == 0
+    return {
+        f"{run.aggregator} {number} {side}": weight_KN
+        for number, it in enumerate(found)
+        for side, weight_KN in it.weights.items()
+    }
+
+
+def worker(folder: str, runs) -> None:
+    found = {name: weight_KN for run in runs for name, weight_KN in weights_of(run).items()}
+    if rank() == 0:
+        np.savez(f"{folder}/weights.npz", **found)
+
+
+def test_two_workers_find_what_one_finds(tiny, tmp_path) -> None:
+    runs = [replace(tiny[0], aggregator=spec) for spec in ("score_attention(k=2, heads=2)", SLOTS)]
+    run_workers(worker, str(tmp_path), runs)
+    together = np.load(tmp_path / "weights.npz")
+    assert len(together) == 12
+    for run in runs:
+        for name, weight_KN in weights_of(run).items():
+            np.testing.assert_allclose(together[name], weight_KN, rtol=1e-5, atol=1e-7)
+
+
+def test_questions_are_attended_with_their_images(tiny) -> None:
+    adapter, model = built(tiny[1], aggregator="attention", text_aggregator="gpo")
+    model.eval()
+    data = adapter.data("test")
+    for it in attended(model, question_pairs(data, count=4)):
+        assert list(it.weights) == ["visual"]
+        visual, mask = data.visual.batch(data.image_Q[[it.pair.item]], sample_B=np.array([0]), draw=None)
+        with torch.no_grad():
+            weight_N = model.visual.aggregator(*model.visual.encoder(visual, mask)).weights
+        np.testing.assert_allclose(it.weights["visual"], weight_N, rtol=1e-5)
+
+
+@pytest.mark.parametrize("aggregator", ["gpo", "mean", "logsumexp"])
+def test_without_weights_of_elements_that_differ_there_is_no_page(tiny, aggregator) -> None:
+    adapter, model = built(tiny[0], aggregator=aggregator)
+    assert adapter.evaluate(model, "test", "whole").pictures[-1]() is None
+
+
+def test_an_aggregator_with_odd_weights_is_named_and_left_out(tiny, caplog) -> None:
+    odd = f"{__name__}:Odd"
+    adapter, model = built(tiny[0], aggregator="attention", text_aggregator=odd)
+    assert type(model.text.aggregator).__name__ == "Odd"
+    with caplog.at_level(logging.WARNING):
+        found = attended(model, caption_pairs(adapter.data("test"), count=3))
+    assert [list(it.weights) for it in found] == [["visual"]] * 3
+    assert len(caplog.records) == 1
+    assert "text.aggregator (Odd) cannot be shown" in caplog.text
+
+
+def test_an_evaluation_records_attention_when_it_is_called(tiny) -> None:
+    adapter, model = built(tiny[0], aggregator=SLOTS, similarity="smooth_chamfer")
+    record = adapter.evaluate(model, "test", "whole").pictures[-1]()
+    pairs, files = adapter.data("test"), {it.path for it in adapter.corpus.items("test")}
+    assert (record.split, record.modality, record.text_kind) == ("test", "image", "captions")
+    assert (record.texts, len(record.examples)) == (len(pairs.texts), 12)
+    for example in record.examples:
+        item = pairs.item_ids.tolist().index(example.item.id)
+        assert example.text in np.array(pairs.texts)[pairs.owner_G == item]
+        assert example.item.file.name in files
+        assert example.visual.shape[0] == len(example.nearest) == 3
+        assert example.subwords[0] == "<start>"
+    adapter, model = built(tiny[1], aggregator="attention")
+    record = adapter.evaluate(model, "test", "vqa").pictures[-1]()
+    questions = {(it.question, it.image_id) for it in adapter.corpus.questions("test")}
+    assert record.text_kind == "questions"
+    assert {(it.text, it.item.id) for it in record.examples} <= questions
+    assert all(it.nearest == () and it.item.file is None for it in record.examples)
+
+
+def test_the_nearest_caption_of_every_vector(monkeypatch) -> None:
+    monkeypatch.setattr("tasks.scoring.attention._CAPTIONS", 4)
+    generator = torch.Generator().manual_seed(0)
+    visual = torch.randn(3, 4, 6, generator=generator, dtype=torch.float64)
+    texts = [[f"{item} {n}" for n in range(count)] for item, count in enumerate((4, 3, 4))]
+    pairs = Pairs("abc", texts, visual=None, captions=None)
+    for shape in ((11, 6), (11, 2, 6)):
+        text = torch.randn(shape, generator=generator, dtype=torch.float64)
+        embeddings = SplitEmbeddings(visual=visual, text=text, similarity=None)
+        for item in range(3):
+            found = nearest_captions(embeddings, pairs, item)
+            for embedding_D, near in zip(visual[item], found, strict=True):
+                cosines = [
+                    max(float(t @ embedding_D / t.norm() / embedding_D.norm()) for t in of_one.reshape(-1, 6))
+                    for of_one in text
+                ]
+                assert near.text == pairs.texts[int(np.argmax(cosines))]
+                assert near.own == near.text.startswith(f"{item} ")
+                assert near.cosine == pytest.approx(max(cosines), abs=1e-6)
