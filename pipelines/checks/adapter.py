@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from infra.checks import Check
 from infra.registry import TASKS
-from pipelines.checks.encoders import check_gradients, through_json
+from pipelines.checks.encoders import through_json
 from pipelines.checks.evaluations import check_evaluation, check_same_evaluation
+from pipelines.checks.parameters import check_parameters
 from pipelines.checks.scores import check_terms
 from tasks.base import Evaluation, Metric, TaskAdapter
 from tasks.run import Run
@@ -144,7 +145,7 @@ class AdapterChecks:
     def _has_gradients(self) -> None:
         model = copy.deepcopy(self.model).train()
         self.adapter.loss(model, self.batches[0], epoch=0.0)["loss"].backward()
-        check_gradients(model)
+        check_parameters(model)
 
     def _learns(self) -> str:
         torch.manual_seed(0)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from encoders.base import Encoder
 from infra.checks import Check
 from infra.registry import ENCODERS, Spec
+from pipelines.checks.parameters import ADVICE, check_parameters
 from tasks.inputs.captions import Captions
 
 CAPTIONS = (
@@ -78,7 +79,7 @@ class EncoderChecks:
             Check(
                 what="gradients are finite and reach every weight",
                 run=self._gradients,
-                advice="use every weight that requires a gradient: training on several workers refuses others",
+                advice=ADVICE,
             ),
             Check(
                 what="assets and state dict rebuild it",
@@ -216,7 +217,7 @@ class EncoderChecks:
         x_BND, mask_BN, *global_feature = module(*self.inputs)
         loss = x_BND[mask_BN].square().sum() + sum(part.square().sum() for part in global_feature)
         loss.backward()
-        check_gradients(module)
+        check_parameters(module)
 
     def _rebuilt(self) -> None:
         other = self._new(through_json(self.assets)).eval()
@@ -244,15 +245,6 @@ def through_json(assets: dict[str, Any]) -> dict[str, Any]:
     again = json.loads(text)
     assert json.dumps(again) == text, "the assets come back from JSON as something else"
     return again
-
-
-def check_gradients(module: nn.Module) -> None:
-    """Assert that a gradient has reached every weight that requires one, and that all are finite."""
-    wanted = {name: p.grad for name, p in module.named_parameters() if p.requires_grad}
-    missing = [name for name, grad in wanted.items() if grad is None]
-    assert not missing, f"no gradient reaches {', '.join(missing)}"
-    spoilt = [name for name, grad in wanted.items() if not grad.isfinite().all()]
-    assert not spoilt, f"the gradient of {', '.join(spoilt)} is not finite"
 
 
 def encoder_checks(spec: str) -> list[Check]:

@@ -9,9 +9,12 @@ from torch import Tensor, nn
 
 from infra.checks import Check
 from infra.registry import OBJECTIVES, REGULARISERS, SIMILARITIES
+from pipelines.checks.parameters import ADVICE, check_parameters
 from tasks.models.embeddings import Embeddings, l2_normalise
+from tasks.objectives.base import batch_positives
 
 _DIM = 8
+_EPOCHS = (0.0, 30.0)
 
 
 def _embeddings(*shape: int, seed: int) -> Tensor:
@@ -53,11 +56,14 @@ def similarity_checks(spec: str) -> list[Check]:
                 msg="a block of the scores differs from the whole",
             )
 
-    def gradients() -> None:
+    def gradients() -> str:
         for query, gallery in embeddings():
             query.requires_grad_()
+            made[0].zero_grad()
             made[0](query, gallery).square().sum().backward()
             assert query.grad.isfinite().all(), "a gradient is not finite"
+            check_parameters(made[0])
+        return _learned(made[0])
 
     return [
         _check("it is built, and says whether it is of sets", built, "set of_sets on the class", vital=True),
@@ -67,54 +73,68 @@ def similarity_checks(spec: str) -> list[Check]:
             alone,
             "normalise over nothing but the two embeddings: evaluation scores block by block",
         ),
-        _check("gradients are finite", gradients, "add a small number under roots and in divisions"),
+        _check(
+            "gradients are finite and reach every parameter",
+            gradients,
+            f"add a small number under roots and in divisions; {ADVICE}",
+        ),
     ]
 
 
 def objective_checks(spec: str) -> list[Check]:
     """Return the promises of the objective that a spec names."""
     made: list[nn.Module] = []
-    row_G = torch.arange(6)
-    own_QG = torch.eye(6, dtype=torch.bool)
+    item_V = row_T = torch.arange(6)
+    own_VT = batch_positives(item_V, row_T)
 
     def built() -> None:
         made.append(OBJECTIVES.build(spec))
 
-    def terms(sim_QG: Tensor, positive_QG: Tensor, *, epoch: float = 0.0) -> dict[str, Tensor]:
-        return made[0](sim_QG, row_G, positive_QG, epoch=epoch)
+    def terms(sim_VT: Tensor, positive_VT: Tensor, *, epoch: float = 0.0) -> dict[str, Tensor]:
+        return made[0](sim_VT, row_T, positive_VT, epoch=epoch)
 
     def scores() -> Tensor:
         return (_embeddings(6, seed=0) @ _embeddings(6, seed=1).T).requires_grad_()
 
     def scalars() -> str:
-        found = terms(scores(), own_QG)
-        return check_terms(found)
+        return check_terms(terms(scores(), own_VT))
+
+    def gradients() -> str:
+        for epoch in _EPOCHS:
+            made[0].zero_grad()
+            terms(scores(), own_VT, epoch=epoch)["loss"].backward()
+            try:
+                check_parameters(made[0])
+            except AssertionError as error:
+                raise AssertionError(f"{error}, in epoch {epoch:g}") from error
+        return _learned(made[0])
 
     def without_negatives() -> None:
-        sim_QG = scores()
-        for epoch in (0.0, 30.0):
-            loss = terms(sim_QG, torch.ones_like(own_QG), epoch=epoch)["loss"]
+        sim_VT = scores()
+        for epoch in _EPOCHS:
+            loss = terms(sim_VT, torch.ones_like(own_VT), epoch=epoch)["loss"]
             assert loss.isfinite(), f"the loss of a batch without negatives is {loss.item()}"
             if loss.requires_grad:
-                (grad,) = torch.autograd.grad(loss, sim_QG, allow_unused=True)
+                (grad,) = torch.autograd.grad(loss, sim_VT, allow_unused=True)
                 assert grad is None or grad.isfinite().all(), "its gradient is not finite"
 
     def learns() -> str:
-        for epoch in (0.0, 30.0):
-            sim_QG = scores()
+        for epoch in _EPOCHS:
+            sim_VT = scores()
             before = after = None
             for _ in range(20):
-                after = terms(sim_QG, own_QG, epoch=epoch)["loss"]
+                after = terms(sim_VT, own_VT, epoch=epoch)["loss"]
                 before = after.item() if before is None else before
-                (grad,) = torch.autograd.grad(after, sim_QG)
+                (grad,) = torch.autograd.grad(after, sim_VT)
                 assert grad.isfinite().all(), f"the gradient is not finite in epoch {epoch:g}"
-                sim_QG = (sim_QG - 0.02 * grad / grad.norm().clamp(min=1e-6)).detach().requires_grad_()
+                sim_VT = (sim_VT - 0.02 * grad / grad.norm().clamp(min=1e-6)).detach().requires_grad_()
             assert after.item() < before, f"20 steps took the loss from {before:.4g} to {after.item():.4g}"
         return f"{before:.4g} to {after.item():.4g}"
 
     return [
         _check("it is built", built, "derive from tasks.objectives.base.Objective", vital=True),
         _check("finite scalars, `loss` among them", scalars, "return a dict of scalar tensors", vital=True),
+        _check("what it learns is reached by finite gradients in every epoch", gradients, ADVICE),
         _check(
             "a batch without negatives breaks nothing",
             without_negatives,
@@ -146,6 +166,7 @@ def regulariser_checks(spec: str) -> list[Check]:
         assert all(embedding.grad is None or embedding.grad.isfinite().all() for embedding in sides), (
             "a gradient is not finite"
         )
+        check_parameters(made[0])
         return f"{term.item():.4g}"
 
     return [
@@ -156,9 +177,20 @@ def regulariser_checks(spec: str) -> list[Check]:
             vital=True,
         ),
         _check(
-            "a finite scalar with finite gradients", scalar, "add a small number under roots and in divisions"
+            "a finite scalar with finite gradients, which reach every parameter",
+            scalar,
+            f"add a small number under roots and in divisions; {ADVICE}",
         ),
     ]
+
+
+def _learned(module: nn.Module) -> str:
+    """Say what a module learns, with the values it begins with."""
+    return ", ".join(
+        f"{name} {p.item():.4g}" if p.numel() == 1 else f"{name} {tuple(p.shape)}"
+        for name, p in module.named_parameters()
+        if p.requires_grad
+    )
 
 
 def check_terms(terms: dict[str, Tensor]) -> str:

@@ -32,7 +32,9 @@ def failures(name: str, **options) -> list[str]:
         "smooth_chamfer",
         "cosine",
         "aligned_mean",
+        "match_probability",
         "triplet",
+        "infonce(learned=True)",
         "adopt",
         "mmd(weight=1.0)",
         "coco_mini",
@@ -47,6 +49,12 @@ def failures(name: str, **options) -> list[str]:
 )
 def test_what_is_built_in_keeps_its_promises(name):
     assert failures(name) == []
+
+
+def test_a_name_of_two_kinds_is_checked_as_the_one_that_is_said():
+    with pytest.raises(InputError, match="say which is meant: --kind backbone or objective"):
+        list(check("siglip"))
+    assert failures("siglip", kind="objective") == []
 
 
 def test_encoders_of_transformers_are_checked_from_a_folder(tmp_path):
@@ -96,6 +104,16 @@ def test_a_task_is_tried_with_the_parts_of_a_recipe_on_its_data(tmp_path):
             ],
         ),
         ("Relative", ["each pair is scored by itself: a block of the scores differs"]),
+        (
+            "RawTemperature",
+            [
+                r"in every epoch: factor would learn, and is no parameter of .*To do: make what is learned a nn\.Parameter"
+            ],
+        ),
+        ("HiddenLayers", [r"reach every parameter: layers\[0\]\.weight, layers\[0\]\.bias would learn"]),
+        ("IdleWeight", ["reach every parameter: no gradient reaches idle. To do"]),
+        ("LateWeight", ["in every epoch: no gradient reaches late, in epoch 0. To do"]),
+        ("IdleTerm", ["reach every parameter: no gradient reaches idle. To do"]),
         ("Backwards", ["steps against its gradient lower it: 20 steps took the loss from .* To do"]),
     ],
 )

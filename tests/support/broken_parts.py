@@ -15,6 +15,7 @@ from encoders.text.bigru import BiGRU
 from encoders.visual.grid import Grid
 from tasks.base import Evaluation
 from tasks.objectives.infonce import InfoNCE
+from tasks.regularisers.mmd import MMD
 from tasks.similarities.cosine import Cosine
 
 
@@ -58,9 +59,58 @@ class Relative(Cosine):
 
 
 class Backwards(InfoNCE):
-    def forward(self, sim_QG, row_G, positive_QG, *, epoch):
-        loss = super().forward(sim_QG, row_G, positive_QG, epoch=epoch)["loss"]
+    def forward(self, sim_VT, row_T, positive_VT, *, epoch):
+        loss = super().forward(sim_VT, row_T, positive_VT, epoch=epoch)["loss"]
         return {"loss": 2 * loss.detach() - loss}
+
+
+class RawTemperature(InfoNCE):
+    """Learns a tensor that no optimiser sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.factor = torch.ones((), requires_grad=True)
+
+    def forward(self, sim_VT, row_T, positive_VT, *, epoch):
+        return super().forward(sim_VT * self.factor, row_T, positive_VT, epoch=epoch)
+
+
+class HiddenLayers(Cosine):
+    """Keeps its layers in a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = [nn.Linear(8, 8)]
+
+    def forward(self, query, gallery):
+        return super().forward(self.layers[0](query), gallery)
+
+
+class IdleWeight(Cosine):
+    """Has a weight that nothing reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.idle = nn.Parameter(torch.ones(2))
+
+
+class LateWeight(InfoNCE):
+    """Reads its weight in later epochs alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.late = nn.Parameter(torch.ones(()))
+
+    def forward(self, sim_VT, row_T, positive_VT, *, epoch):
+        return super().forward(sim_VT * self.late if epoch > 1 else sim_VT, row_T, positive_VT, epoch=epoch)
+
+
+class IdleTerm(MMD):
+    """Has a weight that nothing reads."""
+
+    def __init__(self, *, weight=1.0):
+        super().__init__(weight=weight)
+        self.idle = nn.Parameter(torch.ones(2))
 
 
 class Rolling(template_task.Labelled):
