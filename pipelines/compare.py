@@ -1,7 +1,8 @@
 """`python -m pipelines.compare --experiment NAME`: tables and figures from the runs of an experiment.
 
-A table for each task, data set and protocol, which never share one; what differences are real, by a paired bootstrap on
-per-query results; what the aggregators cost; and, over several tasks or data sets, task x aggregator.
+A table for each task, data set and protocol, which never share one; our numbers beside published ones; which differences
+are significant, by a paired bootstrap on per-query results; what the aggregators cost; and, over several tasks or data
+sets, task x aggregator.
 """
 
 from __future__ import annotations
@@ -24,9 +25,8 @@ from pipelines.comparison.cross_task import Grid, grid_of
 from pipelines.comparison.grouping import arranged
 from pipelines.comparison.groups import Group
 from pipelines.comparison.logging import keep
-from pipelines.comparison.per_query import read_arrays
+from pipelines.comparison.per_query import Read, read_queries, with_differences
 from pipelines.comparison.render import WIDTH, Table, as_latex, as_markdown, as_text
-from pipelines.comparison.significance import Read, with_differences
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +36,11 @@ class Options:
     experiment: str = "polypool"
     """MLflow experiment."""
     metric: str = ""
-    """What orders the rows and is drawn, such as `i2t/R1`; `rsum` for retrieval where none is given."""
+    """What orders the rows and is drawn, such as `i2t/R1`; each task's primary metric where none is given."""
     protocol: str = ""
     """The only protocol shown; where none is given, every one that a test split was scored under."""
     bootstrap: bool = True
-    """Say which differences from the best are real; reads the per-query results of all runs."""
+    """Say which differences from the best are significant; reads the per-query results of all runs."""
     pairs: bool = False
     """Show the difference of every two aggregators, too."""
     markdown: Path | None = None
@@ -53,7 +53,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Blocks of comparable runs, and notes on what they leave out.
+    """Groups of comparable runs, and notes on what they leave out.
 
     Attributes:
         experiment: where the runs are.
@@ -76,7 +76,7 @@ class Comparison:
         """Return all tables, in the order in which they are shown."""
         shown: list[Table | None] = []
         for group in self.groups:
-            shown += [tables.scores(group), tables.differences(group)]
+            shown += [tables.scores(group), tables.published(group), tables.differences(group)]
             shown += [tables.all_pairs(group)] if self.pairs else []
         shown += [tables.across(self.grid)] if self.grid is not None else []
         return [table for table in shown if table is not None]
@@ -125,7 +125,7 @@ def compare(uri: str, experiment: str, *, metric: str = "", protocol: str = "") 
     Args:
         uri: the tracking store.
         experiment: its name.
-        metric: what orders the rows; a group without it, or all where empty, take their main one.
+        metric: what orders the rows; a group without it, or all where empty, take their primary one.
         protocol: the only one shown; where empty, every one that a test split was scored under.
 
     Raises:
@@ -142,7 +142,7 @@ def compare(uri: str, experiment: str, *, metric: str = "", protocol: str = "") 
 
 
 def with_bootstrap(found: Comparison, read: Read) -> Comparison:
-    """Return a comparison that knows which differences are real; rows without per-query results are noted."""
+    """Return a comparison that knows which differences are significant; rows without per-query results are noted."""
     compared = [with_differences(group, read) for group in found.groups]
     notes = [note for _, of in compared for note in of]
     return replace(found, groups=tuple(group for group, _ in compared), notes=(*found.notes, *notes))
@@ -162,7 +162,7 @@ def main() -> None:
     uri = tracking_uri(home())
     found = compare(uri, options.experiment, metric=options.metric, protocol=options.protocol)
     if options.bootstrap:
-        found = with_bootstrap(found, partial(read_arrays, uri))
+        found = with_bootstrap(found, partial(read_queries, uri))
     found = replace(found, pairs=options.pairs)
     print(found.text(), end="\n\n")
     for path, text in ((options.markdown, found.markdown), (options.latex, found.latex)):

@@ -5,6 +5,7 @@ Several runs are an ensemble: the mean of their score matrices, as in all the pa
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -125,6 +126,8 @@ def main() -> None:
     print(f"{names}: {options.split} under {protocol} (run {tracker.run_id})")
     for name, value in found.metrics.items():
         print(f"  {name:<16} {value:8.2f}")
+    if not math.isnan(found.primary.chance):
+        print(f"  {f'chance {found.primary.name}':<16} {found.primary.chance:8.2f}")
 
 
 if __name__ == "__main__":

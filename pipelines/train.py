@@ -53,7 +53,7 @@ def main() -> None:
     metrics = tracker.metrics()
     print(f"run {run_id} finished")
     for name in sorted(metrics):
-        if name.startswith(f"{tracker.tag('protocol')}/"):
+        if name.startswith((f"{tracker.tag('protocol')}/", "test/")):
             print(f"  {name:<24} {metrics[name]:8.2f}")
 
 

@@ -120,7 +120,7 @@ class VisualText(VisualLanguageTask):
         ranks = dict(zip(directions, (result.ranks_i2t, result.ranks_t2i), strict=True))
         return Evaluation(
             protocol=protocol,
-            metrics=result.metrics | {"chance_rsum": result.chance["rsum"], "ties": float(result.ties)},
+            metrics=result.metrics | {"ties": float(result.ties)},
             primary=primary,
             others=tuple(others),
             per_query={

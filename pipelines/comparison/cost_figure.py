@@ -1,4 +1,4 @@
-"""Accuracy against cost: the main metric over the time of a training step, larger points for more weights."""
+"""Accuracy against cost: the primary metric over the time of a training step, larger points for more weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from pipelines.comparison.costs import Costs, costs_of
-from pipelines.comparison.groups import SECONDS, Group, Row
+from pipelines.comparison.groups import SECONDS, Group, Row, spoken
 from pipelines.figures.style import (
     BAR,
     INK,
@@ -56,24 +56,23 @@ def _points(group: Group) -> tuple[str, list[Point]]:
     for name in _AXES:
         points = []
         for row in group.rows:
-            cost, mean = _cost(row, known[row.label], name), row.mean(group.metric)
+            cost, mean = _cost(row, known[row.label], name), group.mean(row)
             if cost > 0 and not math.isnan(mean):
                 points.append((row, cost, known[row.label].weights))
         if len(points) > len(best[1]):
             best = name, points
-    return best[0], sorted(best[1], key=lambda point: -point[0].mean(group.metric))
+    return best[0], sorted(best[1], key=lambda point: -group.mean(point[0]))
 
 
 def _cost(row: Row, costs: Costs, name: str) -> float:
-    return row.mean(SECONDS) if name == "seconds" else getattr(costs, name)
+    return row.mean(SECONDS.name) if name == "seconds" else getattr(costs, name)
 
 
 def _panel(panel: Axes, group: Group, points: Sequence[Point], height: float) -> None:
-    metric = group.metric
     x = np.array([cost for _, cost, _ in points])
-    y = np.array([row.mean(metric) for row, *_ in points])
+    y = np.array([group.mean(row) for row, *_ in points])
     weights = np.nan_to_num(np.array([weights for *_, weights in points]))
-    deviation = np.nan_to_num(np.array([row.deviation(metric) for row, *_ in points]))
+    deviation = np.nan_to_num(np.array([group.deviation(row) for row, *_ in points]))
     panel.set_xscale("log")
     ticks = FuncFormatter(partial(_plain, firsts=(1, 2, 5) if x.max() > 6 * x.min() else range(1, 10)))
     panel.xaxis.set_major_formatter(ticks)
@@ -104,7 +103,7 @@ def _panel(panel: Axes, group: Group, points: Sequence[Point], height: float) ->
             color=INK,
         )
     title(panel, group.title, pad=8)
-    panel.set_ylabel(metric, color=INK)
+    panel.set_ylabel(spoken(group.metric), color=INK)
     panel.grid(color=LINE, linewidth=0.8, zorder=0)
     bare(panel, keep=("left", "bottom"))
     panel.text(

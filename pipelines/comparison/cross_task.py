@@ -1,9 +1,9 @@
-"""Task x aggregator: the main metric of every group side by side, a mean over tasks, and ranks.
+"""Task x aggregator: the primary metric of every group side by side, a mean over tasks, and ranks.
 
 A column is one task, data set and protocol in one recipe, so numbers under different protocols never meet in one. What
-is averaged over columns is the score chance_normalised on chance, 0 for chance and 100 for the best possible, since an RSUM and
-an accuracy cannot be added. Only aggregators that every counting column has get a mean and a rank: others would be
-judged on easier or harder tasks than the rest.
+is averaged over columns is the chance-normalised score, 0 for chance and 100 for the best possible, since an RSUM and an
+accuracy cannot be added. Only aggregators that every counting column has get a mean and a rank: others would be measured
+on easier or harder tasks than the rest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from pipelines.comparison.groups import Group, Row, lower_is_better
+from pipelines.comparison.groups import Group, Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Column:
         """What stands above the column, line by line."""
         group = self.group
         lines = (group.task, group.dataset, group.protocol, self.recipe, self.model and f"in {self.model}")
-        return (*(line for line in lines if line), group.metric)
+        return (*(line for line in lines if line), group.metric.name)
 
     @property
     def best(self) -> Row:
@@ -62,17 +62,18 @@ class Column:
         if not self.own_protocol:
             return "its runs chose another protocol, which counts"
         if math.isnan(self.chance_normalised(self.best.aggregator)):
-            return f"chance or the best possible value of {self.group.metric} is not known"
+            return f"chance or the best possible value of {self.group.metric.name} is not known"
         return ""
 
     def value(self, aggregator: str) -> float:
-        """Return the mean of the main metric; NaN where there is none."""
+        """Return the mean of the primary metric; NaN where there is none."""
         row = self.rows.get(aggregator)
-        return math.nan if row is None else row.mean(self.group.metric)
+        return math.nan if row is None else self.group.mean(row)
 
     def chance_normalised(self, aggregator: str) -> float:
-        """Return it between chance, 0, and the best possible, 100."""
-        return self.group.chance_normalised(self.value(aggregator))
+        """Return it between chance, 0, and the best possible, 100; NaN where one of them is not known."""
+        row = self.rows.get(aggregator)
+        return math.nan if row is None else self.group.chance_normalised(row)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +120,7 @@ class Grid:
         value_AC = np.array([[c.value(name) for c in self.counting] for name in self.complete])
         if not value_AC.size:
             return {}
-        sign_C = np.array([-1.0 if lower_is_better(c.group.metric) else 1.0 for c in self.counting])
+        sign_C = np.array([1.0 if c.group.metric.higher_is_better else -1.0 for c in self.counting])
         value_AC = value_AC * sign_C
         above_AC = (value_AC[None] > value_AC[:, None]).sum(axis=1)
         level_AC = (value_AC[None] == value_AC[:, None]).sum(axis=1)
@@ -127,7 +128,7 @@ class Grid:
         return dict(zip(self.complete, rank_A.tolist(), strict=True))
 
     def mean(self, aggregator: str) -> float:
-        """Return the mean chance_normalised score over the counting columns; NaN where one of them lacks the aggregator."""
+        """Return the mean chance-normalised score over the counting columns; NaN where one of them lacks the aggregator."""
         if aggregator not in self.complete:
             return math.nan
         return float(np.mean([column.chance_normalised(aggregator) for column in self.counting]))
@@ -150,7 +151,8 @@ class Grid:
 
 
 def grid_of(groups: Sequence[Group]) -> Grid | None:
-    """Return the grid of groups; None where all of them are of one task and one data set."""
+    """Return the grid of groups whose metric is known; None where all of them are of one task and one data set."""
+    groups = [group for group in groups if group.metric is not None]
     if len({(group.task, group.dataset) for group in groups}) < 2:
         return None
     columns = [column for group in groups for column in _columns(group)]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from infra.errors import InputError, unknown
+from infra.registry import RECIPES
 from infra.tracking import RunRecord
-from pipelines.comparison.groups import METRICS, SECONDS, Group, Row, ordered
+from pipelines.comparison.groups import SECONDS, Group, Row, ordered
+from pipelines.recipe import Ensemble, published_text
+from tasks.base import Metric
 from tasks.scoring.protocols import PROTOCOLS
+from tasks.scoring.records import metrics_from
 
-Cell = tuple[str, str, str]
+Key = tuple[str, str, str]
 """Task, data set and protocol."""
 
 
@@ -22,32 +28,33 @@ def arranged(
     Args:
         runs: all that are to be compared, finished or not.
         experiment: its name, for messages.
-        metric: what orders the rows; a group without it, or all where empty, take their main one.
+        metric: what orders the rows; a group without it, or all where empty, take their primary one.
         protocol: the only one shown; where empty, every one that a test split was scored under.
 
     Raises:
-        InputError: no such metric or protocol, or nothing that can be compared.
+        InputError: no such metric or protocol, nothing that can be compared, or a run's records are damaged.
     """
     finished = sorted(
         (run for run in runs if run.status == "FINISHED"), key=lambda run: run.ended, reverse=True
     )
     notes = [*_left_out("not finished", [run for run in runs if run.status != "FINISHED"])]
     notes += _left_out("without scores to show", [run for run in finished if not _protocols(run, protocol)])
-    cells: dict[Cell, list[RunRecord]] = defaultdict(list)
+    by_key: dict[Key, list[RunRecord]] = defaultdict(list)
     for run in finished:
         for name in _protocols(run, protocol):
-            cells[run.tags.get("task", ""), run.tags.get("dataset", ""), name].append(run)
-    if not cells and protocol:
+            by_key[run.tags.get("task", ""), run.tags.get("dataset", ""), name].append(run)
+    if not by_key and protocol:
         scored = {name.partition("/")[0] for run in finished for name in run.metrics} & {*PROTOCOLS}
         raise unknown("protocol", protocol, scored, f" Those are what the runs of {experiment!r} have.")
-    if not cells:
+    if not by_key:
         raise InputError(f"experiment {experiment!r} has nothing to compare yet; {'; '.join(notes)}")
-    notes += _protocols_apart([*cells])
-    groups = tuple(_group(cell, cells[cell], metric, notes) for cell in sorted(cells))
-    if metric and all(group.metric != metric for group in groups):
-        raise unknown(
-            "metric", metric, {name for group in groups for row in group.rows for name in row.values}
-        )
+    notes += _protocols_apart([*by_key])
+    groups = tuple(_group(key, by_key[key], metric, notes) for key in sorted(by_key))
+    if metric and not any(group.metric and group.metric.name == metric for group in groups):
+        known = {known.name for group in groups for known in group.metrics}
+        had = any(metric in row.values for group in groups for row in group.rows)
+        hint = " Runs have it, but no record says whether high values of it are good." if had else ""
+        raise unknown("metric", metric, known, hint)
     return groups, tuple(notes)
 
 
@@ -58,10 +65,10 @@ def _protocols(run: RunRecord, only: str) -> set[str]:
     return scored & ({only} if only else {run.tags.get("protocol", ""), *tests})
 
 
-def _protocols_apart(cells: Sequence[Cell]) -> Iterator[str]:
+def _protocols_apart(keys: Sequence[Key]) -> Iterator[str]:
     """Say where the runs of one task and data set were scored under several protocols."""
     protocols: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for task, dataset, protocol in sorted(cells):
+    for task, dataset, protocol in sorted(keys):
         protocols[task, dataset].append(protocol)
     for (task, dataset), names in protocols.items():
         if len(names) > 1:
@@ -71,23 +78,119 @@ def _protocols_apart(cells: Sequence[Cell]) -> Iterator[str]:
             )
 
 
-def _group(cell: Cell, runs: Sequence[RunRecord], metric: str, notes: list[str]) -> Group:
-    """Arrange one cell's runs, latest first, in rows; what is odd about them is added to `notes`."""
-    task, dataset, protocol = cell
+def _group(key: Key, runs: Sequence[RunRecord], metric: str, notes: list[str]) -> Group:
+    """Arrange one group's runs, latest first, in rows; what is odd about them is added to `notes`."""
+    task, dataset, protocol = key
     recipes = {run.tags.get("recipe", "") for run in runs}
     rows: dict[str, list[RunRecord]] = defaultdict(list)
     for run in runs:
         rows[_label(run) + (f", {run.tags.get('recipe', '')}" if len(recipes) > 1 else "")].append(run)
-    made = []
+    title = f"{task} · {dataset} · {protocol}"
+    metrics, said = _described(title, runs, protocol)
+    notes += said
+    all_rows = []
     for label, group in rows.items():
         latest = {run.tags.get("seed", ""): run for run in reversed(group)}
         notes += _oddities(f"{label} ({protocol})", group, latest)
-        made.append(_row(label, [latest[seed] for seed in sorted(latest)], protocol))
-    notes += _missing_seeds(f"{task} · {dataset} · {protocol}", made)
-    had = {name for row in made for name in row.values}
-    if metric not in had:
-        metric = next((name for name in METRICS if name in had), min(had, default="rsum"))
-    return Group(task=task, dataset=dataset, protocol=protocol, metric=metric, rows=ordered(made, metric))
+        all_rows.append(_row(label, [latest[seed] for seed in sorted(latest)], protocol))
+    notes += _missing_seeds(title, all_rows)
+    had = {name for row in all_rows for name in row.values}
+    primary = metrics[0] if metrics else None
+    chosen = next((m for m in (*metrics, SECONDS) if m.name == metric and metric in had and metrics), primary)
+    return Group(
+        task=task,
+        dataset=dataset,
+        protocol=protocol,
+        rows=ordered(all_rows, chosen),
+        metric=chosen,
+        metrics=metrics,
+        published=_sources(runs),
+    )
+
+
+def _described(title: str, runs: Sequence[RunRecord], protocol: str) -> tuple[tuple[Metric, ...], list[str]]:
+    """Return what the runs of a group say their metrics mean, the latest one's first, and what is odd about it."""
+    metrics: dict[str, Metric] = {}
+    without, different = [], []
+    for run in runs:
+        records = metrics_from(run.tags, protocol, run=run.run_id)
+        if not records:
+            without.append(run.name or run.run_id)
+        for record in records:
+            first = metrics.setdefault(record.name, record)
+            if differing := [
+                name for name in _MEANING if not _same(getattr(first, name), getattr(record, name))
+            ]:
+                different.append(f"{record.name} of run {run.run_id} has another {' and '.join(differing)}")
+    notes = []
+    if different:
+        more = f", and {len(different) - 1} more" if len(different) > 1 else ""
+        notes.append(
+            f"{title}: runs describe metrics differently, and the latest one counts: {different[0]}{more}"
+        )
+    if without:
+        named = ", ".join(without[:4]) + (f" and {len(without) - 4} more" if len(without) > 4 else "")
+        then = "they are read like the others" if metrics else "nothing is ranked, normalised or tested"
+        notes.append(
+            f"{title}: recorded by an earlier version, which did not say what metrics mean, so {then}: {named}; "
+            "`python -m pipelines.evaluate RUN_ID` adds it"
+        )
+    return tuple(metrics.values()), notes
+
+
+_MEANING = ("higher_is_better", "best", "chance", "unit")
+
+
+def _same(one: object, other: object) -> bool:
+    if isinstance(one, float):
+        return math.isclose(one, other, rel_tol=1e-6) or (math.isnan(one) and math.isnan(other))
+    return one == other
+
+
+def _published(run: RunRecord) -> dict[str, float]:
+    """Return the numbers that a run's recipe aims at, by protocol and metric.
+
+    Raises:
+        InputError: the run's record of them is damaged.
+    """
+    text = run.params.get("published") or "{}"
+    try:
+        numbers = json.loads(text)
+        return {str(name): float(value) for name, value in numbers.items()}
+    except (ValueError, TypeError, AttributeError):
+        raise InputError(
+            f"run {run.run_id}: its setting `published` is {text!r}, expected numbers by protocol and metric"
+        ) from None
+
+
+def _sources(runs: Sequence[RunRecord]) -> tuple[str, ...]:
+    """Say what the recipes of runs aim at and where that is printed, a sentence each."""
+    lines = {
+        f"{run.tags.get('recipe', '')}: {published_text(numbers, run.params.get('source', ''))}"
+        for run in runs
+        if (numbers := _published(run))
+    }
+    return tuple(sorted(lines))
+
+
+def _follows_recipe(run: RunRecord) -> bool:
+    """Whether a run has the aggregators and the model of its recipe, whose published numbers are then its to reach."""
+    name = run.tags.get("recipe", "")
+    if name not in RECIPES.names():
+        return False
+    try:
+        made = RECIPES.get(name)()
+    except InputError:  # a plug-in that can no longer be used
+        return False
+    if isinstance(made, Ensemble):
+        return run.tags.get("kind") == "ensemble"
+    text = made.text_aggregator or made.aggregator
+    own = run.tags.get("aggregator", "")
+    return (own, run.tags.get("text_aggregator", own), run.tags.get("model", "")) == (
+        made.aggregator,
+        text,
+        made.model.partition("(")[0],
+    )
 
 
 def _aggregator(run: RunRecord) -> str:
@@ -105,13 +208,20 @@ def _label(run: RunRecord) -> str:
 
 def _row(label: str, runs: Sequence[RunRecord], protocol: str) -> Row:
     names = [name.removeprefix(f"{protocol}/") for name in runs[0].metrics if name.startswith(f"{protocol}/")]
-    columns = {name: f"{protocol}/{name}" for name in names} | {SECONDS: "time/train_seconds"}
+    columns = {name: f"{protocol}/{name}" for name in names} | {SECONDS.name: "time/train_seconds"}
     values = {
         name: tuple(run.metrics[key] for run in runs)
         for name, key in columns.items()
         if all(key in run.metrics for run in runs)
     }
-    tags = runs[0].tags
+    tags, published = runs[0].tags, {}
+    if numbers := _published(runs[0]):
+        own = {
+            name.removeprefix(f"{protocol}/"): x
+            for name, x in numbers.items()
+            if name.startswith(f"{protocol}/")
+        }
+        published = own if own and all(map(_follows_recipe, runs)) else {}
     return Row(
         label=label,
         aggregator=_aggregator(runs[0]) if tags.get("kind", "train") == "train" else "",
@@ -119,6 +229,7 @@ def _row(label: str, runs: Sequence[RunRecord], protocol: str) -> Row:
         model=tags.get("model", ""),
         seeds=tuple(run.tags.get("seed", "") for run in runs),
         values=values,
+        published=published,
         runs=tuple(runs),
     )
 

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from infra.tracking import RunRecord
-from pipelines.comparison.bootstrap import Bootstrap
-from pipelines.comparison.centre import best_possible, chance_normalised
-from pipelines.recipe import published_text
+from pipelines.comparison.significance import Bootstrap
+from tasks.base import Metric
 
-METRICS = (
-    "rsum",
-    *(f"{direction}/R{k}" for direction in ("i2t", "t2i", "v2t", "t2v") for k in (1, 5, 10)),
-    *("t2t/R1", "i2i/R1"),
-    *("accuracy", "yes_no", "number", "other", "accuracy_2017", "prior_accuracy"),
-)
-"""What tables show of the metrics that runs have, in this order; the first one sorts the rows."""
-SECONDS = "train s"
-LOWER_IS_BETTER = ("medr", "meanr", "loss", SECONDS)
-_ASIDE = ("chance_rsum", "ties")
+SECONDS = Metric(name="train s", higher_is_better=False, unit="s")
+"""How long a run trained, which every table shows last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +26,7 @@ class Row:
         recipe, model: what the aggregator was trained in.
         seeds: one a run.
         values: by metric.
+        published: by metric, what the paper reports that the recipe follows; empty where the row is not the recipe's.
         runs: the runs themselves.
     """
 
@@ -45,6 +36,7 @@ class Row:
     model: str = ""
     seeds: tuple[str, ...]
     values: Mapping[str, tuple[float, ...]]
+    published: Mapping[str, float] = field(default_factory=dict)
     runs: tuple[RunRecord, ...] = ()
 
     def mean(self, metric: str) -> float:
@@ -64,16 +56,20 @@ class Group:
 
     Attributes:
         task, dataset, protocol: what they share.
-        metric: what orders them.
         rows: an aggregator each.
-        bootstrap: which differences between them are real, where their queries were compared.
+        metric: what orders them; None where no run says what its metrics mean, and the rows are ordered by name.
+        metrics: all that the runs describe, in the order of tables.
+        published: which numbers the recipes of its runs aim at, a sentence each.
+        bootstrap: which differences between the rows are significant, where their queries were compared.
     """
 
     task: str
     dataset: str
     protocol: str
-    metric: str
     rows: tuple[Row, ...]
+    metric: Metric | None = None
+    metrics: tuple[Metric, ...] = ()
+    published: tuple[str, ...] = ()
     bootstrap: Bootstrap | None = None
 
     @property
@@ -82,51 +78,57 @@ class Group:
         return f"{self.task} · {self.dataset} · {self.protocol}"
 
     @property
-    def chance(self) -> float:
-        """What random scores reach of `metric`; NaN where no run noted it."""
-        known = [row.mean(f"chance_{self.metric}") for row in self.rows]
-        return next((value for value in known if not math.isnan(value)), math.nan)
-
-    @property
-    def best_possible(self) -> float:
-        """The largest value that `metric` can have; NaN where that is not known."""
-        return best_possible(self.metric)
-
-    @property
     def columns(self) -> tuple[str, ...]:
-        """The metrics shown: those of `METRICS`, or all that the runs have; the deciding one among them."""
-        had = {metric for row in self.rows for metric in row.values}
-        shown = [metric for metric in METRICS if metric in had] or sorted(had - {SECONDS, *_ASIDE})
-        first = () if self.metric in shown else (self.metric,)
-        return (*first, *shown, *((SECONDS,) if SECONDS in had else ()))
+        """The metrics shown, in order: the deciding one among them, or all by name where none is described."""
+        had = {name for row in self.rows for name in row.values}
+        if self.metric is None:
+            return (*sorted(had - {SECONDS.name}), *({SECONDS.name} & had))
+        names = [
+            metric.name for metric in (*self.metrics, SECONDS) if metric.in_tables and metric.name in had
+        ]
+        return tuple(names) if self.metric.name in names else (self.metric.name, *names)
 
-    @property
-    def published(self) -> tuple[str, ...]:
-        """The numbers that the recipes of its runs aim at, a sentence each."""
-        runs = [run for row in self.rows for run in row.runs]
-        lines = {
-            f"{run.tags.get('recipe', '')}: "
-            + published_text(json.loads(run.params["published"]), run.params.get("source", ""))
-            for run in runs
-            if run.params.get("published", "{}") != "{}"
-        }
-        return tuple(sorted(lines))
+    def mean(self, row: Row) -> float:
+        """Return a row's mean of the deciding metric; NaN where it has none."""
+        return row.mean(self.metric.name) if self.metric else math.nan
 
-    def chance_normalised(self, value: float) -> float:
-        """Return where a value lies between chance, 0, and the best possible, 100; NaN where one is not known."""
-        return chance_normalised(value, chance=self.chance, best=self.best_possible)
+    def deviation(self, row: Row) -> float:
+        """Return a row's sample standard deviation of the deciding metric; NaN where it has none."""
+        return row.deviation(self.metric.name) if self.metric else math.nan
+
+    def chance_normalised(self, row: Row) -> float:
+        """Return where a row's mean lies between chance, 0, and the best possible, 100; NaN where one is not known."""
+        return self.metric.chance_normalised(self.mean(row)) if self.metric else math.nan
+
+    def decimals(self, name: str) -> int:
+        """Return how many decimals of a metric are shown: 1 where values reach 10, 2 beyond 1, 3 for fractions."""
+        known = [metric for metric in (*self.metrics, self.metric) if metric and metric.name == name]
+        values = [abs(x) for metric in known for x in (metric.best, metric.chance) if not math.isnan(x)]
+        values += [abs(value) for row in self.rows for value in row.values.get(name, ())]
+        return decimals(max(values, default=math.inf))
+
+    def number(self, value: float) -> str:
+        """Return a value of the deciding metric as text."""
+        return f"{value:.{self.decimals(self.metric.name)}f}"
 
 
-def lower_is_better(metric: str) -> bool:
-    """Whether small values of a metric are good ones."""
-    return metric.rpartition("/")[2] in LOWER_IS_BETTER
+def decimals(largest: float) -> int:
+    """Return how many decimals are shown of values up to `largest`."""
+    return 1 if largest >= 10 else 2 if largest > 1 else 3
 
 
-def ordered(rows: Iterable[Row], metric: str) -> tuple[Row, ...]:
-    """Sort rows, the best first and those without the metric last."""
+def spoken(metric: Metric) -> str:
+    """Name a metric with its unit, and its direction where low values are good."""
+    name = metric.name + (f" in {metric.unit}" if metric.unit else "")
+    return name if metric.higher_is_better else f"{name}, lower is better"
+
+
+def ordered(rows: Iterable[Row], metric: Metric | None) -> tuple[Row, ...]:
+    """Sort rows, the best first and those without the metric last; by name where there is no metric."""
 
     def key(row: Row) -> tuple[bool, float, str]:
-        mean = row.mean(metric)
-        return math.isnan(mean), mean if lower_is_better(metric) else -mean, row.label
+        mean = row.mean(metric.name) if metric else math.nan
+        worse = -mean if metric and metric.higher_is_better else mean
+        return math.isnan(mean), 0.0 if math.isnan(mean) else worse, row.label
 
     return tuple(sorted(rows, key=key))

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from infra.tracking import Tracker
-from pipelines.comparison.bars import draw_bars
 from pipelines.comparison.cost_figure import draw_costs
 from pipelines.comparison.costs import costs_of
 from pipelines.comparison.critical import draw_critical, why_not
 from pipelines.comparison.cross_task import Grid
+from pipelines.comparison.figures import draw_bars, draw_heat
 from pipelines.comparison.groups import SECONDS, Group, Row
-from pipelines.comparison.heat import draw_heat
 from pipelines.comparison.render import Table, as_markdown
 
 SCORES, GRID = "scores.json", "task_by_aggregator.json"
@@ -25,8 +24,10 @@ _REST = "All tables are in the artifact `compare.md`."
 
 def draw_all(groups: Sequence[Group], grid: Grid | None, folder: Path) -> list[Path]:
     """Draw every figure that there is something for, and return their files."""
-    paths = [folder / "compare.png"]
-    draw_bars(groups, paths[0])
+    paths = []
+    if any(group.metric for group in groups):
+        paths.append(folder / "compare.png")
+        draw_bars(groups, paths[-1])
     if draw_costs(groups, folder / "costs.png"):
         paths.append(folder / "costs.png")
     if grid is not None:
@@ -94,7 +95,7 @@ def note(tables: Sequence[Table]) -> str:
 
 
 def text_table(table: Table) -> dict[str, list[str]]:
-    """Return the cells of a table by its columns."""
+    """Return the texts of a table by its columns."""
     rows = [[" ".join(name.split()) for name in cells] for cells in (table.header, *table.rows)]
     return {name: list(column) for name, *column in zip(*rows, strict=True)}
 
@@ -111,23 +112,24 @@ def _line(group: Group, row: Row) -> dict[str, Any]:
         reference = group.bootstrap.labels[0]
         found = group.bootstrap.difference(row.label, reference)
     numbers = {
-        "mean": row.mean(group.metric),
-        "deviation": row.deviation(group.metric),
-        "chance_normalised": group.chance_normalised(row.mean(group.metric)),
+        "mean": group.mean(row),
+        "deviation": group.deviation(row),
+        "chance_normalised": group.chance_normalised(row),
+        "published": row.published.get(group.metric.name, math.nan) if group.metric else math.nan,
         "difference": found.value if found else math.nan,
         "low": found.low if found else math.nan,
         "high": found.high if found else math.nan,
         "weights": costs.weights,
         "step_ms": costs.step_ms,
         "embed_ms": costs.embed_ms,
-        "train_seconds": row.mean(SECONDS),
+        "train_seconds": row.mean(SECONDS.name),
     }
     return {
         "task": group.task,
         "dataset": group.dataset,
         "protocol": group.protocol,
         "aggregator": row.aggregator or row.label,
-        "metric": group.metric,
+        "metric": group.metric.name if group.metric else None,
         **{name: None if math.isnan(value) else round(value, 4) for name, value in numbers.items()},
         "against": reference,
         "significant": found.significant if found else None,

@@ -1,25 +1,23 @@
 """How each query of a run did, gathered by the units that a bootstrap draws.
 
-Queries about one image or video hang together: it is drawn with its captions, in both directions of retrieval, and with
-all questions about it where a task notes whose they are. A caption that several items share goes with the first.
+Which arrays hold scores, which say whose query it is, and how they make a metric, the run itself has noted.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from infra.errors import InputError
 from infra.tracking import RunRecord, Tracker
-from tasks.scoring.metrics import KS
-
-Arrays = Mapping[str, np.ndarray]
-MODALITIES = ("image", "video")
+from pipelines.comparison.groups import Group, Row
+from pipelines.comparison.significance import paired_bootstrap
+from tasks.base import QueryMean, QueryMetric
+from tasks.scoring.records import queries_from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,18 +46,83 @@ class Units:
         return np.array_equal(self.ids, other.ids) and np.array_equal(self.count_Pn, other.count_Pn)
 
 
-def read_arrays(uri: str, run: RunRecord, protocol: str) -> dict[str, np.ndarray]:
+@dataclass(frozen=True, kw_only=True)
+class Queries:
+    """What a run kept of its single queries.
+
+    Attributes:
+        arrays: ids, ranks and scores, one a query.
+        metrics: which metrics follow from them, and how.
+    """
+
+    arrays: Mapping[str, np.ndarray]
+    metrics: tuple[QueryMetric, ...]
+
+    def units(self, metric: str, value: float) -> Units:
+        """Gather what a metric is made of.
+
+        Args:
+            metric: its name.
+            value: what the run logged for it.
+
+        Raises:
+            InputError: the metric does not follow from the queries, arrays are missing or do not fit together, or they
+                do not give its value.
+        """
+        described = next((known for known in self.metrics if known.name == metric), None)
+        if described is None:
+            named = ", ".join(known.name for known in self.metrics) or "none"
+            raise InputError(f"{metric} does not follow from its single queries; metrics that do: {named}")
+        parts = [self._part(mean, metric) for mean in described.means]
+        units = _gathered(parts, kind=described.units)
+        if not math.isclose(units.score, value, rel_tol=1e-4, abs_tol=1e-3):
+            raise InputError(f"its queries give {metric} {units.score:.4g}, and it logged {value:.4g}")
+        return units
+
+    def _part(self, mean: QueryMean, metric: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return what the queries of a mean score, and their units' ids; those that were not asked are left out."""
+        for name in (*mean.scores, mean.units):
+            if name not in self.arrays:
+                raise InputError(f"it kept no array {name}, of which its {metric} is made")
+        unit_Q = self.arrays[mean.units]
+        for name in mean.scores:
+            score_Q = self.arrays[name]
+            if score_Q.dtype.kind not in "biuf" or score_Q.shape != unit_Q.shape:
+                raise InputError(
+                    f"its {name} {score_Q.shape}, {score_Q.dtype}, cannot be joined to {mean.units} {unit_Q.shape}: "
+                    "expected a number for each"
+                )
+        score_Q = sum(self.arrays[name].astype(np.float64) for name in mean.scores)
+        asked_Q = np.isfinite(score_Q)
+        if not asked_Q.any():
+            raise InputError(f"none of its queries has a {' + '.join(mean.scores)}")
+        return mean.factor * score_Q[asked_Q] + mean.offset, unit_Q[asked_Q]
+
+
+Read = Callable[[RunRecord, str], Queries]
+"""Returns what a run kept of its queries under a protocol, or raises InputError."""
+
+
+def read_queries(uri: str, run: RunRecord, protocol: str) -> Queries:
     """Read what a run kept of its queries.
 
     Raises:
         InputError: it is gone, or cannot be read.
     """
-    name = f"per_query/{protocol.replace('/', '-')}.npz"
+    name = f"per_query/{protocol.replace('/', '-')}"
+    tracker = Tracker.attach(uri, run.run_id, running=False)
+    arrays, described = (_artifact(tracker, f"{name}.{kind}") for kind in ("npz", "json"))
+    return Queries(
+        arrays=load_arrays(arrays),
+        metrics=queries_from(described.read_text(), where=f"run {run.run_id}: {name}.json"),
+    )
+
+
+def _artifact(tracker: Tracker, name: str) -> Path:
     try:
-        path = Tracker.attach(uri, run.run_id, running=False).download(name)
+        return tracker.download(name)
     except InputError:
-        raise InputError(f"run {run.run_id} has no artifact {name}") from None
-    return load_arrays(path)
+        raise InputError(f"run {tracker.run_id} has no artifact {name}") from None
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -80,90 +143,53 @@ def mean_units(runs: Sequence[Units]) -> Units:
     first = runs[0]
     if not all(first.same_queries(other) for other in runs[1:]):
         raise InputError("its runs were scored on different queries")
-    sum_Pn = np.mean([units.sum_Pn for units in runs], axis=0)
-    return Units(ids=first.ids, sum_Pn=sum_Pn, count_Pn=first.count_Pn, kind=first.kind)
+    return replace(first, sum_Pn=np.mean([units.sum_Pn for units in runs], axis=0))
 
 
-def units_of(arrays: Arrays, metric: str, value: float) -> Units:
-    """Gather what a metric is the mean of.
-
-    Args:
-        arrays: as a run keeps them: ids, and ranks or scores a query.
-        metric: `rsum`, `i2t/R1`, `i2t/meanr` and the like, or an array's name.
-        value: what the run logged for it; an array may hold fractions of what is logged in per cent.
-
-    Raises:
-        InputError: the metric is no mean over queries that were kept, or these do not give its value.
-    """
-    if (direction := re.fullmatch(r"(\w2\w)/(R\d+|meanr)", metric)) is not None:
-        parts = [_ranked(arrays, direction[1], direction[2])]
-    elif metric == "rsum":
-        parts = [_ranked(arrays, name, "rsum") for name in _directions(arrays)]
-    else:
-        parts = [_plain(arrays, metric, value)]
-    units = _gathered(parts)
-    if not math.isclose(units.score, value, rel_tol=1e-4, abs_tol=1e-3):
-        raise InputError(f"its queries give {metric} {units.score:.2f}, and it logged {value:.2f}")
-    return units
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """Queries of one kind: what each scores, and the unit that it belongs to."""
-
-    score_Q: np.ndarray
-    unit_Q: np.ndarray
-    kind: str
-
-
-def _directions(arrays: Arrays) -> tuple[str, str]:
-    for letter in ("i", "v"):
-        if f"{letter}2t_rank" in arrays and f"t2{letter}_rank" in arrays:
-            return f"{letter}2t", f"t2{letter}"
-    raise InputError("it kept no ranks of both directions")
+def with_differences(group: Group, read: Read) -> tuple[Group, list[str]]:
+    """Return a group that knows which differences are significant, and notes on rows that could not be compared."""
+    rows = [row for row in group.rows if row.runs and not math.isnan(group.mean(row))]
+    if len(rows) < 2:
+        return group, []
+    by_label: dict[str, Units] = {}
+    notes = []
+    for row in rows:
+        try:
+            units = _row_units(row, group, read)
+            first = next(iter(by_label.values()), units)
+            if not units.same_queries(first):
+                raise InputError("it was scored on other queries than the rows before it")
+            by_label[row.label] = units
+        except InputError as error:
+            notes.append(f"{row.label} ({group.protocol}) is left out of the bootstrap: {error}")
+    if len(by_label) < 2:
+        return group, notes
+    units = next(iter(by_label.values()))
+    try:
+        compared = paired_bootstrap(
+            np.stack([of.sum_Pn for of in by_label.values()]),
+            units.count_Pn,
+            labels=tuple(by_label),
+            units=f"{len(units.ids):,} {units.kind}",
+        )
+    except InputError as error:
+        return group, [*notes, f"no bootstrap for {group.title}: {error}"]
+    return replace(group, bootstrap=compared), notes
 
 
-def _ranked(arrays: Arrays, direction: str, name: str) -> _Part:
-    """Return the queries of one direction of retrieval, each with the item that it is or belongs to."""
-    modality = next((m for m in MODALITIES if f"{m}_id" in arrays and f"caption_{m}" in arrays), "")
-    if not modality or f"{direction}_rank" not in arrays:
-        raise InputError(f"it kept no ranks of {direction} with ids")
-    rank_Q, id_I = arrays[f"{direction}_rank"], arrays[f"{modality}_id"]
-    unit_Q = id_I if direction[0] != "t" else id_I[arrays[f"caption_{modality}"]]
-    if len(rank_Q) != len(unit_Q):
-        raise InputError(f"its {len(rank_Q):,} ranks of {direction} cannot be joined to {len(unit_Q):,} ids")
-    if name == "meanr":
-        score_Q = rank_Q + 1.0
-    else:
-        cuts = KS if name == "rsum" else (int(name[1:]),)
-        score_Q = 100.0 * sum((rank_Q <= k - 1).astype(float) for k in cuts)
-    return _Part(score_Q=score_Q, unit_Q=unit_Q, kind=f"{modality}s with their captions")
+def _row_units(row: Row, group: Group, read: Read) -> Units:
+    name = group.metric.name
+    runs = zip(row.runs, row.values[name], strict=True)
+    return mean_units([read(run, group.protocol).units(name, value) for run, value in runs])
 
 
-def _plain(arrays: Arrays, metric: str, value: float) -> _Part:
-    """Return the queries of a metric that an array of its name holds."""
-    score_Q = arrays.get(metric)
-    if score_Q is None or score_Q.ndim != 1 or not np.issubdtype(score_Q.dtype, np.number):
-        raise InputError(f"it kept no {metric} of single queries")
-    owners = [name for name in (*(f"{m}_id" for m in MODALITIES), *arrays) if name.endswith("_id")]
-    owner = next((name for name in owners if name in arrays and len(arrays[name]) == len(score_Q)), "")
-    if not owner:
-        raise InputError("its queries have no ids")
-    thing = owner.removesuffix("_id")
-    several = len(np.unique(arrays[owner])) < len(score_Q)
-    kind = (
-        f"{thing}s with their questions" if thing in MODALITIES and several else f"{thing}s".replace("_", " ")
-    )
-    percent = not math.isclose(score_Q.mean(), value, rel_tol=1e-4, abs_tol=1e-3)
-    return _Part(score_Q=score_Q.astype(float) * (100.0 if percent else 1.0), unit_Q=arrays[owner], kind=kind)
-
-
-def _gathered(parts: Sequence[_Part]) -> Units:
-    ids, unit_Q = np.unique(np.concatenate([part.unit_Q for part in parts]), return_inverse=True)
-    ends = np.cumsum([0, *(len(part.unit_Q) for part in parts)])
+def _gathered(parts: Sequence[tuple[np.ndarray, np.ndarray]], *, kind: str) -> Units:
+    """Add up the scores of parts by units."""
+    ids, unit_Q = np.unique(np.concatenate([of for _, of in parts]), return_inverse=True)
+    ends = np.cumsum([0, *(len(of) for _, of in parts)])
     sums, counts = [], []
-    for number, part in enumerate(parts):
+    for number, (score_Q, _) in enumerate(parts):
         own_Q = unit_Q[ends[number] : ends[number + 1]]
-        sums.append(np.bincount(own_Q, weights=part.score_Q, minlength=len(ids)))
+        sums.append(np.bincount(own_Q, weights=score_Q, minlength=len(ids)))
         counts.append(np.bincount(own_Q, minlength=len(ids)))
-    return Units(ids=ids, sum_Pn=np.stack(sums), count_Pn=np.stack(counts), kind=parts[0].kind)
+    return Units(ids=ids, sum_Pn=np.stack(sums), count_Pn=np.stack(counts), kind=kind)

@@ -6,9 +6,17 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import StringIO
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
 
 WIDTH = 120
 ABSENT = "\u2013"  # an en dash
+_GAP = 2  # blanks between columns, one of which is rich's divider
 _LATEX = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
     "\\": r"\textbackslash{}",
@@ -51,60 +59,48 @@ def as_text(table: Table) -> str:
     """Return an aligned table of at most `WIDTH` columns: long labels are wrapped, and too many columns go below."""
     lines = [table.title, *(line for said in table.legend for line in textwrap.wrap(said, WIDTH))]
     for columns in _parts(table):
-        lines += ["", *_aligned([[cells[0], *(cells[k] for k in columns)] for cells in _all(table)])]
+        lines += ["", *_aligned([[cells[k] for k in (0, *columns)] for cells in (table.header, *table.rows)])]
     if table.notes:
         lines += ["", *(line for note in table.notes for line in textwrap.wrap(note, WIDTH))]
     return "\n".join(lines)
 
 
-def _all(table: Table) -> list[tuple[str, ...]]:
-    return [table.header, *table.rows]
-
-
-def _width(cell: str) -> int:
-    return max(map(len, cell.split("\n")))
+def _widths(table: Table) -> list[int]:
+    return [
+        max(map(cell_len, "\n".join(column).split("\n")))
+        for column in zip(table.header, *table.rows, strict=True)
+    ]
 
 
 def _parts(table: Table) -> Iterator[list[int]]:
     """Yield the columns beside the label that fit beside each other."""
-    room = WIDTH - min(table.label, max(_width(cells[0]) for cells in _all(table)))
+    label, *widths = _widths(table)
+    room = used = WIDTH - min(table.label, label)
     columns: list[int] = []
-    used = 0
-    for column in range(1, len(table.header)):
-        width = 2 + max(_width(cells[column]) for cells in _all(table))
-        if columns and used + width > room:
+    for column, width in enumerate(widths, start=1):
+        if columns and width + _GAP > used:
             yield columns
-            columns, used = [], 0
+            columns, used = [], room
         columns.append(column)
-        used += width
+        used -= width + _GAP
     yield columns
 
 
-def _aligned(cells: list[list[str]]) -> list[str]:
-    widths = [max(_width(row[column]) for row in cells) for column in range(len(cells[0]))]
-    widths[0] = min(widths[0], max(12, WIDTH - sum(widths[1:]) - 2 * len(widths[1:])))
-    header, *rows = cells
-    lines = _header(header, widths)
-    lines.append("-" * max(map(len, lines)))
-    for label, *numbers in rows:
-        first, *more = textwrap.wrap(label, widths[0])
-        right = (text.rjust(width) for text, width in zip(numbers, widths[1:], strict=True))
-        lines += ["  ".join([first.ljust(widths[0]), *right]), *more]
-    return lines
-
-
-def _header(header: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Return the header's lines; names with fewer lines than others stand at the bottom."""
-    split = [name.split("\n") for name in header]
-    height = max(map(len, split))
-    split = [[""] * (height - len(lines)) + lines for lines in split]
-    return [
-        "  ".join(
-            line.ljust(width) if column == 0 else line.rjust(width)
-            for column, (line, width) in enumerate(zip(lines, widths, strict=True))
-        ).rstrip()
-        for lines in zip(*split, strict=True)
-    ]
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a header and rows, of which the first column alone is wrapped where there is no room."""
+    height = max(cell.count("\n") for cell in rows[0])
+    header, *body = [["\n" * (height - cell.count("\n")) + cell for cell in rows[0]], *rows[1:]]
+    made = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
+    for at, (name, column) in enumerate(zip(header, zip(*rows, strict=True), strict=True)):
+        # rich strips what is right-aligned, and the blanks after numbers without a star keep them in line
+        width = max(map(cell_len, "\n".join(column).split("\n"))) if at else None
+        made.add_column(Text(name), justify="right" if at else "left", no_wrap=bool(at), min_width=width)
+        body = [[*cells[:at], cells[at].rjust(width or 0), *cells[at + 1 :]] for cells in body]
+    for cells in body:
+        made.add_row(*(Text(cell, justify="left") for cell in cells))
+    out = Console(file=StringIO(), width=WIDTH, color_system=None, force_terminal=False)
+    out.print(made)
+    return [line.rstrip() for line in out.file.getvalue().splitlines()]
 
 
 def as_markdown(table: Table, *, level: int = 2) -> str:
@@ -129,7 +125,7 @@ def as_latex(table: Table) -> str:
     """Return a LaTeX table with booktabs' rules."""
     cells = [[_tex(" ".join(name.split())) for name in table.header]]
     for at, (label, *numbers) in enumerate(table.rows):
-        row = [_embedding(label), *(_tex(" ".join(number.split())) for number in numbers)]
+        row = [_typewriter(label), *(_tex(" ".join(number.split())) for number in numbers)]
         cells.append([rf"\textbf{{{text}}}" if (at, k) in table.best else text for k, text in enumerate(row)])
     header, *body = (f"{' & '.join(row)} \\\\" for row in cells)
     caption = ". ".join(f"{said[0].upper()}{said[1:]}" for said in (table.title, *table.legend, *table.notes))
@@ -155,5 +151,5 @@ def _tex(text: str) -> str:
     return "".join(_LATEX.get(sign, sign) for sign in text)
 
 
-def _embedding(label: str) -> str:
+def _typewriter(label: str) -> str:
     return rf"\texttt{{{_tex(label)}}}"

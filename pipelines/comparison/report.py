@@ -6,37 +6,41 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from pipelines.comparison.bootstrap import Difference
 from pipelines.comparison.costs import Costs, costs_of
 from pipelines.comparison.cross_task import Column, Grid
-from pipelines.comparison.groups import SECONDS, Group, Row
+from pipelines.comparison.groups import SECONDS, Group, Row, spoken
 from pipelines.comparison.render import ABSENT, Table
-from pipelines.comparison.significance import same_as_best
+from pipelines.comparison.significance import Difference
 
 
 def scores(group: Group) -> Table:
     """Return the metrics of a group's rows."""
-    legend = f"sorted by {group.metric}; mean ± sample standard deviation over runs"
-    if not math.isnan(group.chance):
-        legend += f"; chance {group.metric} {group.chance:.1f}"
+    said = "mean ± sample standard deviation over runs"
+    legend = [f"in the order of names; {said}"]
+    if group.metric is not None:
+        legend = [f"sorted by {spoken(group.metric)}; {said}"]
+        if not math.isnan(group.metric.chance):
+            legend[0] += f"; chance {group.metric.name} {group.number(group.metric.chance)}"
+    columns = group.columns
+    sorting = [at for at, name in enumerate(columns) if group.metric and name == group.metric.name]
     return Table(
         title=group.title,
-        legend=(legend, *_starred(group)),
-        header=("aggregator", "runs", *(column.replace("/", " ") for column in group.columns)),
+        legend=(*legend, *_starred(group)),
+        header=("aggregator", "runs", *(column.replace("/", " ") for column in columns)),
         rows=tuple(
-            (row.label, str(len(row.seeds)), *(_score(group, row, column) for column in group.columns))
+            (row.label, str(len(row.seeds)), *(_score(group, row, column) for column in columns))
             for row in group.rows
         ),
-        notes=tuple(f"published, {said}" for said in group.published),
-        best=frozenset({(0, 2 + group.columns.index(group.metric))} if group.metric in group.columns else ()),
+        notes=tuple(f"published, {line}" for line in group.published),
+        best=frozenset((0, 2 + at) for at in sorting),
     )
 
 
 def _starred(group: Group) -> Iterator[str]:
-    if (found := group.bootstrap) is not None:
+    if group.bootstrap is not None:
         yield (
-            f"*: no significant difference from {found.labels[0]}, as the 95 % interval of a paired bootstrap over "
-            f"{found.units} holds 0 (seeds averaged first)"
+            f"*: no significant difference from {group.bootstrap.labels[0]}, as the 95 % interval of a paired "
+            f"bootstrap over {group.bootstrap.units} holds 0 (seeds averaged first)"
         )
 
 
@@ -44,21 +48,46 @@ def _score(group: Group, row: Row, column: str) -> str:
     mean, deviation = row.mean(column), row.deviation(column)
     if math.isnan(mean):
         return ABSENT
-    if column == SECONDS:
+    if column == SECONDS.name:
         return f"{mean:.0f}"
-    text = _with_deviation(mean, deviation)
-    if column != group.metric or group.bootstrap is None:
+    text = _with_deviation(mean, deviation, group.decimals(column))
+    if group.bootstrap is None or group.metric is None or column != group.metric.name:
         return text
-    return text + ("*" if _no_significant_difference(group, row) else " ")
-
-
-def _no_significant_difference(group: Group, row: Row) -> bool:
     first = next(other for other in group.rows if other.label == group.bootstrap.labels[0])
-    return bool(same_as_best(group, row, first))
+    return text + ("*" if same_as_best(group, row, first) else " ")
 
 
-def _with_deviation(mean: float, deviation: float) -> str:
-    return f"{mean:.1f} ± {f' {ABSENT}' if math.isnan(deviation) else f'{deviation:.1f}'}"
+def same_as_best(group: Group, row: Row, best: Row) -> bool | None:
+    """Whether a row's difference from the best is not significant; None for the best itself, and where not known."""
+    if group.bootstrap is None or row.label == best.label:
+        return None
+    difference = group.bootstrap.difference(best.label, row.label)
+    return None if difference is None else not difference.significant
+
+
+def published(group: Group) -> Table | None:
+    """Return what the rows reach beside what the papers report; None where no recipe of theirs has such numbers."""
+    lines = []
+    for row in group.rows:
+        for name, number in row.published.items():
+            mean, digits = row.mean(name), group.decimals(name)
+            ours, difference = ABSENT, ABSENT
+            if not math.isnan(mean):
+                ours, difference = f"{mean:.{digits}f}", _signed(mean - number, digits)
+            lines.append((row.label, name.replace("/", " "), ours, f"{number:.{digits}f}", difference))
+    if not lines:
+        return None
+    return Table(
+        title=f"{group.title}: ours and published",
+        legend=("rows with the aggregators and the model of their recipe; ours: mean over runs",),
+        header=("aggregator", "metric", "ours", "published", "difference"),
+        rows=tuple(lines),
+        notes=group.published,
+    )
+
+
+def _with_deviation(mean: float, deviation: float, digits: int) -> str:
+    return f"{mean:.{digits}f} ± " + (f" {ABSENT}" if math.isnan(deviation) else f"{deviation:.{digits}f}")
 
 
 def differences(group: Group, *, costs: bool = True) -> Table | None:
@@ -71,15 +100,15 @@ def differences(group: Group, *, costs: bool = True) -> Table | None:
     header = ["aggregator"]
     legend = []
     if group.bootstrap is not None:
-        header += [group.metric, "difference", "95 % interval", "significant"]
+        header += [group.metric.name, "difference", "95 % interval", "significant"]
         legend.append(
-            f"difference of {group.metric} from {group.bootstrap.labels[0]}, over {group.bootstrap.units}, "
+            f"difference of {spoken(group.metric)} from {group.bootstrap.labels[0]}, over {group.bootstrap.units}, "
             "seeds averaged first"
         )
     rows = []
     for row in group.rows:
-        cells = [row.label, *(_difference_cells(group, row) if group.bootstrap is not None else ())]
-        rows.append((*cells, *(_cost(cost[row.label], name) for name, _ in shown)))
+        compared = _compared(group, row) if group.bootstrap is not None else ()
+        rows.append((row.label, *compared, *(_cost(cost[row.label], name) for name, _ in shown)))
     if shown:
         legend.append("; ".join(_MEANING[name] for name, _ in shown))
     return Table(
@@ -105,21 +134,22 @@ def _cost(costs: Costs, name: str) -> str:
     return f"{value:,.0f}" if name == "weights" or value >= 100 else f"{value:.1f}"
 
 
-def _difference_cells(group: Group, row: Row) -> tuple[str, ...]:
-    mean, reference = row.mean(group.metric), group.bootstrap.labels[0]
-    first = ABSENT if math.isnan(mean) else f"{mean:.1f}"
+def _compared(group: Group, row: Row) -> tuple[str, ...]:
+    mean, reference = group.mean(row), group.bootstrap.labels[0]
+    first = ABSENT if math.isnan(mean) else group.number(mean)
     found = group.bootstrap.difference(row.label, reference)
-    return (first, *(_difference(found) if found else (ABSENT, ABSENT, ABSENT)))
+    return (first, *(_difference(found, group) if found else (ABSENT, ABSENT, ABSENT)))
 
 
-def _difference(found: Difference) -> tuple[str, str, str]:
-    value, low, high = (_signed(x) for x in (found.value, found.low, found.high))
+def _difference(found: Difference, group: Group) -> tuple[str, str, str]:
+    digits = group.decimals(group.metric.name)
+    value, low, high = (_signed(x, digits) for x in (found.value, found.low, found.high))
     return value, f"[{low}, {high}]", "yes" if found.significant else "no"
 
 
-def _signed(value: float) -> str:
+def _signed(value: float, digits: int) -> str:
     """Show a sign, but for what rounds to nothing."""
-    return f"{value:+.1f}" if abs(value) >= 0.05 else "0.0"
+    return f"{value:+.{digits}f}" if round(abs(value), digits) else f"{0:.{digits}f}"
 
 
 def all_pairs(group: Group) -> Table | None:
@@ -130,9 +160,9 @@ def all_pairs(group: Group) -> Table | None:
     pairs = itertools.combinations(found.labels, 2)
     return Table(
         title=f"{group.title}: all pairs",
-        legend=(f"{group.metric} of the first without that of the second, over {found.units}",),
+        legend=(f"{spoken(group.metric)}, of the first without that of the second, over {found.units}",),
         header=("pair", "difference", "95 % interval", "significant"),
-        rows=tuple((f"{a} against {b}", *_difference(found.difference(a, b))) for a, b in pairs),
+        rows=tuple((f"{a} against {b}", *_difference(found.difference(a, b), group)) for a, b in pairs),
     )
 
 
@@ -141,13 +171,14 @@ def across(grid: Grid) -> Table:
     legend = ["a column is one protocol, and numbers of different protocols are never in one column"]
     stars = any(column.group.bootstrap for column in grid.columns)
     legend.append(
-        "main metric, mean ± sample standard deviation over runs"
+        "primary metric, mean ± sample standard deviation over runs"
         + ("; *: no significant difference from the best of its column (paired bootstrap)" if stars else "")
     )
     summary = bool(grid.complete)
     if summary:
         legend.append(
-            "chance_normalised: mean over columns of 100 (score - chance) / (best possible - chance); rank: mean over columns"
+            "chance-normalised: mean over columns of 100 (score - chance) / (best possible - chance); rank: mean over "
+            "columns"
         )
     rows = []
     for name in grid.aggregators:
@@ -165,7 +196,7 @@ def across(grid: Grid) -> Table:
         header=(
             "aggregator",
             *("\n".join(column.title) for column in grid.columns),
-            *(("chance_normalised", "rank") if summary else ()),
+            *(("chance-\nnormalised", "rank") if summary else ()),
         ),
         rows=tuple(rows),
         notes=grid.notes,
@@ -175,8 +206,8 @@ def across(grid: Grid) -> Table:
 
 
 def _grid_score(column: Column, aggregator: str, stars: bool) -> str:
-    row = column.rows.get(aggregator)
-    if row is None or math.isnan(row.mean(column.group.metric)):
+    row, group = column.rows.get(aggregator), column.group
+    if row is None or math.isnan(group.mean(row)):
         return ABSENT + " " * stars
-    text = _with_deviation(row.mean(column.group.metric), row.deviation(column.group.metric))
-    return text + ("*" if same_as_best(column.group, row, column.best) else " " if stars else "")
+    text = _with_deviation(group.mean(row), group.deviation(row), group.decimals(group.metric.name))
+    return text + ("*" if same_as_best(group, row, column.best) else " " if stars else "")

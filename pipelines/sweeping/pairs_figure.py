@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.comparison.groups import METRICS
+from pipelines.comparison.figures import shaded
+from pipelines.comparison.groups import decimals, spoken
 from pipelines.figures.style import INK, bare, new_figure, save, title, wrapped
 from pipelines.sweeping.trials import Trial
+from tasks.base import Metric
 
 _WRAP = 18
 
@@ -23,46 +25,49 @@ class Pairs:
 
     Attributes:
         recipe: which.
-        metric: with the protocol, such as `whole/rsum`.
+        protocol, metric: what the runs were scored under, and by.
         visual, text: aggregators, in the order of the sweep.
         mean_VT: means; NaN where no trial has finished.
         runs: fewest and most runs that a mean is over.
     """
 
     recipe: str
-    metric: str
+    protocol: str
+    metric: Metric
     visual: tuple[str, ...]
     text: tuple[str, ...]
     mean_VT: np.ndarray
     runs: tuple[int, int]
 
 
-def pairs_of(trials: Sequence[Trial], metrics: Mapping[str, Mapping[str, float]]) -> Pairs | None:
+def pairs_of(
+    trials: Sequence[Trial], values: Mapping[str, Mapping[str, float]], *, metric: Metric
+) -> Pairs | None:
     """Arrange the finished trials of one recipe.
 
     Args:
         trials: all of the recipe.
-        metrics: those of each finished trial's run, by the trial's name.
+        values: what each finished trial's run logged, by the trial's name.
+        metric: the primary one of the recipe's task.
 
     Returns:
         None where nothing has finished.
     """
     run = trials[0].run
-    known = [metrics[trial.name] for trial in trials if trial.name in metrics]
-    names = [f"{run.protocol}/{name}" for name in METRICS]
-    metric = next((name for name in names if any(name in values for values in known)), "")
-    if not metric:
+    name = f"{run.protocol}/{metric.name}"
+    reached: dict[tuple[str, str], list[float]] = {}
+    for trial in trials:
+        if name in values.get(trial.name, {}):
+            reached.setdefault((trial.run.aggregator, _text(trial)), []).append(values[trial.name][name])
+    if not reached:
         return None
     visual = tuple(dict.fromkeys(trial.run.aggregator for trial in trials))
     text = tuple(dict.fromkeys(_text(trial) for trial in trials))
-    values: dict[tuple[str, str], list[float]] = {}
-    for trial in trials:
-        if metric in metrics.get(trial.name, {}):
-            values.setdefault((trial.run.aggregator, _text(trial)), []).append(metrics[trial.name][metric])
-    counts = [len(of) for of in values.values()]
-    mean_VT = np.array([[statistics.fmean(values.get((v, t), [math.nan])) for t in text] for v in visual])
+    counts = [len(of) for of in reached.values()]
+    mean_VT = np.array([[statistics.fmean(reached.get((v, t), [math.nan])) for t in text] for v in visual])
     return Pairs(
         recipe=run.recipe,
+        protocol=run.protocol,
         metric=metric,
         visual=visual,
         text=text,
@@ -76,13 +81,12 @@ def draw_pairs(pairs: Pairs, path: Path) -> None:
     rows, columns = pairs.mean_VT.shape
     figure = new_figure(max(5.0, 2.6 + 1.15 * columns), max(2.6, 1.5 + 0.55 * rows))
     panel = figure.subplots()
-    known = pairs.mean_VT[~np.isnan(pairs.mean_VT)]
-    low, spread = known.min(), np.ptp(known) or 1.0
-    shade_VT = (pairs.mean_VT - low) / spread if np.ptp(known) else pairs.mean_VT * 0 + 0.5
+    shade_VT = shaded(pairs.mean_VT, higher_is_better=pairs.metric.higher_is_better)
+    digits = decimals(float(np.nanmax(np.abs([*pairs.mean_VT.flat, pairs.metric.best]))))
     panel.imshow(np.ma.masked_invalid(shade_VT), cmap="Blues", vmin=-0.15, vmax=1.25, aspect="auto")
     for (v, t), value in np.ndenumerate(pairs.mean_VT):
         dark = shade_VT[v, t] > 0.62
-        said = "\u2013" if math.isnan(value) else f"{value:.1f}"
+        said = "\u2013" if math.isnan(value) else f"{value:.{digits}f}"
         panel.text(t, v, said, ha="center", va="center", fontsize=9, color="white" if dark else INK)
     panel.set_xticks(range(columns), [wrapped(name, _WRAP) for name in pairs.text], fontsize=9)
     panel.set_yticks(range(rows), [wrapped(name, _WRAP) for name in pairs.visual], fontsize=9)
@@ -90,7 +94,7 @@ def draw_pairs(pairs: Pairs, path: Path) -> None:
     panel.set_ylabel("visual aggregator", fontsize=9, color=INK)
     few, many = pairs.runs
     over = "one run each" if many == 1 else f"mean over {few if few == many else f'{few} to {many}'} seeds"
-    title(panel, f"{pairs.recipe} · {pairs.metric}\n{over}", pad=8)
+    title(panel, f"{pairs.recipe} · {pairs.protocol} · {spoken(pairs.metric)}\n{over}", pad=8)
     bare(panel)
     save(figure, path)
 

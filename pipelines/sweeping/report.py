@@ -12,7 +12,7 @@ from infra.files import make_folder
 from infra.ray.session import local_cores
 from infra.tracking import Tracker, find_runs
 from pipelines.compare import compare, with_bootstrap
-from pipelines.comparison.per_query import read_arrays
+from pipelines.comparison.per_query import read_queries
 from pipelines.sweeping.execution import Place, Result
 from pipelines.sweeping.matching import match_trials, records_of
 from pipelines.sweeping.pairs_figure import draw_pairs, pairs_of
@@ -66,7 +66,7 @@ def show_comparison(trials: Trials, place: Place) -> None:
     except InputError as error:
         print(error)
         return
-    comparison = with_bootstrap(comparison, partial(read_arrays, place.uri))
+    comparison = with_bootstrap(comparison, partial(read_queries, place.uri))
     print(comparison.text(), end="\n\n")
     run_id = comparison.log(place.uri, folder=place.home)
     print(f"kept with figures in run {run_id} of {place.experiment!r}")
@@ -88,7 +88,7 @@ def _heat_maps(trials: Trials, place: Place) -> list[Path]:
         by_recipe.setdefault(trial.run.recipe, []).append(trial)
     folder, paths = make_folder(place.home / "runs"), []
     for recipe, of_recipe in by_recipe.items():
-        if pairs := pairs_of(of_recipe, metrics):
+        if pairs := pairs_of(of_recipe, metrics, metric=trials.metrics[recipe]):
             name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{place.experiment}-{recipe}")
             paths.append(folder / f"{name}-visual_by_text.png")
             draw_pairs(pairs, paths[-1])

@@ -157,7 +157,6 @@ def evaluate_crisscrossed(
         tied += ranks.tied
     for numbers in (metrics, chance):
         numbers["rsum"] = sum(numbers[f"{direction}/R{k}"] for direction in _BETWEEN for k in KS)
-    metrics["chance_rsum"] = chance["rsum"]
     metrics |= {"ties": float(tied), "unknown_ratings": float(answers.unknown)}
     return CrisscrossedResult(metrics=metrics, rank_Q=rank_Q, recalls=recalls, chance=chance)
 

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
 from infra.tracking import RunRecord
 from pipelines.comparison.cross_task import Grid, grid_of
 from pipelines.comparison.grouping import arranged
 from pipelines.comparison.groups import Group
+from tasks.base import Metric
+from tasks.questions.report import ACCURACY
+from tasks.scoring.described import retrieval_records
+from tasks.scoring.records import metrics_tag
 
 SIX = [f"{direction}/R{k}" for direction in ("i2t", "t2i") for k in (1, 5, 10)]
 VQA = {"task": "vqa", "dataset": "daquar", "recipe": "daquar", "protocol": "vqa"}
 VIDEO = {"task": "video_text", "dataset": "msrvtt", "recipe": "msrvtt", "protocol": "distinct"}
 
+RETRIEVAL = retrieval_records(("i2t", "t2i"), dict.fromkeys(SIX, 0.5) | {"rsum": 3.2})
+ANSWERS = (replace(ACCURACY, chance=20.0), replace(ACCURACY, name="number"))
+
+
+def described(metrics: Mapping[str, float]) -> dict[str, Sequence[Metric]]:
+    """Return the records of the protocols of retrieval and of answers that were scored, as their tasks write them."""
+    of = {"rsum": RETRIEVAL, "accuracy": ANSWERS}
+    scored = [name.rpartition("/") for name in metrics]
+    return {protocol: of[name] for protocol, _, name in scored if name in of}
+
 
 def scores(protocol: str, rsum: float) -> dict[str, float]:
     each = dict.fromkeys(SIX, rsum / 6)
-    found = {**each, "rsum": rsum, "i2t/medr": 9.0 - rsum / 100, "chance_rsum": 3.2, "ties": 0.0}
+    found = {**each, "rsum": rsum, "i2t/medr": 9.0 - rsum / 100, "ties": 0.0}
     return {f"{protocol}/{name}": value for name, value in found.items()}
 
 
@@ -27,6 +44,7 @@ def run(
     ended: float = 0.0,
     metrics: dict[str, float] | None = None,
     lr: float = 1e-3,
+    records: Mapping[str, Sequence[Metric]] | None = None,
     **tags: str,
 ) -> RunRecord:
     given = {
@@ -36,6 +54,10 @@ def run(
         "recipe": "mini",
         "protocol": "whole",
     } | tags
+    if metrics is None:
+        metrics = scores(given["protocol"], rsum) | {"time/train_seconds": 80.0}
+    for name, of in (described(metrics) if records is None else records).items():
+        given |= metrics_tag(name, of)
     return RunRecord(
         run_id=f"id-{aggregator}-{seed}-{ended:.0f}",
         name=f"{aggregator} seed {seed}",
@@ -44,14 +66,12 @@ def run(
         ended=ended if status == "FINISHED" else None,
         tags={"aggregator": aggregator, "seed": str(seed), **given},
         params={"seed": str(seed), "optim.lr": str(lr)},
-        metrics=scores(given["protocol"], rsum) | {"time/train_seconds": 80.0}
-        if metrics is None
-        else metrics,
+        metrics=metrics,
     )
 
 
 def vqa(aggregator: str, seed: int, accuracy: float, **more) -> RunRecord:
-    metrics = {"vqa/accuracy": accuracy, "vqa/chance_accuracy": 20.0, "time/train_seconds": 9.0}
+    metrics = {"vqa/accuracy": accuracy, "time/train_seconds": 9.0}
     return run(aggregator, seed, metrics=metrics, **{**VQA, **more})
 
 

@@ -8,56 +8,78 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from query_results import answers, retrieval
+from query_results import answers, renamed, retrieval
 
 from infra.errors import InputError
-from pipelines.comparison.bootstrap import Bootstrap, Difference, paired_bootstrap
-from pipelines.comparison.per_query import load_arrays, mean_units, units_of
+from pipelines.comparison.per_query import Queries, load_arrays, mean_units
+from pipelines.comparison.significance import Bootstrap, Difference, paired_bootstrap
+from tasks.base import QueryMean, QueryMetric
 
 
 @pytest.mark.parametrize("modality", ["image", "video"])
 def test_metrics_follow_from_the_units(modality: str) -> None:
-    arrays, metrics = retrieval(modality=modality)
+    queries, metrics = retrieval(modality=modality)
     letter = modality[0]
     for name in ("rsum", f"{letter}2t/R1", f"t2{letter}/R10", f"t2{letter}/meanr"):
-        units = units_of(arrays, name, metrics[name])
+        units = queries.units(name, metrics[name])
         assert units.score == pytest.approx(metrics[name], abs=1e-9)
-    units = units_of(arrays, "rsum", metrics["rsum"])
+    units = queries.units("rsum", metrics["rsum"])
     assert (units.kind, len(units.ids)) == (f"{modality}s with their captions", 30)
+    arrays = queries.arrays
     place = list(units.ids).index(arrays[f"{modality}_id"][5])
-    rank_C = arrays[f"t2{letter}_rank"][arrays[f"caption_{modality}"] == 5]
+    own_Q = arrays[f"caption_{modality}_id"] == arrays[f"{modality}_id"][5]
     assert units.count_Pn[:, place].tolist() == [1, 3]
-    assert units.sum_Pn[1, place] == 100 * sum((rank_C < k).sum() for k in (1, 5, 10))
+    recalls = [arrays[f"t2{letter}_R{k}"][own_Q].sum() for k in (1, 5, 10)]
+    assert units.sum_Pn[1, place] == pytest.approx(100 * sum(recalls))
+    assert any(0 < x < 1 for x in arrays[f"t2{letter}_R5"])
 
 
-def test_accuracies_are_by_question_or_by_image_where_that_is_known() -> None:
-    arrays, value = answers()
-    units = units_of(arrays, "accuracy", value)
-    assert (units.kind, len(units.ids)) == ("questions", 50)
-    arrays["image_id"] = np.arange(50) // 5
-    units = units_of(arrays, "accuracy", value)
+def test_accuracies_are_by_the_unit_that_the_run_names() -> None:
+    queries, value = answers()
+    units = queries.units("accuracy", value)
     assert (units.kind, len(units.ids)) == ("images with their questions", 10)
     assert units.score == pytest.approx(value)
+    assert units.sum_Pn[0, 3] == pytest.approx(100 * queries.arrays["accuracy"][15:20].sum())
+
+
+def test_queries_that_were_not_asked_count_in_no_mean() -> None:
+    arrays = {"id": np.array(["a", "b", "b", "c"]), "score": np.array([1.0, np.nan, 3.0, np.nan])}
+    mean = QueryMean(scores=("score",), units="id", offset=1.0)
+    queries = Queries(arrays=arrays, metrics=(QueryMetric(name="m", means=(mean,), units="things"),))
+    units = queries.units("m", 3.0)
+    assert (units.ids.tolist(), units.count_Pn.tolist(), units.sum_Pn.tolist()) == (
+        ["a", "b"],
+        [[1, 1]],
+        [[2, 4]],
+    )
 
 
 def test_what_cannot_be_joined_is_refused() -> None:
-    arrays, metrics = retrieval()
-    with pytest.raises(InputError, match=r"its queries give rsum .*, and it logged 1.00"):
-        units_of(arrays, "rsum", 1.0)
-    with pytest.raises(InputError, match="kept no ranks of v2t with ids"):
-        units_of(arrays, "v2t/R1", 1.0)
-    with pytest.raises(InputError, match="kept no i2t/medr of single queries"):
-        units_of(arrays, "i2t/medr", 3.0)
-    with pytest.raises(InputError, match="its 29 ranks of i2t cannot be joined to 30 ids"):
-        units_of(arrays | {"i2t_rank": arrays["i2t_rank"][1:]}, "rsum", metrics["rsum"])
-    with pytest.raises(InputError, match="kept no ranks of both directions"):
-        units_of({}, "rsum", 1.0)
-    with pytest.raises(InputError, match="its queries have no ids"):
-        units_of({"accuracy": np.ones(20)}, "accuracy", 100.0)
+    queries, metrics = retrieval()
+    with pytest.raises(InputError, match=r"its queries give rsum .*, and it logged 1"):
+        queries.units("rsum", 1.0)
+    with pytest.raises(
+        InputError, match="i2t/medr does not follow from its single queries; metrics that do: rsum, i2t"
+    ):
+        queries.units("i2t/medr", 3.0)
+    with pytest.raises(
+        InputError, match=r"its i2t_R5 \(29,\), float64, cannot be joined to image_id \(30,\)"
+    ):
+        replace(queries, arrays={**queries.arrays, "i2t_R5": np.ones(29)}).units("rsum", metrics["rsum"])
+    with pytest.raises(InputError, match=r"its i2t_R5 \(30,\), <U1, cannot be joined"):
+        replace(queries, arrays={**queries.arrays, "i2t_R5": np.full(30, "x")}).units("i2t/R5", 1.0)
+    with pytest.raises(InputError, match="it kept no array caption_image_id, of which its rsum is made"):
+        replace(queries, arrays={k: x for k, x in queries.arrays.items() if k != "caption_image_id"}).units(
+            "rsum", 1.0
+        )
+    with pytest.raises(InputError, match="none of its queries has a accuracy"):
+        replace(answers()[0], arrays={**answers()[0].arrays, "accuracy": np.full(50, np.nan)}).units(
+            "accuracy", 1.0
+        )
 
 
 def test_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
-    arrays, _ = retrieval()
+    arrays = retrieval()[0].arrays
     np.savez_compressed(tmp_path / "whole.npz", **arrays)
     assert load_arrays(tmp_path / "whole.npz").keys() == arrays.keys()
     (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:200])
@@ -70,8 +92,8 @@ def test_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
 
 def test_seeds_are_averaged_query_by_query() -> None:
     (one, a), (two, b) = retrieval(seed=1), retrieval(seed=2)
-    two["image_id"] = one["image_id"]
-    units = [units_of(arrays, "rsum", metrics["rsum"]) for arrays, metrics in ((one, a), (two, b))]
+    two = renamed(two, one.arrays["image_id"])
+    units = [queries.units("rsum", metrics["rsum"]) for queries, metrics in ((one, a), (two, b))]
     mean = mean_units(units)
     assert mean.score == pytest.approx((a["rsum"] + b["rsum"]) / 2)
     assert np.allclose(mean.sum_Pn, (units[0].sum_Pn + units[1].sum_Pn) / 2)
@@ -81,8 +103,8 @@ def test_seeds_are_averaged_query_by_query() -> None:
 
 def test_intervals_are_those_of_an_explicit_loop() -> None:
     (first, a), (second, b) = retrieval(seed=3), retrieval(seed=4, shift=0.3)
-    second["image_id"] = first["image_id"]
-    runs = [units_of(arrays, "rsum", metrics["rsum"]) for arrays, metrics in ((first, a), (second, b))]
+    second = renamed(second, first.arrays["image_id"])
+    runs = [queries.units("rsum", metrics["rsum"]) for queries, metrics in ((first, a), (second, b))]
     found = paired_bootstrap(
         np.stack([run.sum_Pn for run in runs]),
         runs[0].count_Pn,

@@ -11,10 +11,12 @@ from infra.errors import InputError
 from infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from pipelines import compare as module
 from pipelines.compare import Comparison, compare
-from pipelines.comparison.bars import draw_bars
+from pipelines.comparison.figures import draw_bars
 from pipelines.comparison.groups import Group, Row
 from pipelines.comparison.render import as_markdown, as_text
 from pipelines.comparison.report import scores as table
+from tasks.base import Metric
+from tasks.scoring.described import RSUM
 
 NONE = "\u2013"  # an en dash
 
@@ -67,7 +69,7 @@ def test_other_protocols_tasks_and_data_never_share_a_block(monkeypatch: pytest.
         "image_text · coco has a table each for the protocols coco-1k-5fold, coco-5k, whose numbers cannot be compared",
     )
     vqa = compared(monkeypatch, *runs).groups[-1]
-    assert (vqa.metric, vqa.columns) == ("accuracy", ("accuracy", "number"))
+    assert (vqa.metric.name, vqa.columns) == ("accuracy", ("accuracy", "number"))
     (only,) = compared(monkeypatch, *runs, protocol="val-1k").groups
     assert (only.title, only.rows[0].mean("rsum")) == ("image_text · coco · val-1k", 2.0)
 
@@ -135,7 +137,10 @@ def test_long_names_keep_the_table_within_120_columns_and_markdown_whole() -> No
     label = "adpool(per_channel=True, relu=False, width=1024), text kmax(k=5) | x"
     values = dict.fromkeys(("rsum", *SIX, "train s"), (300.0, 310.5))
     rows = (Row(label=label, seeds=("0", "1"), values=values), Row(label="max", seeds=("0",), values={}))
-    group = Group(task="image_text", dataset="coco", protocol="coco-5k", metric="rsum", rows=rows)
+    described = (RSUM, *(Metric(name=name, best=100.0, unit="%") for name in SIX))
+    group = Group(
+        task="image_text", dataset="coco", protocol="coco-5k", metric=RSUM, metrics=described, rows=rows
+    )
     lines = as_text(table(group)).splitlines()
     assert max(map(len, lines)) <= 120
     assert "width=1024)" in " ".join(lines)
@@ -152,8 +157,7 @@ def test_the_figure_is_drawn_for_any_number_of_rows_and_runs(tmp_path: Path) -> 
         Row(label="none", seeds=("0",), values={}),
     ]
     groups = [
-        Group(task="t", dataset="d", protocol=str(n), metric="rsum", rows=tuple(rows[-n:]))
-        for n in (1, 2, 14)
+        Group(task="t", dataset="d", protocol=str(n), metric=RSUM, rows=tuple(rows[-n:])) for n in (1, 2, 14)
     ]
     draw_bars(groups, tmp_path / "figure.png")
     with Image.open(tmp_path / "figure.png") as image:

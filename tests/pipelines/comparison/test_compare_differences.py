@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from query_results import retrieval
+from query_results import renamed, retrieval
 from records import blocks_of, run
 
 from infra.errors import InputError
@@ -17,29 +17,29 @@ from pipelines.compare import Comparison, with_bootstrap
 from pipelines.comparison import report as tables
 from pipelines.comparison.costs import costs_of, weights_of
 from pipelines.comparison.grouping import arranged
+from pipelines.comparison.per_query import Queries
 from pipelines.comparison.render import as_text
 
 
 class Kept:
-    """Per-query results by run id, as `read_arrays` returns them."""
+    """Per-query results by run id, as `read_queries` returns them."""
 
     def __init__(self) -> None:
-        self.arrays: dict[str, dict[str, np.ndarray]] = {}
+        self.queries: dict[str, Queries] = {}
 
-    def __call__(self, run: RunRecord, protocol: str) -> dict[str, np.ndarray]:
-        if run.run_id not in self.arrays:
+    def __call__(self, run: RunRecord, protocol: str) -> Queries:
+        if run.run_id not in self.queries:
             raise InputError(f"run {run.run_id} has no artifact per_query/{protocol}.npz")
-        return self.arrays[run.run_id]
+        return self.queries[run.run_id]
 
     def record(self, aggregator: str, seed: int, shift: float, *, draw: int = 0) -> RunRecord:
-        arrays, metrics = retrieval(60, seed=draw + seed, shift=shift)
-        arrays["image_id"] = np.arange(60).astype(str)
+        queries, metrics = retrieval(60, seed=draw + seed, shift=shift)
         made = run(aggregator, seed, metrics={f"whole/{name}": value for name, value in metrics.items()})
-        self.arrays[made.run_id] = arrays
+        self.queries[made.run_id] = renamed(queries, np.arange(60).astype(str))
         return made
 
 
-def test_real_differences_are_told_from_others_and_missing_files_are_said() -> None:
+def test_significant_differences_are_told_from_others_and_missing_files_are_said() -> None:
     kept = Kept()
     runs = [kept.record("gpo", seed, 0.0) for seed in (0, 1)]
     runs += [
@@ -47,7 +47,7 @@ def test_real_differences_are_told_from_others_and_missing_files_are_said() -> N
     ]  # other luck, not the same a little worse
     runs += [kept.record("mean", seed, 1.5) for seed in (0, 1)]
     runs += [kept.record("lip", seed, 0.8) for seed in (0, 1)]
-    del kept.arrays[runs[-1].run_id]
+    del kept.queries[runs[-1].run_id]
     groups, _ = arranged(runs, experiment="x")
     found = with_bootstrap(Comparison(experiment="x", groups=groups, notes=("first",)), kept)
     (group,) = found.groups
@@ -74,8 +74,8 @@ def test_real_differences_are_told_from_others_and_missing_files_are_said() -> N
 def test_rows_scored_on_other_queries_or_with_other_values_are_left_out() -> None:
     kept = Kept()
     runs = [kept.record(name, 0, 0.1 * at) for at, name in enumerate(("gpo", "max", "mean"))]
-    kept.arrays[runs[1].run_id]["image_id"] = np.arange(1, 61).astype(str)
-    kept.arrays[runs[2].run_id]["i2t_rank"] = np.zeros(60)
+    kept.queries[runs[1].run_id] = renamed(kept.queries[runs[1].run_id], np.arange(1, 61).astype(str))
+    kept.queries[runs[2].run_id].arrays["i2t_R1"][:] = 0
     groups, _ = arranged(runs, experiment="x")
     found = with_bootstrap(Comparison(experiment="x", groups=groups, notes=()), kept)
     assert found.groups[0].bootstrap is None

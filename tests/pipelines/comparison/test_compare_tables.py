@@ -9,7 +9,6 @@ from records import blocks_of, run, three_tasks
 
 from pipelines.compare import Comparison
 from pipelines.comparison import report as tables
-from pipelines.comparison.centre import headline
 from pipelines.comparison.logging import note, score_table
 from pipelines.comparison.render import Table, as_latex, as_markdown, as_text
 
@@ -48,16 +47,6 @@ def test_published_numbers_stand_under_their_block(monkeypatch: pytest.MonkeyPat
     )
     assert "published, mini: A paper, table 4: full/rsum 174.7" in as_text(tables.scores(group))
     assert tables.scores(blocks_of(run("max"))[0]).notes == ()
-
-
-def test_headlines_line_up_across_tasks() -> None:
-    assert headline({"rsum": 303.2, "chance_rsum": 6.4}, "rsum") == {
-        "test/score": 303.2,
-        "test/chance": 6.4,
-        "test/chance_normalised": pytest.approx(50.0),
-    }
-    assert headline({"tau": 0.5}, "tau") == {"test/score": 0.5}
-    assert headline({"questions": 5.0}, "accuracy") == {}
 
 
 def test_the_table_of_scores_has_a_line_for_each_row() -> None:

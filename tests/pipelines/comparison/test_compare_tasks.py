@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from query_results import answers, retrieval
+from query_results import answers, renamed, retrieval
 from records import VIDEO, grid, run, scores, three_tasks, vqa
 
 from infra.tracking import Tracker, find_runs, tracking_uri
@@ -17,9 +17,11 @@ from pipelines.compare import compare
 from pipelines.comparison import report as tables
 from pipelines.comparison.grouping import arranged
 from pipelines.comparison.render import as_text
+from tasks.base import Metric
+from tasks.scoring.records import queries_json
 
 
-def test_centred_scores_and_ranks_are_those_of_the_formulas() -> None:
+def test_chance_normalised_scores_and_ranks_are_those_of_the_formulas() -> None:
     found = grid(*three_tasks())
     assert [column.title for column in found.columns] == [
         ("image_text", "coco_mini", "whole", "rsum"),
@@ -92,12 +94,14 @@ def test_aggregators_that_a_task_lacks_and_small_columns_count_in_no_mean() -> N
         "without mean and rank, since a column lacks them: gem",
     )
     unknown = grid(
-        run("gpo"), vqa("gpo", 0, 30.0), run("gpo", task="sorting", protocol="s", metrics={"s/tau": 0.4})
+        run("gpo"),
+        vqa("gpo", 0, 30.0),
+        run("gpo", task="sorting", protocol="s", metrics={"s/tau": 0.4}, records={"s": [Metric(name="tau")]}),
     )
     assert "chance or the best possible value of tau is not known" in unknown.notes[0]
     apart = grid(run("gpo"), vqa("max", 0, 30.0))
     assert apart.notes == ("no means and no ranks: no aggregator is in every column that counts",)
-    assert "chance_normalised" not in as_text(tables.across(apart))
+    assert "normalised" not in as_text(tables.across(apart))
 
 
 def test_missing_seeds_are_said() -> None:
@@ -116,9 +120,9 @@ def test_the_verb_compares_tasks_with_their_queries(
     uri = tracking_uri(tmp_path)
     for at, aggregator in enumerate(("gpo", "mean")):
         image, metrics = retrieval(40, seed=1, shift=at)
-        image["image_id"] = np.arange(40).astype(str)
+        image = renamed(image, np.arange(40).astype(str))
         answer, accuracy = answers(seed=at)
-        for made, protocol, arrays in (
+        for made, protocol, queries in (
             (run(aggregator, metrics={f"whole/{n}": v for n, v in metrics.items()}), "whole", image),
             (vqa(aggregator, 0, accuracy), "vqa", answer),
         ):
@@ -132,8 +136,9 @@ def test_the_verb_compares_tasks_with_their_queries(
             tracker = Tracker.start("polypool", **start)
             tracker.log(made.metrics, step=1)
             if (aggregator, protocol) != ("mean", "vqa"):
-                np.savez_compressed(tmp_path / f"{protocol}.npz", **arrays)
+                np.savez_compressed(tmp_path / f"{protocol}.npz", **queries.arrays)
                 tracker.artifact(tmp_path / f"{protocol}.npz", "per_query")
+                tracker.text(f"per_query/{protocol}.json", queries_json(queries.metrics))
             tracker.finish()
     monkeypatch.setattr(sys, "argv", ["compare", "--latex", str(tmp_path / "out" / "t.tex"), "--pairs"])
     module.main()
@@ -144,7 +149,7 @@ def test_the_verb_compares_tasks_with_their_queries(
     assert "mean (vqa) is left out of the bootstrap" in shown
     assert "has no artifact per_query/vqa.npz" in " ".join(shown.split())
     assert "image_text · coco_mini · whole: all pairs" in shown
-    assert (tmp_path / "out" / "t.tex").read_text().count("\\toprule") == shown.count("\n---")
+    assert (tmp_path / "out" / "t.tex").read_text().count("\\toprule") == shown.count("\n─")
     (kept,) = [found for found in find_runs(uri, "polypool") if found.tags["kind"] == "comparison"]
     summary = Tracker.attach(uri, kept.run_id, running=False)
     assert "task x aggregator" in kept.tags["mlflow.note.content"]

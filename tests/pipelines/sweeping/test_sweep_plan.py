@@ -24,6 +24,7 @@ from pipelines.sweeping.trials import make_trials
 from pipelines.train import parse
 from pipelines.training.runs import tags
 from tasks.run import Run, to_json
+from tasks.scoring.described import RSUM
 
 
 @pytest.fixture(scope="module")
@@ -294,17 +295,17 @@ def test_pairs_are_means_over_seeds_and_are_drawn(run: Run, tmp_path: Path) -> N
     }
     values = np.array([metrics[trial.name]["whole/rsum"] for trial in trials]).reshape(3, 3, 2)
     missing = metrics.pop("tiny max, text mean seed 0")
-    pairs = pairs_of(trials, metrics)
+    pairs = pairs_of(trials, metrics, metric=RSUM)
     expected = values.mean(axis=2)
     expected[1, 0] = values[1, 0, 1]
     assert missing["whole/rsum"] == values[1, 0, 0]
     np.testing.assert_allclose(pairs.mean_VT, expected)
-    assert (pairs.metric, pairs.visual, pairs.text) == ("whole/rsum", (*names,), (*names,))
+    assert (pairs.protocol, pairs.metric, pairs.visual, pairs.text) == ("whole", RSUM, (*names,), (*names,))
     assert pairs.runs == (1, 2)
     metrics.pop("tiny max, text mean seed 1")
-    holed = pairs_of(trials, metrics)
+    holed = pairs_of(trials, metrics, metric=RSUM)
     assert np.isnan(holed.mean_VT).sum() == 1
     draw_pairs(holed, tmp_path / "pairs.png")
     with Image.open(tmp_path / "pairs.png") as image:
         assert len(image.convert("RGB").getcolors(maxcolors=1 << 20)) > 20
-    assert pairs_of(trials, {}) is None
+    assert pairs_of(trials, {}, metric=RSUM) is None

@@ -60,7 +60,7 @@ def test_a_run_is_tracked_whole(finished, run, home):
     assert record.tags["protocol"] == "whole"
     assert len(record.tags["data.features"]) == len(record.tags["data.corpus"]) == 64
     assert record.params["optim.lr"] == "0.02"
-    assert record.metrics["whole/rsum"] > 2 * record.metrics["whole/chance_rsum"]
+    assert record.metrics["whole/rsum"] > 2 * record.metrics["test/chance"]
     assert {"dev/rsum", "dev/best_rsum", "train/loss", "time/train_seconds"} <= record.metrics.keys()
     tracker = Tracker.attach(tracking_uri(home), finished, running=False)
     assert from_json(tracker.read_json("run.json")) == run
@@ -107,7 +107,7 @@ def test_an_interrupted_run_is_resumed_under_its_own_id(finished, run, ray, home
 def test_two_workers_train_under_ray(run, ray):
     run_id = train.start(replace(run, workers=2))
     metrics = Tracker.attach(tracking_uri(paths.home()), run_id, running=False).metrics()
-    assert metrics["whole/rsum"] > 2 * metrics["whole/chance_rsum"]
+    assert metrics["whole/rsum"] > 2 * metrics["test/chance"]
 
 
 def test_more_workers_than_cores_are_refused(run, ray):
