@@ -6,14 +6,12 @@ both; sizes, backgrounds and at times colours are left unsaid.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from pipelines.rendered.scene_captions import SYNONYMS
-
-if TYPE_CHECKING:
-    from pipelines.rendered.moving_scenes import Mover, MovingScene
+from pipelines.rendered.shapes import Mover, MovingScene
 
 T = TypeVar("T")
 

@@ -1,13 +1,13 @@
 """The demo's corpus of videos: coloured shapes that move, written as MSR-VTT is published.
 
 Every video has one or two shapes, each of which moves in a direction, grows, shrinks, circles or stays where it is.
-Every caption tells of a motion (`pipelines.rendered.moving_captions`); a frame from the middle does not show which it is.
+Every caption tells of a motion (`pipelines.rendered.moving_captions`); a frame from the middle does not show which
+it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from infra.errors import InputError
 from infra.files import make_folder, write_json
 from infra.video.writer import write_video
 from pipelines.rendered.moving_captions import moving_captions
-from pipelines.rendered.scenes import BACKGROUNDS, COLOURS, FORMS, colours_on
+from pipelines.rendered.shapes import BACKGROUNDS, COLOURS, FORMS, Mover, MovingScene, colours_on
 
 WIDTH, HEIGHT = 96, 72  # pixels
 FRAMES = (8, 16)  # the fewest and the most in a video
@@ -31,28 +31,6 @@ _REACH = 1.2  # corners lie this much beyond the radius
 _TRIES = 200
 _SMOOTH = 3  # outlines are drawn this much larger, and shrunk
 _SPLITS = ("train",) * 15 + ("validate",) * 2 + ("test",) * 3  # of every 20 videos in turn
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mover:
-    """One shape; its centre and its radius in each frame are in pixels. What grows or shrinks has no `size`."""
-
-    form: str
-    colour: str
-    size: str
-    motion: str
-    x_T: np.ndarray
-    y_T: np.ndarray
-    radius_T: np.ndarray
-
-
-@dataclass(frozen=True, kw_only=True)
-class MovingScene:
-    """What a video shows; movers that come later are in front."""
-
-    background: str
-    frames: int
-    movers: tuple[Mover, ...]
 
 
 def compose_moving(rng: np.random.Generator) -> MovingScene:

@@ -7,12 +7,11 @@ caption, as with captions that people write.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from pipelines.rendered.scenes import Scene, Shape
+from pipelines.rendered.shapes import Scene, Shape
 
 T = TypeVar("T")
 

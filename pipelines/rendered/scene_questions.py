@@ -1,7 +1,7 @@
 """Questions about the demo's scenes with ten answers each, written as VQA 2.0 is published.
 
-They are about the pictures of `pipelines.rendered.scenes`: number and seed name the same ones. Of ten people some use another
-word and some err, so no model can be perfect, and half of the answers to questions of yes and no are no.
+They are about the pictures of `pipelines.rendered.scenes`: number and seed name the same ones. Of ten people some use
+another word and some err, so no model can be perfect, and half of the answers to questions of yes and no are no.
 """
 
 from __future__ import annotations
@@ -18,17 +18,8 @@ from tqdm import tqdm
 from infra.errors import InputError
 from infra.files import make_folder, write_json
 from pipelines.rendered.scene_captions import EXTREMES, SYNONYMS
-from pipelines.rendered.scenes import (
-    BACKGROUNDS,
-    COLOURS,
-    FORMS,
-    PATTERNS,
-    Scene,
-    Shape,
-    picture_of,
-    save_picture,
-    scene_of,
-)
+from pipelines.rendered.scenes import picture_of, save_picture, scene_of
+from pipelines.rendered.shapes import BACKGROUNDS, COLOURS, FORMS, PATTERNS, Scene, Shape
 
 T = TypeVar("T")
 
@@ -40,7 +31,7 @@ _SUBTYPES = ("train2014", "val2014")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class SceneQuestion:
     """A question, its type, and what is right and wrong to answer."""
 
     question: str
@@ -56,20 +47,20 @@ class Asked:
         return "number" if self.right.isdigit() else "other"
 
 
-def questions(scene: Scene, rng: np.random.Generator, *, count: int = QUESTIONS) -> list[Asked]:
+def questions(scene: Scene, rng: np.random.Generator, *, count: int = QUESTIONS) -> list[SceneQuestion]:
     """Return `count` different questions about a scene, of all kinds in turn."""
-    asker, asked = _Asker(scene, rng), {}
-    kinds = rng.permutation(len(asker.kinds))
+    questioner, asked = _Questioner(scene, rng), {}
+    kinds = rng.permutation(len(questioner.kinds))
     turn = 0
     while len(asked) < count:
-        found = asker.kinds[kinds[turn % len(kinds)]]()
+        found = questioner.kinds[kinds[turn % len(kinds)]]()
         turn += 1
         if found:
             asked.setdefault(found.question, found)
     return list(asked.values())
 
 
-class _Asker:
+class _Questioner:
     """Asks one question of each kind, where a scene has what it is about."""
 
     def __init__(self, scene: Scene, rng: np.random.Generator) -> None:
@@ -77,28 +68,28 @@ class _Asker:
         self.forms, self.colours = (
             Counter(getattr(shape, name) for shape in scene.shapes) for name in ("form", "colour")
         )
-        self.kinds: tuple[Callable[[], Asked | None], ...] = (
+        self.kinds: tuple[Callable[[], SceneQuestion | None], ...] = (
             *(self.colour, self.colour, self.number, self.number, self.form, self.side),
             *(self.background, self.existence, self.existence, self.relation, self.pattern),
         )
 
-    def colour(self) -> Asked | None:
+    def colour(self) -> SceneQuestion | None:
         """Ask "What color is the star?" where there is one star."""
         alone = self.alone("form")
         if not alone:
             return None
         shape = self.one_of(*alone)
-        return self.asked(
+        return self.question(
             "what color is the", f"What color is the {self.word(shape.form)}?", shape.colour, COLOURS
         )
 
-    def background(self) -> Asked:
+    def background(self) -> SceneQuestion:
         """Ask "What color is the background?"."""
-        return self.asked(
+        return self.question(
             "what color is the", "What color is the background?", self.scene.background, BACKGROUNDS
         )
 
-    def number(self) -> Asked:
+    def number(self) -> SceneQuestion:
         """Ask "How many circles are there?", of forms, of colours or of all shapes; sometimes there is none."""
         form, colour = self.one_of(*self.forms, *self.forms, *FORMS), self.one_of(*self.colours, *COLOURS)
         what, number = self.one_of(
@@ -108,23 +99,23 @@ class _Asker:
         )
         plural = f"{what}es" if what.endswith(("s", "x")) else f"{what}s"
         near = [str(other) for other in (number - 1, number + 1) if other >= 0]
-        return self.asked("how many", f"How many {plural} are there?", str(number), near)
+        return self.question("how many", f"How many {plural} are there?", str(number), near)
 
-    def form(self) -> Asked | None:
+    def form(self) -> SceneQuestion | None:
         """Ask "What shape is red?" where one is."""
         alone = self.alone("colour")
         if not alone:
             return None
         shape = self.one_of(*alone)
-        return self.asked("what shape is", f"What shape is {self.word(shape.colour)}?", shape.form, FORMS)
+        return self.question("what shape is", f"What shape is {self.word(shape.colour)}?", shape.form, FORMS)
 
-    def side(self) -> Asked:
+    def side(self) -> SceneQuestion:
         """Ask "What shape is on the left?"."""
         side = self.one_of(*EXTREMES)
         shape = min(self.scene.shapes, key=EXTREMES[side])
-        return self.asked("what shape is", f"What shape is {self.word(side)}?", shape.form, FORMS)
+        return self.question("what shape is", f"What shape is {self.word(side)}?", shape.form, FORMS)
 
-    def existence(self) -> Asked:
+    def existence(self) -> SceneQuestion:
         """Ask "Is there a red star?" of a colour and a form that are there, together or not."""
         pairs = {(shape.colour, shape.form) for shape in self.scene.shapes}
         others = {(colour, form) for colour in self.colours for form in self.forms} - pairs
@@ -134,7 +125,7 @@ class _Asker:
         article = "an" if name[0] in "aeiou" else "a"
         return self.yes_or_no("is there a", f"Is there {article} {name}?", truly)
 
-    def relation(self) -> Asked | None:
+    def relation(self) -> SceneQuestion | None:
         """Ask "Is the star left of the ring?" where there is one of each."""
         alone = self.alone("form")
         if len(alone) < 2:
@@ -149,17 +140,17 @@ class _Asker:
         question = f"Is the {self.word(one.form)} {self.word(where)} the {self.word(other.form)}?"
         return self.yes_or_no("is the", question, truly)
 
-    def pattern(self) -> Asked:
+    def pattern(self) -> SceneQuestion:
         """Ask "Is the background striped?"."""
         pattern = self.one_of(self.scene.pattern, self.one_of(*PATTERNS))
         return self.yes_or_no("is the", f"Is the background {pattern}?", pattern == self.scene.pattern)
 
-    def yes_or_no(self, type: str, question: str, truly: bool) -> Asked:
-        return self.asked(type, question, "yes" if truly else "no", ("yes", "no"))
+    def yes_or_no(self, type: str, question: str, truly: bool) -> SceneQuestion:
+        return self.question(type, question, "yes" if truly else "no", ("yes", "no"))
 
-    def asked(self, type: str, question: str, right: str, choices: Any) -> Asked:
+    def question(self, type: str, question: str, right: str, choices: Any) -> SceneQuestion:
         wrong = tuple(choice for choice in choices if choice != right)
-        return Asked(question=question, type=type, right=right, wrong=wrong)
+        return SceneQuestion(question=question, type=type, right=right, wrong=wrong)
 
     def alone(self, name: str) -> list[Shape]:
         """Return the shapes whose form or colour no other one has."""
@@ -173,12 +164,12 @@ class _Asker:
         return choices[self.rng.integers(len(choices))]
 
 
-def answers(asked: Asked, rng: np.random.Generator) -> list[dict[str, Any]]:
+def answers(question: SceneQuestion, rng: np.random.Generator) -> list[dict[str, Any]]:
     """Return what ten people answer, in VQA's form."""
-    words, found = SYNONYMS.get(asked.right, (asked.right,)), []
+    words, found = SYNONYMS.get(question.right, (question.right,)), []
     for number in range(PEOPLE):
         errs, varies, place = rng.random(3)
-        choices = asked.wrong if errs < _ERR else words[1:] if varies < _OTHER_WORD else ()
+        choices = question.wrong if errs < _ERR else words[1:] if varies < _OTHER_WORD else ()
         answer = choices[int(place * len(choices))] if choices else words[0]
         confidence = "maybe" if errs < _ERR else "yes"
         found.append({"answer": answer, "answer_confidence": confidence, "answer_id": number + 1})

@@ -12,18 +12,16 @@ from infra.errors import InputError
 from infra.video.writer import write_video
 from pipelines.rendered.moving_captions import PHRASES, moving_captions
 from pipelines.rendered.moving_scenes import (
-    COLOURS,
     FRAMES,
     HEIGHT,
     MOTIONS,
     WIDTH,
-    Mover,
-    MovingScene,
     compose_moving,
     moving_scenes,
     render,
     write_moving_scenes,
 )
+from pipelines.rendered.shapes import COLOURS, Mover, MovingScene
 from tasks.datasets.corpus import Corpus
 
 SEED = 3

@@ -9,7 +9,8 @@ import pytest
 
 from infra.errors import InputError
 from pipelines.rendered.scene_questions import answers, questions, write_scene_questions
-from pipelines.rendered.scenes import COLOURS, FORMS, Scene, Shape, compose, scene_of, write_scenes
+from pipelines.rendered.scenes import compose, scene_of, write_scenes
+from pipelines.rendered.shapes import COLOURS, FORMS, Scene, Shape
 from tasks.datasets.questions import Question
 from tasks.datasets.vqa.vqa2 import read_vqa2
 

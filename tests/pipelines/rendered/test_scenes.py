@@ -10,7 +10,8 @@ from PIL import Image
 
 from infra.errors import InputError
 from pipelines.rendered.scene_captions import captions
-from pipelines.rendered.scenes import COLOURS, HEIGHT, RADII, WIDTH, Scene, Shape, compose, draw, write_scenes
+from pipelines.rendered.scenes import HEIGHT, RADII, WIDTH, compose, draw, write_scenes
+from pipelines.rendered.shapes import COLOURS, Scene, Shape
 from tasks.datasets.corpus import Item
 from tasks.datasets.images.karpathy import read_karpathy
 
