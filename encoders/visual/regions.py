@@ -1,4 +1,4 @@
-"""Regions of a detector: the image encoder of VSE-infinity (its code, `EncoderImageAggr`)."""
+"""Regions of a detector: a linear map and a residual MLP, as VSE-infinity and as DivE lay them out."""
 
 from __future__ import annotations
 
@@ -12,9 +12,30 @@ from encoders.visual.batchnorm import SetBatchNorm
 from infra.registry import ENCODERS
 
 
+class _ResidualMLP(FeatureEncoder):
+    """A linear map `fc`, and an MLP with batch normalisation whose input is `inputs` wide."""
+
+    def __init__(
+        self, assets: Mapping[str, Any], *, width: int, inputs: int, hidden: int | None, standardise: bool
+    ) -> None:
+        super().__init__(assets, standardise=standardise)
+        hidden = hidden or width // 2
+        self.width = width
+        self.fc = xavier_linear(assets["dim"], width)
+        self.down = nn.Linear(inputs, hidden)
+        self.norm = SetBatchNorm(hidden)
+        self.up = nn.Linear(hidden, width)
+
+    def mlp(self, x_BNI: Tensor, mask_BN: Tensor) -> Tensor:
+        """Map `(B, N, I)` to `(B, N, D)`; the statistics are those of the elements, without pads."""
+        return self.up(self.norm(self.down(x_BNI), mask_BN).relu())
+
+
 @ENCODERS.register("regions")
-class Regions(FeatureEncoder):
-    """A linear map plus a residual MLP with batch normalisation, both reading the raw features.
+class Regions(_ResidualMLP):
+    """A linear map plus an MLP with batch normalisation, both reading the raw features.
+
+    The image encoder of VSE-infinity (its code, `EncoderImageAggr`).
 
     Args:
         assets: see `FeatureEncoder`.
@@ -31,16 +52,41 @@ class Regions(FeatureEncoder):
         hidden: int | None = None,
         standardise: bool = False,
     ) -> None:
-        super().__init__(assets, standardise=standardise)
-        hidden = hidden or width // 2
-        self.width = width
-        self.fc = xavier_linear(assets["dim"], width)
-        self.down = nn.Linear(assets["dim"], hidden)
-        self.norm = SetBatchNorm(hidden)
-        self.up = nn.Linear(hidden, width)
+        super().__init__(assets, width=width, inputs=assets["dim"], hidden=hidden, standardise=standardise)
 
     def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Map features `(B, N, F)` to `(B, N, D)`."""
         x_BNF = self.features(x_BNF, mask_BN)
-        hidden_BNH = self.norm(self.down(x_BNF), mask_BN).relu()
-        return self.fc(x_BNF) + self.up(hidden_BNH), mask_BN
+        return self.fc(x_BNF) + self.mlp(x_BNF, mask_BN), mask_BN
+
+
+@ENCODERS.register("stacked_regions")
+class StackedRegions(_ResidualMLP):
+    """A linear map, then an MLP with batch normalisation on top of it as a residual, then dropout.
+
+    The image encoder of DivE: its MLP reads the joint space, not the raw features.
+
+    Args:
+        assets: see `FeatureEncoder`.
+        width: width D of the elements that come out.
+        hidden: width of the MLP; by default half of `width`.
+        dropout: share of the elements' values dropped in training.
+        standardise: bring features to mean 0 and deviation 1 first.
+    """
+
+    def __init__(
+        self,
+        assets: Mapping[str, Any],
+        *,
+        width: int = 1024,
+        hidden: int | None = None,
+        dropout: float = 0.1,
+        standardise: bool = False,
+    ) -> None:
+        super().__init__(assets, width=width, inputs=width, hidden=hidden, standardise=standardise)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
+        """Map features `(B, N, F)` to `(B, N, D)`."""
+        x_BND = self.fc(self.features(x_BNF, mask_BN))
+        return self.dropout(x_BND + self.mlp(x_BND, mask_BN)), mask_BN

@@ -3,10 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from encoders.text.bigru import BiGRU
-from encoders.text.word_embeddings import Words
-from encoders.visual.pooled_grid import PooledGrid
-from encoders.visual.stacked_regions import StackedRegions
+from encoders.text.bigru import BiGRU, Words
+from encoders.visual.grid import PooledGrid
+from encoders.visual.regions import StackedRegions
 from infra.errors import InputError
 from infra.registry import AGGREGATORS, ENCODERS
 from tasks.models.branch import Branch

@@ -8,8 +8,7 @@ from formulas import cross_modal_of, score_attention_of
 from toy import WORDS, toy_run
 
 from aggregators.random_sets import random_sets
-from encoders.text.bigru import BiGRU
-from encoders.text.word_embeddings import Words
+from encoders.text.bigru import BiGRU, Words
 from encoders.visual.grid import Grid
 from infra.errors import InputError
 from infra.registry import AGGREGATORS, FUSIONS
