@@ -1,6 +1,7 @@
-"""Runs as MLflow records them: started, continued, found."""
+"""MLflow, and the only package that imports it: runs are started, continued and found here."""
 
+from infra.tracking.finding import RunRecord, find_runs
 from infra.tracking.location import tracking_uri, ui_command
-from infra.tracking.tracker import RunRecord, Tracker, find_runs
+from infra.tracking.tracker import Tracker
 
 __all__ = ["RunRecord", "Tracker", "find_runs", "tracking_uri", "ui_command"]

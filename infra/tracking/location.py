@@ -1,20 +1,34 @@
-"""Where runs are recorded: the tracking URI, and what can be checked of a store before MLflow opens it."""
+"""Where runs are recorded: the tracking URI, what can be checked of a store before MLflow opens it, and a client."""
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
+from infra.environment import environment
 from infra.errors import AbsentError, InputError
 from infra.files import make_folder
 
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
 _SQLITE = "sqlite:///"
 _SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
+_PATIENCE = 5  # seconds for a server to answer its first request
+_DEFAULTS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
 
 
 def tracking_uri(home: Path) -> str:
@@ -88,4 +102,49 @@ def _check_sqlite(path: Path) -> None:
     except sqlite3.Error as error:
         raise InputError(
             f"{path} cannot be read as a database: {error}; move it away, or set MLFLOW_TRACKING_URI"
+        ) from error
+
+
+def connect(uri: str, *, create: bool = False, retries: int = 0) -> MlflowClient:
+    """Return a client of a store that has answered, within seconds.
+
+    Args:
+        uri: the store.
+        create: make a SQLite file that does not exist yet, instead of refusing it.
+        retries: how often a server is asked again, after 2, 4, 8, ... seconds.
+    """
+    check_uri(uri)
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+
+    logging.getLogger("mlflow").setLevel(logging.ERROR)
+    # this one logs tracebacks of what it raises
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+    patience = {
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(retries),
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(_PATIENCE),
+    }
+    with opening(uri, create=create), environment(patience), explained(uri):
+        client = MlflowClient(uri)
+        client.search_experiments(max_results=1)
+    return client
+
+
+@contextmanager
+def explained(uri: str) -> Iterator[None]:
+    """Turn what MLflow raises into one clear message."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        reason = str(error).strip().split("\n")[0]
+        if "Caused by" not in reason:
+            raise InputError(f"MLflow at {uri}: {reason}") from error
+        # the rest repeats the address and the class names
+        cause = re.sub(r"['\"]\)+$", "", reason.rpartition(": ")[2])
+        raise InputError(
+            f"no MLflow server answers at {uri}: {cause}; start it, or set MLFLOW_TRACKING_URI to one that "
+            "runs, or unset it to record runs in a file"
         ) from error

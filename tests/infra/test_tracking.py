@@ -11,8 +11,7 @@ import pytest
 from places import ROOT
 
 from infra.errors import InputError
-from infra.tracking import RunRecord, Tracker, find_runs, tracking_uri, ui_command
-from infra.tracking import tracker as tracking
+from infra.tracking import RunRecord, Tracker, find_runs, finding, location, tracking_uri, ui_command
 from infra.tracking.provenance import provenance
 
 TRAIN = """
@@ -129,7 +128,7 @@ def test_many_params_and_pages_of_runs(uri: str, home: Path, monkeypatch: pytest
     first = start(uri, home, experiment="pages", **{f"p{i}": i for i in range(250)})
     assert len(record(uri, first.run_id, experiment="pages").params) == 250
     others = [start(uri, home, experiment="pages").run_id for _ in range(4)]
-    monkeypatch.setattr(tracking, "_PAGE", 2)
+    monkeypatch.setattr(finding, "_PAGE", 2)
     assert [run.run_id for run in find_runs(uri, "pages", finished=False)] == [*others[::-1], first.run_id]
 
 
@@ -176,7 +175,7 @@ def test_stores_that_cannot_be_used_are_refused_at_once(home: Path, tmp_path: Pa
 def test_a_server_that_does_not_answer_is_told_within_seconds(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracking, "_PATIENCE", 1)
+    monkeypatch.setattr(location, "_PATIENCE", 1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         began = time.monotonic()
