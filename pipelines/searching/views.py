@@ -1,116 +1,149 @@
-"""What the page shows for a query: results of a search, or answers to a question."""
+"""The pages of a query: results of a search, or answers to a question, as HTML whose every value is escaped."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from threading import Lock
+from typing import Any, NamedTuple
 
 from infra.errors import InputError
-from pipelines.searching import page
+from pipelines.pages.document import templates
 from pipelines.searching.answerer import Answerer
-from pipelines.searching.finder import Finder, Hit
+from pipelines.searching.finder import Finder
 from pipelines.searching.pictures import Pictures
 
 LONGEST = 1000  # characters of a query
 OFFERED = 24  # images to choose from, on a page
 
 
+class Page(NamedTuple):
+    """An HTTP status and the HTML."""
+
+    status: int
+    html: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Picture:
+    """An image or video of the split; `there` says whether its file is."""
+
+    id: str
+    there: bool
+    video: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Choice:
+    """Images to choose from, page `page` (from 0) of `pages`."""
+
+    images: list[_Picture]
+    page: int
+    pages: int
+
+
 class Views:
-    """Makes the page's body.
+    """Makes pages. Threads may share it: one query at a time goes through the model, and the others wait.
 
     Args:
-        asked: a trained model, ready to be asked.
+        searched: a trained model, ready for queries.
+        title: of the pages.
         k: results; 10 where it is 0, and 5 answers.
     """
 
-    def __init__(self, asked: Finder | Answerer, *, k: int = 0) -> None:
-        self.asked, self._lock = asked, Lock()  # one query at a time goes through the model
-        self.video = getattr(asked.adapter, "modality", "image") == "video"
-        self.pictures = Pictures(asked.corpus, asked.items, video=self.video)
-        self.k = k or (5 if isinstance(asked, Answerer) else 10)
+    def __init__(self, searched: Finder | Answerer, *, title: str, k: int = 0) -> None:
+        self.searched, self.title, self._model = searched, title, Lock()
+        self.video = searched.adapter.modality == "video"
+        self.pictures = Pictures(searched.corpus, searched.items, video=self.video)
+        self.k = k or (5 if isinstance(searched, Answerer) else 10)
+        self._templates = templates("pipelines.searching")
 
-    def body(self, query: Mapping[str, str]) -> tuple[int, str]:
-        """Return the status and the HTML for the parameters of an address."""
-        if isinstance(self.asked, Answerer):
-            return self._question(self.asked, query)
-        return self._search(self.asked, query)
+    def page(self, query: Mapping[str, str]) -> Page:
+        """Return the page for the parameters of an address."""
+        if isinstance(self.searched, Answerer):
+            return self._question(self.searched, query)
+        return self._search(self.searched, query)
 
-    def _search(self, finder: Finder, query: Mapping[str, str]) -> tuple[int, str]:
-        text, like = query.get("q"), query.get("like")
-        form = page.form(text or "", placeholder="a dog on the grass", button="Search")
+    def message(self, status: int, text: str) -> Page:
+        """Return a page that says why there is no other."""
+        return self._rendered("page", status, alert=text)
+
+    def _rendered(self, name: str, status: int, **values: Any) -> Page:
+        template = self._templates.get_template(f"{name}.html.j2")
+        return Page(status, template.render(title=self.title, longest=LONGEST, **values))
+
+    def _search(self, finder: Finder, query: Mapping[str, str]) -> Page:
+        text, id = query.get("q"), query.get("like")
+        values = {"text": text or "", "alert": "", "note": "", "like": None, "hits": [], "pictures": []}
+        status = 200
         try:
-            if like is not None:
-                return 200, form + self._captions(finder, like)
-            if text is None:
-                return 200, form + page.note(
-                    f"{len(finder.items):,} {finder.adapter.modality}s: {finder.split}"
-                )
-            self._check(text)
-            with self._lock:
-                hits = finder.by_text(text, self.k)
+            if id is not None:
+                values |= self._captions_like(finder, id)
+            elif text is not None:
+                values |= self._like_text(finder, text)
+            else:
+                values["note"] = f"{len(finder.items):,} {finder.adapter.modality}s: {finder.split}"
         except _UnknownError as error:
-            return 404, form + page.alert(str(error))
+            status, values["alert"] = 404, str(error)
         except InputError as error:
-            return 400, form + page.alert(str(error))
-        there = [(hit, self.pictures.file(hit.id) is not None) for hit in hits]
-        return 200, form + self._without_files(there) + page.grid(there, video=self.video)
+            status, values["alert"] = 400, str(error)
+        return self._rendered("search", status, **values)
 
-    def _captions(self, finder: Finder, id: str) -> str:
-        self._known(id)
-        with self._lock:
+    def _captions_like(self, finder: Finder, id: str) -> dict[str, Any]:
+        picture = self._picture(id)
+        with self._model:
             hits = finder.by_id(id, self.k)
-        shown = page.picture(id, there=self.pictures.file(id) is not None, video=self.video, css="asked")
-        return page.note(f"captions most like {id}") + shown + page.rows(hits)
+        return {"note": f"captions most like {id}", "like": picture, "hits": hits}
 
-    def _without_files(self, there: list[tuple[Hit, bool]]) -> str:
-        if any(has for _, has in there):
-            return ""
-        return page.note("the corpus has no image or video files here: scores and captions alone")
+    def _like_text(self, finder: Finder, text: str) -> dict[str, Any]:
+        _check_length(text)
+        with self._model:
+            hits = finder.by_text(text, self.k)
+        pictures = [self._picture(hit.id) for hit in hits]
+        lost = "the corpus has no image or video files here: scores and captions alone"
+        return {"hits": hits, "pictures": pictures, "note": "" if any(it.there for it in pictures) else lost}
 
-    def _question(self, answerer: Answerer, query: Mapping[str, str]) -> tuple[int, str]:
+    def _question(self, answerer: Answerer, query: Mapping[str, str]) -> Page:
         id, text = query.get("image", ""), query.get("q")
+        values = {"text": text or "", "alert": "", "image": None, "answers": [], "choice": None}
+        status = 200
         try:
-            if not id:
+            if id:
+                values["image"] = self._picture(id)
+                if text is not None:
+                    _check_length(text)
+                    with self._model:
+                        values["answers"] = answerer.of_id(id, text, self.k)
+            else:
+                values["choice"] = self._choice(answerer, query.get("page", "0"))
                 if text is not None:
                     raise InputError("choose an image first; then ask")
-                return 200, self._choice(answerer, query.get("page", "0"))
-            self._known(id)
-            form = page.form(text or "", placeholder="what colour is the car?", button="Ask", image=id)
-            shown = page.picture(id, there=self.pictures.file(id) is not None, video=False, css="asked")
-            if text is None:
-                return 200, shown + form
-            try:
-                self._check(text)
-                with self._lock:
-                    found = answerer.of_id(id, text, self.k)
-            except InputError as error:
-                return 400, shown + form + page.alert(str(error))
-            return 200, shown + form + page.answers(found)
         except _UnknownError as error:
-            return 404, page.alert(str(error))
+            status, values["alert"] = 404, str(error)
         except InputError as error:
-            return 400, page.alert(str(error)) + self._choice(answerer, "0")
+            status, values["alert"] = 400, str(error)
+        return self._rendered("question", status, **values)
 
-    def _choice(self, answerer: Answerer, number: str) -> str:
+    def _choice(self, answerer: Answerer, number: str) -> _Choice:
         pages = -(-len(answerer.items) // OFFERED)
         at = min(int(number), pages - 1) if number.isascii() and number.isdigit() and len(number) < 10 else 0
         offered = answerer.items[at * OFFERED : (at + 1) * OFFERED]
-        ids = [(item.id, self.pictures.file(item.id) is not None) for item in offered]
-        return page.note("choose an image to ask about") + page.choice(ids, number=at, pages=pages)
+        return _Choice(images=[self._picture(item.id) for item in offered], page=at, pages=pages)
 
-    def _known(self, id: str) -> None:
+    def _picture(self, id: str) -> _Picture:
         if not self.pictures.known(id):
-            raise _UnknownError(
-                f"no {'video' if self.video else 'image'} of this split has the id {id[:80]!r}"
-            )
-
-    def _check(self, text: str) -> None:
-        if len(text) > LONGEST:
-            raise InputError(f"a query of {len(text):,} characters; at most {LONGEST:,} will do")
+            kind = "video" if self.video else "image"
+            raise _UnknownError(f"no {kind} of this split has the id {id[:80]!r}")
+        return _Picture(id=id, there=self.pictures.file(id) is not None, video=self.video)
 
     def close(self) -> None:
         """End the process that decodes videos."""
         self.pictures.close()
+
+
+def _check_length(text: str) -> None:
+    if len(text) > LONGEST:
+        raise InputError(f"a query of {len(text):,} characters; at most {LONGEST:,} will do")
 
 
 class _UnknownError(InputError):

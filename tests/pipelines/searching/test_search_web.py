@@ -6,11 +6,16 @@ import http.client
 import io
 import re
 import shutil
+import signal
 import subprocess
-from contextlib import contextmanager
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from html import unescape
 from threading import Thread
+from types import SimpleNamespace
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -18,6 +23,7 @@ from PIL import Image
 from searchable import untrained, with_clips, with_pictures
 
 from infra.errors import InputError
+from pipelines.pages.thumbnails import Thumbnails
 from pipelines.searching.answerer import Answerer
 from pipelines.searching.finder import Finder
 from pipelines.searching.server import Server
@@ -27,15 +33,15 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 @contextmanager
 def serving(asked):
-    with Server(asked, title="<b>tiny</b>") as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    with closing(asked), closing(Server(asked, title="<b>tiny</b>")) as server:
+        thread = Thread(target=server.run, daemon=True)
         thread.start()
         try:
             yield server
         finally:
-            server.shutdown()
-            thread.join()
-            asked.close()
+            server.stop()
+            thread.join(timeout=60)
+            assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +65,7 @@ def questions(tmp_path_factory):
 
 
 def get(server, path, *, method="GET", host=None):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request(method, path, headers={"Host": host} if host else {})
     answer = connection.getresponse()
     data = answer.read()
@@ -67,7 +73,7 @@ def get(server, path, *, method="GET", host=None):
     return answer.status, answer.headers, data
 
 
-def text(server, **query):
+def text_page(server, **query):
     status, _, data = get(server, f"/?{urlencode(query)}")
     return status, data.decode()
 
@@ -77,8 +83,8 @@ def ids(html):
 
 
 def test_a_text_gets_results_with_scores_and_pictures(pictures):
-    status, html = text(pictures, q="a dog and a cat")
-    hits = pictures.views.asked.by_text("a dog and a cat", 10)
+    status, html = text_page(pictures, q="a dog and a cat")
+    hits = pictures.views.searched.by_text("a dog and a cat", 10)
     assert status == 200
     assert ids(html) == [hit.id for hit in hits]
     assert all(f"{hit.score:.4f}" in html and hit.caption in html for hit in hits)
@@ -87,29 +93,29 @@ def test_a_text_gets_results_with_scores_and_pictures(pictures):
     with Image.open(io.BytesIO(data)) as image:
         assert image.size == (80, 60)
     assert get(pictures, "/")[0] == 200
-    assert pictures.server_address[0] == "127.0.0.1"
+    assert pictures.address.startswith("http://127.0.0.1:")
 
 
 def test_an_item_gets_its_captions(pictures):
-    id = pictures.views.asked.items[2].id
-    status, html = text(pictures, like=id)
+    id = pictures.views.searched.items[2].id
+    status, html = text_page(pictures, like=id)
     assert status == 200
-    assert ids(html) == [hit.id for hit in pictures.views.asked.by_id(id, 10)]
+    assert ids(html) == [hit.id for hit in pictures.views.searched.by_id(id, 10)]
 
 
 def test_markup_is_escaped_wherever_it_comes_from(pictures):
     evil = "\"><script>alert('dog')</script><img src=x onerror=alert(1)>"
-    for status, html in (text(pictures, q=evil), text(pictures, like=evil)):
+    for status, html in (text_page(pictures, q=evil), text_page(pictures, like=evil)):
         assert status in (200, 404)
         assert "<script" not in html
         assert "<img src=x" not in html
     assert "<title>&lt;b&gt;tiny" in html
-    finder = pictures.views.asked
+    finder = pictures.views.searched
     kept, finder.items[0] = finder.items[0], replace(finder.items[0], captions=("<script>dog</script>",))
     try:
-        status, html = text(pictures, q="a dog")
+        status, html = text_page(pictures, q="a dog")
         pictures.views.k = 12
-        status, html = text(pictures, q="a dog")
+        status, html = text_page(pictures, q="a dog")
         assert "&lt;script&gt;dog" in html
         assert "<script" not in html
     finally:
@@ -120,7 +126,7 @@ def test_markup_is_escaped_wherever_it_comes_from(pictures):
     "query", ["", "   ", "?!", "x " * 600, "\x00", "\ud800".encode("utf-8", "surrogatepass")]
 )
 def test_a_query_without_sense_is_said(pictures, query):
-    status, html = text(pictures, q=query)
+    status, html = text_page(pictures, q=query)
     assert status == 400
     assert 'role="alert"' in html
 
@@ -141,7 +147,7 @@ def test_nothing_outside_the_corpus_is_served(pictures, tmp_path):
         status, _, data = get(pictures, path)
         assert status in (400, 404), path
         assert b"root:" not in data
-    items, secret = pictures.views.asked.items, tmp_path / "secret.png"
+    items, secret = pictures.views.searched.items, tmp_path / "secret.png"
     Image.new("RGB", (8, 8)).save(secret)
     kept = items[-1]
     for path in (str(secret), f"../../{tmp_path.name}/secret.png"):
@@ -155,23 +161,109 @@ def test_nothing_outside_the_corpus_is_served(pictures, tmp_path):
 
 def test_other_names_and_other_methods_are_refused(pictures):
     assert get(pictures, "/?q=dog", host="evil.example:80")[0] == 403
-    assert get(pictures, "/?q=dog", host=f"localhost:{pictures.server_port}")[0] == 200
-    assert get(pictures, "/", method="POST")[0] == 501
+    assert get(pictures, "/?q=dog", host=f"localhost:{pictures.port}")[0] == 200
+    assert get(pictures, "/", method="POST")[0] == 405
     status, headers, data = get(pictures, "/", method="HEAD")
     assert (status, data) == (200, b"")
-    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    for path in ("/", "/style.css", "/nothing", "/picture?id=nope"):
+        for host in (None, "evil.example"):
+            headers = get(pictures, path, host=host)[1]
+            assert "default-src 'none'" in headers["Content-Security-Policy"]
+            assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+            assert headers["X-Content-Type-Options"] == "nosniff"
+            assert headers["Referrer-Policy"] == "no-referrer"
+            assert headers["Cache-Control"] == "no-store"
+            assert "Server" not in headers
     assert get(pictures, "/?" + "&".join(f"a{n}=1" for n in range(50)))[0] == 400
     with pytest.raises(InputError, match="cannot be had"):
-        Server(pictures.views.asked, title="", port=pictures.server_port)
+        Server(pictures.views.searched, title="", port=pictures.port)
+
+
+def test_many_queries_at_once_wait_for_each_other_and_pictures_for_none(pictures, monkeypatch):
+    finder = pictures.views.searched
+    id, by_text, running, most = finder.items[0].id, finder.by_text, [], []
+
+    def slowly(text, k):
+        running.append(text)
+        most.append(len(running))
+        time.sleep(0.02)
+        hits = by_text(text, k)
+        running.remove(text)
+        return hits
+
+    monkeypatch.setattr(finder, "by_text", slowly)
+    texts = [f"a dog {number}" for number in range(60)]
+    with ThreadPoolExecutor(len(texts)) as pool:
+        answers = [pool.submit(text_page, pictures, q=text) for text in texts]
+        while not running:
+            time.sleep(0.001)
+        assert get(pictures, f"/picture?id={id}")[0] == 200
+        waiting = sum(not answer.done() for answer in answers)
+        answers = [answer.result() for answer in answers]
+    assert waiting > 30, "the picture came while queries waited"
+    assert [status for status, _ in answers] == [200] * 60
+    assert all(f'value="{text}"' in html for text, (_, html) in zip(texts, answers, strict=True))
+    assert max(most) == 1, "one query at a time goes through the model"
+
+
+def test_a_picture_is_made_once_and_the_browser_may_keep_it(pictures, monkeypatch):
+    made, images = [], Thumbnails.images
+    monkeypatch.setattr(Thumbnails, "images", lambda self, *a, **k: made.append(a) or images(self, *a, **k))
+    pictures.views.pictures.still.cache_clear()
+    id = pictures.views.searched.items[3].id
+    answers = [get(pictures, f"/picture?id={id}") for _ in range(3)]
+    assert len(made) == 1
+    assert len({data for _, _, data in answers}) == 1
+    assert answers[0][1]["Cache-Control"] == "private, max-age=600"
+
+
+def test_a_mistake_of_ours_is_no_page_and_has_the_headers(pictures, monkeypatch):
+    def broken(text, k):
+        raise RuntimeError("a secret of the model")
+
+    monkeypatch.setattr(pictures.views.searched, "by_text", broken)
+    status, headers, data = get(pictures, "/?q=dog")
+    assert status == 500
+    assert b"secret" not in data
+    assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+
+
+def test_nothing_is_said_of_queries_and_ctrl_c_ends_it(tmp_path):
+    program = tmp_path / "serve.py"
+    program.write_text(
+        "import sys\n"
+        f"sys.path[:0] = {sys.path!r}\n"
+        "from pathlib import Path\n"
+        "from searchable import untrained, with_pictures\n"
+        "from pipelines.searching.finder import Finder\n"
+        "from pipelines.searching.server import serve\n"
+        "run = with_pictures(Path(sys.argv[1]), train=8, val=4, test=4)\n"
+        "serve(Finder(untrained(run)), title='t')\n"
+        "print('ended')\n"
+    )
+    arguments = [sys.executable, str(program), str(tmp_path)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stdout.readline()
+            port = int(re.match(r"http://127\.0\.0\.1:(\d+)/  \(Ctrl-C ends it\)", line)[1])
+            assert get(SimpleNamespace(port=port), "/?q=dog+unheard")[0] == 200
+            assert get(SimpleNamespace(port=port), "/nothing?q=unheard")[0] == 404
+            process.send_signal(signal.SIGINT)
+            out, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, out) == (0, "\nended\n"), errors
+    assert "unheard" not in errors
+    assert "Traceback" not in errors
 
 
 def test_the_page_asks_nothing_of_elsewhere(pictures):
-    pages = [text(pictures, q="a dog")[1], get(pictures, "/style.css")[2].decode()]
+    pages = [text_page(pictures, q="a dog")[1], get(pictures, "/style.css")[2].decode()]
     assert not any("http" in page or "//" in page for page in pages)
 
 
 def test_videos_play_a_few_frames(clips):
-    status, html = text(clips, q="a dog")
+    status, html = text_page(clips, q="a dog")
     assert status == 200
     id = ids(html)[0]
     assert f"/clip?id={id}" in html
@@ -188,35 +280,35 @@ def test_a_picture_that_does_not_decode_or_is_gone_costs_only_itself(tmp_path):
     files[0].write_text("broken")
     files[1].unlink()
     with serving(finder) as server:
-        status, html = text(server, q="a dog")
+        status, html = text_page(server, q="a dog")
         assert status == 200
         assert len(ids(html)) == 4
         assert html.count("no file") == 1
         assert get(server, f"/picture?id={files[0].stem}")[0] == 404
         shutil.rmtree(tmp_path / "images")
-        assert "scores and captions alone" in text(server, q="a dog")[1]
+        assert "scores and captions alone" in text_page(server, q="a dog")[1]
 
 
 def test_an_image_is_chosen_and_a_question_answered(questions):
-    status, html = text(questions)
+    status, html = text_page(questions)
     assert status == 200
     first = ids(html)
     assert len(first) == 24
-    second = ids(text(questions, page=1)[1])
+    second = ids(text_page(questions, page=1)[1])
     assert len(second) == 6
     assert not set(first) & set(second)
     for odd in ("-1", "x", "9" * 40, "²"):
-        assert text(questions, page=odd)[0] == 200
-    status, html = text(questions, image=first[0])
+        assert text_page(questions, page=odd)[0] == 200
+    status, html = text_page(questions, image=first[0])
     assert status == 200
     assert "<form" in html
-    status, html = text(questions, image=first[0], q="how many things?")
+    status, html = text_page(questions, image=first[0], q="how many things?")
     assert status == 200
-    for answer, share in questions.views.asked.of_id(first[0], "how many things?", 5):
+    for answer, share in questions.views.searched.of_id(first[0], "how many things?", 5):
         assert f"{100 * share:.1f}%</span> {answer}" in html
-    assert text(questions, image="nope", q="how many?")[0] == 404
-    assert text(questions, image=first[0], q="")[0] == 400
-    assert text(questions, q="how many?")[0] == 400
+    assert text_page(questions, image="nope", q="how many?")[0] == 404
+    assert text_page(questions, image=first[0], q="")[0] == 400
+    assert text_page(questions, q="how many?")[0] == 400
 
 
 def dom(address, folder, size="1200,900"):
@@ -245,7 +337,7 @@ def dom(address, folder, size="1200,900"):
 
 @pytest.mark.parametrize("size", ["1200,900", "500,900"], ids=["desktop", "phone"])
 def test_a_browser_shows_results_and_runs_no_markup_of_a_query(pictures, tmp_path, size):
-    finder = pictures.views.asked
+    finder = pictures.views.searched
     query = "a dog <img src=x onerror=\"document.title='evil'\"><script>document.title='evil'</script>"
     html, shot = dom(f"{pictures.address}?{urlencode({'q': query})}", tmp_path, size)
     assert ids(html) == [hit.id for hit in finder.by_text(query, 10)]
@@ -256,6 +348,6 @@ def test_a_browser_shows_results_and_runs_no_markup_of_a_query(pictures, tmp_pat
 
 
 def test_a_browser_shows_answers(questions, tmp_path):
-    id = questions.views.asked.items[0].id
+    id = questions.views.searched.items[0].id
     html, _ = dom(f"{questions.address}?{urlencode({'image': id, 'q': 'how many things?'})}", tmp_path)
     assert html.count("<meter") == 5
