@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from infra.checks import Check
 from infra.registry import TASKS
+from pipelines.checks.comparisons import check_comparison
 from pipelines.checks.encoders import through_json
 from pipelines.checks.evaluations import check_evaluation, check_same_evaluation
 from pipelines.checks.parameters import check_parameters
@@ -163,15 +164,13 @@ class AdapterChecks:
         return f"{losses[0]:.4g} to {end:.4g}"
 
     def _evaluates(self) -> str:
-        primary = self.adapter.primary.name
+        primary = self.adapter.primary
         for split, protocol in (("val", self.adapter.dev_protocol), ("test", self.run.protocol)):
             check_evaluation(self.scores[split], protocol=protocol, primary=primary)
-        reached = self.scores["test"].metrics
-        chance = f"chance_{primary}"
-        seen = f"{primary} {reached[primary]:.4g} before any training"
-        return seen + (
-            f", by chance {reached[chance]:.4g}" if chance in reached else f"; no {chance} to compare with"
-        )
+        return f"{primary.name} {self.scores['test'].metrics[primary.name]:.4g} before any training"
+
+    def _compares(self) -> str:
+        return check_comparison(self.scores["test"], self.run)
 
     def _evaluates_alike(self) -> None:
         before = {name: x.clone() for name, x in self.model.state_dict().items()}
@@ -252,7 +251,15 @@ _PROMISES = (
     (
         AdapterChecks._evaluates,
         "val and test are scored, with metrics and queries that can be kept",
-        "return a tasks.base.Evaluation with `primary` among its metrics, and per query an id and a result",
+        "return a tasks.base.Evaluation whose `primary` is the adapter's and among its metrics, and per query an id and "
+        "a result",
+    ),
+    (
+        AdapterChecks._compares,
+        "two runs of it can be ranked, normalised and compared query by query",
+        "give Evaluation.primary its best possible value and, by dataclasses.replace, the chance of the split; say in "
+        "Evaluation.query_metrics which arrays of per_query the primary metric is the mean of, and which array tells "
+        "whose query each is",
     ),
     (
         AdapterChecks._evaluates_alike,

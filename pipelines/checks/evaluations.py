@@ -7,26 +7,27 @@ import re
 
 import numpy as np
 
+from pipelines.checks.comparisons import check_records
 from pipelines.pages.draw import draw
-from tasks.base import Evaluation
+from tasks.base import Evaluation, Metric
 
 _METRIC = re.compile(r"[\w.\-/ :]+")
 
 
-def check_evaluation(found: Evaluation, *, protocol: str, primary: str) -> None:
+def check_evaluation(found: Evaluation, *, protocol: str, primary: Metric) -> None:
     """Assert that an evaluation is whole.
 
     Args:
         found: what `evaluate` returned.
         protocol: the one that was asked for.
-        primary: name of the metric that chooses the best epoch.
+        primary: the metric that chooses the best epoch.
     """
     assert isinstance(found, Evaluation), (
         f"{type(found).__name__} came back, expected a tasks.base.Evaluation"
     )
     assert found.protocol == protocol, f"its protocol is {found.protocol!r}, and {protocol!r} was asked for"
-    assert primary in found.metrics, (
-        f"{primary} is not among its metrics {', '.join(found.metrics) or 'none'}"
+    assert primary.name in found.metrics, (
+        f"{primary.name} is not among its metrics {', '.join(found.metrics) or 'none'}"
     )
     for name, value in found.metrics.items():
         assert _METRIC.fullmatch(name), f"the metric {name!r} has characters that MLflow refuses, such as @"
@@ -38,6 +39,7 @@ def check_evaluation(found: Evaluation, *, protocol: str, primary: str) -> None:
         assert isinstance(content, bytes), f"the file {name} is {type(content).__name__}, expected bytes"
     for make in found.pictures:
         draw(make())
+    check_records(found, primary=primary)
     _check_queries(found.per_query)
 
 
@@ -63,7 +65,9 @@ def _check_queries(per_query: dict[str, np.ndarray]) -> None:
         assert size in ids.values(), (
             f"per_query {name} has {size} values, and the ids {', '.join(f'{k} {n}' for k, n in ids.items())}"
         )
-        assert np.isfinite(per_query[name]).all(), f"per_query {name} is not finite"
+        x = per_query[name]
+        assert not np.isinf(x).any(), f"per_query {name} is not finite"
+        assert not np.isnan(x).all(), f"per_query {name} is NaN, which says that a query was not asked"
 
 
 def check_same_evaluation(found: Evaluation, expected: Evaluation) -> None:

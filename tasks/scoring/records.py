@@ -28,14 +28,14 @@ def metrics_tag(protocol: str, metrics: Sequence[Metric]) -> dict[str, str]:
 
     What does not fit is left out from the end, and first what tables do not show unasked; it cannot be sorted by.
     """
-    as_json = [json.dumps(_plain(metric), ensure_ascii=False) for metric in metrics]
+    as_json = [json.dumps(_plain(metric), ensure_ascii=False, separators=(",", ":")) for metric in metrics]
     room, fitting = LIMIT - len("[]"), set()
     for place in sorted(range(len(metrics)), key=lambda place: not metrics[place].in_tables):
-        room -= len(as_json[place]) + len(", ")
+        room -= len(as_json[place]) + len(",")
         if room < 0:
             break
         fitting.add(place)
-    return {TAG + protocol: f"[{', '.join(text for place, text in enumerate(as_json) if place in fitting)}]"}
+    return {TAG + protocol: f"[{','.join(text for place, text in enumerate(as_json) if place in fitting)}]"}
 
 
 def metrics_from(tags: Mapping[str, str], protocol: str, *, run: str) -> tuple[Metric, ...]:

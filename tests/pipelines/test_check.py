@@ -71,7 +71,7 @@ def test_a_task_is_tried_with_the_parts_of_a_recipe_on_its_data(tmp_path):
     assert [o for o in run_checks(adapter_checks(run)) if not o.kept] == []
     wrong = replace(run, optim=replace(run.optim, batch=4), aggregator="gpo(tempreature=1)")
     outcomes = [*run_checks(adapter_checks(wrong))]
-    assert [o.kept for o in outcomes] == [True] * 4 + [False] + [None] * 7
+    assert [o.kept for o in outcomes] == [True] * 4 + [False] + [None] * 8
     assert "Did you mean 'temperature'" in outcomes[4].message
 
 
@@ -132,8 +132,23 @@ def test_a_broken_part_is_told_what_is_broken_and_what_to_do(name, broken):
         ("NotANumber", r"finite scalars: `loss` is nan"),
         ("Uphill", r"lower its loss: it went from \d"),
         ("At", r"can be kept: the metric 'R@1' has characters that MLflow refuses"),
-        ("Unjoined", r"none of accuracy has a different value for each query"),
-        ("Nameless", r"accuracy is not among its metrics recall"),
+        ("Unjoined", r"none of right has a different value for each query"),
+        ("Nameless", r"word_recall is not among its metrics recall"),
+        (
+            "Chanceless",
+            r"query: the chance value of word_recall is not known\. To do: give Evaluation\.primary",
+        ),
+        (
+            "Unnoted",
+            r"query: word_recall does not follow from its single queries; metrics that do: none\. To do",
+        ),
+        ("Renamed", r"its primary metric is recall, higher is better, and the adapter's word_recall, higher"),
+        ("Beyond", r"it describes f1, not among its metrics word_recall"),
+        (
+            "Inverted",
+            r"word_recall, lower is better, and its best value 100 is no better than chance, 1\. To do",
+        ),
+        ("Halved", r"its queries give word_recall .*, and it logged"),
         ("Hungry", r"without its data: .*nowhere/corpus"),
         ("Raising", r"is text: KeyError: 'digest' \(.*broken_parts\.py, line \d+\)\. To do: return a dict"),
     ],

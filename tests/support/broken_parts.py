@@ -13,7 +13,7 @@ from aggregators.averages.mean import Mean
 from aggregators.base import Pooled
 from encoders.text.bigru import BiGRU
 from encoders.visual.grid import Grid
-from tasks.base import Evaluation
+from tasks.base import Evaluation, Metric
 from tasks.objectives.infonce import InfoNCE
 from tasks.regularisers.mmd import MMD
 from tasks.similarities.cosine import Cosine
@@ -177,6 +177,47 @@ class Unjoined(Task):
 class Nameless(Task):
     def evaluate(self, model, split, protocol):
         return Evaluation(protocol=protocol, metrics={"recall": 1.0}, primary=self.primary)
+
+
+class Changed(Task):
+    """Says something else of its evaluation."""
+
+    def evaluate(self, model, split, protocol):
+        return self.changed(super().evaluate(model, split, protocol))
+
+
+class Chanceless(Changed):
+    def changed(self, found):
+        return replace(found, primary=replace(found.primary, chance=float("nan")))
+
+
+class Unnoted(Changed):
+    def changed(self, found):
+        return replace(found, query_metrics=())
+
+
+class Renamed(Changed):
+    def changed(self, found):
+        return replace(found, primary=replace(found.primary, name="recall"))
+
+
+class Beyond(Changed):
+    def changed(self, found):
+        return replace(found, others=(Metric(name="f1"),))
+
+
+class Inverted(Changed):
+    """A share of wrong words whose best value is that of right ones."""
+
+    primary = Metric(name="word_recall", higher_is_better=False, best=100.0)
+
+    def changed(self, found):
+        return replace(found, primary=replace(found.primary, chance=1.0))
+
+
+class Halved(Changed):
+    def changed(self, found):
+        return replace(found, metrics={"word_recall": found.metrics["word_recall"] / 2 + 1})
 
 
 class Hungry(Task):
