@@ -14,13 +14,16 @@ from torch import Tensor
 from infra.dist import rank, world
 from infra.errors import InputError
 
+Batch = dict[str, Tensor]
+"""The tensors of some samples by name. The first axis counts samples; `x_mask` is the bool mask of `x`."""
+
 
 class Dataset(Protocol):
     """Samples by number. What a sample is made of depends on its number, the seed and the epoch alone."""
 
     def __len__(self) -> int: ...
 
-    def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> dict[str, Tensor]:
+    def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> Batch:
         """Return the batch of these samples, augmented as in this epoch of training."""
 
 

@@ -13,7 +13,7 @@ import tyro
 
 from infra.errors import InputError, command
 from pipelines.evaluate import Trained, load
-from tasks.models.split_embeddings import SplitEmbeddings
+from tasks.models.embeddings import SplitEmbeddings
 from tasks.scoring.geometry import alignment, uniformity
 from tasks.scoring.set_analysis import ablated, variance_of
 

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from infra.checkpoint import load_weights
+from infra.data import Batch
 from infra.device import best_device, device_of, on_device
 from infra.errors import InputError
 from infra.files import existing, existing_folder, read_json
 from infra.registry import TASKS
 from tasks.base import TaskAdapter
 from tasks.models.base import TRAINING_ONLY
-from tasks.models.split_embeddings import Batch, Batches
+from tasks.models.embeddings import Batches
 from tasks.run import Run, from_json
 
 WEIGHTS, RUN, ASSETS = "model.safetensors", "run.json", "assets.json"
@@ -83,7 +84,7 @@ class Exported:
         if not hasattr(self.model, encode):
             raise self._cannot("encode images and captions apart")
         made = [getattr(self.model, encode)(self._on_device(batch)) for _, batch in batches]
-        return torch.cat([embeddings.embedding for embeddings in made])
+        return torch.cat([embeddings.vectors for embeddings in made])
 
     def _visual(self, given: Given) -> Batches:
         inputs = self._inputs("visual_inputs", given)

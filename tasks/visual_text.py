@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from infra.data import Batch
 from infra.errors import InputError
 from infra.paths import resolve
 from tasks.base import Evaluation
@@ -18,7 +19,7 @@ from tasks.datasets.media import pictured
 from tasks.inputs.pairs import Pairs
 from tasks.models.base import RetrievalModel
 from tasks.models.build import retrieval_model
-from tasks.models.split_embeddings import Batch, SplitEmbeddings
+from tasks.models.embeddings import SplitEmbeddings
 from tasks.run import Run
 from tasks.scoring.attention import AttentionExamples, caption_pairs, nearest_captions
 from tasks.scoring.described import RSUM, retrieval_arrays, retrieval_queries, retrieval_records

@@ -25,7 +25,7 @@ from tasks.questions.model import VQAModel, vqa_model
 from tasks.questions.priors import AnswerPrior
 from tasks.questions.report import ACCURACY, PROTOCOL, Report, answered
 from tasks.questions.scores import AnswerScores, best_answers
-from tasks.questions.vocabulary import AnswerVocabulary, Targets
+from tasks.questions.vocabulary import AnswerTargets, AnswerVocabulary
 from tasks.run import Run
 from tasks.scoring.attention import AttentionExamples, question_pairs
 from tasks.scoring.scores import Score
@@ -128,7 +128,7 @@ class VQA(VisualLanguageTask):
             print(f"{split}: {texts.cut:,} of {len(questions):,} questions are cut after {limit} words")
         return texts
 
-    def _targets(self, questions: list[Question], split: str) -> Targets | None:
+    def _targets(self, questions: list[Question], split: str) -> AnswerTargets | None:
         if not answered(questions, split):
             return None
         if self.targets == "soft":

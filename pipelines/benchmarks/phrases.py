@@ -10,8 +10,8 @@ from torch.nn.functional import normalize
 
 from pipelines.benchmarks.measure import apart, by_turns, memory, seconds
 from pipelines.benchmarks.row import Row
-from tasks.models.phrase_scores import phrase_scores
-from tasks.models.sets import Sets
+from tasks.models.hgr_scores import phrase_scores
+from tasks.models.padded_sets import PaddedSets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,14 +32,14 @@ QUICK = Size(videos=4, texts=5, frames=3, phrases=2, width=8)
 def phrases(*, quick: bool = False) -> list[Row]:
     """Measure time and memory of one level's scores."""
     size = QUICK if quick else Size()
-    frame_QFD, phrase_GPD = made_up(size)
+    frame_VFD, phrase_TPD = made_up(size)
     with torch.inference_mode():
         torch.testing.assert_close(
-            ours(frame_QFD[:2], phrase_GPD), direct(frame_QFD[:2], phrase_GPD), rtol=0, atol=1e-5
+            ours(frame_VFD[:2], phrase_TPD), direct(frame_VFD[:2], phrase_TPD), rtol=0, atol=1e-5
         )
         times = by_turns(
-            lambda _: seconds(lambda: ours(frame_QFD, phrase_GPD)),
-            lambda _: seconds(lambda: direct(frame_QFD, phrase_GPD)),
+            lambda _: seconds(lambda: ours(frame_VFD, phrase_TPD)),
+            lambda _: seconds(lambda: direct(frame_VFD, phrase_TPD)),
             rounds=size.rounds,
         )
     peak, direct_peak = apart(growth, [(name, size) for name in ("ours", "direct")])
@@ -78,21 +78,21 @@ def made_up(size: Size) -> tuple[Tensor, Tensor]:
     return tuple(torch.randn(shape, generator=generator) for shape in shapes)
 
 
-def ours(frame_QFD: Tensor, phrase_GPD: Tensor) -> Tensor:
+def ours(frame_VFD: Tensor, phrase_TPD: Tensor) -> Tensor:
     """Return the scores, from products."""
-    frames = Sets(frame_QFD, torch.ones(frame_QFD.shape[:2], dtype=torch.bool))
-    used_GP = torch.ones(phrase_GPD.shape[:2], dtype=torch.bool)
-    return phrase_scores(frames, phrase_GPD, used_GP, sharpness=4.0)
+    frames = PaddedSets(frame_VFD, torch.ones(frame_VFD.shape[:2], dtype=torch.bool))
+    used_TP = torch.ones(phrase_TPD.shape[:2], dtype=torch.bool)
+    return phrase_scores(frames, phrase_TPD, used_TP, sharpness=4.0)
 
 
-def direct(frame_QFD: Tensor, phrase_GPD: Tensor) -> Tensor:
+def direct(frame_VFD: Tensor, phrase_TPD: Tensor) -> Tensor:
     """Return the scores, from a vector for every video and phrase; none of them is copied."""
-    unit_SD = normalize(phrase_GPD.flatten(0, 1), dim=-1)
-    fit_QSF = (normalize(frame_QFD, dim=-1) @ unit_SD.T).mT.relu()
-    weight_QSF = (4.0 * normalize(fit_QSF, dim=-1)).softmax(dim=-1)
-    attended_QSD = weight_QSF @ frame_QFD
-    product_QS = torch.stack([(a_SD[:, None] @ unit_SD[..., None]).flatten() for a_SD in attended_QSD])
-    return (product_QS / attended_QSD.norm(dim=-1)).unflatten(1, phrase_GPD.shape[:2]).mean(dim=2)
+    unit_SD = normalize(phrase_TPD.flatten(0, 1), dim=-1)
+    fit_VSF = (normalize(frame_VFD, dim=-1) @ unit_SD.T).mT.relu()
+    weight_VSF = (4.0 * normalize(fit_VSF, dim=-1)).softmax(dim=-1)
+    attended_VSD = weight_VSF @ frame_VFD
+    product_VS = torch.stack([(a_SD[:, None] @ unit_SD[..., None]).flatten() for a_SD in attended_VSD])
+    return (product_VS / attended_VSD.norm(dim=-1)).unflatten(1, phrase_TPD.shape[:2]).mean(dim=2)
 
 
 def growth(which: str, size: Size) -> float:

@@ -21,8 +21,8 @@ from pipelines.benchmarks.measure import seconds
 from pipelines.benchmarks.row import Row
 from tasks.models.branch import Branch
 from tasks.models.embeddings import l2_normalise
+from tasks.models.padded_sets import PaddedSets
 from tasks.models.pair_encoder import PairEncoder
-from tasks.models.sets import Sets
 
 COLOURS = {"dual encoder": "#1c4e80", "sets of 4": "#c1622d", "cross-modal": "#6b7785"}
 
@@ -114,7 +114,7 @@ def _cross(size: Size) -> Cost:
     images, caption = _made_up_sets(size.pairs, size.regions, size), _made_up_sets(1, size.words, size)
 
     def score(pairs: int) -> Tensor:
-        return model.score(Sets(*(part[:pairs] for part in images)), caption)
+        return model.score(PaddedSets(*(part[:pairs] for part in images)), caption)
 
     each_R1 = _times(score, (size.pairs,), size.rounds) / size.pairs
     return Cost(seconds_RS=each_R1 * np.array(size.galleries), flops=_flops(score, size.pairs))
@@ -142,9 +142,9 @@ class _Ready(nn.Module):
         self.width = width
 
 
-def _made_up_sets(count: int, elements: int, size: Size) -> Sets:
+def _made_up_sets(count: int, elements: int, size: Size) -> PaddedSets:
     x_BND = torch.randn(count, elements, size.pair_width)
-    return Sets(x_BND, torch.ones(count, elements, dtype=torch.bool))
+    return PaddedSets(x_BND, torch.ones(count, elements, dtype=torch.bool))
 
 
 def _times(score: Callable[[int], Tensor], galleries: tuple[int, ...], rounds: int) -> np.ndarray:

@@ -14,12 +14,12 @@ from aggregators.relations.score_attention import ScoreAttention
 from encoders.cross.cross_modal import Attention, CrossModal
 from encoders.text.bigru import BiGRU
 from encoders.visual.grid import Grid
+from infra.data import Batch
 from infra.device import best_device, on_device
 from pipelines.benchmarks.measure import by_turns, seconds
 from pipelines.benchmarks.row import Row
 from tasks.fusions.concat import Concat
 from tasks.models.branch import Branch
-from tasks.models.split_embeddings import Batch
 from tasks.questions.model import VQAModel
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
+from infra.data import Batch
 from infra.device import device_of, on_device
 from infra.errors import InputError
 from pipelines.evaluate import Trained
 from pipelines.searching.given import GivenVisuals, asked
-from tasks.models.split_embeddings import Batch
 
 Answer = tuple[str, float]
 """An answer and the model's confidence in it, from 0 to 1."""

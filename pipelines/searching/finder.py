@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from infra.data import Batch
 from pipelines.evaluate import Trained
 from pipelines.searching.best import Best
 from pipelines.searching.galleries import Gallery, Method, make_gallery
 from pipelines.searching.given import GivenVisuals, asked, evenly
-from tasks.models.split_embeddings import Batch
 
 SAMPLE = 64  # queries on which an index that is not exact is measured
 CHUNK = 64  # items or captions that go through the model at once, and are held together

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from infra.data import Batch
 from infra.device import device_of, on_device
 from infra.errors import InputError
 from pipelines.searching.best import Best, best
@@ -16,7 +17,7 @@ from pipelines.searching.faiss_index import Faiss
 from pipelines.searching.two_pass import TwoPass
 from tasks.models.base import RetrievalModel
 from tasks.models.dual_encoder import DualEncoder
-from tasks.models.split_embeddings import Batch, Batches, encode
+from tasks.models.embeddings import Batches, encode_split
 from tasks.similarities.cosine import Cosine
 from tasks.similarities.sets import SetSimilarity
 
@@ -74,7 +75,7 @@ class EmbeddingGallery:
         branch = {"visual": model.encode_visual, "text": model.encode_text}
         other = "text" if side == "visual" else "visual"
         self._encode = branch[other]
-        embedding = encode(lambda batch: branch[side](batch).embedding, batches, device=self.device)
+        embedding = encode_split(lambda batch: branch[side](batch).vectors, batches, device=self.device)
 
         def score(part: Tensor, query: Tensor) -> Tensor:
             return (
@@ -85,7 +86,7 @@ class EmbeddingGallery:
 
     @torch.inference_mode()
     def _embedding(self, batch: Batch) -> Tensor:
-        return self._encode(on_device(batch, self.device)).embedding
+        return self._encode(on_device(batch, self.device)).vectors
 
     def _index(
         self, similarity: nn.Module, embedding: Tensor, score: Any, *, sample: Any, method: Method

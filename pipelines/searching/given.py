@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from infra.data import Batch
 from infra.errors import InputError
 from infra.files import existing
 from pipelines.extraction.files import FileFeatures, readable
-from tasks.models.split_embeddings import Batch
 
 
 class GivenVisuals:

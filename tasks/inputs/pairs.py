@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from infra.data import Batch
 from infra.dist import rank, world
 from infra.store import FeatureStore
 from infra.video.sampling import choose_frames
 from tasks.augmentations.sets import Draw, draw_for
 from tasks.augmentations.words import MaskReplaceDelete
-from tasks.models.split_embeddings import Batch
 
 
 class VisualInputs(Protocol):

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from infra.data import Batch
 from tasks.augmentations.sets import draw_for
 from tasks.augmentations.words import MaskReplaceDelete
 from tasks.inputs.pairs import TextInputs, VisualInputs
-from tasks.models.split_embeddings import Batch
 
 
 class Targets(Protocol):

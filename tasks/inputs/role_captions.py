@@ -17,7 +17,7 @@ from tasks.augmentations.sets import Draw
 from tasks.augmentations.words import MaskReplaceDelete
 from tasks.datasets.videos.role_graphs import find_role_graphs, read_role_graphs
 from tasks.inputs.captions import Captions
-from tasks.inputs.role_graph import RoleGraph, Slots, check_slots, cut, over_words
+from tasks.inputs.role_graph import RoleGraph, RoleSlots, check_slots, cut, over_words
 from tasks.inputs.role_slots import SlotStore
 
 Parser = Callable[[Sequence[str]], RoleGraph]
@@ -126,7 +126,7 @@ class RoleCaptions:
         """Return a text's lower-case words, without those that are only punctuation."""
         return " ".join(word for word in self.tokenizer.split(text) if any(map(str.isalnum, word))).lower()
 
-    def _cut(self, graph: RoleGraph, length: int) -> Slots:
+    def _cut(self, graph: RoleGraph, length: int) -> RoleSlots:
         return cut(graph, verbs=self.verbs, nouns=self.nouns, length=min(length, self.limit or length))
 
     def batch(

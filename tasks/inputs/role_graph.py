@@ -64,7 +64,7 @@ class RoleGraph:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slots:
+class RoleSlots:
     """A graph cut to so many verb slots and noun slots. Slots count from 0, the verbs' first.
 
     Attributes:
@@ -90,7 +90,7 @@ def check_slots(*, verbs: int, nouns: int) -> None:
         )
 
 
-def cut(graph: RoleGraph, *, verbs: int, nouns: int, length: int) -> Slots:
+def cut(graph: RoleGraph, *, verbs: int, nouns: int, length: int) -> RoleSlots:
     """Put the phrases of a graph into slots, as HGR's reader does.
 
     Nodes of role V take the verb slots and all others the noun slots, first come, first served. A node whose first
@@ -120,7 +120,7 @@ def cut(graph: RoleGraph, *, verbs: int, nouns: int, length: int) -> Slots:
         one, other = slot_of.get(source, verbs), slot_of.get(target, -1)
         if one < verbs <= other:
             edges |= {(1 + one, 1 + other): None, (1 + other, 1 + one): None}
-    return Slots(spans=spans, roles=roles, edges=tuple(edges))
+    return RoleSlots(spans=spans, roles=roles, edges=tuple(edges))
 
 
 def align(words: Sequence[str], others: Sequence[str]) -> list[tuple[int, ...]] | None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tasks.inputs.role_graph import Slots
+from tasks.inputs.role_graph import RoleSlots
 
 
 class SlotStore:
@@ -24,7 +24,7 @@ class SlotStore:
         self._role_UP = np.zeros((count, slots), np.uint8)
         self._words, self._edges = _Lists(count), _Lists(count)
 
-    def put(self, number: int, slots: Slots) -> None:
+    def put(self, number: int, slots: RoleSlots) -> None:
         """Keep a graph, in place of an earlier one of that number."""
         self.filled_U[number] = True
         self._role_UP[number] = 0

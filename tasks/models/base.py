@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from infra.data import Batch
 from infra.dist import gather, rank
 from infra.errors import InputError
-from tasks.models.embeddings import Embeddings, at_least_float32
-from tasks.models.split_embeddings import Batch, Batches
+from tasks.models.embeddings import Batches, Embeddings, at_least_float32
 from tasks.objectives.base import Objective, batch_positives
 from tasks.regularisers.base import Regulariser
 from tasks.scoring.scores import Score

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from infra.data import Batch
 from infra.device import device_of
 from infra.dist import gather
 from tasks.models.base import RetrievalModel, Scored
 from tasks.models.branch import Branch
-from tasks.models.embeddings import Embeddings, at_least_float32
-from tasks.models.split_embeddings import Batch, Batches, SplitEmbeddings, encode
+from tasks.models.embeddings import Batches, Embeddings, SplitEmbeddings, at_least_float32, encode_split
 from tasks.objectives.base import Objective
 from tasks.regularisers.base import Regulariser
 from tasks.similarities.base import Similarity
@@ -53,8 +53,8 @@ class DualEncoder(RetrievalModel):
 
     def score(self, visual: Embeddings, text: Embeddings) -> Tensor:
         """Return the `(V, T)` scores of all images or videos with all captions, in at least float32."""
-        with torch.autocast(visual.embedding.device.type, enabled=False):
-            return self.similarity(at_least_float32(visual.embedding), at_least_float32(text.embedding))
+        with torch.autocast(visual.vectors.device.type, enabled=False):
+            return self.similarity(at_least_float32(visual.vectors), at_least_float32(text.vectors))
 
     def score_batch(self, batch: Batch) -> Scored:
         """Score the global batch; every worker computes all of it."""
@@ -67,6 +67,6 @@ class DualEncoder(RetrievalModel):
     def scorer(self, images: Batches, captions: Batches) -> SplitEmbeddings:
         """Encode a split once, and return what scores any block of it."""
         device = device_of(self)
-        visual = encode(lambda batch: self.encode_visual(batch).embedding, images, device=device)
-        text = encode(lambda batch: self.encode_text(batch).embedding, captions, device=device)
+        visual = encode_split(lambda batch: self.encode_visual(batch).vectors, images, device=device)
+        text = encode_split(lambda batch: self.encode_text(batch).vectors, captions, device=device)
         return SplitEmbeddings(visual=visual, text=text, similarity=self.similarity)

@@ -1,11 +1,22 @@
-"""The embeddings of a batch: vectors of unit length, or sets of them."""
+"""Embeddings of a batch, and of a whole split: vectors of unit length, or sets of them; and the scores of any block."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from infra.data import Batch
+from infra.device import on_device
+from infra.dist import gather_uneven
+from tasks.similarities.base import Similarity
+
+Batches = Iterable[tuple[Tensor, Batch]]
+"""Pairs of the samples' numbers `(B,)` and their batch: this worker's share. Every worker has equally many, and all
+workers' together hold every sample, in any order."""
 
 
 def l2_normalise(x: Tensor) -> Tensor:
@@ -19,9 +30,64 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 class Embeddings(NamedTuple):
-    """What a branch makes of a batch."""
+    """What a branch makes of a batch: an aggregator's `Pooled`, with vectors of unit length."""
 
-    embedding: Tensor
-    """`(B, D)` or `(B, K, D)`, of unit length along the last axis."""
+    vectors: Tensor
+    """`(B, D)`, or `(B, K, D)` where an aggregator makes K, of unit length along the last axis."""
     residual: Tensor | None = None
-    """`(B, K, D)`: what each of k vectors adds to a global one, where an aggregator works so; not normalised."""
+    """`(B, K, D)`: what each of K vectors adds to a global one, where an aggregator works so; not normalised."""
+
+
+@torch.inference_mode()
+def encode_split(
+    encode_batch: Callable[[Batch], Tensor], batches: Batches, *, device: torch.device
+) -> Tensor:
+    """Encode batch after batch and return the embeddings of all workers, `(S, D)` or `(S, K, D)`, by sample number."""
+    numbers, embeddings = [], []
+    for number_B, batch in batches:
+        numbers.append(number_B)
+        embeddings.append(encode_batch(on_device(batch, device)))
+    return gather_uneven(torch.cat(embeddings))[places(torch.cat(numbers).to(device))]
+
+
+def places(number_B: Tensor) -> Tensor:
+    """Return where each sample lies in the concatenation of all workers' samples, `(S,)`.
+
+    Args:
+        number_B: numbers of this worker's samples, in its order; one that is encoded twice may lie in either place.
+    """
+    number_S = gather_uneven(number_B)
+    place_S = torch.empty_like(number_S)
+    place_S[number_S] = torch.arange(len(number_S), device=number_S.device)
+    return place_S[: int(number_S.max()) + 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitEmbeddings:
+    """A split's embeddings; called with two slices, it returns a block of the score matrix.
+
+    Attributes:
+        visual: embeddings of the images or videos, `(Q, D)` or `(Q, K, D)`.
+        text: embeddings of the captions, `(G, D)` or `(G, K, D)`.
+        similarity: what scores them.
+    """
+
+    visual: Tensor
+    text: Tensor
+    similarity: Similarity
+
+    def __call__(self, images: slice, captions: slice) -> Tensor:
+        """Return the scores of images against captions, float32."""
+        return self._score(self.visual[images], self.text[captions])
+
+    def of_images(self, rows: slice, columns: slice) -> Tensor:
+        """Return the scores of images against images."""
+        return self._score(self.visual[rows], self.visual[columns])
+
+    def of_captions(self, rows: slice, columns: slice) -> Tensor:
+        """Return the scores of captions against captions."""
+        return self._score(self.text[rows], self.text[columns])
+
+    @torch.inference_mode()
+    def _score(self, query: Tensor, gallery: Tensor) -> Tensor:
+        return self.similarity(query, gallery).float()

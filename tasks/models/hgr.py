@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from encoders.base import Tokenizer
+from infra.data import Batch
 from infra.device import device_of
 from infra.dist import gather, gather_shared
 from infra.errors import InputError
 from infra.registry import MODELS
 from tasks.inputs.role_captions import RoleCaptions
 from tasks.models.base import RetrievalModel, Scored
-from tasks.models.hgr_levels import RoleText, TextEmbeddings, VideoEmbeddings, VideoLevels
-from tasks.models.kept_scores import ScorePages, hold_videos
-from tasks.models.phrase_scores import phrase_scores
-from tasks.models.split_embeddings import Batch, Batches
+from tasks.models.embeddings import Batches
+from tasks.models.hgr_encoders import RoleText, TextEmbeddings, VideoEmbeddings, VideoLevels
+from tasks.models.hgr_scores import ScorePages, hold_videos, phrase_scores
 
 if TYPE_CHECKING:
     from tasks.models.build import Parts
@@ -32,7 +32,7 @@ class HGR(RetrievalModel):
     of VSE-infinity. Sets of K vectors take part in the graph as their mean, and each is layer-normed as the root is.
 
     Batches are those of `RetrievalModel` with a caption's role graph beside: `text_spans` (m, P, L), the words of each of
-    the P phrases, `verbs` slots first; `text_roles` (m, P); and `text_edges` (m, 1 + P, 1 + P), see `RoleGraph`.
+    the P phrases, `verbs` slots first; `text_roles` (m, P); and `text_edges` (m, 1 + P, 1 + P), see `RoleGraphEncoder`.
 
     Args:
         parts: what encoders, aggregators, the sentence's similarity and the objective are built of.
@@ -100,16 +100,16 @@ class HGR(RetrievalModel):
         return self.text(batch)
 
     def level_scores(self, video: VideoEmbeddings, text: TextEmbeddings) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the `(Q, G)` scores of sentence, verbs and nouns, each in at least float32."""
-        with torch.autocast(video.embedding.device.type, enabled=False):
-            sentence_QG = self.similarity(video.embedding, text.embedding)
+        """Return the `(V, T)` scores of sentence, verbs and nouns, each in at least float32."""
+        with torch.autocast(video.vectors.device.type, enabled=False):
+            sentence_VT = self.similarity(video.vectors, text.vectors)
         split = [self.verbs, text.used_BP.shape[1] - self.verbs]
         phrases = zip(text.phrase_BPD.split(split, dim=1), text.used_BP.split(split, dim=1), strict=True)
-        verb_QG, noun_QG = (
+        verb_VT, noun_VT = (
             phrase_scores(frames, *slots, sharpness=self.sharpness)
             for frames, slots in zip((video.verb, video.noun), phrases, strict=True)
         )
-        return sentence_QG, verb_QG, noun_QG
+        return sentence_VT, verb_VT, noun_VT
 
     def score(self, visual: VideoEmbeddings, text: TextEmbeddings) -> Tensor:
         """Return the `(V, T)` scores of every video with every caption: the mean of the three."""
@@ -119,7 +119,7 @@ class HGR(RetrievalModel):
         """Score the global batch: each worker its own videos against the captions of all."""
         text = self.encode_text(batch)
         captions = TextEmbeddings(
-            gather_shared(text.embedding), gather_shared(text.phrase_BPD), gather(text.used_BP)
+            gather_shared(text.vectors), gather_shared(text.phrase_BPD), gather(text.used_BP)
         )
         return Scored.of_batch(batch, gather(self.score(self.encode_visual(batch), captions)))
 
@@ -134,5 +134,5 @@ class HGR(RetrievalModel):
             return torch.cat([self.score(part, text) for part in videos])
 
         return ScorePages.of_captions(
-            columns, captions, rows=sum(len(p.embedding) for p in videos), device=device
+            columns, captions, rows=sum(len(p.vectors) for p in videos), device=device
         )

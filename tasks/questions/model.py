@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from encoders.base import xavier_linear
+from infra.data import Batch
 from infra.errors import InputError
 from infra.registry import CROSS_ENCODERS, FUSIONS
 from tasks.fusions.base import Fusion
 from tasks.models.branch import Branch, look_at_each_other, pool_both
 from tasks.models.build import Parts
-from tasks.models.split_embeddings import Batch
 
 if TYPE_CHECKING:
     from tasks.run import Run

@@ -11,7 +11,7 @@ from infra.device import device_of, on_device
 from infra.dist import gather_uneven, rank, world
 from infra.errors import InputError
 from tasks.inputs.questions import QuestionData
-from tasks.models.split_embeddings import places
+from tasks.models.embeddings import places
 from tasks.scoring.scores import Score
 
 

@@ -80,7 +80,7 @@ class AnswerVocabulary:
         index_Q = self.indices(map(vocabulary_answer, labels))
         return float(np.mean(index_Q >= 0)) if len(index_Q) else 0.0
 
-    def soft_targets(self, answers: Sequence[Sequence[str]]) -> Targets:
+    def soft_targets(self, answers: Sequence[Sequence[str]]) -> AnswerTargets:
         """Return targets of 0.3, 0.6, 0.9 or 1 where one, two, three or more people gave the answer.
 
         Only raw answers that stand in the vocabulary literally count; a question may have no target above 0.
@@ -94,17 +94,17 @@ class AnswerVocabulary:
         cell_N, people_N = np.unique(row_A * len(self) + index_A[index_A >= 0], return_counts=True)
         return self._targets(cell_N, _SCORES[np.minimum(people_N, len(_SCORES) - 1)], questions=len(answers))
 
-    def hard_targets(self, labels: Sequence[str]) -> Targets:
+    def hard_targets(self, labels: Sequence[str]) -> AnswerTargets:
         """Return targets of 1 for each question's label, normalised; none where it has no class."""
         index_Q = self.indices(map(vocabulary_answer, labels))
         row_N = np.flatnonzero(index_Q >= 0)
         cell_N = row_N * len(self) + index_Q[row_N]
         return self._targets(cell_N, np.ones(len(cell_N), np.float32), questions=len(labels))
 
-    def _targets(self, cell_N: np.ndarray, score_N: np.ndarray, *, questions: int) -> Targets:
+    def _targets(self, cell_N: np.ndarray, score_N: np.ndarray, *, questions: int) -> AnswerTargets:
         row_N, answer_N = np.divmod(cell_N, len(self))
         end_Q = np.cumsum(np.bincount(row_N, minlength=questions))
-        return Targets(
+        return AnswerTargets(
             start_Q1=np.concatenate([[0], end_Q]).astype(np.int64),
             answer_N=answer_N.astype(np.int32),
             score_N=score_N,
@@ -113,7 +113,7 @@ class AnswerVocabulary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Targets:
+class AnswerTargets:
     """The targets above 0 of all questions, one after another; a dense matrix would take gigabytes.
 
     Args:

@@ -68,4 +68,4 @@ class WithinSets(Regulariser):
     def _elements(self, encoded: Embeddings) -> Tensor:
         if self.on == "residual" and encoded.residual is not None:
             return encoded.residual
-        return encoded.embedding
+        return encoded.vectors

@@ -19,6 +19,7 @@ from torch import nn
 from aggregators.base import Aggregator
 from aggregators.observe import Watched, observe
 from encoders.base import Tokenizer
+from infra.data import Batch
 from infra.device import device_of, on_device
 from infra.dist import rank
 from infra.errors import InputError
@@ -29,8 +30,7 @@ from tasks.datasets.media import PicturedItem
 from tasks.inputs.pairs import Pairs
 from tasks.inputs.questions import QuestionData
 from tasks.models.base import RetrievalModel
-from tasks.models.embeddings import at_least_float32, l2_normalise
-from tasks.models.split_embeddings import Batch, SplitEmbeddings
+from tasks.models.embeddings import SplitEmbeddings, at_least_float32, l2_normalise
 
 CHOSEN = 12  # pairs
 SIDES = ("visual", "text")

@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tasks.models.split_embeddings import SplitEmbeddings
+from tasks.models.embeddings import SplitEmbeddings
 from tasks.similarities.aligned_mean import AlignedMean
 
 

@@ -49,7 +49,7 @@ def test_regions_reproduce_the_recorded_numbers(golden, case):
     branch.train(case == "train_full")
     x = torch.from_numpy(z[f"{case}/images"]).requires_grad_()
     mask = mask_of(z[f"{case}/lengths"], x.shape[1])
-    out = branch(x, mask).embedding
+    out = branch(x, mask).vectors
     np.testing.assert_allclose(out.detach(), z[f"{case}/embedding"], atol=1e-5, rtol=1e-5)
     if f"{case}/cot_embedding" not in z:
         return
@@ -76,7 +76,7 @@ def test_bigru_reproduces_the_recorded_numbers(golden, case):
     mask = mask_of(z[f"{case}/lengths"], ids.shape[1])
     states, _ = encoder(ids, mask)
     np.testing.assert_allclose(states.detach(), z[f"{case}/states"], atol=1e-5, rtol=1e-5)
-    out = branch(ids, mask).embedding
+    out = branch(ids, mask).vectors
     np.testing.assert_allclose(out.detach(), z[f"{case}/embedding"], atol=1e-5, rtol=1e-5)
     if f"{case}/cot_embedding" not in z:
         return

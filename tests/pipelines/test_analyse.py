@@ -14,7 +14,7 @@ from kept import keep_run
 from infra.tracking import Tracker, tracking_uri
 from pipelines import analyse
 from pipelines.evaluate import load
-from tasks.models.split_embeddings import SplitEmbeddings
+from tasks.models.embeddings import SplitEmbeddings
 
 
 @pytest.fixture(scope="module")

@@ -74,9 +74,9 @@ def embeddings(trained: evaluate.Trained) -> tuple[Tensor, Tensor, object]:
     """The embeddings of the test split's images and captions, and the split."""
     pairs = trained.adapter.data("test")
     with torch.no_grad():
-        image = trained.model.encode_visual(next(pairs.items(100))[1]).embedding
+        image = trained.model.encode_visual(next(pairs.items(100))[1]).vectors
         order, batch = next(pairs.sentences(100))
-        return image, trained.model.encode_text(batch).embedding[order.argsort()], pairs
+        return image, trained.model.encode_text(batch).vectors[order.argsort()], pairs
 
 
 @pytest.mark.parametrize(("old", "parallel"), [(False, True), (True, False)])

@@ -19,7 +19,7 @@ from infra.registry import TASKS
 from pipelines.pages.draw import draw
 from tasks.datasets.corpus import Corpus, write_corpus
 from tasks.image_text import ImageText
-from tasks.models.pair_scores import PairScores
+from tasks.models.pair_encoder import PairScores
 from tasks.run import Run
 from tasks.scoring.examples import HITS, RankedQueries, RetrievalExample, find_examples
 from tasks.scoring.metrics import Positives

@@ -18,8 +18,7 @@ from infra.registry import MODELS
 from tasks.inputs.role_captions import RoleCaptions
 from tasks.models.build import Parts, retrieval_model, text_inputs
 from tasks.models.hgr import HGR
-from tasks.models.kept_scores import ScorePages
-from tasks.models.phrase_scores import phrase_scores
+from tasks.models.hgr_scores import ScorePages, phrase_scores
 
 AGGREGATORS = ["attention", "gpo", "pie(k=2)"]
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
@@ -71,10 +70,10 @@ def test_k_vectors_are_layer_normed_each_and_their_mean_is_the_root():
     given = word_BLD, spans, batch["text_roles"], batch["text_edges"]
     text = model.encode_text(batch)
     _, of_mean = model.text.graph(vector_BKD.mean(dim=1, keepdim=True), *given)
-    assert text.embedding.shape == (3, 2, 8)
+    assert text.vectors.shape == (3, 2, 8)
     torch.testing.assert_close(text.phrase_BPD, of_mean)
-    sim_QG = model.level_scores(model.encode_visual(batch), text)[0]
-    torch.testing.assert_close(sim_QG, model.similarity(model.encode_visual(batch).embedding, text.embedding))
+    sim_VT = model.level_scores(model.encode_visual(batch), text)[0]
+    torch.testing.assert_close(sim_VT, model.similarity(model.encode_visual(batch).vectors, text.vectors))
 
 
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
@@ -97,13 +96,13 @@ def test_one_frame_scores_by_its_cosines():
     batch |= videos_of([0, 4, 8])
     assert batch["visual"].shape[1] == 1
     video, text = model.encode_visual(batch), model.encode_text(batch)
-    verb_QG = model.level_scores(video, text)[1]
+    verb_VT = model.level_scores(video, text)[1]
     cosines = torch.nn.functional.cosine_similarity(
         video.verb.x_BND[:, :, None], text.phrase_BPD[None, :, :2], dim=-1
     )
-    used_GP = text.used_BP[:, :2]
-    mean_QG = (cosines * used_GP).sum(dim=2) / used_GP.sum(dim=1).clamp(min=1)
-    torch.testing.assert_close(verb_QG, mean_QG, rtol=0, atol=1e-12)
+    used_TP = text.used_BP[:, :2]
+    mean_VT = (cosines * used_TP).sum(dim=2) / used_TP.sum(dim=1).clamp(min=1)
+    torch.testing.assert_close(verb_VT, mean_VT, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
@@ -114,10 +113,10 @@ def test_in_bfloat16_scores_are_close(aggregator):
     batch["text_spans"][2] = False
     kept = torch.tensor([0, 1, 3])
     with torch.autocast("cpu", torch.bfloat16):
-        sim_QG = model.score_batch(batch).sim_VT
-    assert sim_QG.dtype == torch.float32
-    torch.testing.assert_close(sim_QG.double()[:, kept], exact[:, kept], rtol=0, atol=3e-2)
-    sim_QG.sum().backward()
+        sim_VT = model.score_batch(batch).sim_VT
+    assert sim_VT.dtype == torch.float32
+    torch.testing.assert_close(sim_VT.double()[:, kept], exact[:, kept], rtol=0, atol=3e-2)
+    sim_VT.sum().backward()
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 

@@ -21,8 +21,8 @@ from infra.errors import InputError
 from infra.registry import TASKS
 from pipelines.training.loop import Trainer
 from tasks.models.build import Parts, retrieval_model
+from tasks.models.padded_sets import PaddedSets
 from tasks.models.pair_encoder import PairEncoder
-from tasks.models.sets import Sets
 
 CROSS = "cross_modal(heads=2, dropout=0.0)"
 MODELS = [
@@ -135,8 +135,8 @@ def test_a_batch_keeps_sets_for_the_gradient_and_no_pairs():
         model, sizes = model_of(CROSS, "score_attention(heads=2)"), []
         model.side = int(chunk**0.5)
         sets = (
-            Sets(*(x.detach() for x in model.encode_visual(batch))),
-            Sets(*(x.detach().requires_grad_(x.is_floating_point()) for x in model.encode_text(batch))),
+            PaddedSets(*(x.detach() for x in model.encode_visual(batch))),
+            PaddedSets(*(x.detach().requires_grad_(x.is_floating_point()) for x in model.encode_text(batch))),
         )
         with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
             model.score(*sets)

@@ -43,7 +43,7 @@ class Offset(Regulariser):
         self.offset = nn.Parameter(torch.tensor(0.25))
 
     def forward(self, visual, text):
-        return (visual.embedding.mean() - text.embedding.mean() - self.offset).square()
+        return (visual.vectors.mean() - text.vectors.mean() - self.offset).square()
 
 
 def trainer(run, folder, report=None) -> Trainer:

@@ -9,7 +9,7 @@ from torch import Tensor
 from encoders.visual.frames import Frames
 from infra.errors import InputError
 from infra.registry import ENCODERS
-from tasks.models.role_graph_encoder import RoleGraph
+from tasks.models.hgr_encoders import RoleGraphEncoder
 
 SIZES = {"words": 6, "slots": 5, "width": 8}
 
@@ -34,9 +34,9 @@ def made_up(*, k: int = 1, batch: int = 4) -> dict[str, Tensor]:
     }
 
 
-def graph_of(dtype: torch.dtype = torch.float64, **params) -> RoleGraph:
+def graph_of(dtype: torch.dtype = torch.float64, **params) -> RoleGraphEncoder:
     torch.manual_seed(0)
-    graph = RoleGraph(SIZES["width"], **params)
+    graph = RoleGraphEncoder(SIZES["width"], **params)
     for layer in graph.layers:
         torch.nn.init.normal_(layer.norm.weight)
         torch.nn.init.normal_(layer.norm.bias)
@@ -44,7 +44,7 @@ def graph_of(dtype: torch.dtype = torch.float64, **params) -> RoleGraph:
 
 
 def explicit(
-    graph: RoleGraph, given: dict[str, Tensor], b: int, *, root: bool
+    graph: RoleGraphEncoder, given: dict[str, Tensor], b: int, *, root: bool
 ) -> tuple[Tensor, dict[int, Tensor]]:
     """One caption, node by node, by section 3.1 of the paper; only slots that are used exist."""
     word_LD, span_PL, edge_VV = (given[name][b] for name in ("word_BLD", "span_BPL", "edge_BVV"))
@@ -136,7 +136,7 @@ def test_nothing_of_an_unused_slot_reaches_anything(dtype):
 
 def test_the_number_of_weights():
     """Of one layer at the published width: query and key to a half, context without bias, norm, 16 roles."""
-    count = sum(p.numel() for p in RoleGraph(1024).parameters())
+    count = sum(p.numel() for p in RoleGraphEncoder(1024).parameters())
     assert count == 16 * 1024 + 2 * 1024 * 512 + 512 + 1024 * 1024 + 2 * 1024
 
 

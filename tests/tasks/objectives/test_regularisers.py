@@ -47,7 +47,7 @@ def explicit(name: str, visual: torch.Tensor, text: torch.Tensor) -> torch.Tenso
 
 def of(name: str, encoded: Embeddings, on: str = "residual") -> torch.Tensor:
     return (
-        encoded.embedding
+        encoded.vectors
         if name == "mmd" or on == "embedding" or encoded.residual is None
         else encoded.residual
     )
@@ -69,7 +69,7 @@ def test_against_the_definition_with_gradients(name, residual):
 def test_what_it_is_computed_on_can_be_chosen(name):
     visual, text = encoded(3, 3), encoded(6, 3, seed=1)
     value = build(name, on="embedding")(visual, text)
-    assert value.item() == pytest.approx(explicit(name, visual.embedding, text.embedding).item(), abs=1e-7)
+    assert value.item() == pytest.approx(explicit(name, visual.vectors, text.vectors).item(), abs=1e-7)
     assert value.item() != pytest.approx(build(name)(visual, text).item(), abs=1e-4)
 
 
@@ -105,8 +105,8 @@ def test_the_recorded_numbers_of_pvse(golden):
 
 def test_mmd_takes_single_vectors_and_is_zero_between_equals():
     visual, text = encoded(4, 1), encoded(6, 1, seed=1)
-    single = build("mmd")(Embeddings(visual.embedding[:, 0]), Embeddings(text.embedding[:, 0]))
-    assert single.item() == pytest.approx(explicit("mmd", visual.embedding, text.embedding).item(), abs=1e-7)
+    single = build("mmd")(Embeddings(visual.vectors[:, 0]), Embeddings(text.vectors[:, 0]))
+    assert single.item() == pytest.approx(explicit("mmd", visual.vectors, text.vectors).item(), abs=1e-7)
     assert build("mmd")(visual, visual).item() == pytest.approx(0, abs=1e-12)
 
 
@@ -131,7 +131,7 @@ def test_distances_resolve_what_is_apart():
 
 @pytest.mark.parametrize("name", WITHIN_SETS)
 def test_single_vectors_add_nothing_and_alone_are_refused(name):
-    visual, text = encoded(3, 3), Embeddings(encoded(6, 1).embedding[:, 0].detach())
+    visual, text = encoded(3, 3), Embeddings(encoded(6, 1).vectors[:, 0].detach())
     assert build(name)(visual, text).item() == pytest.approx(
         explicit(name, visual.residual, []).item(), abs=1e-7
     )

@@ -14,7 +14,7 @@ from aggregators.base import Aggregator, Context, Pooled
 from infra.dist import rank
 from infra.registry import TASKS
 from tasks.inputs.pairs import Pairs
-from tasks.models.split_embeddings import SplitEmbeddings
+from tasks.models.embeddings import SplitEmbeddings
 from tasks.scoring.attention import attended, caption_pairs, nearest_captions, question_pairs
 
 SLOTS = "slots(k=3, iterations=1, heads=2, head_width=4)"

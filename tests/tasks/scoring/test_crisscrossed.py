@@ -10,7 +10,7 @@ import torch
 
 from infra.errors import InputError
 from tasks.datasets.images.cxc import Rated, Ratings
-from tasks.models.split_embeddings import SplitEmbeddings
+from tasks.models.embeddings import SplitEmbeddings
 from tasks.scoring.crisscrossed import evaluate_crisscrossed, right_answers
 from tasks.scoring.scores import mean_score
 from tasks.similarities.cosine import Cosine

@@ -11,7 +11,7 @@ import torch
 from overlap import Overlap
 from torch import Tensor
 
-from tasks.models.split_embeddings import SplitEmbeddings
+from tasks.models.embeddings import SplitEmbeddings
 from tasks.scoring import geometry
 from tasks.scoring.geometry import alignment, uniformity
 from tasks.scoring.set_analysis import ablated, choices, circular_variance, variance_of

@@ -10,12 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from infra.data import Batch
 from infra.device import on_device
 from infra.dist import gather_uneven
-from tasks.models.split_embeddings import Batch, Batches, places
+from tasks.models.embeddings import Batches, places
 
 
-class Sets(NamedTuple):
+class PaddedSets(NamedTuple):
     """Padded sets."""
 
     x_BND: Tensor
@@ -24,25 +25,27 @@ class Sets(NamedTuple):
     """True for real elements."""
 
     @classmethod
-    def pad(cls, sets: Sequence[Tensor]) -> Sets:
+    def pad(cls, sets: Sequence[Tensor]) -> PaddedSets:
         """Put `(N, D)` sets of any sizes side by side."""
         size_B = torch.tensor([len(x_ND) for x_ND in sets], device=sets[0].device)
         x_BND = pad_sequence(list(sets), batch_first=True)
         return cls(x_BND, torch.arange(x_BND.shape[1], device=size_B.device) < size_B[:, None])
 
-    def widened(self, size: int) -> Sets:
+    def widened(self, size: int) -> PaddedSets:
         """Return the sets with more padding, so that each has `size` elements."""
         more = size - self.mask_BN.shape[1]
-        return Sets(F.pad(self.x_BND, (0, 0, 0, more)), F.pad(self.mask_BN, (0, more)))
+        return PaddedSets(F.pad(self.x_BND, (0, 0, 0, more)), F.pad(self.mask_BN, (0, more)))
 
-    def split(self, size: int) -> list[Sets]:
+    def split(self, size: int) -> list[PaddedSets]:
         """Cut into parts of up to `size` sets."""
-        return [Sets(*part) for part in zip(self.x_BND.split(size), self.mask_BN.split(size), strict=True)]
+        return [
+            PaddedSets(*part) for part in zip(self.x_BND.split(size), self.mask_BN.split(size), strict=True)
+        ]
 
 
 @torch.inference_mode()
 def encode_sets(
-    encode_batch: Callable[[Batch], Sets], batches: Batches, *, device: torch.device
+    encode_batch: Callable[[Batch], PaddedSets], batches: Batches, *, device: torch.device
 ) -> list[Tensor]:
     """Encode batch after batch and return the sets of all workers, `(N, D)` each, in the order of their numbers."""
     numbers, elements, sizes = [], [], []

@@ -7,14 +7,14 @@ import torch
 from role_batches import captions_of, dealt, model_of, videos_of
 from torch import Tensor
 
-from tasks.models import kept_scores
+from tasks.models import hgr_scores
 
 
 @pytest.mark.parametrize(("videos", "page"), [(64, 512), (5, 7)])
 @pytest.mark.parametrize("aggregator", ["attention", "pie(k=2)"])
 def test_any_block_of_a_split_is_at_hand(monkeypatch, videos, page, aggregator):
-    monkeypatch.setattr(kept_scores, "VIDEOS", videos)
-    monkeypatch.setattr(kept_scores, "PAGE", page)
+    monkeypatch.setattr(hgr_scores, "VIDEOS", videos)
+    monkeypatch.setattr(hgr_scores, "PAGE", page)
     model = model_of(aggregator=aggregator)
     video, text = model.encode_visual(videos_of(range(23))), model.encode_text(captions_of(range(41)))
     expected = model.score(video, text).float()
@@ -32,7 +32,7 @@ def test_any_block_of_a_split_is_at_hand(monkeypatch, videos, page, aggregator):
 
 
 def test_captions_may_come_in_any_order_and_twice(monkeypatch):
-    monkeypatch.setattr(kept_scores, "PAGE", 4)
+    monkeypatch.setattr(hgr_scores, "PAGE", 4)
     model = model_of()
     batches = [(part, captions_of(part.tolist())) for part in torch.randperm(30).split(7)]
     score = model.scorer(dealt(videos_of, 6, 4), [*batches, batches[0]])
