@@ -10,12 +10,11 @@ from matplotlib.ticker import MaxNLocator
 
 from aggregators.observe import Watched
 from pipelines.figures.curves import Curve, curves_of
-from pipelines.figures.named import name_of, or_warn
-from pipelines.figures.style import INK, LINE, MUTED, POINT, bare, new_figure, png, title
+from pipelines.figures.style import INK, LINE, MUTED, POINT, bare, computed, name_of, new_figure, png, title
 
 _COLUMNS = 3
 _SIZES = {1: (POINT,), 2: ("#7fa6cf", POINT), 3: ("#9cc3e6", "#4a86c5", INK)}
-_CODES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", MUTED, INK)
+_PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", MUTED, INK)
 """Told apart by the colour-blind too (Okabe and Ito)."""
 _BANDED = 2  # up to so many embeddings have bands
 _SEEN = 1e-6  # a narrower band cannot be seen
@@ -32,7 +31,7 @@ def draw_coefficients(watched: Sequence[Watched], *, heading: str) -> bytes | No
 
     An aggregator whose weights cannot be had is left out with a warning.
     """
-    panels = [(it, curves) for it in watched if (curves := or_warn(curves_of, it, what="the weights"))]
+    panels = [(it, curves) for it in watched if (curves := computed(curves_of, it, what="the weights"))]
     if not panels:
         return None
     columns = min(_COLUMNS, len(panels))
@@ -66,14 +65,14 @@ def _panel(panel: Axes, watched: Watched, curves: Sequence[Curve]) -> None:
             panel.plot([1, curve.size], [1 / curve.size] * 2, zorder=3, **flat)
     title(panel, name_of(watched), pad=32)
     note = {"fontsize": 8, "color": MUTED, "va": "top", "linespacing": 1.25, "textcoords": "offset points"}
-    panel.annotate(_said(watched, curves, banded=banded), (0, 1), (0, 27), xycoords="axes fraction", **note)
+    panel.annotate(_legend(watched, curves, banded=banded), (0, 1), (0, 27), xycoords="axes fraction", **note)
     panel.set_xlabel(_AXES[over], color=INK, fontsize=9)
     panel.set_ylabel("coefficient", color=INK, fontsize=9)
     _scale(panel, longest)
     panel.grid(axis="y", color=LINE, linewidth=0.8, zorder=0)
     bare(panel, keep=("left", "bottom"))
     panel.tick_params(labelsize=8.5)
-    if 1 < len(curves) <= len(_CODES):
+    if 1 < len(curves) <= len(_PALETTE):
         panel.legend(fontsize=8, frameon=False, labelcolor=INK, handlelength=1.4, loc="best")
 
 
@@ -99,8 +98,8 @@ def _colours(curves: Sequence[Curve]) -> Sequence[str]:
     """Return a colour for each curve: darker for larger sets, or one of its own for each embedding."""
     if curves[0].embedding is None:
         return _SIZES[len(curves)]
-    if len(curves) <= len(_CODES):
-        return _CODES[: len(curves)]
+    if len(curves) <= len(_PALETTE):
+        return _PALETTE[: len(curves)]
     return [colormaps["viridis"](k / (len(curves) - 1)) for k in range(len(curves))]
 
 
@@ -110,17 +109,17 @@ def _label(curve: Curve, watched: Watched) -> str:
     return f"sets of {curve.size} ({curve.sets} of {len(watched.seen)})"
 
 
-def _said(watched: Watched, curves: Sequence[Curve], *, banded: bool) -> str:
+def _legend(watched: Watched, curves: Sequence[Curve], *, banded: bool) -> str:
     """Say in one or two lines what the lines and the bands are."""
     first = curves[0]
     if first.embedding is None and len(curves) > 1:
-        said = "means; sizes of sets at the 10th, 50th and 90th percentile"
+        about = "means; sizes of sets at the 10th, 50th and 90th percentile"
     else:
         rest = "" if first.sets == len(watched.seen) else f" ({len(watched.seen)} in all)"
-        said = f"mean over {first.sets} sets of {first.size}{rest}"
-    if len(curves) > len(_CODES):
-        said += f"; embeddings 1 to {len(curves)} from dark to light"
+        about = f"mean over {first.sets} sets of {first.size}{rest}"
+    if len(curves) > len(_PALETTE):
+        about += f"; embeddings 1 to {len(curves)} from dark to light"
     over = "sets, channels" if first.channels else "sets"
     more = [f"band: 10th to 90th percentile of {over}"] if banded else []
     more += ["dashed: mean pooling"] if first.sums_to_one else []
-    return "\n".join([said, "; ".join(more)])
+    return "\n".join([about, "; ".join(more)])

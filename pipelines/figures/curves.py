@@ -65,8 +65,8 @@ def typical(sizes: Sequence[int]) -> list[int]:
     """Return the 10th, 50th and 90th percentile of sizes, each a size that is there; equal ones once."""
     if not sizes:
         return []
-    found = np.percentile(sizes, (10, 50, 90), method="inverted_cdf")
-    return [int(size) for size, _ in groupby(found)]
+    chosen = np.percentile(sizes, (10, 50, 90), method="inverted_cdf")
+    return [int(size) for size, _ in groupby(chosen)]
 
 
 def most_frequent(sizes: Sequence[int]) -> int:

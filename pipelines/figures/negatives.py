@@ -59,7 +59,7 @@ def wide(value_S: np.ndarray) -> bool:
 
 
 def _counts(panel: Axes, step_S: np.ndarray, count_S: np.ndarray) -> None:
-    _line(panel, step_S, count_S, POINT, said=f"{count_S[-1]:.3g}")
+    _line(panel, step_S, count_S, POINT, label=f"{count_S[-1]:.3g}")
     title(panel, "negatives that the loss looks at (K)", pad=8)
     if wide(count_S):
         panel.set_yscale("log")
@@ -77,17 +77,17 @@ def _beside(panel: Axes, histories: dict[str, tuple[np.ndarray, np.ndarray]]) ->
     for name, (step_S, value_S) in histories.items():
         # apart also where the lines end at one place
         shift = 0 if len(histories) == 1 else 5 if name == upper else -5
-        _line(panel, step_S, value_S, _COLOURS[name], said=f"{name} {value_S[-1]:.2f}", shift=shift)
+        _line(panel, step_S, value_S, _COLOURS[name], label=f"{name} {value_S[-1]:.2f}", shift=shift)
     title(panel, " and ".join(histories), pad=8)
 
 
 def _line(
-    panel: Axes, step_S: np.ndarray, value_S: np.ndarray, colour: str, *, said: str, shift: int = 0
+    panel: Axes, step_S: np.ndarray, value_S: np.ndarray, colour: str, *, label: str, shift: int = 0
 ) -> None:
     few = {"marker": "o", "markersize": 3.4} if len(step_S) <= _FEW else {}
     panel.plot(step_S, value_S, color=colour, linewidth=1.7, zorder=3, **few)
     place = {"xytext": (7, shift), "textcoords": "offset points", "va": "center", "annotation_clip": False}
-    panel.annotate(said, (step_S[-1], value_S[-1]), color=colour, fontsize=9, **place)
+    panel.annotate(label, (step_S[-1], value_S[-1]), color=colour, fontsize=9, **place)
     panel.grid(axis="y", color=LINE, linewidth=0.8, zorder=0)
     bare(panel, keep=("left", "bottom"))
     panel.tick_params(labelsize=8.5, labelcolor=INK, color=MUTED)

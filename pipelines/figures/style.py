@@ -1,13 +1,21 @@
-"""What figures share: colours, labels that fit, a file in one call."""
+"""What figures share: colours, labels that fit, names of aggregators, a file in one call."""
 
 from __future__ import annotations
 
+import logging
 import textwrap
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from aggregators.observe import Watched
+
+T = TypeVar("T")
 
 BAR, INK, POINT, MUTED, LINE = "#a9c4de", "#1f2d3d", "#1c4e80", "#6b7785", "#e3e7eb"
 WRAP = 34
@@ -52,3 +60,30 @@ def bare(panel: Axes, *, keep: tuple[str, ...] = ()) -> None:
     for side in ("top", "right", "bottom", "left"):
         panel.spines[side].set_visible(side in keep)
         panel.spines[side].set_color(MUTED)
+
+
+def name_of(watched: Watched) -> str:
+    """Return where it works and its kind, such as `visual: GPO`."""
+    place = watched.name.removesuffix("aggregator").removesuffix(".")
+    kind = type(watched.aggregator).__name__
+    return f"{place}: {kind}" if place else kind
+
+
+def computed(compute: Callable[[Watched], T], watched: Watched, *, what: str) -> T | None:
+    """Return what is computed of an aggregator, or None with a warning that names it.
+
+    One of a plug-in may raise anything, and neither the run, which is over by then, nor the figure of the others fails.
+
+    Args:
+        compute: returns it; anything that it raises is the reason in the warning.
+        watched: the aggregator.
+        what: what is computed, such as `the weights`.
+    """
+    try:
+        return compute(watched)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        logging.getLogger(__name__).warning(
+            "%s of the aggregator %s are not drawn: %s", what, name_of(watched), reason
+        )
+        return None

@@ -12,8 +12,19 @@ from matplotlib.ticker import FuncFormatter
 
 from aggregators.observe import Watched
 from infra.errors import InputError
-from pipelines.figures.named import name_of, or_warn
-from pipelines.figures.style import BAR, INK, LINE, MUTED, POINT, bare, new_figure, png, title
+from pipelines.figures.style import (
+    BAR,
+    INK,
+    LINE,
+    MUTED,
+    POINT,
+    bare,
+    computed,
+    name_of,
+    new_figure,
+    png,
+    title,
+)
 from tasks.models.embeddings import l2_normalise
 from tasks.scoring.set_analysis import circular_variance, variance_of
 
@@ -66,7 +77,7 @@ def spread_of(watched: Watched) -> Spread | None:
 
 def draw_variance(watched: Sequence[Watched], *, heading: str) -> bytes | None:
     """Return the figure as a PNG, or None where no aggregator makes sets; what goes wrong is a warning."""
-    spreads = [found for it in watched if (found := or_warn(spread_of, it, what="the embeddings"))]
+    spreads = [spread for it in watched if (spread := computed(spread_of, it, what="the embeddings"))]
     if not spreads:
         return None
     figure = new_figure(7.5, 1.3 + 0.95 * len(spreads))
@@ -98,9 +109,9 @@ def _row(panel: Axes, row: int, spread: Spread) -> None:
     panel.scatter(value_S, beside_S, s=14, color=BAR, edgecolor=POINT, linewidth=0.5, zorder=3)
     mean = value_S.mean()
     panel.plot([mean, mean], [row - 0.32, row + 0.32], color=INK, linewidth=2, zorder=4)
-    said = f"mean {mean:.3g}, its logarithm {spread.log_mean:.2f}, {len(value_S)} sets"
+    label = f"mean {mean:.3g}, its logarithm {spread.log_mean:.2f}, {len(value_S)} sets"
     panel.annotate(
-        said,
+        label,
         (1, row - 0.42),
         xycoords=panel.get_yaxis_transform(),
         ha="right",

@@ -155,21 +155,24 @@ def test_the_verdict_is_that_of_the_marks(run):
         assert len(ranks) == 5 or (int(ranks[5]) > 5 and "right beyond" in card)
 
 
-def test_everything_is_escaped(run, tmp_path):
+@pytest.mark.parametrize("video", [False, True], ids=["images", "videos"])
+def test_everything_is_escaped(run, tmp_path, video):
+    run = with_clips(tmp_path) if video else run
     corpus = Corpus.open(run.data.corpus)
     items = [
-        replace(item, id=NASTY + item.id, captions=(NASTY + item.id,), path="")
+        replace(item, id=NASTY + item.id, captions=(NASTY + item.id,), path=item.path if video else "")
         for item in corpus.items("test")
     ]
-    write_corpus(tmp_path / "corpus", items, source={"made": "by a test"})
+    write_corpus(tmp_path / "nasty", items, source={"made": "by a test"}, images=corpus.manifest["images"])
     adapter = TASKS.build(run.task, run)
     pairs = adapter.data("test")
     pairs.item_ids = np.array([item.id for item in items])
     pairs.texts = [items[owner].captions[0] for owner in pairs.owner_G]
-    adapter.corpus = Corpus.open(tmp_path / "corpus")
+    adapter.corpus = Corpus.open(tmp_path / "nasty")
     html = page_of(adapter)
     assert "<script" not in html
     assert html.count("&lt;script&gt;") > 24
+    assert ('alt="video &lt;script&gt;' in html) == video
     assert well_formed(html)
 
 

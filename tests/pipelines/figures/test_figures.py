@@ -21,8 +21,8 @@ from aggregators.observe import Seen, Watched, observe
 from aggregators.random_sets import random_inputs
 from infra.registry import AGGREGATORS
 from pipelines.figures.curves import curves_of, most_frequent, typical
-from pipelines.figures.named import name_of
 from pipelines.figures.negatives import known, wide
+from pipelines.figures.style import name_of
 from pipelines.figures.variance import spread_of
 from pipelines.training.artifacts import keep_pictures, run_figures
 
@@ -105,7 +105,7 @@ def test_with_channels_mean_and_percentiles_are_over_sets_and_channels() -> None
 
 
 @pytest.mark.parametrize("spec", ["slots(k=3, heads=2, head_width=4)", "score_attention(k=2, heads=2)"])
-def test_of_codes_the_most_frequent_size_is_shown(spec: str) -> None:
+def test_of_embeddings_the_most_frequent_size_is_shown(spec: str) -> None:
     watched = watched_of(spec)
     curves = curves_of(watched)
     weights = [watched.weights(seen)[0, ..., 0].numpy() for seen in watched.seen if seen.size == 5]
@@ -115,7 +115,7 @@ def test_of_codes_the_most_frequent_size_is_shown(spec: str) -> None:
         np.testing.assert_allclose(curve.mean_N, sum(weight[k] for weight in weights) / 3, atol=1e-6)
 
 
-def test_weights_that_do_not_sum_to_one_are_no_shares() -> None:
+def test_weights_need_not_sum_to_one() -> None:
     assert not any(curve.sums_to_one for curve in curves_of(watched_of("conv1d")))
 
 
@@ -137,7 +137,7 @@ def test_every_aggregator_is_drawn(name: str, caplog: pytest.LogCaptureFixture) 
     assert not caplog.records
 
 
-def test_a_panel_for_each_aggregator_and_any_number_of_codes() -> None:
+def test_a_panel_for_each_aggregator_and_any_number_of_embeddings() -> None:
     one = drawn(watched_of("slots(k=12, heads=2, head_width=4)", [1, 1]))
     four = drawn(*(watched_of(spec, [40, 40]) for spec in ("gpo", "mean", "fspool", "score_attention(k=2)")))
     assert is_drawn(one["pooling.png"])
@@ -209,7 +209,7 @@ def test_variance_is_that_of_vectors_of_unit_length() -> None:
     assert (spread.name, spread.vectors) == ("text: PIE", 2)
 
 
-def test_variance_of_codes_in_half_precision_and_of_few_sets() -> None:
+def test_variance_of_embeddings_in_half_precision_and_of_few_sets() -> None:
     watched = made([[1.0, 0], [0, 1.0]])
     watched.seen[0] = Seen(size=3, vectors=watched.seen[0].vectors.half())
     np.testing.assert_allclose(spread_of(watched).variance_S, [1 - math.sqrt(0.5)], atol=1e-7)
@@ -220,7 +220,7 @@ def test_single_vectors_have_no_variance() -> None:
     assert spread_of(watched_of("mean")) is None
 
 
-def test_codes_that_are_not_finite_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_embeddings_that_are_not_finite_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     watched = made([[math.nan, 0], [0, 1.0]])
     assert "variance.png" not in drawn(watched)
     assert any("the embeddings of the aggregator text: PIE" in it.getMessage() for it in caplog.records)
