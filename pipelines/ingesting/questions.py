@@ -6,7 +6,7 @@ from pathlib import Path
 
 from infra.files import identity
 from pipelines.ingesting.report import report_skipped
-from tasks.datasets.questions import SKIPPED, Summary, write_questions
+from tasks.datasets.questions import FORMAT, Summary, write_questions
 from tasks.datasets.vqa.vqa2 import hold_out, read_vqa2
 
 _ANSWERS = "10"  # of each question, in VQA 2.0
@@ -62,4 +62,4 @@ def _report(out: Path, summary: Summary) -> None:
             f"{sum(irregular.values()):,} questions have not {_ANSWERS} answers ({told}); the accuracy of each is the "
             "mean over those there are"
         )
-    report_skipped(out / SKIPPED, summary.skipped)
+    report_skipped(out / FORMAT.skipped, summary.skipped)

@@ -9,7 +9,7 @@ from typing import Any
 from infra.store import FeatureStore
 from infra.store.manifest import Manifest
 from infra.store.skipped import Skipped, describe
-from tasks.datasets.corpus import SKIPPED, Summary
+from tasks.datasets.corpus import FORMAT, Summary
 from tasks.datasets.features.to_store import Features, cross_check, write_features
 from tasks.datasets.open_corpus import open_corpus
 
@@ -31,7 +31,7 @@ def report_corpus(out: Path, summary: Summary) -> None:
     """Say how many items and captions a corpus has, and what was left out."""
     splits = ", ".join(f"{split} {count:,}" for split, count in summary.splits.items())
     print(f"{out}: {sum(summary.splits.values()):,} items ({splits}), {summary.captions:,} captions")
-    report_skipped(out / SKIPPED, summary.skipped)
+    report_skipped(out / FORMAT.skipped, summary.skipped)
 
 
 def report_store(out: Path, manifest: Manifest) -> None:

@@ -4,35 +4,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from infra.errors import InputError
-from infra.files import atomic, make_folder, sha256, write_json
-from infra.store.skipped import SkipLog, Skipped, describe
-from tasks.datasets.tables import open_table
+from infra.store.skipped import Skipped
+from tasks.datasets.tables import Format, Table, is_unicode, write_table
 
 __all__ = ["Corpus", "Item", "Skipped", "Summary", "clean", "write_corpus"]
 
-VERSION = 1
-SKIPPED = "corpus.skipped.jsonl"
-NAME = "corpus"  # of the table and its manifest
-_TABLE, _MANIFEST = f"{NAME}.arrow", f"{NAME}.json"
-_SCHEMA = pa.schema(
-    [
-        ("id", pa.string()),
-        ("split", pa.string()),
-        ("path", pa.string()),
-        ("captions", pa.list_(pa.string())),
-        ("caption_ids", pa.list_(pa.string())),
-    ]
+FORMAT = Format(
+    name="corpus",
+    what="a corpus",
+    rows="items",
+    schema=pa.schema(
+        [
+            ("id", pa.string()),
+            ("split", pa.string()),
+            ("path", pa.string()),
+            ("captions", pa.list_(pa.string())),
+            ("caption_ids", pa.list_(pa.string())),
+        ]
+    ),
+    batch=4096,
+    images="images",
 )
-_BATCH = 4096  # items a record batch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,82 +103,36 @@ def write_corpus(
     Raises:
         InputError: nothing usable came, or no space is left.
     """
-    folder, log, splits, captions = make_folder(folder), SkipLog(), Counter[str](), 0
-    with atomic(folder / _TABLE) as file, pa.ipc.new_file(file, _SCHEMA) as table:
-        usable = _usable(items, log)
-        while batch := list(islice(usable, _BATCH)):
-            splits.update(item.split for item in batch)
-            captions += sum(len(item.captions) for item in batch)
-            table.write_batch(_record_batch(batch))
-        if not splits:
-            raise InputError(f"{folder}: nothing usable was found; {describe(log.summary())}")
-    summary = Summary(splits=dict(splits), captions=captions, skipped=log.close(folder / SKIPPED))
-    manifest = {
-        "version": VERSION,
-        "source": source,
-        "images": str(Path(images).resolve()) if images else "",
-        "sha256": sha256(folder / _TABLE),
-    }
-    write_json(folder / _MANIFEST, manifest | asdict(summary))
-    return summary
+    return write_table(
+        folder,
+        items,
+        form=FORMAT,
+        clean=clean,
+        key=lambda item: item.id,
+        duplicate=lambda item: Skipped(where=f"id {item.id}", why="duplicate id; the first is kept"),
+        tally=_Tally(),
+        source=source,
+        images=images,
+    )
 
 
-def _usable(items: Iterable[Item | Skipped], log: SkipLog) -> Iterator[Item]:
-    seen: set[str] = set()
-    for given in items:
-        for entry in [given] if isinstance(given, Skipped) else clean(given):
-            if isinstance(entry, Skipped):
-                log.add(entry)
-            elif entry.id in seen:
-                log.add(Skipped(where=f"id {entry.id}", why="duplicate id; the first is kept"))
-            else:
-                seen.add(entry.id)
-                yield entry
+class _Tally:
+    def __init__(self) -> None:
+        self.splits, self.captions = Counter[str](), 0
+
+    def add(self, items: list[Item]) -> None:
+        self.splits.update(item.split for item in items)
+        self.captions += sum(len(item.captions) for item in items)
+
+    def summary(self, skipped: dict[str, Any]) -> Summary:
+        return Summary(splits=dict(self.splits), captions=self.captions, skipped=skipped)
 
 
-def _record_batch(items: list[Item]) -> pa.RecordBatch:
-    columns = [pa.array([getattr(item, field.name) for item in items], field.type) for field in _SCHEMA]
-    return pa.record_batch(columns, schema=_SCHEMA)
+class Corpus(Table):
+    """A corpus on disk; open it with `Corpus.open`. Its rows are items."""
 
-
-def is_unicode(text: str) -> bool:
-    """Whether the text can be written as UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair, or bytes that were no UTF-8
-        return False
-    return True
-
-
-class Corpus:
-    """A corpus on disk; open it with `Corpus.open`."""
-
+    form = FORMAT
     texts = "captions"
-
-    def __init__(self, folder: Path, manifest: dict[str, Any], table: pa.Table) -> None:
-        self.folder = folder
-        self.manifest = manifest
-        self._table = table
-
-    @classmethod
-    def open(cls, folder: str | Path) -> Corpus:
-        """Open the corpus in `folder`.
-
-        Raises:
-            InputError: there is none, it is half written or of another version, or its bytes were changed.
-        """
-        folder = Path(folder)
-        return cls(folder, *open_table(folder, name=NAME, version=VERSION, what="a corpus"))
-
-    @property
-    def splits(self) -> dict[str, int]:
-        """Number of items in each split."""
-        return self.manifest["splits"]
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of `corpus.arrow`: equal for equal items, whatever their source."""
-        return self.manifest["sha256"]
 
     @property
     def ids(self) -> pa.ChunkedArray:
@@ -192,10 +145,7 @@ class Corpus:
         Raises:
             InputError: the corpus has no such split, or nothing in it.
         """
-        if not self.splits.get(split):
-            there = ", ".join(f"{name} ({count:,})" for name, count in self.splits.items())
-            raise InputError(f"{self.folder}: no items in the split {split!r}; there are {there}")
-        rows = self._table.filter(pc.equal(self._table["split"], split))
+        rows = self.of_split(split)
         ids = rows["caption_ids"].to_pylist() if "caption_ids" in rows.column_names else [()] * len(rows)
         columns = zip(*(rows[name].to_pylist() for name in ("id", "captions", "path")), ids, strict=True)
         return [
@@ -213,4 +163,4 @@ class Corpus:
             raise InputError(
                 f"{self.folder}: the item {item.id} has no image: this corpus came with features"
             )
-        return Path(self.manifest["images"]) / item.path
+        return Path(self.image_folder) / item.path

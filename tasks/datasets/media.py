@@ -42,7 +42,7 @@ def media_file(corpus: Corpus | QuestionCorpus, item: Item | Image | Question) -
     if not item.path:
         return None
     path = Path(os.path.normpath(corpus.image_path(item)))
-    folder = corpus.manifest["images_in" if isinstance(corpus, QuestionCorpus) else "images"]
+    folder = corpus.image_folder
     if folder and not path.is_relative_to(os.path.normpath(folder)):
         return None
     return path if path.is_file() else None

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from infra.errors import InputError
-from tasks.datasets.corpus import NAME as CAPTIONS
 from tasks.datasets.corpus import Corpus
-from tasks.datasets.questions import NAME as QUESTIONS
 from tasks.datasets.questions import QuestionCorpus
 
 
@@ -20,7 +18,7 @@ def open_corpus(folder: str | Path) -> Corpus | QuestionCorpus:
     Raises:
         InputError: there is none, there are two, or it cannot be read.
     """
-    captions, questions = (Path(folder) / f"{name}.json" for name in (CAPTIONS, QUESTIONS))
+    captions, questions = (Path(folder) / f"{kind.form.name}.json" for kind in (Corpus, QuestionCorpus))
     if captions.exists() and questions.exists():
         raise InputError(
             f"{folder}: has both {captions.name} and {questions.name}; keep each corpus in a folder of its own"

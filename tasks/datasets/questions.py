@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import islice
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.errors import InputError
-from infra.files import atomic, make_folder, sha256, write_json
-from infra.store.skipped import SkipLog, Skipped, describe
-from tasks.datasets.corpus import is_unicode
-from tasks.datasets.tables import open_table
-
-VERSION = 1
-NAME = "questions"  # of the table and its manifest
-SKIPPED = "questions.skipped.jsonl"
-_BATCH = 16384  # questions a record batch
+from infra.store.skipped import Skipped
+from tasks.datasets.tables import Format, Table, is_unicode, write_table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,8 +53,15 @@ class Image:
 
 
 _COLUMNS = tuple(each.name for each in fields(Question))
-_SCHEMA = pa.schema(
-    [(name, pa.list_(pa.string()) if name == "answers" else pa.string()) for name in _COLUMNS]
+FORMAT = Format(
+    name="questions",
+    what="a corpus of questions",
+    rows="questions",
+    schema=pa.schema(
+        [(name, pa.list_(pa.string()) if name == "answers" else pa.string()) for name in _COLUMNS]
+    ),
+    batch=16384,
+    images="images_in",  # `images` are the counts of the summary
 )
 
 
@@ -136,33 +135,22 @@ def write_questions(
     Raises:
         InputError: nothing usable came, or no space is left.
     """
-    folder, log, count = make_folder(folder), SkipLog(), _Count()
-    path = folder / f"{NAME}.arrow"
-    with atomic(path) as file, pa.ipc.new_file(file, _SCHEMA) as table:
-        usable = _usable(questions, log)
-        while batch := list(islice(usable, _BATCH)):
-            count.add(batch)
-            columns = [
-                pa.array([getattr(each, name) for each in batch], _SCHEMA.field(name).type)
-                for name in _COLUMNS
-            ]
-            table.write_batch(pa.record_batch(columns, schema=_SCHEMA))
-        if not count.splits:
-            raise InputError(f"{folder}: nothing usable was found; {describe(log.summary())}")
-    summary = replace(count.summary(), skipped=log.close(folder / SKIPPED))
-    manifest = {
-        "version": VERSION,
-        "source": source,
-        "images_in": str(Path(images).resolve()) if images else "",
-        "sha256": sha256(path),
-    }
-    write_json(folder / f"{NAME}.json", manifest | asdict(summary))
-    return summary
+    return write_table(
+        folder,
+        questions,
+        form=FORMAT,
+        clean=clean,
+        key=lambda question: ("" if question.answers else question.split, question.id),
+        duplicate=lambda question: Skipped(
+            where=f"question {question.id}", why="duplicate question id; the first is kept"
+        ),
+        tally=_Tally(),
+        source=source,
+        images=images,
+    )
 
 
-class _Count:
-    """What is counted while questions are written."""
-
+class _Tally:
     def __init__(self) -> None:
         self.splits, self.answers = Counter[str](), Counter[int]()
         self.images: dict[str, set[str]] = {}
@@ -173,58 +161,20 @@ class _Count:
             self.answers[len(each.answers)] += 1
             self.images.setdefault(each.split, set()).add(each.image_id)
 
-    def summary(self) -> Summary:
+    def summary(self, skipped: dict[str, Any]) -> Summary:
         return Summary(
             splits=dict(self.splits),
             images={split: len(ids) for split, ids in self.images.items()},
             answers={str(number): self.answers[number] for number in sorted(self.answers)},
+            skipped=skipped,
         )
 
 
-def _usable(questions: Iterable[Question | Skipped], log: SkipLog) -> Iterator[Question]:
-    seen: set[tuple[str, str]] = set()
-    for given in questions:
-        for entry in [given] if isinstance(given, Skipped) else clean(given):
-            if isinstance(entry, Skipped):
-                log.add(entry)
-                continue
-            key = ("" if entry.answers else entry.split, entry.id)
-            if key in seen:
-                log.add(Skipped(where=f"question {entry.id}", why="duplicate question id; the first is kept"))
-            else:
-                seen.add(key)
-                yield entry
+class QuestionCorpus(Table):
+    """A corpus of questions on disk; open it with `QuestionCorpus.open`. Its rows are questions."""
 
-
-class QuestionCorpus:
-    """A corpus of questions on disk; open it with `QuestionCorpus.open`."""
-
+    form = FORMAT
     texts = "questions"
-
-    def __init__(self, folder: Path, manifest: dict[str, Any], table: pa.Table) -> None:
-        self.folder = folder
-        self.manifest = manifest
-        self._table = table
-
-    @classmethod
-    def open(cls, folder: str | Path) -> QuestionCorpus:
-        """Open the corpus in `folder`.
-
-        Raises:
-            InputError: there is none, it is half written or of another version, or its bytes were changed.
-        """
-        folder = Path(folder)
-        return cls(folder, *open_table(folder, name=NAME, version=VERSION, what="a corpus of questions"))
-
-    @property
-    def splits(self) -> dict[str, int]:
-        """Number of questions in each split."""
-        return self.manifest["splits"]
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of `questions.arrow`: equal for equal questions, whatever their source."""
-        return self.manifest["sha256"]
 
     @property
     def ids(self) -> pa.Array:
@@ -237,7 +187,7 @@ class QuestionCorpus:
         Raises:
             InputError: the corpus has no such split.
         """
-        rows = self._rows(split)
+        rows = self.of_split(split)
         columns = [rows[name].to_pylist() for name in _COLUMNS]
         at = _COLUMNS.index("answers")
         columns[at] = list(map(tuple, columns[at]))
@@ -249,7 +199,7 @@ class QuestionCorpus:
         Raises:
             InputError: the corpus has no such split.
         """
-        rows = self._rows(split)
+        rows = self.of_split(split)
         paths: dict[str, str] = {}
         for id, path in zip(rows["image_id"].to_pylist(), rows["path"].to_pylist(), strict=True):
             paths.setdefault(id, path)
@@ -265,10 +215,4 @@ class QuestionCorpus:
             raise InputError(
                 f"{self.folder}: {of.id} has no image: this corpus was made without; ingest it again with --images"
             )
-        return Path(self.manifest["images_in"]) / of.path
-
-    def _rows(self, split: str) -> pa.Table:
-        if not self.splits.get(split):
-            there = ", ".join(f"{name} ({count:,})" for name, count in self.splits.items())
-            raise InputError(f"{self.folder}: no questions in the split {split!r}; there are {there}")
-        return self._table.filter(pc.equal(self._table["split"], split))
+        return Path(self.image_folder) / of.path

@@ -1,33 +1,195 @@
-"""An Arrow table on disk beside a manifest that has its SHA-256: how every corpus is kept."""
+"""An Arrow table on disk beside a manifest that has its SHA-256: how every corpus is written and opened."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from infra.errors import InputError
-from infra.files import read_json, sha256
+from infra.files import atomic, make_folder, read_json, sha256, write_json
+from infra.store.skipped import SkipLog, Skipped, describe
+
+Row = TypeVar("Row")
+Summary = TypeVar("Summary")
 
 
-def open_table(folder: Path, *, name: str, version: int, what: str) -> tuple[dict[str, Any], pa.Table]:
-    """Return the manifest `<name>.json`, and the table `<name>.arrow`, memory-mapped.
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """How a kind of corpus is kept in its folder.
+
+    Attributes:
+        name: of its files, `<name>.arrow`, `<name>.json` and `<name>.skipped.jsonl`.
+        version: the one that is written and can be read.
+        what: what it is, in messages, such as `a corpus`.
+        rows: what its rows are, in messages, such as `items`.
+        schema: of the table; every row has an attribute for each field, among them `id`, `split` and `path`.
+        batch: rows of a record batch.
+        images: the manifest's key of the folder that relative paths start from.
+    """
+
+    name: str
+    version: int = 1
+    what: str
+    rows: str
+    schema: pa.Schema
+    batch: int
+    images: str
+
+    @property
+    def skipped(self) -> str:
+        """Name of the file that lists what was left out."""
+        return f"{self.name}.skipped.jsonl"
+
+
+class Tally(Protocol[Row, Summary]):
+    """Counts rows while they are written."""
+
+    splits: Counter[str]
+
+    def add(self, rows: list[Row]) -> None:
+        """Count some rows."""
+
+    def summary(self, skipped: dict[str, Any]) -> Summary:
+        """Return the counts, a dataclass that goes to the manifest, with those of `SkipLog.summary`."""
+
+
+def write_table(
+    folder: str | Path,
+    entries: Iterable[Row | Skipped],
+    *,
+    form: Format,
+    clean: Callable[[Row], Iterator[Row | Skipped]],
+    key: Callable[[Row], Hashable],
+    duplicate: Callable[[Row], Skipped],
+    tally: Tally[Row, Summary],
+    source: dict[str, Any],
+    images: str | Path,
+) -> Summary:
+    """Write a corpus from a stream: the table, then its manifest, and the list of what was left out.
 
     Args:
-        folder: where both are.
-        name: of the files, without their endings.
-        version: the one that can be read.
-        what: what the table is, for messages, such as `a corpus`.
+        folder: the corpus; made where it does not exist, and one that is there is replaced.
+        entries: rows, and what a reader had to leave out.
+        form: how they are kept.
+        clean: yields what is wrong with a row, and then the row with what is good, if anything is.
+        key: rows of one key are duplicates, of which the first is kept.
+        duplicate: the case of such a row.
+        tally: counts the rows.
+        source: reader and files; anything that JSON can hold.
+        images: the folder that relative paths start from; empty where there is none.
 
     Raises:
-        InputError: there is none, it is half written or of another version, or its bytes were changed.
+        InputError: nothing usable came, or no space is left.
     """
-    path = folder / f"{name}.json"
-    manifest = read_json(path, what=f"the manifest of {what}, as ingest writes it")
-    if not isinstance(manifest, dict) or manifest.get("version") != version:
-        raise InputError(f"{path}: not {what} of version {version}; ingest it again")
-    path = folder / f"{name}.arrow"
-    if not path.is_file() or sha256(path) != manifest.get("sha256"):
-        raise InputError(f"{path}: missing, half written or changed (SHA-256 differs); ingest it again")
-    return manifest, pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    folder, log = make_folder(folder), SkipLog()
+    path = folder / f"{form.name}.arrow"
+    with atomic(path) as file, pa.ipc.new_file(file, form.schema) as table:
+        rows = _usable(entries, log, clean=clean, key=key, duplicate=duplicate)
+        while batch := list(islice(rows, form.batch)):
+            tally.add(batch)
+            columns = [
+                pa.array([getattr(row, each.name) for row in batch], each.type) for each in form.schema
+            ]
+            table.write_batch(pa.record_batch(columns, schema=form.schema))
+        if not tally.splits:
+            raise InputError(f"{folder}: nothing usable was found; {describe(log.summary())}")
+    summary = tally.summary(log.close(folder / form.skipped))
+    manifest = {
+        "version": form.version,
+        "source": source,
+        form.images: str(Path(images).resolve()) if images else "",
+        "sha256": sha256(path),
+    }
+    write_json(folder / f"{form.name}.json", manifest | asdict(summary))
+    return summary
+
+
+def _usable(
+    entries: Iterable[Row | Skipped],
+    log: SkipLog,
+    *,
+    clean: Callable[[Row], Iterator[Row | Skipped]],
+    key: Callable[[Row], Hashable],
+    duplicate: Callable[[Row], Skipped],
+) -> Iterator[Row]:
+    """Yield the rows that are good and new, and log all others."""
+    seen: set[Hashable] = set()
+    for entry in entries:
+        for row in [entry] if isinstance(entry, Skipped) else clean(entry):
+            if isinstance(row, Skipped):
+                log.add(row)
+            elif key(row) in seen:
+                log.add(duplicate(row))
+            else:
+                seen.add(key(row))
+                yield row
+
+
+class Table:
+    """A corpus on disk; open it with `open`."""
+
+    form: ClassVar[Format]
+
+    def __init__(self, folder: Path, manifest: dict[str, Any], table: pa.Table) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self._table = table
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Self:
+        """Open the corpus in `folder`; its table is memory-mapped.
+
+        Raises:
+            InputError: there is none, it is half written or of another version, or its bytes were changed.
+        """
+        folder, form = Path(folder), cls.form
+        path = folder / f"{form.name}.json"
+        manifest = read_json(path, what=f"the manifest of {form.what}, as ingest writes it")
+        if not isinstance(manifest, dict) or manifest.get("version") != form.version:
+            raise InputError(f"{path}: not {form.what} of version {form.version}; ingest it again")
+        path = folder / f"{form.name}.arrow"
+        if not path.is_file() or sha256(path) != manifest.get("sha256"):
+            raise InputError(f"{path}: missing, half written or changed (SHA-256 differs); ingest it again")
+        return cls(folder, manifest, pa.ipc.open_file(pa.memory_map(str(path))).read_all())
+
+    @property
+    def splits(self) -> dict[str, int]:
+        """Number of rows in each split."""
+        return self.manifest["splits"]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the table: equal for equal rows, whatever their source."""
+        return self.manifest["sha256"]
+
+    @property
+    def image_folder(self) -> str:
+        """The folder that relative paths of images start from; empty where there is none."""
+        return self.manifest[self.form.images]
+
+    def of_split(self, split: str) -> pa.Table:
+        """Return the rows of a split, in the order of the file.
+
+        Raises:
+            InputError: the corpus has no such split, or nothing in it.
+        """
+        if not self.splits.get(split):
+            there = ", ".join(f"{name} ({count:,})" for name, count in self.splits.items())
+            raise InputError(f"{self.folder}: no {self.form.rows} in the split {split!r}; there are {there}")
+        return self._table.filter(pc.equal(self._table["split"], split))
+
+
+def is_unicode(text: str) -> bool:
+    """Whether the text can be written as UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair, or bytes that were no UTF-8
+        return False
+    return True

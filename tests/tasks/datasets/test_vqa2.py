@@ -10,7 +10,7 @@ from vqa2_files import arguments, asked, told, write
 
 from infra.errors import InputError
 from infra.store.skipped import Skipped
-from tasks.datasets.questions import SKIPPED, Question, QuestionCorpus
+from tasks.datasets.questions import FORMAT, Question, QuestionCorpus
 from tasks.datasets.vqa.vqa2 import hold_out, read_vqa2
 
 
@@ -127,7 +127,9 @@ def test_images_are_found_by_number(tmp_path: Path) -> None:
         "x.jpg",
     ]
     assert all(corpus.image_path(each).is_file() for each in [*found, *corpus.items("test")])
-    assert reasons(out, SKIPPED) == [("question 3, image 10", f"no such image in {tmp_path / 'images'}")]
+    assert reasons(out, FORMAT.skipped) == [
+        ("question 3, image 10", f"no such image in {tmp_path / 'images'}")
+    ]
     (tmp_path / "empty").mkdir()
     for place, message in (
         ("none", "no such folder"),

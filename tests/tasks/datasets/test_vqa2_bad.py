@@ -11,7 +11,7 @@ from verbs import reasons, run
 from vqa2_files import arguments, asked, told, write
 
 from infra.errors import InputError
-from tasks.datasets.questions import SKIPPED, QuestionCorpus
+from tasks.datasets.questions import FORMAT, QuestionCorpus
 from tasks.datasets.vqa.vqa2 import read_vqa2
 
 
@@ -29,7 +29,7 @@ def skipped(
     ]
     code, said, _ = run("vqa2", *arguments(files), "--out", folder / "out")
     assert code == 0
-    found = sorted(reasons(folder / "out", SKIPPED))
+    found = sorted(reasons(folder / "out", FORMAT.skipped))
     assert f"skipped {len(found)}:" in said
     return said, QuestionCorpus.open(folder / "out"), found
 
