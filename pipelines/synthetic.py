@@ -58,7 +58,7 @@ DESIGNS = {
         ),
     ),
     "index + BiGRU": Design(
-        "gpo(codes=index)",
+        "gpo(encoding=index)",
         (
             (0.002, 0.002, 0.026, 0.011, 0.008),
             (0.006, 0.004, 0.052, 0.049, 0.015),

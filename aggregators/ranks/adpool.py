@@ -18,8 +18,8 @@ class ADPool(Aggregator):
     Token level (Eq. 3): each channel is sorted, and a linear map of the sorted rows weighs them. In the code the map is
     D x D, so every channel has a softmax of its own, and a ReLU comes before it; the paper draws one weight a row and
     has no ReLU. Embedding level (Eq. 4): the softmax of the values themselves. Balance (Eq. 5): a linear map scores
-    both results, and their softmax mixes them. Padding takes part in nothing (in the code it takes a share of the
-    token weights).
+    both results, and their softmax mixes them. Padding takes part in nothing; in the code it takes part in the softmax
+    of the token level, so that a set's vector there depends on how far it is padded.
 
     Args:
         dim: width of the elements.

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from aggregators.base import Aggregator, Pooled
-from aggregators.ranks.interpolation import stretch
 from aggregators.ranks.sorted_sum import sorted_sum
 from infra.registry import AGGREGATORS
 
@@ -39,3 +38,22 @@ class FSPool(Aggregator):
         rest = (0, 0, 0, mask_BN.shape[1] - weight_SND.shape[1])
         weight_BND = nn.functional.pad(weight_SND, rest).index_select(0, set_B)
         return Pooled(sorted_sum(x_BND, weight_BND, mask_BN), weights=weight_BND)
+
+
+def stretch(value_VC: Tensor, size_S: Tensor) -> Tensor:
+    """Interpolate linearly between values that lie evenly from a set's first rank to its last.
+
+    Args:
+        value_VC: two values or more, for C channels.
+        size_S: how many elements each set has; the only rank of a set of one gets the first value.
+
+    Returns:
+        `(S, largest size, C)`; what lies beyond a set's size means nothing.
+    """
+    last = len(value_VC) - 1
+    rank_N = torch.arange(int(size_S.max()), device=value_VC.device)
+    steps_S1 = (size_S.to(value_VC.device) - 1).clamp(min=1)[:, None]
+    place_SN = (rank_N * last).clamp(max=steps_S1 * last)
+    below_SN = (place_SN // steps_S1).clamp(max=last - 1)
+    part_SN = (place_SN - below_SN * steps_S1).to(value_VC.dtype) / steps_S1
+    return value_VC[below_SN].lerp(value_VC[below_SN + 1], part_SN[..., None])

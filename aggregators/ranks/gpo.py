@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from aggregators.base import Aggregator, Pooled
-from aggregators.ranks.decoders import DECODERS
-from aggregators.ranks.interpolation import stretch
-from aggregators.ranks.positions import sinusoids
+from aggregators.positions import encode_ranks
+from aggregators.ranks.fspool import stretch
 from aggregators.ranks.sorted_sum import sort_descending, sorted_sum
 from infra.errors import InputError, unknown
 from infra.registry import AGGREGATORS
@@ -16,11 +16,12 @@ from infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("gpo")
 class GPO(Aggregator):
-    """A weighted sum over each channel's sorted values, with weights learned from the positions alone.
+    """A weighted sum over each channel's sorted values, with weights learned from the ranks alone.
 
-    SplitEmbeddings of the positions 0..N-1 go through a bidirectional GRU whose directions are averaged, then a
-    linear map without bias; the softmax of score / temperature gives the weight of every rank. Weights
-    depend on a set's size only, so they are computed once for each distinct size in a batch.
+    Sinusoidal encodings of the ranks 0 to N - 1 go through a bidirectional GRU whose directions are averaged, then a
+    linear map without bias; the softmax of score / temperature gives the weight of every rank. The temperature of 0.1
+    is that of the authors' code; the paper has none. Weights depend on a set's size only, so they are computed once
+    for each distinct size in a batch.
 
     The other designs of tables 8 and 11 to 13 are parameters. `interpolate` learns `positions` weights and stretches
     them over a set; the paper does not say how they come to sum to one, here they are divided by their sum.
@@ -28,13 +29,13 @@ class GPO(Aggregator):
     Args:
         dim: width of the elements.
         decoder: `bigru`, `transformer` (table 8), `mlp` or `interpolate` (table 11).
-        codes: of the positions, `sinusoids` or learned ones, `index` (table 11); `interpolate` has none.
-        positions: width of the position codes.
+        encoding: of the ranks, `sinusoidal`, or `index` for learned ones (table 11); `interpolate` has none.
+        positions: width of the encoding; with `interpolate`, how many weights are learned.
         hidden: width of the GRU, per direction; of the MLP; of the transformer's inner layer.
-        temperature: divides the scores; 0.1 is in the authors' code and not in the paper.
+        temperature: divides the scores.
         per_channel: weights of its own for each channel (table 12).
-        feature_conditioned: the sorted values are joined to the codes, so that weights depend on them (table 13).
-        longest: how many positions have learned codes.
+        feature_conditioned: the sorted values are joined to the encodings, so that weights depend on them (table 13).
+        longest: how many ranks have learned encodings, where `encoding` is `index`.
     """
 
     weights_over = "ranks"
@@ -44,7 +45,7 @@ class GPO(Aggregator):
         dim: int,
         *,
         decoder: str = "bigru",
-        codes: str = "sinusoids",
+        encoding: str = "sinusoidal",
         positions: int = 32,
         hidden: int = 32,
         temperature: float = 0.1,
@@ -55,23 +56,23 @@ class GPO(Aggregator):
         super().__init__()
         if temperature <= 0:
             raise ValueError(f"temperature must be above 0, not {temperature}")
-        if codes not in ("sinusoids", "index"):
-            raise unknown("codes", codes, ("sinusoids", "index"))
+        if encoding not in ("sinusoidal", "index"):
+            raise unknown("encoding", encoding, ("sinusoidal", "index"))
         if positions < 2 or positions % 2:
             raise ValueError(f"positions must be an even number of at least 2, not {positions}")
         self.positions, self.temperature = positions, temperature
         self.per_channel, self.feature_conditioned = per_channel, feature_conditioned
-        self._kept: tuple[list[Tensor], Tensor] | None = None
+        self._last: tuple[list[Tensor], Tensor] | None = None
         channels = dim if per_channel else 1
         self.decoder: str | None = None
         if decoder == "interpolate":
             if feature_conditioned:
-                raise ValueError("decoder must be one that reads codes where feature_conditioned is True")
+                raise ValueError("decoder must be one that reads encodings where feature_conditioned is True")
             self.stretched = nn.Parameter(torch.zeros(positions, channels))
             return
         if decoder not in DECODERS:
             raise unknown("decoder", decoder, (*DECODERS, "interpolate"))
-        self.index = nn.Embedding(longest, positions) if codes == "index" else None
+        self.index = nn.Embedding(longest, positions) if encoding == "index" else None
         generator = DECODERS[decoder](positions + dim * feature_conditioned, hidden)
         self.decoder = generator.name
         self.add_module(self.decoder, generator)
@@ -100,27 +101,27 @@ class GPO(Aggregator):
             weight_BNC = self._decode(size_B, sort_descending(x_BND, mask_BN))
             return weight_BNC if self.per_channel else weight_BNC.squeeze(-1)
         size_S, set_B = size_B.unique(return_inverse=True)
-        weight = self._keep(size_S)
+        weight = self._of_sizes(size_S)
         rest = weight.new_zeros(len(size_S), padded - weight.shape[1], *weight.shape[2:])
         return torch.cat((weight, rest), dim=1).index_select(0, set_B)
 
-    def _keep(self, size_S: Tensor) -> Tensor:
+    def _of_sizes(self, size_S: Tensor) -> Tensor:
         """Return `size_weights`; without gradients, those of the last call where sizes and parameters are the same."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return self.size_weights(size_S)
         now = [size_S, *self.parameters()]
-        if self._kept is None or not all(map(_same, self._kept[0], now)):
-            self._kept = [part.detach().clone() for part in now], self.size_weights(size_S)
-        return self._kept[1]
+        if self._last is None or not all(map(_same, self._last[0], now)):
+            self._last = [part.detach().clone() for part in now], self.size_weights(size_S)
+        return self._last[1]
 
     def _decode(self, size_S: Tensor, sorted_SND: Tensor | None) -> Tensor:
         """Return `(S, N, 1 or D)` weights, where N is the largest size or that of the sorted features."""
         longest = int(size_S.max()) if sorted_SND is None else sorted_SND.shape[1]
-        code_SNC = self._codes(longest).expand(len(size_S), -1, -1)
+        x_SNC = self._encodings(longest).expand(len(size_S), -1, -1)
         if sorted_SND is not None:
-            code_SNC = torch.cat((code_SNC, sorted_SND.to(code_SNC.dtype)), dim=-1)
-        size_S = size_S.to(code_SNC.device)
-        score_SNC = self.linear(self.get_submodule(self.decoder)(code_SNC, size_S)) / self.temperature
+            x_SNC = torch.cat((x_SNC, sorted_SND.to(x_SNC.dtype)), dim=-1)
+        size_S = size_S.to(x_SNC.device)
+        score_SNC = self.linear(self.get_submodule(self.decoder)(x_SNC, size_S)) / self.temperature
         return score_SNC.masked_fill(_beyond(size_S, longest), float("-inf")).softmax(dim=1)
 
     def _stretch(self, size_S: Tensor) -> Tensor:
@@ -131,14 +132,14 @@ class GPO(Aggregator):
         weight_SNC = weight_SNC.masked_fill(beyond_SN1, 0.0)
         return weight_SNC / weight_SNC.sum(dim=1, keepdim=True)
 
-    def _codes(self, longest: int) -> Tensor:
+    def _encodings(self, longest: int) -> Tensor:
         weight = self.linear.weight
         if self.index is None:
             wide = torch.promote_types(weight.dtype, torch.float32)
-            return sinusoids(longest, self.positions, device=weight.device, dtype=wide).to(weight.dtype)
+            return encode_ranks(longest, self.positions, device=weight.device, dtype=wide).to(weight.dtype)
         if longest > self.index.num_embeddings:
             raise InputError(
-                f"a set has {longest} elements, and gpo has learned codes of {self.index.num_embeddings} positions; "
+                f"a set has {longest} elements, and gpo has learned encodings of {self.index.num_embeddings} ranks; "
                 "set longest to the size of the largest set"
             )
         return self.index.weight[:longest]
@@ -151,3 +152,61 @@ def _same(a: Tensor, b: Tensor) -> bool:
 def _beyond(size_S: Tensor, longest: int) -> Tensor:
     """Return `(S, N, 1)`: True beyond a set's size."""
     return (torch.arange(longest, device=size_S.device) >= size_S[:, None])[..., None]
+
+
+class BiGRU(nn.GRU):
+    """A bidirectional GRU whose directions are averaged; its start and its end tell it how large a set is."""
+
+    name = "gru"
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__(inputs, hidden, batch_first=True, bidirectional=True)
+        self.width = hidden
+
+    def forward(self, x_SNC: Tensor, size_S: Tensor) -> Tensor:
+        """Return the states `(S, N, hidden)`."""
+        packed = pack_padded_sequence(x_SNC, size_S.cpu(), batch_first=True, enforce_sorted=False)
+        state_SN2H, _ = pad_packed_sequence(
+            super().forward(packed)[0], batch_first=True, total_length=x_SNC.shape[1]
+        )
+        forward_SNH, backward_SNH = state_SN2H.chunk(2, dim=-1)
+        return (forward_SNH + backward_SNH) / 2
+
+
+class Transformer(nn.TransformerEncoderLayer):
+    """One layer of a transformer encoder, as wide as its inputs."""
+
+    name = "transformer"
+    heads = 4
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        if inputs % self.heads:
+            raise ValueError(
+                f"a transformer needs encodings of a width that {self.heads} divides, not {inputs}"
+            )
+        super().__init__(inputs, self.heads, dim_feedforward=hidden, dropout=0.0, batch_first=True)
+        self.width = inputs
+
+    def forward(self, x_SNC: Tensor, size_S: Tensor) -> Tensor:
+        """Return the states `(S, N, C)`."""
+        beyond_SN = torch.arange(x_SNC.shape[1], device=x_SNC.device) >= size_S[:, None]
+        return super().forward(x_SNC, src_key_padding_mask=beyond_SN)
+
+
+class MLP(nn.Sequential):
+    """Every rank on its own, unaware of how large the set is."""
+
+    name = "mlp"
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__(nn.Linear(inputs, hidden), nn.ReLU())
+        self.width = hidden
+
+    def forward(self, x_SNC: Tensor, size_S: Tensor) -> Tensor:
+        """Return the states `(S, N, hidden)`."""
+        return super().forward(x_SNC)
+
+
+DECODERS: dict[str, type[nn.Module]] = {"bigru": BiGRU, "transformer": Transformer, "mlp": MLP}
+"""The generators of tables 8 and 11: each turns encodings `(S, N, C)` and the sets' sizes `(S,)`, on any device, into
+states `(S, N, decoder.width)`, of which those beyond a set's size are not used. GPO keeps it under its own `name`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.sets.scaled_positions import Positions, check_positions, position_codes
+from aggregators.positions import Positions, check_positions, encode_places
 from aggregators.sets.set_prediction import SetPrediction
 from infra.errors import InputError
 from infra.registry import AGGREGATORS
@@ -32,7 +32,7 @@ class Slots(SetPrediction):
         hidden: width of the feed-forward's inner layer, as a multiple of the slots' width.
         dropout: share dropped in training, after the attention and inside the feed-forward.
         width: width of the slots, of the global feature and of what comes out; that of the elements where None.
-        positions: True adds the codes of the places along the set to the keys, for captions; `(height, width)` those of
+        positions: True adds encodings of the places along the set to the keys, for captions; `(height, width)` those of
             the cells of a grid.
         global_feature: the aggregator that makes the global feature where the encoder gives none.
     """
@@ -96,7 +96,7 @@ class Slots(SetPrediction):
         x_BNC = self.element_norm(x_BNC)
         key_BNC = x_BNC
         if self.positions:
-            key_BNC = x_BNC + position_codes(self.positions, mask_BN, x_BNC)
+            key_BNC = x_BNC + encode_places(self.positions, mask_BN, x_BNC)
         slot_BKW = self.slots.expand(len(x_BNC), -1, -1)
         for _ in range(self.iterations):
             update_BKW, weight_BKHN = self._attend(slot_BKW, key_BNC, x_BNC, mask_BN)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from aggregators.base import Pooled
+from aggregators.positions import encode_ranks
 from aggregators.ranks.gpo import GPO
 from aggregators.ranks.max import Max
-from aggregators.ranks.positions import sinusoids
 from encoders.visual.regions import Regions
 from pipelines.benchmarks.measure import by_turns, seconds
 from pipelines.benchmarks.row import Row
@@ -70,9 +70,9 @@ def pooling(*, quick: bool = False) -> list[Row]:
 def usual_way(gpo: GPO, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
     """Compute the same as `gpo` as it is usually done, with the weights of `gpo`."""
     size_B = mask_BN.sum(dim=1)
-    code_BNC = sinusoids(x_BND.shape[1], gpo.positions).expand(len(x_BND), -1, -1)
-    codes = pack_padded_sequence(code_BNC, size_B, batch_first=True, enforce_sorted=False)
-    state_BN2H, _ = pad_packed_sequence(nn.GRU.forward(gpo.gru, codes)[0], batch_first=True)
+    encoding_BNC = encode_ranks(x_BND.shape[1], gpo.positions).expand(len(x_BND), -1, -1)
+    packed = pack_padded_sequence(encoding_BNC, size_B, batch_first=True, enforce_sorted=False)
+    state_BN2H, _ = pad_packed_sequence(nn.GRU.forward(gpo.gru, packed)[0], batch_first=True)
     forward_BNH, backward_BNH = state_BN2H.chunk(2, dim=-1)
     score_BN1 = gpo.linear((forward_BNH + backward_BNH) / 2).masked_fill(~mask_BN[..., None], -10_000.0)
     weight_BN1 = (score_BN1 / gpo.temperature).softmax(dim=1)

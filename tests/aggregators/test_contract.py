@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from by_vector import ByVector
 from torch import Tensor, nn
 
 from aggregators.averages.mean import Mean
-from aggregators.base import Aggregator, Context, Pooled, pool_all_pairs
+from aggregators.base import Aggregator, Context, Pooled
 from aggregators.contract import check_aggregator
 from aggregators.random_sets import random_sets
 from aggregators.relations.score_attention import ScoreAttention
@@ -119,24 +120,6 @@ def test_the_contract_finds_what_is_broken(broken: type[Aggregator], message: st
 def test_a_global_feature_of_another_width_is_always_given():
     torch.manual_seed(0)
     check_aggregator(PIE(8, width=5), 8)
-
-
-class ByVector(Aggregator):
-    """Elements weigh by the softmax of their products with a vector of the other modality."""
-
-    context = "vector"
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.query = nn.Linear(dim, dim)
-
-    def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
-        if context.all_pairs:
-            return pool_all_pairs(self.forward, x_BND, mask_BN, context)
-        x_BND = x_BND.masked_fill(~mask_BN[..., None], 0.0)
-        score_BN = torch.einsum("bnd,bd->bn", x_BND, self.query(context.x))
-        weight_BN = score_BN.masked_fill(~mask_BN, float("-inf")).softmax(dim=1)
-        return Pooled(torch.einsum("bn,bnd->bd", weight_BN, x_BND), weights=weight_BN)
 
 
 class ByVectorAlone(ByVector):

@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from aggregators.contract import check_aggregator
+from aggregators.positions import encode_ranks
 from aggregators.random_sets import random_sets
 from aggregators.ranks.gpo import GPO
-from aggregators.ranks.positions import sinusoids
 from infra.errors import InputError
 from infra.registry import AGGREGATORS
 
 VARIANTS = [
     "gpo(temperature=1.0)",
-    "gpo(codes=index, longest=16)",
+    "gpo(encoding=index, longest=16)",
     "gpo(decoder=transformer, positions=8)",
     "gpo(decoder=mlp)",
-    "gpo(decoder=mlp, codes=index, longest=16, per_channel=True)",
+    "gpo(decoder=mlp, encoding=index, longest=16, per_channel=True)",
     "gpo(decoder=interpolate)",
     "gpo(decoder=interpolate, positions=6, per_channel=True)",
     "gpo(per_channel=True)",
@@ -35,18 +35,18 @@ def test_contract(spec):
     check_aggregator(AGGREGATORS.build(spec, 4), 4)
 
 
-def gru(module, code_NC: Tensor, suffix: str) -> Tensor:
+def gru(module, x_NC: Tensor, suffix: str) -> Tensor:
     """One direction of a GRU, a step at a time."""
     part = {
         name: getattr(module, f"{name}_l0{suffix}")
         for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     }
-    state_H, states = code_NC.new_zeros(module.hidden_size), []
-    for code_C in code_NC:
-        from_code = (part["weight_ih"] @ code_C + part["bias_ih"]).chunk(3)
+    state_H, states = x_NC.new_zeros(module.hidden_size), []
+    for x_C in x_NC:
+        from_x = (part["weight_ih"] @ x_C + part["bias_ih"]).chunk(3)
         from_state = (part["weight_hh"] @ state_H + part["bias_hh"]).chunk(3)
-        reset, update = (torch.sigmoid(a + b) for a, b in zip(from_code[:2], from_state[:2], strict=True))
-        new = torch.tanh(from_code[2] + reset * from_state[2])
+        reset, update = (torch.sigmoid(a + b) for a, b in zip(from_x[:2], from_state[:2], strict=True))
+        new = torch.tanh(from_x[2] + reset * from_state[2])
         state_H = (1 - update) * new + update * state_H
         states.append(state_H)
     return torch.stack(states)
@@ -82,19 +82,21 @@ def scores(gpo: GPO, ordered_ND: Tensor) -> Tensor:
         return torch.stack(
             [(1 - part) * learned_VC[a] + part * learned_VC[b] for a, b, part in between]
         ).log()
-    code_NC = (
-        sinusoids(size, gpo.positions, dtype=torch.float64) if gpo.index is None else gpo.index.weight[:size]
+    x_NC = (
+        encode_ranks(size, gpo.positions, dtype=torch.float64)
+        if gpo.index is None
+        else gpo.index.weight[:size]
     )
     if gpo.feature_conditioned:
-        code_NC = torch.cat((code_NC, ordered_ND), dim=1)
+        x_NC = torch.cat((x_NC, ordered_ND), dim=1)
     module = gpo.get_submodule(gpo.decoder)
     match gpo.decoder:
         case "gru":
-            state_NH = (gru(module, code_NC, "") + gru(module, code_NC.flip(0), "_reverse").flip(0)) / 2
+            state_NH = (gru(module, x_NC, "") + gru(module, x_NC.flip(0), "_reverse").flip(0)) / 2
         case "transformer":
-            state_NH = transformer(module, code_NC)
+            state_NH = transformer(module, x_NC)
         case "mlp":
-            state_NH = (code_NC @ module[0].weight.T + module[0].bias).clamp(min=0)
+            state_NH = (x_NC @ module[0].weight.T + module[0].bias).clamp(min=0)
     return state_NH @ gpo.linear.weight.T / gpo.temperature
 
 
@@ -136,15 +138,13 @@ def test_weights_are_a_convex_combination_of_order_statistics(spec):
 
 def test_a_size_is_decoded_once(monkeypatch):
     gpo, sizes = GPO(6), []
-    monkeypatch.setattr(
-        gpo.gru, "forward", lambda code_SNC, size_S: sizes.append(size_S.tolist()) or code_SNC
-    )
+    monkeypatch.setattr(gpo.gru, "forward", lambda x_SNC, size_S: sizes.append(size_S.tolist()) or x_SNC)
     gpo(*random_sets([5, 1, 9, 5, 1, 1], 6))
     assert sizes == [[1, 5, 9]]
 
 
 @pytest.mark.parametrize(
-    "spec", ["gpo", "gpo(codes=index)", "gpo(decoder=interpolate)", "gpo(decoder=transformer)"]
+    "spec", ["gpo", "gpo(encoding=index)", "gpo(decoder=interpolate)", "gpo(decoder=transformer)"]
 )
 def test_weights_of_sizes_are_those_of_sets(spec):
     gpo = AGGREGATORS.build(spec, 6)
@@ -188,12 +188,12 @@ def test_gpo_reproduces_the_recorded_numbers(golden, case):
         np.testing.assert_allclose(parameter.grad, z[f"{case}/grad_param/{name}"], atol=2e-5, rtol=1e-4)
 
 
-def test_position_codes_reproduce_the_recorded_numbers(golden):
+def test_encodings_of_ranks_reproduce_the_recorded_numbers(golden):
     z = np.load(golden / "posenc.npz", allow_pickle=False)
     cases = [key for key in z if key.startswith("gpo_")]
     assert cases
     for key in cases:
-        np.testing.assert_allclose(sinusoids(*z[key].shape), z[key], atol=1e-5, rtol=1e-5, err_msg=key)
+        np.testing.assert_allclose(encode_ranks(*z[key].shape), z[key], atol=1e-5, rtol=1e-5, err_msg=key)
 
 
 @pytest.mark.parametrize(
@@ -201,10 +201,10 @@ def test_position_codes_reproduce_the_recorded_numbers(golden):
     [
         ("gpo(temperature=0)", "above 0"),
         ("gpo(decoder=lstm)", "unknown decoder 'lstm'"),
-        ("gpo(codes=sinusoid)", "Did you mean 'sinusoids'"),
+        ("gpo(encoding=sinusoids)", "Did you mean 'sinusoidal'"),
         ("gpo(positions=7)", "even"),
         ("gpo(decoder=transformer, positions=6)", "4 divides"),
-        ("gpo(decoder=interpolate, feature_conditioned=True)", "reads codes"),
+        ("gpo(decoder=interpolate, feature_conditioned=True)", "reads encodings"),
     ],
 )
 def test_a_bad_parameter_is_refused(spec, message):
@@ -212,9 +212,9 @@ def test_a_bad_parameter_is_refused(spec, message):
         AGGREGATORS.build(spec, 4)
 
 
-def test_a_set_larger_than_the_learned_codes_is_refused():
-    with pytest.raises(InputError, match="9 elements, and gpo has learned codes of 8"):
-        AGGREGATORS.build("gpo(codes=index, longest=8)", 4)(*random_sets([3, 9], 4))
+def test_a_set_larger_than_the_learned_encodings_is_refused():
+    with pytest.raises(InputError, match="9 elements, and gpo has learned encodings of 8"):
+        AGGREGATORS.build("gpo(encoding=index, longest=8)", 4)(*random_sets([3, 9], 4))
 
 
 def test_weights_that_need_features_have_no_sizes_alone():

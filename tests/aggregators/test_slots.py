@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from aggregators.contract import check_aggregator
+from aggregators.positions import encode_grid, encode_line
 from aggregators.random_sets import random_sets
-from aggregators.sets.scaled_positions import grid_codes, line_codes
 from aggregators.sets.slots import Slots, TransformerSet
 from infra.errors import InputError
 from infra.registry import AGGREGATORS
@@ -66,9 +66,9 @@ def test_the_recorded_numbers(golden, case, padding):
 
 def test_the_recorded_position_codes(golden):
     z = np.load(golden / "posenc.npz", allow_pickle=False)
-    line = line_codes(torch.ones(1, 9, dtype=torch.bool), 12)
+    line = encode_line(torch.ones(1, 9, dtype=torch.bool), 12)
     np.testing.assert_allclose(line[0], z["dive1d_d12_n9"], atol=2e-6)
-    grid = grid_codes(torch.ones(1, 12, dtype=torch.bool), 16, grid=(3, 4))
+    grid = encode_grid(torch.ones(1, 12, dtype=torch.bool), 16, grid=(3, 4))
     np.testing.assert_allclose(grid[0], z["dive2d_d16_h3_w4"], atol=2e-6)
 
 

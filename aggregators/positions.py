@@ -1,0 +1,96 @@
+"""Sinusoidal encodings of positions: of ranks (VSE-infinity), of places along a set and on a grid (DivE's code)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from infra.errors import InputError
+
+Positions = bool | tuple[int, int]
+"""Which places of a set are encoded: none, those along a line, or those on a grid of `(height, width)`."""
+
+
+def sinusoidal(position: Tensor, dim: int) -> Tensor:
+    """Return the `(..., dim)` encodings of positions `(...)`, floats: sine on even channels, cosine on odd ones.
+
+    The angle of channels 2i and 2i + 1 is position / 10000^(2i / dim) (Vaswani et al. 2017).
+    """
+    if dim % 2:
+        raise ValueError(f"encodings of positions need an even width, not {dim}")
+    step_H = torch.arange(0, dim, 2, device=position.device, dtype=position.dtype)
+    angle = position[..., None] * torch.exp(step_H * (-math.log(10_000.0) / dim))
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
+
+
+def encode_ranks(
+    length: int, dim: int, *, device: torch.device | None = None, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Return the `(length, dim)` encodings of the ranks from 0."""
+    return sinusoidal(torch.arange(length, device=device, dtype=dtype), dim)
+
+
+def encode_places(positions: Positions, mask_BN: Tensor, like_BNC: Tensor) -> Tensor:
+    """Return the encodings `(B, N, C)` of a set's places, scaled to one turn whatever its size.
+
+    They have the precision of `like_BNC` and are computed in float32 at least.
+
+    Raises:
+        InputError: see `encode_grid`.
+    """
+    dtype = torch.promote_types(like_BNC.dtype, torch.float32)
+    if positions is True:
+        encoding_BNC = encode_line(mask_BN, like_BNC.shape[-1], dtype=dtype)
+    else:
+        encoding_BNC = encode_grid(mask_BN, like_BNC.shape[-1], grid=positions, dtype=dtype)
+    return encoding_BNC.to(like_BNC.dtype)
+
+
+def encode_line(mask_BN: Tensor, dim: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return the `(B, N, dim)` encodings of the 1st to n-th real element of each set of n."""
+    size_B1 = mask_BN.sum(dim=1, keepdim=True).to(dtype)
+    return sinusoidal(_turn(mask_BN.cumsum(dim=1).to(dtype), size_B1), dim)
+
+
+def encode_grid(
+    mask_BN: Tensor, dim: int, *, grid: tuple[int, int], dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Return the `(B, N, dim)` encodings of cells, row by row: half of the channels for the row, half for the column.
+
+    Raises:
+        InputError: a set does not have all cells of the `(height, width)` of `grid`.
+    """
+    height, width = grid
+    size_B = mask_BN.sum(dim=1)
+    if (size_B != height * width).any():
+        wrong = int(size_B[size_B != height * width][0])
+        raise InputError(
+            f"positions={grid} needs all {height * width} cells of each image, and a set has {wrong}; give the grid of "
+            "the features, and train without an augmentation that drops cells"
+        )
+    cell_BN = (mask_BN.cumsum(dim=1) - 1).clamp(min=0)
+    row_BN, column_BN = cell_BN // width + 1, cell_BN % width + 1
+    halves = (_turn(row_BN.to(dtype), height), _turn(column_BN.to(dtype), width))
+    return torch.cat([sinusoidal(half_BN, dim // 2) for half_BN in halves], dim=-1)
+
+
+def check_positions(positions: Positions, dim: int) -> None:
+    """Refuse what is no kind of positions, or a width that has no encodings of them.
+
+    Raises:
+        InputError: likewise.
+    """
+    on_grid = (
+        isinstance(positions, tuple) and len(positions) == 2 and all(isinstance(n, int) for n in positions)
+    )
+    if not (isinstance(positions, bool) or (on_grid and min(positions) > 0)):
+        raise InputError(f"positions must be True, False or a grid such as (7, 7), not {positions!r}")
+    parts = 4 if on_grid else 2
+    if positions and dim % parts:
+        raise InputError(f"positions={positions} needs elements of a width that {parts} divides, not {dim}")
+
+
+def _turn(position: Tensor, last: Tensor | int) -> Tensor:
+    return position / (last + 1e-6) * (2 * math.pi)

@@ -1,0 +1,146 @@
+"""How two modalities are pooled, with an aggregator that looks at one vector of the other among those tried."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from by_vector import ByVector
+from torch import nn
+from toy import WORDS, toy_run
+
+from aggregators.base import Context
+from aggregators.random_sets import random_sets
+from encoders.base import Encoder
+from encoders.text.bigru import BiGRU
+from encoders.visual.regions import Regions
+from infra.errors import InputError
+from infra.registry import AGGREGATORS
+from tasks.models.branch import Branch, look_at_each_other, pool_both
+from tasks.models.build import Parts, retrieval_model
+from tasks.models.embeddings import l2_normalise
+from tasks.models.pair_encoder import PairEncoder
+from tasks.questions.model import vqa_model
+
+DIM = 8
+
+
+class Sets(Encoder):
+    """Returns what it is given."""
+
+    width = DIM
+
+    def forward(self, x: torch.Tensor, mask_BN: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x, mask_BN
+
+
+def branch(spec: str) -> Branch:
+    aggregator = ByVector(DIM) if spec == "by_vector" else AGGREGATORS.build(spec, DIM)
+    return Branch(Sets(), aggregator).eval()
+
+
+SPECS = [
+    ("mean", "max"),
+    ("by_vector", "mean"),
+    ("mean", "by_vector"),
+    ("score_attention(heads=2)", "mean"),
+    ("score_attention(heads=2, k=2)", "score_attention(heads=2, k=2)"),
+    ("gcn(then=score_attention(heads=2))", "pie(k=2)"),
+]
+
+
+@pytest.mark.parametrize("specs", SPECS)
+def test_all_pairs_are_pooled_as_each_pair_is(specs: tuple[str, str]) -> None:
+    torch.manual_seed(0)
+    branches = tuple(map(branch, specs))
+    visual, text = random_sets([4, 1, 3], DIM), random_sets([2, 5], DIM, seed=5)
+    pairs = pool_both(branches, (visual, text), all_pairs=True)
+    for q in range(3):
+        for g in range(2):
+            pair = [tuple(part[[i]] for part in sets) for sets, i in ((visual, q), (text, g))]
+            for every, one in zip(pairs, pool_both(branches, tuple(pair)), strict=True):
+                torch.testing.assert_close(every[q, g], one[0])
+
+
+def test_each_looks_at_the_other() -> None:
+    torch.manual_seed(0)
+    branches = branch("by_vector"), branch("score_attention(heads=2)")
+    visual, text = random_sets([4, 3], DIM), random_sets([2, 5], DIM, seed=5)
+    alone = branch("mean")
+    first, mean = pool_both((branches[0], alone), (visual, text))
+    torch.testing.assert_close(first, branches[0].aggregator(*visual, context=Context(mean)).vectors)
+    torch.testing.assert_close(mean, alone.aggregator(*text).vectors)
+    mean, second = pool_both((alone, branches[1]), (visual, text))
+    torch.testing.assert_close(second, branches[1].aggregator(*text, context=Context(*visual)).vectors)
+
+
+def test_a_side_that_is_looked_at_is_pooled_once() -> None:
+    branches, calls = (branch("by_vector"), branch("mean")), []
+    branches[1].aggregator.register_forward_hook(lambda *call: calls.append(call))
+    pool_both(branches, (random_sets([4, 1], DIM), random_sets([2, 5], DIM)), all_pairs=True)
+    assert len(calls) == 1
+
+
+def test_the_graph_of_a_set_runs_once_for_all_contexts() -> None:
+    torch.manual_seed(0)
+    branches, sizes = (branch("gcn(then=score_attention(heads=2))"), branch("mean")), []
+    branches[0].aggregator.layers[0].register_forward_hook(
+        lambda m, inputs, out: sizes.append(len(inputs[0]))
+    )
+    pool_both(branches, (random_sets([4, 1, 3], DIM), random_sets([2, 5], DIM)), all_pairs=True)
+    assert sizes == [3]
+
+
+def test_which_branches_look_at_each_other() -> None:
+    assert not look_at_each_other(branch("mean"), branch("slots"))
+    assert look_at_each_other(branch("mean"), branch("gcn(then=score_attention)"))
+    assert look_at_each_other(branch("by_vector"), branch("mean"))
+
+
+@pytest.mark.parametrize(("other", "name"), [("by_vector", "ByVector"), ("slots(k=2)", "Slots")])
+def test_a_vector_that_nobody_makes_is_refused(other: str, name: str) -> None:
+    for branches in ((branch("by_vector"), branch(other)), (branch(other), branch("by_vector"))):
+        with pytest.raises(
+            InputError, match=f"ByVector looks at one vector of the other modality, and {name} makes"
+        ):
+            look_at_each_other(*branches)
+
+
+def parts(run) -> Parts:
+    torch.manual_seed(0)
+    visual, text = Regions({"dim": 6}, width=DIM), BiGRU({"words": WORDS}, width=DIM, embedding=4)
+    return Parts(run, visual=lambda: visual, text=lambda: text)
+
+
+def batch() -> dict[str, torch.Tensor]:
+    visual, visual_mask = random_sets([4, 1, 3], 6)
+    text_mask = torch.arange(5) < torch.tensor([2, 5, 1])[:, None]
+    text = torch.randint(5, 25, (3, 5), generator=torch.Generator().manual_seed(0))
+    return {"visual": visual, "visual_mask": visual_mask, "text": text, "text_mask": text_mask}
+
+
+def test_retrieval_where_the_text_s_vector_weighs_the_elements_of_an_image() -> None:
+    run = toy_run(aggregator="by_vector:ByVector", text_aggregator="mean")
+    model = retrieval_model(run, parts(run)).eval()
+    assert isinstance(model, PairEncoder)
+    visual, text = model.encode_visual(batch()), model.encode_text(batch())
+    sim_VT = model.score(visual, text)
+    text_TD = model.text.aggregator(*text).vectors
+    for v in range(3):
+        own = [part[[v] * 3] for part in visual]
+        visual_TD = model.visual.aggregator(*own, context=Context(text_TD)).vectors
+        expected_T = (l2_normalise(visual_TD) * l2_normalise(text_TD)).sum(dim=1)
+        torch.testing.assert_close(sim_VT[v], expected_T)
+    sim_VT.sum().backward()
+    assert all(p.grad is not None for p in model.parameters() if isinstance(p, nn.Parameter))
+
+
+def test_an_answer_where_the_question_s_vector_weighs_the_elements_of_an_image() -> None:
+    run = toy_run(aggregator="by_vector:ByVector", text_aggregator="mean", objective="bce")
+    model = vqa_model(run, parts(run), answers=4).eval()
+    inputs = batch()
+    text = model.text.encoder(inputs["text"], inputs["text_mask"])
+    visual = model.visual.encoder(inputs["visual"], inputs["visual_mask"])
+    text_BD = model.text.aggregator(*text).vectors
+    visual_BD = model.visual.aggregator(*visual, context=Context(text_BD)).vectors
+    fused = model.fusion(model.visual_feed(visual_BD), model.text_feed(text_BD))
+    torch.testing.assert_close(model(inputs), model.classifier(fused))
