@@ -12,21 +12,19 @@ import tyro
 from tqdm import tqdm
 
 from infra.errors import InputError, command, unknown
+from infra.ray.session import local_cores
 from pipelines.benchmarks.costs import costs
-from pipelines.benchmarks.memory import store_memory
+from pipelines.benchmarks.measure import Row
 from pipelines.benchmarks.objectives import adopt, smooth_chamfer
 from pipelines.benchmarks.phrases import phrases
 from pipelines.benchmarks.pooling import pooling
 from pipelines.benchmarks.query import query
 from pipelines.benchmarks.ranks import ranks, ranks_in_chunks
-from pipelines.benchmarks.row import Row
-from pipelines.benchmarks.step import step
-from pipelines.benchmarks.store import store
-from pipelines.benchmarks.video_step import video_step
+from pipelines.benchmarks.steps import step, video_step, workers
+from pipelines.benchmarks.store import store, store_memory
 from pipelines.benchmarks.videos import videos
 from pipelines.benchmarks.vqa_metric import vqa_metric
 from pipelines.benchmarks.vqa_step import vqa_step
-from pipelines.benchmarks.workers import cores, workers
 
 BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
     "store": store,
@@ -103,7 +101,7 @@ def machine() -> str:
     """Describe what the numbers were measured on."""
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
     return (
-        f"{platform.system()} {platform.machine()}, {cores()} cores{gpu}, Python {platform.python_version()}, "
+        f"{platform.system()} {platform.machine()}, {local_cores()} cores{gpu}, Python {platform.python_version()}, "
         f"torch {torch.__version__} with {torch.get_num_threads()} threads"
     )
 

@@ -21,9 +21,9 @@ from tqdm import tqdm
 from aggregators.ranks.gpo import GPO
 from infra.errors import InputError, command
 from infra.paths import home
+from infra.ray.session import local_cores
 from infra.registry import AGGREGATORS
 from infra.tracking import Tracker, tracking_uri
-from pipelines.benchmarks.workers import cores
 from pipelines.pooling_patterns.patterns import PATTERNS, learn, rmse
 from pipelines.pooling_patterns.report import FIGURE, Results, draw
 
@@ -110,7 +110,7 @@ def train(designs: Mapping[str, Design], *, seeds: int, steps: int) -> dict[Key,
         learn(generators[job], job[1], sizes=SIZES["seen"], steps=steps, seed=job[2])
 
     # a thread each: kernels this small lose more than they win by sharing themselves out
-    with ThreadPoolExecutor(cores(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with ThreadPoolExecutor(local_cores(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
         for _ in tqdm(pool.map(run, jobs), total=len(jobs), desc="generators"):
             pass
     return generators

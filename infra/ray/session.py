@@ -73,8 +73,8 @@ def cores(kind: str = "CPU") -> int:
 
 
 def local_cores() -> int:
-    """Return how many cores of this machine a private session would have."""
-    return len(os.sched_getaffinity(0))
+    """Return how many cores this process may use, which are those that a private session has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _answers(address: str) -> bool:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from aggregators.base import Aggregator, Context
 from infra.registry import AGGREGATORS
-from pipelines.benchmarks.measure import by_turns, seconds
-from pipelines.benchmarks.row import Row
+from pipelines.benchmarks.measure import Row, Size, by_turns, seconds
+from pipelines.benchmarks.random_data import whole_sets
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class CostSize(Size):
     """A batch of sets, and of sets of the other modality for aggregators that look at it."""
 
+    quick: ClassVar = {"batch": 2, "elements": 3, "context": 2, "width": 16, "rounds": 2}
     batch: int = 128
     elements: int = 36
     context: int = 14
@@ -25,12 +26,9 @@ class Size:
     rounds: int = 5
 
 
-QUICK = Size(batch=2, elements=3, context=2, width=16, rounds=2)
-
-
 def costs(*, quick: bool = False) -> list[Row]:
     """Measure every aggregator with its default parameters by turns with the mean, in training."""
-    size = QUICK if quick else Size()
+    size = CostSize.of(quick=quick)
     torch.manual_seed(0)
     mean = step(AGGREGATORS.build("mean", size.width), size)
     sets = f"{size.batch} sets of {size.elements} x {size.width}"
@@ -52,25 +50,20 @@ def costs(*, quick: bool = False) -> list[Row]:
     return rows
 
 
-def step(module: Aggregator, size: Size) -> Callable[[], float]:
+def step(module: Aggregator, size: CostSize) -> Callable[[], float]:
     """Return what runs an aggregator forward and backward once, and says how many milliseconds that took."""
-    sets = made_up(size.batch, size.elements, size.width)
+    x_BND, mask_BN = whole_sets(size.batch, size.elements, size.width)
+    x_BND.requires_grad_()
     context = None
     if module.context == "set":
-        context = Context(*made_up(size.batch, size.context, size.width))
+        context = Context(*whole_sets(size.batch, size.context, size.width))
     elif module.context == "vector":
         context = Context(torch.randn(size.batch, size.width))
 
     def work() -> None:
-        sets[0].grad = None
+        x_BND.grad = None
         module.zero_grad()
-        module(*sets, context=context).vectors.sum().backward()
+        module(x_BND, mask_BN, context=context).vectors.sum().backward()
 
     work()
     return lambda: 1e3 * seconds(work)
-
-
-def made_up(batch: int, elements: int, width: int) -> tuple[Tensor, Tensor]:
-    """Return whole sets of random numbers."""
-    x_BND = torch.randn(batch, elements, width, requires_grad=True)
-    return x_BND, torch.ones(batch, elements, dtype=torch.bool)

@@ -1,21 +1,101 @@
-"""How things are measured: by turns in one process, or apart, each in a process of its own."""
+"""What benchmarks share: sizes, measuring by turns or in processes of their own, and the rows that come of it."""
 
 from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+import torch
 
 from infra.errors import InputError
 
 _STATUS = Path("/proc/self/status")
 _FIELDS = ("VmRSS", "VmHWM", "RssAnon", "RssFile")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much a benchmark does; each has its own.
+
+    Attributes:
+        quick: what differs where only a benchmark's code is tried; the numbers then say nothing.
+        rounds: how often each side is measured.
+    """
+
+    quick: ClassVar[Mapping[str, Any]] = {}
+    rounds: int = 3
+
+    @classmethod
+    def of(cls, *, quick: bool) -> Self:
+        """Return the size to measure at."""
+        return cls(**cls.quick) if quick else cls()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What was measured, and how it came out.
+
+    Args:
+        name: what the table calls it.
+        measured: what the numbers are, and of what.
+        unit: of `ours` and `reference`.
+        ours: the project's number.
+        reference: what it is held against.
+        ratio: the median over the rounds; always so formed that `goal` says which way is better.
+        spread: the lowest and the highest round's ratio; None where there was one round.
+        goal: whether the ratio should be at least or at most the target.
+        target: None where there is nothing to reach.
+        percent: show the ratio as a percentage, for a part of a whole.
+        note: what else a reader should know, in a sentence or two.
+    """
+
+    name: str
+    measured: str
+    unit: str
+    ours: float
+    reference: float
+    ratio: float
+    spread: tuple[float, float] | None = None
+    goal: Literal["at least", "at most"] = "at least"
+    target: float | None = None
+    percent: bool = False
+    note: str = ""
+
+    @classmethod
+    def of_two(cls, ours: float, reference: float, **described: Any) -> Row:
+        """Return the row of one number a side, where ours should be the smaller one."""
+        return cls(ours=ours, reference=reference, ratio=ours / reference, goal="at most", **described)
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the target was reached; None where there is none."""
+        if self.target is None:
+            return None
+        return self.ratio >= self.target if self.goal == "at least" else self.ratio <= self.target
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row as the table shows it: name, ours, reference, ratio, target, met."""
+        ratio = self._show(self.ratio)
+        if self.spread is not None:
+            low, high = (self._show(bound)[:-1] for bound in self.spread)
+            ratio = f"{ratio} ({low}-{high})"
+        sign = ">=" if self.goal == "at least" else "<="
+        target = "-" if self.target is None else f"{sign} {self._show(self.target)}"
+        met = {None: "-", True: "met", False: "MISSED"}[self.met]
+        return self.name, self._amount(self.ours), self._amount(self.reference), ratio, target, met
+
+    def _show(self, ratio: float) -> str:
+        return f"{100 * ratio:.1f}%" if self.percent else f"{ratio:.2f}x"
+
+    def _amount(self, value: float) -> str:
+        digits = max(0, 2 - len(f"{abs(value):.0f}".lstrip("0")))
+        return f"{value:,.{digits}f} {self.unit}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,3 +159,15 @@ def memory() -> dict[str, float]:
         raise InputError(f"memory is read from {_STATUS}, which this system does not have; run it on Linux")
     fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
     return {name: int(fields[name].split()[0]) * 1024 / 1e6 for name in _FIELDS}
+
+
+def growth(prepare: Callable[..., tuple], work: Callable[..., Any], *arguments: Any) -> float:
+    """Return by how much the peak memory of `work(*prepare(*arguments))` exceeds what was prepared, in MB.
+
+    To be called `apart`: a process has one peak.
+    """
+    ready = prepare(*arguments)
+    before = memory()["VmRSS"]
+    with torch.inference_mode():
+        work(*ready)
+    return memory()["VmHWM"] - before

@@ -4,58 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from infra.registry import OBJECTIVES, SIMILARITIES
-from pipelines.benchmarks.measure import apart, by_turns, memory, seconds
-from pipelines.benchmarks.row import Row
+from pipelines.benchmarks.measure import Row, Size, apart, by_turns, growth, seconds
+from pipelines.benchmarks.random_data import random_tensors
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
-    """A batch of pairs; `steps` of them are timed in a round."""
+class AdoptSize(Size):
+    """Pairs of a `batch`; `steps` of them are timed in a round."""
 
-    size: int = 1024
+    quick: ClassVar = {"batch": 16, "dim": 8, "steps": 1, "rounds": 3}
+    batch: int = 1024
     dim: int = 1024
     steps: int = 5
     rounds: int = 11
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sets:
+class ChamferSize(Size):
     """Sets of `k` vectors of COCO's test split; the times are those of `queries` images, memory that of all."""
 
+    quick: ClassVar = {"images": 12, "captions": 30, "queries": 6, "k": 2, "dim": 8, "rounds": 3}
     images: int = 5000
     captions: int = 25_000
     queries: int = 1000
     k: int = 4
     dim: int = 1024
-    rounds: int = 3
     limit_MB: float = 1000.0
-
-
-QUICK_BATCH = Batch(size=16, dim=8, steps=1, rounds=3)
-QUICK_SETS = Sets(images=12, captions=30, queries=6, k=2, dim=8, rounds=3)
 
 
 def adopt(*, quick: bool = False) -> list[Row]:
     """Measure a step's similarities, loss and gradient of embeddings, early in training, when K is large."""
-    batch = QUICK_BATCH if quick else Batch()
-    generator = torch.Generator().manual_seed(0)
-    embedding_BD = [
-        normalize(torch.randn(batch.size, batch.dim, generator=generator), dim=-1).requires_grad_()
-        for _ in "vt"
-    ]
+    size = AdoptSize.of(quick=quick)
+    embeddings = [x_BD.requires_grad_() for x_BD in random_tensors(*[(size.batch, size.dim)] * 2, unit=True)]
     sides = by_turns(
-        _steps("adopt", embedding_BD, batch), _steps("infonce", embedding_BD, batch), rounds=batch.rounds
+        _steps("adopt", embeddings, size), _steps("infonce", embeddings, size), rounds=size.rounds
     )
     return [
         Row(
             name="adopt / infonce",
-            measured=f"product of {batch.size} x {batch.size} embeddings of width {batch.dim}, loss, and gradient",
+            measured=f"product of {size.batch} x {size.batch} embeddings of width {size.dim}, loss, and gradient",
             unit="ms",
             goal="at most",
             target=1.2,
@@ -65,23 +58,23 @@ def adopt(*, quick: bool = False) -> list[Row]:
     ]
 
 
-def _steps(spec: str, embedding_BD: list[Tensor], batch: Batch) -> Callable[[int], float]:
+def _steps(spec: str, embeddings: list[Tensor], size: AdoptSize) -> Callable[[int], float]:
     objective = OBJECTIVES.build(spec)
-    row_B = torch.arange(batch.size)
-    positive_BB = torch.eye(batch.size, dtype=torch.bool)
+    row_B = torch.arange(size.batch)
+    positive_BB = torch.eye(size.batch, dtype=torch.bool)
 
     def step() -> None:
-        visual_BD, text_BD = embedding_BD
+        visual_BD, text_BD = embeddings
         loss = objective(visual_BD @ text_BD.T, row_B, positive_BB, epoch=1.0)["loss"]
-        torch.autograd.grad(loss, embedding_BD)
+        torch.autograd.grad(loss, embeddings)
 
     step()
-    return lambda _: 1e3 * seconds(lambda: [step() for _ in range(batch.steps)]) / batch.steps
+    return lambda _: 1e3 * seconds(lambda: [step() for _ in range(size.steps)]) / size.steps
 
 
 def smooth_chamfer(*, quick: bool = False) -> list[Row]:
     """Measure the scores of a test split: time against the product alone, and memory beyond embeddings and scores."""
-    size = QUICK_SETS if quick else Sets()
+    size = ChamferSize.of(quick=quick)
     visual_QKD, text_GKD = sets(size)
     some_QKD = visual_QKD[: size.queries]
     with torch.inference_mode():
@@ -90,7 +83,8 @@ def smooth_chamfer(*, quick: bool = False) -> list[Row]:
             lambda _: seconds(lambda: product(some_QKD, text_GKD)),
             rounds=size.rounds,
         )
-    (peak,) = apart(peak_memory, [(size,)])
+    (grown,) = apart(growth, [(sets, score, size)])
+    peak = max(0.0, grown - size.images * size.captions * 4 / 1e6)
     shape = f"sets of {size.k} x {size.dim} float32"
     return [
         Row(
@@ -102,28 +96,21 @@ def smooth_chamfer(*, quick: bool = False) -> list[Row]:
             note=f"Reference: the products of all elements, {256 * size.k:,} rows at a time into one buffer.",
             **sides.numbers(),
         ),
-        Row(
+        Row.of_two(
+            peak,
+            size.limit_MB,
             name="smooth_chamfer: memory",
             measured=f"peak memory beyond embeddings and scores, {size.images:,} x {size.captions:,} {shape}",
             unit="MB",
-            ours=peak,
-            reference=size.limit_MB,
-            ratio=peak / size.limit_MB,
-            goal="at most",
             target=1.0,
             note="Reference: the limit.",
         ),
     ]
 
 
-def sets(size: Sets) -> tuple[Tensor, Tensor]:
+def sets(size: ChamferSize) -> tuple[Tensor, ...]:
     """Return random sets of images and captions, of unit vectors."""
-    generator = torch.Generator().manual_seed(0)
-    shapes = ((count, size.k, size.dim) for count in (size.images, size.captions))
-    visual_QKD, text_GKD = (torch.randn(shape, generator=generator) for shape in shapes)
-    for x_BKD in (visual_QKD, text_GKD):
-        x_BKD /= x_BKD.norm(dim=-1, keepdim=True)  # in place: the peak of memory is not to be reached here
-    return visual_QKD, text_GKD
+    return random_tensors(*((count, size.k, size.dim) for count in (size.images, size.captions)), unit=True)
 
 
 def score(visual_QKD: Tensor, text_GKD: Tensor) -> Tensor:
@@ -138,12 +125,3 @@ def product(visual_QKD: Tensor, text_GKD: Tensor, *, rows: int = 256) -> None:
     for part_QKD in visual_QKD.split(rows):
         part_VD = part_QKD.flatten(0, 1)
         torch.mm(part_VD, text_VD.T, out=buffer[: len(part_VD)])
-
-
-def peak_memory(size: Sets) -> float:
-    """Return by how much the peak of memory exceeds the embeddings and the scores, in MB."""
-    visual_QKD, text_GKD = sets(size)
-    before = memory()["VmRSS"]
-    with torch.inference_mode():
-        sim_QG = score(visual_QKD, text_GKD)
-    return max(0.0, memory()["VmHWM"] - before - sim_QG.nbytes / 1e6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +16,17 @@ from aggregators.positions import encode_ranks
 from aggregators.ranks.gpo import GPO
 from aggregators.ranks.max import Max
 from encoders.visual.regions import Regions
-from pipelines.benchmarks.measure import by_turns, seconds
-from pipelines.benchmarks.row import Row
+from pipelines.benchmarks.measure import Row, Size, by_turns, seconds
+from pipelines.benchmarks.random_data import whole_sets
 
 Pool = Callable[[Tensor, Tensor], Pooled]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class PoolingSize(Size):
     """Batches of `batch` sets, of as many elements as each of `elements`; the regions are the first of them."""
 
+    quick: ClassVar = {"batch": 3, "elements": (2, 5), "width": 16, "features": 8, "rounds": 2}
     batch: int = 128
     elements: tuple[int, ...] = (36, 100, 256)
     width: int = 1024
@@ -32,12 +34,9 @@ class Size:
     rounds: int = 5
 
 
-QUICK = Size(batch=3, elements=(2, 5), width=16, features=8, rounds=2)
-
-
 def pooling(*, quick: bool = False) -> list[Row]:
     """Measure forward and backward of GPO at several set sizes, and its share of a region encoder's forward."""
-    size = QUICK if quick else Size()
+    size = PoolingSize.of(quick=quick)
     torch.manual_seed(0)
     gpo = GPO(size.width)
     rows = []
@@ -80,10 +79,10 @@ def usual_way(gpo: GPO, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
     return Pooled((sorted_BND.masked_fill(~mask_BN[..., None], 0.0) * weight_BN1).sum(dim=1))
 
 
-def _step(gpo: GPO, pool: Pool, size: Size, elements: int) -> Callable[[int], float]:
+def _step(gpo: GPO, pool: Pool, size: PoolingSize, elements: int) -> Callable[[int], float]:
     """Return what pools and goes back once, and says how many milliseconds that took."""
-    x_BND = torch.randn(size.batch, elements, size.width, requires_grad=True)
-    mask_BN = torch.ones(size.batch, elements, dtype=torch.bool)
+    x_BND, mask_BN = whole_sets(size.batch, elements, size.width)
+    x_BND.requires_grad_()
 
     def work() -> None:
         x_BND.grad = None
@@ -94,12 +93,11 @@ def _step(gpo: GPO, pool: Pool, size: Size, elements: int) -> Callable[[int], fl
     return lambda _: 1e3 * seconds(work)
 
 
-def _share(gpo: GPO, size: Size) -> Row:
+def _share(gpo: GPO, size: PoolingSize) -> Row:
     """Measure the part of pooling in a region encoder's forward."""
     elements = size.elements[0]
     encoder = Regions({"dim": size.features}, width=size.width).eval()
-    x_BNF = torch.randn(size.batch, elements, size.features)
-    mask_BN = torch.ones(size.batch, elements, dtype=torch.bool)
+    x_BNF, mask_BN = whole_sets(size.batch, elements, size.features)
     with torch.inference_mode():
         x_BND, _ = encoder(x_BNF, mask_BN)
         gpo(x_BND, mask_BN)

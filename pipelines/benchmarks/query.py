@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -17,8 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from infra.paths import home
 from infra.registry import AGGREGATORS, CROSS_ENCODERS, OBJECTIVES, SIMILARITIES
-from pipelines.benchmarks.measure import seconds
-from pipelines.benchmarks.row import Row
+from pipelines.benchmarks.measure import Row, Size, seconds
+from pipelines.benchmarks.random_data import whole_sets
 from tasks.models.branch import Branch
 from tasks.models.embeddings import l2_normalise
 from tasks.models.padded_sets import PaddedSets
@@ -28,9 +29,19 @@ COLOURS = {"dual encoder": "#1c4e80", "sets of 4": "#c1622d", "cross-modal": "#6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class QuerySize(Size):
     """Galleries, the widths of embeddings, and the sets of a pair as score attention has them."""
 
+    quick: ClassVar = {
+        "galleries": (20, 50),
+        "width": 16,
+        "pair_width": 16,
+        "regions": 3,
+        "words": 2,
+        "heads": 2,
+        "pairs": 8,
+        "rounds": 1,
+    }
     galleries: tuple[int, ...] = (1_000, 3_000, 10_000, 30_000, 100_000)
     width: int = 1024
     k: int = 4
@@ -40,9 +51,6 @@ class Size:
     heads: int = 8
     pairs: int = 512
     rounds: int = 5
-
-
-QUICK = Size(galleries=(20, 50), width=16, pair_width=16, regions=3, words=2, heads=2, pairs=8, rounds=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +63,13 @@ class Cost:
 
 def query(*, quick: bool = False) -> list[Row]:
     """Measure one query against each gallery, and draw it."""
-    size = QUICK if quick else Size()
+    size = QuerySize.of(quick=quick)
     with torch.inference_mode():
         costs = {"dual encoder": _dual(size), f"sets of {size.k}": _sets(size), "cross-modal": _cross(size)}
     path = draw(costs, size, home() / "bench" / "query.png")
     operations = ", ".join(f"{name} {cost.flops:,.0f}" for name, cost in costs.items())
     note = (
-        f"Floating-point operations a pair: {operations}. SplitEmbeddings are ready; a pair of the cross-modal model "
+        f"Floating-point operations a pair: {operations}. The embeddings are ready; a pair of the cross-modal model "
         f"({size.regions} regions, {size.words} words, width {size.pair_width}) is measured on {size.pairs} pairs and "
         f"multiplied, since its cost is the same for each. Drawn in {path}."
     )
@@ -73,7 +81,7 @@ def query(*, quick: bool = False) -> list[Row]:
     ]
 
 
-def draw(costs: dict[str, Cost], size: Size, path: Path) -> Path:
+def draw(costs: dict[str, Cost], size: QuerySize, path: Path) -> Path:
     """Write the figure: time on the left, operations on the right, over the size of the gallery."""
     figure = Figure(figsize=(9, 3.6), layout="constrained", facecolor="white")
     time, work = figure.subplots(1, 2)
@@ -91,15 +99,15 @@ def draw(costs: dict[str, Cost], size: Size, path: Path) -> Path:
     return path
 
 
-def _dual(size: Size) -> Cost:
-    return _of_codes(SIMILARITIES.build("cosine"), (size.width,), size)
+def _dual(size: QuerySize) -> Cost:
+    return _of_embeddings(SIMILARITIES.build("cosine"), (size.width,), size)
 
 
-def _sets(size: Size) -> Cost:
-    return _of_codes(SIMILARITIES.build("smooth_chamfer(alpha=16)"), (size.k, size.width), size)
+def _sets(size: QuerySize) -> Cost:
+    return _of_embeddings(SIMILARITIES.build("smooth_chamfer(alpha=16)"), (size.k, size.width), size)
 
 
-def _of_codes(similarity: nn.Module, shape: tuple[int, ...], size: Size) -> Cost:
+def _of_embeddings(similarity: nn.Module, shape: tuple[int, ...], size: QuerySize) -> Cost:
     gallery = l2_normalise(torch.randn(size.galleries[-1], *shape))
     caption = l2_normalise(torch.randn(1, *shape))
 
@@ -109,9 +117,10 @@ def _of_codes(similarity: nn.Module, shape: tuple[int, ...], size: Size) -> Cost
     return Cost(seconds_RS=_times(score, size.galleries, size.rounds), flops=_flops(score, size.galleries[0]))
 
 
-def _cross(size: Size) -> Cost:
+def _cross(size: QuerySize) -> Cost:
     model = _pair_model(size).eval()
-    images, caption = _made_up_sets(size.pairs, size.regions, size), _made_up_sets(1, size.words, size)
+    images = PaddedSets(*whole_sets(size.pairs, size.regions, size.pair_width))
+    caption = PaddedSets(*whole_sets(1, size.words, size.pair_width))
 
     def score(pairs: int) -> Tensor:
         return model.score(PaddedSets(*(part[:pairs] for part in images)), caption)
@@ -120,7 +129,7 @@ def _cross(size: Size) -> Cost:
     return Cost(seconds_RS=each_R1 * np.array(size.galleries), flops=_flops(score, size.pairs))
 
 
-def _pair_model(size: Size) -> PairEncoder:
+def _pair_model(size: QuerySize) -> PairEncoder:
     branches = (
         Branch(
             _Ready(size.pair_width),
@@ -142,11 +151,6 @@ class _Ready(nn.Module):
         self.width = width
 
 
-def _made_up_sets(count: int, elements: int, size: Size) -> PaddedSets:
-    x_BND = torch.randn(count, elements, size.pair_width)
-    return PaddedSets(x_BND, torch.ones(count, elements, dtype=torch.bool))
-
-
 def _times(score: Callable[[int], Tensor], galleries: tuple[int, ...], rounds: int) -> np.ndarray:
     score(galleries[0])
     return np.array([[seconds(lambda n=n: score(n)) for n in galleries] for _ in range(rounds)])
@@ -158,7 +162,7 @@ def _flops(score: Callable[[int], Tensor], images: int) -> float:
     return counter.get_total_flops() / images
 
 
-def _row(name: str, cost: Cost, slow: Cost, size: Size, place: int, note: str) -> Row:
+def _row(name: str, cost: Cost, slow: Cost, size: QuerySize, place: int, note: str) -> Row:
     ours_R, reference_R = 1e3 * cost.seconds_RS[:, place], 1e3 * slow.seconds_RS[:, place]
     ratio_R = reference_R / ours_R
     return Row(

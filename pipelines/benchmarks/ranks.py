@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pipelines.benchmarks.measure import apart, by_turns, memory, seconds
-from pipelines.benchmarks.row import Row
+from pipelines.benchmarks.measure import Row, Size, apart, by_turns, growth, seconds
+from pipelines.benchmarks.random_data import random_tensors
 from tasks.scoring.metrics import Positives, rank_queries
 from tasks.scoring.protocols import evaluate_protocol, protocol_named
 from tasks.similarities.cosine import Cosine
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class RankSize(Size):
     """COCO's test split by default: `images` with five captions each; an argsort for `sample` queries a direction."""
 
+    quick: ClassVar = {"images": 60, "dim": 8, "sample": 20, "rounds": 3, "chunk_rounds": 1}
     images: int = 5000
     dim: int = 1024
     sample: int = 500
@@ -33,18 +35,15 @@ class Size:
         return 5 * self.images
 
 
-QUICK = Size(images=60, dim=8, sample=20, rounds=3, chunk_rounds=1)
-
-
 def ranks(*, quick: bool = False) -> list[Row]:
     """Measure ranking of a given score matrix: time against numpy, and memory beyond the scores."""
-    size = QUICK if quick else Size()
+    size = RankSize.of(quick=quick)
     return [_speed(size), _memory(size)]
 
 
 def ranks_in_chunks(*, quick: bool = False) -> list[Row]:
     """Measure ranking from embeddings block by block: time and memory against making the whole matrix first."""
-    size = QUICK if quick else Size()
+    size = RankSize.of(quick=quick)
     visual_QD, text_GD = embeddings(size)
 
     def time(work: Callable[[Tensor, Tensor], None]) -> Callable[[int], float]:
@@ -62,21 +61,19 @@ def ranks_in_chunks(*, quick: bool = False) -> list[Row]:
             "twice, once for each direction.",
             **times.numbers(invert=True),
         ),
-        Row(
+        Row.of_two(
+            ours,
+            whole,
             name="chunks: memory",
             measured=f"peak memory beyond the embeddings, {measured}",
             unit="MB",
-            ours=ours,
-            reference=whole,
-            ratio=ours / whole,
-            goal="at most",
             target=0.5,
             note=f"Reference: the whole matrix ({size.images * size.captions * 4 / 1e6:,.0f} MB), then ranked.",
         ),
     ]
 
 
-def _speed(size: Size) -> Row:
+def _speed(size: RankSize) -> Row:
     score_QG, owner_G, rng = scores(size), _owner(size), np.random.default_rng(0)
     image_S = rng.choice(size.images, size.sample, replace=False)
     caption_S = rng.choice(size.captions, size.sample, replace=False)
@@ -104,45 +101,34 @@ def _speed(size: Size) -> Row:
     )
 
 
-def _memory(size: Size) -> Row:
-    (peak,) = apart(growth, [(given, rank_given, size)])
-    return Row(
+def _memory(size: RankSize) -> Row:
+    (peak,) = apart(growth, [(score_tensor, rank_matrix, size)])
+    return Row.of_two(
+        peak,
+        size.limit_MB,
         name="ranks: memory",
         measured=f"peak memory beyond the scores, both directions of {size.images:,} x {size.captions:,}",
         unit="MB",
-        ours=peak,
-        reference=size.limit_MB,
-        ratio=peak / size.limit_MB,
-        goal="at most",
         target=1.0,
         note="Reference: the limit.",
     )
 
 
-def scores(size: Size) -> np.ndarray:
+def scores(size: RankSize) -> np.ndarray:
     """Return random scores, filled in place so that making them takes no more memory than they do."""
     score_QG = np.empty((size.images, size.captions), np.float32)
     np.random.default_rng(0).standard_normal(out=score_QG, dtype=np.float32)
     return score_QG
 
 
-def embeddings(size: Size) -> tuple[Tensor, Tensor]:
-    """Return random embeddings of images and captions, of unit length."""
-    generator = torch.Generator().manual_seed(0)
-    visual_QD, text_GD = (torch.randn(n, size.dim, generator=generator) for n in (size.images, size.captions))
-    for x_ND in (visual_QD, text_GD):
-        x_ND /= x_ND.norm(dim=1, keepdim=True)  # in place: the peak of memory is not to be reached here
-    return visual_QD, text_GD
-
-
-def given(size: Size) -> tuple[Tensor]:
-    """Return the scores as what `rank_given` takes."""
+def score_tensor(size: RankSize) -> tuple[Tensor]:
+    """Return the scores as what `rank_matrix` takes."""
     return (torch.from_numpy(scores(size)),)
 
 
-def rank_given(score_QG: Tensor) -> None:
-    """Rank scores and drop the result."""
-    rank_matrix(score_QG)
+def embeddings(size: RankSize) -> tuple[Tensor, ...]:
+    """Return random embeddings of images and captions, of unit length."""
+    return random_tensors(*((count, size.dim) for count in (size.images, size.captions)), unit=True)
 
 
 def rank_matrix(score_QG: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -177,13 +163,5 @@ def argsort_captions(score_QG: np.ndarray, owner_G: np.ndarray, caption_S: np.nd
     return np.array([np.argmax(np.argsort(score_QG[:, g])[::-1] == owner_G[g]) for g in caption_S])
 
 
-def growth(prepare: Callable[[Size], tuple], work: Callable[..., None], size: Size) -> float:
-    """Return by how much the peak memory of `work` on what `prepare` made exceeds what that takes, in MB."""
-    ready = prepare(size)
-    before = memory()["VmRSS"]
-    work(*ready)
-    return memory()["VmHWM"] - before
-
-
-def _owner(size: Size) -> np.ndarray:
+def _owner(size: RankSize) -> np.ndarray:
     return np.repeat(np.arange(size.images), 5)

@@ -1,4 +1,4 @@
-"""The feature store against numpy and h5py: random batches of sets into a padded tensor, all in the page cache."""
+"""The feature store: time of random padded batches against numpy and h5py, and memory as the store grows tenfold."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import h5py
 import numpy as np
@@ -14,17 +15,17 @@ import torch
 from torch import Tensor
 
 from infra.store import FeatureStore
-from pipelines.benchmarks.made_up import made_up_sets, made_up_store
-from pipelines.benchmarks.measure import by_turns, seconds
-from pipelines.benchmarks.row import Row
+from pipelines.benchmarks.measure import Row, Sides, Size, apart, by_turns, memory, seconds
+from pipelines.benchmarks.random_data import feature_sets, feature_store
 
 Padded = Callable[[np.ndarray], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class StoreSize(Size):
     """How much is read: `sets` of 10 to 36 vectors; in each round as many `batches` of `batch` sets."""
 
+    quick: ClassVar = {"sets": 40, "dim": 16, "batch": 8, "batches": 2, "rounds": 3}
     sets: int = 3200
     dim: int = 2048
     batch: int = 128
@@ -32,16 +33,13 @@ class Size:
     rounds: int = 11
 
 
-QUICK = Size(sets=40, dim=16, batch=8, batches=2, rounds=3)
-
-
 def store(*, quick: bool = False) -> list[Row]:
     """Measure the time of a batch against a numpy memmap and against h5py."""
-    size = QUICK if quick else Size()
+    size = StoreSize.of(quick=quick)
     with tempfile.TemporaryDirectory() as name:
         folder, rng = Path(name), np.random.default_rng(0)
         size_S = rng.integers(10, 37, size.sets)
-        ours = made_up_store(folder / "store", size_S, dim=size.dim)
+        ours = feature_store(folder / "store", size_S, dim=size.dim)
         end_S1 = np.concatenate([[0], size_S.cumsum()])
         flat = _write_flat(folder, size_S, dim=size.dim)
         mapped = np.memmap(folder / "flat", np.float16, "r").reshape(-1, size.dim)
@@ -75,7 +73,7 @@ def _write_flat(folder: Path, size_S: np.ndarray, *, dim: int) -> Path:
     path, start = folder / "flat.hdf5", 0
     with (folder / "flat").open("wb") as bare, h5py.File(path, "w") as file:
         features = file.create_dataset("features", (int(size_S.sum()), dim), np.float16)
-        for x_ND in made_up_sets(size_S, dim=dim):
+        for x_ND in feature_sets(size_S, dim=dim):
             bare.write(x_ND.tobytes())
             features[start : start + len(x_ND)] = x_ND
             start += len(x_ND)
@@ -97,7 +95,7 @@ def loop(vectors_VD: np.ndarray | h5py.Dataset, end_S1: np.ndarray) -> Padded:
     return padded
 
 
-def _compare(ours: FeatureStore, reference: Padded, size: Size) -> dict:
+def _compare(ours: FeatureStore, reference: Padded, size: StoreSize) -> dict:
     """Time both on the same batches, after every set was read through both and the results were compared."""
 
     def read(padded: Padded, number: int) -> float:
@@ -108,3 +106,57 @@ def _compare(ours: FeatureStore, reference: Padded, size: Size) -> dict:
         assert all(map(torch.equal, ours.padded(row_B), reference(row_B)))
     sides = by_turns(lambda n: read(ours.padded, n), lambda n: read(reference, n), rounds=size.rounds)
     return sides.numbers(invert=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrowthSize(Size):
+    """The small store has `sets` of 36 vectors; from both stores as many `batches` of `batch` sets are read."""
+
+    quick: ClassVar = {"sets": 50, "vectors": 8, "dim": 64, "batch": 8, "batches": 5, "rounds": 1}
+    sets: int = 680
+    vectors: int = 36
+    dim: int = 2048
+    batch: int = 128
+    batches: int = 60
+
+
+def store_memory(*, quick: bool = False) -> list[Row]:
+    """Measure the growth of a fresh process's own memory while it reads a store, and one ten times as large."""
+    size = GrowthSize.of(quick=quick)
+    with tempfile.TemporaryDirectory() as name:
+        folders = {times: Path(name) / str(times) for times in (10, 1)}
+        stores = {
+            times: feature_store(folder, np.full(size.sets * times, size.vectors), dim=size.dim)
+            for times, folder in folders.items()
+        }
+        calls = [(folder, size.batches, size.batch) for folder in folders.values()]
+        found_R2K = np.array([apart(read, calls) for _ in range(size.rounds)])
+        large, small = (
+            sum(shard.bytes for shard in store.manifest.shards) / 1e6 for store in stores.values()
+        )
+    own_R2, (file_large, file_small) = found_R2K[..., 0], np.median(found_R2K[..., 1], axis=0)
+    return [
+        Row(
+            name="store memory / 10x",
+            measured=f"largest growth of anonymous memory over {size.batches} batches of {size.batch} sets",
+            unit="MB",
+            goal="at most",
+            target=1.25,
+            note=f"Ours: a store of {large:,.0f} MB; reference: of {small:,.0f} MB. A batch takes "
+            f"{size.batch * size.vectors * size.dim * 2 / 1e6:.0f} MB. Pages of the files that were mapped: "
+            f"{file_large:,.0f} and {file_small:,.0f} MB; they belong to the page cache and are given back on demand.",
+            **Sides(ours_R=own_R2[:, 0], reference_R=own_R2[:, 1]).numbers(),
+        )
+    ]
+
+
+def read(folder: Path, batches: int, batch: int) -> tuple[float, float]:
+    """Read random batches as training does; return the growth of anonymous and of file memory in MB."""
+    before, rng, most = memory(), np.random.default_rng(0), 0.0
+    store = FeatureStore.open(folder)
+    row_S = store.rows([str(number) for number in range(len(store))])
+    for _ in range(batches):
+        x_BND, _ = store.padded(rng.choice(row_S, batch))
+        most = max(most, memory()["RssAnon"])
+        del x_BND
+    return most - before["RssAnon"], memory()["RssFile"] - before["RssFile"]

@@ -1,11 +1,11 @@
-"""A training run on made-up data, cut short, with the time of each part of a step noted from outside."""
+"""A training run on random data, cut short, with the time of each part of a step noted from outside."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,19 +13,32 @@ from torch import Tensor, nn
 
 from infra.data import Dataset
 from infra.registry import RECIPES, TASKS
-from pipelines.benchmarks.made_up import made_up_corpus, made_up_store
+from pipelines.benchmarks.measure import Size
+from pipelines.benchmarks.random_data import caption_corpus, feature_store
 from pipelines.training.loop import Trainer
 from tasks.base import TaskAdapter
 from tasks.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class TrainingSize(Size):
     """The data, the widths, and how many steps are timed after `warm` ones.
 
     The recipe is `coco_region_bigru` but for what is said here.
     """
 
+    quick: ClassVar = {
+        "images": 24,
+        "regions": 5,
+        "dim": 16,
+        "words": 20,
+        "batch": 8,
+        "steps": 2,
+        "warm": 1,
+        "rounds": 1,
+        "visual": "regions(width=8)",
+        "text": "bigru(width=8, embedding=4, min_count=1)",
+    }
     images: int = 768
     regions: int = 36
     dim: int = 2048
@@ -37,23 +50,10 @@ class Size:
     text: str = "bigru(min_count=1)"
 
 
-QUICK = Size(
-    images=24,
-    regions=5,
-    dim=16,
-    words=20,
-    batch=8,
-    steps=2,
-    warm=1,
-    visual="regions(width=8)",
-    text="bigru(width=8, embedding=4, min_count=1)",
-)
-
-
-def made_up_run(folder: Path, size: Size) -> Run:
+def random_run(folder: Path, size: TrainingSize) -> Run:
     """Write a corpus and a store to `folder` and return the run that trains on them."""
-    made_up_corpus(folder / "corpus", images=size.images, words=size.words)
-    made_up_store(folder / "regions", np.full(size.images, size.regions), dim=size.dim)
+    caption_corpus(folder / "corpus", images=size.images, words=size.words)
+    feature_store(folder / "regions", np.full(size.images, size.regions), dim=size.dim)
     run: Run = RECIPES.get("coco_region_bigru")()
     return replace(
         run,

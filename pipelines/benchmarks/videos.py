@@ -7,17 +7,16 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from PIL import Image
 
-from infra.ray.session import ray_session
+from infra.ray.session import local_cores, ray_session
 from infra.registry import BACKBONES
 from infra.video.decoding import choose_decoder
 from infra.video.sampling import choose_frames
-from pipelines.benchmarks.measure import by_turns, seconds
-from pipelines.benchmarks.row import Row
-from pipelines.benchmarks.workers import cores
+from pipelines.benchmarks.measure import Row, Size, by_turns, seconds
 from pipelines.extraction.images import stream
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
 
@@ -26,24 +25,21 @@ FRAMES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class VideoSize(Size):
     """How much there is: `clips` files of `length` frames of 320 x 240, each read `times` times in a round."""
 
+    quick: ClassVar = {"clips": 2, "length": 24, "times": 1, "rounds": 1}
     clips: int = 10
     length: int = 300
     times: int = 15
-    rounds: int = 3
-
-
-QUICK = Size(clips=2, length=24, times=1, rounds=1)
 
 
 def videos(*, quick: bool = False) -> list[Row]:
     """Measure the frames a second that are decoded and described."""
-    size = QUICK if quick else Size()
+    size = VideoSize.of(quick=quick)
     backbone = BACKBONES.build(BACKBONE)
     plan = Videos.plan(backbone, VideoOptions(frames=FRAMES), batch=16)
-    with tempfile.TemporaryDirectory() as name, ray_session(cpus=cores()):
+    with tempfile.TemporaryDirectory() as name, ray_session(cpus=local_cores()):
         paths = [
             write_clip(Path(name) / f"{n}.mp4", size.length, seed=n) for n in range(size.clips)
         ] * size.times
@@ -70,7 +66,7 @@ def videos(*, quick: bool = False) -> list[Row]:
             name="videos / loop over PyAV",
             measured=f"frames of {len(paths)} clips of {size.length} x 320 x 240, {FRAMES} each, through {BACKBONE}",
             unit="/s",
-            note=f"Ours: Ray Data on {cores()} cores, the start of its actors included, with {choose_decoder()} in "
+            note=f"Ours: Ray Data on {local_cores()} cores, the start of its actors included, with {choose_decoder()} in "
             "processes of their own. Reference: one process.",
             **sides.numbers(),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,17 +17,29 @@ from encoders.text.bigru import BiGRU
 from encoders.visual.grid import Grid
 from infra.data import Batch
 from infra.device import best_device, on_device
-from pipelines.benchmarks.measure import by_turns, seconds
-from pipelines.benchmarks.row import Row
+from pipelines.benchmarks.measure import Row, Size, by_turns, seconds
 from tasks.fusions.concat import Concat
 from tasks.models.branch import Branch
 from tasks.questions.model import VQAModel
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class QuestionSize(Size):
     """Stefanini et al., section IV-B, with five vectors a modality."""
 
+    quick: ClassVar = {
+        "batch": 4,
+        "regions": 3,
+        "dim": 6,
+        "words": 4,
+        "known": 9,
+        "embedding": 4,
+        "width": 8,
+        "heads": 2,
+        "k": 2,
+        "answers": 5,
+        "steps": 1,
+    }
     batch: int = 64
     regions: int = 36
     dim: int = 2048
@@ -38,21 +51,15 @@ class Size:
     k: int = 5
     answers: int = 3129
     steps: int = 3
-    rounds: int = 3
-
-
-QUICK = Size(
-    batch=4, regions=3, dim=6, words=4, known=9, embedding=4, width=8, heads=2, k=2, answers=5, steps=1
-)
 
 
 def vqa_step(*, quick: bool = False) -> list[Row]:
     """Measure questions a second in training, on the GPU where there is one."""
-    size = QUICK if quick else Size()
+    size = QuestionSize.of(quick=quick)
     device = best_device()
-    batch = on_device(made_up(size), device)
+    batch = on_device(random_questions(size), device)
     ours = network(size).to(device)
-    reference = Plain(ours, heads=size.heads).to(device)
+    reference = PlainVQA(ours, heads=size.heads).to(device)
     with torch.inference_mode():
         torch.testing.assert_close(reference.eval()(batch), ours.eval()(batch), rtol=1e-3, atol=1e-3)
     rates = [_rate(model.train(), batch, size) for model in (ours, reference)]
@@ -73,7 +80,7 @@ def vqa_step(*, quick: bool = False) -> list[Row]:
     ]
 
 
-def made_up(size: Size) -> Batch:
+def random_questions(size: QuestionSize) -> Batch:
     """Return random questions about random images; every question is as long as the longest."""
     generator = torch.Generator().manual_seed(0)
     target_BA = torch.zeros(size.batch, size.answers)
@@ -87,7 +94,7 @@ def made_up(size: Size) -> Batch:
     }
 
 
-def network(size: Size) -> VQAModel:
+def network(size: QuestionSize) -> VQAModel:
     """Return the model of the recipe `vqa2_scoreattn_k5`, at these sizes."""
     torch.manual_seed(0)
     words = {"words": [f"w{number}" for number in range(size.known)]}
@@ -102,7 +109,7 @@ def network(size: Size) -> VQAModel:
     return VQAModel(*branches, Concat(size.width, size.width), answers=size.answers, cross=cross)
 
 
-def _rate(model: nn.Module, batch: Batch, size: Size) -> Callable[[int], float]:
+def _rate(model: nn.Module, batch: Batch, size: QuestionSize) -> Callable[[int], float]:
     """Return what measures some steps, in questions a second."""
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -121,7 +128,7 @@ def _rate(model: nn.Module, batch: Batch, size: Size) -> Callable[[int], float]:
     return lambda _: size.steps * size.batch / seconds(steps)
 
 
-class Plain(nn.Module):
+class PlainVQA(nn.Module):
     """The same network, of torch's own attention; its weights are copies.
 
     Args:

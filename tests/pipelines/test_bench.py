@@ -12,9 +12,9 @@ import torch
 from infra.errors import InputError
 from pipelines import bench
 from pipelines.benchmarks import measure, ranks, store, training
-from pipelines.benchmarks.made_up import made_up_corpus, made_up_sets, made_up_store
-from pipelines.benchmarks.row import Row
-from pipelines.benchmarks.step import parts
+from pipelines.benchmarks.measure import Row
+from pipelines.benchmarks.random_data import caption_corpus, feature_sets, feature_store, random_tensors
+from pipelines.benchmarks.steps import parts
 from tasks.datasets.corpus import Corpus
 
 
@@ -47,7 +47,7 @@ def test_the_parts_of_a_step_make_up_the_whole():
 
 
 def test_training_stops_after_the_steps_that_were_asked_for(tmp_path):
-    run = training.made_up_run(tmp_path, training.QUICK)
+    run = training.random_run(tmp_path, training.TrainingSize.of(quick=True))
     watch = training.train(run, steps=3, device=torch.device("cpu"))
     assert [len(times) for times in (watch.began, watch.scored, watch.ended)] == [4, 3, 4]
     assert len(watch.batches) >= 4
@@ -73,8 +73,8 @@ def test_the_ratio_is_the_median_over_rounds_and_the_sides_take_turns():
 
 def test_the_plain_loop_pads_like_the_store(tmp_path):
     size_S, rows = np.array([2, 5, 1, 3]), np.array([3, 0, 3])
-    ours = made_up_store(tmp_path / "store", size_S, dim=4)
-    vectors_VD = np.concatenate(list(made_up_sets(size_S, dim=4)))
+    ours = feature_store(tmp_path / "store", size_S, dim=4)
+    vectors_VD = np.concatenate(list(feature_sets(size_S, dim=4)))
     x_BND, mask_BN = store.loop(vectors_VD, np.array([0, 2, 7, 8, 11]))(rows)
     assert mask_BN.tolist() == [[True] * 3, [True, True, False], [True] * 3]
     assert x_BND[1, :2].tolist() == vectors_VD[:2].tolist()
@@ -82,7 +82,7 @@ def test_the_plain_loop_pads_like_the_store(tmp_path):
 
 
 def test_the_corpus_has_captions_of_about_twelve_words(tmp_path):
-    made_up_corpus(tmp_path, images=50, words=30)
+    caption_corpus(tmp_path, images=50, words=30)
     items = Corpus.open(tmp_path).items("train")
     lengths = [len(caption.split()) for item in items for caption in item.captions]
     assert (len(items), len(lengths)) == (50, 250)
@@ -106,7 +106,7 @@ def test_every_call_has_a_process_of_its_own():
 
 
 def hold(size):
-    return (torch.ones(8_000_000),)
+    return (torch.ones(size),)
 
 
 def copy_and_drop(x):
@@ -114,7 +114,7 @@ def copy_and_drop(x):
 
 
 def test_peak_memory_counts_what_is_dropped_again_and_not_what_was_there():
-    (peak,) = measure.apart(ranks.growth, [(hold, copy_and_drop, ranks.QUICK)])
+    (peak,) = measure.apart(measure.growth, [(hold, copy_and_drop, 8_000_000)])
     assert 32 <= peak < 60
 
 
@@ -145,6 +145,28 @@ def test_a_row_knows_whether_its_target_is_met(changes, met, target, ratio):
         target,
         {None: "-", True: "met", False: "MISSED"}[met],
     )
+
+
+def test_one_number_a_side_is_ours_over_the_reference_and_better_when_small():
+    found = Row.of_two(2.0, 4.0, name="a", measured="b", unit="MB", target=0.5)
+    assert (found.ours, found.reference, found.ratio, found.spread) == (2.0, 4.0, 0.5, None)
+    assert found.met
+    assert not Row.of_two(4.0, 2.0, name="a", measured="b", unit="MB", target=0.5).met
+
+
+def test_a_quick_size_differs_in_what_it_names():
+    usual, quick = (ranks.RankSize.of(quick=each) for each in (False, True))
+    assert (usual.images, quick.images) == (5000, 60)
+    assert usual.limit_MB == quick.limit_MB
+    assert quick.captions == 300
+
+
+def test_random_vectors_have_length_one_where_that_is_asked_for():
+    one, other = random_tensors((3, 4), (2, 5, 4), unit=True)
+    torch.testing.assert_close(one.norm(dim=-1), torch.ones(3))
+    torch.testing.assert_close(other.norm(dim=-1), torch.ones(2, 5))
+    assert not torch.equal(one[:2], other[0, :2])
+    assert torch.equal(random_tensors((3, 4), unit=True)[0], one)
 
 
 def run_main(monkeypatch, *words: str) -> int:

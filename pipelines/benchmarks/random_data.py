@@ -1,4 +1,4 @@
-"""Stores and corpora of random numbers and words, of the sizes that published ones have."""
+"""Random tensors, stores and corpora, of the sizes that published ones have."""
 
 from __future__ import annotations
 
@@ -6,13 +6,30 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from infra.store import FeatureStore, StoreWriter
 from tasks.datasets.corpus import Item, write_corpus
 
 
-def made_up_sets(size_S: np.ndarray, *, dim: int, seed: int = 0) -> Iterator[np.ndarray]:
+def random_tensors(*shapes: tuple[int, ...], unit: bool = False) -> tuple[Tensor, ...]:
+    """Return float32 tensors, the same at each call; vectors along the last axis have length 1 where `unit`."""
+    generator = torch.Generator().manual_seed(0)
+    tensors = tuple(torch.randn(shape, generator=generator) for shape in shapes)
+    for x in tensors if unit else ():
+        x /= x.norm(dim=-1, keepdim=True)  # in place: the peak of memory is not to be reached here
+    return tensors
+
+
+def whole_sets(batch: int, elements: int, width: int) -> tuple[Tensor, Tensor]:
+    """Return sets without pads: `(B, N, D)`, and a mask `(B, N)` that is True throughout."""
+    (x_BND,) = random_tensors((batch, elements, width))
+    return x_BND, torch.ones(batch, elements, dtype=torch.bool)
+
+
+def feature_sets(size_S: np.ndarray, *, dim: int, seed: int = 0) -> Iterator[np.ndarray]:
     """Yield one float16 set `(N, dim)` for each size: parts of a common pool, so that many are made quickly."""
     rng, largest = np.random.default_rng(seed), int(size_S.max())
     pool_PD = rng.standard_normal((8 * largest, dim), np.float32).astype(np.float16)
@@ -21,16 +38,16 @@ def made_up_sets(size_S: np.ndarray, *, dim: int, seed: int = 0) -> Iterator[np.
         yield pool_PD[start : start + size]
 
 
-def made_up_store(folder: Path, size_S: np.ndarray, *, dim: int) -> FeatureStore:
+def feature_store(folder: Path, size_S: np.ndarray, *, dim: int) -> FeatureStore:
     """Write a store with a set of each size, its id the number of its row, and open it."""
-    sets = made_up_sets(size_S, dim=dim)
+    sets = feature_sets(size_S, dim=dim)
     with StoreWriter(folder, dim=dim, source={"reader": "benchmark"}) as writer:
         for number, x_ND in enumerate(tqdm(sets, desc="store", total=len(size_S), leave=False, delay=2)):
             writer.add(str(number), x_ND)
     return FeatureStore.open(folder)
 
 
-def made_up_corpus(folder: Path, *, images: int, words: int, captions: int = 5) -> None:
+def caption_corpus(folder: Path, *, images: int, words: int, captions: int = 5) -> None:
     """Write a corpus whose training split is `images` images with captions of 8 to 16 of `words` words."""
     rng = np.random.default_rng(0)
 
