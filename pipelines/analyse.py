@@ -1,7 +1,7 @@
 """`python -m pipelines.analyse RUN_ID`: how the embeddings of a trained run lie, and what the elements of its sets do.
 
-Alignment and uniformity for any run with embeddings; for sets also their circular variance, and the scores with one element
-alone or left out. The numbers are kept in the run, as metrics named `analysis/...`.
+Alignment and uniformity for any run with embeddings; for sets also their circular variance, and the scores with one
+element alone or left out. The numbers are kept in the run, as metrics named `analysis/...`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import tyro
 
 from infra.errors import InputError, command
-from pipelines.evaluate import Trained, load
+from pipelines.models import TrainedModel, load_run
+from tasks.base import Scores
 from tasks.models.embeddings import SplitEmbeddings
 from tasks.scoring.geometry import alignment, uniformity
 from tasks.scoring.set_analysis import ablated, variance_of
@@ -34,39 +35,46 @@ class Options:
     """Score elements of sets alone and left out: for sets of K, the work of about 2K + 1 evaluations."""
 
 
-def embeddings_of(trained: Trained, split: str) -> SplitEmbeddings:
+def embeddings_of(trained: TrainedModel, split: str) -> SplitEmbeddings:
     """Encode a split.
 
     Raises:
-        InputError: the model only scores pairs.
+        InputError: the task has no scores apart from its evaluation, or the model no embeddings.
     """
-    score = trained.adapter.scorer(trained.model, split)
+    score = _scores(trained).scorer(trained.model, split)
     if not isinstance(score, SplitEmbeddings):
         raise InputError(
-            f"run {trained.tracker.run_id} scores pairs of an image and a caption; it has no embeddings to analyse"
+            f"run {trained.tracker.run_id} of the task {trained.run.task!r} cannot be analysed: "
+            f"{type(trained.model).__name__} has no embeddings of images and of texts apart; evaluate it"
         )
     return score
 
 
-def geometry(embeddings: SplitEmbeddings, trained: Trained, split: str) -> dict[str, float]:
+def _scores(trained: TrainedModel) -> Scores:
+    return trained.as_a(Scores, "be analysed", instead="`python -m pipelines.evaluate` scores its runs")
+
+
+def geometry(embeddings: SplitEmbeddings, trained: TrainedModel, split: str) -> dict[str, float]:
     """Return alignment and uniformity, and the variance of each modality that has sets."""
-    owner_G = trained.adapter.data(split).owner_G
-    found = {"alignment/joint": alignment(embeddings.visual, embeddings.text, owner_G)}
-    found |= {
+    owner_G = trained.pairs(split, "be analysed").owner_G
+    numbers = {"alignment/joint": alignment(embeddings.visual, embeddings.text, owner_G)}
+    numbers |= {
         f"uniformity/{side}": value for side, value in uniformity(embeddings.visual, embeddings.text).items()
     }
     for side, embedding in (("visual", embeddings.visual), ("text", embeddings.text)):
         if embedding.ndim == 3:
-            found |= {f"{name}/{side}": value for name, value in variance_of(embedding).items()}
-    return found
+            numbers |= {f"{name}/{side}": value for name, value in variance_of(embedding).items()}
+    return numbers
 
 
-def elements(embeddings: SplitEmbeddings, trained: Trained, split: str, protocol: str) -> dict[str, float]:
+def elements(
+    embeddings: SplitEmbeddings, trained: TrainedModel, split: str, protocol: str
+) -> dict[str, float]:
     """Return the main score with the whole sets, `all`, and with fewer elements of one modality."""
-    adapter = trained.adapter
+    adapter, primary = _scores(trained), trained.adapter.primary.name
 
     def score(of: SplitEmbeddings) -> float:
-        return adapter.evaluate_scores(of, split, protocol).metrics[adapter.primary.name]
+        return adapter.evaluate_scores(of, split, protocol).metrics[primary]
 
     whole = score(embeddings)
     fewer = {f"{kept}/{side}": score(some) for side, kept, some in ablated(embeddings)}
@@ -88,25 +96,25 @@ def table(numbers: dict[str, float], *, digits: int) -> Iterator[str]:
 def main() -> None:
     """Analyse, log and print."""
     options = tyro.cli(Options, prog="python -m pipelines.analyse", description=__doc__)
-    trained = load(options.run_id)
+    trained = load_run(options.run_id)
     run, split = trained.run, options.split
     prefix = "analysis" if split == "test" else f"analysis/{split}"
     embeddings = embeddings_of(trained, split)
 
-    found = geometry(embeddings, trained, split)
-    trained.tracker.log({f"{prefix}/{name}": value for name, value in found.items()}, step=0)
+    numbers = geometry(embeddings, trained, split)
+    trained.tracker.log({f"{prefix}/{name}": value for name, value in numbers.items()}, step=0)
     print(
         f"{run.recipe} {run.aggregator} seed {run.seed}: embeddings of {split} (run {trained.tracker.run_id})\n"
     )
-    print(*table(found, digits=4), sep="\n")
+    print(*table(numbers, digits=4), sep="\n")
     if embeddings.visual.ndim == embeddings.text.ndim == 2:
         print("\nimages and captions are single vectors: variance and elements are for models of sets")
     elif options.elements:
         protocol = options.protocol or run.protocol
-        found = elements(embeddings, trained, split, protocol)
-        trained.tracker.log({f"{prefix}/{protocol}/{name}": value for name, value in found.items()}, step=0)
+        numbers = elements(embeddings, trained, split, protocol)
+        trained.tracker.log({f"{prefix}/{protocol}/{name}": value for name, value in numbers.items()}, step=0)
         print(f"\n{trained.adapter.primary.name} under {protocol}, with elements of\n")
-        print(*table(found, digits=1), sep="\n")
+        print(*table(numbers, digits=1), sep="\n")
 
 
 if __name__ == "__main__":

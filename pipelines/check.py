@@ -17,7 +17,8 @@ import tyro
 from infra.checks import Check, Outcome, run_checks
 from infra.errors import InputError, command, unknown
 from infra.registry import KINDS, TASKS, Listed, Spec
-from pipelines.checks.adapter import adapter_checks
+from pipelines.checks.abilities import ability_checks
+from pipelines.checks.adapter import AdapterChecks
 from pipelines.checks.kinds import kind_of, part_checks
 from pipelines.checks.made_up import made_up_run
 from pipelines.config import read_run
@@ -60,6 +61,12 @@ def check(name: str, *, kind: str = "", recipe: str = "", overrides: Sequence[st
     with tempfile.TemporaryDirectory() as folder:
         run = _recipe_run(name, recipe, overrides) if recipe else made_up_run(name, Path(folder))
         yield from run_checks(adapter_checks(run))
+
+
+def adapter_checks(run: Run) -> list[Check]:
+    """Return the promises of the adapter of a run: those that training needs, then those of other verbs."""
+    adapter = AdapterChecks(run)
+    return [*adapter.checks(), *ability_checks(adapter)]
 
 
 def _checks(name: str, kind: str) -> list[Check]:

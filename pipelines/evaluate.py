@@ -6,25 +6,21 @@ Several runs are an ensemble: the mean of their score matrices, as in all the pa
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-import torch
 import tyro
 
-from infra.checkpoint import load_weights
-from infra.device import best_device
-from infra.errors import command
-from infra.files import read_json
+from infra.errors import InputError, command
 from infra.paths import home
-from infra.registry import TASKS
+from infra.registry import RECIPES
 from infra.tracking import Tracker, tracking_uri
-from pipelines.kept_model import kept_model
-from pipelines.models import ASSETS, RUN, WEIGHTS
+from pipelines.models import TrainedModel, load_run
+from pipelines.recipe import Ensemble
 from pipelines.training.artifacts import keep_evaluation, keep_pictures
-from tasks.base import Evaluation, TaskAdapter
-from tasks.models.base import TRAINING_ONLY
-from tasks.run import Run, from_json
+from pipelines.training.runs import start
+from tasks.base import Evaluation, Scores
 from tasks.scoring.scores import mean_score
 
 
@@ -42,60 +38,57 @@ class Options:
     """Task adapter with other parameters, such as "image_text(cxc='data/cxc')"; each run's own where empty."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trained:
-    """A run with its best model."""
-
-    run: Run
-    adapter: TaskAdapter
-    model: torch.nn.Module
-    tracker: Tracker
-
-
-def load(run_id: str, *, task: str = "") -> Trained:
-    """Rebuild the best model of a run from what tracking holds.
-
-    Args:
-        run_id: the run.
-        task: the adapter's spec; the run's own where empty.
+def evaluate(models: Sequence[TrainedModel], *, protocol: str, split: str) -> Evaluation:
+    """Score one run, or the ensemble of several.
 
     Raises:
-        InputError: there is no such run, it has no model, or files of that are missing or damaged.
+        InputError: the task cannot average the scores of several models, the runs are of different tasks or data, or
+            the protocol does not fit the split.
     """
-    tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
-    folder = kept_model(tracker)
-    run = from_json(read_json(folder / RUN, what="the settings of a model"))
-    assets = read_json(folder / ASSETS, what="the assets of a model")
-    adapter = TASKS.build(task or run.task, run, assets=assets)
-    model = adapter.model(pretrained=False)
-    load_weights(model, folder / WEIGHTS, optional=TRAINING_ONLY)
-    device = best_device()
-    return Trained(run=run, adapter=adapter, model=model.to(device).eval(), tracker=tracker)
-
-
-def evaluate(trained: list[Trained], *, protocol: str, split: str) -> Evaluation:
-    """Score one run, or the ensemble of several."""
-    first = trained[0].adapter
-    if len(trained) == 1:
-        return first.evaluate(trained[0].model, split, protocol)
-    for other in trained[1:]:
-        first.check_same_data(other.adapter, split)
-    scores = [t.adapter.scorer(t.model, split) for t in trained]
+    if len(models) == 1:
+        return models[0].evaluate(protocol, split=split)
+    adapters = [
+        trained.as_a(Scores, "be part of an ensemble", instead="evaluate its runs one by one")
+        for trained in models
+    ]
+    first = adapters[0]
+    for trained, other in zip(models[1:], adapters[1:], strict=True):
+        if not isinstance(other, type(first)):
+            raise InputError(
+                f"runs of the tasks {models[0].run.task!r} and {trained.run.task!r} cannot be one ensemble; give runs "
+                "of one task"
+            )
+        first.check_same_data(other, split)
+    scores = [adapter.scorer(trained.model, split) for trained, adapter in zip(models, adapters, strict=True)]
     return first.evaluate_scores(mean_score(scores), split, protocol)
 
 
-def track_ensemble(trained: list[Trained], protocol: str, *, recipe: str = "") -> Tracker:
+def start_ensemble(ensemble: Ensemble) -> str:
+    """Train every member and score them together; return the id of the run that stands for the ensemble."""
+    run_ids = [
+        start(replace(RECIPES.get(name)(), seed=seed, experiment=ensemble.experiment))
+        for name, seed in ensemble.seeded()
+    ]
+    models = [load_run(run_id) for run_id in run_ids]
+    evaluation = evaluate(models, protocol=ensemble.protocol, split="test")
+    tracker = track_ensemble(models, ensemble.protocol, recipe=ensemble.recipe)
+    keep_evaluation(tracker, evaluation, step=0)
+    keep_pictures(tracker, *evaluation.pictures)
+    tracker.finish("FINISHED")
+    return tracker.run_id
+
+
+def track_ensemble(models: Sequence[TrainedModel], protocol: str, *, recipe: str = "") -> Tracker:
     """Start a run that stands for an ensemble, among the runs that are compared; `recipe` is its own, if it has one."""
-    first = trained[0].run
-    names = " + ".join(t.run.aggregator for t in trained)
-    members = [t.tracker.run_id for t in trained]
+    first = models[0].run
+    names = " + ".join(trained.run.aggregator for trained in models)
     tags = {
         "kind": "ensemble",
         "task": first.task.partition("(")[0],
         "dataset": first.data.dataset,
         "recipe": recipe or first.recipe,
         "aggregator": names,
-        "seed": "+".join(str(t.run.seed) for t in trained),
+        "seed": "+".join(str(trained.run.seed) for trained in models),
         "protocol": protocol,
     }
     return Tracker.start(
@@ -104,7 +97,7 @@ def track_ensemble(trained: list[Trained], protocol: str, *, recipe: str = "") -
         home=home(),
         name=f"ensemble of {names}",
         tags=tags,
-        params={"members": ",".join(members)},
+        params={"members": ",".join(trained.tracker.run_id for trained in models)},
     )
 
 
@@ -112,22 +105,22 @@ def track_ensemble(trained: list[Trained], protocol: str, *, recipe: str = "") -
 def main() -> None:
     """Score, log and print."""
     options = tyro.cli(Options, prog="python -m pipelines.evaluate", description=__doc__)
-    trained = [load(run_id, task=options.task) for run_id in dict.fromkeys(options.run_ids)]
-    protocol = options.protocol or trained[0].run.protocol
-    found = evaluate(trained, protocol=protocol, split=options.split)
+    models = [load_run(run_id, task=options.task) for run_id in dict.fromkeys(options.run_ids)]
+    protocol = options.protocol or models[0].run.protocol
+    evaluation = evaluate(models, protocol=protocol, split=options.split)
     if options.split != "test":
-        found = replace(found, protocol=f"{options.split}/{protocol}")
-    tracker = trained[0].tracker if len(trained) == 1 else track_ensemble(trained, protocol)
-    keep_evaluation(tracker, found, step=0)
-    keep_pictures(tracker, *found.pictures)
-    if len(trained) > 1:
+        evaluation = replace(evaluation, protocol=f"{options.split}/{protocol}")
+    tracker = models[0].tracker if len(models) == 1 else track_ensemble(models, protocol)
+    keep_evaluation(tracker, evaluation, step=0)
+    keep_pictures(tracker, *evaluation.pictures)
+    if len(models) > 1:
         tracker.finish("FINISHED")
-    names = ", ".join(f"{t.run.recipe} {t.run.aggregator} seed {t.run.seed}" for t in trained)
+    names = ", ".join(f"{t.run.recipe} {t.run.aggregator} seed {t.run.seed}" for t in models)
     print(f"{names}: {options.split} under {protocol} (run {tracker.run_id})")
-    for name, value in found.metrics.items():
+    for name, value in evaluation.metrics.items():
         print(f"  {name:<16} {value:8.2f}")
-    if not math.isnan(found.primary.chance):
-        print(f"  {f'chance {found.primary.name}':<16} {found.primary.chance:8.2f}")
+    if not math.isnan(evaluation.primary.chance):
+        print(f"  {f'chance {evaluation.primary.name}':<16} {evaluation.primary.chance:8.2f}")
 
 
 if __name__ == "__main__":

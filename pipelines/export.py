@@ -14,8 +14,10 @@ from infra.errors import InputError, command
 from infra.files import make_folder
 from infra.paths import home
 from infra.tracking import Tracker, tracking_uri
-from pipelines.kept_model import kept_model
-from pipelines.models import ASSETS, RUN, WEIGHTS, Exported, load_exported
+from pipelines.models import TrainedModel, load
+from pipelines.training.best_checkpoint import ASSETS, RUN, WEIGHTS, best_checkpoint
+from tasks.base import Answers, ReadsInputs
+from tasks.models.base import RetrievalModel
 
 README = "README.md"
 
@@ -30,7 +32,7 @@ class Options:
     """Folder to make; it must not exist yet, or be empty."""
 
 
-def export(run_id: str, out: Path) -> Exported:
+def export(run_id: str, out: Path) -> TrainedModel:
     """Write the best model of a run to the folder `out`, and return it loaded.
 
     The folder appears whole or not at all.
@@ -39,48 +41,41 @@ def export(run_id: str, out: Path) -> Exported:
         InputError: no such run, it kept no model, or the folder is in use.
     """
     tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
-    kept = kept_model(tracker)
+    checkpoint = best_checkpoint(tracker)
     out = out.absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out}: exists already; choose another folder with --out")
-    exported = load_exported(kept)
+    trained = load(checkpoint)
     make_folder(out.parent)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as made:
-        part = Path(made) / "part"
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
+        part = Path(temporary) / "part"
         part.mkdir()
         for file in (WEIGHTS, RUN, ASSETS):
-            shutil.copyfile(kept / file, part / file)
-        (part / README).write_text(_readme(tracker, exported, out.name))
+            shutil.copyfile(checkpoint / file, part / file)
+        (part / README).write_text(_readme(tracker, trained, out.name))
         os.replace(part, out)
-    return exported
+    return trained
 
 
-def example(exported: Exported, folder: str) -> str:
-    """Return the five lines that load a model and use it, as far as it reads what is in no corpus."""
-    load = ["from pipelines.models import load_exported", "", f"model = load_exported({folder!r})"]
-    adapter = exported.adapter
-    if not hasattr(adapter, "visual_inputs"):
-        return "\n".join([*load, "print(sorted(model.adapter.assets))", "print(model.model)"])
-    dim = adapter.assets.get("visual", {}).get("dim")
-    if dim:
-        load.insert(0, "import numpy as np")
-    given = (
-        f"[np.random.rand(36, {dim})]  # features (N, {dim}) of each image or video"
-        if dim
-        else '["image.jpg"]'
-    )
-    asked = (
-        'model.answers(given, ["what is in the picture?"])'
-        if hasattr(adapter, "vocabulary")
-        else 'model.scores(given, ["a dog on the grass"])'
-    )
-    return "\n".join([*load, f"given = {given}", f"print({asked})"])
+def example(trained: TrainedModel, folder: str) -> str:
+    """Return a few lines that load a model and use it, as far as it reads what is in no corpus."""
+    lines = ["from pipelines.models import load", "", f"model = load({folder!r})"]
+    adapter, answers = trained.adapter, isinstance(trained.adapter, Answers)
+    if not isinstance(adapter, ReadsInputs) or not (answers or isinstance(trained.model, RetrievalModel)):
+        return "\n".join([*lines, "print(sorted(model.adapter.assets))", "print(model.model)"])
+    visuals = '["image.jpg"]'
+    if adapter.visual_dim:
+        lines.insert(0, "import numpy as np")
+        visuals = f"[np.random.rand(36, {adapter.visual_dim})]  # features (N, F) of each image or video"
+    use = "answers" if answers else "scores"
+    text = "what is in the picture?" if answers else "a dog on the grass"
+    return "\n".join([*lines, f"visuals = {visuals}", f'print(model.{use}(visuals, ["{text}"]))'])
 
 
-def _readme(tracker: Tracker, exported: Exported, folder: str) -> str:
-    run, metrics = exported.run, tracker.metrics()
-    shown = [name for name in sorted(metrics) if name.startswith(f"{run.protocol}/") and name.count("/") == 1]
-    scores = ", ".join(f"{name} {metrics[name]:.2f}" for name in shown) or "none were kept"
+def _readme(tracker: Tracker, trained: TrainedModel, folder: str) -> str:
+    run, metrics = trained.run, tracker.metrics()
+    names = [name for name in sorted(metrics) if name.startswith(f"{run.protocol}/") and name.count("/") == 1]
+    scores = ", ".join(f"{name} {metrics[name]:.2f}" for name in names) or "none were kept"
     features = tracker.tag("data.features")
     return "\n\n".join(
         [
@@ -92,7 +87,7 @@ def _readme(tracker: Tracker, exported: Exported, folder: str) -> str:
                 if features
                 else []
             ),
-            f"```python\n{example(exported, folder)}\n```",
+            f"```python\n{example(trained, folder)}\n```",
             "`encode_visual` and `encode_text` give embeddings where the model has such. `run.json` is the whole run,\n"
             "`assets.json` what is needed beside the weights, such as the vocabulary.\n",
         ]
@@ -103,9 +98,9 @@ def _readme(tracker: Tracker, exported: Exported, folder: str) -> str:
 def main() -> None:
     """Export, and say how to load."""
     options = tyro.cli(Options, prog="python -m pipelines.export", description=__doc__)
-    exported = export(options.run_id, options.out)
+    trained = export(options.run_id, options.out)
     size = sum(file.stat().st_size for file in options.out.iterdir())
-    print(f"written to {options.out}: {size / 1e6:,.1f} MB\n\n{example(exported, str(options.out))}")
+    print(f"written to {options.out}: {size / 1e6:,.1f} MB\n\n{example(trained, str(options.out))}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
-"""A trained model in one folder: no MLflow, no corpus and no feature store are needed to use it."""
+"""A trained model: loaded from a run or from an exported folder, it embeds, scores, answers, searches and is evaluated.
+
+An exported folder needs no MLflow, no corpus and no feature store.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -16,104 +19,215 @@ from infra.data import Batch
 from infra.device import best_device, device_of, on_device
 from infra.errors import InputError
 from infra.files import existing, existing_folder, read_json
+from infra.paths import home
 from infra.registry import TASKS
-from tasks.base import TaskAdapter
-from tasks.models.base import TRAINING_ONLY
+from infra.tracking import Tracker, tracking_uri
+from pipelines.searching.answers import AnswerSearch
+from pipelines.searching.galleries import Method
+from pipelines.searching.retrieval import Hit, RetrievalSearch
+from pipelines.training.best_checkpoint import ASSETS, RUN, WEIGHTS, best_checkpoint
+from tasks.base import Answers, Evaluation, ReadsInputs, Searchable, TaskAdapter, missing
+from tasks.inputs.pairs import Pairs
+from tasks.models.base import TRAINING_ONLY, RetrievalModel
 from tasks.models.embeddings import Batches
 from tasks.run import Run, from_json
 
-WEIGHTS, RUN, ASSETS = "model.safetensors", "run.json", "assets.json"
-"""The files of an exported folder, and of a run's artifact `model`."""
-
-Given = Sequence[np.ndarray | str | Path]
+Visuals = Sequence[np.ndarray | str | Path]
 """Images or videos: features `(N, F)` as a store keeps them, or image files for a model that reads pixels."""
 
+Ability = TypeVar("Ability")
+
 _CHUNK = 256  # texts, or sets of features, that go through the model at once
+_BY_HAND = "`model` is the module itself and `adapter` makes its batches"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exported:
-    """A trained model, its run, and the adapter that knows what it reads."""
+class TrainedModel:
+    """A trained model, its run, and the adapter that knows what it reads; `load` makes one.
+
+    Attributes:
+        run: the complete description of how it was trained.
+        adapter: of the run's task; it opens the corpus and the features when they are asked for.
+        model: the module, in evaluation mode, on the GPU where there is one.
+        tracker: of the run; None where the model comes from a folder.
+    """
 
     run: Run
     adapter: TaskAdapter
     model: nn.Module
+    tracker: Tracker | None = None
+    _searches: dict[tuple[str, Method], RetrievalSearch | AnswerSearch] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
-    def encode_visual(self, given: Given) -> Tensor:
-        """Return the embeddings of images or videos, `(Q, D)` or `(Q, K, D)`."""
-        return self._embeddings("encode_visual", self._visual(given))
+    def encode_visual(self, visuals: Visuals) -> Tensor:
+        """Return the embeddings of V images or videos, `(V, D)`, or `(V, K, D)` where they are sets.
+
+        Raises:
+            InputError: the model has no embeddings of images alone, or an image does not fit it.
+        """
+        return self._embeddings(visuals=visuals)
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
-        """Return the embeddings of captions, `(G, D)` or `(G, K, D)`."""
-        return self._embeddings("encode_text", self._text(texts))
+        """Return the embeddings of T texts, `(T, D)`, or `(T, K, D)` where they are sets.
 
-    def scores(self, given: Given, texts: Sequence[str]) -> Tensor:
-        """Return the `(Q, G)` scores of every image or video with every caption; higher is more alike.
+        Raises:
+            InputError: the model has no embeddings of texts alone.
+        """
+        return self._embeddings(texts=texts)
+
+    def scores(self, visuals: Visuals, texts: Sequence[str]) -> Tensor:
+        """Return the `(V, T)` scores of every image or video with every text, float32; higher is more alike.
 
         Raises:
             InputError: the model does not retrieve, or the input does not fit it.
         """
-        if not hasattr(self.model, "scorer"):
-            raise self._cannot("score captions")
-        score = self.model.scorer(self._visual(given), self._text(texts))
-        return score(slice(0, len(given)), slice(0, len(texts)))
+        score = self._retrieval_model("score texts").scorer(self._visual(visuals), self._text(texts))
+        return score(slice(0, len(visuals)), slice(0, len(texts)))
 
     @torch.inference_mode()
-    def answers(self, given: Given, questions: Sequence[str]) -> list[tuple[str, float]]:
+    def answers(self, visuals: Visuals, questions: Sequence[str]) -> list[tuple[str, float]]:
         """Return the most probable answer to each question about the image beside it, and its probability.
 
         Raises:
             InputError: the model answers no questions, or the input does not fit it.
         """
-        vocabulary = getattr(self.adapter, "vocabulary", None)
-        if vocabulary is None:
-            raise self._cannot("answer questions")
-        if len(given) != len(questions):
+        adapter = self.as_a(Answers, "answer questions", instead=_BY_HAND)
+        if len(visuals) != len(questions):
             raise InputError(
-                f"{len(given)} images and {len(questions)} questions; give an image for each question"
+                f"{len(visuals)} images and {len(questions)} questions; give an image for each question"
             )
-        found = []
-        for (_, images), (_, texts) in zip(self._visual(given), self._text(questions), strict=True):
-            probability_BA = self.model(self._on_device(images | texts)).float().sigmoid()
+        answers = []
+        for (_, images), (_, texts) in zip(self._visual(visuals), self._text(questions), strict=True):
+            probability_BA = adapter.probabilities(self.model, self._on_device(images | texts))
             best = zip(*(x_B.tolist() for x_B in probability_BA.max(dim=1)), strict=True)
-            found += [(vocabulary.answers[number], share) for share, number in best]
-        return found
+            answers += [(adapter.choices[number], probability) for probability, number in best]
+        return answers
+
+    def search(
+        self, query: str | Path, k: int = 10, *, split: str = "test", index: Method = "auto"
+    ) -> list[Hit]:
+        """Return the items of the run's corpus that are most like a text, or the captions most like a file.
+
+        What is searched is encoded the first time, and kept for the next query.
+
+        Args:
+            query: a text, or the `Path` of an image or video.
+            k: how many.
+            split: the split that is searched.
+            index: `exact`, `two-pass` for many sets of vectors, `faiss` for many single ones, or `auto`.
+
+        Raises:
+            InputError: the model does not retrieve, its corpus is not at hand, or a query that it cannot read.
+        """
+        if k < 1:
+            raise InputError(f"k must be at least 1, not {k}")
+        search = self.open_search(split, index=index)
+        if isinstance(search, AnswerSearch):
+            raise InputError(f"the task {self.run.task!r} answers questions; ask one with `answers`")
+        if isinstance(query, Path):
+            return search.by_file(query, k, video=search.adapter.modality == "video")
+        return search.by_text(query, k)
+
+    def open_search(self, split: str = "test", *, index: Method = "auto") -> RetrievalSearch | AnswerSearch:
+        """Return what finds items, captions or answers in a split of the run's corpus; the same one each time.
+
+        Raises:
+            InputError: the task or the model cannot be searched, no such split, or no such corpus.
+        """
+        if (split, index) not in self._searches:
+            instead = "evaluate it, or load it with pipelines.models.load"
+            adapter = self.as_a(Searchable, "be searched", instead=instead)
+            if isinstance(adapter, Answers):
+                search = AnswerSearch(adapter, self.model, split=split)
+            else:
+                model, pairs = self._retrieval_model("be searched"), self.pairs(split, "be searched")
+                search = RetrievalSearch(adapter, model, pairs, split=split, method=index)
+            self._searches[split, index] = search
+        return self._searches[split, index]
+
+    def evaluate(self, protocol: str = "", *, split: str = "test") -> Evaluation:
+        """Score a split of the run's corpus under a protocol; the run's own where none is given.
+
+        Raises:
+            InputError: no such split or protocol, or data that is not at hand.
+        """
+        return self.adapter.evaluate(self.model, split, protocol or self.run.protocol)
+
+    def as_a(self, ability: type[Ability], what: str, *, instead: str) -> Ability:
+        """Return the adapter as one of the protocols of `tasks.base`.
+
+        Args:
+            ability: the protocol.
+            what: cannot be done without it, such as `be searched`.
+            instead: what to do then.
+
+        Raises:
+            InputError: the adapter does not implement it.
+        """
+        if isinstance(self.adapter, ability):
+            return self.adapter
+        raise InputError(
+            f"the task {self.run.task!r} cannot {what}: its adapter has no {', '.join(missing(self.adapter, ability))} "
+            f"(tasks.base.{ability.__name__}); {instead}"
+        )
+
+    def pairs(self, split: str, what: str) -> Pairs:
+        """Return a split's items with their captions.
+
+        Raises:
+            InputError: the task's data is something else, so that it cannot do `what`; or no such split.
+        """
+        data = self.adapter.data(split)
+        if not isinstance(data, Pairs):
+            raise InputError(
+                f"the task {self.run.task!r} cannot {what}: its data are {type(data).__name__}, not items with their "
+                "captions (tasks.inputs.pairs.Pairs)"
+            )
+        return data
+
+    def _retrieval_model(self, what: str) -> RetrievalModel:
+        if not isinstance(self.model, RetrievalModel):
+            raise InputError(
+                f"the task {self.run.task!r} cannot {what}: its model, {type(self.model).__name__}, is no "
+                f"tasks.models.base.RetrievalModel; {_BY_HAND}"
+            )
+        return self.model
 
     @torch.inference_mode()
-    def _embeddings(self, encode: str, batches: Batches) -> Tensor:
-        if not hasattr(self.model, encode):
-            raise self._cannot("encode images and captions apart")
-        made = [getattr(self.model, encode)(self._on_device(batch)) for _, batch in batches]
-        return torch.cat([embeddings.vectors for embeddings in made])
+    def _embeddings(self, *, visuals: Visuals | None = None, texts: Sequence[str] = ()) -> Tensor:
+        model = self._retrieval_model("encode images and texts apart")
+        if not model.has_embeddings:
+            raise InputError(
+                f"a {type(model).__name__} with {self.run.aggregator!r} cannot encode images and texts apart: it looks "
+                "at every pair; `scores` compares them"
+            )
+        encode, batches = (
+            (model.encode_text, self._text(texts))
+            if visuals is None
+            else (model.encode_visual, self._visual(visuals))
+        )
+        return torch.cat([encode(self._on_device(batch)).vectors for _, batch in batches])
 
-    def _visual(self, given: Given) -> Batches:
-        inputs = self._inputs("visual_inputs", given)
+    def _visual(self, visuals: Visuals) -> Batches:
+        inputs = self._reader(visuals).visual_inputs(visuals)
 
         def make(number_B: np.ndarray) -> Batch:
-            visual, mask_BN = inputs.batch(number_B, sample_B=number_B, draw=None)
-            return {"visual": visual, "visual_mask": mask_BN}
+            x, mask_BN = inputs.batch(number_B, sample_B=number_B, draw=None)
+            return {"visual": x, "visual_mask": mask_BN}
 
-        return _batches(len(given), make)
+        return _batches(len(visuals), make)
 
     def _text(self, texts: Sequence[str]) -> Batches:
-        return _batches(len(texts), self._inputs("text_inputs", texts).batch)
+        return _batches(len(texts), self._reader(texts).text_inputs(texts).batch)
 
-    def _inputs(self, name: str, given: Sequence[Any]) -> Any:
-        if isinstance(given, str | Path) or not len(given):
+    def _reader(self, inputs: Sequence[object]) -> ReadsInputs:
+        if isinstance(inputs, str | Path) or not len(inputs):
             raise InputError("give a list with at least one image, video or text")
-        if not hasattr(self.adapter, name):
-            raise self._cannot("read images and texts by itself")
-        return getattr(self.adapter, name)(given)
+        return self.as_a(ReadsInputs, "read images and texts by itself", instead=_BY_HAND)
 
     def _on_device(self, batch: Batch) -> Batch:
-        device = device_of(self.model)
-        return on_device(batch, device)
-
-    def _cannot(self, what: str) -> InputError:
-        return InputError(
-            f"a model of the task {self.run.task!r} with {self.run.aggregator!r} cannot {what}; `model` is the "
-            "module itself and `adapter` makes its batches"
-        )
+        return on_device(batch, device_of(self.model))
 
 
 class _Make(Protocol):
@@ -126,18 +240,33 @@ def _batches(count: int, make: _Make) -> Iterator[tuple[Tensor, Batch]]:
         yield torch.from_numpy(number_B), make(number_B)
 
 
-def load_exported(folder: str | Path) -> Exported:
-    """Load the model that `python -m pipelines.export` wrote.
+def load(source: str | Path, *, task: str = "") -> TrainedModel:
+    """Load a trained model: of the folder of this name where there is one, else of the run with this id.
+
+    Args:
+        source: a folder that `python -m pipelines.export` wrote, or the id of a run.
+        task: the adapter's spec with other parameters, such as `image_text(cxc='data/cxc')`; the run's own where empty.
 
     Raises:
-        InputError: no such folder, a file of it is missing or damaged, or it belongs to another version.
+        InputError: no such folder or run, a file of the model is missing or damaged, or it belongs to another version.
     """
-    folder = existing_folder(folder, what="a folder that `python -m pipelines.export` wrote")
-    run = from_json(read_json(folder / RUN, what="the settings of an exported run"))
-    assets = read_json(folder / ASSETS, what="the assets of an exported model")
-    weights = existing(folder / WEIGHTS, what="the weights of an exported model")
-    adapter = TASKS.build(run.task, run, assets=assets)
+    if isinstance(source, Path) or Path(source).is_dir():
+        folder = existing_folder(source, what="a folder that `python -m pipelines.export` wrote")
+        return _load_folder(folder, task=task)
+    return load_run(source, task=task)
+
+
+def load_run(run_id: str, *, task: str = "") -> TrainedModel:
+    """Load the best checkpoint of a run, as `load` does; the model has the run's tracker."""
+    tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
+    return _load_folder(best_checkpoint(tracker), task=task, tracker=tracker)
+
+
+def _load_folder(folder: Path, *, task: str = "", tracker: Tracker | None = None) -> TrainedModel:
+    run = from_json(read_json(folder / RUN, what="the settings of a model"))
+    assets = read_json(folder / ASSETS, what="the assets of a model")
+    weights = existing(folder / WEIGHTS, what="the weights of a model")
+    adapter = TASKS.build(task or run.task, run, assets=assets)
     model = adapter.model(pretrained=False)
     load_weights(model, weights, optional=TRAINING_ONLY)
-    device = best_device()
-    return Exported(run=run, adapter=adapter, model=model.to(device).eval())
+    return TrainedModel(run=run, adapter=adapter, model=model.to(best_device()).eval(), tracker=tracker)

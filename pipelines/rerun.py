@@ -16,7 +16,7 @@ from infra.paths import home
 from infra.registry import TASKS
 from infra.tracking import Tracker, tracking_uri
 from infra.tracking.provenance import provenance
-from pipelines.kept_model import other_than_trained
+from pipelines.training.best_checkpoint import other_than_trained
 from pipelines.training.runs import start
 from tasks.run import Run, from_json
 

@@ -6,6 +6,7 @@ like one. A run on questions answers `python -m pipelines.search RUN_ID --image 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,12 +14,11 @@ from typing import Annotated
 import tyro
 
 from infra.errors import InputError, command
-from pipelines.evaluate import load
-from pipelines.searching.answerer import Answerer
-from pipelines.searching.finder import Finder
+from pipelines.models import TrainedModel, load_run
+from pipelines.searching.answers import Answer, AnswerSearch
 from pipelines.searching.galleries import Method
+from pipelines.searching.retrieval import Hit, RetrievalSearch
 from pipelines.searching.server import serve
-from pipelines.searching.shown import answers_shown, hits_shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,62 +48,84 @@ class Options:
 
 
 def search(options: Options) -> str:
-    """Return what the terminal shows of one query.
+    """Return the results of one query as the terminal shows them.
 
     Raises:
         InputError: no such run, split, file or id, or a query that the run cannot answer.
     """
-    visuals = [one for one in (options.image, options.video, options.id) if one]
+    visuals = [visual for visual in (options.image, options.video, options.id) if visual]
     if len(visuals) > 1:
         raise InputError("give one of --image, --video and --id, not several")
     if not options.query and not visuals:
         raise InputError("nothing to look for: give a text, --image FILE, --video FILE, --id ID, or --web")
-    asked = open_run(options)
+    searched = _load(options).open_search(options.split, index=options.index)
     try:
-        if isinstance(asked, Answerer):
-            return _answers(asked, options)
-        return _hits(asked, options, texts=bool(visuals))
+        if isinstance(searched, AnswerSearch):
+            return _answers(searched, options)
+        return _hits(searched, options, by_visual=bool(visuals))
     finally:
-        asked.close()
+        searched.close()
 
 
-def open_run(options: Options) -> Finder | Answerer:
-    """Load a run for searching, or for answering questions.
-
-    Raises:
-        InputError: no such run, it kept no model, or k is below 1.
-    """
+def _load(options: Options) -> TrainedModel:
     if options.k is not None and options.k < 1:
         raise InputError(f"--k must be at least 1, not {options.k}")
-    trained = load(options.run_id)
-    if hasattr(trained.adapter, "vocabulary"):
-        return Answerer(trained, split=options.split)
-    if not (hasattr(trained.model, "scorer") and hasattr(trained.adapter, "visual_inputs")):
-        raise InputError(f"run {options.run_id} is of the task {trained.run.task!r}, which does not search")
-    return Finder(trained, split=options.split, method=options.index)
+    return load_run(options.run_id)
 
 
-def _answers(answerer: Answerer, options: Options) -> str:
+def _answers(searched: AnswerSearch, options: Options) -> str:
     if options.video or not (options.image or options.id):
         raise InputError(
             "the run answers questions about images: give --image FILE or --id ID with the question"
         )
     k = options.k or 5
     if options.image:
-        return answers_shown(answerer.of_file(options.image, options.query, k), k)
-    return answers_shown(answerer.of_id(options.id, options.query, k), k)
+        return answer_table(searched.of_file(options.image, options.query, k), k)
+    return answer_table(searched.of_id(options.id, options.query, k), k)
 
 
-def _hits(finder: Finder, options: Options, *, texts: bool) -> str:
+def _hits(searched: RetrievalSearch, options: Options, *, by_visual: bool) -> str:
     k = options.k or 10
-    if texts and options.query:
+    if by_visual and options.query:
         raise InputError("give a text or an image or video, not both: the run compares one with the other")
-    if not texts:
-        return hits_shown(finder.by_text(options.query, k), k)
+    if not by_visual:
+        return hit_table(searched.by_text(options.query, k), k)
     if options.id:
-        return hits_shown(finder.by_id(options.id, k), k)
+        return hit_table(searched.by_id(options.id, k), k)
     path = options.image or options.video
-    return hits_shown(finder.by_file(path, k, video=options.video is not None), k)
+    return hit_table(searched.by_file(path, k, video=options.video is not None), k)
+
+
+def hit_table(hits: Sequence[Hit], k: int) -> str:
+    """Return a line for each result, and what there is to say of them all; `k` were wanted."""
+    id_width = max(len("id"), max(len(hit.id) for hit in hits))
+    file_width = max(len("file"), max(len(hit.file) for hit in hits)) if any(hit.file for hit in hits) else 0
+
+    def line(rank: object, score: str, id: str, file: str, caption: str) -> str:
+        middle = f"  {file:<{file_width}}" if file_width else ""
+        return _printable(f"{rank:>4}  {score:>8}  {id:<{id_width}}{middle}  {caption}")
+
+    lines = [line("rank", "score", "id", "file", "caption")]
+    lines += [line(hit.rank, f"{hit.score:.4f}", hit.id, hit.file, hit.caption) for hit in hits]
+    notes = [] if file_width else ["the corpus has no image or video files: scores and captions alone"]
+    few = [f"there are {len(hits):,} in all, fewer than the {k:,} asked for"] if len(hits) < k else []
+    return "\n".join([*lines, *notes, *few])
+
+
+def answer_table(answers: Sequence[Answer], k: int) -> str:
+    """Return a line for each answer; `k` were wanted."""
+    lines = ["rank  confidence  answer"]
+    lines += [
+        _printable(f"{rank:>4}  {100 * confidence:9.1f}%  {answer}")
+        for rank, (answer, confidence) in enumerate(answers, start=1)
+    ]
+    few = [f"the model knows {len(answers):,} answers in all, fewer than the {k:,} asked for"]
+    return "\n".join(lines + (few if len(answers) < k else []))
+
+
+def _printable(text: str) -> str:
+    """Return the text without what could steer a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 @command
@@ -113,17 +135,17 @@ def main() -> None:
     if not options.web:
         print(search(options))
         return
-    asked = open_run(options)
+    trained = _load(options)
+    run, searched = trained.run, trained.open_search(options.split, index=options.index)
     try:
-        run = asked.run
         serve(
-            asked,
+            searched,
             title=f"{run.recipe} · {run.aggregator} · seed {run.seed}",
             port=options.port,
             k=options.k or 0,
         )
     finally:
-        asked.close()
+        searched.close()
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def main() -> None:
     """Train, and print where to look."""
     work = parse(sys.argv[1:])  # a wrong word is told before torch is imported, which takes seconds
     from infra.tracking import Tracker, tracking_uri
-    from pipelines.ensemble import start_ensemble
+    from pipelines.evaluate import start_ensemble
     from pipelines.training.runs import resume, start
 
     if isinstance(work, Resume):

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor, nn
 
 from infra.data import Dataset
+from infra.store import FeatureStore
+from tasks.datasets.corpus import Corpus
+from tasks.datasets.questions import QuestionCorpus
+from tasks.inputs.pairs import TextInputs, VisualInputs
+from tasks.scoring.scores import Score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,29 +132,31 @@ class Evaluation:
 class TaskAdapter(Protocol):
     """What a task's batches mean and how it is scored. The loop never asks which task it has.
 
-    Built by the registry from a run's `task` spec as `Adapter(run, assets=None)`, where `assets` are those of a
-    checkpoint; with them it is built without its data, which is opened when asked for. One that also has
-    `text_inputs(texts)` and `visual_inputs(given)` lets an exported model read what is in no corpus.
+    Adapters derive from this class, and from those below whose verbs they support. The registry builds one from a
+    run's `task` spec as `Adapter(run, assets=None, **parameters)`: a new one without assets, that of a checkpoint with
+    them, and then without its data, which is opened when it is first asked for.
     """
 
     primary: Metric
     """The metric that chooses the best epoch; its chance level is that of a split, and an evaluation's to fill in."""
     dev_protocol: str
     """The protocol that chooses the best epoch, on the `val` split."""
+    assets: dict[str, Any]
+    """What rebuilds the model beside the run and the weights, as plain JSON."""
 
-    @property
-    def assets(self) -> dict[str, Any]:
-        """What rebuilds the model beside the run and the weights, as JSON."""
-
+    @abstractmethod
     def describe(self) -> Mapping[str, str]:
         """Return what tracking notes about the data: digests, counts."""
 
+    @abstractmethod
     def data(self, split: str) -> Dataset:
         """Return the samples of a split."""
 
+    @abstractmethod
     def model(self, *, pretrained: bool = True) -> nn.Module:
         """Return a new model, with published weights in the parts that have them unless told otherwise."""
 
+    @abstractmethod
     def loss(self, model: nn.Module, batch: dict[str, Tensor], *, epoch: float) -> dict[str, Tensor]:
         """Return scalars: `loss` is minimised, every other entry is logged.
 
@@ -156,5 +166,104 @@ class TaskAdapter(Protocol):
             epoch: epochs trained so far, as a fraction.
         """
 
+    @abstractmethod
     def evaluate(self, model: nn.Module, split: str, protocol: str) -> Evaluation:
-        """Score a split."""
+        """Score a split under a protocol.
+
+        Raises:
+            InputError: no such split or protocol, or a split that the protocol does not fit.
+        """
+
+
+@runtime_checkable
+class Scores(Protocol):
+    """An adapter that splits an evaluation in two, scores and what follows from them.
+
+    `evaluate A B` averages the scores of several models before they are evaluated, and `analyse` changes them. A score
+    is a function of two slices: rows are the images, videos or questions of a split, columns the captions or answers,
+    and any block of the matrix can be had without the rest: `score(slice(0, 10), slice(None))`.
+    """
+
+    @abstractmethod
+    def scorer(self, model: nn.Module, split: str) -> Score:
+        """Return what computes any block of a split's scores `(rows, columns)`, float32; higher is better.
+
+        On several workers all of them call this, and each may then ask for other blocks.
+        """
+
+    @abstractmethod
+    def evaluate_scores(self, score: Score, split: str, protocol: str) -> Evaluation:
+        """Evaluate a split by any such function; `evaluate` does it by that of a model."""
+
+    @abstractmethod
+    def check_same_data(self, other: Any, split: str) -> None:
+        """Do nothing where the rows and columns of an adapter of the same class mean the same.
+
+        Raises:
+            InputError: they do not, so that a mean of scores would mean nothing.
+        """
+
+
+@runtime_checkable
+class ReadsInputs(Protocol):
+    """An adapter whose model reads images or videos and texts that are in no corpus, as an exported model does.
+
+    Model and adapter agree on the batches: `visual` and `visual_mask`, `text` and `text_mask`, as in training.
+    """
+
+    visual_dim: int
+    """Width F of the features `(N, F)` that an image or video is given as; 0 where the model reads image files."""
+
+    @abstractmethod
+    def visual_inputs(self, visuals: Sequence[np.ndarray | str | Path]) -> VisualInputs:
+        """Return what the model reads of images or videos: features `(N, F)` of each, or image files.
+
+        Raises:
+            InputError: features of another shape, or a file that is missing or does not decode.
+        """
+
+    @abstractmethod
+    def text_inputs(self, texts: Sequence[str]) -> TextInputs:
+        """Return what the model reads of texts."""
+
+
+@runtime_checkable
+class Answers(ReadsInputs, Protocol):
+    """An adapter that answers questions about images by one of many choices."""
+
+    choices: Sequence[str]
+    """The A answers that there are to choose from, in the order of the model's outputs."""
+
+    @abstractmethod
+    def probabilities(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        """Return the probability of each answer to each question of a batch, `(B, A)`, float32.
+
+        Args:
+            model: in evaluation mode.
+            batch: as the inputs above make it, on the model's device: question b is about image b.
+        """
+
+
+@runtime_checkable
+class Searchable(ReadsInputs, Protocol):
+    """An adapter over a corpus of items that `search` shows and compares with texts and files.
+
+    One that also is `Answers` is asked questions about the items. Of any other the data of a split must be
+    `tasks.inputs.pairs.Pairs` and the model a `tasks.models.base.RetrievalModel`; then items are found by text, and
+    their texts by item.
+    """
+
+    modality: str
+    """What the items are: `image` or `video`."""
+    corpus: Corpus | QuestionCorpus
+    """The items, by split."""
+    store: FeatureStore | None
+    """Features of the items; None where the model reads their files."""
+
+
+def missing(adapter: object, protocol: type) -> list[str]:
+    """Return the names of what one of these protocols asks for and an adapter does not have."""
+    bases = [base for base in reversed(protocol.__mro__) if base.__module__ == __name__]
+    names = [name for base in bases for name in (*base.__annotations__, *vars(base)) if name[0] != "_"]
+    absent = object()
+    return [name for name in names if inspect.getattr_static(adapter, name, absent) is absent]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from infra.errors import InputError
 from infra.paths import resolve
 from infra.registry import AUGMENTATIONS, ENCODERS, Spec
 from infra.store import FeatureStore
+from tasks.base import Scores, Searchable, TaskAdapter
 from tasks.datasets.corpus import Corpus, Item
 from tasks.datasets.media import pictured
 from tasks.datasets.questions import Image, Question, QuestionCorpus
@@ -36,7 +37,7 @@ from tasks.scoring.attention import (
 PIXEL_CHUNK = 32  # images of 512 pixels encoded at once in evaluation: a few GB of feature maps
 
 
-class VisualLanguageTask(ABC):
+class VisualLanguageTask(TaskAdapter, Scores, Searchable):
     """The part of an adapter that says what a model reads; derived classes say what is learnt of it and scored.
 
     The corpus and the feature store are opened when they are first asked for, since a trained model is of use without
@@ -51,7 +52,6 @@ class VisualLanguageTask(ABC):
     """What the visual side is: `image` or `video`."""
     samples: str
     """What the sizes of the splits count, such as `images`."""
-    assets: dict[str, Any]
 
     def __init__(self, run: Run, *, chunk: int) -> None:
         if chunk < 1:
@@ -105,6 +105,11 @@ class VisualLanguageTask(ABC):
         transform = encoder.transform(self.assets["visual"], **self._visual.params)
         paths = [self.corpus.image_path(item) for item in items]
         return Pixels(paths, transform=transform, augment=augment)
+
+    @property
+    def visual_dim(self) -> int:
+        """Width F of the features that an image or video is given as; 0 where the model reads pixels."""
+        return self.assets["visual"]["dim"] if self._reads_store else 0
 
     def visual_inputs(self, visuals: Sequence[np.ndarray | str | Path]) -> VisualInputs:
         """Return what the model reads of features in memory, or of image files; see `unseen_inputs`."""
@@ -167,7 +172,3 @@ class VisualLanguageTask(ABC):
             visual=lambda: encoder(self.run.visual, self.assets["visual"]),
             text=lambda: encoder(self.run.text, self.assets["text"]),
         )
-
-    @abstractmethod
-    def model(self, *, pretrained: bool = True) -> nn.Module:
-        """Return a new model."""

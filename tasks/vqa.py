@@ -17,7 +17,7 @@ from infra.dist import all_sum, rank
 from infra.errors import InputError, unknown
 from infra.paths import resolve
 from infra.registry import TASKS
-from tasks.base import Evaluation
+from tasks.base import Answers, Evaluation
 from tasks.datasets.questions import Question, QuestionCorpus
 from tasks.inputs.captions import Captions
 from tasks.inputs.questions import QuestionData
@@ -37,7 +37,7 @@ official training split."""
 
 
 @TASKS.register("vqa")
-class VQA(VisualLanguageTask):
+class VQA(VisualLanguageTask, Answers):
     """The adapter of visual question answering, as a choice between the frequent answers.
 
     Args:
@@ -138,6 +138,15 @@ class VQA(VisualLanguageTask):
     def model(self, *, pretrained: bool = True) -> VQAModel:
         """Return a new model."""
         return vqa_model(self.run, self.parts(pretrained=pretrained), answers=len(self.vocabulary))
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The answers, in the order of the model's outputs."""
+        return self.vocabulary.answers
+
+    def probabilities(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        """Return the probability of each answer to each question, `(B, A)`, each by itself: they need not sum to 1."""
+        return model(batch).float().sigmoid()
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], *, epoch: float) -> dict[str, Tensor]:
         """Return the binary cross-entropy of every answer, and what the most probable one is worth, in per cent.

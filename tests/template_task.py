@@ -15,10 +15,11 @@ from torch import nn
 
 from infra.device import device_of, on_device
 from infra.dist import all_sum
+from infra.errors import InputError
 from infra.paths import resolve
 from infra.registry import AGGREGATORS, ENCODERS, TASKS
 from infra.store import FeatureStore
-from tasks.base import Evaluation, Metric, QueryMean, QueryMetric
+from tasks.base import Evaluation, Metric, QueryMean, QueryMetric, Scores, TaskAdapter
 from tasks.datasets.corpus import Corpus
 from tasks.inputs.pairs import StoredSets
 
@@ -52,7 +53,7 @@ class Classifier(nn.Module):
 
 
 @TASKS.register("caption_word")
-class CaptionWord:
+class CaptionWord(TaskAdapter, Scores):
     primary = Metric(name="word_recall", best=100.0, unit="%")
     dev_protocol = "caption_word"
 
@@ -94,14 +95,26 @@ class CaptionWord:
         total, count = all_sum(torch.stack([total, torch.full_like(total, len(batch["word"]))])).unbind()
         return {"loss": total / count.detach()}
 
-    @torch.inference_mode()
-    def evaluate(self, model, split, protocol):
-        model.eval()
-        data, device, right = self.data(split), device_of(model), []
-        for index_B in np.array_split(np.arange(len(data)), -(-len(data) // 256)):
-            batch = on_device(data.batch(index_B, seed=0, epoch=0), device)
-            right.append((model(batch).argmax(dim=1) == batch["word"]).cpu().numpy())
-        right_Q = np.concatenate(right).astype(float)
+    def scorer(self, model, split):
+        data, device = self.data(split), device_of(model.eval())
+
+        @torch.inference_mode()
+        def score(items, words):
+            batch = data.batch(np.arange(len(data))[items], seed=0, epoch=0)
+            return model(on_device(batch, device)).float().softmax(dim=1)[:, words]
+
+        return score
+
+    def check_same_data(self, other, split):
+        ours, theirs = ((adapter.assets["words"], adapter.data(split).ids) for adapter in (self, other))
+        if ours != theirs:
+            raise InputError(f"the words or the {split} items of two runs differ; give runs on one corpus")
+
+    def evaluate_scores(self, score, split, protocol):
+        data = self.data(split)
+        starts = range(0, len(data), 256)
+        best = [score(slice(start, start + 256), slice(None)).argmax(dim=1).cpu() for start in starts]
+        right_Q = (torch.cat(best) == data.word).double().numpy()
         mean = QueryMean(scores=("right",), units="image_id", factor=100.0)
         return Evaluation(
             protocol=protocol,
@@ -110,3 +123,6 @@ class CaptionWord:
             per_query={"image_id": np.array(data.ids), "right": right_Q},
             query_metrics=(QueryMetric(name="word_recall", means=(mean,), units="images"),),
         )
+
+    def evaluate(self, model, split, protocol):
+        return self.evaluate_scores(self.scorer(model, split), split, protocol)

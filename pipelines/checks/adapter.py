@@ -288,8 +288,3 @@ _VITAL = {
     AdapterChecks._evaluates,
 }
 """Those without which nothing after them can be looked at."""
-
-
-def adapter_checks(run: Run) -> list[Check]:
-    """Return the promises of the adapter of a run."""
-    return AdapterChecks(run).checks()

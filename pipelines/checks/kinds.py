@@ -19,6 +19,7 @@ from infra.registry import AGGREGATORS, KINDS, TASKS, Spec
 from pipelines.checks.encoders import encoder_checks
 from pipelines.checks.scores import objective_checks, regulariser_checks, similarity_checks
 from pipelines.recipe import Ensemble
+from tasks.base import TaskAdapter
 from tasks.objectives.base import Objective
 from tasks.regularisers.base import Regulariser
 from tasks.run import Run, from_json, to_json
@@ -31,6 +32,7 @@ _CLASSES = {
     Similarity: "similarity",
     Objective: "objective",
     Regulariser: "regulariser",
+    TaskAdapter: "task",
 }
 
 
@@ -65,10 +67,8 @@ def kind_of(spec: str, kind: str = "") -> str:
 def _kind_of_class(name: str, part: Any) -> str:
     if inspect.isclass(part):
         for base, kind in _CLASSES.items():
-            if issubclass(part, base):
+            if base in part.__mro__:
                 return kind
-        if all(hasattr(part, method) for method in ("data", "loss", "evaluate")):
-            return "task"
     raise InputError(
         f"{name} derives from no known base, so its kind has to be said: --kind {' or '.join(KINDS)}"
     )

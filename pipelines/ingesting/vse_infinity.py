@@ -25,7 +25,7 @@ from infra.paths import home
 from infra.registry import AGGREGATORS, ENCODERS, TASKS, Registry, Spec
 from infra.tracking import Tracker, tracking_uri
 from pipelines.ingesting.release import Release
-from pipelines.training.artifacts import write_model
+from pipelines.training.best_checkpoint import ARTIFACT, write_model
 from pipelines.training.runs import tags
 from tasks.base import TaskAdapter
 from tasks.run import Data, Optim, Run, to_json, to_params
@@ -140,7 +140,7 @@ def track(release: Release, converted: Converted) -> str:
     tracker.log({"released/best_rsum": release.best_rsum, "released/epoch": release.epoch}, step=0)
     with tempfile.TemporaryDirectory() as folder:
         write_model(Path(folder), converted.model, run, adapter)
-        tracker.artifact(Path(folder), "model")
+        tracker.artifact(Path(folder), ARTIFACT)
     tracker.finish()
     return tracker.run_id
 

@@ -20,8 +20,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from infra.errors import InputError
-from pipelines.searching.answerer import Answerer
-from pipelines.searching.finder import Finder
+from pipelines.searching.answers import AnswerSearch
+from pipelines.searching.retrieval import RetrievalSearch
 from pipelines.searching.views import Page, Views
 
 HOST = "127.0.0.1"
@@ -50,7 +50,9 @@ class Server:
         InputError: the port is taken, or none.
     """
 
-    def __init__(self, searched: Finder | Answerer, *, title: str, port: int = 0, k: int = 0) -> None:
+    def __init__(
+        self, searched: RetrievalSearch | AnswerSearch, *, title: str, port: int = 0, k: int = 0
+    ) -> None:
         self.views = Views(searched, title=title, k=k)
         self._socket = socket.socket()
         self._socket.setsockopt(
@@ -99,7 +101,7 @@ class Server:
         self.views.close()
 
 
-def serve(searched: Finder | Answerer, *, title: str, port: int = 0, k: int = 0) -> None:
+def serve(searched: RetrievalSearch | AnswerSearch, *, title: str, port: int = 0, k: int = 0) -> None:
     """Serve until Ctrl-C."""
     with contextlib.closing(Server(searched, title=title, port=port, k=k)) as server:
         print(f"{server.address}  (Ctrl-C ends it)", flush=True)

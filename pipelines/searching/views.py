@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from infra.errors import InputError
 from pipelines.pages.document import templates
-from pipelines.searching.answerer import Answerer
-from pipelines.searching.finder import Finder
+from pipelines.searching.answers import AnswerSearch
 from pipelines.searching.pictures import Pictures
+from pipelines.searching.retrieval import RetrievalSearch
 
 LONGEST = 1000  # characters of a query
 OFFERED = 24  # images to choose from, on a page
@@ -51,16 +51,16 @@ class Views:
         k: results; 10 where it is 0, and 5 answers.
     """
 
-    def __init__(self, searched: Finder | Answerer, *, title: str, k: int = 0) -> None:
+    def __init__(self, searched: RetrievalSearch | AnswerSearch, *, title: str, k: int = 0) -> None:
         self.searched, self.title, self._model = searched, title, Lock()
         self.video = searched.adapter.modality == "video"
         self.pictures = Pictures(searched.corpus, searched.items, video=self.video)
-        self.k = k or (5 if isinstance(searched, Answerer) else 10)
+        self.k = k or (5 if isinstance(searched, AnswerSearch) else 10)
         self._templates = templates("pipelines.searching")
 
     def page(self, query: Mapping[str, str]) -> Page:
         """Return the page for the parameters of an address."""
-        if isinstance(self.searched, Answerer):
+        if isinstance(self.searched, AnswerSearch):
             return self._question(self.searched, query)
         return self._search(self.searched, query)
 
@@ -72,38 +72,38 @@ class Views:
         template = self._templates.get_template(f"{name}.html.j2")
         return Page(status, template.render(title=self.title, longest=LONGEST, **values))
 
-    def _search(self, finder: Finder, query: Mapping[str, str]) -> Page:
+    def _search(self, search: RetrievalSearch, query: Mapping[str, str]) -> Page:
         text, id = query.get("q"), query.get("like")
         values = {"text": text or "", "alert": "", "note": "", "like": None, "hits": [], "pictures": []}
         status = 200
         try:
             if id is not None:
-                values |= self._captions_like(finder, id)
+                values |= self._captions_like(search, id)
             elif text is not None:
-                values |= self._like_text(finder, text)
+                values |= self._like_text(search, text)
             else:
-                values["note"] = f"{len(finder.items):,} {finder.adapter.modality}s: {finder.split}"
+                values["note"] = f"{len(search.items):,} {search.adapter.modality}s: {search.split}"
         except _UnknownError as error:
             status, values["alert"] = 404, str(error)
         except InputError as error:
             status, values["alert"] = 400, str(error)
         return self._rendered("search", status, **values)
 
-    def _captions_like(self, finder: Finder, id: str) -> dict[str, Any]:
+    def _captions_like(self, search: RetrievalSearch, id: str) -> dict[str, Any]:
         picture = self._picture(id)
         with self._model:
-            hits = finder.by_id(id, self.k)
+            hits = search.by_id(id, self.k)
         return {"note": f"captions most like {id}", "like": picture, "hits": hits}
 
-    def _like_text(self, finder: Finder, text: str) -> dict[str, Any]:
+    def _like_text(self, search: RetrievalSearch, text: str) -> dict[str, Any]:
         _check_length(text)
         with self._model:
-            hits = finder.by_text(text, self.k)
+            hits = search.by_text(text, self.k)
         pictures = [self._picture(hit.id) for hit in hits]
         lost = "the corpus has no image or video files here: scores and captions alone"
         return {"hits": hits, "pictures": pictures, "note": "" if any(it.there for it in pictures) else lost}
 
-    def _question(self, answerer: Answerer, query: Mapping[str, str]) -> Page:
+    def _question(self, search: AnswerSearch, query: Mapping[str, str]) -> Page:
         id, text = query.get("image", ""), query.get("q")
         values = {"text": text or "", "alert": "", "image": None, "answers": [], "choice": None}
         status = 200
@@ -113,9 +113,9 @@ class Views:
                 if text is not None:
                     _check_length(text)
                     with self._model:
-                        values["answers"] = answerer.of_id(id, text, self.k)
+                        values["answers"] = search.of_id(id, text, self.k)
             else:
-                values["choice"] = self._choice(answerer, query.get("page", "0"))
+                values["choice"] = self._choice(search, query.get("page", "0"))
                 if text is not None:
                     raise InputError("choose an image first; then ask")
         except _UnknownError as error:
@@ -124,10 +124,10 @@ class Views:
             status, values["alert"] = 400, str(error)
         return self._rendered("question", status, **values)
 
-    def _choice(self, answerer: Answerer, number: str) -> _Choice:
-        pages = -(-len(answerer.items) // OFFERED)
+    def _choice(self, search: AnswerSearch, number: str) -> _Choice:
+        pages = -(-len(search.items) // OFFERED)
         at = min(int(number), pages - 1) if number.isascii() and number.isdigit() and len(number) < 10 else 0
-        offered = answerer.items[at * OFFERED : (at + 1) * OFFERED]
+        offered = search.items[at * OFFERED : (at + 1) * OFFERED]
         return _Choice(images=[self._picture(item.id) for item in offered], page=at, pages=pages)
 
     def _picture(self, id: str) -> _Picture:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import tempfile
@@ -17,9 +16,7 @@ from torch import nn
 
 from aggregators.base import Aggregator
 from aggregators.observe import Watched
-from infra.checkpoint import save_weights
-from tasks.base import Evaluation, Pictures, TaskAdapter
-from tasks.run import Run, to_json
+from tasks.base import Evaluation, Pictures
 from tasks.scoring.records import metrics_tag, queries_json
 
 PICTURES = "figures"
@@ -44,13 +41,6 @@ class Log(Protocol):
 
     def history(self, name: str) -> Sequence[tuple[int, float]]:
         """Return what was logged under a name: steps and values."""
-
-
-def write_model(folder: Path, model: nn.Module, run: Run, adapter: TaskAdapter) -> None:
-    """Write what `evaluate` needs to rebuild a model: weights, run and assets."""
-    save_weights(model, folder / "model.safetensors")
-    (folder / "run.json").write_text(json.dumps(to_json(run), indent=1))
-    (folder / "assets.json").write_text(json.dumps(adapter.assets))
 
 
 def costs(model: nn.Module, *, step_seconds: float) -> dict[str, float]:

@@ -27,8 +27,8 @@ from pipelines.training.artifacts import (
     keep_evaluation,
     keep_pictures,
     run_figures,
-    write_model,
 )
+from pipelines.training.best_checkpoint import ARTIFACT, WEIGHTS, write_model
 from pipelines.training.optim import lr_scale, make_optimizer, ready_gradients, set_lr
 from tasks.base import TaskAdapter
 from tasks.run import Run
@@ -169,11 +169,11 @@ class Trainer:
     def _keep_best(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             write_model(Path(folder), self.model, self.run, self.adapter)
-            self.log.artifact(Path(folder), "model")
+            self.log.artifact(Path(folder), ARTIFACT)
 
     def _test(self) -> None:
         if self.log is not None:
-            load_weights(self.model, self.log.download("model") / "model.safetensors")
+            load_weights(self.model, self.log.download(ARTIFACT) / WEIGHTS)
         broadcast_state(self.model)
         watch = observe(self.model) if self.run.figures else nullcontext(())
         with watch as watched:

@@ -13,7 +13,7 @@ from kept import keep_run
 
 from infra.tracking import Tracker, tracking_uri
 from pipelines import analyse
-from pipelines.evaluate import load
+from pipelines.models import load
 from tasks.models.embeddings import SplitEmbeddings
 
 
@@ -135,4 +135,4 @@ def test_a_model_that_scores_pairs_has_no_codes(of_vectors, monkeypatch, capsys)
     with pytest.raises(SystemExit) as ended:
         analysed(monkeypatch, of_vectors)
     assert ended.value.code == 2
-    assert "it has no embeddings to analyse" in capsys.readouterr().err
+    assert "has no embeddings of images and of texts apart" in capsys.readouterr().err

@@ -11,8 +11,7 @@ from tiny_models import save_bert, save_vit
 from infra.checks import Check, run_checks
 from infra.errors import InputError
 from pipelines import check as module
-from pipelines.check import check, listing
-from pipelines.checks.adapter import adapter_checks
+from pipelines.check import adapter_checks, check, listing
 from pipelines.checks.kinds import kind_of
 
 
@@ -71,7 +70,7 @@ def test_a_task_is_tried_with_the_parts_of_a_recipe_on_its_data(tmp_path):
     assert [o for o in run_checks(adapter_checks(run)) if not o.kept] == []
     wrong = replace(run, optim=replace(run.optim, batch=4), aggregator="gpo(tempreature=1)")
     outcomes = [*run_checks(adapter_checks(wrong))]
-    assert [o.kept for o in outcomes] == [True] * 4 + [False] + [None] * 8
+    assert [o.kept for o in outcomes] == [True] * 4 + [False] + [None] * 11
     assert "Did you mean 'temperature'" in outcomes[4].message
 
 

@@ -21,7 +21,7 @@ from infra.errors import InputError
 from infra.registry import TASKS
 from infra.tracking import Tracker, tracking_uri
 from pipelines.export import export
-from pipelines.models import load_exported
+from pipelines.models import load
 from tasks.run import to_json
 
 
@@ -38,7 +38,7 @@ def exported_without_data(run, home: Path, folders: tuple[str, ...]):
     export(run_id, home / "out" / "model")
     for folder in folders:
         shutil.rmtree(home / folder)
-    return load_exported(home / "out" / "model")
+    return load(home / "out" / "model")
 
 
 @pytest.mark.parametrize(
@@ -70,18 +70,18 @@ def test_what_an_objective_learnt_is_in_the_file_and_not_needed_to_score(home):
     run = replace(make_corpus(home), objective="siglip(bias=-3)")
     export(keep_run(run), home / "out")
     sets, texts = [np.ones((3, 10), dtype=np.float32)], ["a dog and a cat"]
-    whole = load_exported(home / "out")
+    whole = load(home / "out")
     assert whole.model.objective.bias.item() == -3
     file = home / "out" / "model.safetensors"
     weights = load_file(file)
     assert weights.pop("objective.bias").item() == -3
     assert weights.pop("objective.log_scale").item() == pytest.approx(np.log(10))
     save_file(weights, file)
-    torch.testing.assert_close(load_exported(home / "out").scores(sets, texts), whole.scores(sets, texts))
+    torch.testing.assert_close(load(home / "out").scores(sets, texts), whole.scores(sets, texts))
     weights.pop(next(iter(weights)))
     save_file(weights, file)
     with pytest.raises(InputError, match="another architecture"):
-        load_exported(home / "out")
+        load(home / "out")
 
 
 def test_questions_are_answered_as_by_the_run(home):
@@ -100,7 +100,7 @@ def test_questions_are_answered_as_by_the_run(home):
     np.testing.assert_allclose([share for _, share in found], probability_QA.amax(1), rtol=1e-5)
     with pytest.raises(InputError, match="an image for each question"):
         model.answers(sets, ["what?"])
-    with pytest.raises(InputError, match="cannot encode images and captions apart"):
+    with pytest.raises(InputError, match="cannot encode images and texts apart"):
         model.encode_text(["what?"])
 
 
@@ -165,6 +165,6 @@ def test_what_cannot_be_exported_or_loaded_is_said(home):
     ]
     (home / "out" / "assets.json").unlink()
     with pytest.raises(InputError, match=r"assets\.json: no such file"):
-        load_exported(home / "out")
+        load(home / "out")
     with pytest.raises(InputError, match="no such folder"):
-        load_exported(home / "nowhere")
+        load(home / "nowhere")

@@ -10,7 +10,7 @@ import torch
 from infra import paths
 from infra.registry import TASKS
 from infra.tracking import Tracker, tracking_uri
-from pipelines.training.artifacts import write_model
+from pipelines.training.best_checkpoint import write_model
 from pipelines.training.runs import tags
 from tasks.run import Run, to_json
 

@@ -33,6 +33,7 @@ from encoders.visual import cnn
 from infra.tracking import Tracker, tracking_uri
 from pipelines import evaluate
 from pipelines.ingesting.release import read_release
+from pipelines.models import TrainedModel, load_run
 
 
 @pytest.fixture(scope="module")
@@ -62,15 +63,15 @@ def places(home: Path) -> list[object]:
     return ["--corpus", home / "data" / "corpus", "--features", home / "data" / "features"]
 
 
-def converted(home: Path, path: Path, *more: object) -> evaluate.Trained:
+def converted(home: Path, path: Path, *more: object) -> TrainedModel:
     code, out, err = ingest("vse-infinity", path, *places(home), *more)
     assert code == 0, err
     assert "epoch 17" in out
     assert "412.5" in out
-    return evaluate.load(out.split()[-1])
+    return load_run(out.split()[-1])
 
 
-def embeddings(trained: evaluate.Trained) -> tuple[Tensor, Tensor, object]:
+def embeddings(trained: TrainedModel) -> tuple[Tensor, Tensor, object]:
     """The embeddings of the test split's images and captions, and the split."""
     pairs = trained.adapter.data("test")
     with torch.no_grad():

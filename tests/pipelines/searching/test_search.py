@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from clips import write_clip
 from corpora import make_corpus
 from kept import keep_run
@@ -18,11 +17,8 @@ from tiny_models import save_vit
 
 from infra.errors import InputError
 from infra.tracking import Tracker, tracking_uri
-from pipelines.search import Options, main, search
-from pipelines.searching.answerer import Answerer
-from pipelines.searching.finder import Finder
-from pipelines.searching.galleries import EmbeddingGallery, PairGallery, ScoredGallery
-from pipelines.searching.shown import hits_shown
+from pipelines.search import Options, hit_table, main, search
+from pipelines.searching.galleries import EmbeddingGallery, PairGallery
 
 WORDS = "bigru(width=16, embedding=8, min_count=1, ends=False)"
 MODELS = {
@@ -62,37 +58,33 @@ def home(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("alone", [False, True], ids=["held", "by-scorer"])
-def test_results_are_the_order_of_the_splits_scores(tiny, name, alone, monkeypatch):
+def test_results_are_the_order_of_the_splits_scores(tiny, name):
     change, kind = MODELS[name]
     trained = untrained(replace(tiny, **change))
     pairs = trained.adapter.data("test")
-    sim_QG = trained.adapter.scorer(trained.model, "test")(slice(0, 20), slice(0, 40)).numpy()
-    if alone:  # as a model of a plug-in, of which no more than the contract is known
-        model = type("Bare", (torch.nn.Module,), {"scorer": staticmethod(trained.model.scorer)})()
-        trained, kind = replace(trained, model=model), ScoredGallery
-    finder = Finder(trained)
+    sim_VT = trained.adapter.scorer(trained.model, "test")(slice(0, 20), slice(0, 40)).numpy()
+    finder = trained.open_search()
     assert isinstance(finder.items_gallery, kind)
     for column in (0, 7):
         hits = finder.by_text(pairs.texts[column], 5)
-        order = np.argsort(-sim_QG[:, column], kind="stable")[:5]
-        np.testing.assert_allclose([hit.score for hit in hits], sim_QG[order, column], rtol=1e-4, atol=1e-6)
-        if (np.diff(np.sort(sim_QG[:, column])) > 1e-5).all():
+        order = np.argsort(-sim_VT[:, column], kind="stable")[:5]
+        np.testing.assert_allclose([hit.score for hit in hits], sim_VT[order, column], rtol=1e-4, atol=1e-6)
+        if (np.diff(np.sort(sim_VT[:, column])) > 1e-5).all():
             assert [hit.id for hit in hits] == pairs.item_ids[order].tolist()
     row = 3
     hits = finder.by_id(pairs.item_ids[row], 6)
     np.testing.assert_allclose(
-        [hit.score for hit in hits], np.sort(sim_QG[row])[::-1][:6], rtol=1e-4, atol=1e-6
+        [hit.score for hit in hits], np.sort(sim_VT[row])[::-1][:6], rtol=1e-4, atol=1e-6
     )
     for hit in hits:
         at = np.flatnonzero(pairs.item_ids[pairs.owner_G] == hit.id)
         place = next(place for place in at if pairs.texts[place] == hit.caption)
-        assert sim_QG[row, place] == pytest.approx(hit.score, rel=1e-4, abs=1e-6)
+        assert sim_VT[row, place] == pytest.approx(hit.score, rel=1e-4, abs=1e-6)
 
 
 def test_a_picture_in_a_file_has_the_features_of_the_store(pictures):
     folder, run = pictures
-    finder = Finder(untrained(run))
+    finder = untrained(run).open_search()
     id = finder.items[2].id
     assert finder.by_file(folder / "images" / f"{id}.png", 4, video=False) == finder.by_id(id, 4)
     elsewhere = folder / "other.png"
@@ -103,7 +95,7 @@ def test_a_picture_in_a_file_has_the_features_of_the_store(pictures):
 
 
 def test_a_video_in_a_file_has_the_features_of_the_store(tmp_path):
-    finder = Finder(untrained(with_clips(tmp_path)))
+    finder = untrained(with_clips(tmp_path)).open_search()
     try:
         id = finder.items[1].id
         clip = tmp_path / "clips" / f"{id}.png"
@@ -122,9 +114,9 @@ def test_a_model_that_reads_pixels_reads_a_file(pictures, tmp_path):
     folder, run = pictures
     spec = f"patches(name={save_vit(tmp_path / 'vit')!r}, width=16)"
     data = replace(run.data, features="", visual_augment="")
-    finder = Finder(
-        untrained(replace(run, visual=spec, text="bigru(width=16, embedding=8, min_count=1)", data=data))
-    )
+    finder = untrained(
+        replace(run, visual=spec, text="bigru(width=16, embedding=8, min_count=1)", data=data)
+    ).open_search()
     id = finder.items[0].id
     assert finder.by_file(folder / "images" / f"{id}.png", 3, video=False) == finder.by_id(id, 3)
     with pytest.raises(InputError, match="reads the pixels of images"):
@@ -134,7 +126,7 @@ def test_a_model_that_reads_pixels_reads_a_file(pictures, tmp_path):
 def test_answers_are_those_of_the_split_the_most_probable_first(asked):
     folder, run = asked
     trained = untrained(run)
-    answerer, questions = Answerer(trained), trained.adapter.corpus.questions("test")
+    answerer, questions = trained.open_search(), trained.adapter.corpus.questions("test")
     probability_QA = trained.adapter.scorer(trained.model, "test")(slice(0, 3), slice(None)).numpy()
     for question, probability_A in zip(questions[:3], probability_QA, strict=True):
         found = answerer.of_id(question.image_id, question.question, 5)
@@ -148,8 +140,8 @@ def test_answers_are_those_of_the_split_the_most_probable_first(asked):
 def test_a_store_that_was_not_extracted_here_is_said(tiny, pictures, tmp_path):
     noise().save(tmp_path / "a.png")
     with pytest.raises(InputError, match=r"another program, not from `python -m pipelines\.extract`.*--id"):
-        Finder(untrained(tiny)).by_file(tmp_path / "a.png", 3, video=False)
-    finder = Finder(untrained(pictures[1]))
+        untrained(tiny).open_search().by_file(tmp_path / "a.png", 3, video=False)
+    finder = untrained(pictures[1]).open_search()
     finder.adapter.store.manifest.source["extractor"]["version"] = 0
     with pytest.raises(InputError, match=r"cannot be had as it was \(version 0, here 1\)"):
         finder.by_file(tmp_path / "a.png", 3, video=False)
@@ -165,7 +157,7 @@ def test_a_store_that_was_not_extracted_here_is_said(tiny, pictures, tmp_path):
     ],
 )
 def test_an_index_that_does_not_fit_is_refused(tiny, method, change, message):
-    finder = Finder(untrained(replace(tiny, **MODELS[change][0])), method=method)
+    finder = untrained(replace(tiny, **MODELS[change][0])).open_search(index=method)
     with pytest.raises(InputError, match=message):
         finder.by_text("a dog", 3)
 
@@ -173,7 +165,7 @@ def test_an_index_that_does_not_fit_is_refused(tiny, method, change, message):
 def test_faiss_that_is_missing_is_said(tiny, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(InputError, match="pip install faiss-cpu"):
-        Finder(untrained(tiny), method="faiss").by_text("a dog", 3)
+        untrained(tiny).open_search(index="faiss").by_text("a dog", 3)
 
 
 def test_the_command_shows_ranks_scores_ids_files_and_captions(pictures, tiny, home, monkeypatch, capsys):
@@ -225,5 +217,5 @@ def test_bad_input_is_said(pictures, asked, home, tmp_path, monkeypatch, capsys)
 
 
 def test_what_could_steer_a_terminal_is_taken_out(tiny):
-    hit = replace(Finder(untrained(tiny)).by_text("a dog", 1)[0], caption="a \x1b[31mdog")
-    assert "\x1b" not in hits_shown([hit], 1)
+    hit = replace(untrained(tiny).open_search().by_text("a dog", 1)[0], caption="a \x1b[31mdog")
+    assert "\x1b" not in hit_table([hit], 1)

@@ -12,13 +12,9 @@ from toy import FolderLog, FolderReport, SilentBar
 
 from infra.errors import InputError
 from infra.registry import SIMILARITIES, TASKS
-from pipelines.evaluate import Trained
-from pipelines.searching import exact, two_pass
-from pipelines.searching.best import best, best_of_parts
-from pipelines.searching.exact import Exact
-from pipelines.searching.faiss_index import Faiss
-from pipelines.searching.finder import Finder
-from pipelines.searching.two_pass import TwoPass
+from pipelines.models import TrainedModel
+from pipelines.searching import indices
+from pipelines.searching.indices import Exact, Faiss, TwoPass, top_k, top_k_of_parts
 from pipelines.training.loop import Trainer
 
 
@@ -32,18 +28,18 @@ def units(*shape: int, seed: int) -> torch.Tensor:
 def test_equal_scores_come_in_the_gallerys_order_however_it_is_cut(k, size):
     score_G = torch.randint(0, 4, (40,), generator=torch.Generator().manual_seed(k)).float()
     expected = sorted(range(40), key=lambda place: (-score_G[place].item(), place))[:k]
-    found = best_of_parts(score_G.split(size), k)
+    found = top_k_of_parts(score_G.split(size), k)
     assert found.place_K.tolist() == expected
     assert found.score_K.tolist() == score_G[expected].tolist()
 
 
 def test_scores_that_are_no_numbers_are_an_error():
     with pytest.raises(InputError, match="no numbers"):
-        best(torch.tensor([0.0, torch.nan]), 1)
+        top_k(torch.tensor([0.0, torch.nan]), 1)
 
 
 def test_exact_search_is_that_of_float64_in_parts(monkeypatch):
-    monkeypatch.setattr(exact, "NUMBERS", 70)  # parts of seven
+    monkeypatch.setattr(indices, "NUMBERS", 70)  # parts of seven
     embedding_GD, query_1D = units(61, 10, seed=0), units(1, 10, seed=1)
     found = Exact(embedding_GD, lambda part, query: (part @ query.T).flatten()).top(query_1D, 10)
     sim_G = embedding_GD.double().numpy() @ query_1D[0].double().numpy()
@@ -63,7 +59,7 @@ def recall(index: object, whole: Exact, queries: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("name", ["smooth_chamfer", "chamfer", "mil", "match_probability"])
 def test_two_passes_over_sets_that_are_made_up_find_the_ten_best(name, monkeypatch):
-    monkeypatch.setattr(exact, "NUMBERS", 1 << 18)
+    monkeypatch.setattr(indices, "NUMBERS", 1 << 18)
     similarity = SIMILARITIES.build(name)
     topics_GD = units(200, 1, 48, seed=2).repeat(10, 1, 1)
     embedding_GKD = torch.nn.functional.normalize(topics_GD + 0.9 * units(2000, 4, 48, seed=3), dim=-1)
@@ -89,8 +85,8 @@ def test_two_passes_over_sets_that_were_trained_find_the_ten_best(tmp_path, monk
     log, report = FolderLog(tmp_path / "log"), FolderReport()
     trainer = Trainer(run, adapter, log=log, report=report, device=torch.device("cpu"), bar=SilentBar)
     trainer.train()
-    trained = Trained(run=run, adapter=adapter, model=trainer.model.eval(), tracker=None)
-    whole, finder = (Finder(trained, method=method) for method in ("exact", "two-pass"))
+    trained = TrainedModel(run=run, adapter=adapter, model=trainer.model.eval())
+    whole, finder = (trained.open_search(index=method) for method in ("exact", "two-pass"))
     index = finder.items_gallery.index
     assert isinstance(index, TwoPass)
     assert index.candidates < 300, "it would be no saving"
@@ -101,7 +97,7 @@ def test_two_passes_over_sets_that_were_trained_find_the_ten_best(tmp_path, monk
         shared += sum(a == pytest.approx(b, abs=1e-5) for a, b in zip(right, got, strict=True))
         found += len(right)
     assert shared / found >= 0.999
-    assert two_pass.AT == 10
+    assert indices.AT == 10
 
 
 @pytest.mark.parametrize("small", [5000, 100])
@@ -112,7 +108,7 @@ def test_faiss_finds_the_ten_best(small):
     queries_QD = torch.nn.functional.normalize(embedding_GD[::10] + 0.5 * units(300, 32, seed=7), dim=-1)
     index = Faiss(embedding_GD, queries_QD[::2], small=small)
     assert index.recall >= 0.999
-    assert (index.cells > 0) == (small < 3000)
+    assert (index.clusters > 0) == (small < 3000)
     whole = Exact(embedding_GD, lambda part, query: (part @ query.T).flatten())
     assert recall(index, whole, queries_QD[1::2]) >= 0.995
     assert sorted(index.top(queries_QD[:1], 4000).place_K.tolist()) == list(range(3000))

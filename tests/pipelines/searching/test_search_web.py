@@ -24,8 +24,6 @@ from searchable import untrained, with_clips, with_pictures
 
 from infra.errors import InputError
 from pipelines.pages.thumbnails import Thumbnails
-from pipelines.searching.answerer import Answerer
-from pipelines.searching.finder import Finder
 from pipelines.searching.server import Server
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -47,20 +45,20 @@ def serving(asked):
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pictures")
-    with serving(Finder(untrained(with_pictures(folder, train=8, val=4, test=12)))) as server:
+    with serving(untrained(with_pictures(folder, train=8, val=4, test=12)).open_search()) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory):
-    with serving(Finder(untrained(with_clips(tmp_path_factory.mktemp("clips"))))) as server:
+    with serving(untrained(with_clips(tmp_path_factory.mktemp("clips"))).open_search()) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory):
     run = with_pictures(tmp_path_factory.mktemp("asked"), questions=True, train=8, val=4, test=30)
-    with serving(Answerer(untrained(run))) as server:
+    with serving(untrained(run).open_search()) as server:
         yield server
 
 
@@ -235,10 +233,9 @@ def test_nothing_is_said_of_queries_and_ctrl_c_ends_it(tmp_path):
         f"sys.path[:0] = {sys.path!r}\n"
         "from pathlib import Path\n"
         "from searchable import untrained, with_pictures\n"
-        "from pipelines.searching.finder import Finder\n"
         "from pipelines.searching.server import serve\n"
         "run = with_pictures(Path(sys.argv[1]), train=8, val=4, test=4)\n"
-        "serve(Finder(untrained(run)), title='t')\n"
+        "serve(untrained(run).open_search(), title='t')\n"
         "print('ended')\n"
     )
     arguments = [sys.executable, str(program), str(tmp_path)]
@@ -275,7 +272,7 @@ def test_videos_play_a_few_frames(clips):
 
 
 def test_a_picture_that_does_not_decode_or_is_gone_costs_only_itself(tmp_path):
-    finder = Finder(untrained(with_pictures(tmp_path, train=8, val=4, test=4)))
+    finder = untrained(with_pictures(tmp_path, train=8, val=4, test=4)).open_search()
     files = [tmp_path / "images" / f"{item.id}.png" for item in finder.items]
     files[0].write_text("broken")
     files[1].unlink()

@@ -16,6 +16,7 @@ from infra.errors import InputError
 from infra.ray.session import ray_session
 from infra.tracking import Tracker, find_runs, tracking_uri
 from pipelines import evaluate, train
+from pipelines.models import load_run
 from tasks.run import from_json
 
 
@@ -67,7 +68,7 @@ def test_a_run_is_tracked_whole(finished, run, home):
 
 
 def test_a_finished_run_is_evaluated_again_to_the_same_numbers(finished, home):
-    trained = evaluate.load(finished)
+    trained = load_run(finished)
     found = evaluate.evaluate([trained], protocol="whole", split="test")
     logged = trained.tracker.metrics()
     assert found.metrics["rsum"] == pytest.approx(logged["whole/rsum"])
@@ -76,7 +77,7 @@ def test_a_finished_run_is_evaluated_again_to_the_same_numbers(finished, home):
 
 def test_an_ensemble_is_the_mean_of_score_matrices(finished, run, ray):
     other = train.start(replace(run, seed=1))
-    members = [evaluate.load(finished), evaluate.load(other)]
+    members = [load_run(finished), load_run(other)]
     found = evaluate.evaluate(members, protocol="whole", split="test")
     first, second = (m.adapter.scorer(m.model, "test")(slice(None), slice(None)) for m in members)
     expected = members[0].adapter.evaluate_scores(lambda r, c: ((first + second) / 2)[r, c], "test", "whole")

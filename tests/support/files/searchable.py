@@ -14,8 +14,8 @@ from pictures import noise
 from encoders.backbones.cells import Cells
 from infra.registry import TASKS
 from infra.store import StoreWriter
-from pipelines.evaluate import Trained
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
+from pipelines.models import TrainedModel
 from tasks.datasets.open_corpus import open_corpus
 from tasks.run import Run
 
@@ -60,8 +60,8 @@ def with_clips(folder: Path) -> Run:
     return replace(run, task="video_text", protocol="distinct", data=data)
 
 
-def untrained(run: Run) -> Trained:
+def untrained(run: Run) -> TrainedModel:
     """Return a run with the model that its seed begins with."""
     torch.manual_seed(run.seed)
     adapter = TASKS.build(run.task, run)
-    return Trained(run=run, adapter=adapter, model=adapter.model().eval(), tracker=None)
+    return TrainedModel(run=run, adapter=adapter, model=adapter.model().eval())

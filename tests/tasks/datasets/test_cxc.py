@@ -15,6 +15,7 @@ from kept import keep_run
 from infra.errors import InputError
 from infra.registry import TASKS
 from pipelines import evaluate
+from pipelines.models import load_run
 from tasks.datasets.corpus import Corpus, Item, write_corpus
 from tasks.datasets.images.cxc import read_cxc
 from tasks.scoring.crisscrossed import right_answers
@@ -131,7 +132,7 @@ def test_a_run_is_evaluated_by_ratings_and_logs_all_directions(home, run, monkey
     words = ["evaluate", run_id, "--protocol", "small-cxc"]
     monkeypatch.setattr(sys, "argv", words)
     evaluate.main()
-    trained = evaluate.load(run_id)
+    trained = load_run(run_id)
     logged = trained.tracker.metrics()
     assert logged["small-cxc/i2i/skipped"] == 18
     assert logged["small-cxc/unknown_ratings"] == 1  # of a third caption, and the run uses two
@@ -141,7 +142,7 @@ def test_a_run_is_evaluated_by_ratings_and_logs_all_directions(home, run, monkey
         assert name in shown
     with np.load(trained.tracker.download("per_query") / "small-cxc.npz", allow_pickle=False) as kept:
         assert [len(kept[f"{direction}_rank"]) for direction in DIRECTIONS] == [20, 40, 40, 20]
-    members = [trained, evaluate.load(run_id)]
+    members = [trained, load_run(run_id)]
     together = evaluate.evaluate(members, protocol="small-cxc", split="test")
     assert together.metrics["t2t/R1"] == pytest.approx(logged["small-cxc/t2t/R1"])
 

@@ -1,9 +1,8 @@
-"""The images and videos that a question is about: files, or items of the corpus."""
+"""Queries as a model reads them: a text, an image or video file, or an item of the corpus, each a batch of one."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -11,16 +10,19 @@ from infra.data import Batch
 from infra.errors import InputError
 from infra.files import existing
 from pipelines.extraction.files import FileFeatures, readable
+from tasks.base import ReadsInputs, Searchable
+from tasks.datasets.corpus import Item
+from tasks.datasets.questions import Image
 
 
-class GivenVisuals:
+class VisualQueries:
     """Turns a file, or the id of an item, into a batch of one.
 
     Args:
         adapter: of the task that the model was trained on.
     """
 
-    def __init__(self, adapter: Any) -> None:
+    def __init__(self, adapter: Searchable) -> None:
         self.adapter = adapter
         self._files: FileFeatures | None = None
 
@@ -52,7 +54,7 @@ class GivenVisuals:
         (row,) = store.rows([id])
         return self._batch(np.array(store[int(row)], np.float32))
 
-    def item(self, id: str) -> Any:
+    def item(self, id: str) -> Item | Image:
         """Return an item of the corpus, of whichever split.
 
         Raises:
@@ -66,11 +68,11 @@ class GivenVisuals:
         like = ", ".join(map(repr, corpus.ids[:3].to_pylist()))
         raise InputError(f"{corpus.folder}: no item has the id {id!r}; ids here look like {like}")
 
-    def _batch(self, given: np.ndarray | Path) -> Batch:
+    def _batch(self, visual: np.ndarray | Path) -> Batch:
         first = np.zeros(1, np.int64)
-        inputs = self.adapter.visual_inputs([given])
-        visual, mask_BN = inputs.batch(first, sample_B=first, draw=None)
-        return {"visual": visual, "visual_mask": mask_BN}
+        inputs = self.adapter.visual_inputs([visual])
+        x, mask_BN = inputs.batch(first, sample_B=first, draw=None)
+        return {"visual": x, "visual_mask": mask_BN}
 
     def close(self) -> None:
         """End the processes that decode."""
@@ -78,7 +80,7 @@ class GivenVisuals:
             self._files.close()
 
 
-def asked(adapter: Any, text: str) -> Batch:
+def text_query(adapter: ReadsInputs, text: str) -> Batch:
     """Return what the model reads of a query's text.
 
     Raises:
@@ -93,8 +95,3 @@ def asked(adapter: Any, text: str) -> Batch:
     if not batch["text_mask"].any():
         raise InputError(f"the query {text!r} has no word that the model reads")
     return batch
-
-
-def evenly(count: int, at_most: int) -> np.ndarray:
-    """Return up to so many numbers below `count`, evenly spaced."""
-    return np.unique(np.linspace(0, count - 1, min(count, at_most)).round().astype(np.int64))

@@ -1,4 +1,4 @@
-"""A trained model of retrieval and a split of its corpus: what is like a text, an image, a video."""
+"""The items and captions of a split that are most like a text, an image or a video, by a trained retrieval model."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from infra.data import Batch
-from pipelines.evaluate import Trained
-from pipelines.searching.best import Best
 from pipelines.searching.galleries import Gallery, Method, make_gallery
-from pipelines.searching.given import GivenVisuals, asked, evenly
+from pipelines.searching.indices import TopK
+from pipelines.searching.queries import VisualQueries, text_query
+from tasks.base import Searchable
+from tasks.inputs.pairs import Pairs
+from tasks.models.base import RetrievalModel
 
 SAMPLE = 64  # queries on which an index that is not exact is measured
 CHUNK = 64  # items or captions that go through the model at once, and are held together
@@ -29,11 +33,13 @@ class Hit:
     caption: str
 
 
-class Finder:
+class RetrievalSearch:
     """Searches the images or videos of a split by text, and their captions by image or video.
 
     Args:
-        trained: the run.
+        adapter: of the task.
+        model: in evaluation mode.
+        pairs: the data of the split.
         split: whose items and captions are searched.
         method: how; see `make_gallery`.
 
@@ -41,13 +47,19 @@ class Finder:
         InputError: no such split, or items without features.
     """
 
-    def __init__(self, trained: Trained, *, split: str = "test", method: Method = "auto") -> None:
-        self.run = trained.run
-        self.adapter, self.model, self.split, self.method = trained.adapter, trained.model, split, method
-        self.corpus = self.adapter.corpus
+    def __init__(
+        self,
+        adapter: Searchable,
+        model: RetrievalModel,
+        pairs: Pairs,
+        *,
+        split: str = "test",
+        method: Method = "auto",
+    ) -> None:
+        self.adapter, self.model, self.pairs, self.split, self.method = adapter, model, pairs, split, method
+        self.corpus = adapter.corpus
         self.items = self.corpus.items(split)
-        self.pairs = self.adapter.data(split)
-        self.given = GivenVisuals(self.adapter)
+        self.queries = VisualQueries(adapter)
 
     @cached_property
     def items_gallery(self) -> Gallery:
@@ -56,7 +68,7 @@ class Finder:
             self.model,
             "visual",
             lambda: self.pairs.items(CHUNK),
-            sample=lambda: self.pairs.captions.batch(evenly(len(self.pairs.texts), SAMPLE)),
+            sample=lambda: self.pairs.captions.batch(_evenly(len(self.pairs.texts), SAMPLE)),
             method=self.method,
         )
 
@@ -65,7 +77,7 @@ class Finder:
         """The captions, likewise."""
 
         def sample() -> Batch:
-            item_B = evenly(len(self.items), SAMPLE)
+            item_B = _evenly(len(self.items), SAMPLE)
             visual, mask_BN = self.pairs.visual.batch(item_B, sample_B=item_B, draw=None)
             return {"visual": visual, "visual_mask": mask_BN}
 
@@ -79,9 +91,9 @@ class Finder:
             InputError: there is no word in it.
         """
         with contextlib.redirect_stdout(io.StringIO()):  # a parser of role graphs counts what it parsed
-            query = asked(self.adapter, text)
-        found = self.items_gallery.top(query, k)
-        return self._hits(found, [(place, self.items[place].captions[0]) for place in found.place_K.tolist()])
+            query = text_query(self.adapter, text)
+        top = self.items_gallery.top(query, k)
+        return self._hits(top, [(place, self.items[place].captions[0]) for place in top.place_K.tolist()])
 
     def by_file(self, path: Path, k: int, *, video: bool) -> list[Hit]:
         """Return the captions that are most like a file.
@@ -89,7 +101,7 @@ class Finder:
         Raises:
             InputError: it is missing, does not decode, or its features cannot be made.
         """
-        return self._captions(self.given.of_file(path, video=video), k)
+        return self._captions(self.queries.of_file(path, video=video), k)
 
     def by_id(self, id: str, k: int) -> list[Hit]:
         """Return the captions that are most like an item of the corpus.
@@ -97,27 +109,34 @@ class Finder:
         Raises:
             InputError: there is no such item.
         """
-        return self._captions(self.given.of_id(id), k)
+        return self._captions(self.queries.of_id(id), k)
 
     def _captions(self, query: Batch, k: int) -> list[Hit]:
-        found, owner_G = self.captions_gallery.top(query, k), self.pairs.owner_G
-        places = found.place_K.tolist()
-        return self._hits(found, [(int(owner_G[place]), self.pairs.texts[place]) for place in places])
+        top, owner_G = self.captions_gallery.top(query, k), self.pairs.owner_G
+        return self._hits(
+            top, [(int(owner_G[place]), self.pairs.texts[place]) for place in top.place_K.tolist()]
+        )
 
-    def _hits(self, found: Best, rows: list[tuple[int, str]]) -> list[Hit]:
+    def _hits(self, top: TopK, captioned: list[tuple[int, str]]) -> list[Hit]:
+        """Return results, given the number of the item and the caption of each."""
         return [
             Hit(
                 rank=rank,
                 score=score,
-                id=self.items[place].id,
-                file=str(self.corpus.image_path(self.items[place])) if self.items[place].path else "",
+                id=self.items[number].id,
+                file=str(self.corpus.image_path(self.items[number])) if self.items[number].path else "",
                 caption=caption,
             )
-            for rank, (score, (place, caption)) in enumerate(
-                zip(found.score_K.tolist(), rows, strict=True), start=1
+            for rank, (score, (number, caption)) in enumerate(
+                zip(top.score_K.tolist(), captioned, strict=True), start=1
             )
         ]
 
     def close(self) -> None:
         """End the processes that decode."""
-        self.given.close()
+        self.queries.close()
+
+
+def _evenly(count: int, at_most: int) -> np.ndarray:
+    """Return up to so many numbers below `count`, evenly spaced."""
+    return np.unique(np.linspace(0, count - 1, min(count, at_most)).round().astype(np.int64))

@@ -1,4 +1,4 @@
-"""Runs without a model, or with a damaged one: what `evaluate` and `search` say of each."""
+"""Trained models as `load` finds them: of runs and folders, whole, damaged or not there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kept import keep_run
 
 from infra.errors import InputError
 from infra.tracking import Tracker, tracking_uri
-from pipelines import evaluate
+from pipelines.models import load_run
 from pipelines.training import runs as start
 from tasks.run import to_json
 
@@ -40,7 +40,7 @@ def test_a_run_that_no_training_made_is_named_with_what_to_give(run, home, kind,
     made = begin(home, run, kind=kind)
     made.text("compare.md", "a table")
     with pytest.raises(InputError) as error:
-        evaluate.load(made.run_id)
+        load_run(made.run_id)
     assert str(error.value) == f"run {made.run_id} has no model: {message}"
 
 
@@ -49,10 +49,10 @@ def test_a_run_that_ended_early_goes_on_and_one_whose_model_was_deleted_is_repea
     with pytest.raises(
         InputError, match=f"kept no model: .* `python -m pipelines.train resume {made.run_id}`"
     ):
-        evaluate.load(made.run_id)
+        load_run(made.run_id)
     made.log({"dev/rsum": 50.0}, step=1)
     with pytest.raises(InputError, match=f"artifact was deleted; `python -m pipelines.rerun {made.run_id}`"):
-        evaluate.load(made.run_id)
+        load_run(made.run_id)
 
 
 def test_a_model_that_is_not_whole_is_said(run, home):
@@ -70,6 +70,6 @@ def test_a_model_that_is_not_whole_is_said(run, home):
         else:
             (folder / name).write_text(text)
         with pytest.raises(InputError, match=message):
-            evaluate.load(run_id)
+            load_run(run_id)
         shutil.copy(whole / name, folder / name)
-    assert evaluate.load(run_id).run.aggregator == "mean"
+    assert load_run(run_id).run.aggregator == "mean"

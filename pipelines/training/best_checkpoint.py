@@ -1,14 +1,24 @@
-"""The best model of a run among its artifacts, or what is wrong with a run that has none."""
+"""The best checkpoint of a run: what training writes when an epoch is the best so far, and every verb reads back."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+from torch import nn
+
+from infra.checkpoint import save_weights
 from infra.errors import InputError
 from infra.tracking import Tracker
-from pipelines.models import ASSETS, RUN, WEIGHTS
+from tasks.base import TaskAdapter
+from tasks.run import Run, to_json
 
-_OTHERS = {
+ARTIFACT = "model"
+"""The folder of a run's artifacts that holds it."""
+WEIGHTS, RUN, ASSETS = "model.safetensors", "run.json", "assets.json"
+"""Its files, and those of an exported model."""
+
+_OTHER_KINDS = {
     "comparison": "is the summary of a comparison or a sweep; give one of the runs that it compares",
     "ensemble": "is an ensemble; give one of its members, which its parameter `members` names",
     "synthetic": "is that of a synthetic experiment; give a run that was trained on a corpus",
@@ -17,14 +27,21 @@ _OTHERS = {
 """By kind, what a run is that no training made, and what to give instead."""
 
 
-def kept_model(tracker: Tracker) -> Path:
-    """Return the folder of a run's best model.
+def write_model(folder: Path, model: nn.Module, run: Run, adapter: TaskAdapter) -> None:
+    """Write what rebuilds a model: weights, run and assets."""
+    save_weights(model, folder / WEIGHTS)
+    (folder / RUN).write_text(json.dumps(to_json(run), indent=1))
+    (folder / ASSETS).write_text(json.dumps(adapter.assets))
+
+
+def best_checkpoint(tracker: Tracker) -> Path:
+    """Return the folder of a run's best checkpoint.
 
     Raises:
-        InputError: it kept none, or not all of it is there.
+        InputError: the run has none, or not all of it is there.
     """
     try:
-        folder = tracker.download("model")
+        folder = tracker.download(ARTIFACT)
     except InputError as error:
         raise InputError(f"run {tracker.run_id} {_why_none(tracker)}") from error
     if missing := [file for file in (WEIGHTS, RUN, ASSETS) if not (folder / file).is_file()]:
@@ -36,7 +53,7 @@ def kept_model(tracker: Tracker) -> Path:
 
 def other_than_trained(kind: str) -> str:
     """Say what a run is that no training made, by its tag `kind`, and what to give instead."""
-    return _OTHERS.get(kind, f"is of kind {kind!r} and was not trained here; give a run that was")
+    return _OTHER_KINDS.get(kind, f"is of kind {kind!r} and was not trained here; give a run that was")
 
 
 def _why_none(tracker: Tracker) -> str:

@@ -1,0 +1,178 @@
+"""What a task's adapter can do beyond training: each protocol of `tasks.base` that it implements, tried on its data."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from infra.checks import Check
+from infra.errors import InputError
+from pipelines.checks.adapter import AdapterChecks
+from pipelines.checks.evaluations import check_same_evaluation
+from pipelines.models import TrainedModel
+from pipelines.searching.answers import AnswerSearch
+from pipelines.searching.retrieval import RetrievalSearch
+from tasks.base import Answers, ReadsInputs, Scores, Searchable, missing
+from tasks.models.base import RetrievalModel
+from tasks.scoring.scores import mean_score
+
+_SIZES = (3, 2)  # elements of the sets that a model is given
+_TEXTS = ["what is beside the dog", "a cat"]
+
+
+def ability_checks(of: AdapterChecks) -> list[Check]:
+    """Return what the protocols beyond `TaskAdapter` promise, to be tried after the promises of the adapter."""
+    return [Check(what=what, run=partial(promise, of), advice=advice) for promise, what, advice in _PROMISES]
+
+
+def _not_offered(of: AdapterChecks, protocol: type, verbs: str) -> str:
+    """Say what keeps an adapter from a protocol; empty where it implements it."""
+    absent = missing(of.adapter, protocol)
+    assert not absent or protocol not in type(of.adapter).__mro__, (
+        f"it derives from tasks.base.{protocol.__name__} and has no {', '.join(absent)}"
+    )
+    return f"not offered, without {', '.join(absent)}; {verbs} its runs" if absent else ""
+
+
+def _scores(of: AdapterChecks) -> str:
+    if refused := _not_offered(of, Scores, "`evaluate A B` and `analyse` refuse"):
+        return refused
+    adapter, protocol = of.adapter, of.adapter.dev_protocol
+    score = adapter.scorer(of.model.eval(), "val")
+    block, corner = score(slice(0, 3), slice(0, 2)), score(slice(1, 3), slice(1, 2))
+    for name, x in (("score(slice(0, 3), slice(0, 2))", block), ("score(slice(1, 3), slice(1, 2))", corner)):
+        assert isinstance(x, Tensor), f"{name} is {type(x).__name__}, expected a tensor"
+        assert x.ndim == 2, f"{name} has shape {tuple(x.shape)}, expected (rows, columns)"
+    assert block[1:, 1:].shape == corner.shape, (
+        f"slices are not followed: {tuple(block.shape)} and {tuple(corner.shape)} came of (3, 2) and (2, 1)"
+    )
+    assert torch.allclose(block[1:, 1:].float(), corner.float(), rtol=1e-3, atol=1e-4), (
+        "a block of the scores differs from the same place of a larger one"
+    )
+    for name, function in (("its scores", score), ("the mean of them twice", mean_score([score, score]))):
+        evaluation = adapter.evaluate_scores(function, "val", protocol)
+        try:
+            check_same_evaluation(evaluation, of.scores["val"])
+        except AssertionError as error:
+            raise AssertionError(f"evaluate and evaluate_scores of {name} differ: {error}") from error
+    adapter.check_same_data(adapter, "val")
+    return f"{type(score).__name__} of {len(of.adapter.data('val')):,} samples"
+
+
+def _reads_inputs(of: AdapterChecks) -> str:
+    if refused := _not_offered(of, ReadsInputs, "`search` refuses"):
+        return refused
+    dim = of.adapter.visual_dim
+    assert isinstance(dim, int), f"visual_dim is {dim!r}, expected a width, or 0 for a model that reads files"
+    with tempfile.TemporaryDirectory() as folder:
+        visuals = _visuals(dim, Path(folder))
+        number_B = np.arange(len(visuals))
+        x, mask_BN = of.adapter.visual_inputs(visuals).batch(number_B, sample_B=number_B, draw=None)
+        text = of.adapter.text_inputs(_TEXTS).batch(number_B)
+        for name, mask in (("visual_inputs", mask_BN), ("text_inputs", text["text_mask"])):
+            assert mask.dtype == torch.bool, f"{name} gives a mask of {mask.dtype}, expected torch.bool"
+            assert len(mask) == len(visuals), f"{name} gives {len(mask)} rows for {len(visuals)}"
+            assert mask.any(dim=-1).all(), f"{name} marks no element of some sample"
+        assert len(x) == len(visuals), f"visual_inputs gives {len(x)} rows for {len(visuals)}"
+        use = _used(_trained(of), visuals)
+    if dim:
+        try:
+            of.adapter.visual_inputs([np.zeros((2, dim + 1), np.float32)])
+        except InputError:
+            return use
+        raise AssertionError(f"features of width {dim + 1} are taken, and {dim} is expected")
+    return use
+
+
+def _visuals(dim: int, folder: Path) -> list[np.ndarray | Path]:
+    rng = np.random.default_rng(0)
+    if dim:
+        return [rng.normal(size=(size, dim)).astype(np.float32) for size in _SIZES]
+    paths = [folder / f"{number}.png" for number in range(len(_SIZES))]
+    for path in paths:
+        Image.fromarray(rng.integers(0, 256, (48, 64, 3), dtype=np.uint8)).save(path)
+    return paths
+
+
+def _used(trained: TrainedModel, visuals: list[np.ndarray | Path]) -> str:
+    """Use a model as an exported one is used, and say how."""
+    if isinstance(trained.adapter, Answers):
+        for answer, probability in trained.answers(visuals, _TEXTS):
+            assert answer in trained.adapter.choices, f"{answer!r} is none of its choices"
+            assert 0 <= probability <= 1, f"a probability is {probability}"
+        return f"it answers, by one of {len(trained.adapter.choices):,} choices"
+    if isinstance(trained.model, RetrievalModel):
+        sim_VT = trained.scores(visuals, _TEXTS)
+        assert torch.isfinite(sim_VT).all(), "a score is not finite"
+        alone = trained.scores(visuals[1:], _TEXTS[1:])
+        assert torch.allclose(alone, sim_VT[1:, 1:], rtol=1e-3, atol=1e-4), (
+            "the score of a pair depends on what else is scored"
+        )
+        return "it scores images or videos with texts"
+    return "batches; its model is neither of retrieval nor of answers, so `model` is used by hand"
+
+
+def _searchable(of: AdapterChecks) -> str:
+    if refused := _not_offered(of, Searchable, "`search` refuses"):
+        return refused
+    modality = of.adapter.modality
+    assert modality in ("image", "video"), f"modality is {modality!r}, expected 'image' or 'video'"
+    search = _trained(of).open_search("val")
+    try:
+        if isinstance(search, AnswerSearch):
+            answers = search.of_id(search.items[0].id, _TEXTS[0], 3)
+            assert answers, "a question gets no answer"
+            return f"{len(search.items):,} {modality}s of val to ask about"
+        _check_hits(of, search)
+        return f"{len(search.items):,} {modality}s of val"
+    finally:
+        search.close()
+
+
+def _check_hits(of: AdapterChecks, search: RetrievalSearch) -> None:
+    by_text, by_id = search.by_text(search.pairs.texts[0], 3), search.by_id(search.items[0].id, 3)
+    known = {item.id for item in search.items}
+    for hit in (*by_text, *by_id):
+        assert hit.id in known, f"the id {hit.id!r} is none of the split"
+    if isinstance(of.adapter, Scores):
+        score = of.adapter.scorer(of.model.eval(), "val")
+        expected = (
+            ("a caption", by_text, score(slice(0, len(known)), slice(0, 1))),
+            ("an item", by_id, score(slice(0, 1), slice(0, len(search.pairs.texts)))),
+        )
+        for query, hits, scores in expected:
+            best = scores.max().item()
+            assert abs(hits[0].score - best) < 1e-3 * max(1, abs(best)), (
+                f"the best hit of {query} scores {hits[0].score:.4g}, and the split's scores say {best:.4g}"
+            )
+
+
+def _trained(of: AdapterChecks) -> TrainedModel:
+    return TrainedModel(run=of.run, adapter=of.adapter, model=of.model.eval())
+
+
+_PROMISES = (
+    (
+        _scores,
+        "what ensembles and `analyse` need (tasks.base.Scores)",
+        "let evaluate(model, ...) be evaluate_scores(scorer(model, ...), ...), and score only what is asked for",
+    ),
+    (
+        _reads_inputs,
+        "what an exported model needs to read images and texts (tasks.base.ReadsInputs)",
+        "derive from tasks.visual_language.VisualLanguageTask, or return tasks.inputs.unseen.unseen_inputs and "
+        "tasks.inputs.captions.Captions",
+    ),
+    (
+        _searchable,
+        "what `search` needs (tasks.base.Searchable)",
+        "let data(split) be tasks.inputs.pairs.Pairs, in the order of corpus.items(split), and the model a "
+        "tasks.models.base.RetrievalModel",
+    ),
+)
