@@ -6,7 +6,7 @@ from by_vector import ByVector
 from torch import Tensor, nn
 
 from aggregators.averages.mean import Mean
-from aggregators.base import Aggregator, Context, Pooled
+from aggregators.base import Aggregator, Context, Pooled, pool_all_pairs
 from aggregators.contract import check_aggregator
 from aggregators.random_sets import random_sets
 from aggregators.relations.score_attention import ScoreAttention
@@ -127,9 +127,28 @@ class ByVectorAlone(ByVector):
         return super().forward(x_BND, mask_BN, context=context._replace(x=context.x - context.x.mean(dim=0)))
 
 
+class ByVectorAndGlobal(ByVector):
+    """Adds the global feature, where there is one."""
+
+    takes_global_feature = True
+
+    def forward(
+        self, x_BND: Tensor, mask_BN: Tensor, *, context: Context, global_feature_BS: Tensor | None = None
+    ) -> Pooled:
+        if context.all_pairs:
+            return pool_all_pairs(self.forward, x_BND, mask_BN, context, global_feature_BS=global_feature_BS)
+        pooled = super().forward(x_BND, mask_BN, context=context)
+        return (
+            pooled
+            if global_feature_BS is None
+            else pooled._replace(vectors=pooled.vectors + global_feature_BS)
+        )
+
+
 def test_a_context_that_is_one_vector_keeps_the_contract():
     torch.manual_seed(0)
     check_aggregator(ByVector(8), 8)
+    check_aggregator(ByVectorAndGlobal(8), 8)
     with pytest.raises(AssertionError, match="batch mates"):
         check_aggregator(ByVectorAlone(8), 8)
 

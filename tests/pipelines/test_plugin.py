@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import in_process
@@ -22,7 +23,8 @@ from infra.registry import AGGREGATORS, ENCODERS, KINDS, OBJECTIVES, RECIPES
 from infra.tracking import Tracker, find_runs, tracking_uri
 from pipelines import evaluate
 from pipelines.check import check, listing
-from pipelines.compare import compare
+from pipelines.compare import compare, with_bootstrap
+from pipelines.comparison.per_query import read_queries
 from pipelines.export import export
 from pipelines.models import load, load_run
 from pipelines.recipe import derive
@@ -177,7 +179,12 @@ def test_its_task_encoder_and_aggregator_train_evaluate_compare_and_export(home)
     assert found.metrics["word_recall"] == pytest.approx(metrics["first_word/word_recall"])
     kept = np.load(tracker.download("per_query/first_word.npz"))
     assert 100 * kept["right"].mean() == pytest.approx(metrics["first_word/word_recall"])
-    table = compare(tracking_uri(home), "polypool").text()
+    uri = tracking_uri(home)
+    compared = with_bootstrap(compare(uri, "polypool"), partial(read_queries, uri))
+    assert compared.notes == ()
+    assert compared.groups[0].bootstrap.units == "20 images"
+    assert compared.groups[0].metric.chance == pytest.approx(metrics["test/chance"])
+    table = compared.text()
     assert re.search(r"first_word", table)
     assert re.search(r"^median +1 +", table, re.MULTILINE)
     assert re.search(r"^mean +1 +", table, re.MULTILINE)

@@ -15,6 +15,7 @@ from infra.errors import InputError
 from pipelines.training.loop import Trainer
 from pipelines.training.optim import lr_scale, make_optimizer
 from tasks.run import Optim, Run
+from tasks.scoring.records import metrics_from
 
 
 def trainer(run: Run, folder: Path, report=None) -> Trainer:
@@ -48,7 +49,8 @@ def test_training_learns_keeps_the_best_and_tests_it_once(tmp_path):
         "run.json",
         "assets.json",
     }
-    assert (tmp_path / "per_query" / "whole.npz").is_file()
+    assert {path.name for path in (tmp_path / "per_query").iterdir()} == {"whole.npz", "whole.json"}
+    assert [metric.name for metric in metrics_from(log.tagged, "whole", run="this one")] == ["score"]
     losses = [row["train/loss"] for _, row in log.rows if "train/loss" in row]
     assert len(losses) == 7  # 15 steps, every second one
     assert trained.step == 15
