@@ -10,10 +10,8 @@ import numpy as np
 from PIL import Image
 
 _COLOURS = np.array([[20, 24, 82], [120, 28, 109], [220, 60, 60], [252, 150, 30], [255, 235, 90]], float)
-_LEAST, _MOST = (
-    0.45,
-    0.6,
-)  # how much of the picture the colours cover where weights are small, and where they are large
+_LEAST, _MOST = 0.45, 0.6
+"""How much of the picture the colours cover where weights are small, and where they are large."""
 _WARPED = 384  # pixels from which ConvNeXt's preprocessing squeezes images instead of cropping them
 
 
