@@ -13,7 +13,7 @@ from aggregators.averages.mean import Mean
 from aggregators.base import Pooled
 from encoders.text.bigru import BiGRU
 from encoders.visual.grid import Grid
-from tasks.base import Evaluation, Metric
+from tasks.base import Evaluation, Metric, PictureRecord
 from tasks.objectives.infonce import InfoNCE
 from tasks.regularisers.mmd import MMD
 from tasks.similarities.cosine import Cosine
@@ -172,6 +172,17 @@ class Unjoined(Task):
     def evaluate(self, model, split, protocol):
         found = super().evaluate(model, split, protocol)
         return replace(found, per_query={"right": found.per_query["right"]})
+
+
+class Undrawn(Task):
+    def evaluate(self, model, split, protocol):
+        found = super().evaluate(model, split, protocol)
+        return replace(found, pictures=(lambda: {"page.html": "<p>text</p>"},))
+
+
+class Unpictured(Task):
+    def evaluate(self, model, split, protocol):
+        return replace(super().evaluate(model, split, protocol), pictures=(PictureRecord,))
 
 
 class Nameless(Task):
