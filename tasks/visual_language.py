@@ -25,14 +25,8 @@ from tasks.inputs.pixels import Pixels
 from tasks.inputs.unseen import unseen_inputs
 from tasks.models.build import Parts, text_inputs
 from tasks.run import Run
-from tasks.scoring.attention import (
-    AttentionExamples,
-    NearestCaption,
-    Pair,
-    attended,
-    attention_examples,
-    backbone_of,
-)
+from tasks.scoring.attended import Pair, attended
+from tasks.scoring.attention import AttentionExamples, NearestCaption, attention_examples, backbone_of
 
 PIXEL_CHUNK = 32  # images of 512 pixels encoded at once in evaluation: a few GB of feature maps
 

@@ -21,7 +21,8 @@ from tasks.models.base import RetrievalModel
 from tasks.models.build import retrieval_model
 from tasks.models.embeddings import SplitEmbeddings
 from tasks.run import Run
-from tasks.scoring.attention import AttentionExamples, caption_pairs, nearest_captions
+from tasks.scoring.attended import caption_pairs
+from tasks.scoring.attention import AttentionExamples, nearest_captions
 from tasks.scoring.described import RSUM, retrieval_arrays, retrieval_queries, retrieval_records
 from tasks.scoring.examples import RankedQueries, RetrievalExamples, ranked_queries, retrieval_examples
 from tasks.scoring.protocols import Protocol, evaluate_protocol, protocol_named

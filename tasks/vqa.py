@@ -27,7 +27,8 @@ from tasks.questions.report import ACCURACY, PROTOCOL, Report, answered
 from tasks.questions.scores import AnswerScores, best_answers
 from tasks.questions.vocabulary import AnswerTargets, AnswerVocabulary
 from tasks.run import Run
-from tasks.scoring.attention import AttentionExamples, question_pairs
+from tasks.scoring.attended import question_pairs
+from tasks.scoring.attention import AttentionExamples
 from tasks.scoring.scores import Score
 from tasks.visual_language import VisualLanguageTask
 

@@ -7,9 +7,8 @@ from functools import singledispatch
 from typing import Any
 
 from infra.errors import InputError
-from pipelines.pages.answers import answers_page
 from pipelines.pages.attention import attention_page
-from pipelines.pages.retrieval import retrieval_page
+from pipelines.pages.examples import answers_page, retrieval_page
 from tasks.base import Pictures
 from tasks.questions.report import AnswerExamples
 from tasks.scoring.attention import AttentionExamples

@@ -133,7 +133,10 @@ def test_a_broken_part_is_told_what_is_broken_and_what_to_do(name, broken):
         ("At", r"can be kept: the metric 'R@1' has characters that MLflow refuses"),
         ("Unjoined", r"none of right has a different value for each query"),
         ("Undrawn", r"the file 'page.html' of an evaluation's pictures is str, expected bytes"),
-        ("Unpictured", r"pictures are PictureRecord, expected files by name, None or one of .*draw\.register"),
+        (
+            "Unpictured",
+            r"pictures are PictureRecord, expected files by name, None or one of .*draw\.register",
+        ),
         ("Nameless", r"word_recall is not among its metrics recall"),
         (
             "Chanceless",

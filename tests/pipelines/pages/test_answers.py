@@ -5,7 +5,7 @@ from pathlib import Path
 from markup import well_formed
 from pictures import noise
 
-from pipelines.pages.answers import answers_page
+from pipelines.pages.examples import answers_page
 from tasks.datasets.media import PicturedItem
 from tasks.questions.report import AnswerExample, AnswerExamples
 

@@ -14,8 +14,7 @@ from markup import well_formed
 from PIL import Image
 
 from pipelines.pages import attention
-from pipelines.pages.attention import attention_page, frame_of, shades
-from pipelines.pages.heat import cells, overlay, part_seen
+from pipelines.pages.attention import attention_page, cells, frame_of, overlay, part_seen, shades
 from tasks.datasets.media import PicturedItem
 from tasks.scoring.attention import AttentionExample, AttentionExamples, NearestCaption
 

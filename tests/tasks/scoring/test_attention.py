@@ -15,7 +15,8 @@ from infra.dist import rank
 from infra.registry import TASKS
 from tasks.inputs.pairs import Pairs
 from tasks.models.embeddings import SplitEmbeddings
-from tasks.scoring.attention import attended, caption_pairs, nearest_captions, question_pairs
+from tasks.scoring.attended import attended, caption_pairs, question_pairs
+from tasks.scoring.attention import nearest_captions
 
 SLOTS = "slots(k=3, iterations=1, heads=2, head_width=4)"
 

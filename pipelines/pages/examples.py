@@ -1,13 +1,16 @@
-"""The page of retrieval: captions with the pictures they found, and pictures with the captions they found."""
+"""The pages of examples: captions and pictures with what they found, and questions with answers of people and model."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from PIL import Image
 
 from pipelines.pages.document import data_address, templates
 from pipelines.pages.thumbnails import Thumbnails
+from tasks.questions.report import AnswerExample, AnswerExamples
 from tasks.scoring.examples import HITS, RetrievalExamples
 
 FRAMES, FRAME, GAP = 4, (160, 120), 3
@@ -59,3 +62,25 @@ def _about(record: RetrievalExamples) -> str:
     if protocol.crisscrossed:
         about += " Right is also what people rated so."
     return about
+
+
+def answers_page(record: AnswerExamples) -> str:
+    """Return the whole page; an answer counts as good from an accuracy of one half."""
+    about = f"{len(record.examples)} of {record.questions:,} questions: right and wrong answers in turn, of many types."
+    if record.accuracy is not None:
+        about += f" The accuracy of all is {record.accuracy:.2f}%."
+    with Thumbnails(video=False) as thumbnails:
+        cards = [_card(example, thumbnails) for example in record.examples]
+    page = templates("pipelines.pages").get_template("answers.html.j2")
+    return page.render(title=f"Questions of the split {record.split}", about=about, cards=cards)
+
+
+def _card(example: AnswerExample, thumbnails: Thumbnails) -> dict[str, Any]:
+    images = thumbnails.images(example.image.file)
+    good = None if example.accuracy is None else example.accuracy >= 0.5
+    return {
+        "example": example,
+        "image": data_address(images[0]) if images else "",
+        "mark": {None: "", True: "good", False: "bad"}[good],
+        "people": Counter(example.answers).most_common(),
+    }
