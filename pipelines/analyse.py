@@ -6,12 +6,13 @@ element alone or left out. The numbers are kept in the run, as metrics named `an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import tyro
 
 from infra.errors import InputError, command
+from infra.tables import aligned
 from pipelines.models import TrainedModel, load_run
 from tasks.base import Scores
 from tasks.models.embeddings import SplitEmbeddings
@@ -19,6 +20,7 @@ from tasks.scoring.geometry import alignment, uniformity
 from tasks.scoring.set_analysis import ablated, variance_of
 
 _SIDES = ("visual", "text", "joint")
+_WIDTH = 120
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,15 +83,16 @@ def elements(
     return {f"all/{name.partition('/')[2]}": whole for name in fewer} | fewer
 
 
-def table(numbers: dict[str, float], *, digits: int) -> Iterator[str]:
-    """Yield the lines of a table of numbers that are named `row/side`."""
+def table(numbers: Mapping[str, float], *, digits: int) -> list[str]:
+    """Return the lines of a table of numbers that are named `row/side`."""
     named = [name.split("/") for name in numbers]
     sides = [side for side in _SIDES if any(side == column for _, column in named)]
-    yield " " * 16 + "".join(f"{side:>10}" for side in sides)
+    rows = []
     for row in dict.fromkeys(row for row, _ in named):
-        cells = (numbers.get(f"{row}/{side}") for side in sides)
-        texts = ("\u2013" if cell is None else f"{cell:.{digits}f}" for cell in cells)
-        yield f"{row.replace('_', ' '):<16}" + "".join(f"{text:>10}" for text in texts)
+        values = [numbers.get(f"{row}/{side}") for side in sides]
+        texts = ("\u2013" if value is None else f"{value:.{digits}f}" for value in values)
+        rows.append((row.replace("_", " "), *texts))
+    return aligned(["", *sides], rows, width=_WIDTH)
 
 
 @command

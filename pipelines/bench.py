@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from infra.errors import InputError, command, unknown
 from infra.ray.session import local_cores
+from infra.tables import aligned
 from pipelines.benchmarks.costs import costs
 from pipelines.benchmarks.measure import Row
 from pipelines.benchmarks.objectives import adopt, smooth_chamfer
@@ -68,7 +69,8 @@ class Report:
 
     def __str__(self) -> str:
         """Return table and notes, at most 110 columns wide."""
-        lines = [*table([row.cells() for row in self.rows]), ""]
+        left = (0, len(COLUMNS) - 1)
+        lines = [*aligned(COLUMNS, [row.cells() for row in self.rows], width=WIDTH, left=left), ""]
         for row in self.rows:
             lines += _wrap(f"{row.name}: {row.measured}. {row.note}")
         for name, why in self.unmeasured.items():
@@ -104,20 +106,6 @@ def machine() -> str:
         f"{platform.system()} {platform.machine()}, {local_cores()} cores{gpu}, Python {platform.python_version()}, "
         f"torch {torch.__version__} with {torch.get_num_threads()} threads"
     )
-
-
-def table(lines: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return the rows' cells under `COLUMNS`, the numbers set right."""
-    widths = [max(map(len, column)) for column in zip(COLUMNS, *lines, strict=True)]
-    left = (0, len(COLUMNS) - 1)
-
-    def line(cells: Sequence[str]) -> str:
-        places = enumerate(zip(cells, widths, strict=True))
-        return "  ".join(
-            f"{cell:<{width}}" if k in left else f"{cell:>{width}}" for k, (cell, width) in places
-        ).rstrip()
-
-    return [line(COLUMNS), line(["-" * width for width in widths]), *map(line, lines)]
 
 
 def _wrap(note: str) -> list[str]:

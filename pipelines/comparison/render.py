@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from io import StringIO
 
-from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
+from infra.tables import GAP, aligned, cell_width
 
 WIDTH = 120
 ABSENT = "\u2013"  # an en dash
-_GAP = 2  # blanks between columns, one of which is rich's divider
 _LATEX = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
     "\\": r"\textbackslash{}",
@@ -59,48 +53,25 @@ def as_text(table: Table) -> str:
     """Return an aligned table of at most `WIDTH` columns: long labels are wrapped, and too many columns go below."""
     lines = [table.title, *(line for said in table.legend for line in textwrap.wrap(said, WIDTH))]
     for columns in _parts(table):
-        lines += ["", *_aligned([[cells[k] for k in (0, *columns)] for cells in (table.header, *table.rows)])]
+        header, *rows = [[cells[k] for k in (0, *columns)] for cells in (table.header, *table.rows)]
+        lines += ["", *aligned(header, rows, width=WIDTH)]
     if table.notes:
         lines += ["", *(line for note in table.notes for line in textwrap.wrap(note, WIDTH))]
     return "\n".join(lines)
 
 
-def _widths(table: Table) -> list[int]:
-    return [
-        max(map(cell_len, "\n".join(column).split("\n")))
-        for column in zip(table.header, *table.rows, strict=True)
-    ]
-
-
 def _parts(table: Table) -> Iterator[list[int]]:
     """Yield the columns beside the label that fit beside each other."""
-    label, *widths = _widths(table)
-    room = used = WIDTH - min(table.label, label)
+    label, *widths = [cell_width(column) for column in zip(table.header, *table.rows, strict=True)]
+    room = left = WIDTH - min(table.label, label)
     columns: list[int] = []
     for column, width in enumerate(widths, start=1):
-        if columns and width + _GAP > used:
+        if columns and width + GAP > left:
             yield columns
-            columns, used = [], room
+            columns, left = [], room
         columns.append(column)
-        used -= width + _GAP
+        left -= width + GAP
     yield columns
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a header and rows, of which the first column alone is wrapped where there is no room."""
-    height = max(cell.count("\n") for cell in rows[0])
-    header, *body = [["\n" * (height - cell.count("\n")) + cell for cell in rows[0]], *rows[1:]]
-    made = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
-    for at, (name, column) in enumerate(zip(header, zip(*rows, strict=True), strict=True)):
-        # rich strips what is right-aligned, and the blanks after numbers without a star keep them in line
-        width = max(map(cell_len, "\n".join(column).split("\n"))) if at else None
-        made.add_column(Text(name), justify="right" if at else "left", no_wrap=bool(at), min_width=width)
-        body = [[*cells[:at], cells[at].rjust(width or 0), *cells[at + 1 :]] for cells in body]
-    for cells in body:
-        made.add_row(*(Text(cell, justify="left") for cell in cells))
-    out = Console(file=StringIO(), width=WIDTH, color_system=None, force_terminal=False)
-    out.print(made)
-    return [line.rstrip() for line in out.file.getvalue().splitlines()]
 
 
 def as_markdown(table: Table, *, level: int = 2) -> str:

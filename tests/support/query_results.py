@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from pipelines.comparison.per_query import Queries
-from tasks.base import QueryMean, QueryMetric
+from tasks.base import Evaluation, QueryMean, QueryMetric
 from tasks.scoring.described import retrieval_arrays, retrieval_queries
 from tasks.scoring.metrics import KS, Ranks, retrieval_metrics
+from tasks.scoring.records import queries_from, queries_json
 
 
 def retrieval(
@@ -58,3 +59,12 @@ def answers(questions: int = 50, *, seed: int = 0):
     mean = QueryMean(scores=("accuracy",), units="image_id", factor=100.0)
     described = QueryMetric(name="accuracy", means=(mean,), units="images with their questions")
     return Queries(arrays=arrays, metrics=(described,)), 100 * accuracy_Q.mean()
+
+
+def reproduced(evaluation: Evaluation) -> set[str]:
+    """Return the metrics of an evaluation that follow from its single queries, each of which is computed again."""
+    described = queries_from(queries_json(evaluation.query_metrics), where="here")
+    queries = Queries(arrays=evaluation.per_query, metrics=described)
+    for metric in described:
+        queries.units(metric.name, evaluation.metrics[metric.name])
+    return {metric.name for metric in described}

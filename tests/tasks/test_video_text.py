@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from corpora import make_corpus
+from query_results import reproduced
 from toy import FolderLog, FolderReport, SilentBar
 
 from infra.errors import InputError
@@ -74,6 +75,18 @@ def test_a_caption_that_two_videos_share_is_right_for_both(run):
     assert found.per_query["t2v_rank"][place] == 0
     assert found.per_query["v2t_rank"][second] == 0
     assert found.metrics["t2v/R1"] == 100
+
+
+def test_metrics_follow_from_the_queries_where_scores_are_equal_and_captions_shared(run):
+    adapter = TASKS.build(run.task, run)
+    captions = len(adapter.data("test").texts)
+    sim = torch.randint(0, 3, (20, captions), generator=torch.Generator().manual_seed(0)).float()
+    found = adapter.evaluate_scores(lambda items, captions: sim[items, captions], "test", "distinct")
+    assert found.metrics["ties"] > 10
+    assert {"rsum", "v2t/R1", "t2v/R10", "t2v/meanr"} <= reproduced(found)
+    flat = adapter.evaluate_scores(lambda items, captions: sim[items, captions] * 0, "test", "distinct")
+    assert flat.primary.chance_normalised(flat.metrics["rsum"]) == pytest.approx(0, abs=1e-9)
+    assert {metric.name for metric in (flat.primary, *flat.others)} == {*flat.metrics} - {"ties"}
 
 
 @pytest.mark.parametrize("sizes", [(2, 3, 4), (9, 20, 21)])

@@ -10,6 +10,7 @@ import pytest
 import torch
 from corpora import make_questions
 from PIL import Image
+from query_results import reproduced
 from torch.nn.parallel import DistributedDataParallel
 from toy import FolderLog, FolderReport, SilentBar
 from workers import run_workers
@@ -80,6 +81,8 @@ def test_an_evaluation_is_that_of_each_question_alone(run):
     adapter = TASKS.build(run.task, derive(run, aggregator="score_attention(heads=2)", **CROSS))
     model = adapter.model().double().eval()
     found = adapter.evaluate(model, "val", "vqa")
+    assert reproduced(found) == {"accuracy"}
+    assert {metric.name for metric in (found.primary, *found.others)} == {*found.metrics}
     data = adapter.data("val")
     with torch.no_grad():
         for number in range(len(data)):

@@ -11,6 +11,7 @@ import pytest
 from corpora import make_corpus
 from cxc_files import HEADERS, caption, image, write_csvs
 from kept import keep_run
+from query_results import reproduced
 
 from infra.errors import InputError
 from infra.registry import TASKS
@@ -145,6 +146,7 @@ def test_a_run_is_evaluated_by_ratings_and_logs_all_directions(home, run, monkey
     members = [trained, load_run(run_id)]
     together = evaluate.evaluate(members, protocol="small-cxc", split="test")
     assert together.metrics["t2t/R1"] == pytest.approx(logged["small-cxc/t2t/R1"])
+    assert {"rsum", "i2t/R1", "t2t/R5", "i2i/R10", "i2i/meanr"} <= reproduced(together)
 
 
 def test_missing_files_are_said_before_anything_is_encoded(home, run, monkeypatch, capsys) -> None:
