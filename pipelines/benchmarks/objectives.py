@@ -12,6 +12,7 @@ from torch import Tensor
 from infra.registry import OBJECTIVES, SIMILARITIES
 from pipelines.benchmarks.measure import Row, Size, apart, by_turns, growth, seconds
 from pipelines.benchmarks.random_data import random_tensors
+from tasks.objectives.base import batch_positives
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,7 @@ def adopt(*, quick: bool = False) -> list[Row]:
 def _steps(spec: str, embeddings: list[Tensor], size: AdoptSize) -> Callable[[int], float]:
     objective = OBJECTIVES.build(spec)
     row_B = torch.arange(size.batch)
-    positive_BB = torch.eye(size.batch, dtype=torch.bool)
+    positive_BB = batch_positives(row_B, row_B)
 
     def step() -> None:
         visual_BD, text_BD = embeddings

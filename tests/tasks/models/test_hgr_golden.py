@@ -13,7 +13,7 @@ from encoders.visual.frames import Frames
 from infra.registry import AGGREGATORS, OBJECTIVES, SIMILARITIES
 from tasks.models.embeddings import l2_normalise
 from tasks.models.hgr import HGR
-from tasks.objectives.base import pairs_and_negatives
+from tasks.objectives.base import batch_positives, pairs_and_negatives
 from tasks.objectives.triplet import Triplet
 
 TEXT = {
@@ -139,6 +139,12 @@ def test_loss_and_every_gradient(model, batch, z):
         np.testing.assert_allclose(x.grad, expected[name], rtol=1e-4, atol=2e-5, err_msg=name)
 
 
+def pairs(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rows and positives of a batch of pairs, each of another video."""
+    row_T = torch.arange(size)
+    return row_T, batch_positives(row_T, row_T)
+
+
 @pytest.fixture(scope="module")
 def criterion(golden: Path):
     return np.load(golden / "hgr_criterion.npz", allow_pickle=False)
@@ -147,7 +153,7 @@ def criterion(golden: Path):
 def test_the_loss_of_both_directions_is_triplet_with_a_mean(criterion):
     sim = torch.from_numpy(criterion["c0/scores"]).requires_grad_()
     objective = OBJECTIVES.build("triplet(margin=0.2, reduction=mean, warmup_epochs=0)")
-    loss = objective(sim, torch.arange(6), torch.eye(6, dtype=torch.bool), epoch=0.0)["loss"]
+    loss = objective(sim, *pairs(6), epoch=0.0)["loss"]
     loss.backward()
     np.testing.assert_allclose(loss.item(), criterion["c0/loss"], atol=1e-6)
     np.testing.assert_allclose(sim.grad, criterion["c0/grad"], atol=1e-7)
@@ -156,7 +162,7 @@ def test_the_loss_of_both_directions_is_triplet_with_a_mean(criterion):
 def test_the_loss_of_one_direction_is_half_of_it(criterion):
     """Ours always has both; the half from videos to texts is the recorded one."""
     sim = torch.from_numpy(criterion["c3/scores"]).requires_grad_()
-    pair_T, negative_VT = pairs_and_negatives(sim, torch.arange(8), torch.eye(8, dtype=torch.bool))
+    pair_T, negative_VT = pairs_and_negatives(sim, *pairs(8))
     loss = Triplet(margin=0.2, reduction="mean")._cost(pair_T, negative_VT, "hard")
     loss.backward()
     np.testing.assert_allclose(loss.item(), criterion["c3/loss"], atol=1e-6)

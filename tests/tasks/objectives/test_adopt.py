@@ -7,16 +7,23 @@ import pytest
 import torch
 
 from infra.registry import OBJECTIVES
+from tasks.objectives.base import batch_positives
 from tasks.objectives.hardest import kth_highest, logsumexp_of_highest
 
 PAPER = {"rule": "paper", "margin": 0.0, "positive_in_denominator": False, "halve": False}
 CODE = {"rule": "code", "margin": 0.2, "positive_in_denominator": True, "halve": True}
 
 
+def pairs(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows and positives of a batch of pairs, each of another image."""
+    row_T = torch.arange(size)
+    return row_T, batch_positives(row_T, row_T)
+
+
 def loss_of(sim: torch.Tensor, row_T=None, positive_VT=None, **given) -> dict[str, torch.Tensor]:
     inside = ", ".join(f"{name}={value}" for name, value in given.items())
-    row_T = torch.arange(len(sim)) if row_T is None else row_T
-    positive_VT = torch.arange(len(sim))[:, None] == row_T if positive_VT is None else positive_VT
+    if row_T is None:
+        row_T, positive_VT = pairs(len(sim))
     return OBJECTIVES.build(f"adopt({inside})")(sim, row_T, positive_VT, epoch=0.0)
 
 
@@ -66,7 +73,7 @@ def test_the_recorded_numbers(golden, case):
         assert found["loss"].item() == pytest.approx(float(z[f"{case}/loss"]), abs=1e-5, rel=1e-5)
         np.testing.assert_allclose(gradient, z[f"{case}/grad_scores"], atol=2e-6, rtol=1e-4)
         return
-    row_T, positive_VT = torch.arange(len(sim)), torch.eye(len(sim), dtype=torch.bool)
+    row_T, positive_VT = pairs(len(sim))
     for leak, target, slope in (
         (True, float(z[f"{case}/loss"]), torch.from_numpy(z[f"{case}/grad_scores"])),
         (False, found["loss"].item(), gradient),
@@ -86,9 +93,9 @@ def batches() -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     item = torch.tensor([5, 7, 2, 7, 9, 1])
     row_T = torch.tensor([0, 0, 1, 2, 2, 2, 3, 3])
     return [
-        (draw(6, 6) + 0.3 * torch.eye(6), torch.arange(6), item[:, None] == item),
-        (draw(4, 8), row_T, torch.arange(4)[:, None] == row_T),
-        (draw(4, 8) - 0.3, row_T, torch.arange(4)[:, None] == row_T),
+        (draw(6, 6) + 0.3 * torch.eye(6), torch.arange(6), batch_positives(item, torch.arange(6))),
+        (draw(4, 8), row_T, batch_positives(torch.arange(4), row_T)),
+        (draw(4, 8) - 0.3, row_T, batch_positives(torch.arange(4), row_T)),
     ]
 
 
