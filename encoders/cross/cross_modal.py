@@ -71,7 +71,7 @@ class _Layer(nn.Module):
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.v_cross, self.t_cross, self.v_self, self.t_self = (
-            Attention(width, heads=heads, dropout=dropout) for _ in range(4)
+            MultiHeadAttention(width, heads=heads, dropout=dropout) for _ in range(4)
         )
 
     def forward(
@@ -81,7 +81,7 @@ class _Layer(nn.Module):
         return self.v_self(v_BND, v_BND, v_mask_BN), self.t_self(t_BMD, t_BMD, t_mask_BM)
 
 
-class Attention(nn.Module):
+class MultiHeadAttention(nn.Module):
     """`LayerNorm(x + dropout(attention))`: scaled dot-product attention with several heads, residual and normalised.
 
     Args:

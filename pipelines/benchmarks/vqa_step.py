@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aggregators.relations.score_attention import ScoreAttention
-from encoders.cross.cross_modal import Attention, CrossModal
+from encoders.cross.cross_modal import CrossModal, MultiHeadAttention
 from encoders.text.bigru import BiGRU
 from encoders.visual.grid import Grid
 from infra.data import Batch
@@ -166,7 +166,7 @@ class PlainVQA(nn.Module):
 class PlainAttention(nn.Module):
     """`LayerNorm(x + dropout(attention))` by `nn.MultiheadAttention`."""
 
-    def __init__(self, part: Attention, *, heads: int) -> None:
+    def __init__(self, part: MultiHeadAttention, *, heads: int) -> None:
         super().__init__()
         self.attention = _attention([part.query, part.key, part.value], part.out, heads=heads)
         self.dropout, self.norm = part.dropout, part.norm

@@ -20,6 +20,7 @@ from pipelines.checks.encoders import encoder_checks
 from pipelines.checks.scores import objective_checks, regulariser_checks, similarity_checks
 from pipelines.recipe import Ensemble
 from tasks.base import TaskAdapter
+from tasks.models.base import RetrievalModel
 from tasks.objectives.base import Objective
 from tasks.regularisers.base import Regulariser
 from tasks.run import Run, from_json, to_json
@@ -32,6 +33,7 @@ _CLASSES = {
     Similarity: "similarity",
     Objective: "objective",
     Regulariser: "regulariser",
+    RetrievalModel: "model",
     TaskAdapter: "task",
 }
 

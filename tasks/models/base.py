@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from encoders.base import Tokenizer
 from infra.data import Batch
 from infra.dist import gather, rank
 from infra.errors import InputError
+from tasks.inputs.captions import Captions
+from tasks.inputs.pairs import TextInputs
 from tasks.models.embeddings import Batches, Embeddings, at_least_float32
 from tasks.objectives.base import Objective, batch_positives
 from tasks.regularisers.base import Regulariser
@@ -61,6 +64,11 @@ class RetrievalModel(nn.Module, ABC):
     The objective and the regularisers are modules of the model: what they learn is in its parameters, and so in
     checkpoints, in the optimiser and in DDP's mean over workers.
 
+    A model of one's own is a class that a run names (`--model my_package.models:Mine`), or that is registered with
+    `infra.registry.MODELS`. It is built as `Mine(parts, *, ...)` from `tasks.models.build.Parts`, whose methods make new
+    encoders, aggregators, the similarity, the objective and the regularisers of the run; the keyword-only parameters are
+    those of the run's spec. It calls `super().__init__(similarity, parts.objective(), parts.regularisers())`.
+
     Args:
         similarity: scores embeddings.
         objective: what is minimised.
@@ -85,6 +93,20 @@ class RetrievalModel(nn.Module, ABC):
                 f"of captions, and {type(self).__name__} has none of one alone; leave the regularisers out "
                 "(--regularisers)"
             )
+
+    @classmethod
+    def text_inputs(
+        cls, captions: Sequence[str], tokenizer: Tokenizer, *, limit: int = 0, **params: Any
+    ) -> TextInputs:
+        """Return what the model reads of captions: their words, unless a class reads more.
+
+        Args:
+            captions: the texts.
+            tokenizer: of the text encoder.
+            limit: words after which a caption is cut; 0 for never.
+            params: of the run's spec of the model.
+        """
+        return Captions(captions, tokenizer, limit=limit)
 
     @abstractmethod
     def encode_visual(self, batch: Batch) -> Any:

@@ -73,14 +73,15 @@ def retrieval_model(run: Run, parts: Parts) -> RetrievalModel:
     must be seen together.
 
     Raises:
-        InputError: a name or a parameter that does not exist, embeddings of two widths, sets of embeddings with a similarity
-            of single vectors, or regularisers with a model that has no embeddings of one modality alone.
+        InputError: a name or a parameter that does not exist, embeddings of two widths, sets of embeddings with a
+            similarity of single vectors, or regularisers with a model that has no embeddings of one modality alone.
     """
     if run.model:
         if run.cross:
             raise InputError(
                 f"the model {run.model!r} has no place for the cross-modal encoder {run.cross!r}"
             )
+        _model_class(Spec.parse(run.model).name)
         return MODELS.build(run.model, parts)
     visual, text = parts.visual(), parts.text()
     branches = (
@@ -103,10 +104,22 @@ def retrieval_model(run: Run, parts: Parts) -> RetrievalModel:
 def text_inputs(run: Run, captions: Sequence[str], tokenizer: Tokenizer) -> TextInputs:
     """Return what the model of a run reads of captions."""
     limit = run.data.max_words
-    spec = Spec.parse(run.model) if run.model else None
-    make = getattr(MODELS.get(spec.name), "text_inputs", None) if spec else None
-    return (
-        make(captions, tokenizer, limit=limit, **spec.params)
-        if make
-        else Captions(captions, tokenizer, limit=limit)
-    )
+    if not run.model:
+        return Captions(captions, tokenizer, limit=limit)
+    spec = Spec.parse(run.model)
+    return _model_class(spec.name).text_inputs(captions, tokenizer, limit=limit, **spec.params)
+
+
+def _model_class(name: str) -> type[RetrievalModel]:
+    """Return the class of models that a run names.
+
+    Raises:
+        InputError: there is none of this name, or it is something else.
+    """
+    model = MODELS.get(name)
+    if not (isinstance(model, type) and issubclass(model, RetrievalModel)):
+        raise InputError(
+            f"the model {name!r} is no class that derives from tasks.models.base.RetrievalModel; let it derive from that, "
+            "or leave --model empty"
+        )
+    return model

@@ -57,7 +57,7 @@ def test_a_class_token_is_one_more_first_element_of_each_set():
     out, expected = model(v, v_mask, t, t_mask), plain(*longer)
     for ours, theirs in zip(out, expected, strict=True):
         torch.testing.assert_close(ours, theirs)
-    CLS(8)(*out[:2]).sum().backward()
+    CLS(8)(*out[:2]).vectors.sum().backward()
     assert model.cls_2D.grad.abs().sum(dim=1).gt(0).all()
 
 

@@ -187,6 +187,7 @@ def test_after_a_vital_promise_nothing_is_looked_at():
         ("broken_parts:Mates", "", "encoder"),
         ("broken_parts:Task(place=2)", "", "task"),
         ("tasks.objectives.infonce:InfoNCE", "", "objective"),
+        ("tasks.models.hgr:HGR", "", "model"),
         ("collections:Counter", "parser", "parser"),
     ],
 )

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from toy import FolderLog, FolderReport, SilentBar, Toy, toy_run
+from toy import WORDS, FolderLog, FolderReport, SilentBar, Toy, toy_run
 
+from encoders.text.bigru import BiGRU
 from infra.checkpoint import load_weights, save_weights
 from infra.errors import InputError
 from pipelines.training.loop import Trainer
 from tasks.models.base import TRAINING_ONLY
+from tasks.models.branch import Branch
+from tasks.models.build import Parts, retrieval_model, text_inputs
 from tasks.models.dual_encoder import DualEncoder
+from tasks.models.embeddings import Embeddings
 from tasks.objectives.base import Objective
 from tasks.regularisers.base import Regulariser
 from tasks.similarities.cosine import Cosine
@@ -140,3 +145,53 @@ def test_a_file_without_what_only_training_needs_is_loaded_where_that_is_allowed
     save_weights(bare, file)
     with pytest.raises(InputError, match=r"missing \['text\."):
         load_weights(model, file, optional=TRAINING_ONLY)
+
+
+class Weighed(DualEncoder):
+    """A model of a stranger's: it reads the words of captions, and learns how much its scores count."""
+
+    def __init__(self, parts: Parts, *, gain: float = 1.0) -> None:
+        visual, text = parts.visual(), parts.text()
+        branches = (
+            Branch(visual, parts.visual_aggregator(visual.width)),
+            Branch(text, parts.text_aggregator(text.width)),
+        )
+        similarity = parts.similarity(*(branch.aggregator for branch in branches))
+        super().__init__(*branches, similarity, parts.objective(), parts.regularisers())
+        self.gain = nn.Parameter(torch.tensor(gain))
+
+    def score(self, visual: Embeddings, text: Embeddings) -> Tensor:
+        return self.gain * super().score(visual, text)
+
+
+def test_a_model_of_ones_own_is_named_by_a_run():
+    toy = Toy(toy_run(objective="siglip"))
+    run = replace(toy.run, model=f"{__name__}:Weighed(gain=3.0)")
+    torch.manual_seed(0)
+    plain = toy.model().eval()
+    parts = Parts(run, visual=lambda: plain.visual.encoder, text=lambda: plain.text.encoder)
+    torch.manual_seed(0)
+    model = retrieval_model(run, parts)
+    assert isinstance(model, Weighed)
+    model.load_state_dict(plain.state_dict(), strict=False)
+    batch = toy.data("train").batch(np.arange(8), seed=0, epoch=0)
+    torch.testing.assert_close(
+        model.eval().score_batch(batch).sim_VT, 3 * plain.eval().score_batch(batch).sim_VT
+    )
+    model(batch, epoch=0.0)["loss"].backward()
+    assert model.gain.grad.abs() > 0
+    captions = text_inputs(run, ["w1 w2 w3", "w4"], BiGRU.tokenizer({"words": WORDS}))
+    assert captions.batch(np.arange(2))["text_mask"].sum(dim=1).tolist() == [5, 3]
+    limited = replace(run, data=replace(run.data, max_words=1))
+    captions = text_inputs(limited, ["w1 w2 w3", "w4"], BiGRU.tokenizer({"words": WORDS}))
+    assert captions.batch(np.arange(2))["text_mask"].sum(dim=1).tolist() == [3, 3]
+
+
+def test_what_is_no_retrieval_model_is_refused():
+    run = toy_run(model=f"{__name__}:Margin")
+    for build in (
+        lambda: retrieval_model(run, Parts(run, visual=None, text=None)),
+        lambda: text_inputs(run, [], None),
+    ):
+        with pytest.raises(InputError, match=r"derives from tasks\.models\.base\.RetrievalModel"):
+            build()
