@@ -57,7 +57,34 @@ def validate(instance: Any, *, prefix: str = "--") -> None:
         InputError: the first field that does not fit: its name, the value and what is expected.
     """
     for name, hint in hints(type(instance)).items():
-        _check(getattr(instance, name), hint, prefix + name.replace("_", "-"))
+        check_value(getattr(instance, name), hint, prefix + name.replace("_", "-"))
+
+
+def check_value(value: Any, hint: Any, where: str) -> None:
+    """Hold a value to a type and to the rules that stand with it, and so each element of a tuple or mapping.
+
+    An int is a float, a bool is neither, and a float is finite.
+
+    Raises:
+        InputError: the value does not fit; `where` is what the message calls it.
+    """
+    if typing.get_origin(hint) is typing.Annotated:
+        check_value(value, hint.__origin__, where)
+        for rule in hint.__metadata__:
+            if isinstance(rule, Rule):
+                _hold(rule, value, where)
+        return
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if not _is(value, hint, origin, args):
+        raise InputError(f"{where} must be {_called(hint, origin, args)}, not {value!r}")
+    if origin is tuple:
+        inner = [args[0]] * len(value) if args[-1] is Ellipsis else args
+        for element, kind in zip(value, inner, strict=True):
+            check_value(element, kind, where)
+    if origin is Mapping:
+        for key, element in value.items():
+            check_value(key, args[0], where)
+            check_value(element, args[1], f"{where}[{key!r}]")
 
 
 def from_plain(cls: type[T], values: Any) -> T:
@@ -99,27 +126,6 @@ def _restored(hint: Any, value: Any) -> Any:
 
 def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
-
-
-def _check(value: Any, hint: Any, where: str) -> None:
-    """Hold a value to a type and to the rules that stand with it, and so each element of a tuple or mapping."""
-    if typing.get_origin(hint) is typing.Annotated:
-        _check(value, hint.__origin__, where)
-        for rule in hint.__metadata__:
-            if isinstance(rule, Rule):
-                _hold(rule, value, where)
-        return
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if not _is(value, hint, origin, args):
-        raise InputError(f"{where} must be {_called(hint, origin, args)}, not {value!r}")
-    if origin is tuple:
-        inner = [args[0]] * len(value) if args[-1] is Ellipsis else args
-        for element, kind in zip(value, inner, strict=True):
-            _check(element, kind, where)
-    if origin is Mapping:
-        for key, element in value.items():
-            _check(key, args[0], where)
-            _check(element, args[1], f"{where}[{key!r}]")
 
 
 def _hold(rule: Rule, value: Any, where: str) -> None:

@@ -21,11 +21,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from infra.errors import InputError, unknown
+from infra.fields import check_value
 from infra.spec import Spec
 
 __all__ = ["KINDS", "Listed", "Registry", "Spec"]
 
 T = TypeVar("T")
+
+_PLAIN = {"int": int, "float": float, "bool": bool, "str": str}
+"""Types of parameters that values are held to, by the names that annotations give them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +165,10 @@ class Registry:
         for key in parsed.params:
             if key not in free:
                 raise unknown(f"parameter of {self.kind} {parsed.name!r}:", key, free)
+        for key, value in parsed.params.items():
+            annotation = signature.parameters[key].annotation
+            if kind := _PLAIN.get(getattr(annotation, "__name__", annotation)):
+                check_value(value, kind, f"{self.kind} {spec!r}: {key}")
         try:
             signature.bind(*args, **given, **parsed.params)
         except TypeError as error:

@@ -263,7 +263,7 @@ def load_run(run_id: str, *, task: str = "") -> TrainedModel:
 
 
 def _load_folder(folder: Path, *, task: str = "", tracker: Tracker | None = None) -> TrainedModel:
-    run = from_json(read_json(folder / RUN, what="the settings of a model"))
+    run = from_json(read_json(folder / RUN, what="the settings of a model"), where=str(folder / RUN))
     assets = read_json(folder / ASSETS, what="the assets of a model")
     weights = existing(folder / WEIGHTS, what="the weights of a model")
     adapter = TASKS.build(task or run.task, run, assets=assets)

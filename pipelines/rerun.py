@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 import tyro
 
 from infra.errors import InputError, command
 from infra.paths import home
-from infra.registry import TASKS
 from infra.tracking import Tracker, tracking_uri
 from infra.tracking.provenance import provenance
 from pipelines.training.best_checkpoint import other_than_trained
-from pipelines.training.runs import start
+from pipelines.training.runs import prepare, start
 from tasks.run import Run, from_json
 
 ORIGIN = "rerun_of"
@@ -56,9 +54,7 @@ def recorded(run_id: str) -> Recorded:
     if (kind := tracker.tag("kind")) not in ("train", ""):
         raise InputError(f"run {run_id} {other_than_trained(kind)}")
     run = _settings(tracker)
-    adapter = TASKS.build(run.task, run)
-    with torch.device("meta"):
-        adapter.model(pretrained=False)  # a part that is gone ends a dry run, too
+    adapter = prepare(run)  # a part that is gone ends a dry run, too
     data = adapter.describe()
     now = {**provenance(home()), **{f"data.{name}": value for name, value in data.items()}}
     then = {name: tracker.tag(name) for name in now}
@@ -72,7 +68,7 @@ def recorded(run_id: str) -> Recorded:
 
 def _settings(tracker: Tracker) -> Run:
     try:
-        return from_json(tracker.read_json("run.json"))
+        return from_json(tracker.read_json("run.json"), where=f"run.json of run {tracker.run_id}")
     except InputError as error:
         if not tracker.tag("kind"):
             raise InputError(f"run {tracker.run_id} {other_than_trained('')}") from error

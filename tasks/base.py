@@ -143,6 +143,9 @@ class TaskAdapter(Protocol):
     """The protocol that chooses the best epoch, on the `val` split."""
     assets: dict[str, Any]
     """What rebuilds the model beside the run and the weights, as plain JSON."""
+    unused: tuple[str, ...] = ()
+    """Settings of a run that the task has no use for, such as `("fusion", "data.sample")`. A run that gives one of them
+    another value than its default is refused before it starts."""
 
     @abstractmethod
     def describe(self) -> Mapping[str, str]:
@@ -151,6 +154,13 @@ class TaskAdapter(Protocol):
     @abstractmethod
     def data(self, split: str) -> Dataset:
         """Return the samples of a split."""
+
+    def check_training(self) -> None:
+        """Say before a run starts that its training would come to nothing; every other check is for trained models, too.
+
+        Raises:
+            InputError: such as a training split of fewer samples than a batch.
+        """
 
     @abstractmethod
     def model(self, *, pretrained: bool = True) -> nn.Module:

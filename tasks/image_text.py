@@ -100,6 +100,7 @@ class ImageText(VisualText):
         )
 
     def _check(self, protocol: str, split: str) -> None:
-        """Refuse a protocol whose files are missing."""
+        """Refuse a protocol that does not fit, or whose files are missing."""
+        super()._check(protocol, split)
         if protocol_named(protocol).crisscrossed:
             cxc_files(self.cxc, split)

@@ -12,6 +12,7 @@ import numpy as np
 from torch import nn
 
 from encoders.base import Encoder
+from infra.data import Order
 from infra.errors import InputError
 from infra.paths import resolve
 from infra.registry import AUGMENTATIONS, ENCODERS, Spec
@@ -54,6 +55,18 @@ class VisualLanguageTask(TaskAdapter, Scores, Searchable):
         self._visual, self._text = Spec.parse(run.visual), Spec.parse(run.text)
         self._reads_store = ENCODERS.get(self._visual.name).reads == "features"
         self.visual_chunk = chunk if self._reads_store else min(chunk, PIXEL_CHUNK)
+
+    def check_batches(self, samples: int) -> None:
+        """Refuse a training split that makes no batch.
+
+        Args:
+            samples: how many there are, captions, images or questions.
+
+        Raises:
+            InputError: they are fewer than a batch.
+        """
+        optim = self.run.optim
+        Order(size=samples, batch=optim.batch, drop_last=optim.drop_last, seed=self.run.seed)
 
     @property
     @abstractmethod

@@ -43,6 +43,7 @@ class VisualText(VisualLanguageTask):
     """
 
     primary = RSUM
+    unused = ("fusion",)
 
     def __init__(self, run: Run, assets: dict[str, Any] | None, *, dev_protocol: str, chunk: int) -> None:
         super().__init__(run, chunk=chunk)
@@ -62,10 +63,22 @@ class VisualText(VisualLanguageTask):
         return Corpus.open(resolve(self.run.data.corpus))
 
     def _prepare(self) -> dict[str, Any]:
+        self._check(self.dev_protocol, "val")
         self._check(self.run.protocol, "test")
         return self.encoder_assets(
             text for item in self.corpus.items("train") for text in item.captions[: self.run.data.captions]
         )
+
+    def check_training(self) -> None:
+        """Refuse a batch, or a training split, in which nothing can be told from anything else."""
+        data, optim = self.run.data, self.run.optim
+        texts = [item.captions[: data.captions] for item in self.corpus.items("train")]
+        if optim.batch < 2 or len(texts) < 2:
+            raise InputError(
+                f"retrieval is learnt by telling {self.samples} of a batch apart, which takes two: the training split has "
+                f"{len(texts)}, and --optim.batch is {optim.batch}"
+            )
+        self.check_batches(len(texts) if data.sample == "image" else sum(map(len, texts)))
 
     def data(self, split: str) -> Pairs:
         """Return a split's pairs."""
@@ -180,3 +193,6 @@ class VisualText(VisualLanguageTask):
 
     def _check(self, protocol: str, split: str) -> None:
         """Refuse a protocol that cannot be had before time is spent on its scores."""
+        limit = self.run.data.captions
+        captions = [len(item.captions[:limit]) for item in self.corpus.items(split)]
+        protocol_named(protocol).check_split(split, captions)

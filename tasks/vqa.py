@@ -52,6 +52,7 @@ class VQA(VisualLanguageTask, Answers):
     """
 
     samples = "questions"
+    unused = ("data.sample", "data.captions")
     primary = ACCURACY
     dev_protocol = PROTOCOL
 
@@ -98,6 +99,10 @@ class VQA(VisualLanguageTask, Answers):
         assets = self.encoder_assets(q.question for q in self.corpus.questions("train"))
         answers = AnswerVocabulary.build(filter(None, labels), min_count=min_count).answers
         return assets | {"answers": list(answers)}
+
+    def check_training(self) -> None:
+        """Refuse a training split of fewer questions than a batch."""
+        self.check_batches(len(self.corpus.questions("train")))
 
     def describe(self) -> Mapping[str, str]:
         """Return the digests of what the run reads, the sizes of the splits, and how many answers there are."""

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from infra.errors import InputError
-from infra.registry import AGGREGATORS, TASKS, Spec
+from infra.registry import AGGREGATORS, Spec
 from pipelines.config import read_run
+from pipelines.training.runs import prepare
 from tasks.base import Metric
 from tasks.run import Run
 
@@ -128,14 +129,10 @@ def _aggregators(specs: Sequence[str], wrong: list[str]) -> list[str]:
 
 def _checked(run: Run, visual: Sequence[str], text: Sequence[str], wrong: list[str]) -> Metric | None:
     """Build the model of every pair of aggregators; the corpus is read once."""
-    import torch
-
     adapter = None
     for v, t in itertools.product(visual, text or [run.text_aggregator]):
         pair = f"{v}, text {t}" if t else v
-        with _noting(wrong, f"{run.recipe} with {pair}: "), torch.device("meta"):
+        with _noting(wrong, f"{run.recipe} with {pair}: "):
             trial = replace(run, aggregator=v, text_aggregator=t)
-            with torch.device("cpu"):
-                adapter = TASKS.build(run.task, trial, **({"assets": adapter.assets} if adapter else {}))
-            adapter.model(pretrained=False)
+            adapter = prepare(trial, **({"assets": adapter.assets} if adapter else {}))
     return adapter.primary if adapter else None

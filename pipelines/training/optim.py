@@ -18,7 +18,23 @@ def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.AdamW:
     Parameters of factor 0 are frozen for good.
 
     Raises:
-        InputError: a prefix that no parameter has.
+        InputError: a prefix that no parameter has, or nothing to train.
+    """
+    return torch.optim.AdamW(
+        [
+            {"params": parameters, "lr": optim.lr, "factor": factor, "frozen_epochs": epochs}
+            for (factor, epochs), parameters in parameter_groups(model, optim).items()
+        ],
+        weight_decay=optim.weight_decay,
+        fused=True,
+    )
+
+
+def parameter_groups(model: nn.Module, optim: Optim) -> dict[tuple[float, float], list[nn.Parameter]]:
+    """Return the parameters that are trained, by learning-rate factor and epochs of freezing; others are frozen.
+
+    Raises:
+        InputError: a prefix that no parameter has, or nothing to train.
     """
     names = [name for name, _ in model.named_parameters()]
     for setting in ("lr_factors", "freeze"):
@@ -32,14 +48,7 @@ def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.AdamW:
             groups.setdefault((factor, _longest(optim.freeze, name, default=0.0)), []).append(parameter)
     if not groups:
         raise InputError("every parameter is frozen by lr_factors; there is nothing to train")
-    return torch.optim.AdamW(
-        [
-            {"params": parameters, "lr": optim.lr, "factor": factor, "frozen_epochs": epochs}
-            for (factor, epochs), parameters in groups.items()
-        ],
-        weight_decay=optim.weight_decay,
-        fused=True,
-    )
+    return groups
 
 
 def _check(setting: str, pairs: Iterable[tuple[str, float]], names: Sequence[str]) -> None:

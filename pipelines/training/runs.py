@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from infra.errors import InputError
 from infra.paths import home
 from infra.ray.session import Resources, ray_session
 from infra.registry import TASKS
 from infra.tracking import Tracker, tracking_uri
+from pipelines.training.optim import parameter_groups
 from pipelines.training.ray_train import fit
+from tasks.base import TaskAdapter
 from tasks.run import Run, from_json, to_json, to_params
 
 
@@ -30,12 +34,50 @@ def tags(run: Run) -> dict[str, str]:
     }
 
 
+def prepare(run: Run, **given: Any) -> TaskAdapter:
+    """Return the adapter of a new run, of which everything has been tried that needs neither weights nor Ray.
+
+    Args:
+        run: its complete description.
+        given: passed on to the adapter, such as `assets` that are known already.
+
+    Raises:
+        InputError: a part or a protocol that there is not, data that does not fit, a setting that the task does not
+            use, a prefix of `lr_factors` or `freeze` that no parameter has.
+    """
+    adapter = TASKS.build(run.task, run, **given)
+    refuse_unused(run, adapter.unused)
+    adapter.check_training()
+    with torch.device("meta"):
+        parameter_groups(adapter.model(pretrained=False), run.optim)
+    return adapter
+
+
+def refuse_unused(run: Run, names: Sequence[str]) -> None:
+    """Refuse a run that changes what its task does not use.
+
+    Args:
+        run: the run.
+        names: of settings, such as `data.sample`.
+
+    Raises:
+        InputError: one of them has another value than its default.
+    """
+    for name in names:
+        part, _, inside = name.rpartition(".")
+        of = getattr(run, part) if part else run
+        (default,) = (field.default for field in dataclasses.fields(of) if field.name == inside)
+        if (value := getattr(of, inside)) != default:
+            flag = name.replace("_", "-")
+            raise InputError(
+                f"the task {run.task!r} does not use --{flag} {value!r}; leave it out, which means {default!r}"
+            )
+
+
 def start(run: Run, *, more_tags: Mapping[str, str] | None = None, callbacks: Sequence[Any] = ()) -> str:
     """Train a new run, with some tags beside the usual ones, and return its id; callbacks are those of `fit`."""
     uri = tracking_uri(home())
-    adapter = TASKS.build(run.task, run)
-    with torch.device("meta"):
-        adapter.model(pretrained=False)  # a wrong spec ends here, before anything is started
+    adapter = prepare(run)
     name = f"{run.recipe} {run.aggregator} seed {run.seed}"
     tracker = Tracker.start(
         run.experiment,

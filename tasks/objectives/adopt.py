@@ -45,8 +45,10 @@ class Adopt(Objective):
         super().__init__()
         if rule not in ("code", "paper"):
             raise InputError(f"rule must be 'code' or 'paper', not {rule!r}")
-        if temperature <= 0 or scale <= 0:
+        if not (temperature > 0 and scale > 0):
             raise InputError(f"temperature and scale must be above 0, not {temperature} and {scale}")
+        if not margin >= 0:
+            raise InputError(f"margin must be 0 or more, not {margin}")
         self.margin, self.temperature, self.scale, self.rule = margin, temperature, scale, rule
         self.positive_in_denominator, self.halve = positive_in_denominator, halve
 

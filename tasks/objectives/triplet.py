@@ -35,6 +35,10 @@ class Triplet(Objective):
         reduction: str = "sum",
     ) -> None:
         super().__init__()
+        if not margin >= 0:
+            raise InputError(f"margin must be 0 or more, not {margin}")
+        if not warmup_epochs >= 0:
+            raise InputError(f"warmup_epochs must be 0 or more, not {warmup_epochs}")
         if negatives not in ("hard", "all", "semi_hard"):
             raise InputError(f"negatives must be 'hard', 'all' or 'semi_hard', not {negatives!r}")
         if reduction not in ("sum", "mean"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from infra.errors import InputError
 from infra.registry import REGULARISERS
 from tasks.models.embeddings import Embeddings
 from tasks.regularisers.base import Regulariser
@@ -25,6 +26,8 @@ class MMD(Regulariser):
 
     def __init__(self, *, weight: float, gamma: float = 0.5) -> None:
         super().__init__(weight=weight)
+        if not gamma > 0:
+            raise InputError(f"gamma must be above 0, not {gamma}")
         self.gamma = gamma
 
     def forward(self, visual: Embeddings, text: Embeddings) -> Tensor:

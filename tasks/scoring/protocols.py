@@ -49,7 +49,26 @@ class Protocol:
     def fits(self, items: int, captions: int) -> bool:
         """Say whether a split of this size can be scored so."""
         expected = self.items or items, self.captions or captions
-        return items >= self.folds and expected == (items, captions)
+        return items >= 2 * self.folds and expected == (items, captions)
+
+    def check_split(self, split: str, captions: Sequence[int]) -> None:
+        """Refuse a split before anything of it is scored.
+
+        Args:
+            split: its name.
+            captions: how many captions each of its items has.
+
+        Raises:
+            InputError: it has the wrong size, or it is the test split and this protocol is for choosing models.
+        """
+        if split == "test" and self.split != "test":
+            others = [protocol.name for protocol in PROTOCOLS.values() if protocol.split == "test"]
+            raise InputError(
+                f"protocol {self.name!r} is for the split {self.split!r}, where epochs are chosen, and not for the test "
+                f"split; protocols of that: {', '.join(others)}"
+            )
+        captions = captions[: self.first]
+        self.check(len(captions), sum(captions))
 
     def check(self, items: int, captions: int) -> None:
         """Refuse a split of the wrong size.
@@ -58,7 +77,7 @@ class Protocol:
             InputError: says what was found, what is expected and which protocol fits.
         """
         if not self.fits(items, captions):
-            exact = f"{self.items:,} items" if self.items else "at least one item"
+            exact = f"{self.items:,} items" if self.items else f"at least {2 * self.folds} items"
             exact += f" and {self.captions:,} captions" if self.captions else ""
             others = [p.name for p in PROTOCOLS.values() if p.split == self.split and p.fits(items, captions)]
             raise InputError(

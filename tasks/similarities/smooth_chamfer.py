@@ -20,7 +20,7 @@ class SmoothChamfer(SetSimilarity):
 
     def __init__(self, *, alpha: float = 16.0) -> None:
         super().__init__()
-        if alpha <= 0:
+        if not alpha > 0:
             raise ValueError(f"alpha must be above 0, not {alpha}")
         self.factor = alpha
 

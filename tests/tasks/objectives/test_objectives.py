@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from infra.errors import InputError
-from infra.registry import OBJECTIVES, SIMILARITIES
+from infra.registry import OBJECTIVES, REGULARISERS, SIMILARITIES
 from tasks.objectives.base import batch_positives
 
 
@@ -183,3 +183,22 @@ def test_a_batch_of_one_item_has_no_negatives(spec):
 def test_a_bad_parameter_is_refused(spec):
     with pytest.raises(InputError, match=r"must be|not supported"):
         OBJECTIVES.build(spec)
+
+
+@pytest.mark.parametrize(
+    ("registry", "spec", "message"),
+    [
+        (OBJECTIVES, "triplet(margin=-1)", "margin must be 0 or more, not -1"),
+        (OBJECTIVES, "triplet(warmup_epochs=-0.5)", "warmup_epochs must be 0 or more"),
+        (OBJECTIVES, "triplet(margin='wide')", "margin must be a finite number, not 'wide'"),
+        (OBJECTIVES, "adopt(margin=-0.1)", "margin must be 0 or more"),
+        (OBJECTIVES, "adopt(scale=0)", "temperature and scale must be above 0"),
+        (OBJECTIVES, "infonce(temperature=1e999)", "temperature must be a finite number"),
+        (REGULARISERS, "mmd(weight=0.1, gamma=0)", "gamma must be above 0"),
+        (REGULARISERS, "mmd(weight=-1)", "weight must be 0 or more"),
+        (SIMILARITIES, "smooth_chamfer(alpha=-1)", "alpha must be above 0"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused(registry, spec, message):
+    with pytest.raises(InputError, match=message):
+        registry.build(spec)

@@ -126,7 +126,7 @@ def test_other_bad_input_is_named() -> None:
         evaluate_protocol(whole, blocks_of(torch.zeros(2, 3)), np.array([0, 1, 0]), 2)
     with pytest.raises(InputError, match="query 1 has no right answer"):
         evaluate_protocol(whole, blocks_of(torch.zeros(2, 2)), np.array([0, 0]), 2)
-    with pytest.raises(InputError, match="at least one item"):
+    with pytest.raises(InputError, match="at least 2 items, and this split has 0"):
         evaluate_protocol(whole, blocks_of(torch.zeros(0, 0)), np.array([], int), 0)
 
 

@@ -1,0 +1,109 @@
+"""What does not fit is refused before anything is tracked and before Ray starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpora import make_corpus, make_questions
+
+from infra import paths
+from infra.errors import InputError
+from pipelines.recipe import derive
+from pipelines.training.runs import prepare, start
+from tasks.run import Run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return make_corpus(tmp_path_factory.mktemp("captions"))
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return make_questions(tmp_path_factory.mktemp("questions"))
+
+
+def test_what_fits_is_prepared(run: Run, questions: Run) -> None:
+    assert prepare(run).run == run
+    freeze = {"lr_factors": (("visual", 0.1),), "freeze": (("text.encoder", 1.0),)}
+    assert prepare(derive(run, optim=freeze))
+    assert prepare(derive(run, data={"sample": "image"}, optim={"batch": 48}))
+    assert prepare(derive(questions, fusion="product"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"fusion": "product"},
+            "'image_text' does not use --fusion 'product'; leave it out, which means 'concat'",
+        ),
+        (
+            {"protocol": "coco-5k"},
+            "'coco-5k' is defined on 5,000 items and 25,000 captions, and this split has 20",
+        ),
+        ({"protocol": "val-1k"}, "'val-1k' is for the split 'val'"),
+        ({"optim": {"batch": 1}}, "takes two: the training split has 48, and --optim.batch is 1"),
+        ({"optim": {"batch": 97}}, "the training split has 96 samples, fewer than one batch of 97"),
+        ({"data": {"sample": "image"}, "optim": {"batch": 49}}, "has 48 samples, fewer than one batch of 49"),
+        ({"optim": {"lr_factors": (("vision", 0.1),)}}, "prefix in lr_factors: 'vision'"),
+        ({"optim": {"freeze": (("text.bert", 1.0),)}}, "prefix in freeze: 'text.bert'"),
+        ({"optim": {"lr_factors": (("", 0.0),)}}, "nothing to train"),
+        ({"objective": "triplet(margin=-1)"}, "margin must be"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_starts(
+    run: Run, changes: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(InputError) as error:
+        start(derive(run, **changes))
+    assert message in str(error.value)
+    assert not [*paths.home().iterdir()], "no store was made"
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [({"sample": "image"}, "--data.sample 'image'"), ({"captions": 2}, "--data.captions 2")],
+)
+def test_questions_have_no_use_for_how_captions_are_drawn(
+    questions: Run, changes: dict[str, Any], flag: str
+) -> None:
+    with pytest.raises(InputError, match=f"does not use {flag}; leave it out"):
+        prepare(derive(questions, data=changes))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"val": 0}, "no items in the split 'val'"),
+        ({"test": 0}, "no items in the split 'test'"),
+        ({"test": 1}, "'whole' is defined on at least 2 items, and this split has 1 items"),
+        ({"val": 1}, "'val-1k' is defined on at least 2 items, and this split has 1 items"),
+        ({"train": 1}, "takes two: the training split has 1"),
+    ],
+)
+def test_splits_that_cannot_be_scored_are_refused(
+    sizes: dict[str, int], message: str, tmp_path: Path
+) -> None:
+    run = make_corpus(tmp_path, **sizes)
+    with pytest.raises(InputError, match=message):
+        prepare(run)
+
+
+def test_a_split_of_the_wrong_size_is_refused_before_it_is_encoded(run: Run) -> None:
+    adapter = prepare(run)
+    for protocol in ("f30k-1k", "val-1k"):
+        with pytest.raises(InputError, match=f"protocol '{protocol}' is"):
+            adapter.evaluate(None, "test", protocol)
+
+
+def test_a_task_that_names_no_unused_settings_uses_all(run: Run) -> None:
+    run = replace(
+        run, task="template_task:CaptionWord", objective="triplet", fusion="product", protocol="caption_word"
+    )
+    assert prepare(run).unused == ()
