@@ -18,9 +18,9 @@ import numpy as np
 import tyro
 from tqdm import tqdm
 
+from encoders.backbones.base import Backbone, build_backbone
 from infra.errors import InputError, command
 from infra.ray.session import ray_session
-from infra.registry import BACKBONES
 from infra.store import StoreWriter
 from infra.store.manifest import Manifest
 from infra.store.skipped import describe
@@ -80,11 +80,11 @@ def extract(
     items = _items(opened, chosen, limit=limit)
     if not video and items[0].path.lower().endswith(SUFFIXES):
         raise InputError(f"{corpus} is a corpus of videos, such as {items[0].path}: say --video")
-    built = BACKBONES.build(backbone)
+    built = build_backbone(backbone)
     if video:
-        work = _Work.on_videos(backbone, built, Videos.plan(built, videos, batch=batch))
+        work = _Extraction.on_videos(backbone, built, Videos.plan(built, videos, batch=batch))
     else:
-        work = _Work.on_images(backbone, built, batch=batch)
+        work = _Extraction.on_images(backbone, built, batch=batch)
     job = {"corpus": opened.digest, "splits": chosen, "limit": limit, "batch": batch}
     with StoreWriter(out, dim=work.dim, dtype=dtype, source=work.source | job) as writer:
         before = len(writer.done)
@@ -98,7 +98,7 @@ def extract(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Work:
+class _Extraction:
     """What the workers do: their class and options, and what comes of it."""
 
     unit: str
@@ -111,7 +111,7 @@ class _Work:
     block: int
 
     @classmethod
-    def on_images(cls, backbone: str, built: Any, *, batch: int) -> _Work:
+    def on_images(cls, backbone: str, built: Backbone, *, batch: int) -> _Extraction:
         if reads_videos(built):
             raise InputError(
                 f"the backbone {backbone!r} reads whole videos; say --video, and give it a corpus of them"
@@ -122,20 +122,20 @@ class _Work:
             options={"backbone": backbone},
             dim=built.dim,
             source={"extractor": built.describe()},
-            gpu=getattr(built, "gpu", False),
+            gpu=built.gpu,
             size=batch,
             block=_BLOCK,
         )
 
     @classmethod
-    def on_videos(cls, backbone: str, built: Any, videos: Videos) -> _Work:
+    def on_videos(cls, backbone: str, built: Backbone, videos: Videos) -> _Extraction:
         return cls(
             unit="video",
             extractor=VideoExtractor,
             options={"backbone": backbone, "videos": videos},
             dim=videos.dim,
             source={"extractor": built.describe(), "video": videos.describe(built)},
-            gpu=getattr(built, "gpu", False),
+            gpu=built.gpu,
             size=_VIDEOS,
             block=1,
         )
@@ -165,7 +165,9 @@ def _batch(corpus: Corpus | QuestionCorpus, items: list[_Item]) -> dict[str, lis
     return {"ids": [item.id for item in items], "paths": [str(corpus.image_path(item)) for item in items]}
 
 
-def _write(writer: StoreWriter, batches: list[dict[str, list[str]]], work: _Work) -> tuple[set[str], int]:
+def _write(
+    writer: StoreWriter, batches: list[dict[str, list[str]]], work: _Extraction
+) -> tuple[set[str], int]:
     """Store the features of all batches; return the ids that have some, and how many frames were decoded."""
     stored: set[str] = set()
     frames = 0

@@ -17,6 +17,7 @@ from PIL import Image
 from skimage.color import rgb2lab
 from skimage.feature import local_binary_pattern
 
+from encoders.backbones.base import Backbone
 from encoders.backbones.rgb import rgb
 from infra.registry import BACKBONES
 
@@ -25,7 +26,7 @@ PATTERNS = 10  # uniform patterns of 8 neighbours: 0 to 8 brighter ones, and all
 
 
 @BACKBONES.register("cells")
-class Cells:
+class Cells(Backbone):
     """Describes each cell of a `grid` x `grid` partition, row by row.
 
     A picture is first squeezed to a square of `grid * pixels`, so that every cell has the same number of pixels. The
@@ -38,7 +39,6 @@ class Cells:
         pixels: side of a cell in pixels.
     """
 
-    gpu = False
     dim = 3 + 3 + 3 + ORIENTATIONS + PATTERNS + (3 + 3 + ORIENTATIONS) + 2
 
     def __init__(self, *, grid: int = 7, pixels: int = 24) -> None:

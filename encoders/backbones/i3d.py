@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
+from encoders.backbones.base import Backbone
 from encoders.backbones.rgb import rgb
 from infra.files import sha256
 from infra.registry import BACKBONES
@@ -26,7 +27,7 @@ _SHORT, _SIDE = 256, 224
 
 
 @BACKBONES.register("i3d")
-class I3D:
+class I3DBackbone(Backbone):
     """The average-pooled last map of I3D on all frames of a video, which are resized to 256 pixels on the short side
     and cropped to the 224 x 224 in the middle.
 
@@ -56,13 +57,13 @@ class I3D:
                 f"than it, got {window} and {stride}"
             )
 
-        from encoders.backbones.inception import I3D as Network
+        from encoders.backbones.inception import I3D
         from infra.device import best_device
 
         self.window, self.stride = window, stride
         path = Path(weights).expanduser()
         self._device = best_device()
-        self._network = Network.load(path).to(self._device)
+        self._network = I3D.load(path).to(self._device)
         self._weights = {"weights": path.name, "sha256": sha256(path)}
         self._lock = Lock()  # videos may come from several threads; the memory is that of one window
 

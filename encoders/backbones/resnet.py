@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from encoders.backbones.base import Backbone
 from encoders.backbones.hub import Pretrained
 from encoders.backbones.rgb import rgb
 from infra.registry import BACKBONES
 
 
 @BACKBONES.register("resnet")
-class ResNet:
+class ResNetBackbone(Backbone):
     """The cells of the last feature map, row by row; any convolutional model of transformers will do.
 
     Args:

@@ -29,7 +29,7 @@ class CLIP(ViT):
 
 
 @BACKBONES.register("siglip")
-class SigLIP(ViT):
+class SigLIPBackbone(ViT):
     """The vision tower of SigLIP and of SigLIP 2 with fixed sizes: Zhai et al., "Sigmoid loss for language image
     pre-training", ICCV 2023. It has no [CLS] token; its attention pooling is left out.
 

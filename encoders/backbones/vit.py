@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from encoders.backbones.base import Backbone
 from encoders.backbones.hub import Pretrained
 from infra.registry import BACKBONES
 
@@ -17,7 +18,7 @@ _KIND = "a vision transformer"
 
 
 @BACKBONES.register("vit")
-class ViT:
+class ViT(Backbone):
     """The last hidden state of every patch, row by row; DeiT and its like will do too.
 
     Args:

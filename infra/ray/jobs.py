@@ -79,7 +79,7 @@ class JobServer:
             show(rest)
         details = client.get_job_info(job)
         if details.status != JobStatus.SUCCEEDED:
+            why = (details.message or "").partition(", last available logs")[0]
             raise InputError(
-                f"the Ray job `{command}` ended as {details.status}; its output above says why"
-                + (f" ({details.message.strip().splitlines()[0]})" if details.message else "")
+                f"the Ray job `{command}` ended as {details.status} ({why}); its output above says more"
             )

@@ -12,8 +12,8 @@ from typing import ClassVar
 import numpy as np
 from PIL import Image
 
+from encoders.backbones.base import Backbone, build_backbone
 from infra.ray.session import local_cores, ray_session
-from infra.registry import BACKBONES
 from infra.video.decoding import choose_decoder
 from infra.video.sampling import choose_frames
 from pipelines.benchmarks.measure import Row, Size, by_turns, seconds
@@ -37,7 +37,7 @@ class VideoSize(Size):
 def videos(*, quick: bool = False) -> list[Row]:
     """Measure the frames a second that are decoded and described."""
     size = VideoSize.of(quick=quick)
-    backbone = BACKBONES.build(BACKBONE)
+    backbone = build_backbone(BACKBONE)
     plan = Videos.plan(backbone, VideoOptions(frames=FRAMES), batch=16)
     with tempfile.TemporaryDirectory() as name, ray_session(cpus=local_cores()):
         paths = [
@@ -73,7 +73,7 @@ def videos(*, quick: bool = False) -> list[Row]:
     ]
 
 
-def describe(path: str, backbone: object) -> Sequence[np.ndarray]:
+def describe(path: str, backbone: Backbone) -> Sequence[np.ndarray]:
     """Return the mean of each frame that is wanted, by a plain loop."""
     import av
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from encoders.backbones.base import build_backbone
 from encoders.backbones.rgb import load
 from infra.errors import InputError
 from infra.files import existing
@@ -52,7 +53,7 @@ class FileFeatures:
 
     @cached_property
     def _backbone(self) -> Any:
-        built = BACKBONES.build(self._spec)
+        built = build_backbone(self._spec)
         made, here = self.source["extractor"], built.describe()
         if differing := sorted(key for key in made | here if made.get(key) != here.get(key)):
             what = ", ".join(f"{key} {made.get(key)!r}, here {here.get(key)!r}" for key in differing)

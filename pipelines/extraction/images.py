@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from encoders.backbones.base import build_backbone
 from encoders.backbones.rgb import load
-from infra.registry import BACKBONES
 
 
 class ImageExtractor:
@@ -23,7 +23,7 @@ class ImageExtractor:
     """
 
     def __init__(self, *, backbone: str, threads: int) -> None:
-        self._backbone = BACKBONES.build(backbone)
+        self._backbone = build_backbone(backbone)
         self._pool = ThreadPoolExecutor(threads)
 
     def __call__(self, batch: dict[str, Any]) -> list[dict[str, Any]]:

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
+from encoders.backbones.base import Backbone, build_backbone
 from infra.errors import InputError
-from infra.registry import BACKBONES
 from infra.video.decoding import BadVideo, choose_decoder, describe_decoder
 from infra.video.reader import VideoReader
 
@@ -57,7 +57,7 @@ class Videos:
     version: str
 
     @classmethod
-    def plan(cls, backbone: Any, options: VideoOptions, *, batch: int) -> Videos:
+    def plan(cls, backbone: Backbone, options: VideoOptions, *, batch: int) -> Videos:
         """Return what fits a backbone: those that read whole videos get all frames, others 20 where none is said.
 
         Raises:
@@ -84,15 +84,15 @@ class Videos:
             version=describe_decoder(decoder),
         )
 
-    def describe(self, backbone: Any) -> dict[str, object]:
+    def describe(self, backbone: Backbone) -> dict[str, object]:
         """Return what the features depend on."""
         pool = {} if reads_videos(backbone) else {"pool": self.options.pool}
         return {"decoder": self.version, "frames": self.frames or "all"} | pool
 
 
-def reads_videos(backbone: Any) -> bool:
+def reads_videos(backbone: Backbone) -> bool:
     """Whether a backbone turns all frames of a video into one set, not each image into one."""
-    return getattr(backbone, "reads", "image") == "video"
+    return backbone.reads == "video"
 
 
 class VideoExtractor:
@@ -108,7 +108,7 @@ class VideoExtractor:
         here = describe_decoder(videos.decoder)
         if here != videos.version:
             raise RuntimeError(f"this worker has {here}, where the store shall be made with {videos.version}")
-        self._backbone = BACKBONES.build(backbone)
+        self._backbone = build_backbone(backbone)
         self._videos = videos
         self._pool = ThreadPoolExecutor(threads)
         self._lock = Lock()  # videos are decoded at the same time, and described one after another

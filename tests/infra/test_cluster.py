@@ -54,7 +54,7 @@ def test_jobs_run_on_a_private_head_that_leaves_nothing_behind():
         assert f"home is {ROOT}" in shown, "a job finds its way back to the project"
         assert any(line.startswith(f"from {folder}") for line in shown)
         assert shown[-2:] == ["SAID is at length", "an end without a newline"]
-        with pytest.raises(InputError, match="ended as FAILED"):
+        with pytest.raises(InputError, match=r"ended as FAILED \(.*exit code 3\); its output"):
             job(head, "raise SystemExit(3)")
         stopped_when_nobody_waits(head)
     assert not folder.exists()

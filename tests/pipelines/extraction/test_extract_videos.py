@@ -208,6 +208,11 @@ def test_cells_that_do_not_fit_side_by_side_are_a_reason(tmp_path):
     assert (row["why"], row["data"]) == ("frames of 4 cells, expected 9; --pool mean takes any number", b"")
 
 
+def test_a_backbone_that_is_not_derived_is_refused(corpus, tmp_path):
+    with pytest.raises(InputError, match=r"'clips:Loose' is a Loose, which does not derive from .*Backbone"):
+        extract(corpus=corpus, backbone="clips:Loose", video=True, out=tmp_path / "store")
+
+
 def test_a_worker_with_another_decoder_does_not_start():
     plan = Videos.plan(Cells(), VideoOptions(decoder="av"), batch=2)
     other = Videos(**{**vars(plan), "version": "av 1.0"})

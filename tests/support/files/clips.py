@@ -11,6 +11,8 @@ import av
 import numpy as np
 from PIL import Image
 
+from encoders.backbones.base import Backbone
+
 HEIGHT, WIDTH = 48, 64
 
 
@@ -99,7 +101,7 @@ def write_bad(folder: Path) -> dict[str, str]:
     }
 
 
-class Whole:
+class Whole(Backbone):
     """A backbone of whole videos: the mean colour of every frame, and its number."""
 
     reads = "video"
@@ -111,6 +113,12 @@ class Whole:
     def __call__(self, frames: Iterable[Image.Image]) -> np.ndarray:
         rows = [[*np.asarray(frame).mean(axis=(0, 1)), number] for number, frame in enumerate(frames)]
         return np.array(rows, np.float32)
+
+
+class Loose:
+    """What a backbone has, without saying that it is one."""
+
+    dim, describe = 4, Whole.describe
 
 
 SERVER = """

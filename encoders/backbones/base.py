@@ -1,0 +1,51 @@
+"""What a backbone is: images, or all frames of a video, in; features to store out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from infra.errors import InputError
+from infra.registry import BACKBONES
+
+
+class Backbone(ABC):
+    """Describes images for `extract`; register one under `BACKBONES`.
+
+    Attributes:
+        dim: width D of the features.
+        gpu: whether it computes on a GPU where there is one; each worker of it then gets one.
+        reads: `image`: it is called with a list of images, and returns a `(N, D)` float32 array for each; `video`: it
+            is called with an iterator over a video's frames, and returns one `(N, D)` float32 array.
+    """
+
+    dim: int
+    gpu: bool = False
+    reads: Literal["image", "video"] = "image"
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Return what the features depend on, as JSON can hold it; `backbone` is the registered name."""
+
+    @abstractmethod
+    def __call__(self, images: Iterable[Image.Image]) -> list[np.ndarray] | np.ndarray:
+        """Describe images of any mode and size, or a video by its frames."""
+
+
+def build_backbone(spec: str) -> Backbone:
+    """Return the backbone of a spec.
+
+    Raises:
+        InputError: an unknown name or parameter, or a part that is no `Backbone`.
+    """
+    built = BACKBONES.build(spec)
+    if not isinstance(built, Backbone):
+        raise InputError(
+            f"the backbone {spec!r} is a {type(built).__name__}, which does not derive from "
+            "encoders.backbones.base.Backbone; derive it, and say what it reads and whether it wants a GPU"
+        )
+    return built
