@@ -23,42 +23,9 @@ from pathlib import Path
 import tyro
 
 from infra.errors import command
-from infra.files import identity
-from infra.store import FeatureStore
-from pipelines.ingesting.features import DType, arrays, butd, hdf5, hgr_features
-from pipelines.ingesting.questions import vqa2
-from pipelines.ingesting.report import content, report_corpus, report_store
-from pipelines.ingesting.videos import hgr, msrvtt, msrvtt_1ka, msvd, vatex
-from tasks.datasets.corpus import write_corpus
-from tasks.datasets.images.karpathy import read_karpathy
-from tasks.datasets.images.scan import write_scan
-
-
-def karpathy(*, json: Path, images: Path, out: Path, keep_restval: bool = False) -> None:
-    """Read captions and splits from Karpathy's JSON, into a corpus.
-
-    Args:
-        json: dataset_coco.json, dataset_flickr30k.json, or a file of that form.
-        images: folder of the images, or of the folders that the file names.
-        out: folder of the corpus.
-        keep_restval: keep restval a split of its own; by default it joins train.
-    """
-    items = read_karpathy(json, images=images, keep_restval=keep_restval)
-    source = {"reader": "karpathy", "files": identity(json), "keep_restval": keep_restval}
-    report_corpus(out, write_corpus(out, items, source=source, images=images))
-
-
-def scan(*, dir: Path, out: Path, dtype: DType = "float16") -> None:
-    """Read SCAN's *_ims.npy, *_caps.txt and *_ids.txt, into a corpus and a store.
-
-    Args:
-        dir: folder of the three files of each split.
-        out: folder of the corpus; the store is its subfolder regions.
-        dtype: what numbers are stored as.
-    """
-    summary, manifest = write_scan(dir, out=out, dtype=dtype)
-    report_corpus(out, summary)
-    report_store(out / "regions", manifest)
+from pipelines.ingesting.feature_stores import arrays, butd, hdf5, hgr_features, verify
+from pipelines.ingesting.image_corpora import karpathy, scan, vqa2
+from pipelines.ingesting.video_corpora import hgr, msrvtt, msrvtt_1ka, msvd, vatex
 
 
 def vse_infinity(
@@ -92,17 +59,6 @@ def vse_infinity(
     print(f"  RSUM on its development split, as its authors measured it: {release.best_rsum:.1f}")
     run_id = track(release, converted)
     print(f"run {run_id}: score it with python -m pipelines.evaluate {run_id}")
-
-
-def verify(*, store: Path) -> None:
-    """Check every byte of a store against its manifest.
-
-    Args:
-        store: folder of the store.
-    """
-    opened = FeatureStore.open(store)
-    opened.verify()
-    print(f"{store}: good: {content(opened.manifest)}")
 
 
 @command

@@ -1,33 +1,16 @@
-"""What ingest prints when it has written a corpus or a store, and how ids are compared."""
+"""What ingest prints when it has written a corpus or a store."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from infra.store import FeatureStore
 from infra.store.manifest import Manifest
-from infra.store.skipped import Skipped, describe
-from tasks.datasets.corpus import FORMAT, Summary
-from tasks.datasets.features.to_store import Features, cross_check, write_features
-from tasks.datasets.open_corpus import open_corpus
+from infra.store.skipped import describe
+from tasks.datasets.corpus import FORMAT, CorpusSummary
 
 
-def store_features(
-    sets: Iterable[Features | Skipped], *, out: Path, source: dict[str, Any], dtype: str, corpus: Path | None
-) -> None:
-    """Write a store and say what it holds; where a corpus is given, compare the ids with its own."""
-    reference = open_corpus(corpus) if corpus else None
-    report_store(out, write_features(out, sets, source=source, dtype=dtype))
-    if reference:
-        listing = out / "unmatched.json"
-        for kind, ids in cross_check(FeatureStore.open(out), reference, listing=listing).items():
-            examples = f" such as {', '.join(ids[:3])}, all in {listing}" if ids else ""
-            print(f"ids with {kind}: {len(ids):,}{examples}")
-
-
-def report_corpus(out: Path, summary: Summary) -> None:
+def report_corpus(out: Path, summary: CorpusSummary) -> None:
     """Say how many items and captions a corpus has, and what was left out."""
     splits = ", ".join(f"{split} {count:,}" for split, count in summary.splits.items())
     print(f"{out}: {sum(summary.splits.values()):,} items ({splits}), {summary.captions:,} captions")

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from infra.errors import InputError
 from infra.store.skipped import Skipped
-from tasks.datasets.tables import Format, Table, is_unicode, write_table
+from tasks.datasets.tables import Format, StoredTable, is_unicode, write_table
 
-__all__ = ["Corpus", "Item", "Skipped", "Summary", "clean", "write_corpus"]
+__all__ = ["Corpus", "CorpusSummary", "Item", "Skipped", "clean", "write_corpus"]
 
 FORMAT = Format(
     name="corpus",
@@ -54,7 +54,7 @@ class Item:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
+class CorpusSummary:
     """What a corpus holds: items per split, captions in all, and what was left out (`SkipLog.summary`)."""
 
     splits: dict[str, int]
@@ -88,7 +88,7 @@ def clean(item: Item) -> Iterator[Item | Skipped]:
 
 def write_corpus(
     folder: str | Path, items: Iterable[Item | Skipped], *, source: dict[str, Any], images: str | Path = ""
-) -> Summary:
+) -> CorpusSummary:
     """Write a corpus from a stream of items: `corpus.arrow`, then `corpus.json`, and what was left out.
 
     Empty captions, items without captions, and all items of an id but the first are skipped and listed in
@@ -110,13 +110,13 @@ def write_corpus(
         clean=clean,
         key=lambda item: item.id,
         duplicate=lambda item: Skipped(where=f"id {item.id}", why="duplicate id; the first is kept"),
-        tally=_Tally(),
+        tally=_ItemTally(),
         source=source,
         images=images,
     )
 
 
-class _Tally:
+class _ItemTally:
     def __init__(self) -> None:
         self.splits, self.captions = Counter[str](), 0
 
@@ -124,11 +124,11 @@ class _Tally:
         self.splits.update(item.split for item in items)
         self.captions += sum(len(item.captions) for item in items)
 
-    def summary(self, skipped: dict[str, Any]) -> Summary:
-        return Summary(splits=dict(self.splits), captions=self.captions, skipped=skipped)
+    def summary(self, skipped: dict[str, Any]) -> CorpusSummary:
+        return CorpusSummary(splits=dict(self.splits), captions=self.captions, skipped=skipped)
 
 
-class Corpus(Table):
+class Corpus(StoredTable):
     """A corpus on disk; open it with `Corpus.open`. Its rows are items."""
 
     form = FORMAT

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from infra.errors import InputError
 from infra.store.skipped import Skipped
-from tasks.datasets.tables import Format, Table, is_unicode, write_table
+from tasks.datasets.tables import Format, StoredTable, is_unicode, write_table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +66,7 @@ FORMAT = Format(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
+class QuestionSummary:
     """What a corpus holds.
 
     Attributes:
@@ -119,7 +119,7 @@ def write_questions(
     *,
     source: dict[str, Any],
     images: str | Path = "",
-) -> Summary:
+) -> QuestionSummary:
     """Write a corpus from a stream of questions: `questions.arrow`, then `questions.json`, and what was left out.
 
     Empty questions and answers, and all questions of an id but the first are skipped and listed in
@@ -144,13 +144,13 @@ def write_questions(
         duplicate=lambda question: Skipped(
             where=f"question {question.id}", why="duplicate question id; the first is kept"
         ),
-        tally=_Tally(),
+        tally=_QuestionTally(),
         source=source,
         images=images,
     )
 
 
-class _Tally:
+class _QuestionTally:
     def __init__(self) -> None:
         self.splits, self.answers = Counter[str](), Counter[int]()
         self.images: dict[str, set[str]] = {}
@@ -161,8 +161,8 @@ class _Tally:
             self.answers[len(each.answers)] += 1
             self.images.setdefault(each.split, set()).add(each.image_id)
 
-    def summary(self, skipped: dict[str, Any]) -> Summary:
-        return Summary(
+    def summary(self, skipped: dict[str, Any]) -> QuestionSummary:
+        return QuestionSummary(
             splits=dict(self.splits),
             images={split: len(ids) for split, ids in self.images.items()},
             answers={str(number): self.answers[number] for number in sorted(self.answers)},
@@ -170,7 +170,7 @@ class _Tally:
         )
 
 
-class QuestionCorpus(Table):
+class QuestionCorpus(StoredTable):
     """A corpus of questions on disk; open it with `QuestionCorpus.open`. Its rows are questions."""
 
     form = FORMAT

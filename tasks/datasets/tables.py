@@ -132,7 +132,7 @@ def _usable(
                 yield row
 
 
-class Table:
+class StoredTable:
     """A corpus on disk; open it with `open`."""
 
     form: ClassVar[Format]

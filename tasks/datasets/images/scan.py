@@ -22,7 +22,7 @@ from infra.errors import InputError
 from infra.files import existing, existing_folder, identity
 from infra.store import StoreWriter
 from infra.store.manifest import Manifest
-from tasks.datasets.corpus import Item, Skipped, Summary, clean, write_corpus
+from tasks.datasets.corpus import CorpusSummary, Item, Skipped, clean, write_corpus
 from tasks.datasets.features.to_store import SHARD_BYTES
 
 _SPLITS = {"train": "train", "dev": "val", "val": "val", "test": "test", "testall": "test"}
@@ -135,7 +135,7 @@ def _line_up(rows: np.ndarray, ids: list[str], *, captions: int, where: Path) ->
 
 def write_scan(
     folder: str | Path, *, out: str | Path, dtype: str = "float16", shard_bytes: int = SHARD_BYTES
-) -> tuple[Summary, Manifest]:
+) -> tuple[CorpusSummary, Manifest]:
     """Write a corpus to `out` and the features of its items to the store `out/regions`, in one pass.
 
     An image whose features cannot be stored is left out of both.

@@ -1,15 +1,47 @@
-"""The subcommand of `python -m pipelines.ingest` that writes a corpus of questions."""
+"""Subcommands of `python -m pipelines.ingest` that write a corpus of images: with captions, or with questions."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from infra.files import identity
-from pipelines.ingesting.report import report_skipped
-from tasks.datasets.questions import FORMAT, Summary, write_questions
+from pipelines.ingesting.feature_stores import DType
+from pipelines.ingesting.report import report_corpus, report_skipped, report_store
+from tasks.datasets.corpus import write_corpus
+from tasks.datasets.images.karpathy import read_karpathy
+from tasks.datasets.images.scan import write_scan
+from tasks.datasets.questions import FORMAT as QUESTIONS
+from tasks.datasets.questions import QuestionSummary, write_questions
 from tasks.datasets.vqa.vqa2 import hold_out, read_vqa2
 
 _ANSWERS = "10"  # of each question, in VQA 2.0
+
+
+def karpathy(*, json: Path, images: Path, out: Path, keep_restval: bool = False) -> None:
+    """Read captions and splits from Karpathy's JSON, into a corpus.
+
+    Args:
+        json: dataset_coco.json, dataset_flickr30k.json, or a file of that form.
+        images: folder of the images, or of the folders that the file names.
+        out: folder of the corpus.
+        keep_restval: keep restval a split of its own; by default it joins train.
+    """
+    items = read_karpathy(json, images=images, keep_restval=keep_restval)
+    source = {"reader": "karpathy", "files": identity(json), "keep_restval": keep_restval}
+    report_corpus(out, write_corpus(out, items, source=source, images=images))
+
+
+def scan(*, dir: Path, out: Path, dtype: DType = "float16") -> None:
+    """Read SCAN's *_ims.npy, *_caps.txt and *_ids.txt, into a corpus and a store.
+
+    Args:
+        dir: folder of the three files of each split.
+        out: folder of the corpus; the store is its subfolder regions.
+        dtype: what numbers are stored as.
+    """
+    summary, manifest = write_scan(dir, out=out, dtype=dtype)
+    report_corpus(out, summary)
+    report_store(out / "regions", manifest)
 
 
 def vqa2(
@@ -47,10 +79,10 @@ def vqa2(
     summary = write_questions(
         out, hold_out(entries, share=dev, seed=seed), source=source, images=images or ""
     )
-    _report(out, summary)
+    _report_questions(out, summary)
 
 
-def _report(out: Path, summary: Summary) -> None:
+def _report_questions(out: Path, summary: QuestionSummary) -> None:
     splits = ", ".join(
         f"{split} {count:,} about {summary.images[split]:,} images" for split, count in summary.splits.items()
     )
@@ -62,4 +94,4 @@ def _report(out: Path, summary: Summary) -> None:
             f"{sum(irregular.values()):,} questions have not {_ANSWERS} answers ({told}); the accuracy of each is the "
             "mean over those there are"
         )
-    report_skipped(out / FORMAT.skipped, summary.skipped)
+    report_skipped(out / QUESTIONS.skipped, summary.skipped)

@@ -1,15 +1,20 @@
-"""Subcommands of `python -m pipelines.ingest` that write a feature store."""
+"""Subcommands of `python -m pipelines.ingest` that write a feature store, or check one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from infra.files import identity
-from pipelines.ingesting.report import store_features
+from infra.store import FeatureStore
+from infra.store.skipped import Skipped
+from pipelines.ingesting.report import content, report_store
 from tasks.datasets.features.arrays import read_arrays
 from tasks.datasets.features.butd import read_butd
 from tasks.datasets.features.hdf5 import read_hdf5
+from tasks.datasets.features.to_store import Features, cross_check, write_features
+from tasks.datasets.open_corpus import open_corpus
 from tasks.datasets.videos.hgr import read_hgr_features
 
 DType = Literal["float16", "float32"]
@@ -28,7 +33,7 @@ def butd(
         corpus: folder of a corpus to compare the ids with.
     """
     source = {"reader": "butd", "files": identity(*tsv)}
-    store_features(read_butd(tsv, dim=dim), out=out, source=source, dtype=dtype, corpus=corpus)
+    _write(read_butd(tsv, dim=dim), out=out, source=source, dtype=dtype, corpus=corpus)
 
 
 def hdf5(
@@ -55,7 +60,7 @@ def hdf5(
     files = [path for path in (file, ids) if path]
     source = {"reader": "hdf5", "files": identity(*files), "key": key, "channels_first": channels_first}
     sets = read_hdf5(file, ids=ids, key=key, channels_first=channels_first)
-    store_features(sets, out=out, source=source, dtype=dtype, corpus=corpus)
+    _write(sets, out=out, source=source, dtype=dtype, corpus=corpus)
 
 
 def arrays(
@@ -77,7 +82,7 @@ def arrays(
     """
     source = {"reader": "arrays", "folder": dir.name, "channels_first": channels_first}
     sets = read_arrays(dir, channels_first=channels_first)
-    store_features(sets, out=out, source=source, dtype=dtype, corpus=corpus)
+    _write(sets, out=out, source=source, dtype=dtype, corpus=corpus)
 
 
 def hgr_features(
@@ -94,4 +99,28 @@ def hgr_features(
     """
     files = [path for path in sorted(dir.glob("???_ft.*")) if path.is_file()]
     source = {"reader": "hgr-features", "kind": "/".join(dir.parts[-2:]), "files": identity(*files)}
-    store_features(read_hgr_features(dir, splits=splits), out=out, source=source, dtype=dtype, corpus=corpus)
+    _write(read_hgr_features(dir, splits=splits), out=out, source=source, dtype=dtype, corpus=corpus)
+
+
+def verify(*, store: Path) -> None:
+    """Check every byte of a store against its manifest.
+
+    Args:
+        store: folder of the store.
+    """
+    opened = FeatureStore.open(store)
+    opened.verify()
+    print(f"{store}: good: {content(opened.manifest)}")
+
+
+def _write(
+    sets: Iterable[Features | Skipped], *, out: Path, source: dict[str, Any], dtype: str, corpus: Path | None
+) -> None:
+    """Write a store and say what it holds; where a corpus is given, compare the ids with its own."""
+    reference = open_corpus(corpus) if corpus else None
+    report_store(out, write_features(out, sets, source=source, dtype=dtype))
+    if reference:
+        listing = out / "unmatched.json"
+        for kind, ids in cross_check(FeatureStore.open(out), reference, listing=listing).items():
+            examples = f" such as {', '.join(ids[:3])}, all in {listing}" if ids else ""
+            print(f"ids with {kind}: {len(ids):,}{examples}")

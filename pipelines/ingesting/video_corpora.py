@@ -9,7 +9,7 @@ from typing import Any
 from infra.files import identity
 from infra.store.skipped import Skipped
 from pipelines.ingesting.report import report_corpus
-from tasks.datasets.corpus import Item, Summary, write_corpus
+from tasks.datasets.corpus import CorpusSummary, Item, write_corpus
 from tasks.datasets.videos.hgr import read_hgr
 from tasks.datasets.videos.media import with_features, with_videos
 from tasks.datasets.videos.msrvtt import read_msrvtt
@@ -141,7 +141,7 @@ def _write(
     source: dict[str, Any],
     videos: Path | None,
     features: Path | None,
-) -> Summary:
+) -> CorpusSummary:
     """Write the items that have what was asked for, and say how many there are."""
     if videos:
         items = with_videos(items, folder=videos)
