@@ -8,10 +8,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+import PIL.Image
 
 from pipelines.pages.thumbnails import Thumbnails
+from tasks.datasets.corpus import Corpus, Item
 from tasks.datasets.media import media_file
+from tasks.datasets.questions import Image, QuestionCorpus
 
 FRAMES, PAUSE = 8, 400  # of a video, and milliseconds between two
 KEPT = 256  # small pictures
@@ -28,7 +30,9 @@ class Pictures:
         video: they are videos.
     """
 
-    def __init__(self, corpus: Any, items: Sequence[Any], *, video: bool) -> None:
+    def __init__(
+        self, corpus: Corpus | QuestionCorpus, items: Sequence[Item | Image], *, video: bool
+    ) -> None:
         self.corpus, self.items, self.video = corpus, items, video
         self._number = {item.id: number for number, item in enumerate(items)}
         self._thumbnails = Thumbnails(video=video)
@@ -58,7 +62,7 @@ class Pictures:
             first, "WEBP", save_all=True, append_images=others, duration=PAUSE, loop=0, quality=75
         )
 
-    def _images(self, id: str, *, at_most: int) -> list[Image.Image]:
+    def _images(self, id: str, *, at_most: int) -> list[PIL.Image.Image]:
         return self._thumbnails.images(self.file(id), at_most=at_most)
 
     def close(self) -> None:
@@ -66,7 +70,7 @@ class Pictures:
         self._thumbnails.close()
 
 
-def _encoded(image: Image.Image, format: str, **options: Any) -> bytes:
+def _encoded(image: PIL.Image.Image, format: str, **options: Any) -> bytes:
     data = io.BytesIO()
     image.save(data, format, **options)
     return data.getvalue()
