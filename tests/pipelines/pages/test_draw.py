@@ -27,8 +27,12 @@ class Silent(PictureRecord):
     pass
 
 
+DRAWN: list[str] = []
+
+
 @draw.register
 def draw_told(record: Told) -> dict[str, bytes]:
+    DRAWN.append(record.text)
     return {"told.txt": record.text.encode()}
 
 
@@ -74,6 +78,7 @@ def test_every_worker_makes_records_and_the_one_with_a_log_draws_them(tmp_path: 
 
     keep_pictures(None, record, Silent)
     assert made == [1]
+    assert "b" not in DRAWN
     keep_pictures(FolderLog(tmp_path), record, Silent, lambda: {"c.txt": b"c"})
     kept = {path.name: path.read_text() for path in (tmp_path / "figures").iterdir()}
     assert (kept["told.txt"], kept["c.txt"]) == ("b", "c"), "one that cannot be drawn costs no other"
