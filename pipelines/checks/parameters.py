@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 ADVICE = (
-    "make what is learned a nn.Parameter in __init__, what is only kept a buffer (register_buffer) and several modules a "
-    "nn.ModuleList; read every parameter in every batch: training on several workers refuses others"
+    "make what is learned a nn.Parameter in __init__, what is only kept a buffer (register_buffer) and several modules "
+    "a nn.ModuleList; read every parameter in every batch: training on several workers refuses others"
 )
 
 

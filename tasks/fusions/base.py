@@ -8,11 +8,14 @@ from torch import Tensor, nn
 
 
 class Fusion(nn.Module, ABC):
-    """`(visual_BV, text_BT)` -> `(B, W)`. Constructors take the two widths first: `Fusion(visual, text, *, ...)`."""
+    """Makes one vector of two embeddings, `(B, V)` and `(B, T)` -> `(B, W)`.
+
+    Constructors take the two widths first: `Fusion(visual, text, *, ...)`.
+    """
 
     width: int
     """Width W of what comes out."""
 
     @abstractmethod
     def forward(self, visual_BV: Tensor, text_BT: Tensor) -> Tensor:
-        """Put the b-th embedding of one modality together with the b-th of the other."""
+        """Return the `(B, W)` fusions of the b-th embedding of one modality with the b-th of the other."""

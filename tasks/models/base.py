@@ -65,9 +65,10 @@ class RetrievalModel(nn.Module, ABC):
     checkpoints, in the optimiser and in DDP's mean over workers.
 
     A model of one's own is a class that a run names (`--model my_package.models:Mine`), or that is registered with
-    `infra.registry.MODELS`. It is built as `Mine(parts, *, ...)` from `tasks.models.build.Parts`, whose methods make new
-    encoders, aggregators, the similarity, the objective and the regularisers of the run; the keyword-only parameters are
-    those of the run's spec. It calls `super().__init__(similarity, parts.objective(), parts.regularisers())`.
+    `infra.registry.MODELS`. It is built as `Mine(parts, *, ...)` from `tasks.models.build.Parts`, whose methods make
+    new encoders, aggregators, the similarity, the objective and the regularisers of the run; its keyword-only
+    parameters are set by the run's spec. It calls
+    `super().__init__(similarity, parts.objective(), parts.regularisers())`.
 
     Args:
         similarity: scores embeddings.
@@ -89,8 +90,8 @@ class RetrievalModel(nn.Module, ABC):
         self.regularisers = nn.ModuleList(regularisers)
         if len(self.regularisers) and not self.has_embeddings:
             raise InputError(
-                f"the regularisers {', '.join(term.name for term in self.regularisers)} look at embeddings of images and "
-                f"of captions, and {type(self).__name__} has none of one alone; leave the regularisers out "
+                f"the regularisers {', '.join(term.name for term in self.regularisers)} look at embeddings of images "
+                f"and of captions, and {type(self).__name__} has none of one alone; leave the regularisers out "
                 "(--regularisers)"
             )
 

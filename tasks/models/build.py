@@ -90,9 +90,9 @@ def retrieval_model(run: Run, parts: Parts) -> RetrievalModel:
     )
     if branches[0].width != branches[1].width:
         raise InputError(
-            f"{run.visual!r} with {run.aggregator!r} makes embeddings of width {branches[0].width}, and {run.text!r} with "
-            f"{run.text_aggregator or run.aggregator!r} of {branches[1].width}; they meet in one space: give both the "
-            "same width"
+            f"{run.visual!r} with {run.aggregator!r} makes embeddings of width {branches[0].width}, and {run.text!r} "
+            f"with {run.text_aggregator or run.aggregator!r} of {branches[1].width}; they meet in one space: give both "
+            "the same width"
         )
     similarity = parts.similarity(*(branch.aggregator for branch in branches))
     if not look_at_each_other(*branches) and not run.cross:
@@ -119,7 +119,7 @@ def _model_class(name: str) -> type[RetrievalModel]:
     model = MODELS.get(name)
     if not (isinstance(model, type) and issubclass(model, RetrievalModel)):
         raise InputError(
-            f"the model {name!r} is no class that derives from tasks.models.base.RetrievalModel; let it derive from that, "
-            "or leave --model empty"
+            f"the model {name!r} is no class that derives from tasks.models.base.RetrievalModel; let it derive from "
+            "that, or leave --model empty"
         )
     return model

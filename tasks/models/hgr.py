@@ -31,8 +31,9 @@ class HGR(RetrievalModel):
     The sentence's score is that of the aggregators the run names: `attention` as published, `gpo` for the HGR-infinity
     of VSE-infinity. Sets of K vectors take part in the graph as their mean, and each is layer-normed as the root is.
 
-    Batches are those of `RetrievalModel` with a caption's role graph beside: `text_spans` (m, P, L), the words of each of
-    the P phrases, `verbs` slots first; `text_roles` (m, P); and `text_edges` (m, 1 + P, 1 + P), see `RoleGraphEncoder`.
+    Batches are those of `RetrievalModel` with a caption's role graph beside: `text_spans` `(m, P, L)`, the words of
+    each of the P phrases, `verbs` slots first; `text_roles` `(m, P)`; and `text_edges` `(m, 1 + P, 1 + P)`, see
+    `RoleGraphEncoder`.
 
     Args:
         parts: what encoders, aggregators, the sentence's similarity and the objective are built of.
@@ -125,7 +126,7 @@ class HGR(RetrievalModel):
 
     @torch.inference_mode()
     def scorer(self, images: Batches, captions: Batches) -> ScorePages:
-        """Score a split once: the videos' embeddings are held, captions are encoded, scored and forgotten part by part."""
+        """Score a split once: videos' embeddings are held, captions are encoded, scored and forgotten part by part."""
         device = device_of(self)
         videos = hold_videos(self.encode_visual, images, device=device)
 

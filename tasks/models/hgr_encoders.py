@@ -114,8 +114,8 @@ def _alone(aggregator: Aggregator, width: int) -> Aggregator:
     name = type(aggregator).__name__
     if aggregator.context != "none":
         raise InputError(
-            f"the aggregator {name} looks at the other modality, and hgr makes embeddings of videos and of captions alone; "
-            "choose one that does not, such as attention or gpo"
+            f"the aggregator {name} looks at the other modality, and hgr makes embeddings of videos and of captions "
+            "alone; choose one that does not, such as attention or gpo"
         )
     if aggregator.width not in (None, width):
         raise InputError(

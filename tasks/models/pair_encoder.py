@@ -59,8 +59,9 @@ class PairEncoder(RetrievalModel):
         for branch in (visual, text):
             if branch.encoder.global_width:
                 raise InputError(
-                    f"the encoder {type(branch.encoder).__name__} makes a set and a global feature of it, and a model of "
-                    "pairs has no place for a global feature; choose one that makes a set alone, such as regions or bigru"
+                    f"the encoder {type(branch.encoder).__name__} makes a set and a global feature of it, and a model "
+                    "of pairs has no place for a global feature; choose one that makes a set alone, such as regions or "
+                    "bigru"
                 )
         if visual.encoder.width != text.encoder.width:
             raise InputError(

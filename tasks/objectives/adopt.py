@@ -17,7 +17,10 @@ from tasks.objectives.hardest import logsumexp_of_highest
 class Adopt(Objective):
     """The cross-entropy of each pair against its K hardest negatives; K follows from alignment and uniformity.
 
-    Paper and code disagree, and only the code's rule makes K as small as the paper's figure 2 shows; it is the
+    Deviation from both: a positive is never among the negatives that are chosen. In the authors' code it takes part in
+    that choice with a score of 0, and is drawn where fewer than K negatives score above 0.
+
+    Paper and code disagree on K, and only the code's rule makes K as small as the paper's figure 2 shows; it is the
     default. The paper's objective is `adopt(rule=paper, margin=0, positive_in_denominator=False, halve=False)`.
     Beside the loss, K (`negatives`), `alignment` and `uniformity` are logged.
 

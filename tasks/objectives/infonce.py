@@ -42,8 +42,8 @@ class InfoNCE(Objective):
             raise InputError(f"temperature must be above 0, not {temperature}")
         if learned and temperature * LARGEST_SCALE < 1:
             raise InputError(
-                f"a learned temperature must be at least {1 / LARGEST_SCALE}, not {temperature}: its factor on the scores "
-                f"is clipped at {LARGEST_SCALE:g}"
+                f"a learned temperature must be at least {1 / LARGEST_SCALE}, not {temperature}: its factor on the "
+                f"scores is clipped at {LARGEST_SCALE:g}"
             )
         self.temperature = temperature
         self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature))) if learned else None

@@ -14,7 +14,7 @@ from tasks.objectives.base import Objective
 
 
 @OBJECTIVES.register("siglip")
-class SigLIP(Objective):
+class SigmoidLoss(Objective):
     """A yes or no of every image with every text, `-log(sigmoid(z * (scale * score + bias)))`; z is 1, or -1 for a no.
 
     The sum over the matrix is divided by the number of texts, which is that of the pairs. All of `positive_VT` are a

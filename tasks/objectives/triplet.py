@@ -13,6 +13,9 @@ from tasks.objectives.base import Objective, lowest, pairs_and_negatives
 class Triplet(Objective):
     """`max(0, margin + negative - positive)` for every pair and both directions.
 
+    Captions of one item and items that are drawn twice are never negatives of each other; the published codes know the
+    diagonal alone.
+
     All negatives count in the first epochs, those that were chosen after. With the hardest negatives alone, training
     from the start often collapses: every score is equal and the summed loss stays at 2 * batch * margin.
 

@@ -11,7 +11,11 @@ from tasks.models.embeddings import Embeddings, l2_normalise
 
 
 class Regulariser(nn.Module, ABC):
-    """A term of the loss that looks at embeddings, not at scores.
+    """A term of the loss that looks at embeddings, not at scores; a model may have several.
+
+    Like an objective, it sees the global batch on every worker, outside autocast and in at least float32, and what it
+    learns is a `nn.Parameter`, named `regularisers.<place>.<name>` in the model. A model that has no embeddings of one
+    modality alone takes none.
 
     Args:
         weight: of the term in the loss, not below 0.
@@ -28,7 +32,12 @@ class Regulariser(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, visual: Embeddings, text: Embeddings) -> Tensor:
-        """Return the unweighted term, a scalar, of the global batch."""
+        """Return the unweighted term of the global batch, a scalar, which is logged under `name`.
+
+        Args:
+            visual: of V images or videos: vectors `(V, D)` or `(V, K, D)`, and the residual where there is one.
+            text: of T captions, likewise.
+        """
 
 
 class WithinSets(Regulariser):

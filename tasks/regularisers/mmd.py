@@ -1,4 +1,4 @@
-"""SplitEmbeddings of both modalities alike as a whole: maximum mean discrepancy (Gretton et al. 2006; PVSE, DivE)."""
+"""Embeddings of both modalities alike as a whole: maximum mean discrepancy (Gretton et al. 2006; PVSE, DivE)."""
 
 from __future__ import annotations
 

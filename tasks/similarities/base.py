@@ -8,9 +8,11 @@ from torch import Tensor, nn
 
 
 class Similarity(nn.Module, ABC):
-    """`(Q, D)` or `(Q, K, D)` embeddings against `(G, D)` or `(G, L, D)` -> `(Q, G)` scores.
+    """Scores Q embeddings, `(Q, D)` or `(Q, K, D)`, against G, `(G, D)` or `(G, L, D)`: `(Q, G)`, higher is more alike.
 
-    A module, since some similarities learn parameters; it is a part of the model.
+    Queries are images or videos in training and evaluation, and texts or items of the same modality in searches and
+    analyses. Each pair is scored by itself, since evaluation asks for blocks. What a similarity learns is a
+    `nn.Parameter`: it is a module of the model, and trained, saved and moved with it as `similarity.<name>`.
     """
 
     of_sets: bool
@@ -21,7 +23,7 @@ class Similarity(nn.Module, ABC):
         """Return the `(Q, G)` scores; memory beyond them and the embeddings does not grow with Q * G."""
 
     def pairs(self, query: Tensor, gallery: Tensor) -> Tensor:
-        """Return the `(P,)` scores of the p-th query embedding against the p-th of the gallery: the diagonal of `forward`.
+        """Return the `(P,)` scores of the p-th query against the p-th of the gallery: the diagonal of `forward`.
 
         For models whose embeddings belong to a pair. Similarities that can do less than all P * P scores for it should.
         """

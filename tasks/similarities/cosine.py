@@ -31,6 +31,6 @@ def _check(query: Tensor, gallery: Tensor) -> None:
         if embedding.ndim != 2:
             fitting = [name for name, kind in SIMILARITIES.usable() if kind.of_sets]
             raise InputError(
-                f"cosine compares vectors (B, D), and an embedding is {tuple(embedding.shape)}; for sets of vectors choose one of "
-                f"{', '.join(fitting)}"
+                f"cosine compares vectors (B, D), and an embedding is {tuple(embedding.shape)}; for sets of vectors "
+                f"choose one of {', '.join(fitting)}"
             )

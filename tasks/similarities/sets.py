@@ -53,10 +53,12 @@ def as_sets(query: Tensor, gallery: Tensor) -> tuple[Tensor, Tensor]:
     for embedding in (query, gallery):
         if embedding.ndim not in (2, 3):
             raise InputError(
-                f"embeddings are (B, D), or (B, K, D) where they are sets, not {tuple(embedding.shape)}; check the aggregator"
+                f"embeddings are (B, D), or (B, K, D) where they are sets, not {tuple(embedding.shape)}; check the "
+                "aggregator"
             )
     if query.shape[-1] != gallery.shape[-1]:
         raise InputError(
-            f"embeddings of width {query.shape[-1]} and {gallery.shape[-1]} cannot be compared; give both branches one width"
+            f"embeddings of width {query.shape[-1]} and {gallery.shape[-1]} cannot be compared; give both branches one "
+            "width"
         )
     return tuple(embedding if embedding.ndim == 3 else embedding[:, None] for embedding in (query, gallery))

@@ -258,15 +258,15 @@ def test_what_does_not_fit_is_refused(spec, changes, message):
 
 
 @pytest.mark.parametrize("side", ["visual", "text"])
-def test_an_encoder_with_a_summary_is_refused(side):
+def test_an_encoder_with_a_global_feature_is_refused(side):
     parts = MadeUpParts()
     make = getattr(parts, side)
 
-    def with_summary() -> Encoder:
+    def with_global_feature() -> Encoder:
         encoder = make()
         encoder.global_width = 8
         return encoder
 
-    setattr(parts, side, with_summary)
+    setattr(parts, side, with_global_feature)
     with pytest.raises(InputError, match="no place for a global feature"):
         HGR(parts)

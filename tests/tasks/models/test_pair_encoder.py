@@ -280,7 +280,7 @@ def test_what_does_not_fit_is_refused_before_training(run, change, message):
         TASKS.build(wrong.task, wrong).model()
 
 
-def test_encoders_with_a_summary_are_refused():
+def test_encoders_with_a_global_feature_are_refused():
     model = model_of(CROSS, "mean")
     model.text.encoder.global_width = 8
     with pytest.raises(InputError, match="no place for a global feature"):

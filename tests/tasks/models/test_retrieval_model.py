@@ -1,4 +1,4 @@
-"""What an objective learns is trained: in the optimiser, in checkpoints, in the model's file, and the same after a restart."""
+"""What an objective learns is trained: in the optimiser, in checkpoints, in the model's file, after a restart too."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_equal_elements_score_above_one():
 @pytest.mark.parametrize("scale", [1.0, 30.0])
 @pytest.mark.parametrize("alpha", [0.01, 16, 500])
 def test_smooth_chamfer_neither_overflows_nor_vanishes(scale, alpha):
-    """SplitEmbeddings of norm 30 and a sharp alpha give exponents of hundreds of thousands."""
+    """Embeddings of norm 30 and a sharp alpha give exponents of hundreds of thousands."""
     x, y = (sets(3, 4, seed=seed, scale=scale).detach().float().requires_grad_() for seed in (0, 1))
     sim_QG = SIMILARITIES.build(f"smooth_chamfer(alpha={alpha})")(x, y)
     c_QKLG = torch.einsum("qkd,gld->qklg", x.double(), y.double())

@@ -159,7 +159,7 @@ def test_an_item_outside_its_gallery_ranks_as_one_that_scores_0_unless_answers_s
 
 def test_without_high_ratings_the_ranks_between_modalities_are_the_recorded_ones(golden: Path) -> None:
     with np.load(golden / "retrieval_eval.npz", allow_pickle=False) as z:
-        sim_NG, i2t, t2i = z["weak/sims_u16"] / 65536, z["weak/i2t_ranks"], z["weak/t2i_ranks"]
+        sim_VT, i2t, t2i = z["weak/sims_u16"] / 65536, z["weak/i2t_ranks"], z["weak/t2i_ranks"]
     images, captions = [str(i) for i in range(100)], [str(g) for g in range(500)]
     ratings = Ratings(
         sits=rated(("3", "7", 2.99)), sts=rated(("3", "9", 2.9)), sis=rated(("1", "2", 2.5), ("3", "4", 2.4))
@@ -167,7 +167,7 @@ def test_without_high_ratings_the_ranks_between_modalities_are_the_recorded_ones
     answers = right_answers(
         ratings, image_ids=images, caption_ids=captions, owner_G=np.repeat(np.arange(100), 5)
     )
-    found = evaluate_crisscrossed(Matrices(sim_NG, sim_NG[:, :100], sim_NG.T @ sim_NG), answers)
+    found = evaluate_crisscrossed(Matrices(sim_VT, sim_VT[:, :100], sim_VT.T @ sim_VT), answers)
     np.testing.assert_array_equal(found.rank_Q["i2t"], i2t)
     np.testing.assert_array_equal(found.rank_Q["t2i"], t2i)
     assert found.metrics["i2i/skipped"] == 98

@@ -17,11 +17,11 @@ def owners(images: int, captions: int = 5) -> np.ndarray:
     return np.repeat(np.arange(images), captions)
 
 
-def both_ways(sim_NG: np.ndarray | torch.Tensor, owner_G: np.ndarray, **options) -> list[Ranks]:
-    images = len(sim_NG)
+def both_ways(sim_VT: np.ndarray | torch.Tensor, owner_G: np.ndarray, **options) -> list[Ranks]:
+    images = len(sim_VT)
     return [
-        rank_queries(sim_NG, Positives.of_images(owner_G, images=images), **options),
-        rank_queries(sim_NG.T, Positives.of_captions(owner_G, images=images), **options),
+        rank_queries(sim_VT, Positives.of_images(owner_G, images=images), **options),
+        rank_queries(sim_VT.T, Positives.of_captions(owner_G, images=images), **options),
     ]
 
 
@@ -34,8 +34,8 @@ def untied(rank_Q: np.ndarray) -> Ranks:
 def test_ranks_and_metrics_are_the_recorded_ones(golden: Path, case: str) -> None:
     with np.load(golden / "retrieval_eval.npz", allow_pickle=False) as recorded:
         z = {key.split("/")[1]: recorded[key] for key in recorded.files if key.startswith(f"{case}/")}
-    sim_NG = torch.from_numpy(z["sims_u16"].astype(np.float32) / 65536)
-    ranks = dict(zip(("i2t", "t2i"), both_ways(sim_NG, owners(len(sim_NG))), strict=True))
+    sim_VT = torch.from_numpy(z["sims_u16"].astype(np.float32) / 65536)
+    ranks = dict(zip(("i2t", "t2i"), both_ways(sim_VT, owners(len(sim_VT))), strict=True))
     metrics = retrieval_metrics(ranks["i2t"], ranks["t2i"])
     for direction in ("i2t", "t2i"):
         np.testing.assert_array_equal(ranks[direction].rank_Q, z[f"{direction}_ranks"])
@@ -75,12 +75,12 @@ def test_ties_are_settled_as_all_orders_of_the_equals_say(ties: str) -> None:
 
 
 def test_chunks_views_arrays_functions_and_precisions_agree() -> None:
-    sim_NG = torch.randn(30, 150, generator=torch.Generator().manual_seed(0)).half()
+    sim_VT = torch.randn(30, 150, generator=torch.Generator().manual_seed(0)).half()
     owner_G = owners(30)
-    whole = both_ways(sim_NG, owner_G)
-    frozen = sim_NG.numpy().copy()
+    whole = both_ways(sim_VT, owner_G)
+    frozen = sim_VT.numpy().copy()
     frozen.flags.writeable = False
-    for other in (sim_NG.float(), sim_NG.double(), sim_NG.numpy(), frozen):
+    for other in (sim_VT.float(), sim_VT.double(), sim_VT.numpy(), frozen):
         for chunk in (1, 700, 10**9):
             for ours, theirs in zip(whole, both_ways(other, owner_G, chunk=chunk), strict=True):
                 np.testing.assert_array_equal(ours.rank_Q, theirs.rank_Q)
@@ -89,7 +89,7 @@ def test_chunks_views_arrays_functions_and_precisions_agree() -> None:
 
     def score(start: int, stop: int) -> torch.Tensor:
         asked.append((start, stop))
-        return sim_NG[start:stop]
+        return sim_VT[start:stop]
 
     found = rank_queries(score, Positives.of_images(owner_G, images=30), chunk=150 * 8)
     np.testing.assert_array_equal(found.rank_Q, whole[0].rank_Q)
@@ -104,10 +104,10 @@ def test_infinite_scores_are_ranked() -> None:
 
 
 def test_nan_names_the_first_query() -> None:
-    sim_NG = torch.zeros(10, 50)
-    sim_NG[7, 3] = sim_NG[8, 0] = torch.nan
+    sim_VT = torch.zeros(10, 50)
+    sim_VT[7, 3] = sim_VT[8, 0] = torch.nan
     with pytest.raises(InputError, match="query 7 has a score that is NaN"):
-        rank_queries(sim_NG, Positives.of_images(owners(10), images=10), chunk=150)
+        rank_queries(sim_VT, Positives.of_images(owners(10), images=10), chunk=150)
 
 
 def test_queries_without_a_right_answer_are_refused_or_left_out() -> None:
@@ -178,8 +178,8 @@ def test_chance_is_the_mean_over_all_orders_and_what_random_scores_reach() -> No
 
 def test_ranking_needs_little_memory_beyond_the_scores() -> None:
     owner_G = owners(2000)
-    sim_NG = torch.rand(2000, 10000)
+    sim_VT = torch.rand(2000, 10000)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    both_ways(sim_NG, owner_G)
+    both_ways(sim_VT, owner_G)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    assert grown < 60, f"{grown:.0f} MB beyond scores of {sim_NG.nbytes >> 20} MB"
+    assert grown < 60, f"{grown:.0f} MB beyond scores of {sim_VT.nbytes >> 20} MB"

@@ -12,8 +12,8 @@ from tasks.scoring.protocols import PROTOCOLS, Protocol, evaluate_protocol, prot
 from tasks.scoring.scores import Score, mean_score
 
 
-def blocks_of(sim_NG: torch.Tensor) -> Score:
-    return lambda images, captions: sim_NG[images, captions]
+def blocks_of(sim_VT: torch.Tensor) -> Score:
+    return lambda images, captions: sim_VT[images, captions]
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +23,9 @@ def recorded(golden: Path) -> dict[str, np.ndarray]:
 
 
 def test_folds_are_the_recorded_ones(recorded: dict[str, np.ndarray]) -> None:
-    sim_NG = torch.from_numpy(recorded["folds/sims_u16"] / 65536)
+    sim_VT = torch.from_numpy(recorded["folds/sims_u16"] / 65536)
     protocol = Protocol(name="five", about="", items=100, captions=500, folds=5)
-    result = evaluate_protocol(protocol, blocks_of(sim_NG), np.repeat(np.arange(100), 5), 100)
+    result = evaluate_protocol(protocol, blocks_of(sim_VT), np.repeat(np.arange(100), 5), 100)
     names = [f"{direction}/{m}" for direction in ("i2t", "t2i") for m in ("R1", "R5", "R10", "medr", "meanr")]
     expected = recorded["folds/mean_metrics"]
     np.testing.assert_allclose([result.metrics[name] for name in names], expected[:10], rtol=0, atol=1e-9)
@@ -38,8 +38,8 @@ def test_folds_are_the_recorded_ones(recorded: dict[str, np.ndarray]) -> None:
 
 
 def test_whole_is_one_gallery_and_asks_only_for_blocks(recorded: dict[str, np.ndarray]) -> None:
-    sim_NG = torch.from_numpy(recorded["folds/sims_u16"] / 65536)
-    result = evaluate_protocol(protocol_named("whole"), blocks_of(sim_NG), np.repeat(np.arange(100), 5), 100)
+    sim_VT = torch.from_numpy(recorded["folds/sims_u16"] / 65536)
+    result = evaluate_protocol(protocol_named("whole"), blocks_of(sim_VT), np.repeat(np.arange(100), 5), 100)
     assert result.metrics["rsum"] == pytest.approx(float(recorded["folds/full_rsum"]))
     np.testing.assert_array_equal(result.ranks_i2t, recorded["folds/i2t_ranks"])
     np.testing.assert_array_equal(result.ranks_t2i, recorded["folds/t2i_ranks"])
@@ -66,20 +66,20 @@ def test_the_score_matrix_never_exists() -> None:
 @pytest.mark.parametrize(("images", "used"), [(1014, 1000), (195, 195)])
 def test_val_1k_takes_the_first_images_or_all(images: int, used: int) -> None:
     owner_G = np.repeat(np.arange(images), 2)
-    sim_NG = torch.rand(images, 2 * images, generator=torch.Generator().manual_seed(0))
-    result = evaluate_protocol(protocol_named("val-1k"), blocks_of(sim_NG), owner_G, images)
+    sim_VT = torch.rand(images, 2 * images, generator=torch.Generator().manual_seed(0))
+    result = evaluate_protocol(protocol_named("val-1k"), blocks_of(sim_VT), owner_G, images)
     assert (len(result.ranks_i2t), len(result.ranks_t2i)) == (used, 2 * used)
     alone = evaluate_protocol(
-        protocol_named("whole"), blocks_of(sim_NG[:used, : 2 * used]), owner_G[: 2 * used], used
+        protocol_named("whole"), blocks_of(sim_VT[:used, : 2 * used]), owner_G[: 2 * used], used
     )
     assert result.metrics == alone.metrics
 
 
 def test_uneven_captions_keep_to_their_images() -> None:
     owner_G = np.repeat(np.arange(4), [1, 3, 2, 1])
-    sim_NG = torch.zeros(4, 7)
-    sim_NG[owner_G, np.arange(7)] = 1.0
-    result = evaluate_protocol(Protocol(name="two", about="", folds=2), blocks_of(sim_NG), owner_G, 4)
+    sim_VT = torch.zeros(4, 7)
+    sim_VT[owner_G, np.arange(7)] = 1.0
+    result = evaluate_protocol(Protocol(name="two", about="", folds=2), blocks_of(sim_VT), owner_G, 4)
     assert result.metrics["rsum"] == 600
     assert not result.ranks_i2t.any()
     assert not result.ranks_t2i.any()
@@ -135,8 +135,8 @@ def test_a_shared_caption_stands_in_the_gallery_once() -> None:
     owner_G, texts = np.array([0, 0, 1, 1, 2, 2]), ["a dog", "a cat", "a car", "a car", "a dog", "a bus"]
     rng = np.random.default_rng(0)
     of_text = dict(zip(dict.fromkeys(texts), rng.random((4, 3)), strict=True))
-    sim_NG = torch.from_numpy(np.stack([of_text[text] for text in texts], axis=1))
-    result = evaluate_protocol(protocol_named("distinct"), blocks_of(sim_NG), owner_G, 3, texts=texts)
+    sim_VT = torch.from_numpy(np.stack([of_text[text] for text in texts], axis=1))
+    result = evaluate_protocol(protocol_named("distinct"), blocks_of(sim_VT), owner_G, 3, texts=texts)
     assert result.caption_G.tolist() == [0, 1, 2, 5]
     right = {"a dog": {0, 2}, "a cat": {0}, "a car": {1}, "a bus": {2}}
     by_caption = [
@@ -151,9 +151,9 @@ def test_a_shared_caption_stands_in_the_gallery_once() -> None:
 
 
 def test_the_directions_of_videos_have_their_own_names() -> None:
-    sim_NG = torch.eye(3)
+    sim_VT = torch.eye(3)
     metrics = evaluate_protocol(
-        protocol_named("whole"), blocks_of(sim_NG), np.arange(3), 3, directions=("v2t", "t2v")
+        protocol_named("whole"), blocks_of(sim_VT), np.arange(3), 3, directions=("v2t", "t2v")
     ).metrics
     assert metrics["v2t/R1"] == metrics["t2v/R1"] == 100
     assert "i2t/R1" not in metrics
@@ -179,8 +179,8 @@ def test_a_collapsed_model_scores_what_chance_does(name: str) -> None:
 
 def test_recalls_of_single_queries_give_what_is_reported() -> None:
     owner_G = np.repeat(np.arange(20), 2)
-    sim_NG = torch.randint(0, 4, (20, 40), generator=torch.Generator().manual_seed(0)).float()
-    two = evaluate_protocol(Protocol(name="", about="", folds=2), blocks_of(sim_NG), owner_G, 20)
+    sim_VT = torch.randint(0, 4, (20, 40), generator=torch.Generator().manual_seed(0)).float()
+    two = evaluate_protocol(Protocol(name="", about="", folds=2), blocks_of(sim_VT), owner_G, 20)
     assert two.ties
     for name, recall_Q in two.recalls.items():
         assert 100 * recall_Q.mean() == pytest.approx(two.metrics[name]), name
