@@ -1,8 +1,8 @@
 """`python -m pipelines.compare --experiment NAME`: tables and figures from the runs of an experiment.
 
-A table for each task, data set and protocol, which never share one; our numbers beside published ones; which differences
-are significant, by a paired bootstrap on per-query results; what the aggregators cost; and, over several tasks or data
-sets, task x aggregator.
+A table for each task, data set and protocol, which never share one; our numbers beside published ones; which
+differences are significant, by a paired bootstrap on per-query results; what the aggregators cost; and, over several
+tasks or data sets, task x aggregator.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class Comparison:
 
     def tables(self) -> list[Table]:
         """Return all tables, in the order in which they are shown."""
-        shown: list[Table | None] = []
+        all_tables: list[Table | None] = []
         for group in self.groups:
-            shown += [tables.scores(group), tables.published(group), tables.differences(group)]
-            shown += [tables.all_pairs(group)] if self.pairs else []
-        shown += [tables.across(self.grid)] if self.grid is not None else []
-        return [table for table in shown if table is not None]
+            all_tables += [tables.scores(group), tables.published(group), tables.differences(group)]
+            all_tables += [tables.all_pairs(group)] if self.pairs else []
+        all_tables += [tables.across(self.grid)] if self.grid is not None else []
+        return [table for table in all_tables if table is not None]
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -141,11 +141,13 @@ def compare(uri: str, experiment: str, *, metric: str = "", protocol: str = "") 
     return Comparison(experiment=experiment, groups=groups, notes=notes)
 
 
-def with_bootstrap(found: Comparison, read: Read) -> Comparison:
+def with_bootstrap(comparison: Comparison, read: Read) -> Comparison:
     """Return a comparison that knows which differences are significant; rows without per-query results are noted."""
-    compared = [with_differences(group, read) for group in found.groups]
+    compared = [with_differences(group, read) for group in comparison.groups]
     notes = [note for _, of in compared for note in of]
-    return replace(found, groups=tuple(group for group, _ in compared), notes=(*found.notes, *notes))
+    return replace(
+        comparison, groups=tuple(group for group, _ in compared), notes=(*comparison.notes, *notes)
+    )
 
 
 def _write(path: Path, text: Callable[[], str]) -> None:
@@ -160,16 +162,16 @@ def main() -> None:
     """Compare, print, and keep the result."""
     options = tyro.cli(Options, prog="python -m pipelines.compare", description=__doc__)
     uri = tracking_uri(home())
-    found = compare(uri, options.experiment, metric=options.metric, protocol=options.protocol)
+    comparison = compare(uri, options.experiment, metric=options.metric, protocol=options.protocol)
     if options.bootstrap:
-        found = with_bootstrap(found, partial(read_queries, uri))
-    found = replace(found, pairs=options.pairs)
-    print(found.text(), end="\n\n")
-    for path, text in ((options.markdown, found.markdown), (options.latex, found.latex)):
+        comparison = with_bootstrap(comparison, partial(read_queries, uri))
+    comparison = replace(comparison, pairs=options.pairs)
+    print(comparison.text(), end="\n\n")
+    for path, text in ((options.markdown, comparison.markdown), (options.latex, comparison.latex)):
         if path is not None:
             _write(path, text)
     if options.log:
-        run_id = found.log(uri, folder=home())
+        run_id = comparison.log(uri, folder=home())
         print(f"kept with figures in run {run_id} of {options.experiment!r}")
     print(f"to see all runs: {ui_command(uri)}")
 

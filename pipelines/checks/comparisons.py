@@ -26,29 +26,32 @@ _LOSS = 0.1
 """Of the way from its value to chance that the second of the two runs is worse."""
 
 
-def check_records(found: Evaluation, *, primary: Metric) -> None:
+def check_records(evaluation: Evaluation, *, primary: Metric) -> None:
     """Assert that an evaluation describes its primary metric, as its adapter does, and others that it has.
 
     Args:
-        found: what `evaluate` returned.
+        evaluation: what `evaluate` returned.
         primary: the adapter's.
     """
-    own = found.primary
+    own = evaluation.primary
     assert isinstance(own, Metric), f"its primary is {own!r}, expected a tasks.base.Metric"
     assert (own.name, own.higher_is_better) == (primary.name, primary.higher_is_better), (
         f"its primary metric is {_direction(own)}, and the adapter's {_direction(primary)}"
     )
-    names = [own.name, *(metric.name for metric in found.others)]
+    names = [own.name, *(metric.name for metric in evaluation.others)]
     twice = sorted({name for name in names if names.count(name) > 1})
     assert not twice, f"it describes {', '.join(twice)} twice"
-    absent = [name for name in names[1:] if name not in found.metrics]
-    assert not absent, f"it describes {', '.join(absent)}, not among its metrics {', '.join(found.metrics)}"
-    kept = metrics_from(
-        metrics_tag(found.protocol, [own, *found.others]), found.protocol, run="to be tracked"
+    absent = [name for name in names[1:] if name not in evaluation.metrics]
+    assert not absent, (
+        f"it describes {', '.join(absent)}, not among its metrics {', '.join(evaluation.metrics)}"
     )
-    lost = [name for name in names if name not in {metric.name for metric in kept}]
+    kept = metrics_from(
+        metrics_tag(evaluation.protocol, [own, *evaluation.others]), evaluation.protocol, run="to be tracked"
+    )
+    shown = [metric.name for metric in (own, *evaluation.others) if metric.in_tables]
+    lost = [name for name in shown if name not in {metric.name for metric in kept}]
     assert not lost, (
-        f"the tag {TAG}{found.protocol} has no room for {', '.join(lost[:5])}: describe fewer metrics"
+        f"the tag {TAG}{evaluation.protocol} has no room for {', '.join(lost[:5])}: show fewer in tables"
     )
 
 
@@ -56,30 +59,30 @@ def _direction(metric: Metric) -> str:
     return f"{metric.name}, {'higher' if metric.higher_is_better else 'lower'} is better"
 
 
-def check_comparison(found: Evaluation, run: Run) -> str:
+def check_comparison(evaluation: Evaluation, run: Run) -> str:
     """Assert that two runs with such an evaluation are ranked, normalised and compared query by query.
 
     Returns:
         What was compared.
     """
-    metric = found.primary
+    metric = evaluation.primary
     for name, value in (("best", metric.best), ("chance", metric.chance)):
         assert not math.isnan(value), f"the {name} value of {metric.name} is not known"
     assert metric.better(metric.best, metric.chance), (
         f"{_direction(metric)}, and its best value {metric.best:g} is no better than chance, {metric.chance:g}"
     )
-    assert not metric.better(found.metrics[metric.name], metric.best), (
-        f"{metric.name} is {found.metrics[metric.name]:g}, better than its best value {metric.best:g}"
+    assert not metric.better(evaluation.metrics[metric.name], metric.best), (
+        f"{metric.name} is {evaluation.metrics[metric.name]:g}, better than its best value {metric.best:g}"
     )
     queries = Queries(
-        arrays=found.per_query,
-        metrics=queries_from(queries_json(found.query_metrics), where="what is kept of queries"),
+        arrays=evaluation.per_query,
+        metrics=queries_from(queries_json(evaluation.query_metrics), where="what is kept of queries"),
     )
     try:
-        units = queries.units(metric.name, found.metrics[metric.name])
+        units = queries.units(metric.name, evaluation.metrics[metric.name])
     except InputError as error:
         raise AssertionError(str(error)) from None
-    (group,), notes = arranged(_two_runs(found, run), experiment="check", protocol=found.protocol)
+    (group,), notes = arranged(_two_runs(evaluation, run), experiment="check", protocol=evaluation.protocol)
     assert [row.aggregator for row in group.rows] == ["better", "worse"], (
         "its runs are ranked the wrong way round"
     )
@@ -93,10 +96,10 @@ def check_comparison(found: Evaluation, run: Run) -> str:
     )
 
 
-def _two_runs(found: Evaluation, run: Run) -> list[RunRecord]:
+def _two_runs(evaluation: Evaluation, run: Run) -> list[RunRecord]:
     """Return the evaluation as that of a run, and one that is a little worse."""
-    metric = found.primary
-    value = found.metrics[metric.name]
+    metric = evaluation.primary
+    value = evaluation.metrics[metric.name]
     worse = value - _LOSS * (metric.best - metric.chance)
     return [
         RunRecord(
@@ -106,12 +109,13 @@ def _two_runs(found: Evaluation, run: Run) -> list[RunRecord]:
             started=0.0,
             ended=0.0,
             tags={
-                **tags(replace(run, aggregator=name, text_aggregator="", protocol=found.protocol)),
-                **metrics_tag(found.protocol, [metric, *found.others]),
+                **tags(replace(run, aggregator=name, text_aggregator="", protocol=evaluation.protocol)),
+                **metrics_tag(evaluation.protocol, [metric, *evaluation.others]),
             },
             params={},
             metrics={
-                f"{found.protocol}/{of}": x for of, x in {**found.metrics, metric.name: reached}.items()
+                f"{evaluation.protocol}/{of}": x
+                for of, x in {**evaluation.metrics, metric.name: reached}.items()
             },
         )
         for name, reached in (("better", value), ("worse", worse))

@@ -14,33 +14,35 @@ from tasks.base import Evaluation, Metric
 _METRIC = re.compile(r"[\w.\-/ :]+")
 
 
-def check_evaluation(found: Evaluation, *, protocol: str, primary: Metric) -> None:
+def check_evaluation(evaluation: Evaluation, *, protocol: str, primary: Metric) -> None:
     """Assert that an evaluation is whole.
 
     Args:
-        found: what `evaluate` returned.
+        evaluation: what `evaluate` returned.
         protocol: the one that was asked for.
         primary: the metric that chooses the best epoch.
     """
-    assert isinstance(found, Evaluation), (
-        f"{type(found).__name__} came back, expected a tasks.base.Evaluation"
+    assert isinstance(evaluation, Evaluation), (
+        f"{type(evaluation).__name__} came back, expected a tasks.base.Evaluation"
     )
-    assert found.protocol == protocol, f"its protocol is {found.protocol!r}, and {protocol!r} was asked for"
-    assert primary.name in found.metrics, (
-        f"{primary.name} is not among its metrics {', '.join(found.metrics) or 'none'}"
+    assert evaluation.protocol == protocol, (
+        f"its protocol is {evaluation.protocol!r}, and {protocol!r} was asked for"
     )
-    for name, value in found.metrics.items():
+    assert primary.name in evaluation.metrics, (
+        f"{primary.name} is not among its metrics {', '.join(evaluation.metrics) or 'none'}"
+    )
+    for name, value in evaluation.metrics.items():
         assert _METRIC.fullmatch(name), f"the metric {name!r} has characters that MLflow refuses, such as @"
         assert isinstance(value, float | int), (
             f"the metric {name} is {type(value).__name__}, expected a float"
         )
         assert math.isfinite(value), f"the metric {name} is {value}"
-    for name, content in found.files.items():
+    for name, content in evaluation.files.items():
         assert isinstance(content, bytes), f"the file {name} is {type(content).__name__}, expected bytes"
-    for make in found.pictures:
+    for make in evaluation.pictures:
         draw(make())
-    check_records(found, primary=primary)
-    _check_queries(found.per_query)
+    check_records(evaluation, primary=primary)
+    _check_queries(evaluation.per_query)
 
 
 def _check_queries(per_query: dict[str, np.ndarray]) -> None:
@@ -70,14 +72,16 @@ def _check_queries(per_query: dict[str, np.ndarray]) -> None:
         assert not np.isnan(x).all(), f"per_query {name} is NaN, which says that a query was not asked"
 
 
-def check_same_evaluation(found: Evaluation, expected: Evaluation) -> None:
+def check_same_evaluation(evaluation: Evaluation, expected: Evaluation) -> None:
     """Assert that two evaluations have the same metrics, and the same queries in the same order."""
-    assert found.metrics.keys() == expected.metrics.keys(), "other metrics came the second time"
+    assert evaluation.metrics.keys() == expected.metrics.keys(), "other metrics came the second time"
     for name, value in expected.metrics.items():
-        assert math.isclose(found.metrics[name], value, rel_tol=1e-4, abs_tol=1e-4), (
-            f"{name} was {value:.6g} and then {found.metrics[name]:.6g}"
+        assert math.isclose(evaluation.metrics[name], value, rel_tol=1e-4, abs_tol=1e-4), (
+            f"{name} was {value:.6g} and then {evaluation.metrics[name]:.6g}"
         )
-    assert found.per_query.keys() == expected.per_query.keys(), "other results per query came the second time"
+    assert evaluation.per_query.keys() == expected.per_query.keys(), (
+        "other results per query came the second time"
+    )
     for name, x in expected.per_query.items():
         if x.dtype.kind in "iuU":
-            assert np.array_equal(x, found.per_query[name]), f"per_query {name} came in another order"
+            assert np.array_equal(x, evaluation.per_query[name]), f"per_query {name} came in another order"

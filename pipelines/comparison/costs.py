@@ -73,8 +73,8 @@ def _count(aggregator: str, encoder: str) -> int:
     spec = Spec.parse(encoder)
     width = spec.params.get("width") or inspect.signature(ENCODERS.get(spec.name)).parameters["width"].default
     with torch.device("meta"):
-        made = AGGREGATORS.build(aggregator, int(width))
-    return sum(parameter.numel() for parameter in made.parameters())
+        module = AGGREGATORS.build(aggregator, int(width))
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _step_ms(run: RunRecord) -> float:

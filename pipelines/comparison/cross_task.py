@@ -1,9 +1,9 @@
 """Task x aggregator: the primary metric of every group side by side, a mean over tasks, and ranks.
 
 A column is one task, data set and protocol in one recipe, so numbers under different protocols never meet in one. What
-is averaged over columns is the chance-normalised score, 0 for chance and 100 for the best possible, since an RSUM and an
-accuracy cannot be added. Only aggregators that every counting column has get a mean and a rank: others would be measured
-on easier or harder tasks than the rest.
+is averaged over columns is the chance-normalised score, 0 for chance and 100 for the best possible, since an RSUM and
+an accuracy cannot be added. Only aggregators that every counting column has get a mean and a rank: others would be
+measured on easier or harder tasks than the rest.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Columns, and what can be said over them."""
+    """Columns, and means and ranks over them."""
 
     columns: tuple[Column, ...]
 
@@ -128,7 +128,7 @@ class Grid:
         return dict(zip(self.complete, rank_A.tolist(), strict=True))
 
     def mean(self, aggregator: str) -> float:
-        """Return the mean chance-normalised score over the counting columns; NaN where one of them lacks the aggregator."""
+        """Return the mean chance-normalised score over the counting columns; NaN where one lacks the aggregator."""
         if aggregator not in self.complete:
             return math.nan
         return float(np.mean([column.chance_normalised(aggregator) for column in self.counting]))

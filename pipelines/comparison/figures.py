@@ -101,8 +101,8 @@ def draw_heat(grid: Grid, path: Path) -> None:
     panel.set_xticks(range(len(columns)), above, fontsize=8.5)
     panel.xaxis.tick_top()
     panel.set_yticks(range(len(names)), [wrapped(name) for name in names], fontsize=9)
-    said = "primary metric (chance-normalised: 0 is chance, 100 the best possible)"
-    figure.suptitle(said, x=0.01, ha="left", fontsize=11, fontweight="bold", color=INK)
+    heading = "primary metric (chance-normalised: 0 is chance, 100 the best possible)"
+    figure.suptitle(heading, x=0.01, ha="left", fontsize=11, fontweight="bold", color=INK)
     bare(panel)
     save(figure, path)
 

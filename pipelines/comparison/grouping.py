@@ -59,7 +59,7 @@ def arranged(
 
 
 def _protocols(run: RunRecord, only: str) -> set[str]:
-    """Return the protocols of a run's scores: the one asked for, or its own and others of test splits."""
+    """Return the protocols of a run's scores: a given one, or its own and others of test splits."""
     scored = {name.partition("/")[0] for name in run.metrics}
     tests = {name for name, protocol in PROTOCOLS.items() if protocol.split == "test"}
     return scored & ({only} if only else {run.tags.get("protocol", ""), *tests})
@@ -86,8 +86,8 @@ def _group(key: Key, runs: Sequence[RunRecord], metric: str, notes: list[str]) -
     for run in runs:
         rows[_label(run) + (f", {run.tags.get('recipe', '')}" if len(recipes) > 1 else "")].append(run)
     title = f"{task} · {dataset} · {protocol}"
-    metrics, said = _described(title, runs, protocol)
-    notes += said
+    metrics, odd = _described(title, runs, protocol)
+    notes += odd
     all_rows = []
     for label, group in rows.items():
         latest = {run.tags.get("seed", ""): run for run in reversed(group)}
@@ -179,17 +179,17 @@ def _follows_recipe(run: RunRecord) -> bool:
     if name not in RECIPES.names():
         return False
     try:
-        made = RECIPES.get(name)()
+        recipe = RECIPES.get(name)()
     except InputError:  # a plug-in that can no longer be used
         return False
-    if isinstance(made, Ensemble):
+    if isinstance(recipe, Ensemble):
         return run.tags.get("kind") == "ensemble"
-    text = made.text_aggregator or made.aggregator
+    text = recipe.text_aggregator or recipe.aggregator
     own = run.tags.get("aggregator", "")
     return (own, run.tags.get("text_aggregator", own), run.tags.get("model", "")) == (
-        made.aggregator,
+        recipe.aggregator,
         text,
-        made.model.partition("(")[0],
+        recipe.model.partition("(")[0],
     )
 
 

@@ -69,8 +69,8 @@ def keep(
     )
     status = "FAILED"
     try:
-        with tempfile.TemporaryDirectory() as made:
-            for path in draw_all(groups, grid, Path(made)):
+        with tempfile.TemporaryDirectory() as folder:
+            for path in draw_all(groups, grid, Path(folder)):
                 tracker.artifact(path)
         for name, text in texts.items():
             tracker.text(name, text)
@@ -107,18 +107,18 @@ def score_table(groups: Sequence[Group]) -> dict[str, list[Any]]:
 
 
 def _line(group: Group, row: Row) -> dict[str, Any]:
-    costs, found, reference = costs_of(row), None, None
+    costs, difference, reference = costs_of(row), None, None
     if group.bootstrap is not None:
         reference = group.bootstrap.labels[0]
-        found = group.bootstrap.difference(row.label, reference)
+        difference = group.bootstrap.difference(row.label, reference)
     numbers = {
         "mean": group.mean(row),
         "deviation": group.deviation(row),
         "chance_normalised": group.chance_normalised(row),
         "published": row.published.get(group.metric.name, math.nan) if group.metric else math.nan,
-        "difference": found.value if found else math.nan,
-        "low": found.low if found else math.nan,
-        "high": found.high if found else math.nan,
+        "difference": difference.value if difference else math.nan,
+        "low": difference.low if difference else math.nan,
+        "high": difference.high if difference else math.nan,
         "weights": costs.weights,
         "step_ms": costs.step_ms,
         "embed_ms": costs.embed_ms,
@@ -132,7 +132,7 @@ def _line(group: Group, row: Row) -> dict[str, Any]:
         "metric": group.metric.name if group.metric else None,
         **{name: None if math.isnan(value) else round(value, 4) for name, value in numbers.items()},
         "against": reference,
-        "significant": found.significant if found else None,
+        "significant": difference.significant if difference else None,
         "recipe": row.recipe,
         "model": row.model,
         "seeds": ", ".join(row.seeds),

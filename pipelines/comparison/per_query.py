@@ -42,7 +42,7 @@ class Units:
         return float((self.sum_Pn.sum(axis=1) / self.count_Pn.sum(axis=1)).sum())
 
     def same_queries(self, other: Units) -> bool:
-        """Whether another run was asked the same."""
+        """Whether another run was scored on the same queries."""
         return np.array_equal(self.ids, other.ids) and np.array_equal(self.count_Pn, other.count_Pn)
 
 
@@ -138,7 +138,7 @@ def mean_units(runs: Sequence[Units]) -> Units:
     """Average the runs of several seeds, query by query.
 
     Raises:
-        InputError: they were asked different things.
+        InputError: they were scored on different queries.
     """
     first = runs[0]
     if not all(first.same_queries(other) for other in runs[1:]):

@@ -51,7 +51,7 @@ class Table:
 
 def as_text(table: Table) -> str:
     """Return an aligned table of at most `WIDTH` columns: long labels are wrapped, and too many columns go below."""
-    lines = [table.title, *(line for said in table.legend for line in textwrap.wrap(said, WIDTH))]
+    lines = [table.title, *(line for text in table.legend for line in textwrap.wrap(text, WIDTH))]
     for columns in _parts(table):
         header, *rows = [[cells[k] for k in (0, *columns)] for cells in (table.header, *table.rows)]
         lines += ["", *aligned(header, rows, width=WIDTH)]
@@ -84,8 +84,8 @@ def as_markdown(table: Table, *, level: int = 2) -> str:
     lines.insert(1, "|---|" + "---:|" * (len(table.header) - 1))
     parts = [f"{'#' * level} {table.title}"]
     if table.legend:
-        said = (f"{text[0].upper()}{text[1:]}." for text in table.legend)
-        parts.append(" ".join(said).replace("*", "\\*"))
+        sentences = (f"{text[0].upper()}{text[1:]}." for text in table.legend)
+        parts.append(" ".join(sentences).replace("*", "\\*"))
     parts.append("\n".join(lines))
     if table.notes:
         parts.append("\n".join(f"- {note}" for note in table.notes))
@@ -99,7 +99,7 @@ def as_latex(table: Table) -> str:
         row = [_typewriter(label), *(_tex(" ".join(number.split())) for number in numbers)]
         cells.append([rf"\textbf{{{text}}}" if (at, k) in table.best else text for k, text in enumerate(row)])
     header, *body = (f"{' & '.join(row)} \\\\" for row in cells)
-    caption = ". ".join(f"{said[0].upper()}{said[1:]}" for said in (table.title, *table.legend, *table.notes))
+    caption = ". ".join(f"{text[0].upper()}{text[1:]}" for text in (table.title, *table.legend, *table.notes))
     return "\n".join(
         [
             r"\begin{table}[t]",

@@ -15,10 +15,10 @@ from pipelines.comparison.significance import Difference
 
 def scores(group: Group) -> Table:
     """Return the metrics of a group's rows."""
-    said = "mean ± sample standard deviation over runs"
-    legend = [f"in the order of names; {said}"]
+    over = "mean ± sample standard deviation over runs"
+    legend = [f"in the order of names; {over}"]
     if group.metric is not None:
-        legend = [f"sorted by {spoken(group.metric)}; {said}"]
+        legend = [f"sorted by {spoken(group.metric)}; {over}"]
         if not math.isnan(group.metric.chance):
             legend[0] += f"; chance {group.metric.name} {group.number(group.metric.chance)}"
     columns = group.columns
@@ -96,7 +96,7 @@ def differences(group: Group, *, costs: bool = True) -> Table | None:
     known = {name for of in cost.values() for name, _ in _COSTS if not math.isnan(getattr(of, name))}
     if group.bootstrap is None and not known:
         return None
-    shown = [(name, title) for name, title in _COSTS if name in known]
+    columns = [(name, title) for name, title in _COSTS if name in known]
     header = ["aggregator"]
     legend = []
     if group.bootstrap is not None:
@@ -108,13 +108,13 @@ def differences(group: Group, *, costs: bool = True) -> Table | None:
     rows = []
     for row in group.rows:
         compared = _compared(group, row) if group.bootstrap is not None else ()
-        rows.append((row.label, *compared, *(_cost(cost[row.label], name) for name, _ in shown)))
-    if shown:
-        legend.append("; ".join(_MEANING[name] for name, _ in shown))
+        rows.append((row.label, *compared, *(_cost(cost[row.label], name) for name, _ in columns)))
+    if columns:
+        legend.append("; ".join(_MEANING[name] for name, _ in columns))
     return Table(
-        title=f"{group.title}: differences and costs" if shown else f"{group.title}: differences",
+        title=f"{group.title}: differences and costs" if columns else f"{group.title}: differences",
         legend=tuple(legend),
-        header=(*header, *(title for _, title in shown)),
+        header=(*header, *(title for _, title in columns)),
         rows=tuple(rows),
     )
 
@@ -137,14 +137,14 @@ def _cost(costs: Costs, name: str) -> str:
 def _compared(group: Group, row: Row) -> tuple[str, ...]:
     mean, reference = group.mean(row), group.bootstrap.labels[0]
     first = ABSENT if math.isnan(mean) else group.number(mean)
-    found = group.bootstrap.difference(row.label, reference)
-    return (first, *(_difference(found, group) if found else (ABSENT, ABSENT, ABSENT)))
+    difference = group.bootstrap.difference(row.label, reference)
+    return (first, *(_difference(difference, group) if difference else (ABSENT, ABSENT, ABSENT)))
 
 
-def _difference(found: Difference, group: Group) -> tuple[str, str, str]:
+def _difference(difference: Difference, group: Group) -> tuple[str, str, str]:
     digits = group.decimals(group.metric.name)
-    value, low, high = (_signed(x, digits) for x in (found.value, found.low, found.high))
-    return value, f"[{low}, {high}]", "yes" if found.significant else "no"
+    value, low, high = (_signed(x, digits) for x in (difference.value, difference.low, difference.high))
+    return value, f"[{low}, {high}]", "yes" if difference.significant else "no"
 
 
 def _signed(value: float, digits: int) -> str:
@@ -154,15 +154,15 @@ def _signed(value: float, digits: int) -> str:
 
 def all_pairs(group: Group) -> Table | None:
     """Return the difference of every two rows of a group; None where no queries were compared."""
-    found = group.bootstrap
-    if found is None:
+    bootstrap = group.bootstrap
+    if bootstrap is None:
         return None
-    pairs = itertools.combinations(found.labels, 2)
+    pairs = itertools.combinations(bootstrap.labels, 2)
     return Table(
         title=f"{group.title}: all pairs",
-        legend=(f"{spoken(group.metric)}, of the first without that of the second, over {found.units}",),
+        legend=(f"{spoken(group.metric)}, of the first without that of the second, over {bootstrap.units}",),
         header=("pair", "difference", "95 % interval", "significant"),
-        rows=tuple((f"{a} against {b}", *_difference(found.difference(a, b), group)) for a, b in pairs),
+        rows=tuple((f"{a} against {b}", *_difference(bootstrap.difference(a, b), group)) for a, b in pairs),
     )
 
 
