@@ -5,6 +5,7 @@ Several runs are an ensemble: the mean of their score matrices, as in all the pa
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -71,22 +72,24 @@ def start_ensemble(ensemble: Ensemble) -> str:
     ]
     models = [load_run(run_id) for run_id in run_ids]
     evaluation = evaluate(models, protocol=ensemble.protocol, split="test")
-    tracker = track_ensemble(models, ensemble.protocol, recipe=ensemble.recipe)
+    tracker = track_ensemble(models, ensemble.protocol, ensemble=ensemble)
     keep_evaluation(tracker, evaluation, step=0)
     keep_pictures(tracker, *evaluation.pictures)
     tracker.finish("FINISHED")
     return tracker.run_id
 
 
-def track_ensemble(models: Sequence[TrainedModel], protocol: str, *, recipe: str = "") -> Tracker:
-    """Start a run that stands for an ensemble, among the runs that are compared; `recipe` is its own, if it has one."""
+def track_ensemble(
+    models: Sequence[TrainedModel], protocol: str, *, ensemble: Ensemble | None = None
+) -> Tracker:
+    """Start a run that stands for an ensemble, among the runs that are compared; `ensemble` is its recipe, if any."""
     first = models[0].run
     names = " + ".join(trained.run.aggregator for trained in models)
     tags = {
         "kind": "ensemble",
         "task": first.task.partition("(")[0],
         "dataset": first.data.dataset,
-        "recipe": recipe or first.recipe,
+        "recipe": ensemble.recipe if ensemble else first.recipe,
         "aggregator": names,
         "seed": "+".join(str(trained.run.seed) for trained in models),
         "protocol": protocol,
@@ -97,7 +100,11 @@ def track_ensemble(models: Sequence[TrainedModel], protocol: str, *, recipe: str
         home=home(),
         name=f"ensemble of {names}",
         tags=tags,
-        params={"members": ",".join(trained.tracker.run_id for trained in models)},
+        params={
+            "members": ",".join(trained.tracker.run_id for trained in models),
+            "published": json.dumps(dict(ensemble.published) if ensemble else {}),
+            "source": ensemble.source if ensemble else "",
+        },
     )
 
 

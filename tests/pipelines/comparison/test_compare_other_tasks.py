@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from records import blocks_of, grid, run, vqa
+from toy import toy_run
 
 from infra.errors import InputError
-from infra.tracking import RunRecord
+from infra.tracking import RunRecord, find_runs, tracking_uri
 from pipelines.compare import Comparison, with_bootstrap
 from pipelines.comparison import report as tables
 from pipelines.comparison.figures import draw_bars, shaded
@@ -18,6 +20,8 @@ from pipelines.comparison.grouping import arranged
 from pipelines.comparison.logging import draw_all, score_table
 from pipelines.comparison.per_query import Queries
 from pipelines.comparison.render import as_text
+from pipelines.evaluate import track_ensemble
+from pipelines.recipe import Ensemble
 from pipelines.training.artifacts import headline
 from tasks.base import Evaluation, Metric, QueryMean, QueryMetric
 
@@ -252,6 +256,33 @@ def test_ours_stand_beside_the_papers_where_a_run_is_the_recipes() -> None:
     scores = score_table([group])
     assert dict(zip(scores["aggregator"], scores["published"], strict=True)) == {"gpo": 174.7, "max": None}
     assert tables.published(blocks_of(run("gpo"))[0]) is None
+
+
+def test_an_ensembles_numbers_are_those_of_its_own_recipe() -> None:
+    name, published = "coco_wsl_bert_x2", {"msrvtt-full/rsum": 180.0}
+    params = {"published": json.dumps(published)}
+    tags = {"kind": "ensemble", "recipe": name}
+    both = replace(video("gpo", 170.0, **params), tags=video("gpo", 170.0).tags | tags)
+    alone = replace(both, run_id="other", tags=both.tags | {"kind": "train"})
+    rows = blocks_of(both, alone)[0].rows
+    assert {row.label: dict(row.published) for row in rows} == {"ensemble: gpo": {"rsum": 180.0}, "gpo": {}}
+
+
+def test_an_ensemble_notes_what_it_aims_at(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    members = [SimpleNamespace(run=toy_run(), tracker=SimpleNamespace(run_id=id)) for id in "ab"]
+    recipe = Ensemble(
+        recipe="two", members=("x", "y"), protocol="whole", published={"whole/rsum": 3.0}, source="table 1"
+    )
+    track_ensemble(members, "whole", ensemble=recipe)
+    (record,) = find_runs(tracking_uri(tmp_path), "polypool", finished=False)
+    assert record.tags["recipe"] == "two"
+    assert (record.params["members"], json.loads(record.params["published"]), record.params["source"]) == (
+        "a,b",
+        {"whole/rsum": 3.0},
+        "table 1",
+    )
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"a": "b"}', "3"])
