@@ -59,7 +59,7 @@ def export(run_id: str, out: Path) -> TrainedModel:
 
 def example(trained: TrainedModel, folder: str) -> str:
     """Return a few lines that load a model and use it, as far as it reads what is in no corpus."""
-    lines = ["from pipelines.models import load", "", f"model = load({folder!r})"]
+    lines = ["import polypool as pp", "", f"model = pp.load({folder!r})"]
     adapter, answers = trained.adapter, isinstance(trained.adapter, Answers)
     if not isinstance(adapter, ReadsInputs) or not (answers or isinstance(trained.model, RetrievalModel)):
         return "\n".join([*lines, "print(sorted(model.adapter.assets))", "print(model.model)"])

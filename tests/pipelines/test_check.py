@@ -126,6 +126,21 @@ def test_a_broken_part_is_told_what_is_broken_and_what_to_do(name, broken):
     ("name", "message"),
     [
         ("Unseeded", r"alone: the same samples gave another `visual`.*infra\.randomness"),
+        (
+            "Flipped",
+            r"need \(tasks\.base\.Scores\): evaluate and evaluate_scores of its scores differ: word_recall",
+        ),
+        (
+            "Whole",
+            r"Scores\): slices are not followed: \(16, \d+\) and \(16, \d+\) came of \(3, 2\) and \(2, 1\)",
+        ),
+        (
+            "Unnamed",
+            r"Searchable\): it derives from tasks\.base\.Searchable and has no visual_dim, modality\. To do",
+        ),
+        ("Careless", r"ReadsInputs\): features of width 13 are taken, and 12 is expected\. To do: derive"),
+        ("Forgetful", r"ReadsInputs\): the score of a pair depends on what else is scored"),
+        ("Forgetful", r"Searchable\): the best hit of a caption scores .*, and the split's scores say"),
         ("Short", r"fit together: `visual_mask` is torch\.int64, expected torch\.bool"),
         ("Idle", r"reach every weight: no gradient reaches idle\.weight, idle\.bias\. To do: leave out"),
         ("NotANumber", r"finite scalars: `loss` is nan"),

@@ -21,11 +21,9 @@ from places import TESTS
 from infra.errors import InputError
 from infra.registry import AGGREGATORS, ENCODERS, KINDS, OBJECTIVES, RECIPES
 from infra.tracking import Tracker, find_runs, tracking_uri
-from pipelines import evaluate
 from pipelines.check import check, listing
 from pipelines.compare import compare, with_bootstrap
 from pipelines.comparison.per_query import read_queries
-from pipelines.export import export
 from pipelines.models import load, load_run
 from pipelines.recipe import derive
 from pipelines.search import Options, search
@@ -157,40 +155,80 @@ def home(tmp_path, monkeypatch, plugged):
     return tmp_path
 
 
-def test_its_task_encoder_and_aggregator_train_evaluate_compare_and_export(home):
-    run = make_corpus(home)
-    run = replace(
-        run,
-        task="first_word(place=1)",
-        visual="halves(width=16)",
-        aggregator="median",
-        protocol="first_word",
-        optim=replace(run.optim, epochs=2),
-    )
-    other = replace(run, aggregator="mean", task="first_word")
-    ours, theirs = start.start(run), start.start(other)
+@pytest.fixture
+def said(home, monkeypatch, capsys):
+    """Give a command in this process, and return what it printed; of one that is refused, the line that says why."""
+
+    def give(verb: str, *words: str, refused: bool = False) -> str:
+        monkeypatch.setattr(sys, "argv", [verb, *map(str, words)])
+        main = importlib.import_module(f"pipelines.{verb}").main
+        if not refused:
+            main()
+            return capsys.readouterr().out
+        with pytest.raises(SystemExit) as ended:
+            main()
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert ended.value.code == 2
+        assert error.startswith("error: ")
+        return error
+
+    return give
+
+
+def test_every_verb_takes_its_task_or_says_in_a_line_why_not(home, said):
+    retrieval = make_corpus(home)
+    assert "error" not in said("check", "first_word", "--recipe", "first_words", "--aggregator", "median")
+    trained = [said("train", "first_words", "--aggregator", name) for name in ("median", "mean")]
+    ours, theirs = (re.search(r"^run (\w+) finished", out, re.MULTILINE)[1] for out in trained)
     tracker = Tracker.attach(tracking_uri(home), ours, running=False)
     metrics = tracker.metrics()
-    assert metrics["first_word/word_recall"] > 2 * metrics["test/chance"]
-    assert 0 < metrics["test/chance_normalised"] < metrics["test/score"] == metrics["first_word/word_recall"]
-    assert tracker.tag("task") == "first_word"
-    assert tracker.tag("plugin.word-pool") == "1.2"
-    found = evaluate.evaluate([load_run(ours)], protocol="first_word", split="test")
-    assert found.metrics["word_recall"] == pytest.approx(metrics["first_word/word_recall"])
-    kept = np.load(tracker.download("per_query/first_word.npz"))
-    assert 100 * kept["right"].mean() == pytest.approx(metrics["first_word/word_recall"])
+    reached = metrics["first_word/word_recall"]
+    assert reached > 2 * metrics["test/chance"]
+    assert 0 < metrics["test/chance_normalised"] < metrics["test/score"] == reached
+    assert (tracker.tag("task"), tracker.tag("plugin.word-pool")) == ("first_word", "1.2")
+
+    assert re.search(rf"word_recall +{reached:.2f}", said("evaluate", ours))
+    together = said("evaluate", ours, theirs)
+    models = load_run(ours), load_run(theirs)
+    data = models[0].adapter.data("test")
+    scores = [m.adapter.scorer(m.model, "test")(slice(None), slice(None)) for m in models]
+    expected = 100 * (((scores[0] + scores[1]) / 2).argmax(dim=1) == data.word).float().mean().item()
+    assert re.search(rf"word_recall +{expected:.2f}", together)
+    assert "cannot be analysed: Classifier has no embeddings" in said("analyse", ours, refused=True)
+    assert "cannot be searched: its adapter has no visual_dim" in said("search", ours, "a dog", refused=True)
+
     uri = tracking_uri(home)
     compared = with_bootstrap(compare(uri, "polypool"), partial(read_queries, uri))
     assert compared.notes == ()
     assert compared.groups[0].bootstrap.units == "20 images"
     assert compared.groups[0].metric.chance == pytest.approx(metrics["test/chance"])
-    table = compared.text()
+    table = said("compare", "--experiment", "polypool")
     assert re.search(r"first_word", table)
-    assert re.search(r"^median +1 +", table, re.MULTILINE)
-    assert re.search(r"^mean +1 +", table, re.MULTILINE)
-    export(theirs, home / "out")
-    assert load(home / "out").adapter.assets["words"] == load_run(ours).adapter.assets["words"]
+    assert all(re.search(rf"^{name} +1 +\d", table, re.MULTILINE) for name in ("median", "mean"))
+
+    said("export", theirs, "--out", home / "out")
+    model = load(str(home / "out"))
+    assert model.tracker is None
+    assert model.evaluate().metrics == load(theirs).evaluate().metrics
     assert "model.adapter" in (home / "out" / "README.md").read_text()
+    for use in (lambda: model.scores([np.ones((2, 10))], ["a dog"]), lambda: model.search("a dog", k=5)):
+        with pytest.raises(InputError, match=r"the task 'first_word\(place=1\)' cannot"):
+            use()
+
+    assert f"run {ours}" in said("rerun", ours, "--dry-run")
+    assert re.search(rf"word_recall +then +{reached:.2f} +now +{reached:.2f}", said("rerun", ours))
+    other = keep_run(retrieval)
+    assert "cannot be one ensemble; give runs of one task" in said("evaluate", ours, other, refused=True)
+    plan = said("sweep", "--recipes", "first_words", "--aggregators", "median", "max", "--dry-run")
+    assert "2 trials" in plan
+
+
+def test_what_it_leaves_per_query_is_its_metric(home):
+    make_corpus(home)
+    run_id = start.start(derive(RECIPES.get("first_words")(), aggregator="mean", optim={"epochs": 1}))
+    tracker = Tracker.attach(tracking_uri(home), run_id, running=False)
+    kept = np.load(tracker.download("per_query/first_word.npz"))
+    assert 100 * kept["right"].mean() == pytest.approx(tracker.metrics()["first_word/word_recall"])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,11 @@ from aggregators.averages.mean import Mean
 from aggregators.base import Pooled
 from encoders.text.bigru import BiGRU
 from encoders.visual.grid import Grid
-from tasks.base import Evaluation, Metric, PictureRecord
+from infra.registry import Spec
+from tasks.base import Evaluation, Metric, PictureRecord, Searchable
+from tasks.image_text import ImageText
+from tasks.inputs.captions import Captions
+from tasks.inputs.unseen import unseen_inputs
 from tasks.objectives.infonce import InfoNCE
 from tasks.regularisers.mmd import MMD
 from tasks.similarities.cosine import Cosine
@@ -240,3 +244,46 @@ class Hungry(Task):
 class Raising(Task):
     def describe(self):
         raise KeyError("digest")
+
+
+class Flipped(Task):
+    """Its evaluation is that of other scores than those that it hands out."""
+
+    def scorer(self, model, split):
+        score = super().scorer(model, split)
+        return lambda items, words: -score(items, words)
+
+    def evaluate(self, model, split, protocol):
+        return self.evaluate_scores(super().scorer(model, split), split, protocol)
+
+
+class Whole(Task):
+    """Its scores are those of the whole split, whatever is asked for."""
+
+    def scorer(self, model, split):
+        score = super().scorer(model, split)
+        return lambda items, words: score(slice(None), slice(None))
+
+
+class Unnamed(Task, Searchable):
+    """Declares what it does not have."""
+
+    def text_inputs(self, texts):
+        return Captions(texts, ())
+
+    def visual_inputs(self, visuals):
+        return unseen_inputs(visuals, spec=Spec.parse(self.run.visual), assets=self.assets["visual"])
+
+
+class Careless(ImageText):
+    """Cuts features of another width."""
+
+    def visual_inputs(self, visuals):
+        return super().visual_inputs([x_NF[:, : self.visual_dim] for x_NF in visuals])
+
+
+class Forgetful(ImageText):
+    """Reads the last word of a text that comes alone."""
+
+    def text_inputs(self, texts):
+        return super().text_inputs(texts if len(texts) > 1 else [texts[0].split()[-1]])
