@@ -188,7 +188,8 @@ class Registry:
         for package in [f"{self.package}.{room}" for room in self.rooms] or [self.package]:
             folders = find_spec(package).submodule_search_locations or []
             for found in pkgutil.iter_modules(folders):
-                source = Path(found.module_finder.path, f"{found.name}.py")
+                file = f"{found.name}/__init__.py" if found.ispkg else f"{found.name}.py"
+                source = Path(found.module_finder.path, file)
                 for name, attribute in _registered(source, self.decorator) if source.is_file() else ():
                     self._files[name] = f"{package}.{found.name}", attribute
         plugins: dict[str, list[EntryPoint]] = {}

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-
-def bag(text: str) -> frozenset[str]:
-    """Return the words of a text as a set."""
-    return frozenset(text.split())
-
+from tasks.parsers.roles import bag
 
 BASE, THIRD, ING, PAST, PARTICIPLE = 1, 2, 4, 8, 16
 """Forms of a verb, as bits: `cut` is BASE, PAST and PARTICIPLE."""
@@ -87,9 +83,17 @@ write wrote written
 """
 _DOUBLED = bag("begin cut dig get hit let put run set shut sit spin swim win")
 
-HELPED = frozenset(["building", "meeting", "boxing", "bowling", "found", "felt", "left"])
-"""Forms that are verbs only behind an auxiliary, and nouns or adjectives elsewhere."""
-
+PLURALS = bag("people men women children police kids crew they guys couple group team all both some others")
+"""Words of several things, beside those in -s."""
+STATES = bag(
+    """dressed seated surrounded called named covered filled made based parked located written titled known mixed
+    decorated topped attached painted"""
+)
+"""Participles that are passive behind a noun even without `by`."""
+NO_ADVERBS = bag(
+    """family belly jelly lovely friendly reply elderly early daily curly silly italy bully rally butterfly
+    assembly lonely chilly deadly supply apply"""
+)
 NOT_VERBS = bag(
     """thing something anything everything nothing ring king wing string spring morning evening ceiling clothing
     wedding pudding duckling earring sibling stocking inning lightning underwear lining railing ground red bed
@@ -118,7 +122,7 @@ _CLASSES = {
         somewhere else elsewhere ahead sideways nearby""",
 }
 CLOSED: dict[str, str] = {}
-"""Tags of the words of the closed classes; what the tags mean is told in `tagging.py`."""
+"""Tags of the words of the closed classes; what the tags mean is said in `tagging.py`."""
 for _tag, _words in _CLASSES.items():
     for _word in _words.split():
         CLOSED.setdefault(_word, _tag)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tasks.parsers.lexicon import bag
-from tasks.parsers.roles import agent
+from tasks.parsers.roles import bag
 
 Span = tuple[int, int]
 """First word, and the word after the last."""
@@ -29,11 +28,8 @@ class Phrases:
     def __init__(self, words: Sequence[str], tags: Sequence[str]) -> None:
         self.words, self.tags = words, tags
 
-    def chunk(self, i: int, *, leading: bool = False) -> int:
-        """Return the end of the noun phrase that begins at `i`, without what is joined to it.
-
-        `leading` says that the phrase comes before a subject: `in this video | a man ...` ends with `video`.
-        """
+    def chunk(self, i: int) -> int:
+        """Return the end of the noun phrase that begins at `i`, without what is joined to it."""
         start, noun = i, False
         while True:
             kind = self.tags[i]
@@ -44,19 +40,13 @@ class Phrases:
                 return max(i, start + 1)
             noun = noun or kind == "N"
             i += 1
-            if leading and noun and self.words[i - 1] in MEDIA:
-                return i
 
-    def phrase(
-        self, i: int, *, leading: bool = False, verb: bool = False, settled: bool = True
-    ) -> tuple[int, Span]:
+    def phrase(self, i: int, *, subject: bool) -> tuple[int, Span]:
         """Return the end of a noun phrase with `of ...` and `and ...`, and what in it can act: a video of [a man].
 
-        Where the clause has its verb already, or the phrase is a leading one, `and ...` is left to the next clause
-        if a verb follows it; where that verb would be the clause's own finite one, which is still due (not `settled`),
-        only if what follows can be its subject.
+        A `subject` takes all of `and ...`; other phrases leave it to the next clause where a verb follows it.
         """
-        end, actor = self.chunk(i, leading=leading), i
+        end, actor = self.chunk(i), i
         while True:
             if self.words[end : end + 1] == ["of"] and self.tags[end + 1] in "DNR":
                 actor = end + 1 if self.words[end - 1] in MEDIA else actor
@@ -68,21 +58,17 @@ class Phrases:
             if after == end or self.tags[after] not in "DNR":
                 break
             other = self.chunk(after)
-            clause = settled or (self.tags[after] == "D" and agent(self.words[after:other]))
-            if (leading or verb) and self.predicate(other, "XMVGE" if clause else "GE"):
+            if not subject and self.predicate(other, "XMVGE"):
                 break
             end = other
         return end, (actor, end)
 
     def predicate(self, i: int, kinds: str) -> bool:
-        """Whether a verb of these kinds comes at `i`, after prepositional phrases and adverbs at most."""
+        """Whether a verb of these kinds comes at `i`, after adverbs at most."""
         while True:
-            if self.tags[i] == "A":
-                i += 1
-            elif self.tags[i] == "P" and self.tags[i + 1] in "DNR":
-                i = self.chunk(i + 1)
-            else:
+            if self.tags[i] != "A":
                 return self.tags[i] in kinds
+            i += 1
 
     def chunks(self) -> list[Span]:
         """Return the noun phrases of a caption without a verb, `a clip` and `a football game`."""
