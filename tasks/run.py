@@ -104,6 +104,21 @@ class Optim:
 class Run:
     """Everything a run is. Parts are named by specs such as `gpo(temperature=0.1)`.
 
+    A run from nothing, without a recipe, on the corpus that `tasks.datasets.corpus.write_corpus` shows::
+
+        from tasks.run import Data, Optim, Run
+
+        run = Run(
+            data=Data(dataset="mine", corpus="data/mine", features="data/mine-features", captions=2),
+            visual="regions(width=32)",
+            text="bigru(width=32, embedding=16, min_count=1)",
+            aggregator="gpo",
+            protocol="whole",
+            optim=Optim(epochs=2, batch=16),
+        )
+
+    `polypool.train(run)` trains it, as `python -m pipelines.train RECIPE` trains what a recipe returns.
+
     Raises:
         InputError: a setting has the wrong type or a value that makes no sense; said when the run is made.
     """

@@ -36,11 +36,12 @@ FORMAT = Format(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Item:
-    """One image or video.
+    """One image or video of a corpus, with its captions.
 
     Args:
-        id: unique in the corpus, and the id of its features.
-        split: `train`, `val` or `test`.
+        id: unique in the corpus, and the id of its features in a feature store.
+        split: `train` to learn from, `val` to choose the best epoch, `test` to score once; other names are kept and
+            scored where a verb is told so with `--split`.
         captions: all of them, in the order of the source; at least one.
         path: the image, absolute or below the corpus's folder of images; empty where there are only features.
         caption_ids: what the source calls each caption; empty where it gives them no names.
@@ -93,6 +94,25 @@ def write_corpus(
 
     Empty captions, items without captions, and all items of an id but the first are skipped and listed in
     `corpus.skipped.jsonl`. A corpus that is there already is replaced.
+
+    A corpus from nothing, and features of its items, which a feature store keeps apart, by the items' ids; `tasks.run.Run`
+    shows how to train on them::
+
+        import numpy as np
+        from infra.store import StoreWriter
+        from tasks.datasets.corpus import Item, write_corpus
+
+        items = [
+            Item(id=f"{split}-{n}", split=split, captions=(f"picture {n}", f"number {n} of {split}"))
+            for split in ("train", "val", "test")
+            for n in range(40)
+        ]
+        write_corpus("data/mine", items, source={"made": "by hand"})
+        rng = np.random.default_rng(0)
+        with StoreWriter("data/mine-features", dim=16, dtype="float32", source={"made": "by hand"}) as writer:
+            for item in items:  # each a set (N, 16); N may vary
+                writer.add(item.id, rng.normal(size=(rng.integers(3, 9), 16)).astype(np.float32))
+            writer.close(statistics_of=[item.id for item in items if item.split == "train"])
 
     Args:
         folder: the corpus; made where it does not exist.

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
+import textwrap
+from dataclasses import replace
+from itertools import takewhile
 
+import in_process
+import numpy as np
 import pytest
-from corpora import make_corpus
+import torch
+from corpora import make_corpus, make_questions
 from kept import keep_run
 
 from infra.errors import InputError
 from infra.tracking import Tracker, tracking_uri
-from pipelines.models import load_run
+from pipelines.export import export
+from pipelines.models import load, load_run
 from pipelines.training import runs as start
-from tasks.run import to_json
+from tasks.datasets.corpus import write_corpus
+from tasks.run import Run, to_json
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +82,56 @@ def test_a_model_that_is_not_whole_is_said(run, home):
             load_run(run_id)
         shutil.copy(whole / name, folder / name)
     assert load_run(run_id).run.aggregator == "mean"
+
+
+def test_a_run_and_its_exported_folder_are_one_model(run, home, monkeypatch):
+    run_id = keep_run(replace(run, data=replace(run.data, text_augment="")))
+    export(run_id, home / "out")
+    monkeypatch.chdir(home)
+    trained, folder, path = load(run_id), load("out"), load(home / "out")
+    assert trained.tracker.run_id == run_id
+    assert folder.tracker is None
+    adapter = trained.adapter
+    pairs, ids = adapter.data("test"), [item.id for item in adapter.corpus.items("test")]
+    sets = [np.array(adapter.store[int(row)]) for row in adapter.store.rows(ids)]
+    sim_VT = adapter.scorer(trained.model, "test")(slice(None), slice(None))
+    for model in (trained, folder, path):
+        torch.testing.assert_close(model.scores(sets, pairs.texts), sim_VT)
+        hits = model.search(pairs.texts[5], k=3)
+        assert [hit.id for hit in hits] == [ids[n] for n in sim_VT[:, 5].argsort(descending=True)[:3]]
+    assert trained.open_search() is trained.open_search()
+    assert trained.open_search("val") is not trained.open_search()
+    assert len(trained.search(pairs.texts[5], split="val")) == 10
+    expected = adapter.evaluate(trained.model, "val", "whole").metrics
+    assert folder.evaluate(split="val").metrics == expected
+    assert folder.evaluate().metrics != expected
+    with pytest.raises(InputError, match="k must be at least 1"):
+        trained.search("a dog", k=0)
+    with pytest.raises(InputError, match=r"no such folder"):
+        load(home / "gone")
+    with pytest.raises(InputError, match=r"no run 'gone'"):
+        load("gone")
+
+
+def test_what_a_model_cannot_do_is_said_in_a_line(run, home, tmp_path):
+    pairs = load(keep_run(replace(run, aggregator="score_attention(heads=2)")))
+    with pytest.raises(InputError, match=r"a PairEncoder .* looks at every pair; `scores` compares them"):
+        pairs.encode_text(["a dog"])
+    answering = load(keep_run(make_questions(tmp_path)))
+    with pytest.raises(InputError, match="answers questions; ask one with `answers`"):
+        answering.search("a dog")
+    with pytest.raises(
+        InputError, match=r"cannot answer questions: its adapter has no choices, probabilities"
+    ):
+        pairs.answers([np.ones((2, 10))], ["what is it?"])
+
+
+def test_a_corpus_and_a_run_from_nothing_are_trained_as_their_documentation_shows(home, monkeypatch):
+    names: dict[str, object] = {}
+    monkeypatch.chdir(home)
+    monkeypatch.setattr(start, "launch", in_process.launch)
+    for documented in (write_corpus, Run):
+        lines = inspect.getdoc(documented).partition("::\n")[2].splitlines()
+        code = takewhile(lambda line: not line or line.startswith("    "), lines)
+        exec(textwrap.dedent("\n".join(code)), names)
+    assert load(start.start(names["run"])).search("picture 3", k=2)
