@@ -58,8 +58,8 @@ def _scores(trained: TrainedModel) -> Scores:
 
 def geometry(embeddings: SplitEmbeddings, trained: TrainedModel, split: str) -> dict[str, float]:
     """Return alignment and uniformity, and the variance of each modality that has sets."""
-    owner_G = trained.pairs(split, "be analysed").owner_G
-    numbers = {"alignment/joint": alignment(embeddings.visual, embeddings.text, owner_G)}
+    owner_T = trained.pairs(split, "be analysed").owner_T
+    numbers = {"alignment/joint": alignment(embeddings.visual, embeddings.text, owner_T)}
     numbers |= {
         f"uniformity/{side}": value for side, value in uniformity(embeddings.visual, embeddings.text).items()
     }

@@ -56,11 +56,11 @@ class ImageText(VisualText):
 
     def _evaluate_crisscrossed(self, score: Score, split: str, protocol: Protocol) -> Evaluation:
         pairs = self.data(split)
-        protocol.check(len(pairs.item_ids), len(pairs.owner_G))
+        protocol.check(len(pairs.item_ids), len(pairs.owner_T))
         caption_ids = [
             id for item in self.corpus.items(split) for id in item.caption_ids[: self.run.data.captions]
         ]
-        if len(caption_ids) != len(pairs.owner_G):
+        if len(caption_ids) != len(pairs.owner_T):
             raise InputError(
                 f"{self.corpus.folder}: its captions have no ids, by which {protocol.name} finds their ratings; "
                 "ingest the corpus again, from Karpathy's JSON"
@@ -69,7 +69,7 @@ class ImageText(VisualText):
             read_cxc(self.cxc, split),
             image_ids=pairs.item_ids,
             caption_ids=caption_ids,
-            owner_G=pairs.owner_G,
+            owner_T=pairs.owner_T,
         )
         result = evaluate_crisscrossed(score, answers)
         queries = RankedQueries(
@@ -90,7 +90,7 @@ class ImageText(VisualText):
             others=tuple(others),
             per_query={
                 "image_id": pairs.item_ids,
-                "caption_image_id": pairs.item_ids[pairs.owner_G],
+                "caption_image_id": pairs.item_ids[pairs.owner_T],
                 **retrieval_arrays(result.rank_Q, result.recalls),
             },
             query_metrics=retrieval_queries(

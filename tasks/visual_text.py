@@ -125,7 +125,7 @@ class VisualText(VisualLanguageTask):
         result = evaluate_protocol(
             named,
             score,
-            pairs.owner_G,
+            pairs.owner_T,
             len(pairs.item_ids),
             texts=pairs.texts,
             directions=directions,
@@ -141,7 +141,7 @@ class VisualText(VisualLanguageTask):
             per_query={
                 item: pairs.item_ids[: len(result.ranks_i2t)],
                 "caption": result.caption_G,
-                caption: pairs.item_ids[pairs.owner_G[result.caption_G]],
+                caption: pairs.item_ids[pairs.owner_T[result.caption_G]],
                 **retrieval_arrays(ranks, result.recalls),
             },
             query_metrics=retrieval_queries(

@@ -74,18 +74,18 @@ def ranks_in_chunks(*, quick: bool = False) -> list[Row]:
 
 
 def _speed(size: RankSize) -> Row:
-    score_QG, owner_G, rng = scores(size), _owner(size), np.random.default_rng(0)
+    score_QG, owner_T, rng = scores(size), _owner(size), np.random.default_rng(0)
     image_S = rng.choice(size.images, size.sample, replace=False)
     caption_S = rng.choice(size.captions, size.sample, replace=False)
 
     def reference(_: int) -> float:
-        by_image = seconds(lambda: argsort_images(score_QG, owner_G, image_S))
-        by_caption = seconds(lambda: argsort_captions(score_QG, owner_G, caption_S))
+        by_image = seconds(lambda: argsort_images(score_QG, owner_T, image_S))
+        by_caption = seconds(lambda: argsort_captions(score_QG, owner_T, caption_S))
         return (by_image * size.images + by_caption * size.captions) / size.sample
 
     i2t_Q, t2i_G = rank_matrix(torch.from_numpy(score_QG))
-    same_S = [i2t_Q[image_S] == argsort_images(score_QG, owner_G, image_S)]
-    same_S += [t2i_G[caption_S] == argsort_captions(score_QG, owner_G, caption_S)]
+    same_S = [i2t_Q[image_S] == argsort_images(score_QG, owner_T, image_S)]
+    same_S += [t2i_G[caption_S] == argsort_captions(score_QG, owner_T, caption_S)]
     assert np.mean(same_S) > 0.99, "ranks differ by more than ties explain"
     sides = by_turns(
         lambda _: seconds(lambda: rank_matrix(torch.from_numpy(score_QG))), reference, rounds=size.rounds
@@ -134,18 +134,18 @@ def embeddings(size: RankSize) -> tuple[Tensor, ...]:
 def rank_matrix(score_QG: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Rank given scores in both directions."""
     images, captions = score_QG.shape
-    owner_G = np.repeat(np.arange(images), captions // images)
-    i2t = rank_queries(score_QG, Positives.of_images(owner_G, images=images))
-    t2i = rank_queries(score_QG.T, Positives.of_captions(owner_G, images=images))
+    owner_T = np.repeat(np.arange(images), captions // images)
+    i2t = rank_queries(score_QG, Positives.of_images(owner_T, images=images))
+    t2i = rank_queries(score_QG.T, Positives.of_captions(owner_T, images=images))
     return i2t.rank_Q, t2i.rank_Q
 
 
 def in_chunks(visual_QD: Tensor, text_GD: Tensor) -> None:
     """Rank from embeddings as evaluation does: a block of scores at a time."""
-    owner_G = np.repeat(np.arange(len(visual_QD)), len(text_GD) // len(visual_QD))
+    owner_T = np.repeat(np.arange(len(visual_QD)), len(text_GD) // len(visual_QD))
     cosine = Cosine()
     score = lambda rows, columns: cosine(visual_QD[rows], text_GD[columns])  # noqa: E731
-    evaluate_protocol(protocol_named("whole"), score, owner_G, len(visual_QD))
+    evaluate_protocol(protocol_named("whole"), score, owner_T, len(visual_QD))
 
 
 def at_once(visual_QD: Tensor, text_GD: Tensor) -> None:
@@ -153,14 +153,14 @@ def at_once(visual_QD: Tensor, text_GD: Tensor) -> None:
     rank_matrix(Cosine()(visual_QD, text_GD))
 
 
-def argsort_images(score_QG: np.ndarray, owner_G: np.ndarray, image_S: np.ndarray) -> np.ndarray:
+def argsort_images(score_QG: np.ndarray, owner_T: np.ndarray, image_S: np.ndarray) -> np.ndarray:
     """Rank each image's best caption by sorting all of them."""
-    return np.array([np.argmax(owner_G[np.argsort(score_QG[q])[::-1]] == q) for q in image_S])
+    return np.array([np.argmax(owner_T[np.argsort(score_QG[q])[::-1]] == q) for q in image_S])
 
 
-def argsort_captions(score_QG: np.ndarray, owner_G: np.ndarray, caption_S: np.ndarray) -> np.ndarray:
+def argsort_captions(score_QG: np.ndarray, owner_T: np.ndarray, caption_S: np.ndarray) -> np.ndarray:
     """Rank each caption's image by sorting all of them."""
-    return np.array([np.argmax(np.argsort(score_QG[:, g])[::-1] == owner_G[g]) for g in caption_S])
+    return np.array([np.argmax(np.argsort(score_QG[:, g])[::-1] == owner_T[g]) for g in caption_S])
 
 
 def _owner(size: RankSize) -> np.ndarray:

@@ -112,9 +112,9 @@ class RetrievalSearch:
         return self._captions(self.queries.of_id(id), k)
 
     def _captions(self, query: Batch, k: int) -> list[Hit]:
-        top, owner_G = self.captions_gallery.top(query, k), self.pairs.owner_G
+        top, owner_T = self.captions_gallery.top(query, k), self.pairs.owner_T
         return self._hits(
-            top, [(int(owner_G[place]), self.pairs.texts[place]) for place in top.place_K.tolist()]
+            top, [(int(owner_T[place]), self.pairs.texts[place]) for place in top.place_K.tolist()]
         )
 
     def _hits(self, top: TopK, captioned: list[tuple[int, str]]) -> list[Hit]:

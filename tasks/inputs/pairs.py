@@ -112,7 +112,7 @@ class Pairs:
     ) -> None:
         self.item_ids = np.array(item_ids)
         self.count_N = np.array([len(lines) for lines in texts])
-        self.owner_G = np.repeat(np.arange(len(texts)), self.count_N)
+        self.owner_T = np.repeat(np.arange(len(texts)), self.count_N)
         self.texts = [text for lines in texts for text in lines]
         self.visual, self.captions, self.augment, self.by_item = visual, captions, augment, by_item
 
@@ -121,7 +121,7 @@ class Pairs:
 
     def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> Batch:
         """Return `visual`, `visual_mask` and `item` of items, `text`, `text_mask`, ... and `row` of captions."""
-        item_N = index_B if self.by_item else self.owner_G[index_B]
+        item_N = index_B if self.by_item else self.owner_T[index_B]
         caption_M, row_M = self._captions_of(index_B) if self.by_item else (index_B, np.arange(len(index_B)))
         visual, visual_mask_BN = self.visual.batch(item_N, sample_B=index_B, draw=draw_for(seed, epoch, 0))
         text = self.captions.batch(caption_M, augment=self.augment, draw=draw_for(seed, epoch, 1))

@@ -59,7 +59,7 @@ def caption_pairs(pairs: Pairs, *, count: int = CHOSEN) -> Iterator[Pair]:
     """Yield images or videos with one of their captions; always the same ones of a split."""
     random = np.random.default_rng(0)
     for item in random.permutation(np.flatnonzero(pairs.count_N))[:count].tolist():
-        caption = int(random.choice(np.flatnonzero(pairs.owner_G == item)))
+        caption = int(random.choice(np.flatnonzero(pairs.owner_T == item)))
         visual, mask_1N = pairs.visual.batch(np.array([item]), sample_B=np.array([item]), draw=None)
         batch = {
             "visual": visual,

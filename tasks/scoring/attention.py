@@ -166,6 +166,6 @@ def nearest_captions(embeddings: SplitEmbeddings, pairs: Pairs, item: int) -> li
         best_K = most_K.where(better_K, best_K)
         caption_K = (first + at_K).where(better_K, caption_K)
     return [
-        NearestCaption(text=pairs.texts[caption], cosine=cosine, own=bool(pairs.owner_G[caption] == item))
+        NearestCaption(text=pairs.texts[caption], cosine=cosine, own=bool(pairs.owner_T[caption] == item))
         for caption, cosine in zip(caption_K.tolist(), best_K.tolist(), strict=True)
     ]

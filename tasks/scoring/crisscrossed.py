@@ -61,7 +61,7 @@ class CrisscrossedResult:
 
 
 def right_answers(
-    ratings: Ratings, *, image_ids: Sequence[str], caption_ids: Sequence[str], owner_G: np.ndarray
+    ratings: Ratings, *, image_ids: Sequence[str], caption_ids: Sequence[str], owner_T: np.ndarray
 ) -> RightAnswers:
     """Put a split's own pairs and the high ratings together.
 
@@ -69,7 +69,7 @@ def right_answers(
         ratings: those of the split.
         image_ids: of the N images, in order.
         caption_ids: of the G captions, in order.
-        owner_G: the image of each caption, in the images' order.
+        owner_T: the image of each caption, in the images' order.
 
     Raises:
         InputError: no rating is about this split.
@@ -78,14 +78,14 @@ def right_answers(
     sits_2P, no_sits = _places(ratings.sits, captions, images, least=SITS)
     sts_2P, no_sts = _places(ratings.sts, captions, captions, least=STS)
     sis_2P, no_sis = _places(ratings.sis, images, images, least=SIS)
-    own_2P = np.stack([np.arange(len(owner_G)), owner_G])
+    own_2P = np.stack([np.arange(len(owner_T)), owner_T])
     t2i_2P = np.concatenate([own_2P, sits_2P], axis=1)
     n, g = len(images), len(captions)
     return RightAnswers(
         of={
             "i2t": Positives.from_pairs(*t2i_2P[::-1], queries=n, gallery=g),
             "t2i": Positives.from_pairs(*t2i_2P, queries=g, gallery=n),
-            "t2t": _both_ways(np.concatenate([_siblings(owner_G), sts_2P], axis=1), items=g),
+            "t2t": _both_ways(np.concatenate([_siblings(owner_T), sts_2P], axis=1), items=g),
             "i2i": _both_ways(sis_2P, items=n),
         },
         unknown=no_sits + no_sts + no_sis,
@@ -110,11 +110,11 @@ def _places(
     return place_2P[:, known_P & (rated.rating_P >= least)], int((~known_P).sum())
 
 
-def _siblings(owner_G: np.ndarray) -> np.ndarray:
+def _siblings(owner_T: np.ndarray) -> np.ndarray:
     """Return the pairs `(2, P)` of captions of one image."""
-    count_N = np.bincount(owner_G)
-    first_G, count_G = (count_N.cumsum() - count_N)[owner_G], count_N[owner_G]
-    query_P = np.repeat(np.arange(len(owner_G)), count_G)
+    count_N = np.bincount(owner_T)
+    first_G, count_G = (count_N.cumsum() - count_N)[owner_T], count_N[owner_T]
+    query_P = np.repeat(np.arange(len(owner_T)), count_G)
     within_P = np.arange(len(query_P)) - np.repeat(count_G.cumsum() - count_G, count_G)
     return np.stack([query_P, first_G[query_P] + within_P])
 

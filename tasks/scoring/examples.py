@@ -128,7 +128,7 @@ def _in_turn(groups: dict[str, list[int]]) -> Iterator[int]:
 def ranked_queries(pairs: Pairs, protocol: Protocol, result: ProtocolResult) -> RankedQueries:
     """Return the queries of a split that was ranked by its own pairs."""
     whole = Gallery.of(
-        slice(0, len(pairs.item_ids)), pairs.owner_G, texts=pairs.texts if protocol.distinct else None
+        slice(0, len(pairs.item_ids)), pairs.owner_T, texts=pairs.texts if protocol.distinct else None
     )
     of_items, of_captions = whole.positives()
     return RankedQueries(

@@ -31,16 +31,16 @@ class Gallery:
     place_P: np.ndarray
 
     @classmethod
-    def of(cls, rows: slice, owner_G: np.ndarray, *, texts: Sequence[str] | None = None) -> Gallery:
+    def of(cls, rows: slice, owner_T: np.ndarray, *, texts: Sequence[str] | None = None) -> Gallery:
         """Take the items `rows` of a split and their captions.
 
         Args:
             rows: the items.
-            owner_G: the item of each of the split's captions, ascending.
+            owner_T: the item of each of the split's captions, ascending.
             texts: the split's captions, where equal ones are to stand in the gallery once.
         """
-        first, last = np.searchsorted(owner_G, (rows.start, rows.stop)).tolist()
-        item_P = owner_G[first:last] - rows.start
+        first, last = np.searchsorted(owner_T, (rows.start, rows.stop)).tolist()
+        item_P = owner_T[first:last] - rows.start
         if texts is None:
             return cls(
                 rows=rows, column_G=np.arange(first, last), item_P=item_P, place_P=np.arange(last - first)

@@ -18,7 +18,7 @@ _CHUNK = 1 << 22  # distances held at a time
 
 
 @torch.no_grad()
-def alignment(visual: Tensor, text: Tensor, owner_G: np.ndarray) -> float:
+def alignment(visual: Tensor, text: Tensor, owner_T: np.ndarray) -> float:
     """Return the mean squared distance of an image's embedding and that of its caption: 0 at best, 4 at most.
 
     The mean is over all captions and, of sets, over all pairs of their elements.
@@ -26,11 +26,11 @@ def alignment(visual: Tensor, text: Tensor, owner_G: np.ndarray) -> float:
     Args:
         visual: embeddings of the images, `(N, D)` or `(N, K, D)`.
         text: embeddings of the captions, `(G, D)` or `(G, L, D)`.
-        owner_G: the image of each caption.
+        owner_T: the image of each caption.
     """
     (image_ND, image_N), (caption_GD, caption_G) = _moments(visual), _moments(text)
-    owner_G = torch.from_numpy(np.asarray(owner_G)).to(visual.device)
-    distance_G = image_N[owner_G] + caption_G - 2 * torch.einsum("gd,gd->g", image_ND[owner_G], caption_GD)
+    owner_T = torch.from_numpy(np.asarray(owner_T)).to(visual.device)
+    distance_G = image_N[owner_T] + caption_G - 2 * torch.einsum("gd,gd->g", image_ND[owner_T], caption_GD)
     return float(distance_G.double().mean())
 
 

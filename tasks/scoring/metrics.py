@@ -52,16 +52,16 @@ class Positives:
         return cls(start_Q1=start_Q1.astype(np.int64), item_P=item_P, gallery=gallery)
 
     @classmethod
-    def of_images(cls, owner_G: np.ndarray, *, images: int) -> Positives:
+    def of_images(cls, owner_T: np.ndarray, *, images: int) -> Positives:
         """Queries are images, the gallery captions: all captions that an image owns are right."""
-        captions = len(owner_G)
-        return cls.from_pairs(owner_G, np.arange(captions), queries=images, gallery=captions)
+        captions = len(owner_T)
+        return cls.from_pairs(owner_T, np.arange(captions), queries=images, gallery=captions)
 
     @classmethod
-    def of_captions(cls, owner_G: np.ndarray, *, images: int) -> Positives:
+    def of_captions(cls, owner_T: np.ndarray, *, images: int) -> Positives:
         """Queries are captions, the gallery images: the owner is right."""
-        captions = len(owner_G)
-        return cls.from_pairs(np.arange(captions), owner_G, queries=captions, gallery=images)
+        captions = len(owner_T)
+        return cls.from_pairs(np.arange(captions), owner_T, queries=captions, gallery=images)
 
     def __len__(self) -> int:
         return len(self.start_Q1) - 1

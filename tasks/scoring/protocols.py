@@ -198,7 +198,7 @@ def protocol_named(name: str) -> Protocol:
 def evaluate_protocol(
     protocol: Protocol,
     score: Score,
-    owner_G: np.ndarray,
+    owner_T: np.ndarray,
     n_items: int,
     *,
     texts: Sequence[str] | None = None,
@@ -210,7 +210,7 @@ def evaluate_protocol(
     Args:
         protocol: how.
         score: the scores of a block, `score(items, captions) -> (items, captions)`; higher is more alike.
-        owner_G: the image or video of each caption of the split, in the items' order.
+        owner_T: the image or video of each caption of the split, in the items' order.
         n_items: images or videos of the split.
         texts: the captions themselves, which `distinct` protocols compare.
         directions: what items to captions and captions to items are called.
@@ -220,19 +220,19 @@ def evaluate_protocol(
         InputError: the split has the wrong size, captions are out of order, an item has no caption, or a
             score is NaN.
     """
-    owner_G = np.asarray(owner_G)
-    if np.any(np.diff(owner_G) < 0):
-        at = int(np.argmax(np.diff(owner_G) < 0)) + 1
+    owner_T = np.asarray(owner_T)
+    if np.any(np.diff(owner_T) < 0):
+        at = int(np.argmax(np.diff(owner_T) < 0)) + 1
         raise InputError(f"caption {at} belongs to an earlier item than caption {at - 1}: sort them by item")
     items = min(n_items, protocol.first or n_items)
     if items < n_items:
-        owner_G = owner_G[: np.searchsorted(owner_G, items)]
-    protocol.check(items, len(owner_G))
+        owner_T = owner_T[: np.searchsorted(owner_T, items)]
+    protocol.check(items, len(owner_T))
     assert texts is not None or not protocol.distinct, "distinct captions are told apart by their texts"
 
     bounds = np.linspace(0, items, protocol.folds + 1, dtype=int).tolist()
     folds = [
-        Gallery.of(slice(*fold), owner_G, texts=texts if protocol.distinct else None)
+        Gallery.of(slice(*fold), owner_T, texts=texts if protocol.distinct else None)
         for fold in itertools.pairwise(bounds)
     ]
     ranked = [fold.rank(score, ties=ties) for fold in folds]

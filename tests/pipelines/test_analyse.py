@@ -50,8 +50,8 @@ def test_single_vectors_get_alignment_and_uniformity_alone(of_vectors, home, mon
     assert "single vectors: variance and elements are for models of sets" in shown
     trained = load(of_vectors)
     embeddings = trained.adapter.scorer(trained.model, "test")
-    owner_G = np.repeat(np.arange(20), 2)
-    apart_G = (embeddings.visual[owner_G] - embeddings.text).square().sum(-1)
+    owner_T = np.repeat(np.arange(20), 2)
+    apart_G = (embeddings.visual[owner_T] - embeddings.text).square().sum(-1)
     together = torch.cat([embeddings.visual, embeddings.text])
     logged = metrics(of_vectors, home)
     assert set(logged) == {

@@ -93,9 +93,9 @@ def test_the_corpus_has_captions_of_about_twelve_words(tmp_path):
 
 def test_sorting_finds_the_same_ranks_as_counting():
     score_QG = np.array([[9, 1, 2, 3], [5, 6, 7, 8]], np.float32)
-    owner_G = np.array([0, 0, 1, 1])
-    assert ranks.argsort_images(score_QG, owner_G, np.arange(2)).tolist() == [0, 0]
-    assert ranks.argsort_captions(score_QG, owner_G, np.arange(4)).tolist() == [0, 1, 0, 0]
+    owner_T = np.array([0, 0, 1, 1])
+    assert ranks.argsort_images(score_QG, owner_T, np.arange(2)).tolist() == [0, 0]
+    assert ranks.argsort_captions(score_QG, owner_T, np.arange(4)).tolist() == [0, 1, 0, 0]
     i2t_Q, t2i_G = ranks.rank_matrix(torch.from_numpy(score_QG))
     assert (i2t_Q.tolist(), t2i_G.tolist()) == ([0, 0], [0, 1, 0, 0])
 

@@ -19,7 +19,7 @@ def retrieval(
     Every third query's right answer has the same score as two wrong ones.
     """
     rng = np.random.default_rng(seed)
-    letter, owner_G = modality[0], np.repeat(np.arange(items), 1 + np.arange(items) % captions)
+    letter, owner_T = modality[0], np.repeat(np.arange(items), 1 + np.arange(items) % captions)
     directions = f"{letter}2t", f"t2{letter}"
     ranks = [
         Ranks(
@@ -27,12 +27,12 @@ def retrieval(
             wrong_Q=np.where(np.arange(n) % 3, 0.0, 2.0),
             right_Q=np.ones(n),
         )
-        for n in (items, len(owner_G))
+        for n in (items, len(owner_T))
     ]
     recalls = {f"{name}/R{k}": of.recall_Q(k) for name, of in zip(directions, ranks, strict=True) for k in KS}
     ids = np.array([f"id{number}" for number in rng.permutation(items)])
     item, caption = f"{modality}_id", f"caption_{modality}_id"
-    arrays = {item: ids, "caption": np.arange(len(owner_G)), caption: ids[owner_G]}
+    arrays = {item: ids, "caption": np.arange(len(owner_T)), caption: ids[owner_T]}
     arrays |= retrieval_arrays({n: of.rank_Q for n, of in zip(directions, ranks, strict=True)}, recalls)
     described = retrieval_queries(dict(zip(directions, (item, caption), strict=True)), modality=modality)
     return Queries(arrays=arrays, metrics=described), retrieval_metrics(*ranks, directions=directions)

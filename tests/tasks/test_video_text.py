@@ -59,7 +59,7 @@ def test_a_caption_that_two_videos_share_is_right_for_both(run):
     adapter = TASKS.build(run.task, run)
     pairs = adapter.data("test")
     owners: dict[str, list[int]] = {}
-    for text, owner in zip(pairs.texts, pairs.owner_G.tolist(), strict=True):
+    for text, owner in zip(pairs.texts, pairs.owner_T.tolist(), strict=True):
         owners.setdefault(text, []).append(owner)
     shared = next(text for text, videos in owners.items() if len(set(videos)) > 1)
     second = owners[shared][-1]

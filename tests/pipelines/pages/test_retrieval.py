@@ -34,13 +34,13 @@ class Made:
 
     def __init__(self, *, distinct: bool, dtype: torch.dtype = torch.float64) -> None:
         rng = np.random.default_rng(0)
-        self.owner_G = np.repeat(np.arange(30), 2)
+        self.owner_T = np.repeat(np.arange(30), 2)
         self.texts = (
             [f"caption {i}" for i in rng.integers(0, 40, 60)] if distinct else list(map(str, range(60)))
         )
         self.gallery = [g for g, text in enumerate(self.texts) if text not in self.texts[:g]]
         place = {text: at for at, text in enumerate(dict.fromkeys(self.texts))}
-        pairs = [(int(self.owner_G[g]), place[text]) for g, text in enumerate(self.texts)]
+        pairs = [(int(self.owner_T[g]), place[text]) for g, text in enumerate(self.texts)]
         item_P, place_P = map(np.array, zip(*pairs, strict=True))
         self.right = {(item, self.gallery[at]) for item, at in pairs}
         self.score_NG = torch.from_numpy(rng.integers(0, 12, (30, 60)) / 8).to(dtype)
@@ -115,7 +115,7 @@ def page_of(adapter, score=None, *, protocol="whole", split="test") -> str:
     data = adapter.data(split)
     rng = torch.Generator().manual_seed(0)
     score_NG = torch.rand(len(data.item_ids), len(data.texts), generator=rng, dtype=torch.float64)
-    score_NG[::2][torch.from_numpy(data.owner_G % 2 == 0).expand(len(score_NG[::2]), -1)] += 0.3
+    score_NG[::2][torch.from_numpy(data.owner_T % 2 == 0).expand(len(score_NG[::2]), -1)] += 0.3
     found = adapter.evaluate_scores(
         score or (lambda items, captions: score_NG[items, captions]), split, protocol
     )
@@ -167,7 +167,7 @@ def test_everything_is_escaped(run, tmp_path, video):
     adapter = TASKS.build(run.task, run)
     pairs = adapter.data("test")
     pairs.item_ids = np.array([item.id for item in items])
-    pairs.texts = [items[owner].captions[0] for owner in pairs.owner_G]
+    pairs.texts = [items[owner].captions[0] for owner in pairs.owner_T]
     adapter.corpus = Corpus.open(tmp_path / "nasty")
     html = page_of(adapter)
     assert "<script" not in html

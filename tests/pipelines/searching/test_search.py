@@ -77,7 +77,7 @@ def test_results_are_the_order_of_the_splits_scores(tiny, name):
         [hit.score for hit in hits], np.sort(sim_VT[row])[::-1][:6], rtol=1e-4, atol=1e-6
     )
     for hit in hits:
-        at = np.flatnonzero(pairs.item_ids[pairs.owner_G] == hit.id)
+        at = np.flatnonzero(pairs.item_ids[pairs.owner_T] == hit.id)
         place = next(place for place in at if pairs.texts[place] == hit.caption)
         assert sim_VT[row, place] == pytest.approx(hit.score, rel=1e-4, abs=1e-6)
 

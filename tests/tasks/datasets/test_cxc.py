@@ -37,7 +37,7 @@ def test_the_official_files_of_the_validation_split_have_the_known_counts(shared
         ratings,
         image_ids=[str(id) for id in images],
         caption_ids=[id for _, id in owner],
-        owner_G=np.array([at for at, _ in owner]),
+        owner_T=np.array([at for at, _ in owner]),
     )
     counts = {direction: positives.count_Q for direction, positives in answers.of.items()}
     assert {direction: len(count_Q) for direction, count_Q in counts.items()} == {

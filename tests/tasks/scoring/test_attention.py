@@ -62,7 +62,7 @@ def test_the_weights_are_those_of_each_pair_alone_and_the_model_is_as_before(tin
     model.eval()
     assert len({it.pair.item for it in found}) == 5
     for it in found:
-        assert pairs.owner_G[it.pair.text] == it.pair.item
+        assert pairs.owner_T[it.pair.text] == it.pair.item
         visual, mask = pairs.visual.batch(np.array([it.pair.item]), sample_B=np.array([0]), draw=None)
         text = pairs.captions.batch(np.array([it.pair.text]))
         with torch.no_grad():
@@ -157,7 +157,7 @@ def test_an_evaluation_records_attention_when_it_is_called(tiny) -> None:
     assert (record.texts, len(record.examples)) == (len(pairs.texts), 12)
     for example in record.examples:
         item = pairs.item_ids.tolist().index(example.item.id)
-        assert example.text in np.array(pairs.texts)[pairs.owner_G == item]
+        assert example.text in np.array(pairs.texts)[pairs.owner_T == item]
         assert example.item.file.name in files
         assert example.visual.shape[0] == len(example.nearest) == 3
         assert example.subwords[0] == "<start>"

@@ -46,8 +46,8 @@ class Case:
 
     def __init__(self, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
-        self.owner_G = np.repeat(np.arange(14), rng.integers(2, 4, 14))
-        self.n, self.g = 14, len(self.owner_G)
+        self.owner_T = np.repeat(np.arange(14), rng.integers(2, 4, 14))
+        self.n, self.g = 14, len(self.owner_T)
         self.image_ids = [str(500 + i) for i in range(self.n)]
         self.caption_ids = [str(9000 + 7 * i) for i in range(self.g)]
 
@@ -78,7 +78,7 @@ class Case:
         images = {id: at for at, id in enumerate(self.image_ids)}
         captions = {id: at for at, id in enumerate(self.caption_ids)}
         if direction in ("i2t", "t2i"):
-            pairs = [(g, int(i)) for g, i in enumerate(self.owner_G)]
+            pairs = [(g, int(i)) for g, i in enumerate(self.owner_T)]
             pairs += [(captions[a], images[b]) for a, b, rating in self.pairs["sits"] if rating >= 3.0]
             for g, i in pairs:
                 if direction == "i2t" and i == query:
@@ -86,7 +86,7 @@ class Case:
                 if direction == "t2i" and g == query:
                     found.add(i)
         elif direction == "t2t":
-            found |= {g for g in range(self.g) if self.owner_G[g] == self.owner_G[query]}
+            found |= {g for g in range(self.g) if self.owner_T[g] == self.owner_T[query]}
             for a, b, rating in self.pairs["sts"]:
                 if rating >= 3.0 and query in (captions[a], captions[b]):
                     found |= {captions[a], captions[b]}
@@ -117,7 +117,7 @@ class Case:
 
     def evaluate(self, score: object = None):
         answers = right_answers(
-            self.ratings, image_ids=self.image_ids, caption_ids=self.caption_ids, owner_G=self.owner_G
+            self.ratings, image_ids=self.image_ids, caption_ids=self.caption_ids, owner_T=self.owner_T
         )
         return evaluate_crisscrossed(score or self.score, answers)
 
@@ -165,7 +165,7 @@ def test_without_high_ratings_the_ranks_between_modalities_are_the_recorded_ones
         sits=rated(("3", "7", 2.99)), sts=rated(("3", "9", 2.9)), sis=rated(("1", "2", 2.5), ("3", "4", 2.4))
     )
     answers = right_answers(
-        ratings, image_ids=images, caption_ids=captions, owner_G=np.repeat(np.arange(100), 5)
+        ratings, image_ids=images, caption_ids=captions, owner_T=np.repeat(np.arange(100), 5)
     )
     found = evaluate_crisscrossed(Matrices(sim_VT, sim_VT[:, :100], sim_VT.T @ sim_VT), answers)
     np.testing.assert_array_equal(found.rank_Q["i2t"], i2t)
@@ -189,7 +189,7 @@ def test_ratings_of_other_items_are_counted_and_those_of_another_split_refused()
 
 def test_no_block_is_larger_than_a_chunk() -> None:
     n, generator = 1500, torch.Generator().manual_seed(0)
-    owner_G = np.repeat(np.arange(n), 5)
+    owner_T = np.repeat(np.arange(n), 5)
     largest = 0
 
     class Watched(Cosine):
@@ -201,7 +201,7 @@ def test_no_block_is_larger_than_a_chunk() -> None:
     ids, names = [str(i) for i in range(n)], [str(g) for g in range(5 * n)]
     one = rated(("0", "1", 5.0))
     answers = right_answers(
-        Ratings(sits=one, sts=one, sis=one), image_ids=ids, caption_ids=names, owner_G=owner_G
+        Ratings(sits=one, sts=one, sis=one), image_ids=ids, caption_ids=names, owner_T=owner_T
     )
     embeddings = (torch.randn(count, 8, generator=generator) for count in (n, 5 * n))
     visual, text = embeddings

@@ -17,11 +17,11 @@ def owners(images: int, captions: int = 5) -> np.ndarray:
     return np.repeat(np.arange(images), captions)
 
 
-def both_ways(sim_VT: np.ndarray | torch.Tensor, owner_G: np.ndarray, **options) -> list[Ranks]:
+def both_ways(sim_VT: np.ndarray | torch.Tensor, owner_T: np.ndarray, **options) -> list[Ranks]:
     images = len(sim_VT)
     return [
-        rank_queries(sim_VT, Positives.of_images(owner_G, images=images), **options),
-        rank_queries(sim_VT.T, Positives.of_captions(owner_G, images=images), **options),
+        rank_queries(sim_VT, Positives.of_images(owner_T, images=images), **options),
+        rank_queries(sim_VT.T, Positives.of_captions(owner_T, images=images), **options),
     ]
 
 
@@ -76,13 +76,13 @@ def test_ties_are_settled_as_all_orders_of_the_equals_say(ties: str) -> None:
 
 def test_chunks_views_arrays_functions_and_precisions_agree() -> None:
     sim_VT = torch.randn(30, 150, generator=torch.Generator().manual_seed(0)).half()
-    owner_G = owners(30)
-    whole = both_ways(sim_VT, owner_G)
+    owner_T = owners(30)
+    whole = both_ways(sim_VT, owner_T)
     frozen = sim_VT.numpy().copy()
     frozen.flags.writeable = False
     for other in (sim_VT.float(), sim_VT.double(), sim_VT.numpy(), frozen):
         for chunk in (1, 700, 10**9):
-            for ours, theirs in zip(whole, both_ways(other, owner_G, chunk=chunk), strict=True):
+            for ours, theirs in zip(whole, both_ways(other, owner_T, chunk=chunk), strict=True):
                 np.testing.assert_array_equal(ours.rank_Q, theirs.rank_Q)
 
     asked = []
@@ -91,7 +91,7 @@ def test_chunks_views_arrays_functions_and_precisions_agree() -> None:
         asked.append((start, stop))
         return sim_VT[start:stop]
 
-    found = rank_queries(score, Positives.of_images(owner_G, images=30), chunk=150 * 8)
+    found = rank_queries(score, Positives.of_images(owner_T, images=30), chunk=150 * 8)
     np.testing.assert_array_equal(found.rank_Q, whole[0].rank_Q)
     assert asked == [(0, 8), (8, 16), (16, 24), (24, 30)]
 
@@ -168,18 +168,18 @@ def test_chance_is_the_mean_over_all_orders_and_what_random_scores_reach() -> No
         hits = [[any(item in right for item in order[:k]) for order in orders] for right in ({0, 1, 2}, {4})]
         assert chance_recall(positives, ks=(k,))[f"R{k}"] == pytest.approx(100 * np.mean(hits))
 
-    rng, owner_G = np.random.default_rng(1), owners(100)
-    reached = [retrieval_metrics(*both_ways(rng.random((100, 500)), owner_G))["rsum"] for _ in range(40)]
+    rng, owner_T = np.random.default_rng(1), owners(100)
+    reached = [retrieval_metrics(*both_ways(rng.random((100, 500)), owner_T))["rsum"] for _ in range(40)]
     error = np.std(reached) / np.sqrt(len(reached))
-    assert Gallery.of(slice(0, 100), owner_G).chance()["rsum"] == pytest.approx(
+    assert Gallery.of(slice(0, 100), owner_T).chance()["rsum"] == pytest.approx(
         np.mean(reached), abs=4 * error
     )
 
 
 def test_ranking_needs_little_memory_beyond_the_scores() -> None:
-    owner_G = owners(2000)
+    owner_T = owners(2000)
     sim_VT = torch.rand(2000, 10000)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    both_ways(sim_VT, owner_G)
+    both_ways(sim_VT, owner_T)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     assert grown < 60, f"{grown:.0f} MB beyond scores of {sim_VT.nbytes >> 20} MB"

@@ -50,36 +50,36 @@ def test_whole_is_one_gallery_and_asks_only_for_blocks(recorded: dict[str, np.nd
 
 
 def test_the_score_matrix_never_exists() -> None:
-    largest, owner_G = 0, np.repeat(np.arange(2000), 5)
+    largest, owner_T = 0, np.repeat(np.arange(2000), 5)
     visual_ND = torch.randn(2000, 8, generator=torch.Generator().manual_seed(0))
 
     def score(images: slice, captions: slice) -> torch.Tensor:
         nonlocal largest
-        block = visual_ND[images] @ visual_ND[torch.from_numpy(owner_G)][captions].T
+        block = visual_ND[images] @ visual_ND[torch.from_numpy(owner_T)][captions].T
         largest = max(largest, block.numel())
         return block
 
-    evaluate_protocol(protocol_named("whole"), score, owner_G, 2000)
+    evaluate_protocol(protocol_named("whole"), score, owner_T, 2000)
     assert largest <= 1 << 22 < 2000 * 10000
 
 
 @pytest.mark.parametrize(("images", "used"), [(1014, 1000), (195, 195)])
 def test_val_1k_takes_the_first_images_or_all(images: int, used: int) -> None:
-    owner_G = np.repeat(np.arange(images), 2)
+    owner_T = np.repeat(np.arange(images), 2)
     sim_VT = torch.rand(images, 2 * images, generator=torch.Generator().manual_seed(0))
-    result = evaluate_protocol(protocol_named("val-1k"), blocks_of(sim_VT), owner_G, images)
+    result = evaluate_protocol(protocol_named("val-1k"), blocks_of(sim_VT), owner_T, images)
     assert (len(result.ranks_i2t), len(result.ranks_t2i)) == (used, 2 * used)
     alone = evaluate_protocol(
-        protocol_named("whole"), blocks_of(sim_VT[:used, : 2 * used]), owner_G[: 2 * used], used
+        protocol_named("whole"), blocks_of(sim_VT[:used, : 2 * used]), owner_T[: 2 * used], used
     )
     assert result.metrics == alone.metrics
 
 
 def test_uneven_captions_keep_to_their_images() -> None:
-    owner_G = np.repeat(np.arange(4), [1, 3, 2, 1])
+    owner_T = np.repeat(np.arange(4), [1, 3, 2, 1])
     sim_VT = torch.zeros(4, 7)
-    sim_VT[owner_G, np.arange(7)] = 1.0
-    result = evaluate_protocol(Protocol(name="two", about="", folds=2), blocks_of(sim_VT), owner_G, 4)
+    sim_VT[owner_T, np.arange(7)] = 1.0
+    result = evaluate_protocol(Protocol(name="two", about="", folds=2), blocks_of(sim_VT), owner_T, 4)
     assert result.metrics["rsum"] == 600
     assert not result.ranks_i2t.any()
     assert not result.ranks_t2i.any()
@@ -87,17 +87,17 @@ def test_uneven_captions_keep_to_their_images() -> None:
 
 def test_an_ensemble_is_the_mean_of_scores() -> None:
     one, two = (torch.randn(20, 40, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
-    owner_G, whole = np.repeat(np.arange(20), 2), protocol_named("whole")
-    together = evaluate_protocol(whole, mean_score([blocks_of(one), blocks_of(two)]), owner_G, 20)
-    assert together.metrics == evaluate_protocol(whole, blocks_of((one + two) / 2), owner_G, 20).metrics
+    owner_T, whole = np.repeat(np.arange(20), 2), protocol_named("whole")
+    together = evaluate_protocol(whole, mean_score([blocks_of(one), blocks_of(two)]), owner_T, 20)
+    assert together.metrics == evaluate_protocol(whole, blocks_of((one + two) / 2), owner_T, 20).metrics
     assert mean_score([blocks_of(one.half())] * 3)(slice(0, 2), slice(0, 3)).dtype == torch.float32
 
 
 def test_ties_are_counted_and_follow_the_rule() -> None:
-    owner_G, flat = np.arange(20), blocks_of(torch.zeros(20, 20))
+    owner_T, flat = np.arange(20), blocks_of(torch.zeros(20, 20))
     medians = {}
     for ties in ("optimistic", "expected", "pessimistic"):
-        result = evaluate_protocol(protocol_named("whole"), flat, owner_G, 20, ties=ties)
+        result = evaluate_protocol(protocol_named("whole"), flat, owner_T, 20, ties=ties)
         assert result.ties == 40
         medians[ties] = result.metrics["i2t/meanr"]
     assert medians == {"optimistic": 1.0, "expected": 10.5, "pessimistic": 20.0}
@@ -132,11 +132,11 @@ def test_other_bad_input_is_named() -> None:
 
 def test_a_shared_caption_stands_in_the_gallery_once() -> None:
     """Items 0 and 2 share one caption, item 1 has one twice: four distinct ones, in the split's order."""
-    owner_G, texts = np.array([0, 0, 1, 1, 2, 2]), ["a dog", "a cat", "a car", "a car", "a dog", "a bus"]
+    owner_T, texts = np.array([0, 0, 1, 1, 2, 2]), ["a dog", "a cat", "a car", "a car", "a dog", "a bus"]
     rng = np.random.default_rng(0)
     of_text = dict(zip(dict.fromkeys(texts), rng.random((4, 3)), strict=True))
     sim_VT = torch.from_numpy(np.stack([of_text[text] for text in texts], axis=1))
-    result = evaluate_protocol(protocol_named("distinct"), blocks_of(sim_VT), owner_G, 3, texts=texts)
+    result = evaluate_protocol(protocol_named("distinct"), blocks_of(sim_VT), owner_T, 3, texts=texts)
     assert result.caption_G.tolist() == [0, 1, 2, 5]
     right = {"a dog": {0, 2}, "a cat": {0}, "a car": {1}, "a bus": {2}}
     by_caption = [
@@ -166,11 +166,11 @@ def test_a_collapsed_model_scores_what_chance_does(name: str) -> None:
         "folds": Protocol(name="", about="", folds=3),
         "first": Protocol(name="", about="", first=25),
     }
-    owner_G = np.repeat(np.arange(30), 1 + np.arange(30) % 3)
-    texts = [f"caption {number % 41}" for number in range(len(owner_G))]
+    owner_T = np.repeat(np.arange(30), 1 + np.arange(30) % 3)
+    texts = [f"caption {number % 41}" for number in range(len(owner_T))]
     protocol = protocols.get(name) or protocol_named(name)
-    flat = blocks_of(torch.full((30, len(owner_G)), 0.25))
-    result = evaluate_protocol(protocol, flat, owner_G, 30, texts=texts)
+    flat = blocks_of(torch.full((30, len(owner_T)), 0.25))
+    result = evaluate_protocol(protocol, flat, owner_T, 30, texts=texts)
     for metric, chance in result.chance.items():
         assert result.metrics[metric] == pytest.approx(chance), metric
     assert result.metrics["rsum"] > 40
@@ -178,9 +178,9 @@ def test_a_collapsed_model_scores_what_chance_does(name: str) -> None:
 
 
 def test_recalls_of_single_queries_give_what_is_reported() -> None:
-    owner_G = np.repeat(np.arange(20), 2)
+    owner_T = np.repeat(np.arange(20), 2)
     sim_VT = torch.randint(0, 4, (20, 40), generator=torch.Generator().manual_seed(0)).float()
-    two = evaluate_protocol(Protocol(name="", about="", folds=2), blocks_of(sim_VT), owner_G, 20)
+    two = evaluate_protocol(Protocol(name="", about="", folds=2), blocks_of(sim_VT), owner_T, 20)
     assert two.ties
     for name, recall_Q in two.recalls.items():
         assert 100 * recall_Q.mean() == pytest.approx(two.metrics[name]), name

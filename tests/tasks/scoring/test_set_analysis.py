@@ -39,13 +39,13 @@ def log_mean_potential(pairs: list[tuple[np.ndarray, np.ndarray]]) -> float:
 def test_alignment_is_the_mean_squared_distance_of_pairs(k: int, m: int) -> None:
     visual = embeddings(5, k, 6) if k else embeddings(5, 6)
     text = embeddings(9, m, 6, seed=1) if m else embeddings(9, 6, seed=1)
-    owner_G = np.array([0, 0, 1, 2, 2, 2, 3, 4, 4])
+    owner_T = np.array([0, 0, 1, 2, 2, 2, 3, 4, 4])
     expected = [
-        np.mean([distance(x, y) for x in vectors(visual[owner_G[g]]) for y in vectors(text[g])])
+        np.mean([distance(x, y) for x in vectors(visual[owner_T[g]]) for y in vectors(text[g])])
         for g in range(9)
     ]
-    assert alignment(visual, text, owner_G) == pytest.approx(np.mean(expected), abs=1e-10)
-    assert alignment(visual.float(), text.float(), owner_G) == pytest.approx(np.mean(expected), abs=1e-5)
+    assert alignment(visual, text, owner_T) == pytest.approx(np.mean(expected), abs=1e-10)
+    assert alignment(visual.float(), text.float(), owner_T) == pytest.approx(np.mean(expected), abs=1e-5)
 
 
 @pytest.mark.parametrize("k", [0, 2])
