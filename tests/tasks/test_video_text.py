@@ -84,6 +84,10 @@ def test_metrics_follow_from_the_queries_where_scores_are_equal_and_captions_sha
     found = adapter.evaluate_scores(lambda items, captions: sim[items, captions], "test", "distinct")
     assert found.metrics["ties"] > 10
     assert {"rsum", "v2t/R1", "t2v/R10", "t2v/meanr"} <= reproduced(found)
+    items = adapter.corpus.items("test")
+    first = {text: item.id for item in reversed(items) for text in item.captions}
+    texts = [adapter.data("test").texts[place] for place in found.per_query["caption"]]
+    assert found.per_query["caption_video_id"].tolist() == [first[text] for text in texts]
     flat = adapter.evaluate_scores(lambda items, captions: sim[items, captions] * 0, "test", "distinct")
     assert flat.primary.chance_normalised(flat.metrics["rsum"]) == pytest.approx(0, abs=1e-9)
     assert {metric.name for metric in (flat.primary, *flat.others)} == {*flat.metrics} - {"ties"}
