@@ -106,6 +106,8 @@ class Evaluation:
     Attributes:
         protocol: its name.
         metrics: numbers by name, without the protocol.
+        protocol_version: raised whenever what the protocol computes changes, so that numbers of two versions are never
+            taken for the same.
         primary: the deciding metric, that of the adapter with the chance level of this split. A split without answers
             has no value of it in `metrics`.
         others: what the other metrics mean that tables may be sorted by, in the order of tables; a number of `metrics`
@@ -127,6 +129,7 @@ class Evaluation:
     files: dict[str, bytes] = field(default_factory=dict)
     pictures: tuple[Callable[[], Pictures], ...] = ()
     embed_ms: float = math.nan
+    protocol_version: int = 1
 
 
 class TaskAdapter(Protocol):

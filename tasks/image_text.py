@@ -85,6 +85,7 @@ class ImageText(VisualText):
         primary, *others = retrieval_records([*answers.of], result.chance, aside=("t2t", "i2i"))
         return Evaluation(
             protocol=protocol.name,
+            protocol_version=protocol.version,
             metrics=result.metrics,
             primary=primary,
             others=tuple(others),

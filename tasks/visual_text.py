@@ -135,6 +135,7 @@ class VisualText(VisualLanguageTask):
         ranks = dict(zip(directions, (result.ranks_i2t, result.ranks_t2i), strict=True))
         return Evaluation(
             protocol=protocol,
+            protocol_version=named.version,
             metrics=result.metrics | {"ties": float(result.ties)},
             primary=primary,
             others=tuple(others),

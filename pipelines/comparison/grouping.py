@@ -14,7 +14,7 @@ from pipelines.comparison.groups import SECONDS, Group, Row, ordered
 from pipelines.recipe import Ensemble, published_text
 from tasks.base import Metric
 from tasks.scoring.protocols import PROTOCOLS
-from tasks.scoring.records import metrics_from
+from tasks.scoring.records import VERSION_TAG, metrics_from
 
 Key = tuple[str, str, str]
 """Task, data set and protocol."""
@@ -88,6 +88,12 @@ def _group(key: Key, runs: Sequence[RunRecord], metric: str, notes: list[str]) -
     title = f"{task} · {dataset} · {protocol}"
     metrics, odd = _described(title, runs, protocol)
     notes += odd
+    versions = sorted({run.tags.get(VERSION_TAG + protocol, "1") for run in runs})
+    if len(versions) > 1:
+        notes.append(
+            f"{title}: scored by versions {' and '.join(versions)} of the protocol, whose numbers cannot be compared; "
+            "`python -m pipelines.evaluate RUN_ID` scores a run by the present one"
+        )
     all_rows = []
     for label, group in rows.items():
         latest = {run.tags.get("seed", ""): run for run in reversed(group)}

@@ -17,7 +17,7 @@ from torch import nn
 from aggregators.base import Aggregator
 from aggregators.observe import Watched
 from tasks.base import Evaluation, Pictures
-from tasks.scoring.records import metrics_tag, queries_json
+from tasks.scoring.records import VERSION_TAG, metrics_tag, queries_json
 
 PICTURES = "figures"
 """The folder of a run's artifacts that holds its figures and pages."""
@@ -73,7 +73,8 @@ def keep_evaluation(log: Log, found: Evaluation, *, step: int) -> None:
     """Write an evaluation's metrics and what they mean, how each query did, and its files."""
     times = {} if math.isnan(found.embed_ms) else {"time/embed_ms": found.embed_ms}
     log.log({f"{found.protocol}/{name}": value for name, value in found.metrics.items()} | times, step=step)
-    log.tags(metrics_tag(found.protocol, [found.primary, *found.others]))
+    version = {VERSION_TAG + found.protocol: str(found.protocol_version)}
+    log.tags(metrics_tag(found.protocol, [found.primary, *found.others]) | version)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{found.protocol.replace('/', '-')}.npz"
         np.savez_compressed(path, **found.per_query)

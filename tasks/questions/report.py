@@ -20,6 +20,8 @@ from tasks.questions.vocabulary import AnswerVocabulary
 from tasks.scoring.examples import choose
 
 PROTOCOL = "vqa"
+VERSION = 1
+"""Of the protocol; raised whenever the same answers would get another accuracy."""
 ACCURACY = Metric(name="accuracy", best=100.0, unit="%")
 _IN_TABLES = ("yes_no", "number", "other", "accuracy_2017", "prior_accuracy")
 _EXAMPLES = 40  # on the page
@@ -129,6 +131,7 @@ class Report:
         known = {} if accuracy_Q is None else {"accuracy": accuracy_Q}
         return Evaluation(
             protocol=PROTOCOL,
+            protocol_version=VERSION,
             metrics=metrics,
             **self._described(metrics),
             per_query=per_query | known,

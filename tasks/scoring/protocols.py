@@ -23,6 +23,7 @@ class Protocol:
 
     Args:
         name: what runs and tables call it.
+        version: raised whenever the same scores would get other numbers; tracking keeps it with them.
         about: one line for people.
         split: the split it is meant for.
         items: images or videos that it must have; any number where None.
@@ -37,6 +38,7 @@ class Protocol:
 
     name: str
     about: str
+    version: int = 1
     split: str = "test"
     items: int | None = None
     captions: int | None = None

@@ -1,6 +1,7 @@
 """What an evaluation's numbers mean, as JSON beside a run, and checked when it is read back.
 
 A run's tag `metrics.<protocol>` holds its metrics, the primary one first, so that runs are ranked by their tags alone;
+`protocol_version.<protocol>` says by which version of the protocol they were computed;
 `per_query/<protocol>.json` says how metrics follow from the arrays in the file of that name.
 """
 
@@ -17,6 +18,7 @@ from infra.errors import InputError, unknown
 from tasks.base import Metric, QueryMetric
 
 TAG = "metrics."
+VERSION_TAG = "protocol_version."
 LIMIT = 5000
 """Characters of a tag that every version of MLflow's stores keeps."""
 Record = TypeVar("Record")

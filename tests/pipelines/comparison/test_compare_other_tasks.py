@@ -289,3 +289,16 @@ def test_an_ensemble_notes_what_it_aims_at(tmp_path, monkeypatch) -> None:
 def test_damaged_published_numbers_name_the_run(text: str) -> None:
     with pytest.raises(InputError, match=r"run id-gpo-0-0: its setting `published` is"):
         blocks_of(video("gpo", 170.0, published=text))
+
+
+def test_scores_of_two_versions_of_a_protocol_are_told_apart() -> None:
+    first, second = (
+        run("gpo", **{"protocol_version.whole": "1"}),
+        run("mean", **{"protocol_version.whole": "2"}),
+    )
+    (_, notes) = arranged([first, run("max"), second], experiment="x")
+    assert notes == (
+        "image_text · coco_mini · whole: scored by versions 1 and 2 of the protocol, whose numbers cannot be compared; "
+        "`python -m pipelines.evaluate RUN_ID` scores a run by the present one",
+    )
+    assert arranged([first, run("max")], experiment="x")[1] == ()

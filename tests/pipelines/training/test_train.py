@@ -15,8 +15,9 @@ from infra import paths
 from infra.errors import InputError
 from infra.ray.session import ray_session
 from infra.tracking import Tracker, find_runs, tracking_uri
-from pipelines import evaluate, train
+from pipelines import evaluate
 from pipelines.models import load_run
+from pipelines.training.runs import resume, start
 from tasks.run import from_json
 
 
@@ -46,7 +47,7 @@ def ray(home):
 
 @pytest.fixture(scope="module")
 def finished(run, ray, home) -> str:
-    return train.start(run)
+    return start(run)
 
 
 def best_weights(run_id: str) -> dict[str, torch.Tensor]:
@@ -59,6 +60,7 @@ def test_a_run_is_tracked_whole(finished, run, home):
     expected = {"kind": "train", "task": "image_text", "dataset": "tiny", "aggregator": "mean", "seed": "0"}
     assert expected.items() <= record.tags.items()
     assert record.tags["protocol"] == "whole"
+    assert record.tags["protocol_version.whole"] == "1"
     assert len(record.tags["data.features"]) == len(record.tags["data.corpus"]) == 64
     assert record.params["optim.lr"] == "0.02"
     assert record.metrics["whole/rsum"] > 2 * record.metrics["test/chance"]
@@ -76,7 +78,7 @@ def test_a_finished_run_is_evaluated_again_to_the_same_numbers(finished, home):
 
 
 def test_an_ensemble_is_the_mean_of_score_matrices(finished, run, ray):
-    other = train.start(replace(run, seed=1))
+    other = start(replace(run, seed=1))
     members = [load_run(finished), load_run(other)]
     found = evaluate.evaluate(members, protocol="whole", split="test")
     first, second = (m.adapter.scorer(m.model, "test")(slice(None), slice(None)) for m in members)
@@ -87,7 +89,7 @@ def test_an_ensemble_is_the_mean_of_score_matrices(finished, run, ray):
 def test_a_killed_worker_starts_again_and_ends_with_the_same_weights(finished, run, ray, home):
     marker = home / "killed"
     objective = f"faulty:KilledOnce(marker={str(marker)!r}, epoch=2.4)"
-    killed = train.start(replace(run, objective=objective, checkpoint_every=2, retries=1))
+    killed = start(replace(run, objective=objective, checkpoint_every=2, retries=1))
     assert marker.exists()
     ours, theirs = best_weights(killed), best_weights(finished)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -97,34 +99,34 @@ def test_an_interrupted_run_is_resumed_under_its_own_id(finished, run, ray, home
     marker = home / "interrupted"
     objective = f"faulty:KilledOnce(marker={str(marker)!r}, epoch=2.4)"
     with pytest.raises(RuntimeError, match="train resume"):
-        train.start(replace(run, objective=objective))
+        start(replace(run, objective=objective))
     (record, *_) = find_runs(tracking_uri(home), "polypool", finished=False)
     assert record.status == "FAILED"
-    assert train.resume(record.run_id) == record.run_id
+    assert resume(record.run_id) == record.run_id
     ours, theirs = best_weights(record.run_id), best_weights(finished)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 def test_two_workers_train_under_ray(run, ray):
-    run_id = train.start(replace(run, workers=2))
+    run_id = start(replace(run, workers=2))
     metrics = Tracker.attach(tracking_uri(paths.home()), run_id, running=False).metrics()
     assert metrics["whole/rsum"] > 2 * metrics["test/chance"]
 
 
 def test_more_workers_than_cores_are_refused(run, ray):
     with pytest.raises(InputError, match="4 workers need as many cores"):
-        train.start(replace(run, workers=4))
+        start(replace(run, workers=4))
 
 
 def test_what_a_worker_refuses_reaches_the_user(run, ray):
     with pytest.raises(InputError, match="wait a week"):
-        train.start(replace(run, objective="faulty:Refusing"))
+        start(replace(run, objective="faulty:Refusing"))
 
 
 def test_a_server_that_does_not_answer_is_said_before_training(run, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     with pytest.raises(InputError, match=r"127\.0\.0\.1:9"):
-        train.start(run)
+        start(run)
 
 
 def test_a_job_server_is_no_cluster_address(monkeypatch):
