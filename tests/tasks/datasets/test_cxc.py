@@ -160,7 +160,7 @@ def test_missing_files_are_said_before_anything_is_encoded(home, run, monkeypatc
     assert f"{home / 'elsewhere' / 'sits_test.csv'}: no such file" in error
     assert "sts_test.csv" in error
     with pytest.raises(InputError, match="no such file"):  # and before training
-        TASKS.build("image_text", replace(run, protocol="coco-5k-cxc"))
+        TASKS.build("image_text(cxc='elsewhere')", replace(run, protocol="small-cxc"))
 
 
 def test_a_split_or_corpus_that_has_no_ratings_is_refused(home, run) -> None:

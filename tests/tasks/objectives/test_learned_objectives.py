@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import sys
+import textwrap
+import types
 
 import numpy as np
 import pytest
 import torch
 
+from infra.checks import run_checks
 from infra.registry import OBJECTIVES
-from tasks.objectives.base import batch_positives
+from pipelines.checks.scores import objective_checks
+from tasks.objectives.base import Objective, batch_positives, pairs_and_negatives
 
 # item 7 is drawn twice; then three items with 2, 1 and 3 captions; then one item alone
 BATCHES = {
@@ -127,3 +132,18 @@ def test_siglip_logs_what_it_learns():
     assert terms["scale"].item() == pytest.approx(4)
     assert terms["bias"].item() == -3
     assert not terms["scale"].requires_grad
+
+
+def test_the_example_of_an_objective_keeps_its_promises(monkeypatch):
+    """The one in the docstring of `Objective`, as a module of somebody else's."""
+    example = Objective.__doc__.split("::\n", 1)[1]
+    source = textwrap.dedent(example).replace('@OBJECTIVES.register("scaled_softmax")', "")
+    module = types.ModuleType("own_objective")
+    module.__dict__.update(
+        nn=torch.nn, torch=torch, Objective=Objective, pairs_and_negatives=pairs_and_negatives
+    )
+    exec(source, module.__dict__)
+    monkeypatch.setitem(sys.modules, "own_objective", module)
+    outcomes = list(run_checks(objective_checks("own_objective:ScaledSoftmax(scale=5.0)")))
+    assert [str(outcome) for outcome in outcomes if not outcome.kept] == []
+    assert "log_scale 1.609" in "\n".join(map(str, outcomes))
