@@ -1,0 +1,121 @@
+"""The Python API and the command, as a notebook and a shell use them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import in_process
+import numpy as np
+import pytest
+import torch
+from corpora import make_corpus
+from places import ROOT
+
+import polypool as pp
+from infra.errors import InputError
+from pipelines.training import runs as training_runs
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A home with a corpus, and training in this process."""
+    folder = tmp_path_factory.mktemp("project")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POLYPOOL_HOME", str(folder))
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        patch.setattr(training_runs, "launch", in_process.launch)
+        made = make_corpus(folder)
+        yield replace(made, optim=replace(made.optim, epochs=2), figures=False)
+
+
+@pytest.fixture(scope="module")
+def trained(project):
+    """Two runs."""
+    return pp.train(project), pp.train(project, aggregator="max", optim={"epochs": 1})
+
+
+def test_parts_are_made_from_specs():
+    x_BND, mask_BN = torch.randn(2, 5, 8), torch.ones(2, 5, dtype=torch.bool)
+    assert pp.aggregator("kmax(k=2)", 8)(x_BND, mask_BN).vectors.shape == (2, 8)
+    assert pp.part("similarity", "cosine")(torch.eye(3), torch.eye(3)).equal(torch.eye(3))
+    with pytest.raises(InputError, match="Did you mean 'gpo'"):
+        pp.aggregator("gpoo", 8)
+    with pytest.raises(InputError, match="Did you mean 'encoder'"):
+        pp.part("encodr", "regions")
+
+
+def test_a_recipe_is_changed_by_fields():
+    run = pp.recipe("coco_mini", aggregator="max", optim={"epochs": 1})
+    assert (run.aggregator, run.optim.epochs, run.recipe) == ("max", 1, "coco_mini")
+    with pytest.raises(InputError, match="Did you mean 'aggregator'"):
+        pp.recipe("coco_mini", agregator="max")
+    with pytest.raises(InputError, match="Did you mean 'coco_mini'"):
+        pp.recipe("coco_mnii")
+    with pytest.raises(InputError, match="is an ensemble"):
+        pp.recipe("coco_wsl_bert_x2")
+
+
+def test_a_run_is_trained_loaded_and_asked(project, trained):
+    run, _ = trained
+    assert run.metrics["whole/rsum"] > 0
+    model = pp.load(run.id)
+    features = [np.random.default_rng(i).normal(size=(3, 10)).astype(np.float32) for i in range(2)]
+    assert model.scores(features, ["a dog and a cat"]).shape == (2, 1)
+    hits = model.search("a dog and a cat", k=3)
+    assert [hit.rank for hit in hits] == [1, 2, 3]
+
+
+def test_runs_and_their_comparison_are_data_frames(trained):
+    table = pp.runs("polypool")
+    assert set(table.index) == {run.id for run in trained}
+    assert table.loc[trained[0].id, "whole/rsum"] == trained[0].metrics["whole/rsum"]
+    compared = pp.compare("polypool").set_index("aggregator")
+    assert set(compared.index) == {"mean", "max"}
+    assert compared.loc["mean", "mean"] == pytest.approx(trained[0].metrics["whole/rsum"], abs=1e-3)
+
+
+def test_what_is_elsewhere_is_at_hand():
+    from tasks.datasets.corpus import Item
+    from tasks.run import Run
+
+    assert (pp.Item, pp.Run) == (Item, Run)
+    assert all(hasattr(pp, name) for name in pp.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Runn'"):
+        _ = pp.Runn
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--help"], 0, "sweep"),
+        ([], 2, "polypool VERB"),
+        (["trian"], 2, "Did you mean 'train'"),
+        (["train", "coco_mnii"], 2, "Did you mean 'coco_mini'"),
+    ],
+)
+def test_the_command_finds_its_verbs(words, code, said, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["polypool", *words])
+    with pytest.raises(SystemExit) as stop:
+        pp.main()
+    assert (stop.value.code or 0) == code
+    printed = capsys.readouterr()
+    assert said in printed.out + printed.err
+
+
+def test_arguments_are_read_before_torch_is_imported():
+    verbs = ("train sweep compare evaluate search check ingest extract analyse export rerun bench synthetic").split()
+    lines = [f"{verb} --help" for verb in verbs]
+    lines += ["train --list", "train coco_mini --help", "train coco_mnii", "train coco_mini --agregator gpo"]
+    command = f"""
+import contextlib, io, sys, polypool
+for line in {lines!r}:
+    sys.argv = ["polypool", *line.split()]
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+        polypool.main()
+    heavy = [name for name in ("torch", "ray", "mlflow", "transformers", "matplotlib") if name in sys.modules]
+    assert not heavy, f"polypool {{line}} imports {{heavy}}"
+"""
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-1000:]
