@@ -2,55 +2,15 @@
 
 from __future__ import annotations
 
-import platform
-import textwrap
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 import tyro
-from tqdm import tqdm
 
-from infra.errors import InputError, command, unknown
-from infra.ray.session import local_cores
-from infra.tables import aligned
-from pipelines.benchmarks.costs import costs
-from pipelines.benchmarks.measure import Row
-from pipelines.benchmarks.objectives import adopt, smooth_chamfer
-from pipelines.benchmarks.phrases import phrases
-from pipelines.benchmarks.pooling import pooling
-from pipelines.benchmarks.query import query
-from pipelines.benchmarks.ranks import ranks, ranks_in_chunks
-from pipelines.benchmarks.steps import step, video_step, workers
-from pipelines.benchmarks.store import store, store_memory
-from pipelines.benchmarks.videos import videos
-from pipelines.benchmarks.vqa_metric import vqa_metric
-from pipelines.benchmarks.vqa_step import vqa_step
-
-BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
-    "store": store,
-    "memory": store_memory,
-    "ranks": ranks,
-    "chunks": ranks_in_chunks,
-    "costs": costs,
-    "pooling": pooling,
-    "query": query,
-    "adopt": adopt,
-    "smooth_chamfer": smooth_chamfer,
-    "phrases": phrases,
-    "step": step,
-    "video_step": video_step,
-    "videos": videos,
-    "vqa_step": vqa_step,
-    "vqa_metric": vqa_metric,
-    "workers": workers,
-}
-COLUMNS = ("row", "ours", "reference", "ratio (lowest-highest)", "target", "met")
-WIDTH = 110
+from infra.errors import command
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class BenchOptions:
     """What to measure."""
 
     only: tuple[str, ...] = ()
@@ -60,62 +20,12 @@ class Options:
     """Tiny sizes, to see that everything runs; the ratios then say nothing."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """What came out: the rows, and for benchmarks that this machine cannot run, why."""
-
-    rows: tuple[Row, ...]
-    unmeasured: dict[str, str]
-
-    def __str__(self) -> str:
-        """Return table and notes, at most 110 columns wide."""
-        left = (0, len(COLUMNS) - 1)
-        lines = [*aligned(COLUMNS, [row.cells() for row in self.rows], width=WIDTH, left=left), ""]
-        for row in self.rows:
-            lines += _wrap(f"{row.name}: {row.measured}. {row.note}")
-        for name, why in self.unmeasured.items():
-            lines += _wrap(f"{name}: not measured: {why}")
-        return "\n".join(lines)
-
-
-def measure(names: Sequence[str], *, quick: bool = False) -> Report:
-    """Run benchmarks one after another.
-
-    Raises:
-        InputError: a name that no benchmark has.
-    """
-    for name in names:
-        if name not in BENCHMARKS:
-            raise unknown("benchmark", name, BENCHMARKS)
-    rows: list[Row] = []
-    unmeasured: dict[str, str] = {}
-    with tqdm(names, desc="benchmarks", unit="benchmark") as bar:
-        for name in bar:
-            bar.set_postfix_str(name)
-            try:
-                rows += BENCHMARKS[name](quick=quick)
-            except InputError as error:
-                unmeasured[name] = str(error)
-    return Report(rows=tuple(rows), unmeasured=unmeasured)
-
-
-def machine() -> str:
-    """Describe what the numbers were measured on."""
-    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    return (
-        f"{platform.system()} {platform.machine()}, {local_cores()} cores{gpu}, Python {platform.python_version()}, "
-        f"torch {torch.__version__} with {torch.get_num_threads()} threads"
-    )
-
-
-def _wrap(note: str) -> list[str]:
-    return textwrap.wrap(note, WIDTH, initial_indent="* ", subsequent_indent="  ", break_on_hyphens=False)
-
-
 @command
 def main() -> None:
     """Measure and print; a target that is missed is shown so, and is no error."""
-    options = tyro.cli(Options, description=__doc__)
+    options = tyro.cli(BenchOptions, description=__doc__)
+    from pipelines.benchmarks.table import BENCHMARKS, machine, measure
+
     print(machine(), flush=True)
     report = measure(tuple(dict.fromkeys(options.only)) or tuple(BENCHMARKS), quick=options.quick)
     print(f"\n{report}")

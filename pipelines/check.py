@@ -17,10 +17,6 @@ import tyro
 from infra.checks import Check, Outcome, run_checks
 from infra.errors import InputError, command, unknown
 from infra.registry import KINDS, TASKS, Listed, Spec
-from pipelines.checks.abilities import ability_checks
-from pipelines.checks.adapter import AdapterChecks
-from pipelines.checks.kinds import kind_of, part_checks
-from pipelines.checks.made_up import made_up_run
 from pipelines.config import read_run
 from tasks.run import Run
 
@@ -51,7 +47,11 @@ def check(name: str, *, kind: str = "", recipe: str = "", overrides: Sequence[st
     Raises:
         InputError: there is no such part, or no such recipe.
     """
-    kind = kind_of(name, kind)
+    from pipelines.checks.made_up import made_up_run
+
+    kind = kind or kind_of(name)
+    if kind not in KINDS:
+        raise unknown("kind", kind, KINDS)
     if kind != "task":
         if recipe:
             raise InputError(f"a recipe is for a task, and {name!r} is of kind {kind}; leave --recipe out")
@@ -65,11 +65,38 @@ def check(name: str, *, kind: str = "", recipe: str = "", overrides: Sequence[st
 
 def adapter_checks(run: Run) -> list[Check]:
     """Return the promises of the adapter of a run: those that training needs, then those of other verbs."""
+    from pipelines.checks.abilities import ability_checks
+    from pipelines.checks.adapter import AdapterChecks
+
     adapter = AdapterChecks(run)
     return [*adapter.checks(), *ability_checks(adapter)]
 
 
+def kind_of(spec: str) -> str:
+    """Return the kind of the part that a spec names, without importing it unless it is `module:Name`.
+
+    Raises:
+        InputError: nothing of this name, or parts of several kinds.
+    """
+    name = Spec.parse(spec).name
+    if ":" in name:
+        from pipelines.checks.kinds import kind_of_class
+
+        return kind_of_class(name, TASKS.get(name))
+    kinds = [kind for kind, registry in KINDS.items() if name in registry.names()]
+    if not kinds:
+        everything = {known for registry in KINDS.values() for known in registry.names()}
+        raise unknown("name", name, everything, " Or name a part as module:Name.")
+    if len(kinds) > 1:
+        raise InputError(
+            f"{name!r} is the name of several parts; say which is meant: --kind {' or '.join(kinds)}"
+        )
+    return kinds[0]
+
+
 def _checks(name: str, kind: str) -> list[Check]:
+    from pipelines.checks.kinds import part_checks
+
     KINDS[kind].get(Spec.parse(name).name)  # one that cannot be imported says so by itself
     return part_checks(name, kind)
 
@@ -114,6 +141,9 @@ def main() -> None:
         return
     if not options.name:
         raise InputError("name a part to check, or give --list to see what there is")
+    options = replace(
+        options, kind=options.kind or kind_of(options.name)
+    )  # a wrong name is said before torch is imported
     failed = 0
     for outcome in check(options.name, kind=options.kind, recipe=options.recipe, overrides=overrides):
         print(outcome, flush=True)

@@ -10,12 +10,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
-from torch import Tensor
 from tqdm import tqdm
 
 from infra.errors import InputError
@@ -23,7 +22,8 @@ from infra.files import sha256
 from infra.store.manifest import Manifest, Shard
 from infra.store.shard import MappedShard, map_shard
 
-__all__ = ["FeatureStore"]
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class FeatureStore:
@@ -136,6 +136,8 @@ class FeatureStore:
         Returns:
             x_BND in the store's dtype, zeros in the pads, N the largest size; and mask_BN, True = real.
         """
+        import torch  # here, so that who reads no tensors, such as `ingest`, starts without it
+
         sets = [self[row] for row in np.asarray(rows).tolist()]
         if keep is not None:
             kept = [_indices(k, len(x_ND)) for k, x_ND in zip(keep, sets, strict=True)]

@@ -14,8 +14,8 @@ from aggregators.base import Aggregator
 from aggregators.contract import aggregator_checks
 from encoders.base import Encoder
 from infra.checks import Check
-from infra.errors import InputError, unknown
-from infra.registry import AGGREGATORS, KINDS, TASKS, Spec
+from infra.errors import InputError
+from infra.registry import AGGREGATORS, KINDS, Spec
 from pipelines.checks.encoders import encoder_checks
 from pipelines.checks.scores import objective_checks, regulariser_checks, similarity_checks
 from pipelines.recipe import Ensemble
@@ -38,35 +38,12 @@ _CLASSES = {
 }
 
 
-def kind_of(spec: str, kind: str = "") -> str:
-    """Return the kind of the part that a spec names.
-
-    Args:
-        spec: a name with or without parameters, or `module:Name`.
-        kind: what the user says it is; empty to find out.
+def kind_of_class(name: str, part: Any) -> str:
+    """Return the kind of a class, by the base that it derives from.
 
     Raises:
-        InputError: no such kind, nothing of this name, or parts of several kinds.
+        InputError: it derives from none that is known.
     """
-    name = Spec.parse(spec).name
-    if kind:
-        if kind not in KINDS:
-            raise unknown("kind", kind, KINDS)
-        return kind
-    if ":" in name:
-        return _kind_of_class(name, TASKS.get(name))
-    having = [each for each, registry in KINDS.items() if name in registry.names()]
-    if not having:
-        everything = {known for registry in KINDS.values() for known in registry.names()}
-        raise unknown("name", name, everything, " Or name a part as module:Name.")
-    if len(having) > 1:
-        raise InputError(
-            f"{name!r} is the name of several parts; say which is meant: --kind {' or '.join(having)}"
-        )
-    return having[0]
-
-
-def _kind_of_class(name: str, part: Any) -> str:
     if inspect.isclass(part):
         for base, kind in _CLASSES.items():
             if base in part.__mro__:

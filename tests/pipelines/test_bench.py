@@ -11,7 +11,7 @@ import torch
 
 from infra.errors import InputError
 from pipelines import bench
-from pipelines.benchmarks import measure, ranks, store, training
+from pipelines.benchmarks import measure, ranks, store, table, training
 from pipelines.benchmarks.measure import Row
 from pipelines.benchmarks.random_data import caption_corpus, feature_sets, feature_store, random_tensors
 from pipelines.benchmarks.steps import parts
@@ -23,10 +23,10 @@ def row(**changes) -> Row:
     return Row(**(base | changes))
 
 
-@pytest.mark.parametrize("name", bench.BENCHMARKS)
+@pytest.mark.parametrize("name", table.BENCHMARKS)
 def test_every_benchmark_runs_small_and_gives_sane_numbers(name, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    rows = bench.BENCHMARKS[name](quick=True)
+    rows = table.BENCHMARKS[name](quick=True)
     assert rows
     for found in rows:
         assert math.isfinite(found.ratio), found
@@ -39,7 +39,7 @@ def test_every_benchmark_runs_small_and_gives_sane_numbers(name, tmp_path, monke
 
 
 def test_the_parts_of_a_step_make_up_the_whole():
-    shares = [found.ours for found in bench.BENCHMARKS["step"](quick=True)]
+    shares = [found.ours for found in table.BENCHMARKS["step"](quick=True)]
     assert len(shares) == 3
     watch = training.Watch(device=torch.device("cpu"))
     watch.ended, watch.began, watch.scored = [0.0, 5.0, 9.0], [1.0, 5.5, 10.0], [3.0, 8.0]
@@ -184,7 +184,7 @@ def test_a_missed_target_is_shown_and_is_no_error(monkeypatch, capsys):
 
     slow = row(name="slow", target=9.0, note="word " * 60)
     made_up = {"slow": lambda *, quick: [slow, row(name="plain")], "odd": refuse}
-    monkeypatch.setattr(bench, "BENCHMARKS", made_up)
+    monkeypatch.setattr(table, "BENCHMARKS", made_up)
     assert run_main(monkeypatch) == 0
     out = capsys.readouterr().out
     assert "cores" in out.splitlines()[0]
@@ -197,7 +197,7 @@ def test_only_the_named_benchmarks_run(monkeypatch, capsys):
     made_up = {
         name: lambda *, quick, name=name: [row(name=f"{name} {quick}")] for name in ("one", "two", "three")
     }
-    monkeypatch.setattr(bench, "BENCHMARKS", made_up)
+    monkeypatch.setattr(table, "BENCHMARKS", made_up)
     assert run_main(monkeypatch, "--quick", "--only", "three", "one", "three") == 0
     out = capsys.readouterr().out
     assert [word for word in ("one True", "two True", "three True") if word in out] == [
@@ -215,4 +215,4 @@ def test_an_unknown_benchmark_ends_with_a_suggestion(monkeypatch, capsys):
 def test_help_names_every_benchmark(monkeypatch, capsys):
     assert run_main(monkeypatch, "--help") == 0
     out = capsys.readouterr().out
-    assert all(name in out for name in bench.BENCHMARKS)
+    assert all(name in out for name in table.BENCHMARKS)

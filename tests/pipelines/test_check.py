@@ -11,8 +11,7 @@ from tiny_models import save_bert, save_vit
 from infra.checks import Check, run_checks
 from infra.errors import InputError
 from pipelines import check as module
-from pipelines.check import adapter_checks, check, listing
-from pipelines.checks.kinds import kind_of
+from pipelines.check import adapter_checks, check, kind_of, listing
 
 
 def failures(name: str, **options) -> list[str]:
@@ -194,20 +193,19 @@ def test_after_a_vital_promise_nothing_is_looked_at():
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "expected"),
+    ("name", "expected"),
     [
-        ("gpo", "", "aggregator"),
-        ("regions(width=4)", "", "encoder"),
-        ("broken_parts:Summing", "", "aggregator"),
-        ("broken_parts:Mates", "", "encoder"),
-        ("broken_parts:Task(place=2)", "", "task"),
-        ("tasks.objectives.infonce:InfoNCE", "", "objective"),
+        ("gpo", "aggregator"),
+        ("regions(width=4)", "encoder"),
+        ("broken_parts:Summing", "aggregator"),
+        ("broken_parts:Mates", "encoder"),
+        ("broken_parts:Task(place=2)", "task"),
+        ("tasks.objectives.infonce:InfoNCE", "objective"),
         ("tasks.models.hgr:HGR", "", "model"),
-        ("collections:Counter", "parser", "parser"),
     ],
 )
-def test_the_kind_of_a_name_is_found(name, kind, expected):
-    assert kind_of(name, kind) == expected
+def test_the_kind_of_a_name_is_found(name, expected):
+    assert kind_of(name) == expected
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 from aggregators.ranks.gpo import GPO
 from infra.tracking import Tracker, find_runs, tracking_uri
 from pipelines import synthetic
+from pipelines.pooling_patterns import experiment
 from pipelines.pooling_patterns.patterns import PATTERNS, learn, pattern_weights, rmse, sorted_features
 from pipelines.pooling_patterns.report import Results
 
@@ -70,8 +71,8 @@ def test_a_pattern_is_learnt(pattern):
 def test_training_repeats_itself():
     weights = []
     for _ in range(2):
-        design = {"d": synthetic.Design("gpo(positions=4, hidden=4)", ())}
-        generators = synthetic.train(design, seeds=2, steps=2)
+        design = {"d": experiment.Design("gpo(positions=4, hidden=4)", ())}
+        generators = experiment.train(design, seeds=2, steps=2)
         weights.append({key: g.size_weights(torch.tensor([30])) for key, g in generators.items()})
     assert len(weights[0]) == 2 * len(PATTERNS)
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
@@ -114,10 +115,10 @@ def test_metrics_have_names_that_can_be_logged():
 
 
 def test_the_published_table_is_that_of_the_paper():
-    averages = {name: np.mean(design.published) for name, design in synthetic.DESIGNS.items()}
-    assert min(averages, key=averages.get) == synthetic.OURS
-    assert averages[synthetic.OURS] == pytest.approx(0.131 / 15)
-    for design in synthetic.DESIGNS.values():
+    averages = {name: np.mean(design.published) for name, design in experiment.DESIGNS.items()}
+    assert min(averages, key=averages.get) == experiment.OURS
+    assert averages[experiment.OURS] == pytest.approx(0.131 / 15)
+    for design in experiment.DESIGNS.values():
         assert np.shape(design.published) == (3, 5)
 
 
@@ -134,10 +135,10 @@ def test_the_verb_runs_and_keeps_everything(home, monkeypatch, capsys):
     synthetic.main()
     torch.set_num_threads(threads)
     said = capsys.readouterr().out
-    assert all(name in said for name in (*synthetic.DESIGNS, *PATTERNS))
+    assert all(name in said for name in (*experiment.DESIGNS, *PATTERNS))
     uri = tracking_uri(home)
     (record,) = find_runs(uri, "synthetic")
-    assert len(record.metrics) == 3 * len(synthetic.DESIGNS) * 3 * 5
+    assert len(record.metrics) == 3 * len(experiment.DESIGNS) * 3 * 5
     assert record.metrics["published/sinusoids-BiGRU/smaller/T-50"] == 0.046
     figure = Tracker.attach(uri, record.run_id, running=False).download("weights.png")
     assert str(figure) in said
