@@ -201,7 +201,7 @@ def test_after_a_vital_promise_nothing_is_looked_at():
         ("broken_parts:Mates", "encoder"),
         ("broken_parts:Task(place=2)", "task"),
         ("tasks.objectives.infonce:InfoNCE", "objective"),
-        ("tasks.models.hgr:HGR", "", "model"),
+        ("tasks.models.hgr:HGR", "model"),
     ],
 )
 def test_the_kind_of_a_name_is_found(name, expected):
