@@ -74,7 +74,8 @@ def small(registry, text: str, models: dict[str, str]) -> str:
         return text
     spec = Spec.parse(text)
     known = inspect.signature(registry.get(spec.name)).parameters.values()
-    given = {p.name: SMALL[p.name] for p in known if p.kind == p.KEYWORD_ONLY and p.name in SMALL}
+    sizes = [p.name for p in known if p.kind == p.KEYWORD_ONLY and not isinstance(p.default, bool)]
+    given = {name: SMALL[name] for name in sizes if name in SMALL}
     if isinstance(spec.params.get("positions"), tuple):
         given["positions"] = (1, 1)  # the cells of 32 pixels
     if registry is AGGREGATORS and "width" not in spec.params:
