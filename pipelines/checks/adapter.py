@@ -77,6 +77,8 @@ class AdapterChecks:
         return self.adapter.evaluate(model.train(), split, protocol)  # as the loop leaves it
 
     def _is_built(self) -> str:
+        kind = type(self.adapter)
+        assert TaskAdapter in kind.__mro__, f"{kind.__name__} does not derive from tasks.base.TaskAdapter"
         primary, dev = self.adapter.primary, self.adapter.dev_protocol
         assert isinstance(primary, Metric), f"primary is {primary!r}, expected a tasks.base.Metric"
         assert isinstance(dev, str), f"dev_protocol is {dev!r}, expected the name of a protocol"
@@ -208,7 +210,7 @@ _PROMISES = (
     (
         AdapterChecks._is_built,
         "it is built, and says what chooses the best epoch",
-        "take (run, assets=None) and then parameters by keyword; set `primary`, a tasks.base.Metric, and "
+        "derive from tasks.base.TaskAdapter; take (run, assets=None) and then parameters by keyword; set `primary`, a tasks.base.Metric, and "
         "`dev_protocol`, a name",
     ),
     (

@@ -5,13 +5,14 @@ import sys
 from dataclasses import replace
 
 import pytest
-from corpora import make_questions
+from corpora import make_corpus, make_questions
 from tiny_models import save_bert, save_vit
 
 from infra.checks import Check, run_checks
 from infra.errors import InputError
 from pipelines import check as module
 from pipelines.check import adapter_checks, check, kind_of, listing
+from pipelines.training.runs import prepare
 
 
 def failures(name: str, **options) -> list[str]:
@@ -268,3 +269,13 @@ def test_the_list_has_every_kind():
     assert re.search(r"^  gpo +built in$", found, re.MULTILINE)
     with pytest.raises(InputError, match="Did you mean 'parser'"):
         listing("parsers")
+
+
+def test_a_task_that_derives_from_no_adapter_is_refused_by_check_and_by_training(tmp_path):
+    with pytest.raises(InputError, match="its kind has to be said: --kind"):
+        kind_of("broken_parts:Underived")
+    built, *rest = check("broken_parts:Underived", kind="task")
+    assert built.message.startswith("Underived does not derive from tasks.base.TaskAdapter. To do: derive")
+    assert {outcome.kept for outcome in rest} == {None}
+    with pytest.raises(InputError, match=r"'broken_parts:Underived' is a Underived, which does not derive"):
+        prepare(replace(make_corpus(tmp_path), task="broken_parts:Underived"))

@@ -287,3 +287,15 @@ class Forgetful(ImageText):
 
     def text_inputs(self, texts):
         return super().text_inputs(texts if len(texts) > 1 else [texts[0].split()[-1]])
+
+
+class Underived:
+    """Has all that a task has, and derives from nothing."""
+
+    __init__ = template_task.CaptionWord.__init__
+    _prepare, _word = template_task.CaptionWord._prepare, template_task.CaptionWord._word
+    corpus, store = template_task.CaptionWord.corpus, template_task.CaptionWord.store
+    describe, data, model = (
+        getattr(template_task.CaptionWord, name) for name in ("describe", "data", "model")
+    )
+    primary, dev_protocol = template_task.CaptionWord.primary, "caption_word"
