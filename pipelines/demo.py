@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -39,7 +40,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class DemoOptions:
     """How large the demo is."""
 
     images: int = 500
@@ -87,7 +88,7 @@ def verb(name: str, *words: str) -> None:
     run("python", "-m", f"pipelines.{name}", *words, env={"RAY_ADDRESS": "local"})
 
 
-def prepare_images(options: Options) -> None:
+def prepare_images(options: DemoOptions) -> None:
     """Make the corpus of scenes and its features, unless an earlier demo of this size did."""
     data = RECIPES.get("demo")().data
     if is_there(data, options.images):
@@ -99,7 +100,7 @@ def prepare_images(options: Options) -> None:
     extract(data, "--backbone", "cells")
 
 
-def prepare_videos(options: Options) -> None:
+def prepare_videos(options: DemoOptions) -> None:
     """Make the corpus of moving shapes and its features, likewise."""
     data = RECIPES.get("demo_videos")().data
     if is_there(data, options.videos):
@@ -111,7 +112,7 @@ def prepare_videos(options: Options) -> None:
     extract(data, "--video", "--backbone", "cells(grid=3)", "--pool", "concat")
 
 
-def prepare_questions(options: Options) -> None:
+def prepare_questions(options: DemoOptions) -> None:
     """Make the corpus of questions about the scenes, whose features it shares."""
     pictures = home() / f"{RECIPES.get('demo')().data.corpus}_pictures"
     corpus = home() / RECIPES.get("demo_questions")().data.corpus
@@ -143,7 +144,7 @@ PREPARE = {"demo": prepare_images, "demo_videos": prepare_videos, "demo_question
 """Recipes of the demo, and what makes their data."""
 
 
-async def train(server: JobServer, options: Options) -> None:
+async def train(server: JobServer, options: DemoOptions) -> None:
     """Train every aggregator on every task, each as a Ray job; those of a task side by side, one a core.
 
     Raises:
@@ -156,7 +157,7 @@ async def train(server: JobServer, options: Options) -> None:
 
 
 async def train_one(
-    server: JobServer, recipe: str, aggregator: str, options: Options, at_once: asyncio.Semaphore
+    server: JobServer, recipe: str, aggregator: str, options: DemoOptions, at_once: asyncio.Semaphore
 ) -> None:
     """Train one aggregator on one task as a Ray job, show its output, and wait for it."""
     words = ["python", "-m", "pipelines.train", recipe, "--aggregator", aggregator]
@@ -177,7 +178,7 @@ async def train_one(
 def main() -> None:
     """Run the demo."""
     options, started = (
-        tyro.cli(Options, prog="python -m pipelines.demo", description=__doc__),
+        tyro.cli(DemoOptions, prog="python -m pipelines.demo", description=__doc__),
         time.monotonic(),
     )
     for spec in options.aggregators:
@@ -185,7 +186,13 @@ def main() -> None:
     for prepare in PREPARE.values():
         prepare(options)
     with job_server() as server:
-        asyncio.run(train(server, options))  # which stops the jobs that run where one fails, and on Ctrl-C
+        try:
+            asyncio.run(
+                train(server, options)
+            )  # which stops the jobs that run where one fails, and on Ctrl-C
+        except KeyboardInterrupt:
+            print("\nstopped, and so are its jobs", file=sys.stderr)
+            sys.exit(128 + signal.SIGINT)
     verb("compare", "--experiment", options.experiment)
     print(f"the demo took {time.monotonic() - started:.0f} seconds")
 

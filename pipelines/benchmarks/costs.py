@@ -10,7 +10,7 @@ import torch
 
 from aggregators.base import Aggregator, Context
 from infra.registry import AGGREGATORS
-from pipelines.benchmarks.measure import Row, Size, by_turns, seconds
+from pipelines.benchmarks.measure import Measurement, Size, by_turns, seconds
 from pipelines.benchmarks.random_data import whole_sets
 
 
@@ -26,7 +26,7 @@ class CostSize(Size):
     rounds: int = 5
 
 
-def costs(*, quick: bool = False) -> list[Row]:
+def costs(*, quick: bool = False) -> list[Measurement]:
     """Measure every aggregator with its default parameters by turns with the mean, in training."""
     size = CostSize.of(quick=quick)
     torch.manual_seed(0)
@@ -39,7 +39,7 @@ def costs(*, quick: bool = False) -> list[Row]:
         times = by_turns(lambda _, ours=ours: ours(), lambda _: mean(), rounds=size.rounds)
         weights = sum(parameter.numel() for parameter in module.parameters())
         rows.append(
-            Row(
+            Measurement(
                 name=f"cost of {name}",
                 measured=f"{weights:,} weights; forward and backward of {sets}",
                 unit="ms",

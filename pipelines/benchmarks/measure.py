@@ -38,7 +38,7 @@ class Size:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class Measurement:
     """What was measured, and how it came out.
 
     Args:
@@ -68,7 +68,7 @@ class Row:
     note: str = ""
 
     @classmethod
-    def of_two(cls, ours: float, reference: float, **described: Any) -> Row:
+    def of_two(cls, ours: float, reference: float, **described: Any) -> Measurement:
         """Return the row of one number a side, where ours should be the smaller one."""
         return cls(ours=ours, reference=reference, ratio=ours / reference, goal="at most", **described)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from infra.registry import OBJECTIVES, SIMILARITIES
-from pipelines.benchmarks.measure import Row, Size, apart, by_turns, growth, seconds
+from pipelines.benchmarks.measure import Measurement, Size, apart, by_turns, growth, seconds
 from pipelines.benchmarks.random_data import random_tensors
 from tasks.objectives.base import batch_positives
 
@@ -39,7 +39,7 @@ class ChamferSize(Size):
     limit_MB: float = 1000.0
 
 
-def adopt(*, quick: bool = False) -> list[Row]:
+def adopt(*, quick: bool = False) -> list[Measurement]:
     """Measure a step's similarities, loss and gradient of embeddings, early in training, when K is large."""
     size = AdoptSize.of(quick=quick)
     embeddings = [x_BD.requires_grad_() for x_BD in random_tensors(*[(size.batch, size.dim)] * 2, unit=True)]
@@ -47,7 +47,7 @@ def adopt(*, quick: bool = False) -> list[Row]:
         _steps("adopt", embeddings, size), _steps("infonce", embeddings, size), rounds=size.rounds
     )
     return [
-        Row(
+        Measurement(
             name="adopt / infonce",
             measured=f"product of {size.batch} x {size.batch} embeddings of width {size.dim}, loss, and gradient",
             unit="ms",
@@ -73,7 +73,7 @@ def _steps(spec: str, embeddings: list[Tensor], size: AdoptSize) -> Callable[[in
     return lambda _: 1e3 * seconds(lambda: [step() for _ in range(size.steps)]) / size.steps
 
 
-def smooth_chamfer(*, quick: bool = False) -> list[Row]:
+def smooth_chamfer(*, quick: bool = False) -> list[Measurement]:
     """Measure the scores of a test split: time against the product alone, and memory beyond embeddings and scores."""
     size = ChamferSize.of(quick=quick)
     visual_QKD, text_GKD = sets(size)
@@ -88,7 +88,7 @@ def smooth_chamfer(*, quick: bool = False) -> list[Row]:
     peak = max(0.0, grown - size.images * size.captions * 4 / 1e6)
     shape = f"sets of {size.k} x {size.dim} float32"
     return [
-        Row(
+        Measurement(
             name="smooth_chamfer / product",
             measured=f"scores of {size.queries:,} x {size.captions:,} {shape}",
             unit="s",
@@ -97,7 +97,7 @@ def smooth_chamfer(*, quick: bool = False) -> list[Row]:
             note=f"Reference: the products of all elements, {256 * size.k:,} rows at a time into one buffer.",
             **sides.numbers(),
         ),
-        Row.of_two(
+        Measurement.of_two(
             peak,
             size.limit_MB,
             name="smooth_chamfer: memory",

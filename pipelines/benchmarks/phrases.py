@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pipelines.benchmarks.measure import Row, Size, apart, by_turns, growth, seconds
+from pipelines.benchmarks.measure import Measurement, Size, apart, by_turns, growth, seconds
 from pipelines.benchmarks.random_data import random_tensors
 from tasks.models.hgr_scores import phrase_scores
 from tasks.models.padded_sets import PaddedSets
@@ -27,7 +27,7 @@ class PhraseSize(Size):
     width: int = 1024
 
 
-def phrases(*, quick: bool = False) -> list[Row]:
+def phrases(*, quick: bool = False) -> list[Measurement]:
     """Measure time and memory of one level's scores."""
     size = PhraseSize.of(quick=quick)
     frame_VFD, phrase_TPD = embeddings(size)
@@ -47,7 +47,7 @@ def phrases(*, quick: bool = False) -> list[Row]:
     )
     vectors = size.videos * size.texts * size.phrases * size.width * 4 / 1e6
     return [
-        Row(
+        Measurement(
             name="phrases to frames",
             measured=f"time of {measured}",
             unit="s",
@@ -55,7 +55,7 @@ def phrases(*, quick: bool = False) -> list[Row]:
             note="Reference: every phrase's weighted sum of every video's frames, then their cosines.",
             **times.numbers(invert=True),
         ),
-        Row.of_two(
+        Measurement.of_two(
             peak,
             direct_peak,
             name="phrases: memory",

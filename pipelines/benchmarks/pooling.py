@@ -16,7 +16,7 @@ from aggregators.positions import encode_ranks
 from aggregators.ranks.gpo import GPO
 from aggregators.ranks.max import Max
 from encoders.visual.regions import Regions
-from pipelines.benchmarks.measure import Row, Size, by_turns, seconds
+from pipelines.benchmarks.measure import Measurement, Size, by_turns, seconds
 from pipelines.benchmarks.random_data import whole_sets
 
 Pool = Callable[[Tensor, Tensor], Pooled]
@@ -34,7 +34,7 @@ class PoolingSize(Size):
     rounds: int = 5
 
 
-def pooling(*, quick: bool = False) -> list[Row]:
+def pooling(*, quick: bool = False) -> list[Measurement]:
     """Measure forward and backward of GPO at several set sizes, and its share of a region encoder's forward."""
     size = PoolingSize.of(quick=quick)
     torch.manual_seed(0)
@@ -46,7 +46,7 @@ def pooling(*, quick: bool = False) -> list[Row]:
         usual = by_turns(ours, _step(gpo, partial(usual_way, gpo), size, elements), rounds=size.rounds)
         largest = by_turns(ours, _step(gpo, Max(size.width), size, elements), rounds=size.rounds)
         rows += [
-            Row(
+            Measurement(
                 name=f"gpo {elements}",
                 measured=measured,
                 unit="ms",
@@ -54,7 +54,7 @@ def pooling(*, quick: bool = False) -> list[Row]:
                 note="Reference: the usual way, a sort along the middle axis and a row of the GRU for every set.",
                 **usual.numbers(invert=True),
             ),
-            Row(
+            Measurement(
                 name=f"gpo {elements} / max",
                 measured=measured,
                 unit="ms",
@@ -93,7 +93,7 @@ def _step(gpo: GPO, pool: Pool, size: PoolingSize, elements: int) -> Callable[[i
     return lambda _: 1e3 * seconds(work)
 
 
-def _share(gpo: GPO, size: PoolingSize) -> Row:
+def _share(gpo: GPO, size: PoolingSize) -> Measurement:
     """Measure the part of pooling in a region encoder's forward."""
     elements = size.elements[0]
     encoder = Regions({"dim": size.features}, width=size.width).eval()
@@ -106,7 +106,7 @@ def _share(gpo: GPO, size: PoolingSize) -> Row:
             lambda _: 1e3 * seconds(lambda: encoder(x_BNF, mask_BN)),
             rounds=2 * size.rounds + 1,
         )
-    return Row(
+    return Measurement(
         name="gpo / encoder",
         measured=f"inference of {size.batch} sets of {elements} regions, {size.features} to {size.width}",
         unit="ms",

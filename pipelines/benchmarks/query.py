@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from infra.paths import home
 from infra.registry import AGGREGATORS, CROSS_ENCODERS, OBJECTIVES, SIMILARITIES
-from pipelines.benchmarks.measure import Row, Size, seconds
+from pipelines.benchmarks.measure import Measurement, Size, seconds
 from pipelines.benchmarks.random_data import whole_sets
 from tasks.models.branch import Branch
 from tasks.models.embeddings import l2_normalise
@@ -61,7 +61,7 @@ class Cost:
     flops: float
 
 
-def query(*, quick: bool = False) -> list[Row]:
+def query(*, quick: bool = False) -> list[Measurement]:
     """Measure one query against each gallery, and draw it."""
     size = QuerySize.of(quick=quick)
     with torch.inference_mode():
@@ -162,10 +162,10 @@ def _flops(score: Callable[[int], Tensor], images: int) -> float:
     return counter.get_total_flops() / images
 
 
-def _row(name: str, cost: Cost, slow: Cost, size: QuerySize, place: int, note: str) -> Row:
+def _row(name: str, cost: Cost, slow: Cost, size: QuerySize, place: int, note: str) -> Measurement:
     ours_R, reference_R = 1e3 * cost.seconds_RS[:, place], 1e3 * slow.seconds_RS[:, place]
     ratio_R = reference_R / ours_R
-    return Row(
+    return Measurement(
         name=f"query, {size.galleries[place]:,} images: {name}",
         measured="one caption against the gallery; reference: every pair through the cross-modal encoder",
         unit="ms",

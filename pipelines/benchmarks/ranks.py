@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipelines.benchmarks.measure import Row, Size, apart, by_turns, growth, seconds
+from pipelines.benchmarks.measure import Measurement, Size, apart, by_turns, growth, seconds
 from pipelines.benchmarks.random_data import random_tensors
 from tasks.scoring.metrics import Positives, rank_queries
 from tasks.scoring.protocols import evaluate_protocol, protocol_named
@@ -35,13 +35,13 @@ class RankSize(Size):
         return 5 * self.images
 
 
-def ranks(*, quick: bool = False) -> list[Row]:
+def ranks(*, quick: bool = False) -> list[Measurement]:
     """Measure ranking of a given score matrix: time against numpy, and memory beyond the scores."""
     size = RankSize.of(quick=quick)
     return [_speed(size), _memory(size)]
 
 
-def ranks_in_chunks(*, quick: bool = False) -> list[Row]:
+def ranks_in_chunks(*, quick: bool = False) -> list[Measurement]:
     """Measure ranking from embeddings block by block: time and memory against making the whole matrix first."""
     size = RankSize.of(quick=quick)
     visual_QD, text_GD = embeddings(size)
@@ -53,7 +53,7 @@ def ranks_in_chunks(*, quick: bool = False) -> list[Row]:
     ours, whole = apart(growth, [(embeddings, work, size) for work in (in_chunks, at_once)])
     measured = f"both directions of {size.images:,} x {size.captions:,}, from embeddings of width {size.dim}"
     return [
-        Row(
+        Measurement(
             name="ranks in chunks",
             measured=f"time of {measured}",
             unit="s",
@@ -61,7 +61,7 @@ def ranks_in_chunks(*, quick: bool = False) -> list[Row]:
             "twice, once for each direction.",
             **times.numbers(invert=True),
         ),
-        Row.of_two(
+        Measurement.of_two(
             ours,
             whole,
             name="chunks: memory",
@@ -73,7 +73,7 @@ def ranks_in_chunks(*, quick: bool = False) -> list[Row]:
     ]
 
 
-def _speed(size: RankSize) -> Row:
+def _speed(size: RankSize) -> Measurement:
     score_QG, owner_T, rng = scores(size), _owner(size), np.random.default_rng(0)
     image_S = rng.choice(size.images, size.sample, replace=False)
     caption_S = rng.choice(size.captions, size.sample, replace=False)
@@ -90,7 +90,7 @@ def _speed(size: RankSize) -> Row:
     sides = by_turns(
         lambda _: seconds(lambda: rank_matrix(torch.from_numpy(score_QG))), reference, rounds=size.rounds
     )
-    return Row(
+    return Measurement(
         name="ranks / argsort",
         measured=f"both directions of {size.images:,} x {size.captions:,} float32 scores",
         unit="s",
@@ -101,9 +101,9 @@ def _speed(size: RankSize) -> Row:
     )
 
 
-def _memory(size: RankSize) -> Row:
+def _memory(size: RankSize) -> Measurement:
     (peak,) = apart(growth, [(score_tensor, rank_matrix, size)])
-    return Row.of_two(
+    return Measurement.of_two(
         peak,
         size.limit_MB,
         name="ranks: memory",

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from infra.device import best_device
 from infra.ray.session import local_cores
-from pipelines.benchmarks.measure import Row, apart, by_turns
+from pipelines.benchmarks.measure import Measurement, apart, by_turns
 from pipelines.benchmarks.training import TrainingSize, Watch, random_run, train
 from pipelines.recipe import derive
 from tasks.run import Run
@@ -21,7 +21,7 @@ from tasks.run import Run
 MEDIUM = TrainingSize(steps=8, visual="regions(width=512)", text="bigru(width=512, min_count=1)")
 
 
-def step(*, quick: bool = False) -> list[Row]:
+def step(*, quick: bool = False) -> list[Measurement]:
     """Measure the parts of a step of `coco_region_bigru`, on the GPU where there is one."""
     size = TrainingSize.of(quick=quick)
     device = best_device()
@@ -48,9 +48,11 @@ def parts(watch: Watch) -> np.ndarray:
     return 1e3 * np.stack([began - ended[:-1], scored - began, ended[1:] - scored], axis=1)
 
 
-def _part(name: str, part_S: np.ndarray, step_S: np.ndarray, *, target: float | None, note: str) -> Row:
+def _part(
+    name: str, part_S: np.ndarray, step_S: np.ndarray, *, target: float | None, note: str
+) -> Measurement:
     share_S = part_S / step_S
-    return Row(
+    return Measurement(
         name=name,
         measured="part of a whole step",
         unit="ms",
@@ -65,7 +67,7 @@ def _part(name: str, part_S: np.ndarray, step_S: np.ndarray, *, target: float | 
     )
 
 
-def video_step(*, quick: bool = False) -> list[Row]:
+def video_step(*, quick: bool = False) -> list[Measurement]:
     """Measure a step of VSE-infinity and of HGR on videos, on the GPU where there is one."""
     size = TrainingSize.of(quick=True) if quick else TrainingSize(steps=3, warm=1)
     device = best_device()
@@ -89,7 +91,7 @@ def video_step(*, quick: bool = False) -> list[Row]:
             ),
         }
         return [
-            Row(
+            Measurement(
                 name=label,
                 measured=f"{size.batch} sets of {size.regions} x {size.dim} and captions of 12 words or so, {device}",
                 unit="ms",
@@ -103,7 +105,7 @@ def video_step(*, quick: bool = False) -> list[Row]:
         ]
 
 
-def workers(*, quick: bool = False) -> list[Row]:
+def workers(*, quick: bool = False) -> list[Measurement]:
     """Measure training in one process and in two."""
     size = TrainingSize.of(quick=True) if quick else MEDIUM
     with tempfile.TemporaryDirectory() as name:
@@ -114,7 +116,7 @@ def workers(*, quick: bool = False) -> list[Row]:
             rounds=size.rounds,
         )
     return [
-        Row(
+        Measurement(
             name="workers: 2 / 1",
             measured=f"training, global batch {size.batch}, {size.visual}, {size.text}",
             unit="/s",

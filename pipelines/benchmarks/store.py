@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from infra.store import FeatureStore
-from pipelines.benchmarks.measure import Row, Sides, Size, apart, by_turns, memory, seconds
+from pipelines.benchmarks.measure import Measurement, Sides, Size, apart, by_turns, memory, seconds
 from pipelines.benchmarks.random_data import feature_sets, feature_store
 
 Padded = Callable[[np.ndarray], tuple[Tensor, Tensor]]
@@ -33,7 +33,7 @@ class StoreSize(Size):
     rounds: int = 11
 
 
-def store(*, quick: bool = False) -> list[Row]:
+def store(*, quick: bool = False) -> list[Measurement]:
     """Measure the time of a batch against a numpy memmap and against h5py."""
     size = StoreSize.of(quick=quick)
     with tempfile.TemporaryDirectory() as name:
@@ -49,7 +49,7 @@ def store(*, quick: bool = False) -> list[Row]:
             against_h5py = _compare(ours, loop(file["features"], end_S1), size)
     measured = f"a batch of {size.batch} sets of 10-36 x {size.dim} float16, padded"
     return [
-        Row(
+        Measurement(
             name="store / numpy memmap",
             measured=measured,
             unit="ms",
@@ -57,7 +57,7 @@ def store(*, quick: bool = False) -> list[Row]:
             note=note + "Reference: one slice a set of a memmap into a zeroed tensor.",
             **against_numpy,
         ),
-        Row(
+        Measurement(
             name="store / h5py",
             measured=measured,
             unit="ms",
@@ -120,7 +120,7 @@ class GrowthSize(Size):
     batches: int = 60
 
 
-def store_memory(*, quick: bool = False) -> list[Row]:
+def store_memory(*, quick: bool = False) -> list[Measurement]:
     """Measure the growth of a fresh process's own memory while it reads a store, and one ten times as large."""
     size = GrowthSize.of(quick=quick)
     with tempfile.TemporaryDirectory() as name:
@@ -136,7 +136,7 @@ def store_memory(*, quick: bool = False) -> list[Row]:
         )
     own_R2, (file_large, file_small) = found_R2K[..., 0], np.median(found_R2K[..., 1], axis=0)
     return [
-        Row(
+        Measurement(
             name="store memory / 10x",
             measured=f"largest growth of anonymous memory over {size.batches} batches of {size.batch} sets",
             unit="MB",

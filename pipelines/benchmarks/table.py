@@ -14,7 +14,7 @@ from infra.errors import InputError, unknown
 from infra.ray.session import local_cores
 from infra.tables import aligned
 from pipelines.benchmarks.costs import costs
-from pipelines.benchmarks.measure import Row
+from pipelines.benchmarks.measure import Measurement
 from pipelines.benchmarks.objectives import adopt, smooth_chamfer
 from pipelines.benchmarks.phrases import phrases
 from pipelines.benchmarks.pooling import pooling
@@ -26,7 +26,7 @@ from pipelines.benchmarks.videos import videos
 from pipelines.benchmarks.vqa_metric import vqa_metric
 from pipelines.benchmarks.vqa_step import vqa_step
 
-BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
+BENCHMARKS: dict[str, Callable[..., list[Measurement]]] = {
     "store": store,
     "memory": store_memory,
     "ranks": ranks,
@@ -49,10 +49,10 @@ WIDTH = 110
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class BenchReport:
     """What came out: the rows, and for benchmarks that this machine cannot run, why."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[Measurement, ...]
     unmeasured: dict[str, str]
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Report:
         return "\n".join(lines)
 
 
-def measure(names: Sequence[str], *, quick: bool = False) -> Report:
+def measure(names: Sequence[str], *, quick: bool = False) -> BenchReport:
     """Run benchmarks one after another.
 
     Raises:
@@ -75,7 +75,7 @@ def measure(names: Sequence[str], *, quick: bool = False) -> Report:
     for name in names:
         if name not in BENCHMARKS:
             raise unknown("benchmark", name, BENCHMARKS)
-    rows: list[Row] = []
+    rows: list[Measurement] = []
     unmeasured: dict[str, str] = {}
     with tqdm(names, desc="benchmarks", unit="benchmark") as bar:
         for name in bar:
@@ -84,7 +84,7 @@ def measure(names: Sequence[str], *, quick: bool = False) -> Report:
                 rows += BENCHMARKS[name](quick=quick)
             except InputError as error:
                 unmeasured[name] = str(error)
-    return Report(rows=tuple(rows), unmeasured=unmeasured)
+    return BenchReport(rows=tuple(rows), unmeasured=unmeasured)
 
 
 def machine() -> str:

@@ -16,7 +16,7 @@ from encoders.backbones.base import Backbone, build_backbone
 from infra.ray.session import local_cores, ray_session
 from infra.video.decoding import choose_decoder
 from infra.video.sampling import choose_frames
-from pipelines.benchmarks.measure import Row, Size, by_turns, seconds
+from pipelines.benchmarks.measure import Measurement, Size, by_turns, seconds
 from pipelines.extraction.images import stream
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
 
@@ -34,7 +34,7 @@ class VideoSize(Size):
     times: int = 15
 
 
-def videos(*, quick: bool = False) -> list[Row]:
+def videos(*, quick: bool = False) -> list[Measurement]:
     """Measure the frames a second that are decoded and described."""
     size = VideoSize.of(quick=quick)
     backbone = build_backbone(BACKBONE)
@@ -62,7 +62,7 @@ def videos(*, quick: bool = False) -> list[Row]:
             rounds=size.rounds,
         )
     return [
-        Row(
+        Measurement(
             name="videos / loop over PyAV",
             measured=f"frames of {len(paths)} clips of {size.length} x 320 x 240, {FRAMES} each, through {BACKBONE}",
             unit="/s",

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from pipelines.benchmarks.measure import Row, Size, by_turns, seconds
+from pipelines.benchmarks.measure import Measurement, Size, by_turns, seconds
 from tasks.questions.accuracy import official_accuracy
 from tasks.questions.answers import normalise, trim, with_digits, without_punctuation
 
@@ -26,7 +26,7 @@ class AccuracySize(Size):
 _PEOPLE = 10
 
 
-def vqa_metric(*, quick: bool = False) -> list[Row]:
+def vqa_metric(*, quick: bool = False) -> list[Measurement]:
     """Measure the accuracy of random predictions by the rule of 2021."""
     size = AccuracySize.of(quick=quick)
     predictions, answers = random_answers(size)
@@ -47,7 +47,7 @@ def vqa_metric(*, quick: bool = False) -> list[Row]:
         f"official accuracy of {size.questions:,} questions with {_PEOPLE} answers each, from raw strings"
     )
     return [
-        Row(
+        Measurement(
             name="VQA accuracy",
             measured=measured,
             unit="s",
@@ -55,7 +55,7 @@ def vqa_metric(*, quick: bool = False) -> list[Row]:
             note=f"Reference: a loop over questions and answers, measured on {size.sample:,} and scaled.",
             **times.numbers(invert=True),
         ),
-        Row.of_two(
+        Measurement.of_two(
             float(np.median(times.ours_R)),
             size.limit,
             name="VQA accuracy: time",

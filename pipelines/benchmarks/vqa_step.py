@@ -17,7 +17,7 @@ from encoders.text.bigru import BiGRU
 from encoders.visual.grid import Grid
 from infra.data import Batch
 from infra.device import best_device, on_device
-from pipelines.benchmarks.measure import Row, Size, by_turns, seconds
+from pipelines.benchmarks.measure import Measurement, Size, by_turns, seconds
 from tasks.fusions.concat import Concat
 from tasks.models.branch import Branch
 from tasks.questions.model import VQAModel
@@ -53,7 +53,7 @@ class QuestionSize(Size):
     steps: int = 3
 
 
-def vqa_step(*, quick: bool = False) -> list[Row]:
+def vqa_step(*, quick: bool = False) -> list[Measurement]:
     """Measure questions a second in training, on the GPU where there is one."""
     size = QuestionSize.of(quick=quick)
     device = best_device()
@@ -66,7 +66,7 @@ def vqa_step(*, quick: bool = False) -> list[Row]:
     for rate in rates:
         rate(0)
     return [
-        Row(
+        Measurement(
             name="vqa step",
             measured=(
                 f"questions a second in training, {size.batch} questions of {size.words} words, {size.regions} x "

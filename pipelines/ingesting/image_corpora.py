@@ -89,9 +89,9 @@ def _report_questions(out: Path, summary: QuestionSummary) -> None:
     print(f"{out}: {sum(summary.splits.values()):,} questions ({splits})")
     irregular = {number: count for number, count in summary.answers.items() if number not in ("0", _ANSWERS)}
     if irregular:
-        told = ", ".join(f"{count:,} with {number}" for number, count in irregular.items())
+        numbers = ", ".join(f"{count:,} with {number}" for number, count in irregular.items())
         print(
-            f"{sum(irregular.values()):,} questions have not {_ANSWERS} answers ({told}); the accuracy of each is the "
+            f"{sum(irregular.values()):,} questions have not {_ANSWERS} answers ({numbers}); the accuracy of each is the "
             "mean over those there are"
         )
     report_skipped(out / QUESTIONS.skipped, summary.skipped)

@@ -91,15 +91,15 @@ def vatex(
     source = {"reader": "vatex", "files": identity(training, validation, *lists)}
     items = read_vatex(training, validation, val_ids=val_ids, test_ids=test_ids, seed=seed)
     if lists:
-        told = f"val and test are those of {' and '.join(path.name for path in lists)}"
+        note = f"val and test are those of {' and '.join(path.name for path in lists)}"
     else:
         source["seed"] = seed
-        told = (
+        note = (
             f"val and test are halves of {validation.name}, drawn with seed {seed}: NOT the published split, whose "
             "lists come with HGR's features (--val-ids, --test-ids)"
         )
     _write(out, items, source=source, videos=videos, features=features)
-    print(told)
+    print(note)
 
 
 def msvd(

@@ -61,13 +61,13 @@ PHRASES = {  # of each motion: how it is said of one thing, of one thing at this
 
 def moving_captions(scene: MovingScene, rng: np.random.Generator, *, count: int = 5) -> list[str]:
     """Return `count` different captions of a video."""
-    told: dict[str, None] = {}
-    while len(told) < count:
-        told[_tell(scene, rng)] = None
-    return list(told)
+    unique: dict[str, None] = {}
+    while len(unique) < count:
+        unique[_caption(scene, rng)] = None
+    return list(unique)
 
 
-def _tell(scene: MovingScene, rng: np.random.Generator) -> str:
+def _caption(scene: MovingScene, rng: np.random.Generator) -> str:
     movers = [scene.movers[i] for i in rng.permutation(len(scene.movers))]
     if len(movers) == 1 or rng.random() < 0.35:
         start = _one_of(rng, "", "", "there is ", "the video shows ")

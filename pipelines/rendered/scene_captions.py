@@ -47,11 +47,11 @@ EXTREMES = {
 
 def captions(scene: Scene, rng: np.random.Generator, *, count: int = 5) -> list[str]:
     """Return `count` different captions of a scene."""
-    teller, told = _Teller(scene, rng), {}
-    while len(told) < count:
+    teller, unique = _Teller(scene, rng), {}
+    while len(unique) < count:
         caption = teller.tell()
-        told[f"{caption[0].upper()}{caption[1:]}."] = True
-    return list(told)
+        unique[f"{caption[0].upper()}{caption[1:]}."] = True
+    return list(unique)
 
 
 class _Teller:

@@ -49,15 +49,15 @@ class SceneQuestion:
 
 def questions(scene: Scene, rng: np.random.Generator, *, count: int = QUESTIONS) -> list[SceneQuestion]:
     """Return `count` different questions about a scene, of all kinds in turn."""
-    questioner, asked = _Questioner(scene, rng), {}
+    questioner, unique = _Questioner(scene, rng), {}
     kinds = rng.permutation(len(questioner.kinds))
     turn = 0
-    while len(asked) < count:
+    while len(unique) < count:
         found = questioner.kinds[kinds[turn % len(kinds)]]()
         turn += 1
         if found:
-            asked.setdefault(found.question, found)
-    return list(asked.values())
+            unique.setdefault(found.question, found)
+    return list(unique.values())
 
 
 class _Questioner:
@@ -203,10 +203,10 @@ def write_scene_questions(
         path = folder / picture_of(index)
         if not path.exists():
             save_picture(scene, rng, path)
-        asked, given = parts[path.parent.name]
+        questions_of, annotations_of = parts[path.parent.name]
         for question, annotation in _entries(index, scene, np.random.default_rng([seed, index, 1])):
-            asked.append(question)
-            given.append(annotation)
+            questions_of.append(question)
+            annotations_of.append(annotation)
     return _write(folder, parts)
 
 
@@ -215,28 +215,28 @@ def _entries(
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Return the entries of a scene's questions in both files."""
     found = []
-    for number, asked in enumerate(questions(scene, rng)):
-        said = answers(asked, rng)
+    for number, question in enumerate(questions(scene, rng)):
+        people = answers(question, rng)
         ids = {"image_id": index + 1, "question_id": (index + 1) * 1000 + number}
         annotation = {
             **ids,
-            "question_type": asked.type,
-            "answer_type": asked.answer_type,
-            "multiple_choice_answer": Counter(entry["answer"] for entry in said).most_common(1)[0][0],
-            "answers": said,
+            "question_type": question.type,
+            "answer_type": question.answer_type,
+            "multiple_choice_answer": Counter(entry["answer"] for entry in people).most_common(1)[0][0],
+            "answers": people,
         }
-        found.append(({**ids, "question": asked.question}, annotation))
+        found.append(({**ids, "question": question.question}, annotation))
     return found
 
 
 def _write(folder: Path, parts: dict[str, tuple[list, list]]) -> tuple[list[Path], list[Path]]:
     paths: tuple[list[Path], list[Path]] = [], []
-    for subtype, (asked, given) in parts.items():
+    for subtype, (questions_of, annotations_of) in parts.items():
         head = {"info": {"description": "questions about rendered scenes"}, "task_type": "Open-Ended"}
         head |= {"data_type": "scenes", "data_subtype": subtype}
         for kind, name, entries in (
-            (0, f"v2_OpenEnded_scenes_{subtype}_questions.json", {"questions": asked}),
-            (1, f"v2_scenes_{subtype}_annotations.json", {"annotations": given}),
+            (0, f"v2_OpenEnded_scenes_{subtype}_questions.json", {"questions": questions_of}),
+            (1, f"v2_scenes_{subtype}_annotations.json", {"annotations": annotations_of}),
         ):
             write_json(folder / name, head | entries)
             paths[kind].append(folder / name)

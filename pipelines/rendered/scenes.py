@@ -156,9 +156,9 @@ def write_scenes(folder: str | Path, *, images: int = 600, seed: int = 0) -> Pat
         make_folder(folder / "images" / name)
     entries = []
     for index in tqdm(range(images), desc="scenes", unit="image"):
-        scene, told, rng = scene_of(index, seed=seed)
+        scene, sentences, rng = scene_of(index, seed=seed)
         save_picture(scene, rng, folder / picture_of(index))
-        entries.append(_entry(index, told))
+        entries.append(_entry(index, sentences))
     listing = folder / "dataset_scenes.json"
     write_json(listing, {"dataset": "scenes", "images": entries})
     return listing

@@ -12,15 +12,15 @@ import torch
 from infra.errors import InputError
 from pipelines import bench
 from pipelines.benchmarks import measure, ranks, store, table, training
-from pipelines.benchmarks.measure import Row
+from pipelines.benchmarks.measure import Measurement
 from pipelines.benchmarks.random_data import caption_corpus, feature_sets, feature_store, random_tensors
 from pipelines.benchmarks.steps import parts
 from tasks.datasets.corpus import Corpus
 
 
-def row(**changes) -> Row:
+def row(**changes) -> Measurement:
     base = {"name": "a", "measured": "b", "unit": "ms", "ours": 2.0, "reference": 3.0, "ratio": 1.5}
-    return Row(**(base | changes))
+    return Measurement(**(base | changes))
 
 
 @pytest.mark.parametrize("name", table.BENCHMARKS)
@@ -148,10 +148,10 @@ def test_a_row_knows_whether_its_target_is_met(changes, met, target, ratio):
 
 
 def test_one_number_a_side_is_ours_over_the_reference_and_better_when_small():
-    found = Row.of_two(2.0, 4.0, name="a", measured="b", unit="MB", target=0.5)
+    found = Measurement.of_two(2.0, 4.0, name="a", measured="b", unit="MB", target=0.5)
     assert (found.ours, found.reference, found.ratio, found.spread) == (2.0, 4.0, 0.5, None)
     assert found.met
-    assert not Row.of_two(4.0, 2.0, name="a", measured="b", unit="MB", target=0.5).met
+    assert not Measurement.of_two(4.0, 2.0, name="a", measured="b", unit="MB", target=0.5).met
 
 
 def test_a_quick_size_differs_in_what_it_names():
