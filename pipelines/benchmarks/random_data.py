@@ -48,14 +48,14 @@ def feature_store(folder: Path, size_S: np.ndarray, *, dim: int) -> FeatureStore
 
 
 def caption_corpus(folder: Path, *, images: int, words: int, captions: int = 5) -> None:
-    """Write a corpus whose training split is `images` images with captions of 8 to 16 of `words` words."""
+    """Write a corpus of `images` images for training, their captions of 8 to 16 of `words` words, and 4 to evaluate."""
     rng = np.random.default_rng(0)
 
     def caption() -> str:
         return " ".join(f"w{word}" for word in rng.integers(words, size=rng.integers(8, 17)))
 
     items = (
-        Item(id=str(number), split="train", captions=tuple(caption() for _ in range(captions)))
-        for number in range(images)
+        Item(id=str(number), split=split, captions=tuple(caption() for _ in range(captions)))
+        for number, split in enumerate(["train"] * images + ["val", "test"] * 2)
     )
     write_corpus(folder, items, source={"reader": "benchmark"})

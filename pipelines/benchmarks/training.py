@@ -53,10 +53,12 @@ class TrainingSize(Size):
 def random_run(folder: Path, size: TrainingSize) -> Run:
     """Write a corpus and a store to `folder` and return the run that trains on them."""
     caption_corpus(folder / "corpus", images=size.images, words=size.words)
-    feature_store(folder / "regions", np.full(size.images, size.regions), dim=size.dim)
+    feature_store(folder / "regions", np.full(size.images + 4, size.regions), dim=size.dim)
     run: Run = RECIPES.get("coco_region_bigru")()
     return replace(
         run,
+        task="image_text(dev_protocol='whole')",
+        protocol="whole",
         data=replace(run.data, corpus=str(folder / "corpus"), features=str(folder / "regions")),
         optim=replace(run.optim, batch=size.batch),
         visual=size.visual,

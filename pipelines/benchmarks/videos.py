@@ -66,8 +66,8 @@ def videos(*, quick: bool = False) -> list[Measurement]:
             name="videos / loop over PyAV",
             measured=f"frames of {len(paths)} clips of {size.length} x 320 x 240, {FRAMES} each, through {BACKBONE}",
             unit="/s",
-            note=f"Ours: Ray Data on {local_cores()} cores, the start of its actors included, with {choose_decoder()} in "
-            "processes of their own. Reference: one process.",
+            note=f"Ours: Ray Data on {local_cores()} cores, the start of its actors included, with {choose_decoder()} "
+            "in processes of their own. Reference: one process.",
             **sides.numbers(),
         )
     ]

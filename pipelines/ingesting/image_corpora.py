@@ -91,7 +91,7 @@ def _report_questions(out: Path, summary: QuestionSummary) -> None:
     if irregular:
         numbers = ", ".join(f"{count:,} with {number}" for number, count in irregular.items())
         print(
-            f"{sum(irregular.values()):,} questions have not {_ANSWERS} answers ({numbers}); the accuracy of each is the "
-            "mean over those there are"
+            f"{sum(irregular.values()):,} questions have not {_ANSWERS} answers ({numbers}); the accuracy of each is "
+            "the mean over those there are"
         )
     report_skipped(out / QUESTIONS.skipped, summary.skipped)
