@@ -75,8 +75,8 @@ class VisualText(VisualLanguageTask):
         texts = [item.captions[: data.captions] for item in self.corpus.items("train")]
         if optim.batch < 2 or len(texts) < 2:
             raise InputError(
-                f"retrieval is learnt by telling {self.samples} of a batch apart, which takes two: the training split has "
-                f"{len(texts)}, and --optim.batch is {optim.batch}"
+                f"retrieval is learnt by telling {self.samples} of a batch apart, which takes two: the training split "
+                f"has {len(texts)}, and --optim.batch is {optim.batch}"
             )
         self.check_batches(len(texts) if data.sample == "image" else sum(map(len, texts)))
 

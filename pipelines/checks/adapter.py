@@ -253,7 +253,8 @@ _PROMISES = (
     (
         AdapterChecks._evaluates,
         "val and test are scored, with metrics and queries that can be kept",
-        "return a tasks.base.Evaluation whose `primary` is the adapter's and among its metrics, and per query an id and "
+        "return a tasks.base.Evaluation whose `primary` is the adapter's and among its metrics, and per query an id "
+        "and "
         "a result",
     ),
     (

@@ -95,8 +95,8 @@ def write_corpus(
     Empty captions, items without captions, and all items of an id but the first are skipped and listed in
     `corpus.skipped.jsonl`. A corpus that is there already is replaced.
 
-    A corpus from nothing, and features of its items, which a feature store keeps apart, by the items' ids; `tasks.run.Run`
-    shows how to train on them::
+    A corpus from nothing, and features of its items, which a feature store keeps apart, by the items' ids;
+    `tasks.run.Run` shows how to train on them::
 
         import numpy as np
         from infra.store import StoreWriter

@@ -1,8 +1,8 @@
 """How answers are brought into one form before they are compared: VQA's rules, and those of a baseline's vocabulary.
 
 The rules are those of the official evaluation, whose string steps have been the same in all of its versions; which
-answers they are applied to has changed (`tasks.questions.accuracy`). Where the official code does something else than it
-seems to mean, what it does counts, since published numbers come from it.
+answers they are applied to has changed (`tasks.questions.accuracy`). Where the official code does something else than
+it seems to mean, what it does counts, since published numbers come from it.
 
 Source: Antol et al., "VQA: visual question answering", ICCV 2015, and its evaluation code; Teney et al., "Tips and
 tricks for visual question answering", CVPR 2018, and the code of its reproduction (the vocabulary).

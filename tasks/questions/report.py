@@ -102,7 +102,7 @@ class Report:
 
     @cached_property
     def baselines(self) -> dict[str, float]:
-        """Accuracy of the most frequent answers to alike questions, and the questions whose label is a choice; per cent."""
+        """Accuracy of the most frequent answers to alike questions, and the questions whose label is a choice, in %."""
         texts = [q.question for q in self.questions]
         return {
             "prior_accuracy": 100 * float(self.people.accuracy(self.prior.predict(texts)).mean()),

@@ -172,7 +172,8 @@ def _rows(score: Score, answers: RightAnswers) -> dict[str, Callable[[int, int],
     """Return what scores the queries `start` to `stop` of each direction against their whole gallery."""
     if not isinstance(score, AllScores):
         raise InputError(
-            "this model scores pairs of an image and a caption and has no embeddings of one modality alone, so captions "
+            "this model scores pairs of an image and a caption and has no embeddings of one modality alone, so "
+            "captions "
             "cannot be compared with captions; choose another protocol, such as coco-5k"
         )
     captions, images = answers.of["i2t"].gallery, answers.of["t2i"].gallery

@@ -66,8 +66,8 @@ class Protocol:
         if split == "test" and self.split != "test":
             others = [protocol.name for protocol in PROTOCOLS.values() if protocol.split == "test"]
             raise InputError(
-                f"protocol {self.name!r} is for the split {self.split!r}, where epochs are chosen, and not for the test "
-                f"split; protocols of that: {', '.join(others)}"
+                f"protocol {self.name!r} is for the split {self.split!r}, where epochs are chosen, and not for the "
+                f"test split; protocols of that: {', '.join(others)}"
             )
         captions = captions[: self.first]
         self.check(len(captions), sum(captions))

@@ -106,7 +106,8 @@ def test_a_task_is_tried_with_the_parts_of_a_recipe_on_its_data(tmp_path):
         (
             "RawTemperature",
             [
-                r"in every epoch: factor would learn, and is no parameter of .*To do: make what is learned a nn\.Parameter"
+                r"in every epoch: factor would learn, and is no parameter of .*"
+                r"To do: make what is learned a nn\.Parameter"
             ],
         ),
         ("HiddenLayers", [r"reach every parameter: layers\[0\]\.weight, layers\[0\]\.bias would learn"]),

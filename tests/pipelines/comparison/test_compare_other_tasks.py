@@ -175,8 +175,8 @@ def test_runs_of_earlier_versions_are_shown_and_not_ranked(tmp_path) -> None:
     assert group.metric is None
     assert (group.columns, [row.label for row in group.rows]) == (("f1", "loss"), ["a", "b"])
     assert notes == (
-        "image_text · coco_mini · t: recorded by an earlier version, which did not say what metrics mean, so nothing is "
-        "ranked, normalised or tested: a seed 0, b seed 0; `python -m pipelines.evaluate RUN_ID` adds it",
+        "image_text · coco_mini · t: recorded by an earlier version, which did not say what metrics mean, so nothing "
+        "is ranked, normalised or tested: a seed 0, b seed 0; `python -m pipelines.evaluate RUN_ID` adds it",
     )
     text = Comparison(experiment="x", groups=groups, notes=notes).text()
     assert "in the order of names" in text
