@@ -24,7 +24,7 @@ _WIDTH = 120
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class AnalyseOptions:
     """What to analyse."""
 
     run_id: tyro.conf.Positional[str]
@@ -98,7 +98,7 @@ def table(numbers: Mapping[str, float], *, digits: int) -> list[str]:
 @command
 def main() -> None:
     """Analyse, log and print."""
-    options = tyro.cli(Options, prog="python -m pipelines.analyse", description=__doc__)
+    options = tyro.cli(AnalyseOptions, prog="python -m pipelines.analyse", description=__doc__)
     trained = load_run(options.run_id)
     run, split = trained.run, options.split
     prefix = "analysis" if split == "test" else f"analysis/{split}"

@@ -30,7 +30,7 @@ from pipelines.comparison.render import WIDTH, Table, as_latex, as_markdown, as_
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class CompareOptions:
     """What to compare."""
 
     experiment: str = "polypool"
@@ -160,7 +160,7 @@ def _write(path: Path, text: Callable[[], str]) -> None:
 @command
 def main() -> None:
     """Compare, print, and keep the result."""
-    options = tyro.cli(Options, prog="python -m pipelines.compare", description=__doc__)
+    options = tyro.cli(CompareOptions, prog="python -m pipelines.compare", description=__doc__)
     uri = tracking_uri(home())
     comparison = compare(uri, options.experiment, metric=options.metric, protocol=options.protocol)
     if options.bootstrap:

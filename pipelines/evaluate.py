@@ -20,13 +20,13 @@ from infra.tracking import Tracker, tracking_uri
 from pipelines.models import TrainedModel, load_run
 from pipelines.recipe import Ensemble
 from pipelines.training.artifacts import keep_evaluation, keep_pictures
-from pipelines.training.runs import start
+from pipelines.training.runs import prepare, start
 from tasks.base import Evaluation, Scores
 from tasks.scoring.scores import mean_score
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class EvaluateOptions:
     """What to score."""
 
     run_ids: Annotated[tuple[str, ...], tyro.conf.Positional]
@@ -66,10 +66,14 @@ def evaluate(models: Sequence[TrainedModel], *, protocol: str, split: str) -> Ev
 
 def start_ensemble(ensemble: Ensemble) -> str:
     """Train every member and score them together; return the id of the run that stands for the ensemble."""
-    run_ids = [
-        start(replace(RECIPES.get(name)(), seed=seed, experiment=ensemble.experiment))
+    runs = [
+        replace(RECIPES.get(name)(), seed=seed, experiment=ensemble.experiment)
         for name, seed in ensemble.seeded()
     ]
+    for run in runs:  # a member or protocol that does not fit ends here, and not after the first has trained
+        prepare(run)
+        prepare(replace(run, protocol=ensemble.protocol))
+    run_ids = [start(run) for run in runs]
     models = [load_run(run_id) for run_id in run_ids]
     evaluation = evaluate(models, protocol=ensemble.protocol, split="test")
     tracker = track_ensemble(models, ensemble.protocol, ensemble=ensemble)
@@ -111,7 +115,7 @@ def track_ensemble(
 @command
 def main() -> None:
     """Score, log and print."""
-    options = tyro.cli(Options, prog="python -m pipelines.evaluate", description=__doc__)
+    options = tyro.cli(EvaluateOptions, prog="python -m pipelines.evaluate", description=__doc__)
     models = [load_run(run_id, task=options.task) for run_id in dict.fromkeys(options.run_ids)]
     protocol = options.protocol or models[0].run.protocol
     evaluation = evaluate(models, protocol=protocol, split=options.split)

@@ -23,7 +23,7 @@ README = "README.md"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class ExportOptions:
     """What to export, and where to."""
 
     run_id: tyro.conf.Positional[str]
@@ -97,7 +97,7 @@ def _readme(tracker: Tracker, trained: TrainedModel, folder: str) -> str:
 @command
 def main() -> None:
     """Export, and say how to load."""
-    options = tyro.cli(Options, prog="python -m pipelines.export", description=__doc__)
+    options = tyro.cli(ExportOptions, prog="python -m pipelines.export", description=__doc__)
     trained = export(options.run_id, options.out)
     size = sum(file.stat().st_size for file in options.out.iterdir())
     print(f"written to {options.out}: {size / 1e6:,.1f} MB\n\n{example(trained, str(options.out))}")

@@ -23,7 +23,7 @@ ORIGIN = "rerun_of"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class RerunOptions:
     """What to repeat."""
 
     run_id: tyro.conf.Positional[str]
@@ -101,7 +101,7 @@ def scores(then: Tracker, now: Tracker) -> list[str]:
 @command
 def main() -> None:
     """Say what differs, train, and put the scores side by side."""
-    options = tyro.cli(Options, prog="python -m pipelines.rerun", description=__doc__)
+    options = tyro.cli(RerunOptions, prog="python -m pipelines.rerun", description=__doc__)
     found = recorded(options.run_id)
     run = found.run
     print(f"{run.recipe} {run.aggregator} seed {run.seed} (run {options.run_id})")

@@ -22,7 +22,7 @@ from pipelines.searching.server import serve
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class SearchOptions:
     """What to look for, and where."""
 
     run_id: tyro.conf.Positional[str]
@@ -47,7 +47,7 @@ class Options:
     """Its port; a free one where none is said."""
 
 
-def search(options: Options) -> str:
+def search(options: SearchOptions) -> str:
     """Return the results of one query as the terminal shows them.
 
     Raises:
@@ -67,13 +67,13 @@ def search(options: Options) -> str:
         searched.close()
 
 
-def _load(options: Options) -> TrainedModel:
+def _load(options: SearchOptions) -> TrainedModel:
     if options.k is not None and options.k < 1:
         raise InputError(f"--k must be at least 1, not {options.k}")
     return load_run(options.run_id)
 
 
-def _answers(searched: AnswerSearch, options: Options) -> str:
+def _answers(searched: AnswerSearch, options: SearchOptions) -> str:
     if options.video or not (options.image or options.id):
         raise InputError(
             "the run answers questions about images: give --image FILE or --id ID with the question"
@@ -84,7 +84,7 @@ def _answers(searched: AnswerSearch, options: Options) -> str:
     return answer_table(searched.of_id(options.id, options.query, k), k)
 
 
-def _hits(searched: RetrievalSearch, options: Options, *, by_visual: bool) -> str:
+def _hits(searched: RetrievalSearch, options: SearchOptions, *, by_visual: bool) -> str:
     k = options.k or 10
     if by_visual and options.query:
         raise InputError("give a text or an image or video, not both: the run compares one with the other")
@@ -131,7 +131,7 @@ def _printable(text: str) -> str:
 @command
 def main() -> None:
     """Search, or serve."""
-    options = tyro.cli(Options, prog="python -m pipelines.search", description=__doc__)
+    options = tyro.cli(SearchOptions, prog="python -m pipelines.search", description=__doc__)
     if not options.web:
         print(search(options))
         return

@@ -26,7 +26,7 @@ from pipelines.compare import compare, with_bootstrap
 from pipelines.comparison.per_query import read_queries
 from pipelines.models import load, load_run
 from pipelines.recipe import derive
-from pipelines.search import Options, search
+from pipelines.search import SearchOptions, search
 from pipelines.sweeping.trials import make_trials
 from pipelines.training import runs as start
 
@@ -308,8 +308,8 @@ def test_its_recipe_is_swept_with_its_aggregator(home, plugged):
 
 def test_a_run_with_its_encoder_and_aggregator_is_searched(home):
     run = replace(make_corpus(home), visual="halves(width=16)", aggregator="median")
-    shown = search(Options(run_id=keep_run(run), query="a dog and a cat", k=3)).splitlines()
+    shown = search(SearchOptions(run_id=keep_run(run), query="a dog and a cat", k=3)).splitlines()
     assert [line.split()[0] for line in shown[1:4]] == ["1", "2", "3"]
     asked = replace(RECIPES.get("first_words")(), aggregator="median")
     with pytest.raises(InputError, match=r"the task 'first_word\(place=1\)' cannot be searched"):
-        search(Options(run_id=keep_run(asked), query="a dog"))
+        search(SearchOptions(run_id=keep_run(asked), query="a dog"))

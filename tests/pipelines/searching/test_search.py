@@ -17,7 +17,7 @@ from tiny_models import save_vit
 
 from infra.errors import InputError
 from infra.tracking import Tracker, tracking_uri
-from pipelines.search import Options, hit_table, main, search
+from pipelines.search import SearchOptions, hit_table, main, search
 from pipelines.searching.galleries import EmbeddingGallery, PairGallery
 
 WORDS = "bigru(width=16, embedding=8, min_count=1, ends=False)"
@@ -177,7 +177,7 @@ def test_the_command_shows_ranks_scores_ids_files_and_captions(pictures, tiny, h
     assert [line.split()[0] for line in lines] == [str(n + 1) for n in range(6)]
     assert all(".png" in line for line in lines)
     assert few == "there are 6 in all, fewer than the 50 asked for"
-    shown = search(Options(run_id=keep_run(tiny), id="3", k=2))
+    shown = search(SearchOptions(run_id=keep_run(tiny), id="3", k=2))
     assert "no image or video files: scores and captions alone" in shown
     assert len(shown.splitlines()) == 4
 
@@ -206,8 +206,8 @@ def test_bad_input_is_said(pictures, asked, home, tmp_path, monkeypatch, capsys)
         ({"run_id": answers_id, "id": "3"}, "has no word"),
     ]:
         with pytest.raises(InputError, match=message):
-            search(Options(**options))
-    shown = search(Options(run_id=answers_id, query="how many things?", image=picture)).splitlines()
+            search(SearchOptions(**options))
+    shown = search(SearchOptions(run_id=answers_id, query="how many things?", image=picture)).splitlines()
     assert len(shown) == 6
     monkeypatch.setattr(sys, "argv", ["search", run_id, "--id", "dog"])
     with pytest.raises(SystemExit) as ended:

@@ -11,7 +11,9 @@ from corpora import make_corpus, make_questions
 
 from infra import paths
 from infra.errors import InputError
-from pipelines.recipe import derive
+from infra.registry import RECIPES
+from pipelines.evaluate import start_ensemble
+from pipelines.recipe import Ensemble, derive
 from pipelines.training.runs import prepare, start
 from tasks.run import Run
 
@@ -107,3 +109,28 @@ def test_a_task_that_names_no_unused_settings_uses_all(run: Run) -> None:
         run, task="template_task:CaptionWord", objective="triplet", fusion="product", protocol="caption_word"
     )
     assert prepare(run).unused == ()
+
+
+@pytest.mark.parametrize(
+    ("second", "protocol", "message"),
+    [
+        ({}, "coco-5k", "'coco-5k' is defined on 5,000 items"),
+        ({"aggregator": "maen"}, "whole", "unknown aggregator 'maen'"),
+    ],
+)
+def test_an_ensemble_is_refused_before_its_first_member_is_trained(
+    run: Run,
+    second: dict[str, Any],
+    protocol: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    RECIPES.names()
+    for name, member in (("one", run), ("two", derive(run, **second))):
+        monkeypatch.setitem(RECIPES._parts, name, lambda member=member: member)
+    with pytest.raises(InputError, match=message):
+        start_ensemble(Ensemble(members=("one", "two"), protocol=protocol))
+    assert not [*tmp_path.iterdir()]
