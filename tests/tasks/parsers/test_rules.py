@@ -118,7 +118,11 @@ CAPTIONS = {
         "petting": {"a man": "ARG0", "it": "ARG1"},
     },
     "a woman makes apple bites": {"makes": {"a woman": "ARG0", "apple bites": "ARG1"}},
-    "a wall tiled": {"": {"a wall tiled": "NOUN"}},
+    "a street cobbled": {"": {"a street cobbled": "NOUN"}},
+    "a man opens a door by pushing it": {
+        "opens": {"a man": "ARG0", "a door": "ARG1"},
+        "pushing": {"a man": "ARG0", "it": "ARG1"},
+    },
     "a man is watching a dog trained for hunting": {
         "watching": {"a man": "ARG0", "a dog": "ARG1"},
         "trained": {"a dog": "ARG1"},
