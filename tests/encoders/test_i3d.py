@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from i3d_weights import published, units
+from i3d_weights import units
 
 from encoders.backbones.inception import I3D, MaxPool, Unit, pad_same
 from infra.errors import InputError
-
-
-@pytest.fixture(scope="module")
-def weights() -> dict[str, torch.Tensor]:
-    return published()
-
-
-@pytest.fixture(scope="module")
-def path(weights, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("i3d") / "rgb_imagenet.pt"
-    torch.save(weights, path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def network(path) -> I3D:
-    return I3D.load(path)
 
 
 def test_parameters_are_those_of_the_published_table():

@@ -8,29 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from i3d_weights import published
 from PIL import Image
 
 from encoders.backbones.inception import I3D
 from infra.errors import InputError
 from infra.registry import BACKBONES
-
-
-@pytest.fixture(scope="module")
-def weights() -> dict[str, torch.Tensor]:
-    return published()
-
-
-@pytest.fixture(scope="module")
-def path(weights, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("i3d") / "rgb_imagenet.pt"
-    torch.save(weights, path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def network(path) -> I3D:
-    return I3D.load(path)
 
 
 class Steps:

@@ -17,17 +17,6 @@ from infra.store import FeatureStore, StoreWriter
 from infra.store.shard import write_shard
 
 
-@pytest.fixture
-def sets() -> dict[str, np.ndarray]:
-    return make_sets()
-
-
-@pytest.fixture
-def folder(tmp_path: Path, sets: dict[str, np.ndarray]) -> Path:
-    write(tmp_path / "store", sets)
-    return tmp_path / "store"
-
-
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_what_is_read_is_what_was_written(tmp_path: Path, sets: dict[str, np.ndarray], dtype: str) -> None:
     manifest = write(tmp_path / "store", sets, dtype=dtype)

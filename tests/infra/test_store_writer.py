@@ -20,17 +20,6 @@ from infra.store.manifest import Manifest
 from infra.store.statistics import Moments
 
 
-@pytest.fixture
-def sets() -> dict[str, np.ndarray]:
-    return make_sets()
-
-
-@pytest.fixture
-def folder(tmp_path: Path, sets: dict[str, np.ndarray]) -> Path:
-    write(tmp_path / "store", sets)
-    return tmp_path / "store"
-
-
 @pytest.mark.parametrize(
     ("x", "why"),
     [

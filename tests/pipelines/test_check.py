@@ -23,7 +23,7 @@ def failures(name: str, **options) -> list[str]:
     "name",
     [
         "kmax(k=3)",
-        "slots(k=2, heads=2, head_width=4)",
+        "pie(k=2, hidden=3)",
         "bigru(width=16, embedding=8)",
         "words(embedding=8)",
         "regions(width=16, standardise=True)",

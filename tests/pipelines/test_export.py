@@ -122,6 +122,16 @@ def test_the_lines_of_the_readme_run_without_mlflow_ray_and_data(home):
     assert re.fullmatch(r"tensor\(\[\[-?\d\.\d+\]\]\)\n", done.stdout)
 
 
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    """An exported model."""
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POLYPOOL_HOME", str(folder))
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        return exported_without_data(make_corpus(folder), folder, ())
+
+
 @pytest.mark.parametrize(
     ("given", "texts", "message"),
     [
@@ -133,10 +143,9 @@ def test_the_lines_of_the_readme_run_without_mlflow_ray_and_data(home):
         ([np.zeros((3, 10))], "a dog", "give a list"),
     ],
 )
-def test_input_that_does_not_fit_is_refused(home, given, texts, message):
-    model = exported_without_data(make_corpus(home), home, ())
+def test_input_that_does_not_fit_is_refused(loaded, given, texts, message):
     with pytest.raises(InputError, match=message):
-        model.scores(given, texts)
+        loaded.scores(given, texts)
 
 
 def test_what_cannot_be_exported_or_loaded_is_said(home):

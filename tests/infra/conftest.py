@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from stores import make_sets, write
+
+
+@pytest.fixture
+def sets() -> dict[str, np.ndarray]:
+    """What is in a small store, by id."""
+    return make_sets()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, sets: dict[str, np.ndarray]) -> Path:
+    """The folder of a small store."""
+    write(tmp_path / "store", sets)
+    return tmp_path / "store"
