@@ -1,10 +1,11 @@
-"""Call the verb `ingest` in this process, and read what it left."""
+"""Call verbs in this process, and read what `ingest` left."""
 
 from __future__ import annotations
 
 import io
 import json
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest.mock import patch
@@ -15,18 +16,21 @@ from infra.store import FeatureStore
 from pipelines import ingest
 
 
-def run(*arguments: object) -> tuple[int, str, str]:
-    """Return the exit code and what was printed to standard output and error."""
-    code, out, err = 0, io.StringIO(), io.StringIO()
-    with (
-        patch.object(sys, "argv", ["ingest", *map(str, arguments)]),
-        redirect_stdout(out),
-        redirect_stderr(err),
-    ):
+def exit_code(main: Callable[[], None], *words: object) -> int:
+    """Give a verb a command line in this process and return the code that it ends with."""
+    with patch.object(sys, "argv", ["verb", *map(str, words)]):
         try:
-            ingest.main()
+            main()
         except SystemExit as stop:
-            code = stop.code or 0
+            return stop.code or 0
+    return 0
+
+
+def run(*arguments: object) -> tuple[int, str, str]:
+    """Call `ingest`; return the exit code and what was printed to standard output and error."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = exit_code(ingest.main, *arguments)
     return code, out.getvalue(), err.getvalue()
 
 

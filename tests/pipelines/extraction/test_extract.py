@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from verbs import reasons
+from verbs import exit_code, reasons
 
 from encoders.backbones.cells import Cells
 from encoders.backbones.rgb import load
@@ -163,16 +162,7 @@ def test_another_job_does_not_go_on_in_the_same_folder(corpus, store):
         extract(corpus=corpus, out=store, backbone="cells(grid=3)")
 
 
-def run(*arguments: object, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sys, "argv", ["extract", *map(str, arguments)])
-    try:
-        verb.main()
-    except SystemExit as stop:
-        return stop.code or 0
-    return 0
-
-
-def test_the_command_ends_with_a_summary(corpus, tmp_path, monkeypatch, capsys, here):
+def test_the_command_ends_with_a_summary(corpus, tmp_path, capsys, here):
     arguments = (
         "--corpus",
         corpus,
@@ -185,7 +175,7 @@ def test_the_command_ends_with_a_summary(corpus, tmp_path, monkeypatch, capsys, 
         "--dtype",
         "float32",
     )
-    assert run(*arguments, monkeypatch=monkeypatch) == 0
+    assert exit_code(verb.main, *arguments) == 0
     out = capsys.readouterr().out
     stored = FeatureStore.open(tmp_path)
     assert (len(stored), stored.dtype, stored.manifest.statistics) == (5, "float32", None)
@@ -205,19 +195,17 @@ def test_the_command_ends_with_a_summary(corpus, tmp_path, monkeypatch, capsys, 
         (("--corpus", "none"), "none"),
     ],
 )
-def test_bad_arguments_end_with_a_message_and_code_2(
-    corpus, tmp_path, monkeypatch, capsys, arguments, message
-):
+def test_bad_arguments_end_with_a_message_and_code_2(corpus, tmp_path, capsys, arguments, message):
     usual = ("--corpus", corpus, "--out", tmp_path / "store")
-    assert run(*usual, *arguments, monkeypatch=monkeypatch) == 2
+    assert exit_code(verb.main, *usual, *arguments) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "store" / "manifest.json").exists()
 
 
-def test_no_usable_image_at_all(tmp_path, monkeypatch, capsys, here):
+def test_no_usable_image_at_all(tmp_path, capsys, here):
     items = [Item(id=str(i), split="train", captions=("a",), path=f"{i}.jpg") for i in range(3)]
     write_corpus(tmp_path, items, source={}, images=tmp_path)
-    assert run("--corpus", tmp_path, "--out", tmp_path / "store", monkeypatch=monkeypatch) == 2
+    assert exit_code(verb.main, "--corpus", tmp_path, "--out", tmp_path / "store") == 2
     error = capsys.readouterr().err
     assert "3 x no such file" in error
     assert not (tmp_path / "store" / "manifest.json").exists()

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 from clips import server, write_bad, write_clip
 from PIL import Image
-from verbs import reasons, sets_of
+from verbs import exit_code, reasons, sets_of
 
 from encoders.backbones.cells import Cells
 from infra.errors import InputError
@@ -222,16 +221,7 @@ def test_a_worker_with_another_decoder_does_not_start():
         VideoExtractor(backbone="cells", threads=1, videos=other)
 
 
-def run(*arguments: object, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sys, "argv", ["extract", *map(str, arguments)])
-    try:
-        verb.main()
-    except SystemExit as stop:
-        return stop.code or 0
-    return 0
-
-
-def test_the_command_ends_with_videos_and_frames_a_second(corpus, tmp_path, monkeypatch, capsys, here):
+def test_the_command_ends_with_videos_and_frames_a_second(corpus, tmp_path, capsys, here):
     words = (
         "--corpus",
         corpus,
@@ -245,7 +235,7 @@ def test_the_command_ends_with_videos_and_frames_a_second(corpus, tmp_path, monk
         "--timeout",
         90,
     )
-    assert run(*words, monkeypatch=monkeypatch) == 0
+    assert exit_code(verb.main, *words) == 0
     out = capsys.readouterr().out
     total = sum(len(choose_frames(length, 5)) for length in LENGTHS)
     assert f"12 videos, {total} vectors of 43 x float16" in out
@@ -267,11 +257,9 @@ def test_the_command_ends_with_videos_and_frames_a_second(corpus, tmp_path, monk
         (("--video", "--backbone", "clips:Whole", "--pool", "all"), "for backbones of images"),
     ],
 )
-def test_bad_arguments_end_with_a_message_and_code_2(
-    corpus, tmp_path, monkeypatch, capsys, arguments, message
-):
+def test_bad_arguments_end_with_a_message_and_code_2(corpus, tmp_path, capsys, arguments, message):
     usual = ("--corpus", corpus, "--out", tmp_path / "store")
-    assert run(*usual, *arguments, monkeypatch=monkeypatch) == 2
+    assert exit_code(verb.main, *usual, *arguments) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "store" / "manifest.json").exists()
 
