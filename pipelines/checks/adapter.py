@@ -210,8 +210,8 @@ _PROMISES = (
     (
         AdapterChecks._is_built,
         "it is built, and says what chooses the best epoch",
-        "derive from tasks.base.TaskAdapter; take (run, assets=None) and then parameters by keyword; set `primary`, a tasks.base.Metric, and "
-        "`dev_protocol`, a name",
+        "derive from tasks.base.TaskAdapter; take (run, assets=None) and then parameters by keyword; set `primary`, a "
+        "tasks.base.Metric, and `dev_protocol`, a name",
     ),
     (
         AdapterChecks._has_data,
