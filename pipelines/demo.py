@@ -177,19 +177,15 @@ async def train_one(
 @command
 def main() -> None:
     """Run the demo."""
-    options, started = (
-        tyro.cli(DemoOptions, prog="python -m pipelines.demo", description=__doc__),
-        time.monotonic(),
-    )
+    options = tyro.cli(DemoOptions, prog="python -m pipelines.demo", description=__doc__)
+    started = time.monotonic()
     for spec in options.aggregators:
         AGGREGATORS.build(spec, 8)
     for prepare in PREPARE.values():
         prepare(options)
     with job_server() as server:
         try:
-            asyncio.run(
-                train(server, options)
-            )  # which stops the jobs that run where one fails, and on Ctrl-C
+            asyncio.run(train(server, options))  # it stops its jobs when one fails, and on Ctrl-C
         except KeyboardInterrupt:
             print("\nstopped, and so are its jobs", file=sys.stderr)
             sys.exit(128 + signal.SIGINT)
