@@ -207,13 +207,13 @@ def compare(experiment: str = "polypool", *, metric: str = "", protocol: str = "
 
     from infra.paths import home
     from infra.tracking import tracking_uri
-    from pipelines import compare as verb
+    from pipelines.comparison import comparison as comparing
     from pipelines.comparison.logging import score_table
     from pipelines.comparison.per_query import read_queries
 
     uri = tracking_uri(home())
-    found = verb.compare(uri, experiment, metric=metric, protocol=protocol)
-    found = verb.with_bootstrap(found, partial(read_queries, uri))
+    found = comparing.compare(uri, experiment, metric=metric, protocol=protocol)
+    found = comparing.with_bootstrap(found, partial(read_queries, uri))
     return pd.DataFrame(score_table(found.groups))
 
 

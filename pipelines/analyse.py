@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import tyro
 
 from infra.errors import InputError, command
 from infra.tables import aligned
-from pipelines.models import TrainedModel, load_run
-from tasks.base import Scores
-from tasks.models.embeddings import SplitEmbeddings
-from tasks.scoring.geometry import alignment, uniformity
-from tasks.scoring.set_analysis import ablated, variance_of
+
+if TYPE_CHECKING:
+    from pipelines.models import TrainedModel
+    from tasks.base import Scores
+    from tasks.models.embeddings import SplitEmbeddings
 
 _SIDES = ("visual", "text", "joint")
 _WIDTH = 120
@@ -43,6 +44,8 @@ def embeddings_of(trained: TrainedModel, split: str) -> SplitEmbeddings:
     Raises:
         InputError: the task has no scores apart from its evaluation, or the model no embeddings.
     """
+    from tasks.models.embeddings import SplitEmbeddings
+
     score = _scores(trained).scorer(trained.model, split)
     if not isinstance(score, SplitEmbeddings):
         raise InputError(
@@ -53,11 +56,16 @@ def embeddings_of(trained: TrainedModel, split: str) -> SplitEmbeddings:
 
 
 def _scores(trained: TrainedModel) -> Scores:
+    from tasks.base import Scores
+
     return trained.as_a(Scores, "be analysed", instead="`python -m pipelines.evaluate` scores its runs")
 
 
 def geometry(embeddings: SplitEmbeddings, trained: TrainedModel, split: str) -> dict[str, float]:
     """Return alignment and uniformity, and the variance of each modality that has sets."""
+    from tasks.scoring.geometry import alignment, uniformity
+    from tasks.scoring.set_analysis import variance_of
+
     owner_T = trained.pairs(split, "be analysed").owner_T
     numbers = {"alignment/joint": alignment(embeddings.visual, embeddings.text, owner_T)}
     numbers |= {
@@ -73,6 +81,8 @@ def elements(
     embeddings: SplitEmbeddings, trained: TrainedModel, split: str, protocol: str
 ) -> dict[str, float]:
     """Return the main score with the whole sets, `all`, and with fewer elements of one modality."""
+    from tasks.scoring.set_analysis import ablated
+
     adapter, primary = _scores(trained), trained.adapter.primary.name
 
     def score(of: SplitEmbeddings) -> float:
@@ -99,6 +109,8 @@ def table(numbers: Mapping[str, float], *, digits: int) -> list[str]:
 def main() -> None:
     """Analyse, log and print."""
     options = tyro.cli(AnalyseOptions, prog="python -m pipelines.analyse", description=__doc__)
+    from pipelines.models import load_run
+
     trained = load_run(options.run_id)
     run, split = trained.run, options.split
     prefix = "analysis" if split == "test" else f"analysis/{split}"

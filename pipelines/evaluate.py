@@ -9,20 +9,19 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from infra.errors import InputError, command
 from infra.paths import home
 from infra.registry import RECIPES
-from infra.tracking import Tracker, tracking_uri
-from pipelines.models import TrainedModel, load_run
 from pipelines.recipe import Ensemble
-from pipelines.training.artifacts import keep_evaluation, keep_pictures
-from pipelines.training.runs import prepare, start
-from tasks.base import Evaluation, Scores
-from tasks.scoring.scores import mean_score
+
+if TYPE_CHECKING:
+    from infra.tracking import Tracker
+    from pipelines.models import TrainedModel
+    from tasks.base import Evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +45,9 @@ def evaluate(models: Sequence[TrainedModel], *, protocol: str, split: str) -> Ev
         InputError: the task cannot average the scores of several models, the runs are of different tasks or data, or
             the protocol does not fit the split.
     """
+    from tasks.base import Scores
+    from tasks.scoring.scores import mean_score
+
     if len(models) == 1:
         return models[0].evaluate(protocol, split=split)
     adapters = [
@@ -66,6 +68,10 @@ def evaluate(models: Sequence[TrainedModel], *, protocol: str, split: str) -> Ev
 
 def start_ensemble(ensemble: Ensemble) -> str:
     """Train every member and score them together; return the id of the run that stands for the ensemble."""
+    from pipelines.models import load_run
+    from pipelines.training.artifacts import keep_evaluation, keep_pictures
+    from pipelines.training.runs import prepare, start
+
     runs = [
         replace(RECIPES.get(name)(), seed=seed, experiment=ensemble.experiment)
         for name, seed in ensemble.seeded()
@@ -98,6 +104,8 @@ def track_ensemble(
         "seed": "+".join(str(trained.run.seed) for trained in models),
         "protocol": protocol,
     }
+    from infra.tracking import Tracker, tracking_uri
+
     return Tracker.start(
         first.experiment,
         uri=tracking_uri(home()),
@@ -116,6 +124,9 @@ def track_ensemble(
 def main() -> None:
     """Score, log and print."""
     options = tyro.cli(EvaluateOptions, prog="python -m pipelines.evaluate", description=__doc__)
+    from pipelines.models import load_run
+    from pipelines.training.artifacts import keep_evaluation, keep_pictures
+
     models = [load_run(run_id, task=options.task) for run_id in dict.fromkeys(options.run_ids)]
     protocol = options.protocol or models[0].run.protocol
     evaluation = evaluate(models, protocol=protocol, split=options.split)

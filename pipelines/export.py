@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 
@@ -14,10 +15,9 @@ from infra.errors import InputError, command
 from infra.files import make_folder
 from infra.paths import home
 from infra.tracking import Tracker, tracking_uri
-from pipelines.models import TrainedModel, load
-from pipelines.training.best_checkpoint import ASSETS, RUN, WEIGHTS, best_checkpoint
-from tasks.base import Answers, ReadsInputs
-from tasks.models.base import RetrievalModel
+
+if TYPE_CHECKING:
+    from pipelines.models import TrainedModel
 
 README = "README.md"
 
@@ -40,6 +40,9 @@ def export(run_id: str, out: Path) -> TrainedModel:
     Raises:
         InputError: no such run, it kept no model, or the folder is in use.
     """
+    from pipelines.models import load
+    from pipelines.training.best_checkpoint import ASSETS, RUN, WEIGHTS, best_checkpoint
+
     tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
     checkpoint = best_checkpoint(tracker)
     out = out.absolute()
@@ -59,6 +62,9 @@ def export(run_id: str, out: Path) -> TrainedModel:
 
 def example(trained: TrainedModel, folder: str) -> str:
     """Return a few lines that load a model and use it, as far as it reads what is in no corpus."""
+    from tasks.base import Answers, ReadsInputs
+    from tasks.models.base import RetrievalModel
+
     lines = ["import polypool as pp", "", f"model = pp.load({folder!r})"]
     adapter, answers = trained.adapter, isinstance(trained.adapter, Answers)
     if not isinstance(adapter, ReadsInputs) or not (answers or isinstance(trained.model, RetrievalModel)):

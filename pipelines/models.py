@@ -22,8 +22,8 @@ from infra.files import existing, existing_folder, read_json
 from infra.paths import home
 from infra.registry import TASKS
 from infra.tracking import Tracker, tracking_uri
+from pipelines.searching import Method
 from pipelines.searching.answers import AnswerSearch
-from pipelines.searching.galleries import Method
 from pipelines.searching.retrieval import Hit, RetrievalSearch
 from pipelines.training.best_checkpoint import ASSETS, RUN, WEIGHTS, best_checkpoint
 from tasks.base import Answers, Evaluation, ReadsInputs, Searchable, TaskAdapter, missing

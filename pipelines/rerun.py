@@ -14,8 +14,6 @@ from infra.errors import InputError, command
 from infra.paths import home
 from infra.tracking import Tracker, tracking_uri
 from infra.tracking.provenance import provenance
-from pipelines.training.best_checkpoint import other_than_trained
-from pipelines.training.runs import prepare, start
 from tasks.run import Run, from_json
 
 ORIGIN = "rerun_of"
@@ -50,6 +48,9 @@ def recorded(run_id: str) -> Recorded:
         InputError: no such run, it is none that was trained, its settings are gone or those of another version, or its
             data or a part is not at hand.
     """
+    from pipelines.training.best_checkpoint import other_than_trained
+    from pipelines.training.runs import prepare
+
     tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
     if (kind := tracker.tag("kind")) not in ("train", ""):
         raise InputError(f"run {run_id} {other_than_trained(kind)}")
@@ -67,6 +68,8 @@ def recorded(run_id: str) -> Recorded:
 
 
 def _settings(tracker: Tracker) -> Run:
+    from pipelines.training.best_checkpoint import other_than_trained
+
     try:
         return from_json(tracker.read_json("run.json"), where=f"run.json of run {tracker.run_id}")
     except InputError as error:
@@ -102,6 +105,8 @@ def scores(then: Tracker, now: Tracker) -> list[str]:
 def main() -> None:
     """Say what differs, train, and put the scores side by side."""
     options = tyro.cli(RerunOptions, prog="python -m pipelines.rerun", description=__doc__)
+    from pipelines.training.runs import start
+
     found = recorded(options.run_id)
     run = found.run
     print(f"{run.recipe} {run.aggregator} seed {run.seed} (run {options.run_id})")

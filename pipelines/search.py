@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from infra.errors import InputError, command
-from pipelines.models import TrainedModel, load_run
-from pipelines.searching.answers import Answer, AnswerSearch
-from pipelines.searching.galleries import Method
-from pipelines.searching.retrieval import Hit, RetrievalSearch
-from pipelines.searching.server import serve
+from pipelines.searching import Method
+
+if TYPE_CHECKING:
+    from pipelines.models import TrainedModel
+    from pipelines.searching.answers import Answer, AnswerSearch
+    from pipelines.searching.retrieval import Hit, RetrievalSearch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,8 @@ def search(options: SearchOptions) -> str:
         raise InputError("give one of --image, --video and --id, not several")
     if not options.query and not visuals:
         raise InputError("nothing to look for: give a text, --image FILE, --video FILE, --id ID, or --web")
+    from pipelines.searching.answers import AnswerSearch
+
     searched = _load(options).open_search(options.split, index=options.index)
     try:
         if isinstance(searched, AnswerSearch):
@@ -70,6 +73,8 @@ def search(options: SearchOptions) -> str:
 def _load(options: SearchOptions) -> TrainedModel:
     if options.k is not None and options.k < 1:
         raise InputError(f"--k must be at least 1, not {options.k}")
+    from pipelines.models import load_run
+
     return load_run(options.run_id)
 
 
@@ -135,6 +140,8 @@ def main() -> None:
     if not options.web:
         print(search(options))
         return
+    from pipelines.searching.server import serve
+
     trained = _load(options)
     run, searched = trained.run, trained.open_search(options.split, index=options.index)
     try:

@@ -159,7 +159,7 @@ class TaskAdapter(Protocol):
         """Return the samples of a split."""
 
     def check_training(self) -> None:
-        """Say before a run starts that its training would come to nothing; all other checks are for trained models, too.
+        """Refuse a run whose training would come to nothing, before it starts; other checks are for trained models too.
 
         Raises:
             InputError: such as a training split of fewer samples than a batch.

@@ -11,6 +11,7 @@ from torch import Tensor
 from infra.data import Batch
 from infra.device import device_of, on_device
 from infra.errors import InputError
+from pipelines.searching import Method
 from pipelines.searching.indices import Exact, Faiss, Index, PairScore, TopK, TwoPass, top_k
 from tasks.models.base import RetrievalModel
 from tasks.models.embeddings import Batches, encode_split
@@ -18,7 +19,6 @@ from tasks.similarities.cosine import Cosine
 from tasks.similarities.sets import SetSimilarity
 
 Side = Literal["visual", "text"]
-Method = Literal["auto", "exact", "two-pass", "faiss"]
 
 MANY_SETS = 20_000  # from so many on, sets are searched in two passes
 

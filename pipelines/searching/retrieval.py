@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from infra.data import Batch
-from pipelines.searching.galleries import Gallery, Method, make_gallery
+from pipelines.searching import Method
+from pipelines.searching.galleries import Gallery, make_gallery
 from pipelines.searching.indices import TopK
 from pipelines.searching.queries import VisualQueries, text_query
 from tasks.base import Searchable

@@ -11,7 +11,7 @@ from infra.errors import InputError
 from infra.files import make_folder
 from infra.ray.session import local_cores
 from infra.tracking import Tracker, find_runs
-from pipelines.compare import compare, with_bootstrap
+from pipelines.comparison.comparison import compare, with_bootstrap
 from pipelines.comparison.per_query import read_queries
 from pipelines.sweeping.execution import Place, Result
 from pipelines.sweeping.matching import match_trials, records_of

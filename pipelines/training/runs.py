@@ -42,14 +42,14 @@ def prepare(run: Run, **given: Any) -> TaskAdapter:
         given: passed on to the adapter, such as `assets` that are known already.
 
     Raises:
-        InputError: a task that derives from no TaskAdapter, a part or a protocol that there is not, data that does not fit, a setting that the task does not
-            use, a prefix of `lr_factors` or `freeze` that no parameter has.
+        InputError: a task that derives from no TaskAdapter, a part or a protocol that there is not, data that does not
+            fit, a setting that the task does not use, a prefix of `lr_factors` or `freeze` that no parameter has.
     """
     adapter = TASKS.build(run.task, run, **given)
     if TaskAdapter not in type(adapter).__mro__:
         raise InputError(
-            f"the task {run.task!r} is a {type(adapter).__name__}, which does not derive from tasks.base.TaskAdapter; let "
-            "its class do so"
+            f"the task {run.task!r} is a {type(adapter).__name__}, which does not derive from tasks.base.TaskAdapter; "
+            "let its class do so"
         )
     refuse_unused(run, adapter.unused)
     adapter.check_training()

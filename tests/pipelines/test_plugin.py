@@ -22,7 +22,7 @@ from infra.errors import InputError
 from infra.registry import AGGREGATORS, ENCODERS, KINDS, OBJECTIVES, RECIPES
 from infra.tracking import Tracker, find_runs, tracking_uri
 from pipelines.check import check, listing
-from pipelines.compare import compare, with_bootstrap
+from pipelines.comparison.comparison import compare, with_bootstrap
 from pipelines.comparison.per_query import read_queries
 from pipelines.models import load, load_run
 from pipelines.recipe import derive

@@ -10,7 +10,8 @@ from records import SIX, run, scores
 from infra.errors import InputError
 from infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from pipelines import compare as module
-from pipelines.compare import Comparison, compare
+from pipelines.comparison import comparison as comparing
+from pipelines.comparison.comparison import Comparison, compare
 from pipelines.comparison.figures import draw_bars
 from pipelines.comparison.groups import Group, Row
 from pipelines.comparison.render import as_markdown, as_text
@@ -22,7 +23,7 @@ NONE = "\u2013"  # an en dash
 
 
 def compared(monkeypatch: pytest.MonkeyPatch, *runs: RunRecord, **options: str) -> Comparison:
-    monkeypatch.setattr(module, "find_runs", lambda uri, experiment, finished: list(runs))
+    monkeypatch.setattr(comparing, "find_runs", lambda uri, experiment, finished: list(runs))
     return compare("sqlite:///x", "polypool", **options)
 
 

@@ -13,8 +13,8 @@ from records import blocks_of, run
 from infra.errors import InputError
 from infra.registry import AGGREGATORS
 from infra.tracking import RunRecord
-from pipelines.compare import Comparison, with_bootstrap
 from pipelines.comparison import report as tables
+from pipelines.comparison.comparison import Comparison, with_bootstrap
 from pipelines.comparison.costs import costs_of, weights_of
 from pipelines.comparison.grouping import arranged
 from pipelines.comparison.per_query import Queries

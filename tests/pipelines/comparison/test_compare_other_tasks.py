@@ -13,8 +13,8 @@ from toy import toy_run
 
 from infra.errors import InputError
 from infra.tracking import RunRecord, find_runs, tracking_uri
-from pipelines.compare import Comparison, with_bootstrap
 from pipelines.comparison import report as tables
+from pipelines.comparison.comparison import Comparison, with_bootstrap
 from pipelines.comparison.figures import draw_bars, shaded
 from pipelines.comparison.grouping import arranged
 from pipelines.comparison.logging import draw_all, score_table

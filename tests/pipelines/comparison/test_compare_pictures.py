@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from records import blocks_of, grid, run, three_tasks, vqa
 
-from pipelines.compare import Comparison
+from pipelines.comparison.comparison import Comparison
 from pipelines.comparison.cost_figure import spread
 from pipelines.comparison.critical import cliques, critical_difference, why_not
 from pipelines.comparison.cross_task import grid_of

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from records import blocks_of, run, three_tasks
 
-from pipelines.compare import Comparison
 from pipelines.comparison import report as tables
+from pipelines.comparison.comparison import Comparison
 from pipelines.comparison.logging import note, score_table
 from pipelines.comparison.render import Table, as_latex, as_markdown, as_text
 

@@ -13,8 +13,8 @@ from records import VIDEO, grid, run, scores, three_tasks, vqa
 
 from infra.tracking import Tracker, find_runs, tracking_uri
 from pipelines import compare as module
-from pipelines.compare import compare
 from pipelines.comparison import report as tables
+from pipelines.comparison.comparison import compare
 from pipelines.comparison.grouping import arranged
 from pipelines.comparison.render import as_text
 from tasks.base import Metric

@@ -1,0 +1,118 @@
+"""The comparison of an experiment's runs: its groups, and their tables as text, files and a run of their own."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from infra.errors import InputError
+from infra.tracking import find_runs
+from pipelines.comparison import report as tables
+from pipelines.comparison.critical import why_not
+from pipelines.comparison.cross_task import Grid, grid_of
+from pipelines.comparison.grouping import arranged
+from pipelines.comparison.groups import Group
+from pipelines.comparison.logging import keep
+from pipelines.comparison.per_query import Read, with_differences
+from pipelines.comparison.render import WIDTH, Table, as_latex, as_markdown, as_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Groups of comparable runs, and notes on what they leave out.
+
+    Attributes:
+        experiment: where the runs are.
+        groups: a task, data set and protocol each.
+        notes: what is left out, missing or odd.
+        pairs: whether all pairs of aggregators are shown.
+    """
+
+    experiment: str
+    groups: tuple[Group, ...]
+    notes: tuple[str, ...]
+    pairs: bool = False
+
+    @cached_property
+    def grid(self) -> Grid | None:
+        """Task x aggregator; None for one task and data set."""
+        return grid_of(self.groups)
+
+    def tables(self) -> list[Table]:
+        """Return all tables, in the order in which they are shown."""
+        all_tables: list[Table | None] = []
+        for group in self.groups:
+            all_tables += [tables.scores(group), tables.published(group), tables.differences(group)]
+            all_tables += [tables.all_pairs(group)] if self.pairs else []
+        all_tables += [tables.across(self.grid)] if self.grid is not None else []
+        return [table for table in all_tables if table is not None]
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The notes, and which picture is missing and why, where there is more than one task."""
+        reason = why_not(self.grid) if self.grid is not None else ""
+        return (*self.notes, *([reason] if reason else ()))
+
+    def text(self) -> str:
+        """Return the tables and notes for a terminal."""
+        lines = [line for note in self.remarks for line in textwrap.wrap(note, WIDTH)]
+        notes = ["\n".join(lines)] if lines else []
+        return "\n\n".join([*map(as_text, self.tables()), *notes])
+
+    def markdown(self) -> str:
+        """Return the tables and notes as Markdown."""
+        notes = ["\n".join(f"- {note}" for note in self.remarks)] if self.remarks else []
+        return (
+            "\n\n".join([f"# Experiment `{self.experiment}`", *map(as_markdown, self.tables()), *notes])
+            + "\n"
+        )
+
+    def latex(self) -> str:
+        """Return the tables as LaTeX, with the notes as comments."""
+        head = ["% needs \\usepackage{booktabs}", *(f"% {note}" for note in self.remarks)]
+        return "\n".join(head) + "\n\n" + "\n\n".join(map(as_latex, self.tables())) + "\n"
+
+    def log(self, uri: str, *, folder: Path) -> str:
+        """Keep tables and figures in MLflow, in a run of kind `comparison`, and return its id."""
+        return keep(
+            self.experiment,
+            uri=uri,
+            home=folder,
+            groups=self.groups,
+            grid=self.grid,
+            tables=self.tables(),
+            texts={"compare.md": self.markdown(), "compare.tex": self.latex()},
+        )
+
+
+def compare(uri: str, experiment: str, *, metric: str = "", protocol: str = "") -> Comparison:
+    """Read the runs of an experiment and arrange them.
+
+    Args:
+        uri: the tracking store.
+        experiment: its name.
+        metric: what orders the rows; a group without it, or all where empty, take their primary one.
+        protocol: the only one shown; where empty, every one that a test split was scored under.
+
+    Raises:
+        InputError: no such experiment, metric or protocol, or nothing in it that can be compared.
+    """
+    runs = [run for run in find_runs(uri, experiment, finished=False) if run.tags.get("kind") != "comparison"]
+    if not runs:
+        raise InputError(
+            f"experiment {experiment!r} of {uri} has no runs to compare; train some: "
+            f"python -m pipelines.train RECIPE --experiment {experiment}"
+        )
+    groups, notes = arranged(runs, experiment=experiment, metric=metric, protocol=protocol)
+    return Comparison(experiment=experiment, groups=groups, notes=notes)
+
+
+def with_bootstrap(comparison: Comparison, read: Read) -> Comparison:
+    """Return a comparison that knows which differences are significant; rows without per-query results are noted."""
+    compared = [with_differences(group, read) for group in comparison.groups]
+    notes = [note for _, of in compared for note in of]
+    return replace(
+        comparison, groups=tuple(group for group, _ in compared), notes=(*comparison.notes, *notes)
+    )
