@@ -5,18 +5,19 @@ from __future__ import annotations
 from torch import Tensor
 
 from aggregators.averages.mean import Mean
+from aggregators.base import Pooled
 
 
 class Failing(Mean):
     """Can be built, and no more."""
 
-    def forward(self, *args: Tensor, **given: Tensor) -> Tensor:
+    def forward(self, *args: Tensor, **named: Tensor) -> Pooled:
         raise ArithmeticError("nothing adds up")
 
 
 class Blind(Mean):
     """Sees nothing, so that all embeddings are the same."""
 
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return ones that still have a gradient."""
-        return super().forward(x_BND, mask_BN) * 0 + 1
+        return Pooled(super().forward(x_BND, mask_BN).vectors * 0 + 1)
