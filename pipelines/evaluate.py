@@ -69,7 +69,7 @@ def evaluate(models: Sequence[TrainedModel], *, protocol: str, split: str) -> Ev
 def start_ensemble(ensemble: Ensemble) -> str:
     """Train every member and score them together; return the id of the run that stands for the ensemble."""
     from pipelines.models import load_run
-    from pipelines.training.artifacts import keep_evaluation, keep_pictures
+    from pipelines.training.artifacts import log_evaluation, log_pictures
     from pipelines.training.runs import prepare, start
 
     runs = [
@@ -83,8 +83,8 @@ def start_ensemble(ensemble: Ensemble) -> str:
     models = [load_run(run_id) for run_id in run_ids]
     evaluation = evaluate(models, protocol=ensemble.protocol, split="test")
     tracker = track_ensemble(models, ensemble.protocol, ensemble=ensemble)
-    keep_evaluation(tracker, evaluation, step=0)
-    keep_pictures(tracker, *evaluation.pictures)
+    log_evaluation(tracker, evaluation, step=0)
+    log_pictures(tracker, *evaluation.pictures)
     tracker.finish("FINISHED")
     return tracker.run_id
 
@@ -125,7 +125,7 @@ def main() -> None:
     """Score, log and print."""
     options = tyro.cli(EvaluateOptions, prog="python -m pipelines.evaluate", description=__doc__)
     from pipelines.models import load_run
-    from pipelines.training.artifacts import keep_evaluation, keep_pictures
+    from pipelines.training.artifacts import log_evaluation, log_pictures
 
     models = [load_run(run_id, task=options.task) for run_id in dict.fromkeys(options.run_ids)]
     protocol = options.protocol or models[0].run.protocol
@@ -133,8 +133,8 @@ def main() -> None:
     if options.split != "test":
         evaluation = replace(evaluation, protocol=f"{options.split}/{protocol}")
     tracker = models[0].tracker if len(models) == 1 else track_ensemble(models, protocol)
-    keep_evaluation(tracker, evaluation, step=0)
-    keep_pictures(tracker, *evaluation.pictures)
+    log_evaluation(tracker, evaluation, step=0)
+    log_pictures(tracker, *evaluation.pictures)
     if len(models) > 1:
         tracker.finish("FINISHED")
     names = ", ".join(f"{t.run.recipe} {t.run.aggregator} seed {t.run.seed}" for t in models)

@@ -79,7 +79,7 @@ class Measurement:
             return None
         return self.ratio >= self.target if self.goal == "at least" else self.ratio <= self.target
 
-    def cells(self) -> tuple[str, ...]:
+    def entries(self) -> tuple[str, ...]:
         """Return the row as the table shows it: name, ours, reference, ratio, target, met."""
         ratio = self._show(self.ratio)
         if self.spread is not None:

@@ -58,7 +58,7 @@ class BenchReport:
     def __str__(self) -> str:
         """Return table and notes, at most 110 columns wide."""
         left = (0, len(COLUMNS) - 1)
-        lines = [*aligned(COLUMNS, [row.cells() for row in self.rows], width=WIDTH, left=left), ""]
+        lines = [*aligned(COLUMNS, [row.entries() for row in self.rows], width=WIDTH, left=left), ""]
         for row in self.rows:
             lines += _wrap(f"{row.name}: {row.measured}. {row.note}")
         for name, why in self.unmeasured.items():

@@ -12,7 +12,7 @@ import numpy as np
 
 from infra.errors import InputError
 from infra.tracking import RunRecord
-from pipelines.comparison.cross_task import grid_of
+from pipelines.comparison.cross_task import cross_task_table
 from pipelines.comparison.grouping import arranged
 from pipelines.comparison.groups import Group
 from pipelines.comparison.per_query import Queries, with_differences
@@ -45,11 +45,11 @@ def check_records(evaluation: Evaluation, *, primary: Metric) -> None:
     assert not absent, (
         f"it describes {', '.join(absent)}, not among its metrics {', '.join(evaluation.metrics)}"
     )
-    kept = metrics_from(
+    tracked = metrics_from(
         metrics_tag(evaluation.protocol, [own, *evaluation.others]), evaluation.protocol, run="to be tracked"
     )
-    shown = [metric.name for metric in (own, *evaluation.others) if metric.in_tables]
-    lost = [name for name in shown if name not in {metric.name for metric in kept}]
+    tabled = [metric.name for metric in (own, *evaluation.others) if metric.in_tables]
+    lost = [name for name in tabled if name not in {metric.name for metric in tracked}]
     assert not lost, (
         f"the tag {TAG}{evaluation.protocol} has no room for {', '.join(lost[:5])}: show fewer in tables"
     )
@@ -123,15 +123,15 @@ def _two_runs(evaluation: Evaluation, run: Run) -> list[RunRecord]:
 
 
 def _check_means(group: Group) -> None:
-    grid = grid_of([group, replace(group, dataset=f"{group.dataset} again")])
-    assert grid is not None
-    assert grid.complete == ("better", "worse"), "; ".join(grid.notes)
-    means = np.array([grid.mean(name) for name in grid.complete])
+    table = cross_task_table([group, replace(group, dataset=f"{group.dataset} again")])
+    assert table is not None
+    assert table.complete == ("better", "worse"), "; ".join(table.notes)
+    means = np.array([table.mean(name) for name in table.complete])
     assert np.isfinite(means).all(), f"the chance-normalised scores are {means.tolist()}"
     assert means[0] > means[1], (
         f"the better run's chance-normalised score is {means[0]:g}, the worse one's {means[1]:g}"
     )
-    assert grid.mean_ranks["better"] < grid.mean_ranks["worse"], "its mean ranks are the wrong way round"
+    assert table.mean_ranks["better"] < table.mean_ranks["worse"], "its mean ranks are the wrong way round"
 
 
 def _alike(group: Group) -> tuple:

@@ -11,10 +11,10 @@ from infra.errors import InputError
 from infra.tracking import find_runs
 from pipelines.comparison import report as tables
 from pipelines.comparison.critical import why_not
-from pipelines.comparison.cross_task import Grid, grid_of
+from pipelines.comparison.cross_task import CrossTaskTable, cross_task_table
 from pipelines.comparison.grouping import arranged
 from pipelines.comparison.groups import Group
-from pipelines.comparison.logging import keep
+from pipelines.comparison.logging import log_comparison
 from pipelines.comparison.per_query import Read, with_differences
 from pipelines.comparison.render import WIDTH, Table, as_latex, as_markdown, as_text
 
@@ -36,9 +36,9 @@ class Comparison:
     pairs: bool = False
 
     @cached_property
-    def grid(self) -> Grid | None:
+    def cross_task(self) -> CrossTaskTable | None:
         """Task x aggregator; None for one task and data set."""
-        return grid_of(self.groups)
+        return cross_task_table(self.groups)
 
     def tables(self) -> list[Table]:
         """Return all tables, in the order in which they are shown."""
@@ -46,13 +46,13 @@ class Comparison:
         for group in self.groups:
             all_tables += [tables.scores(group), tables.published(group), tables.differences(group)]
             all_tables += [tables.all_pairs(group)] if self.pairs else []
-        all_tables += [tables.across(self.grid)] if self.grid is not None else []
+        all_tables += [tables.across(self.cross_task)] if self.cross_task is not None else []
         return [table for table in all_tables if table is not None]
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """The notes, and which picture is missing and why, where there is more than one task."""
-        reason = why_not(self.grid) if self.grid is not None else ""
+        reason = why_not(self.cross_task) if self.cross_task is not None else ""
         return (*self.notes, *([reason] if reason else ()))
 
     def text(self) -> str:
@@ -75,13 +75,13 @@ class Comparison:
         return "\n".join(head) + "\n\n" + "\n\n".join(map(as_latex, self.tables())) + "\n"
 
     def log(self, uri: str, *, folder: Path) -> str:
-        """Keep tables and figures in MLflow, in a run of kind `comparison`, and return its id."""
-        return keep(
+        """Log tables and figures to MLflow, in a run of kind `comparison`, and return its id."""
+        return log_comparison(
             self.experiment,
             uri=uri,
             home=folder,
             groups=self.groups,
-            grid=self.grid,
+            cross_task=self.cross_task,
             tables=self.tables(),
             texts={"compare.md": self.markdown(), "compare.tex": self.latex()},
         )

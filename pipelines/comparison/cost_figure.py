@@ -105,7 +105,7 @@ def _panel(panel: Axes, group: Group, points: Sequence[Point], height: float) ->
     title(panel, group.title, pad=8)
     panel.set_ylabel(spoken(group.metric), color=INK)
     panel.grid(color=LINE, linewidth=0.8, zorder=0)
-    bare(panel, keep=("left", "bottom"))
+    bare(panel, spines=("left", "bottom"))
     panel.text(
         1.0,
         1.02,

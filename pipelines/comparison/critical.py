@@ -16,18 +16,18 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from pipelines.comparison.cross_task import Grid
+from pipelines.comparison.cross_task import CrossTaskTable
 from pipelines.figures.style import INK, MUTED, POINT, lines_of, new_figure, save, title, wrapped
 
 _WRAP = 30
 _LINE = 0.19  # inches of a label's line
 
 
-def why_not(grid: Grid | None) -> str:
+def why_not(cross_task: CrossTaskTable | None) -> str:
     """Say why there is no such picture; empty where there is one."""
-    if grid is None or len(grid.counting) < 2:
+    if cross_task is None or len(cross_task.counting) < 2:
         return "no critical-difference picture: it ranks aggregators over two tasks or data sets, at least"
-    if len(grid.complete) < 3:
+    if len(cross_task.complete) < 3:
         return "no critical-difference picture: it ranks three aggregators, at least, that every task has"
     return ""
 
@@ -50,10 +50,10 @@ def cliques(rank_A: np.ndarray, difference: float) -> list[tuple[int, int]]:
     return runs
 
 
-def draw_critical(grid: Grid, path: Path) -> None:
+def draw_critical(cross_task: CrossTaskTable, path: Path) -> None:
     """Write the picture as a PNG; the best rank is on the left."""
-    ranks = dict(sorted(grid.mean_ranks.items(), key=lambda pair: (pair[1], pair[0])))
-    difference = critical_difference(len(ranks), len(grid.counting))
+    ranks = dict(sorted(cross_task.mean_ranks.items(), key=lambda pair: (pair[1], pair[0])))
+    difference = critical_difference(len(ranks), len(cross_task.counting))
     joined = cliques(np.array([*ranks.values()]), difference)
     half = (len(ranks) + 1) // 2
     names = [*ranks]
@@ -69,7 +69,7 @@ def draw_critical(grid: Grid, path: Path) -> None:
     panel.axis("off")
     title(
         panel,
-        f"mean rank over {len(grid.counting)} tasks; bars join what does not differ (Nemenyi, 0.05)",
+        f"mean rank over {len(cross_task.counting)} tasks; bars join what does not differ (Nemenyi, 0.05)",
         pad=6,
     )
     scale = _axis(panel, len(ranks), difference)

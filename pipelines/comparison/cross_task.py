@@ -77,7 +77,7 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class CrossTaskTable:
     """Columns, and means and ranks over them."""
 
     columns: tuple[Column, ...]
@@ -150,13 +150,13 @@ class Grid:
         return tuple(notes)
 
 
-def grid_of(groups: Sequence[Group]) -> Grid | None:
-    """Return the grid of groups whose metric is known; None where all of them are of one task and one data set."""
+def cross_task_table(groups: Sequence[Group]) -> CrossTaskTable | None:
+    """Return the table of groups whose metric is known; None where all of them are of one task and one data set."""
     groups = [group for group in groups if group.metric is not None]
     if len({(group.task, group.dataset) for group in groups}) < 2:
         return None
     columns = [column for group in groups for column in _columns(group)]
-    return Grid(columns=tuple(columns)) if columns else None
+    return CrossTaskTable(columns=tuple(columns)) if columns else None
 
 
 def _columns(group: Group) -> list[Column]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from pipelines.comparison.cross_task import Column, Grid
+from pipelines.comparison.cross_task import Column, CrossTaskTable
 from pipelines.comparison.groups import Group, Row, spoken
 from pipelines.figures.style import (
     BAR,
@@ -82,12 +82,12 @@ def _dress(group: Group, panel: Axes, places: Sequence[float], bottom: float) ->
     if all(value >= 0 for row in group.rows for value in row.values.get(group.metric.name, ())):
         panel.set_xlim(left=0)
     panel.grid(axis="x", color=LINE, linewidth=0.8, zorder=0)
-    bare(panel, keep=("left",))
+    bare(panel, spines=("left",))
 
 
-def draw_heat(grid: Grid, path: Path) -> None:
-    """Write the grid as a PNG; the colours of each column run from its worst to its best score."""
-    names, columns = grid.aggregators, grid.columns
+def draw_heat(cross_task: CrossTaskTable, path: Path) -> None:
+    """Write the table as a heat map, a PNG; the colours of each column run from its worst to its best score."""
+    names, columns = cross_task.aggregators, cross_task.columns
     above = ["\n".join(wrapped(line, _HEADER) for line in column.title) for column in columns]
     shade_AC = np.stack([_shades(column, names) for column in columns], axis=1)
     row = 0.3 * max(1.0, 0.62 * max(map(lines_of, names)))
@@ -127,5 +127,5 @@ def shaded(value: np.ndarray, *, higher_is_better: bool) -> np.ndarray:
     known = value[~np.isnan(value)]
     if not known.size or known.min() == known.max():
         return value * 0 + 0.5
-    share = (value - known.min()) / np.ptp(known)
-    return share if higher_is_better else 1 - share
+    position = (value - known.min()) / np.ptp(known)
+    return position if higher_is_better else 1 - position

@@ -12,17 +12,17 @@ from infra.tracking import Tracker
 from pipelines.comparison.cost_figure import draw_costs
 from pipelines.comparison.costs import costs_of
 from pipelines.comparison.critical import draw_critical, why_not
-from pipelines.comparison.cross_task import Grid
+from pipelines.comparison.cross_task import CrossTaskTable
 from pipelines.comparison.figures import draw_bars, draw_heat
 from pipelines.comparison.groups import SECONDS, Group, Row
 from pipelines.comparison.render import Table, as_markdown
 
-SCORES, GRID = "scores.json", "task_by_aggregator.json"
+SCORES, CROSS_TASK = "scores.json", "task_by_aggregator.json"
 _NOTE = 5000  # characters of a description, which older stores cut
 _REST = "All tables are in the artifact `compare.md`."
 
 
-def draw_all(groups: Sequence[Group], grid: Grid | None, folder: Path) -> list[Path]:
+def draw_all(groups: Sequence[Group], cross_task: CrossTaskTable | None, folder: Path) -> list[Path]:
     """Draw every figure that there is something for, and return their files."""
     paths = []
     if any(group.metric for group in groups):
@@ -30,22 +30,22 @@ def draw_all(groups: Sequence[Group], grid: Grid | None, folder: Path) -> list[P
         draw_bars(groups, paths[-1])
     if draw_costs(groups, folder / "costs.png"):
         paths.append(folder / "costs.png")
-    if grid is not None:
+    if cross_task is not None:
         paths.append(folder / "heat_map.png")
-        draw_heat(grid, paths[-1])
-    if not why_not(grid):
+        draw_heat(cross_task, paths[-1])
+    if not why_not(cross_task):
         paths.append(folder / "critical_difference.png")
-        draw_critical(grid, paths[-1])
+        draw_critical(cross_task, paths[-1])
     return paths
 
 
-def keep(
+def log_comparison(
     experiment: str,
     *,
     uri: str,
     home: Path,
     groups: Sequence[Group],
-    grid: Grid | None,
+    cross_task: CrossTaskTable | None,
     tables: Sequence[Table],
     texts: dict[str, str],
 ) -> str:
@@ -55,8 +55,8 @@ def keep(
         experiment: that of the runs.
         uri, home: as for any run.
         groups: what was compared.
-        grid: task x aggregator, if there is more than one task or data set.
-        tables: the tables; the last one is kept for the UI, too, where there is a grid.
+        cross_task: task x aggregator, if there is more than one task or data set.
+        tables: the tables; the last one is logged for the UI, too, if it is task x aggregator.
         texts: further files, by name.
     """
     tracker = Tracker.start(
@@ -70,13 +70,13 @@ def keep(
     status = "FAILED"
     try:
         with tempfile.TemporaryDirectory() as folder:
-            for path in draw_all(groups, grid, Path(folder)):
+            for path in draw_all(groups, cross_task, Path(folder)):
                 tracker.artifact(path)
         for name, text in texts.items():
             tracker.text(name, text)
         tracker.table(SCORES, score_table(groups))
-        if grid is not None:
-            tracker.table(GRID, text_table(tables[-1]))
+        if cross_task is not None:
+            tracker.table(CROSS_TASK, text_table(tables[-1]))
         status = "FINISHED"
     finally:
         tracker.finish(status)
@@ -96,7 +96,7 @@ def note(tables: Sequence[Table]) -> str:
 
 def text_table(table: Table) -> dict[str, list[str]]:
     """Return the texts of a table by its columns."""
-    rows = [[" ".join(name.split()) for name in cells] for cells in (table.header, *table.rows)]
+    rows = [[" ".join(name.split()) for name in entries] for entries in (table.header, *table.rows)]
     return {name: list(column) for name, *column in zip(*rows, strict=True)}
 
 

@@ -34,9 +34,9 @@ class Table:
         title: what stands above it.
         legend: sentences under the title, without full stops.
         header: the columns' names, of several lines each where they hold line breaks.
-        rows: a label and the cells; spaces in cells align them in a terminal and mean nothing elsewhere.
+        rows: a label and the entries beside it; spaces in entries align them in a terminal and mean nothing elsewhere.
         notes: sentences under the table.
-        best: cells, as row and column, that LaTeX sets in bold.
+        best: entries, as row and column, that LaTeX sets in bold.
     """
 
     title: str
@@ -53,7 +53,7 @@ def as_text(table: Table) -> str:
     """Return an aligned table of at most `WIDTH` columns: long labels are wrapped, and too many columns go below."""
     lines = [table.title, *(line for text in table.legend for line in textwrap.wrap(text, WIDTH))]
     for columns in _parts(table):
-        header, *rows = [[cells[k] for k in (0, *columns)] for cells in (table.header, *table.rows)]
+        header, *rows = [[entries[k] for k in (0, *columns)] for entries in (table.header, *table.rows)]
         lines += ["", *aligned(header, rows, width=WIDTH)]
     if table.notes:
         lines += ["", *(line for note in table.notes for line in textwrap.wrap(note, WIDTH))]
@@ -77,7 +77,9 @@ def _parts(table: Table) -> Iterator[list[int]]:
 def as_markdown(table: Table, *, level: int = 2) -> str:
     """Return a Markdown table under a heading."""
     rows = [[" ".join(name.split()) for name in table.header]]
-    rows += [[f"`{label}`", *(" ".join(cell.split()) for cell in cells)] for label, *cells in table.rows]
+    rows += [
+        [f"`{label}`", *(" ".join(entry.split()) for entry in entries)] for label, *entries in table.rows
+    ]
     lines = [
         "| " + " | ".join(text.replace("|", "\\|").replace("*", "\\*") for text in row) + " |" for row in rows
     ]
@@ -94,11 +96,13 @@ def as_markdown(table: Table, *, level: int = 2) -> str:
 
 def as_latex(table: Table) -> str:
     """Return a LaTeX table with booktabs' rules."""
-    cells = [[_tex(" ".join(name.split())) for name in table.header]]
+    entries = [[_tex(" ".join(name.split())) for name in table.header]]
     for at, (label, *numbers) in enumerate(table.rows):
         row = [_typewriter(label), *(_tex(" ".join(number.split())) for number in numbers)]
-        cells.append([rf"\textbf{{{text}}}" if (at, k) in table.best else text for k, text in enumerate(row)])
-    header, *body = (f"{' & '.join(row)} \\\\" for row in cells)
+        entries.append(
+            [rf"\textbf{{{text}}}" if (at, k) in table.best else text for k, text in enumerate(row)]
+        )
+    header, *body = (f"{' & '.join(row)} \\\\" for row in entries)
     caption = ". ".join(f"{text[0].upper()}{text[1:]}" for text in (table.title, *table.legend, *table.notes))
     return "\n".join(
         [

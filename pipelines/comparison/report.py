@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 
 from pipelines.comparison.costs import Costs, costs_of
-from pipelines.comparison.cross_task import Column, Grid
+from pipelines.comparison.cross_task import Column, CrossTaskTable
 from pipelines.comparison.groups import SECONDS, Group, Row, spoken
 from pipelines.comparison.render import ABSENT, Table
 from pipelines.comparison.significance import Difference
@@ -166,46 +166,46 @@ def all_pairs(group: Group) -> Table | None:
     )
 
 
-def across(grid: Grid) -> Table:
+def across(cross_task: CrossTaskTable) -> Table:
     """Return task x aggregator."""
     legend = ["a column is one protocol, and numbers of different protocols are never in one column"]
-    stars = any(column.group.bootstrap for column in grid.columns)
+    stars = any(column.group.bootstrap for column in cross_task.columns)
     legend.append(
         "primary metric, mean ± sample standard deviation over runs"
         + ("; *: no significant difference from the best of its column (paired bootstrap)" if stars else "")
     )
-    summary = bool(grid.complete)
+    summary = bool(cross_task.complete)
     if summary:
         legend.append(
             "chance-normalised: mean over columns of 100 (score - chance) / (best possible - chance); rank: mean over "
             "columns"
         )
     rows = []
-    for name in grid.aggregators:
-        numbers = [_grid_score(column, name, stars) for column in grid.columns]
-        mean, rank = grid.mean(name), grid.mean_ranks.get(name, math.nan)
+    for name in cross_task.aggregators:
+        numbers = [_entry(column, name, stars) for column in cross_task.columns]
+        mean, rank = cross_task.mean(name), cross_task.mean_ranks.get(name, math.nan)
         numbers += [ABSENT if math.isnan(x) else f"{x:.1f}" for x in (mean, rank)] if summary else []
         rows.append((name, *numbers))
     best = {
-        (grid.aggregators.index(column.best.aggregator), at)
-        for at, column in enumerate(grid.columns, start=1)
+        (cross_task.aggregators.index(column.best.aggregator), at)
+        for at, column in enumerate(cross_task.columns, start=1)
     }
     return Table(
         title="task x aggregator",
         legend=tuple(legend),
         header=(
             "aggregator",
-            *("\n".join(column.title) for column in grid.columns),
+            *("\n".join(column.title) for column in cross_task.columns),
             *(("chance-\nnormalised", "rank") if summary else ()),
         ),
         rows=tuple(rows),
-        notes=grid.notes,
+        notes=cross_task.notes,
         best=frozenset(best),
         label=32,
     )
 
 
-def _grid_score(column: Column, aggregator: str, stars: bool) -> str:
+def _entry(column: Column, aggregator: str, stars: bool) -> str:
     row, group = column.rows.get(aggregator), column.group
     if row is None or math.isnan(group.mean(row)):
         return ABSENT + " " * stars

@@ -70,7 +70,7 @@ def _panel(panel: Axes, watched: Watched, curves: Sequence[Curve]) -> None:
     panel.set_ylabel("coefficient", color=INK, fontsize=9)
     _scale(panel, longest)
     panel.grid(axis="y", color=LINE, linewidth=0.8, zorder=0)
-    bare(panel, keep=("left", "bottom"))
+    bare(panel, spines=("left", "bottom"))
     panel.tick_params(labelsize=8.5)
     if 1 < len(curves) <= len(_PALETTE):
         panel.legend(fontsize=8, frameon=False, labelcolor=INK, handlelength=1.4, loc="best")

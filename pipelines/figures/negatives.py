@@ -89,5 +89,5 @@ def _line(
     place = {"xytext": (7, shift), "textcoords": "offset points", "va": "center", "annotation_clip": False}
     panel.annotate(label, (step_S[-1], value_S[-1]), color=colour, fontsize=9, **place)
     panel.grid(axis="y", color=LINE, linewidth=0.8, zorder=0)
-    bare(panel, keep=("left", "bottom"))
+    bare(panel, spines=("left", "bottom"))
     panel.tick_params(labelsize=8.5, labelcolor=INK, color=MUTED)

@@ -54,11 +54,11 @@ def title(panel: Axes, text: str, *, pad: float = 14) -> None:
     panel.set_title(text, loc="left", fontsize=11, fontweight="bold", color=INK, pad=pad)
 
 
-def bare(panel: Axes, *, keep: tuple[str, ...] = ()) -> None:
+def bare(panel: Axes, *, spines: tuple[str, ...] = ()) -> None:
     """Take the frame away, except for some sides, and the ticks' marks."""
     panel.tick_params(length=0, colors=INK)
     for side in ("top", "right", "bottom", "left"):
-        panel.spines[side].set_visible(side in keep)
+        panel.spines[side].set_visible(side in spines)
         panel.spines[side].set_color(MUTED)
 
 

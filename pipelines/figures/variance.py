@@ -98,7 +98,7 @@ def draw_variance(watched: Sequence[Watched], *, heading: str) -> bytes | None:
         panel.set_xlim(0, 1.08 * value_A.max() or 1.0)
     panel.grid(axis="x", color=LINE, linewidth=0.8, zorder=0)
     title(panel, "a point for each set, the line is their mean", pad=8)
-    bare(panel, keep=("left", "bottom"))
+    bare(panel, spines=("left", "bottom"))
     panel.tick_params(axis="x", labelsize=8.5, labelcolor=INK, color=MUTED)
     return png(figure)
 

@@ -1,4 +1,4 @@
-"""Visual against text aggregators: the K x K grid of figure 6 of VSE-infinity, as a heat map for each recipe."""
+"""Visual against text aggregators: the K x K table of figure 6 of VSE-infinity, as a heat map for each recipe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WRAP = 18
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairs:
+class PairMeans:
     """Means over seeds of one recipe's metric.
 
     Attributes:
@@ -40,9 +40,9 @@ class Pairs:
     runs: tuple[int, int]
 
 
-def pairs_of(
+def pair_means(
     trials: Sequence[Trial], values: Mapping[str, Mapping[str, float]], *, metric: Metric
-) -> Pairs | None:
+) -> PairMeans | None:
     """Arrange the finished trials of one recipe.
 
     Args:
@@ -65,7 +65,7 @@ def pairs_of(
     text = tuple(dict.fromkeys(_text(trial) for trial in trials))
     counts = [len(of) for of in reached.values()]
     mean_VT = np.array([[statistics.fmean(reached.get((v, t), [math.nan])) for t in text] for v in visual])
-    return Pairs(
+    return PairMeans(
         recipe=run.recipe,
         protocol=run.protocol,
         metric=metric,
@@ -76,25 +76,25 @@ def pairs_of(
     )
 
 
-def draw_pairs(pairs: Pairs, path: Path) -> None:
+def draw_pairs(means: PairMeans, path: Path) -> None:
     """Write the heat map as a PNG."""
-    rows, columns = pairs.mean_VT.shape
+    rows, columns = means.mean_VT.shape
     figure = new_figure(max(5.0, 2.6 + 1.15 * columns), max(2.6, 1.5 + 0.55 * rows))
     panel = figure.subplots()
-    shade_VT = shaded(pairs.mean_VT, higher_is_better=pairs.metric.higher_is_better)
-    digits = decimals(float(np.nanmax(np.abs([*pairs.mean_VT.flat, pairs.metric.best]))))
+    shade_VT = shaded(means.mean_VT, higher_is_better=means.metric.higher_is_better)
+    digits = decimals(float(np.nanmax(np.abs([*means.mean_VT.flat, means.metric.best]))))
     panel.imshow(np.ma.masked_invalid(shade_VT), cmap="Blues", vmin=-0.15, vmax=1.25, aspect="auto")
-    for (v, t), value in np.ndenumerate(pairs.mean_VT):
+    for (v, t), value in np.ndenumerate(means.mean_VT):
         dark = shade_VT[v, t] > 0.62
-        said = "\u2013" if math.isnan(value) else f"{value:.{digits}f}"
-        panel.text(t, v, said, ha="center", va="center", fontsize=9, color="white" if dark else INK)
-    panel.set_xticks(range(columns), [wrapped(name, _WRAP) for name in pairs.text], fontsize=9)
-    panel.set_yticks(range(rows), [wrapped(name, _WRAP) for name in pairs.visual], fontsize=9)
+        number = "\u2013" if math.isnan(value) else f"{value:.{digits}f}"
+        panel.text(t, v, number, ha="center", va="center", fontsize=9, color="white" if dark else INK)
+    panel.set_xticks(range(columns), [wrapped(name, _WRAP) for name in means.text], fontsize=9)
+    panel.set_yticks(range(rows), [wrapped(name, _WRAP) for name in means.visual], fontsize=9)
     panel.set_xlabel("text aggregator", fontsize=9, color=INK)
     panel.set_ylabel("visual aggregator", fontsize=9, color=INK)
-    few, many = pairs.runs
+    few, many = means.runs
     over = "one run each" if many == 1 else f"mean over {few if few == many else f'{few} to {many}'} seeds"
-    title(panel, f"{pairs.recipe} · {pairs.protocol} · {spoken(pairs.metric)}\n{over}", pad=8)
+    title(panel, f"{means.recipe} · {means.protocol} · {spoken(means.metric)}\n{over}", pad=8)
     bare(panel)
     save(figure, path)
 

@@ -15,7 +15,7 @@ from pipelines.comparison.comparison import compare, with_bootstrap
 from pipelines.comparison.per_query import read_queries
 from pipelines.sweeping.execution import Place, Result
 from pipelines.sweeping.matching import match_trials, records_of
-from pipelines.sweeping.pairs_figure import draw_pairs, pairs_of
+from pipelines.sweeping.pairs_figure import draw_pairs, pair_means
 from pipelines.sweeping.plan import Plan
 from pipelines.sweeping.trials import Trial, Trials
 from tasks.run import Run
@@ -60,7 +60,7 @@ def outcome(plan: Plan, result: Result) -> str:
 
 
 def show_comparison(trials: Trials, place: Place) -> None:
-    """Print the comparison of the experiment, keep it, and with it the heat maps of visual and text aggregators."""
+    """Print the comparison of the experiment, log it, and with it the heat maps of visual and text aggregators."""
     try:
         comparison = compare(place.uri, place.experiment)
     except InputError as error:
@@ -88,8 +88,8 @@ def _heat_maps(trials: Trials, place: Place) -> list[Path]:
         by_recipe.setdefault(trial.run.recipe, []).append(trial)
     folder, paths = make_folder(place.home / "runs"), []
     for recipe, of_recipe in by_recipe.items():
-        if pairs := pairs_of(of_recipe, metrics, metric=trials.metrics[recipe]):
+        if means := pair_means(of_recipe, metrics, metric=trials.metrics[recipe]):
             name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{place.experiment}-{recipe}")
             paths.append(folder / f"{name}-visual_by_text.png")
-            draw_pairs(pairs, paths[-1])
+            draw_pairs(means, paths[-1])
     return paths

@@ -34,10 +34,10 @@ class Log(Protocol):
         """Set tags."""
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Keep a file, or the files of a folder."""
+        """Store a file, or the files of a folder."""
 
     def download(self, artifact_path: str) -> Path:
-        """Return where a kept file or folder can be read."""
+        """Return where a stored file or folder can be read."""
 
     def history(self, name: str) -> Sequence[tuple[int, float]]:
         """Return what was logged under a name: steps and values."""
@@ -54,39 +54,42 @@ def costs(model: nn.Module, *, step_seconds: float) -> dict[str, float]:
     }
 
 
-def headline(found: Evaluation) -> dict[str, float]:
+def headline(evaluation: Evaluation) -> dict[str, float]:
     """Return the primary metric of an evaluation under names that all tasks share, so that their runs line up.
 
     Returns:
         `test/score`, and `test/chance` and `test/chance_normalised` where chance and the best possible are known;
         nothing for a split without answers.
     """
-    metric = found.primary
-    if metric.name not in found.metrics:
+    metric = evaluation.primary
+    if metric.name not in evaluation.metrics:
         return {}
-    value = found.metrics[metric.name]
+    value = evaluation.metrics[metric.name]
     numbers = {"score": value, "chance": metric.chance, "chance_normalised": metric.chance_normalised(value)}
     return {f"test/{name}": number for name, number in numbers.items() if not math.isnan(number)}
 
 
-def keep_evaluation(log: Log, found: Evaluation, *, step: int) -> None:
+def log_evaluation(log: Log, evaluation: Evaluation, *, step: int) -> None:
     """Write an evaluation's metrics and what they mean, how each query did, and its files."""
-    times = {} if math.isnan(found.embed_ms) else {"time/embed_ms": found.embed_ms}
-    log.log({f"{found.protocol}/{name}": value for name, value in found.metrics.items()} | times, step=step)
-    version = {VERSION_TAG + found.protocol: str(found.protocol_version)}
-    log.tags(metrics_tag(found.protocol, [found.primary, *found.others]) | version)
+    times = {} if math.isnan(evaluation.embed_ms) else {"time/embed_ms": evaluation.embed_ms}
+    log.log(
+        {f"{evaluation.protocol}/{name}": value for name, value in evaluation.metrics.items()} | times,
+        step=step,
+    )
+    version = {VERSION_TAG + evaluation.protocol: str(evaluation.protocol_version)}
+    log.tags(metrics_tag(evaluation.protocol, [evaluation.primary, *evaluation.others]) | version)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{found.protocol.replace('/', '-')}.npz"
-        np.savez_compressed(path, **found.per_query)
-        path.with_suffix(".json").write_text(queries_json(found.query_metrics))
+        path = Path(folder) / f"{evaluation.protocol.replace('/', '-')}.npz"
+        np.savez_compressed(path, **evaluation.per_query)
+        path.with_suffix(".json").write_text(queries_json(evaluation.query_metrics))
         log.artifact(Path(folder), "per_query")
-    _keep(log, found.files, "evaluation")
+    _log_files(log, evaluation.files, "evaluation")
 
 
-def keep_pictures(log: Log | None, *makers: Callable[[], Pictures]) -> None:
-    """Draw pictures and keep them; every worker calls this, and the one that has a log draws and keeps them.
+def log_pictures(log: Log | None, *makers: Callable[[], Pictures]) -> None:
+    """Draw pictures and log them; every worker calls this, and the one that has a log draws them.
 
-    What goes wrong here costs no run its end: it is logged, and told in a file beside the pictures.
+    An error here does not end the run: it is logged, and written into a file beside the pictures.
 
     Args:
         log: where they go.
@@ -94,18 +97,18 @@ def keep_pictures(log: Log | None, *makers: Callable[[], Pictures]) -> None:
     """
     from pipelines.pages.draw import draw  # templates and decoders, once, at the end
 
-    made: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     for make in makers:
         try:
             record = make()
-            made |= draw(record) if log is not None else {}
+            files |= draw(record) if log is not None else {}
         except Exception:
             logging.getLogger(__name__).exception(
-                "some pictures of this run could not be made; its numbers are kept"
+                "some pictures of this run could not be drawn; its numbers are logged"
             )
-            made[_FAILED] = made.get(_FAILED, b"") + traceback.format_exc().encode()
+            files[_FAILED] = files.get(_FAILED, b"") + traceback.format_exc().encode()
     if log is not None:
-        _keep(log, made, PICTURES)
+        _log_files(log, files, PICTURES)
 
 
 def run_figures(
@@ -140,7 +143,7 @@ def _drawn(name: str, draw: Callable[[], bytes | None]) -> dict[str, bytes]:
     return {} if figure is None else {name: figure}
 
 
-def _keep(log: Log, files: Mapping[str, Any], into: str) -> None:
+def _log_files(log: Log, files: Mapping[str, Any], into: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for file, content in files.items():
             (Path(folder) / file).write_bytes(content)

@@ -24,8 +24,8 @@ from pipelines.training.artifacts import (
     Log,
     costs,
     headline,
-    keep_evaluation,
-    keep_pictures,
+    log_evaluation,
+    log_pictures,
     run_figures,
 )
 from pipelines.training.best_checkpoint import ARTIFACT, WEIGHTS, write_model
@@ -153,7 +153,7 @@ class Trainer:
         if adapter.primary.better(value, progress.best):
             progress.best, progress.best_epoch = value, self.epoch
             if self.log is not None:
-                self._keep_best()
+                self._save_best()
         metrics = {f"dev/{name}": number for name, number in found.metrics.items()}
         metrics |= {f"dev/best_{adapter.primary.name}": progress.best, "dev/best_epoch": progress.best_epoch}
         if self.log is not None:
@@ -166,7 +166,7 @@ class Trainer:
             )
         return {**metrics, "epoch": self.epoch}
 
-    def _keep_best(self) -> None:
+    def _save_best(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             write_model(Path(folder), self.model, self.run, self.adapter)
             self.log.artifact(Path(folder), ARTIFACT)
@@ -181,9 +181,9 @@ class Trainer:
         if self.log is not None:
             spent = costs(self.model, step_seconds=self.progress.seconds / max(1, self.step))
             self.log.log(headline(found) | spent, step=self.step)
-            keep_evaluation(self.log, found, step=self.step)
+            log_evaluation(self.log, found, step=self.step)
         if self.run.figures:
-            keep_pictures(self.log, *self._figures(watched), *found.pictures)
+            log_pictures(self.log, *self._figures(watched), *found.pictures)
 
     def _figures(self, watched: Sequence[Watched]) -> Sequence[Callable[[], Mapping[str, bytes]]]:
         """Return what draws how the aggregators did in the last evaluation, and how training went."""

@@ -137,7 +137,7 @@ def test_without_proc_memory_is_refused(monkeypatch, tmp_path):
 def test_a_row_knows_whether_its_target_is_met(changes, met, target, ratio):
     found = row(**changes)
     assert found.met is met
-    assert found.cells() == (
+    assert found.entries() == (
         "a",
         "2.0 ms",
         "3.0 ms",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from infra.tracking import RunRecord
-from pipelines.comparison.cross_task import Grid, grid_of
+from pipelines.comparison.cross_task import CrossTaskTable, cross_task_table
 from pipelines.comparison.grouping import arranged
 from pipelines.comparison.groups import Group
 from tasks.base import Metric
@@ -79,8 +79,8 @@ def blocks_of(*runs: RunRecord) -> tuple[Group, ...]:
     return arranged(runs, experiment="x")[0]
 
 
-def grid(*runs: RunRecord) -> Grid:
-    return grid_of(blocks_of(*runs))
+def grid(*runs: RunRecord) -> CrossTaskTable:
+    return cross_task_table(blocks_of(*runs))
 
 
 def three_tasks() -> list[RunRecord]:

@@ -130,10 +130,10 @@ def test_mean_average_precision_stands_in_means_ranks_and_the_bootstrap() -> Non
     group = next(group for group in found.groups if group.task == "tags")
     assert group.bootstrap.units == "80 queries"
     assert group.bootstrap.difference("gpo", "max").significant
-    assert found.grid.mean("gpo") == pytest.approx((100 * (reached["gpo"] - 0.1) / 0.9 + 25.0) / 2)
-    assert found.grid.mean_ranks == {"gpo": 1.0, "max": 2.0}
+    assert found.cross_task.mean("gpo") == pytest.approx((100 * (reached["gpo"] - 0.1) / 0.9 + 25.0) / 2)
+    assert found.cross_task.mean_ranks == {"gpo": 1.0, "max": 2.0}
     assert by_label(tables.differences(group))["gpo"][0] == f"{reached['gpo']:.3f}"
-    assert not [note for note in found.grid.notes if "no mean" in note]
+    assert not [note for note in found.cross_task.notes if "no mean" in note]
 
 
 def by_label(table) -> dict[str, tuple[str, ...]]:

@@ -13,7 +13,7 @@ from records import blocks_of, grid, run, three_tasks, vqa
 from pipelines.comparison.comparison import Comparison
 from pipelines.comparison.cost_figure import spread
 from pipelines.comparison.critical import cliques, critical_difference, why_not
-from pipelines.comparison.cross_task import grid_of
+from pipelines.comparison.cross_task import cross_task_table
 from pipelines.comparison.logging import draw_all
 
 
@@ -44,7 +44,7 @@ def test_figures_are_drawn_for_few_and_many_long_names(count: int, tmp_path: Pat
     runs = [run(name, rsum=50.0 + at) for at, name in enumerate(names)]
     runs += [vqa(name, 0, 30.0 + at % 7) for at, name in enumerate(names)]
     groups = blocks_of(*runs)
-    files = draw_all(groups, grid_of(groups), tmp_path)
+    files = draw_all(groups, cross_task_table(groups), tmp_path)
     assert [path.stem for path in files] == ["compare", "costs", "heat_map", "critical_difference"]
     for path in files:
         with Image.open(path) as image:

@@ -24,7 +24,7 @@ from pipelines.figures.curves import curves_of, most_frequent, typical
 from pipelines.figures.negatives import known, wide
 from pipelines.figures.style import name_of
 from pipelines.figures.variance import spread_of
-from pipelines.training.artifacts import keep_pictures, run_figures
+from pipelines.training.artifacts import log_pictures, run_figures
 
 DIM = 8
 SIZES = [5, 3, 9, 5, 3, 5]
@@ -259,7 +259,7 @@ def test_a_figure_that_fails_is_told_and_costs_no_other(
     def gone(name: str) -> list[tuple[int, float]]:
         raise OSError("the server is gone")
 
-    keep_pictures(FolderLog(tmp_path), *run_figures([watched_of("max")], gone, title="a run"))
+    log_pictures(FolderLog(tmp_path), *run_figures([watched_of("max")], gone, title="a run"))
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {"pooling.png", "failed.txt"}
     (record,) = caplog.records
     assert "the server is gone" in str(record.exc_info[1])

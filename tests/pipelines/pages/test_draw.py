@@ -14,7 +14,7 @@ from toy import FolderLog
 from infra.errors import InputError
 from pipelines.pages.document import data_address, templates
 from pipelines.pages.draw import draw
-from pipelines.training.artifacts import keep_pictures
+from pipelines.training.artifacts import log_pictures
 from tasks.base import PictureRecord
 
 
@@ -76,10 +76,10 @@ def test_every_worker_makes_records_and_the_one_with_a_log_draws_them(tmp_path: 
         made.append(1)
         return Told(text="b")
 
-    keep_pictures(None, record, Silent)
+    log_pictures(None, record, Silent)
     assert made == [1]
     assert "b" not in DRAWN
-    keep_pictures(FolderLog(tmp_path), record, Silent, lambda: {"c.txt": b"c"})
+    log_pictures(FolderLog(tmp_path), record, Silent, lambda: {"c.txt": b"c"})
     kept = {path.name: path.read_text() for path in (tmp_path / "figures").iterdir()}
     assert (kept["told.txt"], kept["c.txt"]) == ("b", "c"), "one that cannot be drawn costs no other"
     assert "Silent" in kept["failed.txt"]

@@ -18,7 +18,7 @@ from infra.registry import RECIPES
 from infra.tracking import RunRecord, Tracker, tracking_uri
 from pipelines.sweeping.execution import alone, last_line
 from pipelines.sweeping.matching import STOPPED, SWEEP, match_trials, records_of
-from pipelines.sweeping.pairs_figure import draw_pairs, pairs_of
+from pipelines.sweeping.pairs_figure import draw_pairs, pair_means
 from pipelines.sweeping.plan import Plan, duration, seconds, total
 from pipelines.sweeping.trials import make_trials
 from pipelines.train import parse
@@ -295,7 +295,7 @@ def test_pairs_are_means_over_seeds_and_are_drawn(run: Run, tmp_path: Path) -> N
     }
     values = np.array([metrics[trial.name]["whole/rsum"] for trial in trials]).reshape(3, 3, 2)
     missing = metrics.pop("tiny max, text mean seed 0")
-    pairs = pairs_of(trials, metrics, metric=RSUM)
+    pairs = pair_means(trials, metrics, metric=RSUM)
     expected = values.mean(axis=2)
     expected[1, 0] = values[1, 0, 1]
     assert missing["whole/rsum"] == values[1, 0, 0]
@@ -303,9 +303,9 @@ def test_pairs_are_means_over_seeds_and_are_drawn(run: Run, tmp_path: Path) -> N
     assert (pairs.protocol, pairs.metric, pairs.visual, pairs.text) == ("whole", RSUM, (*names,), (*names,))
     assert pairs.runs == (1, 2)
     metrics.pop("tiny max, text mean seed 1")
-    holed = pairs_of(trials, metrics, metric=RSUM)
+    holed = pair_means(trials, metrics, metric=RSUM)
     assert np.isnan(holed.mean_VT).sum() == 1
     draw_pairs(holed, tmp_path / "pairs.png")
     with Image.open(tmp_path / "pairs.png") as image:
         assert len(image.convert("RGB").getcolors(maxcolors=1 << 20)) > 20
-    assert pairs_of(trials, {}, metric=RSUM) is None
+    assert pair_means(trials, {}, metric=RSUM) is None
