@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -75,6 +75,14 @@ class Tokenizer(Protocol):
 
     def subwords(self, numbers: Sequence[int]) -> list[str]:
         """Return how each subword is written, special tokens too."""
+
+
+@runtime_checkable
+class WordTokenizer(Tokenizer, Protocol):
+    """A tokenizer whose subwords are whole words."""
+
+    def split(self, caption: str) -> list[str]:
+        """Return a caption's words as strings, as many as `encode` numbers."""
 
 
 class TextEncoder(Encoder):

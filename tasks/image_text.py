@@ -16,7 +16,7 @@ from tasks.run import Run
 from tasks.scoring.crisscrossed import evaluate_crisscrossed, right_answers
 from tasks.scoring.described import retrieval_arrays, retrieval_queries, retrieval_records
 from tasks.scoring.examples import RankedQueries
-from tasks.scoring.protocols import Protocol, protocol_named
+from tasks.scoring.protocols import ScoringProtocol, protocol_named
 from tasks.scoring.scores import Score
 from tasks.visual_text import VisualText
 
@@ -54,7 +54,7 @@ class ImageText(VisualText):
             return self._evaluate_crisscrossed(score, split, named)
         return super().evaluate_scores(score, split, protocol)
 
-    def _evaluate_crisscrossed(self, score: Score, split: str, protocol: Protocol) -> Evaluation:
+    def _evaluate_crisscrossed(self, score: Score, split: str, protocol: ScoringProtocol) -> Evaluation:
         pairs = self.data(split)
         protocol.check(len(pairs.item_ids), len(pairs.owner_T))
         caption_ids = [

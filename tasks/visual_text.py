@@ -25,7 +25,7 @@ from tasks.scoring.attended import caption_pairs
 from tasks.scoring.attention import AttentionExamples, nearest_captions
 from tasks.scoring.described import RSUM, retrieval_arrays, retrieval_queries, retrieval_records
 from tasks.scoring.examples import RankedQueries, RetrievalExamples, ranked_queries, retrieval_examples
-from tasks.scoring.protocols import Protocol, evaluate_protocol, protocol_named
+from tasks.scoring.protocols import ScoringProtocol, evaluate_protocol, protocol_named
 from tasks.scoring.scores import Score
 from tasks.visual_language import VisualLanguageTask
 
@@ -152,7 +152,7 @@ class VisualText(VisualLanguageTask):
         )
 
     def _examples(
-        self, score: Score, queries: RankedQueries, split: str, protocol: Protocol
+        self, score: Score, queries: RankedQueries, split: str, protocol: ScoringProtocol
     ) -> RetrievalExamples:
         """Return queries of a split with what was found for them; every worker calls this."""
         items = self.corpus.items(split)

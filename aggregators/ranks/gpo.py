@@ -154,7 +154,7 @@ def _beyond(size_S: Tensor, longest: int) -> Tensor:
     return (torch.arange(longest, device=size_S.device) >= size_S[:, None])[..., None]
 
 
-class BiGRU(nn.GRU):
+class GRUDecoder(nn.GRU):
     """A bidirectional GRU whose directions are averaged; its start and its end tell it how large a set is."""
 
     name = "gru"
@@ -207,6 +207,6 @@ class MLP(nn.Sequential):
         return super().forward(x_SNC)
 
 
-DECODERS: dict[str, type[nn.Module]] = {"bigru": BiGRU, "transformer": Transformer, "mlp": MLP}
+DECODERS: dict[str, type[nn.Module]] = {"bigru": GRUDecoder, "transformer": Transformer, "mlp": MLP}
 """The generators of tables 8 and 11: each turns encodings `(S, N, C)` and the sets' sizes `(S,)`, on any device, into
 states `(S, N, decoder.width)`, of which those beyond a set's size are not used. GPO keeps it under its own `name`."""

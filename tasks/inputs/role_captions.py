@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 from tqdm import tqdm
 
-from encoders.base import Tokenizer
+from encoders.base import Tokenizer, WordTokenizer
 from infra.dist import rank
 from infra.errors import InputError
 from infra.registry import PARSERS
@@ -33,7 +33,7 @@ class RoleCaptions:
 
     Args:
         captions: the texts.
-        tokenizer: what splits them; it must be one of words.
+        tokenizer: what splits them, a `WordTokenizer`.
         verbs: phrases of verbs that are kept of a caption, the first ones.
         nouns: other phrases that are kept.
         parser: spec of the role parser.
@@ -55,7 +55,7 @@ class RoleCaptions:
         graphs: str = "",
         limit: int = 0,
     ) -> None:
-        if not hasattr(tokenizer, "split"):
+        if not isinstance(tokenizer, WordTokenizer):
             raise InputError(
                 f"role graphs are of whole words, and {type(tokenizer).__name__} splits captions into subwords; "
                 f"choose a text encoder of words, such as --text 'bigru(ends=False)'"

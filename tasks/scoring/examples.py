@@ -16,9 +16,9 @@ from torch import Tensor
 from tasks.base import PictureRecord
 from tasks.datasets.media import PicturedItem
 from tasks.inputs.pairs import Pairs
-from tasks.scoring.gallery import Gallery
+from tasks.scoring.gallery import RetrievalGallery
 from tasks.scoring.metrics import Positives
-from tasks.scoring.protocols import Protocol, ProtocolResult
+from tasks.scoring.protocols import ProtocolResult, ScoringProtocol
 from tasks.scoring.scores import Score
 
 HITS = 5
@@ -48,7 +48,7 @@ class RankedQueries:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hit:
+class ExampleHit:
     """A result: the number of an item or a caption in the split, its place from 1, its score."""
 
     number: int
@@ -69,8 +69,8 @@ class RetrievalExample:
     """
 
     query: int
-    hits: tuple[Hit, ...]
-    best: Hit
+    hits: tuple[ExampleHit, ...]
+    best: ExampleHit
     right: int
 
 
@@ -92,7 +92,7 @@ class RetrievalExamples(PictureRecord):
 
     split: str
     modality: str
-    protocol: Protocol
+    protocol: ScoringProtocol
     gallery: tuple[int, int]
     ranked_items: int
     items: Mapping[int, PicturedItem]
@@ -125,9 +125,9 @@ def _in_turn(groups: dict[str, list[int]]) -> Iterator[int]:
         yield from (number for number in turn if number is not None)
 
 
-def ranked_queries(pairs: Pairs, protocol: Protocol, result: ProtocolResult) -> RankedQueries:
+def ranked_queries(pairs: Pairs, protocol: ScoringProtocol, result: ProtocolResult) -> RankedQueries:
     """Return the queries of a split that was ranked by its own pairs."""
-    whole = Gallery.of(
+    whole = RetrievalGallery.of(
         slice(0, len(pairs.item_ids)), pairs.owner_T, texts=pairs.texts if protocol.distinct else None
     )
     of_items, of_captions = whole.positives()
@@ -150,7 +150,7 @@ def retrieval_examples(
     pictured: Callable[[int], PicturedItem],
     split: str,
     modality: str,
-    protocol: Protocol,
+    protocol: ScoringProtocol,
 ) -> RetrievalExamples:
     """Return examples of a split; every worker calls this, since a score may need all of them.
 
@@ -230,8 +230,8 @@ def _example(
     score_G = score_G.double().cpu().numpy()
     right_P = positives.item_P[positives.start_Q1[at] : positives.start_Q1[at + 1]]
 
-    def hit(place: int, rank: int) -> Hit:
-        return Hit(
+    def hit(place: int, rank: int) -> ExampleHit:
+        return ExampleHit(
             number=int(number_G[place]), rank=rank, score=float(score_G[place]), right=place in right_P
         )
 

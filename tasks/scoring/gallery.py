@@ -13,7 +13,7 @@ from tasks.scoring.scores import Score
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gallery:
+class RetrievalGallery:
     """Consecutive items of a split and their captions.
 
     Where captions are `distinct`, the same string stands in the gallery once, where it comes first, and is a right
@@ -31,7 +31,7 @@ class Gallery:
     place_P: np.ndarray
 
     @classmethod
-    def of(cls, rows: slice, owner_T: np.ndarray, *, texts: Sequence[str] | None = None) -> Gallery:
+    def of(cls, rows: slice, owner_T: np.ndarray, *, texts: Sequence[str] | None = None) -> RetrievalGallery:
         """Take the items `rows` of a split and their captions.
 
         Args:

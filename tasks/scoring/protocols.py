@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from infra.errors import InputError, unknown
-from tasks.scoring.gallery import Gallery
+from tasks.scoring.gallery import RetrievalGallery
 from tasks.scoring.metrics import KS, Ties, retrieval_metrics
 from tasks.scoring.scores import Score
 
 
 @dataclass(frozen=True, kw_only=True)
-class Protocol:
+class ScoringProtocol:
     """How a split is scored.
 
     Args:
@@ -88,36 +88,36 @@ class Protocol:
             )
 
 
-PROTOCOLS: dict[str, Protocol] = {
+PROTOCOLS: dict[str, ScoringProtocol] = {
     protocol.name: protocol
     for protocol in (
-        Protocol(
+        ScoringProtocol(
             name="coco-5k",
             about="COCO, Karpathy test: 5,000 images and 25,000 captions in one gallery",
             items=5000,
             captions=25000,
         ),
-        Protocol(
+        ScoringProtocol(
             name="coco-1k-5fold",
             about="COCO, Karpathy test: mean over five folds of 1,000 images and their captions",
             items=5000,
             captions=25000,
             folds=5,
         ),
-        Protocol(
+        ScoringProtocol(
             name="coco-5k-cxc",
             about="COCO, Karpathy test, by the ratings of Crisscrossed Captions; also text-text and image-image",
             items=5000,
             captions=25000,
             crisscrossed=True,
         ),
-        Protocol(
+        ScoringProtocol(
             name="f30k-1k",
             about="Flickr30K, Karpathy test: 1,000 images and 5,000 captions",
             items=1000,
             captions=5000,
         ),
-        Protocol(
+        ScoringProtocol(
             name="msrvtt-full",
             about="MSR-VTT, official test: 2,990 videos against their distinct captions, as in HGR",
             items=2990,
@@ -125,14 +125,14 @@ PROTOCOLS: dict[str, Protocol] = {
             distinct=True,
             floor_median=False,
         ),
-        Protocol(
+        ScoringProtocol(
             name="msrvtt-1ka",
             about="MSR-VTT, the 1k-A test pairs: 1,000 videos, one caption each",
             items=1000,
             captions=1000,
             floor_median=False,
         ),
-        Protocol(
+        ScoringProtocol(
             name="vatex-1500",
             about="VATEX, half of the official validation split: 1,500 videos against their distinct captions",
             items=1500,
@@ -140,23 +140,23 @@ PROTOCOLS: dict[str, Protocol] = {
             distinct=True,
             floor_median=False,
         ),
-        Protocol(
+        ScoringProtocol(
             name="msvd", about="MSVD, test: 670 videos, all captions of each", items=670, floor_median=False
         ),
-        Protocol(name="whole", about="every item and caption of the split, whatever their number"),
-        Protocol(
+        ScoringProtocol(name="whole", about="every item and caption of the split, whatever their number"),
+        ScoringProtocol(
             name="distinct",
             about="every item of the split against its distinct captions, whatever their number",
             distinct=True,
             floor_median=False,
         ),
-        Protocol(
+        ScoringProtocol(
             name="val-1k",
             about="the first 1,000 items of the validation split, or all if fewer: for choosing models",
             split="val",
             first=1000,
         ),
-        Protocol(
+        ScoringProtocol(
             name="val-distinct",
             about="every item of the validation split against its distinct captions: for choosing models",
             split="val",
@@ -190,7 +190,7 @@ class ProtocolResult:
     chance: dict[str, float]
 
 
-def protocol_named(name: str) -> Protocol:
+def protocol_named(name: str) -> ScoringProtocol:
     """Return a protocol by its name."""
     if name not in PROTOCOLS:
         raise unknown("protocol", name, PROTOCOLS)
@@ -198,7 +198,7 @@ def protocol_named(name: str) -> Protocol:
 
 
 def evaluate_protocol(
-    protocol: Protocol,
+    protocol: ScoringProtocol,
     score: Score,
     owner_T: np.ndarray,
     n_items: int,
@@ -234,7 +234,7 @@ def evaluate_protocol(
 
     bounds = np.linspace(0, items, protocol.folds + 1, dtype=int).tolist()
     folds = [
-        Gallery.of(slice(*fold), owner_T, texts=texts if protocol.distinct else None)
+        RetrievalGallery.of(slice(*fold), owner_T, texts=texts if protocol.distinct else None)
         for fold in itertools.pairwise(bounds)
     ]
     ranked = [fold.rank(score, ties=ties) for fold in folds]

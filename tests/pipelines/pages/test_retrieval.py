@@ -23,7 +23,7 @@ from tasks.models.pair_encoder import PairScores
 from tasks.run import Run
 from tasks.scoring.examples import HITS, RankedQueries, RetrievalExample, find_examples
 from tasks.scoring.metrics import Positives
-from tasks.scoring.protocols import PROTOCOLS, Protocol
+from tasks.scoring.protocols import PROTOCOLS, ScoringProtocol
 from tasks.scoring.scores import mean_score
 
 NASTY = "<script>alert('&\"')</script>"
@@ -216,7 +216,7 @@ def test_folds_and_parts_of_a_split_are_told(run, monkeypatch):
         ({"folds": 3}, "looks in 3 parts of it"),
         ({"first": 5}, "looks in its first 5 images alone"),
     ):
-        monkeypatch.setitem(PROTOCOLS, "made", Protocol(name="made", about="", **changes))
+        monkeypatch.setitem(PROTOCOLS, "made", ScoringProtocol(name="made", about="", **changes))
         html = page_of(TASKS.build(run.task, run), protocol="made")
         assert told in html
         assert "12 images or the 24 captions of the whole split" in html
@@ -245,7 +245,7 @@ def test_ratings_of_crisscrossed_captions_decide_what_is_right(run, tmp_path, mo
         sts=[(caption(f"{ids[0]}0"), caption(f"{ids[1]}0"), 4)],
         sis=[(image(ids[0]), image(ids[1]), 4)],
     )
-    monkeypatch.setitem(PROTOCOLS, "made-cxc", Protocol(name="made-cxc", about="", crisscrossed=True))
+    monkeypatch.setitem(PROTOCOLS, "made-cxc", ScoringProtocol(name="made-cxc", about="", crisscrossed=True))
     adapter = ImageText(
         replace(run, data=replace(run.data, corpus=str(tmp_path / "corpus"))), cxc=str(folder)
     )

@@ -20,7 +20,7 @@ from pipelines.models import load_run
 from tasks.datasets.corpus import Corpus, Item, write_corpus
 from tasks.datasets.images.cxc import read_cxc
 from tasks.scoring.crisscrossed import right_answers
-from tasks.scoring.protocols import PROTOCOLS, Protocol
+from tasks.scoring.protocols import PROTOCOLS, ScoringProtocol
 
 DIRECTIONS = ("i2t", "t2i", "t2t", "i2i")
 
@@ -103,7 +103,7 @@ def home(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POLYPOOL_HOME", str(folder))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        small = Protocol(name="small-cxc", about="", crisscrossed=True)
+        small = ScoringProtocol(name="small-cxc", about="", crisscrossed=True)
         patch.setitem(PROTOCOLS, "small-cxc", small)
         yield folder
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from encoders.base import WordTokenizer
 from encoders.text.vocabulary import Vocabulary, count_words
 from infra.errors import InputError
 from infra.registry import PARSERS
@@ -144,6 +145,14 @@ class Subwords:
 
     def encode(self, captions):
         return iter([[[2]] for _ in captions])
+
+    def subwords(self, numbers):
+        return ["##s" for _ in numbers]
+
+
+def test_a_tokenizer_of_words_splits_and_one_of_subwords_does_not() -> None:
+    assert isinstance(vocabulary(), WordTokenizer)
+    assert not isinstance(Subwords(), WordTokenizer)
 
 
 @pytest.mark.parametrize(

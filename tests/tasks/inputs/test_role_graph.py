@@ -11,7 +11,7 @@ from tasks.inputs.role_captions import RoleCaptions
 from tasks.inputs.role_graph import NOUN, ROLES, Node, RoleGraph, align, cut, over_words, role_number
 
 
-class Golden:
+class GoldenTokenizer:
     """The tokenizer of the recorded inputs: split at white space, words numbered from 3, 2 for others, no ends."""
 
     ends, start, end, mask, size = False, 0, 1, 2, 28
@@ -26,6 +26,9 @@ class Golden:
         for caption in captions:
             yield [[self.number.get(word, 2)] for word in self.split(caption)]
 
+    def subwords(self, numbers):
+        return [str(number) for number in numbers]
+
 
 def test_the_recorded_inputs(golden: Path, tmp_path: Path, capsys) -> None:
     z = np.load(golden / "hgr_graph_inputs.npz", allow_pickle=False)
@@ -34,7 +37,7 @@ def test_the_recorded_inputs(golden: Path, tmp_path: Path, capsys) -> None:
     path = tmp_path / "graphs.json"
     path.write_text(json.dumps({sentence: [nodes, edges] for sentence, nodes, edges in graphs}))
     captions = RoleCaptions(
-        [sentence for sentence, _, _ in graphs], Golden(list(z["words"])), graphs=str(path), limit=12
+        [sentence for sentence, _, _ in graphs], GoldenTokenizer(list(z["words"])), graphs=str(path), limit=12
     )
     batch = captions.batch(np.arange(len(graphs)))
     mask = batch["text_mask"].numpy()

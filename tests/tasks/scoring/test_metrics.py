@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from infra.errors import InputError
-from tasks.scoring.gallery import Gallery
+from tasks.scoring.gallery import RetrievalGallery
 from tasks.scoring.metrics import Positives, Ranks, chance_recall, rank_queries, recall, retrieval_metrics
 
 
@@ -171,7 +171,7 @@ def test_chance_is_the_mean_over_all_orders_and_what_random_scores_reach() -> No
     rng, owner_T = np.random.default_rng(1), owners(100)
     reached = [retrieval_metrics(*both_ways(rng.random((100, 500)), owner_T))["rsum"] for _ in range(40)]
     error = np.std(reached) / np.sqrt(len(reached))
-    assert Gallery.of(slice(0, 100), owner_T).chance()["rsum"] == pytest.approx(
+    assert RetrievalGallery.of(slice(0, 100), owner_T).chance()["rsum"] == pytest.approx(
         np.mean(reached), abs=4 * error
     )
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from infra.errors import InputError
-from tasks.scoring.gallery import Gallery
-from tasks.scoring.protocols import PROTOCOLS, Protocol, evaluate_protocol, protocol_named
+from tasks.scoring.gallery import RetrievalGallery
+from tasks.scoring.protocols import PROTOCOLS, ScoringProtocol, evaluate_protocol, protocol_named
 from tasks.scoring.scores import Score, mean_score
 
 
@@ -24,7 +24,7 @@ def recorded(golden: Path) -> dict[str, np.ndarray]:
 
 def test_folds_are_the_recorded_ones(recorded: dict[str, np.ndarray]) -> None:
     sim_VT = torch.from_numpy(recorded["folds/sims_u16"] / 65536)
-    protocol = Protocol(name="five", about="", items=100, captions=500, folds=5)
+    protocol = ScoringProtocol(name="five", about="", items=100, captions=500, folds=5)
     result = evaluate_protocol(protocol, blocks_of(sim_VT), np.repeat(np.arange(100), 5), 100)
     names = [f"{direction}/{m}" for direction in ("i2t", "t2i") for m in ("R1", "R5", "R10", "medr", "meanr")]
     expected = recorded["folds/mean_metrics"]
@@ -45,7 +45,7 @@ def test_whole_is_one_gallery_and_asks_only_for_blocks(recorded: dict[str, np.nd
     np.testing.assert_array_equal(result.ranks_t2i, recorded["folds/t2i_ranks"])
     assert (result.ties, result.chance) == (
         0,
-        pytest.approx(Gallery.of(slice(0, 100), np.repeat(np.arange(100), 5)).chance()),
+        pytest.approx(RetrievalGallery.of(slice(0, 100), np.repeat(np.arange(100), 5)).chance()),
     )
 
 
@@ -79,7 +79,7 @@ def test_uneven_captions_keep_to_their_images() -> None:
     owner_T = np.repeat(np.arange(4), [1, 3, 2, 1])
     sim_VT = torch.zeros(4, 7)
     sim_VT[owner_T, np.arange(7)] = 1.0
-    result = evaluate_protocol(Protocol(name="two", about="", folds=2), blocks_of(sim_VT), owner_T, 4)
+    result = evaluate_protocol(ScoringProtocol(name="two", about="", folds=2), blocks_of(sim_VT), owner_T, 4)
     assert result.metrics["rsum"] == 600
     assert not result.ranks_i2t.any()
     assert not result.ranks_t2i.any()
@@ -163,8 +163,8 @@ def test_the_directions_of_videos_have_their_own_names() -> None:
 def test_a_collapsed_model_scores_what_chance_does(name: str) -> None:
     """Items have 1 to 3 captions, some of which other items share."""
     protocols = {
-        "folds": Protocol(name="", about="", folds=3),
-        "first": Protocol(name="", about="", first=25),
+        "folds": ScoringProtocol(name="", about="", folds=3),
+        "first": ScoringProtocol(name="", about="", first=25),
     }
     owner_T = np.repeat(np.arange(30), 1 + np.arange(30) % 3)
     texts = [f"caption {number % 41}" for number in range(len(owner_T))]
@@ -180,7 +180,7 @@ def test_a_collapsed_model_scores_what_chance_does(name: str) -> None:
 def test_recalls_of_single_queries_give_what_is_reported() -> None:
     owner_T = np.repeat(np.arange(20), 2)
     sim_VT = torch.randint(0, 4, (20, 40), generator=torch.Generator().manual_seed(0)).float()
-    two = evaluate_protocol(Protocol(name="", about="", folds=2), blocks_of(sim_VT), owner_T, 20)
+    two = evaluate_protocol(ScoringProtocol(name="", about="", folds=2), blocks_of(sim_VT), owner_T, 20)
     assert two.ties
     for name, recall_Q in two.recalls.items():
         assert 100 * recall_Q.mean() == pytest.approx(two.metrics[name]), name
