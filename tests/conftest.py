@@ -8,6 +8,17 @@ import pytest
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one process run all files that start Ray, one after another and first, and deal the other files out.
+
+    Ray's own processes take the cores by turns and wait for each other; another process of tests fills the gaps.
+    """
+    for item in items:
+        group = "ray" if item.get_closest_marker("ray") else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: item.get_closest_marker("ray") is None)
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder with real corpora, beside the repository."""

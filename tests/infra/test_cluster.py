@@ -18,6 +18,8 @@ from infra.ray.head import free_ports, private_head
 from infra.ray.jobs import JobServer
 from infra.ray.progress import LineBar
 
+pytestmark = pytest.mark.ray
+
 JOB = """
 import os
 from infra.paths import home

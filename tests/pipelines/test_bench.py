@@ -17,6 +17,8 @@ from pipelines.benchmarks.random_data import caption_corpus, feature_sets, featu
 from pipelines.benchmarks.steps import parts
 from tasks.datasets.corpus import Corpus
 
+pytestmark = pytest.mark.ray
+
 
 def row(**changes) -> Measurement:
     base = {"name": "a", "measured": "b", "unit": "ms", "ours": 2.0, "reference": 3.0, "ratio": 1.5}

@@ -19,6 +19,8 @@ from pipelines.extract import extract
 from pipelines.extraction.images import ImageExtractor
 from tasks.datasets.corpus import Corpus, Item, write_corpus
 
+pytestmark = pytest.mark.ray
+
 BAD = {
     "gone": "no such file",
     "text": "does not decode",

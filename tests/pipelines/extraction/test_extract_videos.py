@@ -22,6 +22,8 @@ from pipelines.extraction import videos as video_extractor
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
 from tasks.datasets.corpus import Corpus, Item, write_corpus
 
+pytestmark = pytest.mark.ray
+
 LENGTHS = (1, 30, 2, 21, 8, 25, 3, 40, 5, 12, 20, 4)
 CELLS = "cells(grid=3)"
 

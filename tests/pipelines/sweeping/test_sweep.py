@@ -20,6 +20,8 @@ from pipelines import sweep as module
 from pipelines.sweeping.execution import ERROR
 from pipelines.sweeping.matching import STOPPED, SWEEP
 
+pytestmark = pytest.mark.ray
+
 SMALL = ("--cpus", "1", "--optim.epochs", "3")
 
 

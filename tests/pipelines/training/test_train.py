@@ -20,6 +20,8 @@ from pipelines.models import load_run
 from pipelines.training.runs import resume, start
 from tasks.run import from_json
 
+pytestmark = pytest.mark.ray
+
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
