@@ -85,8 +85,12 @@ def aggregator(spec: str, dim: int) -> Aggregator:
         dim: width D of the elements.
 
     Raises:
-        InputError: no such aggregator or parameter.
+        InputError: no such aggregator or parameter, or a width that no element has.
     """
+    from infra.errors import InputError
+
+    if not isinstance(dim, int) or dim < 1:
+        raise InputError(f"the width of the elements must be a whole number of at least 1, not {dim!r}")
     return part("aggregator", spec, dim)
 
 
@@ -119,7 +123,7 @@ def recipe(name: str, **settings: Any) -> Run:
     Raises:
         InputError: no such recipe or setting, a value that a run refuses, or the recipe of an ensemble.
     """
-    from infra.errors import InputError, unknown
+    from infra.errors import InputError
     from infra.registry import RECIPES
     from pipelines.recipe import derive
     from tasks.run import Run
@@ -129,10 +133,6 @@ def recipe(name: str, **settings: Any) -> Run:
         raise InputError(
             f"recipe {name!r} is an ensemble; train one of its members: {', '.join(made.members)}"
         )
-    fields = Run.__dataclass_fields__
-    for setting in settings:
-        if setting not in fields:
-            raise unknown("setting of a run", setting, fields)
     return derive(made, **settings)
 
 

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 import tyro
 
+from infra.errors import unknown
 from infra.registry import RECIPES
-from tasks.run import Run
+from tasks.run import Data, Optim, Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +71,21 @@ def published_text(published: Mapping[str, float], source: str) -> str:
 
 
 def derive(run: Run, **changes: Any) -> Run:
-    """Return a run with some settings changed; a dict changes some of a part's: `optim={"epochs": 80}`."""
+    """Return a run with some settings changed; a dict changes some of a part's: `optim={"epochs": 80}`.
+
+    Raises:
+        InputError: a setting that there is not, or a value that a run refuses.
+    """
     for name, value in changes.items():
-        if isinstance(value, dict):
-            changes[name] = dataclasses.replace(getattr(run, name), **value)
-    return dataclasses.replace(run, **changes)
+        part = getattr(run, name, None)
+        if isinstance(value, dict) and isinstance(part, Data | Optim):
+            changes[name] = _replaced(part, value, f"setting of a run's {name}")
+    return _replaced(run, changes, "setting of a run")
+
+
+def _replaced(record: Any, changes: Mapping[str, Any], kind: str) -> Any:
+    names = [field.name for field in dataclasses.fields(record)]
+    for name in changes:
+        if name not in names:
+            raise unknown(kind, name, names)
+    return dataclasses.replace(record, **changes)

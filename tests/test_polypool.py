@@ -42,6 +42,9 @@ def test_parts_are_made_from_specs():
     assert pp.part("similarity", "cosine")(torch.eye(3), torch.eye(3)).equal(torch.eye(3))
     with pytest.raises(InputError, match="Did you mean 'gpo'"):
         pp.aggregator("gpoo", 8)
+    for width in (0, -4, "8"):
+        with pytest.raises(InputError, match="a whole number of at least 1"):
+            pp.aggregator("gpo", width)
     with pytest.raises(InputError, match="Did you mean 'encoder'"):
         pp.part("encodr", "regions")
 
@@ -51,6 +54,13 @@ def test_a_recipe_is_changed_by_fields():
     assert (run.aggregator, run.optim.epochs, run.recipe) == ("max", 1, "coco_mini")
     with pytest.raises(InputError, match="Did you mean 'aggregator'"):
         pp.recipe("coco_mini", agregator="max")
+    with pytest.raises(InputError, match=r"setting of a run's optim 'epoch'. Did you mean 'epochs'"):
+        pp.recipe("coco_mini", optim={"epoch": 1})
+    with pytest.raises(InputError, match=r"setting of a run's data 'caption'. Did you mean 'captions'"):
+        pp.train(run, data={"caption": 1})
+    with pytest.raises(InputError, match="Did you mean 'aggregator'"):
+        pp.train(run, agregator="max")
+    assert pp.recipe("coco_mini", published={"whole/rsum": 50.0}).published == {"whole/rsum": 50.0}
     with pytest.raises(InputError, match="Did you mean 'coco_mini'"):
         pp.recipe("coco_mnii")
     with pytest.raises(InputError, match="is an ensemble"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from pipelines.comparison.costs import Costs, costs_of
 from pipelines.comparison.groups import SECONDS, Group, Row, spoken
@@ -77,6 +77,10 @@ def _panel(panel: Axes, group: Group, points: Sequence[Point], height: float) ->
     ticks = FuncFormatter(partial(_plain, firsts=(1, 2, 5) if x.max() > 6 * x.min() else range(1, 10)))
     panel.xaxis.set_major_formatter(ticks)
     panel.xaxis.set_minor_formatter(ticks)
+    if x.max() < 2 * x.min():  # so near that a logarithmic axis may have no more than one number to show
+        panel.xaxis.set_major_locator(MaxNLocator(5))
+        panel.xaxis.set_major_formatter("{x:g}")
+        panel.xaxis.set_minor_locator(NullLocator())
     panel.errorbar(x, y, yerr=deviation, fmt="none", ecolor=BAR, elinewidth=1.4, zorder=2)
     sizes = 16 + 9 * np.log10(1 + weights)
     panel.scatter(x, y, s=sizes, color=POINT, edgecolor="white", linewidth=0.6, zorder=4)

@@ -65,7 +65,12 @@ def _panel(group: Group, panel: Axes) -> None:
         apart = [place + shift * (-1) ** at for at in range(len(values))]
         panel.scatter(values, apart, s=18, color=POINT, edgecolor="white", linewidth=0.6, zorder=4)
         beside = {"textcoords": "offset points", "va": "center"}
-        panel.annotate(note, (end, place), (8, 0), color=INK, fontsize=9, **beside)
+        clear = {
+            "facecolor": "white",
+            "edgecolor": "none",
+            "pad": 1.0,
+        }  # the line of chance ends where a note begins
+        panel.annotate(note, (end, place), (8, 0), color=INK, fontsize=9, bbox=clear, zorder=6, **beside)
     if not math.isnan(metric.chance):
         panel.axvline(metric.chance, color=MUTED, linestyle=(0, (2, 2)), linewidth=1, zorder=5)
         above = panel.get_xaxis_transform()

@@ -44,7 +44,9 @@ def arranged(
         for name in _protocols(run, protocol):
             by_key[run.tags.get("task", ""), run.tags.get("dataset", ""), name].append(run)
     if not by_key and protocol:
-        scored = {name.partition("/")[0] for run in finished for name in run.metrics} & {*PROTOCOLS}
+        scored = {
+            name for run in finished for name in _scored(run) & {*PROTOCOLS, run.tags.get("protocol", "")}
+        }
         raise unknown("protocol", protocol, scored, f" Those are what the runs of {experiment!r} have.")
     if not by_key:
         raise InputError(f"experiment {experiment!r} has nothing to compare yet; {'; '.join(notes)}")
@@ -60,9 +62,13 @@ def arranged(
 
 def _protocols(run: RunRecord, only: str) -> set[str]:
     """Return the protocols of a run's scores: a given one, or its own and others of test splits."""
-    scored = {name.partition("/")[0] for name in run.metrics}
     tests = {name for name, protocol in PROTOCOLS.items() if protocol.split == "test"}
-    return scored & ({only} if only else {run.tags.get("protocol", ""), *tests})
+    return _scored(run) & ({only} if only else {run.tags.get("protocol", ""), *tests})
+
+
+def _scored(run: RunRecord) -> set[str]:
+    """Return what stands before the slash in the names of a run's metrics: its protocols, `train`, `dev` and others."""
+    return {name.partition("/")[0] for name in run.metrics}
 
 
 def _protocols_apart(keys: Sequence[Key]) -> Iterator[str]:

@@ -73,6 +73,14 @@ def test_small_errors_are_ranked_above_large_ones_everywhere(tmp_path) -> None:
     assert (scores["aggregator"][0], scores["chance_normalised"][0]) == ("gpo", pytest.approx(87.5))
 
 
+def test_a_protocol_of_somebody_elses_task_is_among_the_choices() -> None:
+    runs = [ages("gpo"), vqa("gpo", 0, 40.0)]
+    (group,), _ = arranged(runs, experiment="x", protocol="ages")
+    assert group.task == "ages"
+    with pytest.raises(InputError, match=r"unknown protocol 'nope'.*: ages, vqa\."):
+        arranged(runs, experiment="x", protocol="nope")
+
+
 def test_shades_go_from_the_worst_to_the_best() -> None:
     values = np.array([9.0, np.nan, 1.0, 5.0])
     np.testing.assert_array_equal(shaded(values, higher_is_better=False), [0, np.nan, 1, 0.5])

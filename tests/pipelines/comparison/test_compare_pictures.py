@@ -11,10 +11,13 @@ from PIL import Image
 from records import blocks_of, grid, run, three_tasks, vqa
 
 from pipelines.comparison.comparison import Comparison
+from pipelines.comparison.cost_figure import _panel as cost_panel
 from pipelines.comparison.cost_figure import spread
+from pipelines.comparison.costs import costs_of
 from pipelines.comparison.critical import cliques, critical_difference, why_not
 from pipelines.comparison.cross_task import cross_task_table
 from pipelines.comparison.logging import draw_all
+from pipelines.figures.style import new_figure
 
 
 def test_the_critical_difference_is_that_of_the_paper() -> None:
@@ -62,3 +65,22 @@ def test_labels_that_are_spread_do_not_overlap() -> None:
     assert places[0] - sizes[0] / 2 >= -1e-9
     assert places[-1] + sizes[-1] / 2 <= 4 + 1e-9
     assert places[3] == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("costs", [(17.0, 21.5), (19.9, 20.1), (12.0, 23.0), (20.0, 45.0), (3.0, 900.0)])
+def test_an_axis_of_costs_shows_two_numbers_at_least(costs) -> None:
+    runs = [
+        run(name, metrics={"whole/rsum": 60.0, "time/step_ms": ms})
+        for name, ms in zip("ab", costs, strict=True)
+    ]
+    (group,) = blocks_of(*runs)
+    figure = new_figure(9.5, 3.0)
+    panel = figure.subplots()
+    cost_panel(panel, group, [(row, costs_of(row).step_ms, 0.0) for row in group.rows], 2.2)
+    figure.draw_without_rendering()
+    low, high = panel.get_xlim()
+    axis = panel.xaxis
+    ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+    assert (
+        len({t.label1.get_text() for t in ticks if t.label1.get_text() and low <= t.get_loc() <= high}) >= 2
+    )
