@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from corpora import make_corpus
+from kept import keep_run
 from places import ROOT, SUPPORT
 from safetensors.torch import load_file
 
@@ -80,7 +81,7 @@ def test_a_finished_run_is_evaluated_again_to_the_same_numbers(finished, home):
 
 
 def test_an_ensemble_is_the_mean_of_score_matrices(finished, run, ray):
-    other = start(replace(run, seed=1))
+    other = keep_run(replace(run, seed=1))
     members = [load_run(finished), load_run(other)]
     found = evaluate.evaluate(members, protocol="whole", split="test")
     first, second = (m.adapter.scorer(m.model, "test")(slice(None), slice(None)) for m in members)
