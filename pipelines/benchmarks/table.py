@@ -13,11 +13,10 @@ from tqdm import tqdm
 from infra.errors import InputError, unknown
 from infra.ray.session import local_cores
 from infra.tables import aligned
-from pipelines.benchmarks.costs import costs
 from pipelines.benchmarks.measure import Measurement
 from pipelines.benchmarks.objectives import adopt, smooth_chamfer
 from pipelines.benchmarks.phrases import phrases
-from pipelines.benchmarks.pooling import pooling
+from pipelines.benchmarks.pooling import costs, pooling
 from pipelines.benchmarks.query import query
 from pipelines.benchmarks.ranks import ranks, ranks_in_chunks
 from pipelines.benchmarks.steps import step, video_step, workers
