@@ -1,4 +1,4 @@
-"""What an aggregator is: a set of features in, one vector (or a few) out."""
+"""The base class of aggregators, which make one vector, or a few, of a set of features."""
 
 from __future__ import annotations
 

@@ -58,14 +58,14 @@ def _shape(module: Aggregator, draw: Draw, width: int) -> None:
 
 
 def _hooks(module: Aggregator, draw: Draw, width: int) -> None:
-    seen = []
-    handle = module.register_forward_hook(lambda module, inputs, pooled: seen.append(pooled))
+    outputs = []
+    handle = module.register_forward_hook(lambda module, inputs, pooled: outputs.append(pooled))
     try:
         pooled = draw(SIZES).pool(module)
     finally:
         handle.remove()
-    assert len(seen) == 1, f"one call runs a forward hook {len(seen)} times"
-    assert seen[0] is pooled, "a forward hook sees another result than is returned"
+    assert len(outputs) == 1, f"one call runs a forward hook {len(outputs)} times"
+    assert outputs[0] is pooled, "a forward hook sees another result than is returned"
 
 
 def _context(module: Aggregator, draw: Draw, width: int) -> None:

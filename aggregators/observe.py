@@ -80,10 +80,10 @@ def observe(model: nn.Module, *, most: int = 64) -> Iterator[list[Watched]]:
         model: what is watched until the block ends.
         most: sets of each aggregator to keep.
     """
-    found = [
+    every = [
         Watched(name, module) for name, module in model.named_modules() if isinstance(module, Aggregator)
     ]
-    outer = [it for it in found if not any(it.name.startswith(f"{other.name}.") for other in found)]
+    outer = [it for it in every if not any(it.name.startswith(f"{other.name}.") for other in every)]
     handles = [it.aggregator.register_forward_hook(_noting(it, most), with_kwargs=True) for it in outer]
     try:
         yield outer

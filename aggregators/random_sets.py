@@ -75,11 +75,11 @@ class Inputs:
 
     def alone(self, i: int) -> Inputs:
         """Return sample i without batch mates and without padding."""
-        one = self.with_floats(*(part[i : i + 1] for part in self.floats()))
-        one = replace(one, mask_BN=self.mask_BN[i : i + 1])
-        if one.context is not None and one.context.mask is not None:
-            one = replace(one, context=one.context._replace(mask=self.context.mask[i : i + 1]))
-        return one.map(lambda x, mask: (x[:, : mask.sum()], mask[:, : mask.sum()]))
+        sample = self.with_floats(*(part[i : i + 1] for part in self.floats()))
+        sample = replace(sample, mask_BN=self.mask_BN[i : i + 1])
+        if sample.context is not None and sample.context.mask is not None:
+            sample = replace(sample, context=sample.context._replace(mask=self.context.mask[i : i + 1]))
+        return sample.map(lambda x, mask: (x[:, : mask.sum()], mask[:, : mask.sum()]))
 
 
 def random_inputs(sizes: list[int], *, module: Aggregator, dim: int, global_feature: bool = False) -> Inputs:

@@ -1,4 +1,4 @@
-"""What an encoder is: raw inputs or stored features in, a set in the joint width out."""
+"""The base classes of encoders, which make a set in the joint width of raw inputs or stored features."""
 
 from __future__ import annotations
 
@@ -22,11 +22,16 @@ class Encoder(nn.Module, ABC):
     global_width: int = 0
     """Width S of the global feature; 0 where there is none."""
     reads: str = "features"
-    """What a visual encoder is given: stored `features`, or `pixels`."""
+    """What a visual encoder reads: stored `features`, or `pixels`."""
 
     @abstractmethod
     def forward(self, x: Tensor, mask_BN: Tensor) -> tuple[Tensor, ...]:
-        """Encode each set; the mask comes back because an encoder may change the sets' sizes."""
+        """Encode each set.
+
+        Returns:
+            The sets `(B, N, D)`; their mask `(B, N)`, which differs from `mask_BN` where an encoder changes the sets'
+            sizes; and the global features `(B, S)`, where `global_width` is not 0.
+        """
 
     def load_pretrained(self) -> None:
         """Load published weights into a new encoder, where there are any; a checkpoint's replace them."""
@@ -54,7 +59,10 @@ class FeatureEncoder(Encoder):
             self.register_buffer("scale_F", torch.tensor(statistics["std"]).clamp(min=1e-6).reciprocal())
 
     def features(self, x_BNF: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the features in the weights' precision, standardised where that is asked for, zero in the pads."""
+        """Return the features `(B, N, F)` in the precision of the weights.
+
+        With `standardise`, they are standardised and zero in the pads.
+        """
         x_BNF = x_BNF.to(next(self.parameters()).dtype)
         if self.standardise:
             x_BNF = ((x_BNF - self.mean_F) * self.scale_F).masked_fill(~mask_BN[..., None], 0.0)

@@ -184,12 +184,12 @@ class VisualText(VisualLanguageTask):
         started = time.perf_counter()
         score = self.scorer(model, split)
         milliseconds = 1e3 * (time.perf_counter() - started)
-        found = self.evaluate_scores(score, split, protocol)
+        evaluation = self.evaluate_scores(score, split, protocol)
         attention = partial(self._attention, model, split, score)
         return replace(
-            found,
+            evaluation,
             embed_ms=milliseconds / len(self.data(split).item_ids),
-            pictures=(*found.pictures, attention),
+            pictures=(*evaluation.pictures, attention),
         )
 
     def _check(self, protocol: str, split: str) -> None:

@@ -183,7 +183,7 @@ class VQA(VisualLanguageTask, Answers):
             )
 
     def evaluate_scores(self, score: Score, split: str, protocol: str) -> Evaluation:
-        """Judge the most probable answers of a split, by any function that gives probabilities."""
+        """Evaluate the most probable answers of a split, by any function that gives probabilities."""
         _check_protocol(protocol)
         if split not in self._reports:
             train = self.corpus.questions("train")
@@ -197,14 +197,14 @@ class VQA(VisualLanguageTask, Answers):
         started, questions = time.perf_counter(), len(report.questions)
         best_Q, confidence_Q = best_answers(score, questions=questions, chunk=self.visual_chunk)
         milliseconds = 1e3 * (time.perf_counter() - started)
-        found = report.evaluation(best_Q, confidence_Q, files=rank() == 0)
-        return replace(found, embed_ms=milliseconds / questions)
+        evaluation = report.evaluation(best_Q, confidence_Q, files=rank() == 0)
+        return replace(evaluation, embed_ms=milliseconds / questions)
 
     def evaluate(self, model: nn.Module, split: str, protocol: str) -> Evaluation:
         """Score a split; one without answers gives no accuracy, and a file of results."""
         _check_protocol(protocol)
-        found = self.evaluate_scores(self.scorer(model, split), split, protocol)
-        return replace(found, pictures=(*found.pictures, partial(self._attention, model, split)))
+        evaluation = self.evaluate_scores(self.scorer(model, split), split, protocol)
+        return replace(evaluation, pictures=(*evaluation.pictures, partial(self._attention, model, split)))
 
     def _attention(self, model: nn.Module, split: str) -> AttentionExamples | None:
         questions = self.corpus.questions(split)

@@ -24,10 +24,10 @@ class WeightedSum(Aggregator):
 
 
 def zero_pads(x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-    """Return the sets with zeros where there is no element, whatever lay there."""
+    """Return the sets `(B, N, D)` with zeros in the pads."""
     return x_BND.masked_fill(~mask_BN[..., None], 0.0)
 
 
 def masked_softmax(score_BND: Tensor, mask_BN: Tensor) -> Tensor:
-    """Return the softmax over a set's real elements, one channel at a time; zero elsewhere."""
+    """Return the softmax `(B, N, D)` over a set's real elements, one channel at a time; zero in the pads."""
     return score_BND.masked_fill(~mask_BN[..., None], float("-inf")).softmax(dim=1)

@@ -25,7 +25,7 @@ class ADPool(Aggregator):
         dim: width of the elements.
         token: with the token level (without: "-tok" of table 3).
         embedding: with the embedding level (without: "-emb" of table 3).
-        balance: `learned`, or the fixed share of the token level, between 0 and 1 (table 2).
+        balance: `learned`, or the fixed weight of the token level, between 0 and 1 (table 2).
         per_channel: a token weight for every channel, else one for every row.
         relu: cut scores at zero before their softmax.
     """
@@ -46,10 +46,10 @@ class ADPool(Aggregator):
         if not (token or embedding):
             raise ValueError("one of token and embedding must be True; the mean instead of both is `mean`")
         if balance != "learned" and not (isinstance(balance, int | float) and 0 <= balance <= 1):
-            raise ValueError(f"balance must be `learned` or a share from 0 to 1, not {balance!r}")
+            raise ValueError(f"balance must be `learned` or a weight from 0 to 1, not {balance!r}")
         self.embedding, self.relu = embedding, relu
         self.linear = _xavier(dim, dim if per_channel else 1) if token else None
-        self.share = None if balance == "learned" else float(balance)
+        self.fixed_weight = None if balance == "learned" else float(balance)
         self.balance = _xavier(dim, 1) if token and embedding and balance == "learned" else None
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
@@ -69,13 +69,13 @@ class ADPool(Aggregator):
         if len(levels) == 1:
             return Pooled(levels[0], weights=weights)
         token_BD, embedding_BD = levels
-        vector_BD = embedding_BD.lerp(token_BD, self.token_share(token_BD, embedding_BD))
+        vector_BD = embedding_BD.lerp(token_BD, self.token_level_weight(token_BD, embedding_BD))
         return Pooled(vector_BD, weights=weights)
 
-    def token_share(self, token_BD: Tensor, embedding_BD: Tensor) -> Tensor:
-        """Return what part of each result is the token level's, `(B, 1)`; the embedding level has the rest."""
+    def token_level_weight(self, token_BD: Tensor, embedding_BD: Tensor) -> Tensor:
+        """Return the weight of the token level in each result, `(B, 1)`; that of the embedding level is 1 minus it."""
         if self.balance is None:
-            return torch.full_like(token_BD[:, :1], self.share)
+            return torch.full_like(token_BD[:, :1], self.fixed_weight)
         return torch.sigmoid(self.balance(token_BD) - self.balance(embedding_BD))
 
     def _token_weights(self, sorted_BND: Tensor, mask_BN: Tensor) -> Tensor:

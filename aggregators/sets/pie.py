@@ -21,7 +21,7 @@ class PIE(SetPrediction):
         dim: width of the elements.
         k: how many heads.
         hidden: width of the attention's inner layer; half of `dim` where None.
-        dropout: share of the residual dropped in training.
+        dropout: fraction of the residual dropped in training.
         width: width of the residuals, of the global feature and of what comes out; that of the elements where None.
         global_feature: the aggregator that makes the global feature where the encoder gives none.
     """

@@ -48,8 +48,8 @@ class Cells(Backbone):
             )
         self.grid, self.pixels = grid, pixels
         self.side = grid * pixels
-        cell = np.arange(self.side) // pixels
-        self._cell_P = (cell[:, None] * grid + cell).ravel()
+        index = np.arange(self.side) // pixels
+        self._index_P = (index[:, None] * grid + index).ravel()
         place = np.linspace(-1, 1, grid) if grid > 1 else np.zeros(1)
         self._place_N2 = np.stack(np.meshgrid(place, place, indexing="ij"), axis=-1).reshape(-1, 2)
 
@@ -86,10 +86,10 @@ class Cells(Backbone):
         strength_P = np.hypot(down, right).ravel()
         bin_P = (np.arctan2(down, right).ravel() % np.pi) * (ORIENTATIONS / np.pi)
         lower_P = np.floor(bin_P)
-        upper_share_P = bin_P - lower_P
+        upper_weight_P = bin_P - lower_P
         lower_P = lower_P.astype(np.int64)
-        total = self._histogram(lower_P % ORIENTATIONS, ORIENTATIONS, strength_P * (1 - upper_share_P))
-        total += self._histogram((lower_P + 1) % ORIENTATIONS, ORIENTATIONS, strength_P * upper_share_P)
+        total = self._histogram(lower_P % ORIENTATIONS, ORIENTATIONS, strength_P * (1 - upper_weight_P))
+        total += self._histogram((lower_P + 1) % ORIENTATIONS, ORIENTATIONS, strength_P * upper_weight_P)
         return np.sqrt(total)
 
     def _texture(self, light_HW: np.ndarray) -> np.ndarray:
@@ -100,7 +100,7 @@ class Cells(Backbone):
     def _histogram(self, bin_P: np.ndarray, bins: int, weight_P: np.ndarray | None) -> np.ndarray:
         """Return the `(N, bins)` histograms of the cells, a mean over their pixels."""
         count = self.grid**2 * bins
-        return np.bincount(self._cell_P * bins + bin_P, weight_P, count).reshape(-1, bins) / self.pixels**2
+        return np.bincount(self._index_P * bins + bin_P, weight_P, count).reshape(-1, bins) / self.pixels**2
 
     def _around(self, x_ND: np.ndarray) -> np.ndarray:
         """Return the mean over the 5 x 5 cells around each, itself among them; the border is repeated."""

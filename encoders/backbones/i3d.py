@@ -85,15 +85,15 @@ class I3DBackbone(Backbone):
 
     def _windows(self, frames: Iterator[np.ndarray]) -> Iterator[list[np.ndarray]]:
         """Yield the windows, the last one filled up."""
-        held: list[np.ndarray] = []
+        window_T: list[np.ndarray] = []
         for x_HW3 in frames:
-            if len(held) == self.window:
-                yield held
-                held = held[self.stride :]
-            held.append(x_HW3)
-        if held:
-            count = max(_LEAST, -(-len(held) // _STEP) * _STEP)
-            yield held + held[-1:] * (count - len(held))
+            if len(window_T) == self.window:
+                yield window_T
+                window_T = window_T[self.stride :]
+            window_T.append(x_HW3)
+        if window_T:
+            count = max(_LEAST, -(-len(window_T) // _STEP) * _STEP)
+            yield window_T + window_T[-1:] * (count - len(window_T))
 
 
 def _prepared(image: Image.Image) -> np.ndarray:

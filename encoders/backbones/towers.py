@@ -57,6 +57,6 @@ class DINOv2(ViT):
 
     def __init__(self, *, name: str = "facebook/dinov2-base", cls: bool = False) -> None:
         super().__init__(name=name, cls=cls)
-        found = self._pretrained.model.config.model_type
-        if not found.startswith("dinov2"):
-            raise InputError(f"{name}: a model of type {found!r}; expected a DINOv2")
+        model_type = self._pretrained.model.config.model_type
+        if not model_type.startswith("dinov2"):
+            raise InputError(f"{name}: a model of type {model_type!r}; expected a DINOv2")

@@ -20,7 +20,7 @@ class CrossModal(nn.Module):
         width: D of the elements of both modalities.
         heads: of every attention.
         layers: how often the pair of attentions is repeated; the paper has one of each.
-        dropout: share of an attention's output dropped in training.
+        dropout: fraction of an attention's output dropped in training.
         cls: put a learned element before each set, for the aggregator of that name to read (section IV-C).
     """
 
@@ -40,7 +40,7 @@ class CrossModal(nn.Module):
     def forward(
         self, v_BND: Tensor, v_mask_BN: Tensor, t_BMD: Tensor, t_mask_BM: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return both sets, each element seen in the light of both, and their masks.
+        """Return both sets, `(B, N, D)` and `(B, M, D)`, each element after attention to both, and their masks.
 
         Args:
             v_BND: sets of one modality.
@@ -87,7 +87,7 @@ class MultiHeadAttention(nn.Module):
     Args:
         width: D of queries, keys and values.
         heads: parts of the width that attend on their own.
-        dropout: share of the attention's output dropped in training.
+        dropout: fraction of the attention's output dropped in training.
     """
 
     def __init__(self, width: int, *, heads: int, dropout: float) -> None:
@@ -103,5 +103,5 @@ class MultiHeadAttention(nn.Module):
             project(source).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for project, source in ((self.query, x_BND), (self.key, context_BMD), (self.value, context_BMD))
         )
-        seen = F.scaled_dot_product_attention(query, key, value, attn_mask=context_mask_BM[:, None, None])
-        return self.norm(x_BND + self.dropout(self.out(seen.transpose(1, 2).flatten(-2))))
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=context_mask_BM[:, None, None])
+        return self.norm(x_BND + self.dropout(self.out(attended.transpose(1, 2).flatten(-2))))

@@ -22,7 +22,7 @@ class WordGRU(TextEncoder):
         assets: `words`, the vocabulary.
         embedding: width of the word embeddings.
         hidden: width of the GRU per direction.
-        dropout: share of embedding values dropped in training.
+        dropout: fraction of embedding values dropped in training.
         glove: a GloVe text file whose vectors the known words start from; others start uniform in ±0.1.
     """
 
@@ -86,7 +86,7 @@ class BiGRU(WordGRU):
         width: width of the GRU per direction, and of the elements that come out.
         embedding: width of the word embeddings.
         min_count: a word of the training captions is known if it occurs this often (SCAN's lists: 4).
-        dropout: share of embedding values dropped in training.
+        dropout: fraction of embedding values dropped in training.
         glove: a GloVe text file whose vectors the known words start from; others start uniform in ±0.1.
         ends: put tokens for start and end around a caption's words; HGR does not.
         split: how texts are split into words: `captions`, or `questions`, which keeps most punctuation.
@@ -131,7 +131,7 @@ class Words(WordGRU):
         width: width of the GRU per direction, and of the global feature.
         embedding: width of the word embeddings: of the elements.
         min_count: a word of the training captions is known if it occurs this often.
-        dropout: share of embedding values dropped in training, for the elements and the GRU alike.
+        dropout: fraction of embedding values dropped in training, for the elements and the GRU alike.
         glove: a GloVe text file whose vectors the known words start from (DivE: 840B.300d); others in ±0.1.
         split: how texts are split into words: `captions`, or `questions`, which keeps most punctuation.
     """

@@ -19,7 +19,7 @@ def read_glove(path: str | Path, words: Iterable[str], *, dim: int) -> dict[str,
     Raises:
         InputError: the file is missing, or a line does not end in `dim` numbers.
     """
-    path, wanted, vectors = Path(path), set(words), {}
+    path, vocabulary, vectors = Path(path), set(words), {}
     if not path.is_file():
         raise InputError(
             f"there is no GloVe file {path}; give the path of a text file such as glove.6B.300d.txt"
@@ -27,7 +27,7 @@ def read_glove(path: str | Path, words: Iterable[str], *, dim: int) -> dict[str,
     with path.open(encoding="utf-8") as lines, tqdm(desc=f"reading {path.name}", unit=" words") as bar:
         for number, line in enumerate(lines, start=1):
             word, *values = line.rstrip("\n").rsplit(" ", dim)
-            if word in wanted:
+            if word in vocabulary:
                 try:
                     vector = np.array(values, dtype=np.float32)
                 except ValueError:

@@ -38,8 +38,8 @@ def count_words(captions: Iterable[str], *, min_count: int, split: str = "captio
     if split not in SPLITS:
         raise unknown("way to split a text:", split, SPLITS)
     counts = Counter(word for caption in captions for word in SPLITS[split](caption))
-    kept = [word for word, count in counts.items() if count >= min_count]
-    return sorted(kept, key=lambda word: (-counts[word], word))
+    frequent = [word for word, count in counts.items() if count >= min_count]
+    return sorted(frequent, key=lambda word: (-counts[word], word))
 
 
 class Vocabulary:

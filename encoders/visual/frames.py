@@ -18,7 +18,7 @@ class Frames(FeatureEncoder):
     Args:
         assets: see `FeatureEncoder`.
         width: width D of the elements that come out.
-        dropout: share of their values dropped in training.
+        dropout: fraction of their values dropped in training.
         standardise: bring features to mean 0 and deviation 1 first.
     """
 

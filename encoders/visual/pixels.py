@@ -78,10 +78,10 @@ def _stretch(x: np.ndarray, size: int, *, axis: int) -> np.ndarray:
     at = (np.arange(size, dtype=np.float32) + 0.5) * (x.shape[axis] / size) - 0.5
     at = at.clip(0, x.shape[axis] - 1)
     lower = at.astype(np.int64)
-    share = np.expand_dims(at - lower.astype(np.float32), tuple(range(1, x.ndim - axis)))
+    fraction = np.expand_dims(at - lower.astype(np.float32), tuple(range(1, x.ndim - axis)))
     low = x.take(lower, axis)
     high = x.take(np.minimum(lower + 1, x.shape[axis] - 1), axis)
-    return low + (high.astype(np.float32) - low) * share
+    return low + (high.astype(np.float32) - low) * fraction
 
 
 class PixelEncoder(Encoder):

@@ -70,7 +70,7 @@ class StackedRegions(_ResidualMLP):
         assets: see `FeatureEncoder`.
         width: width D of the elements that come out.
         hidden: width of the MLP; by default half of `width`.
-        dropout: share of the elements' values dropped in training.
+        dropout: fraction of the elements' values dropped in training.
         standardise: bring features to mean 0 and deviation 1 first.
     """
 

@@ -77,7 +77,7 @@ def vqa2(
     }
     entries = read_vqa2(questions, annotations=annotations, images=images, splits=split)
     summary = write_questions(
-        out, hold_out(entries, share=dev, seed=seed), source=source, images=images or ""
+        out, hold_out(entries, fraction=dev, seed=seed), source=source, images=images or ""
     )
     _report_questions(out, summary)
 

@@ -27,7 +27,7 @@ class Drop:
     """Keep each element with probability 1 - p, and at least one: regions and frames.
 
     Args:
-        p: the share of elements dropped.
+        p: the fraction of elements dropped.
     """
 
     def __init__(self, *, p: float = 0.2) -> None:
@@ -49,10 +49,10 @@ class Drop:
         """
         sample_B1 = sample_B[:, None]
         u_BN = draw(sample_B1, np.arange(size_B.max()), 0)
-        keep_BN = u_BN >= self.dropped(sample_B1, draw)
-        for i in np.flatnonzero(~_any_real(keep_BN, size_B)):
-            keep_BN[i, u_BN[i, : size_B[i]].argmax()] = True
-        return [keep_N[:size] for keep_N, size in zip(keep_BN, size_B, strict=True)]
+        stay_BN = u_BN >= self.dropped(sample_B1, draw)
+        for i in np.flatnonzero(~_any_real(stay_BN, size_B)):
+            stay_BN[i, u_BN[i, : size_B[i]].argmax()] = True
+        return [stay_N[:size] for stay_N, size in zip(stay_BN, size_B, strict=True)]
 
 
 @AUGMENTATIONS.register("grid_drop")
@@ -66,5 +66,5 @@ class GridDrop(Drop):
         return np.where(r_B1 <= self.p, 0.0, self.p * r_B1)
 
 
-def _any_real(keep_BN: np.ndarray, size_B: np.ndarray) -> np.ndarray:
-    return (keep_BN & (np.arange(keep_BN.shape[1]) < size_B[:, None])).any(axis=1)
+def _any_real(stay_BN: np.ndarray, size_B: np.ndarray) -> np.ndarray:
+    return (stay_BN & (np.arange(stay_BN.shape[1]) < size_B[:, None])).any(axis=1)

@@ -14,9 +14,9 @@ class MaskReplaceDelete:
     deleted (VSE-infinity's code). A word's subwords share its fate; special tokens are never touched.
 
     Args:
-        p: the share of words changed.
-        mask: the share of changed words that become the mask token.
-        replace: the share of changed words whose subwords become uniformly random ones.
+        p: the fraction of words changed.
+        mask: the fraction of changed words that become the mask token.
+        replace: the fraction of changed words whose subwords become uniformly random ones.
     """
 
     def __init__(self, *, p: float = 0.2, mask: float = 0.5, replace: float = 0.1) -> None:
@@ -61,7 +61,7 @@ class Delete(MaskReplaceDelete):
     """Delete each word with probability p: size augmentation as the paper describes it.
 
     Args:
-        p: the share of words deleted.
+        p: the fraction of words deleted.
     """
 
     def __init__(self, *, p: float = 0.2) -> None:

@@ -68,7 +68,7 @@ def clean(item: Item) -> Iterator[Item | Skipped]:
 
     Runs of whitespace become one space.
     """
-    captions, kept = [], []
+    captions, numbers = [], []
     for number, caption in enumerate(item.captions):
         caption, where = " ".join(caption.split()), f"id {item.id}, caption {number + 1}"
         if not caption:
@@ -77,13 +77,13 @@ def clean(item: Item) -> Iterator[Item | Skipped]:
             yield Skipped(where=where, why="caption that is not valid UTF-8")
         else:
             captions.append(caption)
-            kept.append(number)
+            numbers.append(number)
     if not item.id or not item.id.isprintable():
         yield Skipped(where=f"id {item.id!r}", why="id that is empty or not printable")
     elif not captions:
         yield Skipped(where=f"id {item.id}", why="no captions")
     else:
-        ids = tuple(item.caption_ids[number] for number in kept) if item.caption_ids else ()
+        ids = tuple(item.caption_ids[number] for number in numbers) if item.caption_ids else ()
         yield replace(item, captions=tuple(captions), caption_ids=ids)
 
 

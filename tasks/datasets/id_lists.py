@@ -23,10 +23,10 @@ def read_ids(path: str | Path, *, what: str = _FORMS) -> list[str]:
     Raises:
         InputError: it is missing or damaged, holds something else than ids, or is a pickle.
     """
-    found = _load(existing(path, what=what))
-    if isinstance(found, dict):
+    ids = _load(existing(path, what=what))
+    if isinstance(ids, dict):
         raise InputError(f"{path}: expected a list of ids, and it holds an object")
-    return found
+    return ids
 
 
 def read_id_rows(path: str | Path) -> list[tuple[str, Any]]:
@@ -35,8 +35,8 @@ def read_id_rows(path: str | Path) -> list[tuple[str, Any]]:
     Raises:
         InputError: as `read_ids`.
     """
-    found = _load(existing(path, what=_FORMS))
-    return list(found.items()) if isinstance(found, dict) else [(id, row) for row, id in enumerate(found)]
+    rows = _load(existing(path, what=_FORMS))
+    return list(rows.items()) if isinstance(rows, dict) else [(id, row) for row, id in enumerate(rows)]
 
 
 def as_text(id: Any) -> str:
@@ -54,12 +54,12 @@ def _load(path: Path) -> list[str] | dict[str, Any]:
         return [as_text(id) for id in _array(path).reshape(-1).tolist()]
     if path.suffix != ".json":
         return path.read_text("utf-8-sig", "replace").split()
-    found = read_json(path, what="a list of ids, or {id: row}")
-    if isinstance(found, dict):
-        return found
-    if not isinstance(found, list) or not all(isinstance(id, str | int) for id in found):
+    data = read_json(path, what="a list of ids, or {id: row}")
+    if isinstance(data, dict):
+        return data
+    if not isinstance(data, list) or not all(isinstance(id, str | int) for id in data):
         raise InputError(f"{path}: expected a list of ids, or {{id: row}}")
-    return [as_text(id) for id in found]
+    return [as_text(id) for id in data]
 
 
 def _array(path: Path) -> np.ndarray:

@@ -181,8 +181,8 @@ class StoredTable:
             InputError: the corpus has no such split, or nothing in it.
         """
         if not self.splits.get(split):
-            there = ", ".join(f"{name} ({count:,})" for name, count in self.splits.items())
-            raise InputError(f"{self.folder}: no {self.form.rows} in the split {split!r}; there are {there}")
+            counts = ", ".join(f"{name} ({count:,})" for name, count in self.splits.items())
+            raise InputError(f"{self.folder}: no {self.form.rows} in the split {split!r}; there are {counts}")
         return self._table.filter(pc.equal(self._table["split"], split))
 
 

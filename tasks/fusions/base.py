@@ -1,4 +1,4 @@
-"""What a fusion is: the embeddings of an image and of a question in, one vector out, which an answer is read from."""
+"""The base class of fusions: one vector, from which answers are predicted, of an image's and a question's."""
 
 from __future__ import annotations
 

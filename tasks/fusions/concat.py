@@ -16,7 +16,7 @@ class Concat(Fusion):
     Args:
         visual: width of the image's embedding.
         text: width of the question's.
-        dropout: share of the result dropped in training; the paper has none here.
+        dropout: fraction of the result dropped in training; the paper has none here.
     """
 
     def __init__(self, visual: int, text: int, *, dropout: float = 0.0) -> None:

@@ -21,7 +21,7 @@ class Product(Fusion):
         visual: width of the image's embedding.
         text: width of the question's.
         width: of the result; that of the wider embedding where None.
-        dropout: share of the result dropped in training.
+        dropout: fraction of the result dropped in training.
     """
 
     def __init__(self, visual: int, text: int, *, width: int | None = None, dropout: float = 0.0) -> None:

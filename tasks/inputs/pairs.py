@@ -64,27 +64,27 @@ class StoredSets:
 
     def batch(self, item_B: np.ndarray, *, sample_B: np.ndarray, draw: Draw | None) -> tuple[Tensor, Tensor]:
         """Return the sets `(B, N, F)` and their mask."""
-        rows_B, keep = self.rows[item_B], None
+        rows_B, selected = self.rows[item_B], None
         size_B = self.store.sizes(rows_B)
         if self.limit:
-            keep = [_thinned(size, self.limit) for size in size_B.tolist()]
+            selected = [_thinned(size, self.limit) for size in size_B.tolist()]
             size_B = np.minimum(size_B, self.limit)
         if self.augment and draw is not None:
             stay = self.augment(size_B, sample_B, draw)
-            keep = stay if keep is None else [_both(*two) for two in zip(keep, stay, strict=True)]
-        return self.store.padded(rows_B, keep=keep)
+            selected = stay if selected is None else [_both(*two) for two in zip(selected, stay, strict=True)]
+        return self.store.padded(rows_B, keep=selected)
 
 
 def _thinned(size: int, limit: int) -> np.ndarray:
-    keep_N = np.zeros(size, dtype=bool)
-    keep_N[choose_frames(size, limit)] = True
-    return keep_N
+    selected_N = np.zeros(size, dtype=bool)
+    selected_N[choose_frames(size, limit)] = True
+    return selected_N
 
 
-def _both(keep_N: np.ndarray, stay_K: np.ndarray) -> np.ndarray:
-    """Keep those of the K kept elements that stay."""
-    keep_N[keep_N] = stay_K
-    return keep_N
+def _both(selected_N: np.ndarray, stay_K: np.ndarray) -> np.ndarray:
+    """Return `selected_N` with only those of its K selected elements that stay."""
+    selected_N[selected_N] = stay_K
+    return selected_N
 
 
 class Pairs:
@@ -148,15 +148,15 @@ class Pairs:
 
     def sentences(self, size: int) -> Iterator[tuple[Tensor, Batch]]:
         """Yield every caption, those of equal length together, each worker its share."""
-        by_length_G = np.argsort(self.captions.sizes(), kind="stable")
-        for number_B in _parts(by_length_G, size, "encoding captions"):
+        by_length_T = np.argsort(self.captions.sizes(), kind="stable")
+        for number_B in _parts(by_length_T, size, "encoding captions"):
             yield torch.from_numpy(number_B), self.captions.batch(number_B)
 
 
-def _parts(number_G: np.ndarray, size: int, about: str) -> Iterator[np.ndarray]:
+def _parts(number_S: np.ndarray, size: int, about: str) -> Iterator[np.ndarray]:
     """Deal the parts of `size` samples to the workers in turn; equally many, so some may be dealt twice."""
-    starts = range(0, len(number_G), size)
+    starts = range(0, len(number_S), size)
     turns = -(-len(starts) // world())
     for turn in tqdm(range(turns), desc=about, leave=False, delay=2, disable=rank() > 0):
         start = starts[(turn * world() + rank()) % len(starts)]
-        yield number_G[start : start + size]
+        yield number_S[start : start + size]

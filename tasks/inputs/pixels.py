@@ -74,8 +74,8 @@ class Pixels:
 
 def _check(paths: list[Path]) -> None:
     """Refuse missing images before training starts; each folder is listed once."""
-    found = {folder: set(os.listdir(folder)) for folder in {p.parent for p in paths} if folder.is_dir()}
-    missing = [path for path in paths if path.name not in found.get(path.parent, ())]
+    files = {folder: set(os.listdir(folder)) for folder in {p.parent for p in paths} if folder.is_dir()}
+    missing = [path for path in paths if path.name not in files.get(path.parent, ())]
     if missing:
         raise InputError(
             f"{len(missing)} of {len(paths)} images are missing, the first is {missing[0]}; the corpus was ingested "

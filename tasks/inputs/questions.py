@@ -64,7 +64,7 @@ class QuestionData:
             "target": self.targets.batch(index_B),
         }
 
-    def asked(self, index_B: np.ndarray) -> Batch:
+    def evaluation_batch(self, index_B: np.ndarray) -> Batch:
         """Return questions as they are, each image once, and `image` `(B,)`, the row of each question's image."""
         image_N, row_B = np.unique(self.image_Q[index_B], return_inverse=True)
         visual, visual_mask_NN = self.visual.batch(image_N, sample_B=image_N, draw=None)

@@ -102,12 +102,12 @@ class RoleCaptions:
         alike: dict[str, list[int]] = {}
         for number, text in enumerate(texts):
             alike.setdefault(self._key(text), []).append(number)
-        wanted = lambda one: one in exact or self._key(one) in alike  # noqa: E731
+        wanted = lambda sentence: sentence in exact or self._key(sentence) in alike  # noqa: E731
         if len(texts) > _FEW:
-            found = read_role_graphs(graphs, wanted=wanted)
+            released = read_role_graphs(graphs, wanted=wanted)
         else:
-            found = find_role_graphs(graphs, texts, wanted=wanted)
-        for read in tqdm(found, desc="role graphs", leave=False, delay=2, disable=rank() > 0):
+            released = find_role_graphs(graphs, texts, wanted=wanted)
+        for read in tqdm(released, desc="role graphs", leave=False, delay=2, disable=rank() > 0):
             faults.update(read.faults)
             if read.graph is None:
                 continue

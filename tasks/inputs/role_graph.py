@@ -130,18 +130,18 @@ def align(words: Sequence[str], others: Sequence[str]) -> list[tuple[int, ...]] 
     where one has dropped punctuation, which then shares with nothing. Case is ignored. None where they spell two
     different things.
     """
-    for keep in (lambda char: not char.isspace(), str.isalnum):
-        ours, theirs = _spell(words, keep), _spell(others, keep)
+    for counts in (lambda char: not char.isspace(), str.isalnum):
+        ours, theirs = _spell(words, counts), _spell(others, counts)
         if [char for char, _ in ours] == [char for char, _ in theirs]:
-            found: list[dict[int, None]] = [{} for _ in words]
+            overlaps: list[dict[int, None]] = [{} for _ in words]
             for (_, one), (_, other) in zip(ours, theirs, strict=True):
-                found[one][other] = None
-            return [tuple(numbers) for numbers in found]
+                overlaps[one][other] = None
+            return [tuple(numbers) for numbers in overlaps]
     return None
 
 
-def _spell(words: Iterable[str], keep: Callable[[str], bool]) -> list[tuple[str, int]]:
-    return [(char, number) for number, word in enumerate(words) for char in word.lower() if keep(char)]
+def _spell(words: Iterable[str], counts: Callable[[str], bool]) -> list[tuple[str, int]]:
+    return [(char, number) for number, word in enumerate(words) for char in word.lower() if counts(char)]
 
 
 def over_words(graph: RoleGraph, words: Sequence[str]) -> RoleGraph | None:

@@ -1,4 +1,4 @@
-"""What every retrieval model is: encoders, scores of every visual item with every text, and the loss of a batch."""
+"""The base class of retrieval models: encoders, scores of all visual items with all texts, and a batch's loss."""
 
 from __future__ import annotations
 

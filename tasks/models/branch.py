@@ -67,11 +67,11 @@ def look_at_each_other(*branches: Branch) -> bool:
         InputError: one needs a vector of the other modality, and the other makes none of its own sets alone.
     """
     for branch, other in zip(branches, reversed(branches), strict=True):
-        needs, made = branch.aggregator, other.aggregator
-        if needs.context == "vector" and (made.context != "none" or made.num_embeddings > 1):
+        aggregator, source = branch.aggregator, other.aggregator
+        if aggregator.context == "vector" and (source.context != "none" or source.num_embeddings > 1):
             raise InputError(
-                f"the aggregator {type(needs).__name__} looks at one vector of the other modality, and "
-                f"{type(made).__name__} makes none of that modality alone; choose one there such as mean or gpo"
+                f"the aggregator {type(aggregator).__name__} looks at one vector of the other modality, and "
+                f"{type(source).__name__} makes none of that modality alone; choose one there such as mean or gpo"
             )
     return any(branch.aggregator.context != "none" for branch in branches)
 

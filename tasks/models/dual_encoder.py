@@ -44,11 +44,11 @@ class DualEncoder(RetrievalModel):
         self.text = text
 
     def encode_visual(self, batch: Batch) -> Embeddings:
-        """Return the embeddings of images or videos."""
+        """Return the embeddings of images or videos, `(B, D)` or `(B, K, D)`."""
         return self.visual(batch["visual"], batch["visual_mask"])
 
     def encode_text(self, batch: Batch) -> Embeddings:
-        """Return the embeddings of captions."""
+        """Return the embeddings of captions, `(B, D)` or `(B, K, D)`."""
         return self.text(batch["text"], batch["text_mask"])
 
     def score(self, visual: Embeddings, text: Embeddings) -> Tensor:

@@ -67,8 +67,8 @@ class SplitEmbeddings:
     """A split's embeddings; called with two slices, it returns a block of the score matrix.
 
     Attributes:
-        visual: embeddings of the images or videos, `(Q, D)` or `(Q, K, D)`.
-        text: embeddings of the captions, `(G, D)` or `(G, K, D)`.
+        visual: embeddings of the images or videos, `(V, D)` or `(V, K, D)`.
+        text: embeddings of the captions, `(T, D)` or `(T, K, D)`.
         similarity: what scores them.
     """
 
@@ -77,15 +77,15 @@ class SplitEmbeddings:
     similarity: Similarity
 
     def __call__(self, images: slice, captions: slice) -> Tensor:
-        """Return the scores of images against captions, float32."""
+        """Return the scores of images against captions, `(V, T)`, float32."""
         return self._score(self.visual[images], self.text[captions])
 
     def of_images(self, rows: slice, columns: slice) -> Tensor:
-        """Return the scores of images against images."""
+        """Return the scores of images against images, `(rows, columns)`, float32."""
         return self._score(self.visual[rows], self.visual[columns])
 
     def of_captions(self, rows: slice, columns: slice) -> Tensor:
-        """Return the scores of captions against captions."""
+        """Return the scores of captions against captions, `(rows, columns)`, float32."""
         return self._score(self.text[rows], self.text[columns])
 
     @torch.inference_mode()

@@ -43,7 +43,7 @@ class HGR(RetrievalModel):
         graphs: a file of role graphs.
         root_messages: the verbs answer the sentence in the graph; in the authors' code it hears nothing.
         sharpness: how much more the frames that fit a phrase weigh.
-        dropout: share of the values of the graph's messages dropped in training.
+        dropout: fraction of the values of the graph's messages dropped in training.
     """
 
     def __init__(

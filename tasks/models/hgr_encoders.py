@@ -68,7 +68,7 @@ class RoleText(nn.Module):
 
     Args:
         parts: what encoder and aggregator are built of.
-        dropout: share of the values of the graph's messages dropped in training.
+        dropout: fraction of the values of the graph's messages dropped in training.
         root_messages: see `RoleGraphEncoder`.
     """
 
@@ -132,7 +132,7 @@ class RoleGraphEncoder(nn.Module):
         width: width D of words, sentence and phrases.
         roles: how many roles there are.
         layers: how often messages are sent, each time with weights of its own.
-        dropout: share of a message's values dropped in training.
+        dropout: fraction of a message's values dropped in training.
         root_messages: the phrases that the sentence sends to, the verbs, answer it. In the authors' code it receives
             nothing, and the sentence is its words' vector, layer-normed.
     """
@@ -175,8 +175,8 @@ class RoleGraphEncoder(nn.Module):
         """Return the edges between the sentence and used slots, with those to the root where it has any."""
         if self.root_messages:
             edge_BVV = torch.cat([edge_BVV[:, None, :, 0], edge_BVV[:, 1:]], dim=1)
-        there_BV = torch.cat([torch.ones_like(used_BP[:, :1]), used_BP], dim=1)
-        return edge_BVV & there_BV[:, None] & there_BV[..., None]
+        used_BV = torch.cat([torch.ones_like(used_BP[:, :1]), used_BP], dim=1)
+        return edge_BVV & used_BV[:, None] & used_BV[..., None]
 
 
 class GraphAttention(nn.Module):

@@ -83,8 +83,8 @@ def _attend(x_VFD: Tensor, mask_VF: Tensor, unit_SD: Tensor, *, sharpness: float
 
 def _inverse_root(square: Tensor) -> Tensor:
     """Return `1 / sqrt(square)`, and 0 without a gradient where `square` is 0, or by rounding less."""
-    there = square > 0
-    return square.where(there, 1.0).rsqrt().where(there, 0.0)
+    positive = square > 0
+    return square.where(positive, 1.0).rsqrt().where(positive, 0.0)
 
 
 class ScorePages:

@@ -1,4 +1,4 @@
-"""What a retrieval objective sees: a score matrix, and which of its entries belong together."""
+"""The base class of retrieval objectives: losses of a score matrix, given which of its entries belong together."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ class HumanAnswers:
         if not self.count_Q.all():
             number = int(np.flatnonzero(self.count_Q == 0)[0])
             raise InputError(f"question {number} has no answers: its accuracy is not defined; leave it out")
-        self._given = _Codes()
-        self._given_A = self._given.of(chain.from_iterable(answers), count=int(self.count_Q.sum()))
+        self._raw = _Numbering()
+        self._raw_A = self._raw.of(chain.from_iterable(answers), count=int(self.count_Q.sum()))
         self._start_Q = np.cumsum(self.count_Q) - self.count_Q
 
     def __len__(self) -> int:
@@ -85,16 +85,16 @@ class HumanAnswers:
             )
         if not len(self):
             return np.zeros(0)
-        rule, names, given = _RULES[version], _Codes(), _Codes()
-        alike_A = names.of(map(rule.alike, self._given))[self._given_A]
+        rule, names, raw = _RULES[version], _Numbering(), _Numbering()
+        alike_A = names.of(map(rule.alike, self._raw))[self._raw_A]
         same_Q = np.logical_and.reduceat(alike_A == self._spread(alike_A[self._start_Q]), self._start_Q)
-        human_A = names.of(map(rule.human, self._given))[self._given_A]
+        human_A = names.of(map(rule.human, self._raw))[self._raw_A]
         human_A = np.where(self._spread(same_Q), alike_A, human_A)
-        given_Q = given.of(predictions)
+        raw_Q = raw.of(predictions)
         predicted_Q = np.where(
             same_Q,
-            names.of(map(rule.guess, given))[given_Q],
-            names.of(map(rule.predicted, given))[given_Q],
+            names.of(map(rule.guess, raw))[raw_Q],
+            names.of(map(rule.predicted, raw))[raw_Q],
         )
         match_Q = np.add.reduceat(human_A == self._spread(predicted_Q), self._start_Q, dtype=np.int64)
         return _accuracy(match_Q, self.count_Q)
@@ -103,7 +103,7 @@ class HumanAnswers:
         return np.repeat(value_Q, self.count_Q)
 
 
-class _Codes(dict[str, int]):
+class _Numbering(dict[str, int]):
     """Numbers for strings: 0, 1, ... in the order in which they first come."""
 
     def of(self, strings: Iterable[str], *, count: int = -1) -> np.ndarray:
@@ -166,7 +166,9 @@ def global_pool(
 def _means(accuracy_Q: np.ndarray, names: Sequence[str]) -> dict[str, float]:
     if not names:
         return {}
-    codes = _Codes()
-    code_Q = codes.of(_NOT_IN_NAMES.sub("_", name) for name in names)
-    sums, counts = np.bincount(code_Q, accuracy_Q), np.bincount(code_Q)
-    return {name: 100 * float(sums[code] / counts[code]) for name, code in sorted(codes.items()) if name}
+    numbering = _Numbering()
+    group_Q = numbering.of(_NOT_IN_NAMES.sub("_", name) for name in names)
+    sums, counts = np.bincount(group_Q, accuracy_Q), np.bincount(group_Q)
+    return {
+        name: 100 * float(sums[number] / counts[number]) for name, number in sorted(numbering.items()) if name
+    }

@@ -70,7 +70,7 @@ class AnswerExamples(PictureRecord):
 
 
 class Report:
-    """Judges answers to the questions of a split.
+    """Evaluates answers to the questions of a split.
 
     Args:
         corpus: of questions and images.
@@ -117,15 +117,15 @@ class Report:
             confidence_Q: the probability that it gives it.
             files: make the results file, and be ready to make the page, too.
         """
-        said = [self.vocabulary.answers[best] for best in best_Q.tolist()]
-        metrics, accuracy_Q = {"questions": float(len(said))}, None
+        predictions = [self.vocabulary.answers[best] for best in best_Q.tolist()]
+        metrics, accuracy_Q = {"questions": float(len(predictions))}, None
         if self.people is not None:
-            accuracy_Q = self.people.accuracy(said)
-            metrics = self._metrics(accuracy_Q, said)
+            accuracy_Q = self.people.accuracy(predictions)
+            metrics = self._metrics(accuracy_Q, predictions)
         per_query = {
             "question_id": np.array([q.id for q in self.questions]),
             "image_id": np.array([q.image_id for q in self.questions]),
-            "prediction": np.array(said),
+            "prediction": np.array(predictions),
             "confidence": confidence_Q,
         }
         known = {} if accuracy_Q is None else {"accuracy": accuracy_Q}
@@ -135,17 +135,17 @@ class Report:
             metrics=metrics,
             **self._described(metrics),
             per_query=per_query | known,
-            files=self._files(said) if files else {},
-            pictures=(partial(self._pictures, said, confidence_Q, accuracy_Q),) if files else (),
+            files=self._files(predictions) if files else {},
+            pictures=(partial(self._pictures, predictions, confidence_Q, accuracy_Q),) if files else (),
         )
 
-    def _metrics(self, accuracy_Q: np.ndarray, said: list[str]) -> dict[str, float]:
+    def _metrics(self, accuracy_Q: np.ndarray, predictions: list[str]) -> dict[str, float]:
         means = global_pool(
             accuracy_Q,
             answer_types=[q.answer_type for q in self.questions],
             question_types=[q.question_type for q in self.questions],
         )
-        older = 100 * float(self.people.accuracy(said, version="2017").mean())
+        older = 100 * float(self.people.accuracy(predictions, version="2017").mean())
         return {"accuracy": means.pop("accuracy"), "accuracy_2017": older, **self.baselines, **means}
 
     def _described(self, metrics: Mapping[str, float]) -> dict[str, Any]:
@@ -153,9 +153,9 @@ class Report:
         if self.people is None:
             return {"primary": ACCURACY}
         counted = [name for name in metrics if name != ACCURACY.name]
-        shown = [name for name in _IN_TABLES if name in counted]
-        others = [replace(ACCURACY, name=name) for name in shown]
-        others += [replace(ACCURACY, name=name, in_tables=False) for name in counted if name not in shown]
+        listed = [name for name in _IN_TABLES if name in counted]
+        others = [replace(ACCURACY, name=name) for name in listed]
+        others += [replace(ACCURACY, name=name, in_tables=False) for name in counted if name not in listed]
         mean = QueryMean(scores=("accuracy",), units="image_id", factor=100.0)
         return {
             "primary": replace(ACCURACY, chance=self.chance),
@@ -165,13 +165,13 @@ class Report:
             ),
         }
 
-    def _files(self, said: list[str]) -> dict[str, bytes]:
-        return {f"vqa_{self.split}_results.json": results_file([q.id for q in self.questions], said)}
+    def _files(self, predictions: list[str]) -> dict[str, bytes]:
+        return {f"vqa_{self.split}_results.json": results_file([q.id for q in self.questions], predictions)}
 
     def _pictures(
-        self, said: list[str], confidence_Q: np.ndarray, accuracy_Q: np.ndarray | None
+        self, predictions: list[str], confidence_Q: np.ndarray, accuracy_Q: np.ndarray | None
     ) -> AnswerExamples:
-        right_Q = np.zeros(len(said), bool) if accuracy_Q is None else accuracy_Q >= 0.5
+        right_Q = np.zeros(len(predictions), bool) if accuracy_Q is None else accuracy_Q >= 0.5
         chosen = choose(right_Q, count=_EXAMPLES, type_Q=[q.question_type for q in self.questions])
         examples = [
             AnswerExample(
@@ -179,7 +179,7 @@ class Report:
                 question=question.question,
                 kind=question.question_type,
                 answers=tuple(question.answers),
-                prediction=said[number],
+                prediction=predictions[number],
                 confidence=float(confidence_Q[number]),
                 accuracy=None if accuracy_Q is None else float(accuracy_Q[number]),
                 image=pictured(self.corpus, question),
@@ -188,7 +188,7 @@ class Report:
         ]
         return AnswerExamples(
             split=self.split,
-            questions=len(said),
+            questions=len(predictions),
             accuracy=None if accuracy_Q is None else 100 * float(accuracy_Q.mean()),
             examples=tuple(examples),
         )

@@ -30,7 +30,7 @@ class AnswerScores:
     @torch.inference_mode()
     def __call__(self, questions: slice, answers: slice) -> Tensor:
         """Return the probability of each answer to each question, float32."""
-        batch = self.data.asked(np.arange(len(self.data))[questions])
+        batch = self.data.evaluation_batch(np.arange(len(self.data))[questions])
         logit_BA = self.model(on_device(batch, self.device))
         return logit_BA.float().sigmoid()[:, answers]
 

@@ -53,20 +53,20 @@ class AnswerVocabulary:
         """
         if min_count < 1:
             raise InputError(f"min_count={min_count}: expected 1 or more")
-        given = Counter(labels)
+        raw_counts = Counter(labels)
         counts = Counter[str]()
-        for label, count in given.items():
+        for label, count in raw_counts.items():
             counts[vocabulary_answer(label)] += count
-        kept = sorted(answer for answer, count in counts.items() if count >= min_count)
-        if not kept:
+        frequent = sorted(answer for answer, count in counts.items() if count >= min_count)
+        if not frequent:
             most = counts.most_common(1)
-            told = (
+            hint = (
                 f"the most frequent, {most[0][0]!r}, of {most[0][1]:,}" if most else "there are no questions"
             )
             raise InputError(
-                f"no answer is that of {min_count} questions or more ({told}); lower min_count, or give more questions"
+                f"no answer is that of {min_count} questions or more ({hint}); lower min_count, or give more questions"
             )
-        return cls(kept)
+        return cls(frequent)
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -76,7 +76,7 @@ class AnswerVocabulary:
         return np.fromiter((self._index.get(answer, -1) for answer in answers), np.int64)
 
     def coverage(self, labels: Iterable[str]) -> float:
-        """Return the share of questions, from 0 to 1, whose label has a class; 0 where there are none."""
+        """Return the fraction of questions, from 0 to 1, whose label has a class; 0 where there are none."""
         index_Q = self.indices(map(vocabulary_answer, labels))
         return float(np.mean(index_Q >= 0)) if len(index_Q) else 0.0
 
@@ -91,18 +91,18 @@ class AnswerVocabulary:
         count_Q = np.fromiter(map(len, answers), np.int64, len(answers))
         index_A = self.indices(chain.from_iterable(answers))
         row_A = np.repeat(np.arange(len(answers)), count_Q)[index_A >= 0]
-        cell_N, people_N = np.unique(row_A * len(self) + index_A[index_A >= 0], return_counts=True)
-        return self._targets(cell_N, _SCORES[np.minimum(people_N, len(_SCORES) - 1)], questions=len(answers))
+        flat_N, people_N = np.unique(row_A * len(self) + index_A[index_A >= 0], return_counts=True)
+        return self._targets(flat_N, _SCORES[np.minimum(people_N, len(_SCORES) - 1)], questions=len(answers))
 
     def hard_targets(self, labels: Sequence[str]) -> AnswerTargets:
         """Return targets of 1 for each question's label, normalised; none where it has no class."""
         index_Q = self.indices(map(vocabulary_answer, labels))
         row_N = np.flatnonzero(index_Q >= 0)
-        cell_N = row_N * len(self) + index_Q[row_N]
-        return self._targets(cell_N, np.ones(len(cell_N), np.float32), questions=len(labels))
+        flat_N = row_N * len(self) + index_Q[row_N]
+        return self._targets(flat_N, np.ones(len(flat_N), np.float32), questions=len(labels))
 
-    def _targets(self, cell_N: np.ndarray, score_N: np.ndarray, *, questions: int) -> AnswerTargets:
-        row_N, answer_N = np.divmod(cell_N, len(self))
+    def _targets(self, flat_N: np.ndarray, score_N: np.ndarray, *, questions: int) -> AnswerTargets:
+        row_N, answer_N = np.divmod(flat_N, len(self))
         end_Q = np.cumsum(np.bincount(row_N, minlength=questions))
         return AnswerTargets(
             start_Q1=np.concatenate([[0], end_Q]).astype(np.int64),

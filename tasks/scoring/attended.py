@@ -74,7 +74,7 @@ def caption_pairs(pairs: Pairs, *, count: int = CHOSEN) -> Iterator[Pair]:
 def question_pairs(data: QuestionData, *, count: int = CHOSEN) -> Iterator[Pair]:
     """Yield questions with their images; always the same ones of a split."""
     for number in np.random.default_rng(0).permutation(len(data))[:count].tolist():
-        yield Pair(item=number, text=number, batch=data.asked(np.array([number])))
+        yield Pair(item=number, text=number, batch=data.evaluation_batch(np.array([number])))
 
 
 def attended(model: nn.Module, pairs: Iterable[Pair]) -> list[Attended]:
@@ -106,14 +106,16 @@ def attended(model: nn.Module, pairs: Iterable[Pair]) -> list[Attended]:
                 else:
                     weights[side] = weight_KN
             seen_pairs.append(Attended(pair=pair, weights=weights))
-    telling = [
+    informative_sides = [
         side for side in sides if any(side in it.weights and _differ(it.weights[side]) for it in seen_pairs)
     ]
-    kept = [
-        Attended(pair=it.pair, weights={side: w for side, w in it.weights.items() if side in telling})
+    informative = [
+        Attended(
+            pair=it.pair, weights={side: w for side, w in it.weights.items() if side in informative_sides}
+        )
         for it in seen_pairs
     ]
-    return [it for it in kept if it.weights]
+    return [it for it in informative if it.weights]
 
 
 def _weighs_elements(model: nn.Module, side: str) -> bool:

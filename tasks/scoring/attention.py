@@ -151,7 +151,7 @@ def nearest_captions(embeddings: SplitEmbeddings, pairs: Pairs, item: int) -> li
     """Return the nearest caption of each vector of an image or video; of equally near ones the first.
 
     Args:
-        embeddings: of a split, those of its images or videos `(Q, K, D)`.
+        embeddings: of a split, those of its images or videos `(V, K, D)`.
         pairs: the split.
         item: number of the image or video.
     """
@@ -160,8 +160,8 @@ def nearest_captions(embeddings: SplitEmbeddings, pairs: Pairs, item: int) -> li
     caption_K = torch.zeros(len(embedding_KD), dtype=torch.long, device=embedding_KD.device)
     for first in range(0, len(embeddings.text), _CAPTIONS):
         text = l2_normalise(at_least_float32(embeddings.text[first : first + _CAPTIONS]))
-        cosine_GK = text @ embedding_KD.T if text.dim() == 2 else (text @ embedding_KD.T).amax(dim=1)
-        most_K, at_K = cosine_GK.max(dim=0)
+        cosine_TK = text @ embedding_KD.T if text.dim() == 2 else (text @ embedding_KD.T).amax(dim=1)
+        most_K, at_K = cosine_TK.max(dim=0)
         better_K = most_K > best_K
         best_K = most_K.where(better_K, best_K)
         caption_K = (first + at_K).where(better_K, caption_K)

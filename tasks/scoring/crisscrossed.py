@@ -146,10 +146,10 @@ def evaluate_crisscrossed(
         ranks = rank_queries(
             rows[direction], positives, ties=ties, skip=True, progress=f"ranking {direction}"
         )
-        asked_Q = positives.count_Q > 0
-        rank_Q[direction] = _spread(ranks.rank_Q, asked_Q)
-        recalls |= {f"{direction}/R{k}": _spread(ranks.recall_Q(k), asked_Q) for k in KS}
-        numbers = recall(ranks) | {"skipped": float((~asked_Q).sum())}
+        answerable_Q = positives.count_Q > 0
+        rank_Q[direction] = _spread(ranks.rank_Q, answerable_Q)
+        recalls |= {f"{direction}/R{k}": _spread(ranks.recall_Q(k), answerable_Q) for k in KS}
+        numbers = recall(ranks) | {"skipped": float((~answerable_Q).sum())}
         metrics |= {f"{direction}/{name}": value for name, value in numbers.items()}
         # an item that is asked is no part of its own gallery
         others = positives if direction in _BETWEEN else replace(positives, gallery=positives.gallery - 1)
@@ -161,10 +161,10 @@ def evaluate_crisscrossed(
     return CrisscrossedResult(metrics=metrics, rank_Q=rank_Q, recalls=recalls, chance=chance)
 
 
-def _spread(value_A: np.ndarray, asked_Q: np.ndarray) -> np.ndarray:
-    """Return the values of the queries that were asked among all of them, NaN for the others."""
-    value_Q = np.full(len(asked_Q), np.nan)
-    value_Q[asked_Q] = value_A
+def _spread(value_A: np.ndarray, answerable_Q: np.ndarray) -> np.ndarray:
+    """Return `(Q,)`: the values of the answerable queries in their places, NaN for the others."""
+    value_Q = np.full(len(answerable_Q), np.nan)
+    value_Q[answerable_Q] = value_A
     return value_Q
 
 

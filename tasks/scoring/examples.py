@@ -218,8 +218,8 @@ def find_examples(
 
 
 def _chosen(query_Q: np.ndarray, rank_Q: np.ndarray, *, among: np.ndarray, count: int) -> list[int]:
-    kept_Q = np.isfinite(rank_Q) & np.isin(query_Q, among)
-    query_Q, rank_Q = query_Q[kept_Q], rank_Q[kept_Q]
+    selected_Q = np.isfinite(rank_Q) & np.isin(query_Q, among)
+    query_Q, rank_Q = query_Q[selected_Q], rank_Q[selected_Q]
     return [int(query_Q[number]) for number in choose(rank_Q == 0, count=count)]
 
 

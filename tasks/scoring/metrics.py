@@ -92,8 +92,8 @@ class Ranks:
     def rank_Q(self) -> np.ndarray:
         """0-based ranks, `(Q,)` float64; under `expected` ties the mean over all orders of the equals."""
         wrong_Q, right_Q = self.wrong_Q, self.right_Q
-        share = {"expected": wrong_Q / (right_Q + 1), "pessimistic": wrong_Q, "optimistic": 0.0}[self.ties]
-        return self.better_Q + share
+        tied = {"expected": wrong_Q / (right_Q + 1), "pessimistic": wrong_Q, "optimistic": 0.0}[self.ties]
+        return self.better_Q + tied
 
     @property
     def tied(self) -> int:
@@ -112,8 +112,8 @@ class Ranks:
         miss_Q = np.ones_like(reach_Q)
         for drawn in range(k):
             wrong_Q = np.clip(self.wrong_Q - drawn, 0, None)
-            share_Q = wrong_Q / np.maximum(wrong_Q + self.right_Q, 1)
-            miss_Q *= np.where(drawn < reach_Q, share_Q, 1.0)
+            fraction_Q = wrong_Q / np.maximum(wrong_Q + self.right_Q, 1)
+            miss_Q *= np.where(drawn < reach_Q, fraction_Q, 1.0)
         return 1.0 - miss_Q
 
 
@@ -128,7 +128,7 @@ def rank_queries(
 ) -> Ranks:
     """Rank each query's best right answer among the whole gallery.
 
-    The rank is the number of items with a higher score, plus a share of the `e` wrong items with the
+    The rank is the number of items with a higher score, plus a part of the `e` wrong items with the
     same score: all (`pessimistic`), none (`optimistic`), or the mean over all orders of the equals,
     `e / (p + 1)` where `p` right items have that score (`expected`). So a model that gives all items the
     same score reaches what random scores do.
@@ -146,20 +146,20 @@ def rank_queries(
     """
     if ties not in TIES:
         raise unknown("tie rule", ties, TIES)
-    kept_Q = positives.count_Q > 0
-    if not kept_Q.any():
+    answerable_Q = positives.count_Q > 0
+    if not answerable_Q.any():
         raise InputError(f"none of the {len(positives)} queries has a right answer: there is nothing to rank")
-    if not (kept_Q.all() or skip):
+    if not (answerable_Q.all() or skip):
         raise InputError(
-            f"query {int(np.argmin(kept_Q))} has no right answer, and {int((~kept_Q).sum())} "
-            f"of {len(kept_Q)} queries have none; give each one, or rank with skip=True to leave them out"
+            f"query {int(np.argmin(answerable_Q))} has no right answer, and {int((~answerable_Q).sum())} "
+            f"of {len(answerable_Q)} queries have none; give each one, or rank with skip=True to leave them out"
         )
     counts = []
     with tqdm(total=len(positives), desc=progress, delay=2, leave=False, disable=not progress) as bar:
         for start, score_QG in _chunks(scores, positives, rows=max(1, chunk // positives.gallery)):
             counts.append(_count(score_QG, positives, start).cpu())
             bar.update(len(score_QG))
-    better_Q, wrong_Q, right_Q = torch.cat(counts, dim=1).double().numpy()[:, kept_Q]
+    better_Q, wrong_Q, right_Q = torch.cat(counts, dim=1).double().numpy()[:, answerable_Q]
     return Ranks(better_Q=better_Q, wrong_Q=wrong_Q, right_Q=right_Q, ties=ties)
 
 

@@ -56,6 +56,6 @@ def ablated(embeddings: SplitEmbeddings) -> Iterator[tuple[str, str, SplitEmbedd
     aligned = isinstance(embeddings.similarity, AlignedMean)
     sides = {"joint": sets} if aligned else {modality: [modality] for modality in sets}
     for side, modalities in sides.items():
-        for name, kept in choices(getattr(embeddings, modalities[0]).shape[1]).items():
-            fewer = {modality: getattr(embeddings, modality)[:, kept] for modality in modalities}
+        for name, elements in choices(getattr(embeddings, modalities[0]).shape[1]).items():
+            fewer = {modality: getattr(embeddings, modality)[:, elements] for modality in modalities}
             yield side, name, replace(embeddings, **fewer)

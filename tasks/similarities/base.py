@@ -1,4 +1,4 @@
-"""What a similarity is: embeddings of two modalities in, their score matrix out."""
+"""The base class of similarities: the score matrix of the embeddings of two modalities."""
 
 from __future__ import annotations
 

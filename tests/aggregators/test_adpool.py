@@ -37,7 +37,7 @@ def explicit(pool: ADPool, x_ND):
     if len(levels) == 1:
         return levels[0]
     if pool.balance is None:
-        return pool.share * levels[0] + (1 - pool.share) * levels[1]
+        return pool.fixed_weight * levels[0] + (1 - pool.fixed_weight) * levels[1]
     score = torch.cat([pool.balance.weight @ level + pool.balance.bias for level in levels])
     return (score.softmax(dim=0)[:, None] * torch.stack(levels)).sum(dim=0)
 

@@ -86,7 +86,7 @@ def test_an_evaluation_is_that_of_each_question_alone(run):
     data = adapter.data("val")
     with torch.no_grad():
         for number in range(len(data)):
-            logits = model(data.asked(np.array([number])))[0].sigmoid()
+            logits = model(data.evaluation_batch(np.array([number])))[0].sigmoid()
             assert adapter.vocabulary.answers[int(logits.argmax())] == found.per_query["prediction"][number]
             assert float(logits.max()) == pytest.approx(found.per_query["confidence"][number], abs=1e-6)
 
@@ -140,12 +140,12 @@ def test_a_batch_is_made_of_its_questions(run):
         assert torch.equal(whole[name][2][whole[f"{name}_mask"][2]], alone[name][0][:size])
     assert any(not torch.equal(whole[key], later[key]) for key in ("visual_mask", "text", "text_mask"))
     plain = TASKS.build(run.task, run).data("train")
-    asked, batch = plain.asked(index_B), plain.batch(index_B, seed=0, epoch=0)
-    assert len(asked["visual"]) == 2
-    rebuilt = [asked["visual"][i][asked["visual_mask"][i]] for i in asked["image"]]
+    evaluated, batch = plain.evaluation_batch(index_B), plain.batch(index_B, seed=0, epoch=0)
+    assert len(evaluated["visual"]) == 2
+    rebuilt = [evaluated["visual"][i][evaluated["visual_mask"][i]] for i in evaluated["image"]]
     for b, x_ND in enumerate(rebuilt):
         assert torch.equal(batch["visual"][b][batch["visual_mask"][b]], x_ND)
-    assert torch.equal(asked["text"], batch["text"])
+    assert torch.equal(evaluated["text"], batch["text"])
 
 
 def test_long_questions_are_cut_and_counted_once(run, capsys):
@@ -154,7 +154,7 @@ def test_long_questions_are_cut_and_counted_once(run, capsys):
     adapter.data("test")
     assert capsys.readouterr().out == "test: 20 of 60 questions are cut after 5 words\n"
     assert data.texts.sizes().max() == 5
-    batch = data.asked(np.array([1]))
+    batch = data.evaluation_batch(np.array([1]))
     words = [adapter.assets["text"]["words"][token - 5] for token in batch["text"][0].tolist()]
     assert words == ["how", "many", "things", "are", "there"]
 
@@ -290,10 +290,13 @@ def test_features_of_images_that_nobody_asks_about_are_left_alone(run, tmp_path)
     fewer = rewritten(run, tmp_path, lambda all: [q for q in all if q.image_id not in ("3", "70")])
     adapter = TASKS.build(fewer.task, fewer)
     assert len(adapter.data("test")) == 57
-    asked, store = adapter.data("test").asked(np.array([18])), FeatureStore.open(run.data.features)
+    evaluated, store = (
+        adapter.data("test").evaluation_batch(np.array([18])),
+        FeatureStore.open(run.data.features),
+    )
     assert adapter.corpus.questions("test")[18].image_id == "71"
     expected = torch.from_numpy(np.array(store[int(store.rows(["71"])[0])]))
-    assert torch.equal(asked["visual"][0][asked["visual_mask"][0]], expected)
+    assert torch.equal(evaluated["visual"][0][evaluated["visual_mask"][0]], expected)
 
 
 def test_it_reads_pixels_too(tmp_path, monkeypatch):

@@ -67,14 +67,14 @@ def _load(command: Sequence[str]) -> ctypes.CDLL:
     """
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polypool"
-        kept = cache / f"sorted_sum_{_key(command)}.so"
-        if not kept.exists():
+        cached = cache / f"sorted_sum_{_key(command)}.so"
+        if not cached.exists():
             cache.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=cache) as folder:
                 _compile(command, Path(folder)).replace(
-                    kept
+                    cached
                 )  # at once: other processes see all of it or nothing
-        return ctypes.CDLL(str(kept))
+        return ctypes.CDLL(str(cached))
     except (OSError, RuntimeError):  # RuntimeError: the user has no home
         with tempfile.TemporaryDirectory() as folder:
             return ctypes.CDLL(str(_compile(command, Path(folder))))

@@ -72,13 +72,13 @@ def read_hdf5(
 
 
 def _dataset(file: h5py.File, key: str, path: Path) -> h5py.Dataset:
-    found = file.get(key)
-    if not isinstance(found, h5py.Dataset) or found.ndim < 2:
-        there = ", ".join(f"{name} {getattr(item, 'shape', '')}" for name, item in file.items())
+    dataset = file.get(key)
+    if not isinstance(dataset, h5py.Dataset) or dataset.ndim < 2:
+        shapes = ", ".join(f"{name} {getattr(item, 'shape', '')}" for name, item in file.items())
         raise InputError(
-            f"{path}: no dataset {key!r} of shape (n, N, D); --key names one of: {there or 'none'}"
+            f"{path}: no dataset {key!r} of shape (n, N, D); --key names one of: {shapes or 'none'}"
         )
-    return found
+    return dataset
 
 
 def _whole_rows(features: h5py.Dataset) -> Iterator[tuple[int, np.ndarray]]:

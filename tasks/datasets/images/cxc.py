@@ -105,10 +105,10 @@ def _pair(
 ) -> tuple[str, str, float]:
     ids = []
     for name, form in columns.items():
-        found = form.fullmatch(row[name] or "")
-        if not found:
+        match = form.fullmatch(row[name] or "")
+        if not match:
             raise InputError(f"{where}: {name} is {row[name]!r:.60}, expected the form {form.pattern}")
-        ids.append(found[1])
+        ids.append(match[1])
     try:
         rating = float(row[_SCORE] or "")
     except ValueError:

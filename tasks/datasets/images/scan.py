@@ -75,12 +75,12 @@ def open_scan(folder: str | Path) -> list[ScanSplit]:
         InputError: there is none, one of its files is missing or damaged, or their lengths do not fit.
     """
     folder = existing_folder(folder, what="a folder with *_ims.npy, *_caps.txt and *_ids.txt")
-    found = [name for name in _SPLITS if any((folder / f"{name}_{part}").exists() for part in _PARTS)]
-    if "testall" in found and "test" in found:
-        found.remove("test")
-    if not found:
+    names = [name for name in _SPLITS if any((folder / f"{name}_{part}").exists() for part in _PARTS)]
+    if "testall" in names and "test" in names:
+        names.remove("test")
+    if not names:
         raise InputError(f"{folder}: has none of the files {'|'.join(_SPLITS)}_ims.npy of SCAN's features")
-    return [_open(folder, name) for name in found]
+    return [_open(folder, name) for name in names]
 
 
 def _open(folder: Path, name: str) -> ScanSplit:

@@ -77,11 +77,11 @@ def read_hgr_features(folder: str | Path, *, splits: str | Path) -> Iterator[Fea
     if not any(path.is_file() for pair in paths.values() for path in pair):
         raise InputError(f"{folder}: no features; expected {{trn,val,tst}}_ft.hdf5 or {{trn,val,tst}}_ft.npy")
     for split, (frames, means) in paths.items():
-        wanted = [name for name in names if name.split == split]
+        listed = [name for name in names if name.split == split]
         if frames.is_file():
-            yield from _frames(frames, wanted)
+            yield from _frames(frames, listed)
         elif means.is_file():
-            yield from _means(means, wanted, rows=len(read_ids(_list(splits, split))))
+            yield from _means(means, listed, rows=len(read_ids(_list(splits, split))))
         else:
             yield Skipped(where=f"{split}_ft", why=f"no such .hdf5 or .npy file in {folder}")
 
@@ -99,18 +99,18 @@ def _names(splits: str | Path) -> tuple[list[_Name], list[Skipped]]:
     existing_folder(splits, what="public_split, with trn_names.npy, val_names.npy and tst_names.npy")
     lists = {split: read_ids(_list(splits, split), what=f"the names of {split}") for split in _SPLITS}
     spellings = Counter(_id(name) for name in {name for names in lists.values() for name in names})
-    found: dict[str, _Name] = {}
+    videos: dict[str, _Name] = {}
     skipped: list[Skipped] = []
     for split, names in lists.items():
         for row, name in enumerate(names):
             where, id = f"{split}_names.npy, {name}", _id(name)
             if spellings[id] > 1:
                 skipped.append(Skipped(where=where, why=_TWINS))
-            elif id in found:
+            elif id in videos:
                 skipped.append(Skipped(where=where, why="duplicate id; the first is kept"))
             else:
-                found[id] = _Name(id=id, split=split, row=row)
-    return list(found.values()), skipped
+                videos[id] = _Name(id=id, split=split, row=row)
+    return list(videos.values()), skipped
 
 
 def _sentences(path: str | Path) -> Generator[Skipped, None, dict[str, tuple[str, ...]]]:
@@ -119,35 +119,35 @@ def _sentences(path: str | Path) -> Generator[Skipped, None, dict[str, tuple[str
     if not isinstance(data, list) or not all(isinstance(pair, tuple) for pair in data):
         raise InputError(f"{path}: not of the expected form: {_CAPTIONS}")
     spellings = Counter(_id(name) for name in {name for name, _ in data})
-    found: dict[str, tuple[str, ...]] = {}
+    captions: dict[str, tuple[str, ...]] = {}
     for name, sentences in data:
         where, id = f"{Path(path).name}, {name}", _id(name)
         if spellings[id] > 1:
             yield Skipped(where=where, why=_TWINS)
-        elif id in found:
+        elif id in captions:
             yield Skipped(where=where, why="duplicate id; the first is kept")
         elif not isinstance(sentences, list):
             yield Skipped(where=where, why="captions that are not a list")
         else:
-            found[id] = tuple(sentence for sentence in sentences if isinstance(sentence, str))
-            for _ in range(len(sentences) - len(found[id])):
+            captions[id] = tuple(sentence for sentence in sentences if isinstance(sentence, str))
+            for _ in range(len(sentences) - len(captions[id])):
                 yield Skipped(where=where, why="a caption that is not a string")
-    return found
+    return captions
 
 
 def _frames(path: Path, names: list[_Name]) -> Iterator[Features | Skipped]:
     """Yield the frames of each video of an HDF5 file."""
     try:
         with h5py.File(path, "r") as file:
-            there = {_id(key): key for key in file}
+            key_of = {_id(key): key for key in file}
             for name in tqdm(names, desc=path.name, unit="video"):
                 where = f"{path.name}, {name.id}"
-                x = _read(file, there.pop(name.id, None))
+                x = _read(file, key_of.pop(name.id, None))
                 if isinstance(x, str):
                     yield Skipped(where=where, why=x)
                 else:
                     yield Features(id=name.id, x_ND=as_set(x), where=where)
-            for key in there.values():
+            for key in key_of.values():
                 yield Skipped(
                     where=f"{path.name}, {key}", why="features of a video that the list does not have"
                 )

@@ -54,16 +54,16 @@ def with_features(items: Iterable[Item | Skipped], *, store: str | Path) -> Iter
 
 def _videos(folder: Path) -> dict[str, str]:
     """Return the videos' paths below `folder` by stem, and by their path in which `/` is `_`."""
-    found: list[tuple[int, int, str]] = []
+    candidates: list[tuple[int, int, str]] = []
     for place, _, names in os.walk(folder, followlinks=True):
         below = os.path.relpath(place, folder)
         for name in names:
             suffix = os.path.splitext(name)[1].lower()
             if suffix in SUFFIXES:
                 path = os.path.normpath(os.path.join(below, name))
-                found.append((path.count(os.sep), SUFFIXES.index(suffix), path))
+                candidates.append((path.count(os.sep), SUFFIXES.index(suffix), path))
     files: dict[str, str] = {}
-    for *_, path in sorted(found):
+    for *_, path in sorted(candidates):
         stem = os.path.splitext(path)[0]
         files.setdefault(os.path.basename(stem), path)
         files.setdefault(stem.replace(os.sep, "_"), path)

@@ -97,9 +97,9 @@ def _read_csv(path: str | Path, *, columns: Sequence[str]) -> list[tuple[str, tu
             table = csv.DictReader(file)
             missing = [name for name in columns if name not in (table.fieldnames or ())]
             if missing:
-                there = ", ".join(table.fieldnames or ()) or "none"
+                header = ", ".join(table.fieldnames or ()) or "none"
                 raise InputError(
-                    f"{path}: no column {', '.join(missing)}; expected {', '.join(columns)}, and it has {there}"
+                    f"{path}: no column {', '.join(missing)}; expected {', '.join(columns)}, and it has {header}"
                 )
             return [
                 (f"{path.name}, line {table.line_num}", tuple((row[name] or "").strip() for name in columns))

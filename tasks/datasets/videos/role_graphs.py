@@ -68,20 +68,20 @@ def find_role_graphs(
     """
     file = existing(path, what=_WHAT).resolve()
     state = file.stat()
-    held = _held(file, (state.st_mtime_ns, state.st_size))
+    entries = _entries(file, (state.st_mtime_ns, state.st_size))
     for letters in dict.fromkeys(map(_letters, texts)):
-        for sentence, entry in held.get(letters, ()):
+        for sentence, entry in entries.get(letters, ()):
             if wanted(sentence):
                 yield _graph(sentence, marshal.loads(entry))
 
 
 @lru_cache(maxsize=1)
-def _held(file: Path, state: tuple[int, int]) -> dict[str, list[tuple[str, bytes]]]:
+def _entries(file: Path, state: tuple[int, int]) -> dict[str, list[tuple[str, bytes]]]:
     """Return the sentences of a file in this state with their entries, packed, by their letters and digits."""
-    found: dict[str, list[tuple[str, bytes]]] = {}
+    entries: dict[str, list[tuple[str, bytes]]] = {}
     for sentence, entry in read_entries(file, what=_WHAT):
-        found.setdefault(_letters(sentence), []).append((sentence, marshal.dumps(entry)))
-    return found
+        entries.setdefault(_letters(sentence), []).append((sentence, marshal.dumps(entry)))
+    return entries
 
 
 def _letters(text: str) -> str:
@@ -102,7 +102,7 @@ def _graph(sentence: str, entry: Any) -> ReadGraph:
         return ReadGraph(sentence=sentence, graph=None, faults=("not of the expected form",))
     roots = {id for id, (role, _) in phrases.items() if role == _ROOT} or ({"0"} & phrases.keys())
     faults: dict[str, None] = {}
-    kept: dict[str, Node] = {}
+    repaired: dict[str, Node] = {}
     for id, (role, span) in phrases.items():
         inside = tuple(word for word in span if 0 <= word < len(words))
         if len(inside) < len(span):
@@ -111,20 +111,20 @@ def _graph(sentence: str, entry: Any) -> ReadGraph:
             continue
         if plain_role(role) not in ROLES:
             faults[f"roles that are not known (taken as {NOUN})"] = None
-        kept[id] = Node(role=role, words=inside)
+        repaired[id] = Node(role=role, words=inside)
     if any(end not in phrases for edge in ends for end in edge):
         faults["edges to nodes that are not there (dropped)"] = None
-    number = {id: place for place, id in enumerate(kept)}
+    number = {id: place for place, id in enumerate(repaired)}
     edges = [
         (number[source], number[target]) for source, target in ends if source in number and target in number
     ]
-    if _cyclic(len(kept), edges):
+    if _cyclic(len(repaired), edges):
         faults["edges in a cycle (only those from a verb to a noun stay)"] = None
-        verb = [node.role == VERB for node in kept.values()]
+        verb = [node.role == VERB for node in repaired.values()]
         edges = [(source, target) for source, target in edges if verb[source] and not verb[target]]
-    if not any(node.role == VERB for node in kept.values()):
+    if not any(node.role == VERB for node in repaired.values()):
         faults["no verb (kept)"] = None
-    graph = RoleGraph(words=words, nodes=tuple(kept.values()), edges=tuple(edges))
+    graph = RoleGraph(words=words, nodes=tuple(repaired.values()), edges=tuple(edges))
     return ReadGraph(sentence=sentence, graph=graph, faults=tuple(faults))
 
 

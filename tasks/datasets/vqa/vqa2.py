@@ -54,55 +54,57 @@ def read_vqa2(
             questions to be trained on; or no images in the folder.
     """
     files = ImageFiles(images) if images else None
-    given = _given_splits(splits, files=len(questions))
-    told: dict[int, Annotation] = {}
+    file_splits = _splits_of_files(splits, files=len(questions))
+    annotation_of: dict[int, Annotation] = {}
     for path in map(Path, annotations):
-        yield from read_annotations(path, into=told)
-    asked: set[int] = set()
-    for path, split in zip(map(Path, questions), given, strict=True):
-        yield from _read_questions(path, split=split, told=told, files=files, asked=asked)
-    for id in (id for id in told if id not in asked):
+        yield from read_annotations(path, into=annotation_of)
+    question_ids: set[int] = set()
+    for path, split in zip(map(Path, questions), file_splits, strict=True):
+        yield from _read_questions(
+            path, split=split, annotation_of=annotation_of, files=files, question_ids=question_ids
+        )
+    for id in (id for id in annotation_of if id not in question_ids):
         yield Skipped(where=f"annotation of question {id}", why="an annotation without a question")
 
 
 def hold_out(
-    entries: Iterable[Question | Skipped], *, share: float, seed: int = 0
+    entries: Iterable[Question | Skipped], *, fraction: float, seed: int = 0
 ) -> Iterator[Question | Skipped]:
-    """Make the questions of a share of the training images `val`, so that no image is in both.
+    """Make the questions of a fraction of the training images `val`, so that no image is in both.
 
-    Where there are `val` questions already, or `share` is 0, nothing changes.
+    Where there are `val` questions already, or `fraction` is 0, nothing changes.
 
     Args:
         entries: what `read_vqa2` yields.
-        share: of the training images that have usable questions; at least one image is held out, and not all are.
+        fraction: of the training images that have usable questions; at least one image is held out, and not all are.
         seed: of the draw.
 
     Raises:
-        InputError: a share that is no number from 0 to below 1, or one training image only.
+        InputError: a fraction that is no number from 0 to below 1, or one training image only.
     """
-    if not 0 <= share < 1:
+    if not 0 <= fraction < 1:
         raise InputError(
-            f"dev={share}: expected a share of the training images, from 0 to below 1, such as 0.05"
+            f"dev={fraction}: expected a fraction of the training images, from 0 to below 1, such as 0.05"
         )
-    held = list(entries)
-    usable = [entry for entry in held if isinstance(entry, Question)]
+    rows = list(entries)
+    usable = [entry for entry in rows if isinstance(entry, Question)]
     images = dict.fromkeys(each.image_id for each in usable if each.split == "train")
-    if not share or not images or any(each.split == "val" for each in usable):
-        yield from held
+    if not fraction or not images or any(each.split == "val" for each in usable):
+        yield from rows
         return
     if len(images) < 2:
         raise InputError(
             "there is one training image only, so none can be held out; give more, or say --dev 0"
         )
-    count = min(max(1, round(share * len(images))), len(images) - 1)
+    count = min(max(1, round(fraction * len(images))), len(images) - 1)
     chosen = draw(images, count, seed=seed)
-    for entry in held:
+    for entry in rows:
         if isinstance(entry, Question) and entry.split == "train" and entry.image_id in chosen:
             entry = replace(entry, split="val")
         yield entry
 
 
-def _given_splits(splits: Sequence[str], *, files: int) -> list[str]:
+def _splits_of_files(splits: Sequence[str], *, files: int) -> list[str]:
     for split in splits:
         if split not in SPLITS:
             raise unknown("split", split, SPLITS)
@@ -114,13 +116,18 @@ def _given_splits(splits: Sequence[str], *, files: int) -> list[str]:
 
 
 def _read_questions(
-    path: Path, *, split: str, told: dict[int, Annotation], files: ImageFiles | None, asked: set[int]
+    path: Path,
+    *,
+    split: str,
+    annotation_of: dict[int, Annotation],
+    files: ImageFiles | None,
+    question_ids: set[int],
 ) -> Iterator[Question | Skipped]:
     data = read_part(path, "questions")
     subtype = _subtype(path, data, needed=not split)
     split, prefer = split or _SPLIT_OF[subtype], subtype.replace("-dev", "")
     ids = {entry["question_id"] for entry in data["questions"] if _is_question(entry)}
-    annotated = not ids.isdisjoint(told)
+    annotated = not ids.isdisjoint(annotation_of)
     if ids and not annotated and split in ("train", "val"):
         raise InputError(
             f"{path}: none of its questions, which are to be {split}, has an annotation; give their file, too: "
@@ -131,44 +138,44 @@ def _read_questions(
             where = f"{path.name}, question {number}"
             yield Skipped(where=where, why=f"{FORM}: a question needs question_id, image_id and question")
             continue
-        asked.add(entry["question_id"])
-        image, said = str(entry["image_id"]), told.get(entry["question_id"])
+        question_ids.add(entry["question_id"])
+        image, annotation = str(entry["image_id"]), annotation_of.get(entry["question_id"])
         where = f"question {entry['question_id']}"
-        found = files.find(image, prefer=prefer) if files else ""
-        if annotated and said is None:
+        image_path = files.find(image, prefer=prefer) if files else ""
+        if annotated and annotation is None:
             yield Skipped(where=where, why="a question without an annotation")
-        elif said and said.image_id != image:
+        elif annotation and annotation.image_id != image:
             yield Skipped(where=where, why="its annotation is about another image")
-        elif found is None:
+        elif image_path is None:
             yield Skipped(where=f"{where}, image {image}", why=f"no such image in {files.folder}")
         else:
-            for bad in said.wrong if said else ():
+            for bad in annotation.wrong if annotation else ():
                 yield Skipped(where=f"{where}, answer {bad}", why="an answer that is not a string")
             yield Question(
                 id=str(entry["question_id"]),
                 split=split,
                 image_id=image,
                 question=entry["question"],
-                path=found,
-                **(said.fields if said else {}),
+                path=image_path,
+                **(annotation.fields if annotation else {}),
             )
 
 
 def _subtype(path: Path, data: dict[str, Any], *, needed: bool) -> str:
     """Return which of the official parts a file is; where they differ, its name may narrow test2015 to test-dev2015."""
-    said = (
+    subtypes = (
         {data.get("data_subtype")} & _SPLIT_OF.keys() if isinstance(data.get("data_subtype"), str) else set()
     )
-    said |= {name for name in _SPLIT_OF if name in path.name}
-    if said == {"test2015", "test-dev2015"}:
+    subtypes |= {name for name in _SPLIT_OF if name in path.name}
+    if subtypes == {"test2015", "test-dev2015"}:
         return "test-dev2015"
-    if len(said) != 1 and needed:
-        found = f"both {' and '.join(sorted(said))}" if said else "none"
+    if len(subtypes) != 1 and needed:
+        names = f"both {' and '.join(sorted(subtypes))}" if subtypes else "none"
         raise InputError(
-            f"{path}: which split is this? Its data_subtype and its name say {found} of {', '.join(_SPLIT_OF)}; say it "
+            f"{path}: which split is this? Its data_subtype and its name say {names} of {', '.join(_SPLIT_OF)}; say it "
             f"by --split, one for each file of questions: {', '.join(SPLITS)}"
         )
-    return said.pop() if len(said) == 1 else ""
+    return subtypes.pop() if len(subtypes) == 1 else ""
 
 
 def _is_question(entry: Any) -> bool:

@@ -99,5 +99,5 @@ def _annotation(entry: dict[str, Any]) -> Annotation | Skipped:
     if not strings:
         return Skipped(where=where, why="no usable answer")
     wrong = tuple(number for number, (_, answer) in enumerate(answers, 1) if not isinstance(answer, str))
-    kept = kinds | {"answers": strings, "label": label}
-    return Annotation(question_id=id, image_id=str(image), fields=kept, wrong=wrong)
+    values = kinds | {"answers": strings, "label": label}
+    return Annotation(question_id=id, image_id=str(image), fields=values, wrong=wrong)

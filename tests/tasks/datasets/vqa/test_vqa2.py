@@ -90,13 +90,13 @@ def test_a_val_split_of_ones_own_is_left_alone() -> None:
         Question(id=str(i), split="val" if i == 3 else "train", image_id=str(i), question="x")
         for i in range(9)
     ]
-    assert list(hold_out(entries, share=0.5)) == entries
-    with pytest.raises(InputError, match="expected a share"):
-        list(hold_out(entries, share=1))
+    assert list(hold_out(entries, fraction=0.5)) == entries
+    with pytest.raises(InputError, match="expected a fraction"):
+        list(hold_out(entries, fraction=1))
     with pytest.raises(InputError, match="one training image only"):
-        list(hold_out(entries[:1], share=0.5))
+        list(hold_out(entries[:1], fraction=0.5))
     tests = [Skipped(where="a", why="b"), Question(id="1", split="test", image_id="1", question="x")]
-    assert list(hold_out(tests, share=0.5)) == tests
+    assert list(hold_out(tests, fraction=0.5)) == tests
 
 
 def test_images_are_found_by_number(tmp_path: Path) -> None:
