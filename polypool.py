@@ -128,16 +128,16 @@ def recipe(name: str, **settings: Any) -> Run:
     from pipelines.recipe import derive
     from tasks.run import Run
 
-    made = RECIPES.get(name)()
-    if not isinstance(made, Run):
+    run = RECIPES.get(name)()
+    if not isinstance(run, Run):
         raise InputError(
-            f"recipe {name!r} is an ensemble; train one of its members: {', '.join(made.members)}"
+            f"recipe {name!r} is an ensemble; train one of its members: {', '.join(run.members)}"
         )
-    return derive(made, **settings)
+    return derive(run, **settings)
 
 
 def train(run: str | Run, **settings: Any) -> TrainedRun:
-    """Train a recipe, or a run made from nothing, on Ray workers, recorded in MLflow; return when it has ended.
+    """Train a recipe, or a `Run` of one's own, on Ray workers, recorded in MLflow; return when it has ended.
 
     Args:
         run: name of a recipe, or a `Run`.
@@ -152,8 +152,8 @@ def train(run: str | Run, **settings: Any) -> TrainedRun:
     from pipelines.recipe import derive
     from pipelines.training.runs import start
 
-    made = recipe(run, **settings) if isinstance(run, str) else derive(run, **settings)
-    tracker = Tracker.attach(tracking_uri(home()), start(made), running=False)
+    run = recipe(run, **settings) if isinstance(run, str) else derive(run, **settings)
+    tracker = Tracker.attach(tracking_uri(home()), start(run), running=False)
     return TrainedRun(id=tracker.run_id, metrics=tracker.metrics())
 
 
@@ -183,11 +183,11 @@ def runs(experiment: str = "polypool", *, finished: bool = True) -> pd.DataFrame
     from infra.paths import home
     from infra.tracking import find_runs, tracking_uri
 
-    found = find_runs(tracking_uri(home()), experiment, finished=finished)
+    records = find_runs(tracking_uri(home()), experiment, finished=finished)
     rows = [
-        {"name": run.name, "status": run.status, **run.tags, **run.params, **run.metrics} for run in found
+        {"name": run.name, "status": run.status, **run.tags, **run.params, **run.metrics} for run in records
     ]
-    return pd.DataFrame(rows, index=pd.Index([run.run_id for run in found], name="run_id"))
+    return pd.DataFrame(rows, index=pd.Index([run.run_id for run in records], name="run_id"))
 
 
 def compare(experiment: str = "polypool", *, metric: str = "", protocol: str = "") -> pd.DataFrame:
@@ -212,9 +212,9 @@ def compare(experiment: str = "polypool", *, metric: str = "", protocol: str = "
     from pipelines.comparison.per_query import read_queries
 
     uri = tracking_uri(home())
-    found = comparing.compare(uri, experiment, metric=metric, protocol=protocol)
-    found = comparing.with_bootstrap(found, partial(read_queries, uri))
-    return pd.DataFrame(score_table(found.groups))
+    comparison = comparing.compare(uri, experiment, metric=metric, protocol=protocol)
+    comparison = comparing.with_bootstrap(comparison, partial(read_queries, uri))
+    return pd.DataFrame(score_table(comparison.groups))
 
 
 def main() -> None:
@@ -239,13 +239,13 @@ def _verbs() -> dict[str, str]:
     """Return the verbs, and what each does, from their files."""
     import pipelines
 
-    found = {}
+    verbs = {}
     for file in sorted(Path(pipelines.__file__).parent.glob("*.py")):
         source = file.read_text()
         if "def main()" in source:
             about = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
-            found[file.stem] = about.rpartition("`: ")[2]
-    return found
+            verbs[file.stem] = about.rpartition("`: ")[2]
+    return verbs
 
 
 if __name__ == "__main__":

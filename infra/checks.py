@@ -1,4 +1,4 @@
-"""Promises that a part keeps, checked one by one, each with what to do where it is broken."""
+"""Promises of a part, checked one by one, each with what to do where it is broken."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class Outcome:
 
     Attributes:
         what: was promised.
-        kept: None where it was not looked at, since something before it failed.
+        passed: None where it was not looked at, since something before it failed.
         message: what was seen; where a promise is broken, what, where, what was expected and what to do.
     """
 
     what: str
-    kept: bool | None
+    passed: bool | None
     message: str = ""
 
     def __str__(self) -> str:
-        mark = {True: "ok", False: "FAILED", None: "not checked"}[self.kept]
+        mark = {True: "ok", False: "FAILED", None: "not checked"}[self.passed]
         return f"{mark:<11}  {self.what}" + (f": {self.message}" if self.message else "")
 
 
@@ -54,15 +54,15 @@ def run_checks(checks: Iterable[Check]) -> Iterator[Outcome]:
     ended = False
     for check in checks:
         if ended:
-            yield Outcome(what=check.what, kept=None)
+            yield Outcome(what=check.what, passed=None)
             continue
         try:
             seen = check.run()
         except Exception as error:  # a plug-in may raise anything
             ended = check.vital
-            yield Outcome(what=check.what, kept=False, message=_broken(error, check.advice))
+            yield Outcome(what=check.what, passed=False, message=_broken(error, check.advice))
         else:
-            yield Outcome(what=check.what, kept=True, message=seen or "")
+            yield Outcome(what=check.what, passed=True, message=seen or "")
 
 
 def _broken(error: Exception, advice: str) -> str:

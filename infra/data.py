@@ -75,15 +75,15 @@ class Order:
 def load(
     data: Dataset, order: Order, samples: int, device: torch.device
 ) -> Iterator[tuple[int, dict[str, Tensor]]]:
-    """Yield `(size of the global batch, this worker's share on the device)` for the rest of an epoch.
+    """Yield `(size of the global batch, this worker's part on the device)` for the rest of an epoch.
 
     The next batch is made in a thread while the current one is used.
     """
     epoch = samples // order.epoch_samples
 
     def make(index_B: np.ndarray) -> tuple[int, dict[str, Tensor]]:
-        share = np.array_split(index_B, world())[rank()]
-        batch = data.batch(share, seed=order.seed, epoch=epoch)
+        own_B = np.array_split(index_B, world())[rank()]
+        batch = data.batch(own_B, seed=order.seed, epoch=epoch)
         if device.type == "cuda":
             batch = {key: x.pin_memory().to(device, non_blocking=True) for key, x in batch.items()}
         return len(index_B), batch

@@ -16,7 +16,7 @@ class InputError(ValueError):
 
 
 class AbsentError(InputError):
-    """What was asked for is not there, and may still be made."""
+    """Something is not there yet, and may still be created."""
 
 
 def unknown(kind: str, name: object, choices: Iterable[object], hint: str = "") -> InputError:

@@ -43,8 +43,8 @@ def resolve(path: str | Path) -> Path:
 
 def _editable_folder() -> Path | None:
     """Return the folder that polypool is installed from with `pip install -e`, if it is and the folder is here."""
-    for found in distributions(name="polypool"):
-        origin = json.loads(found.read_text("direct_url.json") or "{}")
+    for distribution in distributions(name="polypool"):
+        origin = json.loads(distribution.read_text("direct_url.json") or "{}")
         if origin.get("dir_info", {}).get("editable"):
             folder = Path(unquote(urlparse(origin["url"]).path))
             return folder if folder.is_dir() else None

@@ -125,9 +125,9 @@ class Registry:
         if len(points) > 1 or name in self._ousted:
             raise self._two(name)
         if points and (part is None or _target(points[0]) != _place(part)):
-            found = _load(self.kind, _target(points[0]), plugin=points[0])
-            part = self._parts.setdefault(name, found)  # its module may have registered it itself
-            if part is not found:
+            part_of_plugin = _load(self.kind, _target(points[0]), plugin=points[0])
+            part = self._parts.setdefault(name, part_of_plugin)  # its module may have registered it itself
+            if part is not part_of_plugin:
                 raise self._two(name)
         return part
 
@@ -150,8 +150,8 @@ class Registry:
         own = ["built in" if self._built_in(part) else _place(part) for part in parts if part not in plugged]
         return (*own, *map(_origin, points))
 
-    def build(self, spec: str, *args: Any, **given: Any) -> Any:
-        """Call the part that `spec` names with its parameters, after `args` and `given`.
+    def build(self, spec: str, *args: Any, **arguments: Any) -> Any:
+        """Call the part that `spec` names with its parameters, after `args` and `arguments`.
 
         Raises:
             InputError: an unknown name, an unknown or missing parameter, or a value that the part refuses.
@@ -160,7 +160,9 @@ class Registry:
         part = self.get(parsed.name)
         signature = inspect.signature(part)
         free = [
-            p.name for p in signature.parameters.values() if p.kind == p.KEYWORD_ONLY and p.name not in given
+            p.name
+            for p in signature.parameters.values()
+            if p.kind == p.KEYWORD_ONLY and p.name not in arguments
         ]
         for key in parsed.params:
             if key not in free:
@@ -170,11 +172,11 @@ class Registry:
             if kind := _PLAIN.get(getattr(annotation, "__name__", annotation)):
                 check_value(value, kind, f"{self.kind} {spec!r}: {key}")
         try:
-            signature.bind(*args, **given, **parsed.params)
+            signature.bind(*args, **arguments, **parsed.params)
         except TypeError as error:
             raise InputError(f"{self.kind} {spec!r}: {error}") from None
         try:
-            return part(*args, **given, **parsed.params)
+            return part(*args, **arguments, **parsed.params)
         except InputError:
             raise
         except (ValueError, TypeError) as error:
@@ -187,11 +189,11 @@ class Registry:
             return
         for package in [f"{self.package}.{room}" for room in self.rooms] or [self.package]:
             folders = find_spec(package).submodule_search_locations or []
-            for found in pkgutil.iter_modules(folders):
-                file = f"{found.name}/__init__.py" if found.ispkg else f"{found.name}.py"
-                source = Path(found.module_finder.path, file)
+            for module in pkgutil.iter_modules(folders):
+                file = f"{module.name}/__init__.py" if module.ispkg else f"{module.name}.py"
+                source = Path(module.module_finder.path, file)
                 for name, attribute in _registered(source, self.decorator) if source.is_file() else ():
-                    self._files[name] = f"{package}.{found.name}", attribute
+                    self._files[name] = f"{package}.{module.name}", attribute
         plugins: dict[str, list[EntryPoint]] = {}
         for point in entry_points(group=self.group):
             same = plugins.setdefault(point.name, [])

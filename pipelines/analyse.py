@@ -1,7 +1,7 @@
 """`python -m pipelines.analyse RUN_ID`: how the embeddings of a trained run lie, and what the elements of its sets do.
 
 Alignment and uniformity for any run with embeddings; for sets also their circular variance, and the scores with one
-element alone or left out. The numbers are kept in the run, as metrics named `analysis/...`.
+element alone or left out. The numbers are logged in the run, as metrics named `analysis/...`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def elements(
         return adapter.evaluate_scores(of, split, protocol).metrics[primary]
 
     whole = score(embeddings)
-    fewer = {f"{kept}/{side}": score(some) for side, kept, some in ablated(embeddings)}
+    fewer = {f"{elements}/{side}": score(some) for side, elements, some in ablated(embeddings)}
     return {f"all/{name.partition('/')[2]}": whole for name in fewer} | fewer
 
 

@@ -112,14 +112,14 @@ def listing(kind: str = "") -> str:
     """Return everything that is registered, of one kind or of all: a line each, with its origin or what is wrong."""
     if kind and kind not in KINDS:
         raise unknown("kind", kind, KINDS)
-    blocks = []
+    lists = []
     for each, registry in KINDS.items():
         if kind in ("", each):
-            found = registry.listing()
-            width = max((len(listed.name) for listed in found), default=0)
-            lines = [f"  {one.name:<{width}}  {_about(one)}" for one in found]
-            blocks.append("\n".join([f"{registry.plural} (--kind {each})", *lines]))
-    return "\n\n".join(blocks)
+            parts = registry.listing()
+            width = max((len(listed.name) for listed in parts), default=0)
+            lines = [f"  {one.name:<{width}}  {_about(one)}" for one in parts]
+            lists.append("\n".join([f"{registry.plural} (--kind {each})", *lines]))
+    return "\n\n".join(lists)
 
 
 def _about(one: Listed) -> str:
@@ -147,7 +147,7 @@ def main() -> None:
     failed = 0
     for outcome in check(options.name, kind=options.kind, recipe=options.recipe, overrides=overrides):
         print(outcome, flush=True)
-        failed += outcome.kept is not True
+        failed += outcome.passed is not True
     if failed:
         raise InputError(f"{options.name}: {failed} of its promises are broken or could not be looked at")
 

@@ -66,5 +66,5 @@ def recipe_list() -> str:
 
 def _about(name: str) -> str:
     recipe = RECIPES.get(name)
-    made = recipe()
-    return published_text(made.published, made.source) or (inspect.getdoc(recipe) or "").partition("\n")[0]
+    run = recipe()
+    return published_text(run.published, run.source) or (inspect.getdoc(recipe) or "").partition("\n")[0]

@@ -38,7 +38,7 @@ def export(run_id: str, out: Path) -> TrainedModel:
     The folder appears whole or not at all.
 
     Raises:
-        InputError: no such run, it kept no model, or the folder is in use.
+        InputError: no such run, it has no model, or the folder is in use.
     """
     from pipelines.models import load
     from pipelines.training.best_checkpoint import ASSETS, RUN, WEIGHTS, best_checkpoint
@@ -81,7 +81,7 @@ def example(trained: TrainedModel, folder: str) -> str:
 def _readme(tracker: Tracker, trained: TrainedModel, folder: str) -> str:
     run, metrics = trained.run, tracker.metrics()
     names = [name for name in sorted(metrics) if name.startswith(f"{run.protocol}/") and name.count("/") == 1]
-    scores = ", ".join(f"{name} {metrics[name]:.2f}" for name in names) or "none were kept"
+    scores = ", ".join(f"{name} {metrics[name]:.2f}" for name in names) or "none were logged"
     features = tracker.tag("data.features")
     return "\n\n".join(
         [

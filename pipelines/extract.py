@@ -154,11 +154,11 @@ class _Extraction:
 
 def _items(corpus: Corpus | QuestionCorpus, splits: list[str], *, limit: int | None) -> list[_Item]:
     """Return the images or videos of some splits, each once: one that is in several counts to the first."""
-    found: dict[str, _Item] = {}
+    by_id: dict[str, _Item] = {}
     for split in splits:
         for item in corpus.items(split)[:limit]:
-            found.setdefault(item.id, item)
-    return list(found.values())
+            by_id.setdefault(item.id, item)
+    return list(by_id.values())
 
 
 def _batch(corpus: Corpus | QuestionCorpus, items: list[_Item]) -> dict[str, list[str]]:

@@ -56,10 +56,10 @@ def recipe(
 
     def register(make: Callable[[], Recipe]) -> Callable[[], Recipe]:
         @functools.wraps(make)
-        def made() -> Recipe:
+        def named() -> Recipe:
             return dataclasses.replace(make(), recipe=name, published=dict(published or {}), source=source)
 
-        return RECIPES.register(name)(made)
+        return RECIPES.register(name)(named)
 
     return register
 

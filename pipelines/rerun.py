@@ -107,21 +107,21 @@ def main() -> None:
     options = tyro.cli(RerunOptions, prog="python -m pipelines.rerun", description=__doc__)
     from pipelines.training.runs import start
 
-    found = recorded(options.run_id)
-    run = found.run
+    original = recorded(options.run_id)
+    run = original.run
     print(f"{run.recipe} {run.aggregator} seed {run.seed} (run {options.run_id})")
-    for line in found.differences or ("nothing that was recorded differs",):
+    for line in original.differences or ("nothing that was recorded differs",):
         print(f"  {line}")
-    if not scores(found.tracker, found.tracker):
+    if not scores(original.tracker, original.tracker):
         print("  it has no scores of the test split: it failed, or was ended before them")
-    if found.unknown:
-        print(f"  not recorded then: {', '.join(found.unknown)}")
+    if original.unknown:
+        print(f"  not recorded then: {', '.join(original.unknown)}")
     if options.dry_run:
         return
     run_id = start(run, more_tags={ORIGIN: options.run_id})
     again = Tracker.attach(tracking_uri(home()), run_id, running=False)
     print(f"run {run_id} finished")
-    for line in scores(found.tracker, again):
+    for line in scores(original.tracker, again):
         print(f"  {line}")
 
 

@@ -40,7 +40,7 @@ def parse(words: list[str]) -> Run | Ensemble | Resume:
 @command
 def main() -> None:
     """Train, and print where to look."""
-    work = parse(sys.argv[1:])  # a wrong word is told before torch is imported, which takes seconds
+    work = parse(sys.argv[1:])  # a wrong word is refused before torch is imported, which takes seconds
     from infra.tracking import Tracker, tracking_uri
     from pipelines.evaluate import start_ensemble
     from pipelines.training.runs import resume, start

@@ -23,14 +23,14 @@ class LineBar:
     def __init__(self, *, desc: str, total: int, unit: str = "step", every: float = 5.0) -> None:
         self.desc, self.total, self.unit, self.every = desc, total, unit, every
         self.done, self._resumed_at = 0, 0
-        self._started = self._shown = time.monotonic()
+        self._started = self._updated = time.monotonic()
 
     def update(self, n: int) -> None:
         """Count `n` more units."""
         if self.done == 0 and n > 1:  # a resumed run starts in the middle
             self._resumed_at = n
         self.done += n
-        if time.monotonic() - self._shown >= self.every:
+        if time.monotonic() - self._updated >= self.every:
             self._show()
 
     def set_description(self, text: str) -> None:
@@ -42,10 +42,10 @@ class LineBar:
         self._show()
 
     def _show(self) -> None:
-        self._shown = time.monotonic()
+        self._updated = time.monotonic()
         filled = self.width * self.done // self.total
         bar = "█" * filled + "░" * (self.width - filled)
-        speed = (self.done - self._resumed_at) / max(self._shown - self._started, 1e-9)
+        speed = (self.done - self._resumed_at) / max(self._updated - self._started, 1e-9)
         # not print: Ray Train logs what is printed once more
         sys.stderr.write(f"{bar} {self.done}/{self.total} {speed:.1f} {self.unit}/s  {self.desc}\n")
         sys.stderr.flush()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 _SETTINGS = {
-    "RAY_AIR_NEW_OUTPUT": "0",  # the other one draws a table even where it is told to be silent
+    "RAY_AIR_NEW_OUTPUT": "0",  # the other one draws a table even where it is silenced
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # MLflow has it all
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the sweep at once, as it does any command
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # what a trial reports last has no score

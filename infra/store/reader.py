@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class FeatureStore:
-    """A complete store; open it with `FeatureStore.open`. Pickling keeps the path only."""
+    """A complete store; open it with `FeatureStore.open`. Only the path is pickled."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
@@ -50,8 +50,8 @@ class FeatureStore:
             path = folder / shard.file
             size = path.stat().st_size if path.is_file() else None
             if size != shard.bytes:
-                found = "is missing" if size is None else f"has {size:,} bytes, not {shard.bytes:,}"
-                raise InputError(f"{path}: {found}; copy the store again, or write it anew")
+                state = "is missing" if size is None else f"has {size:,} bytes, not {shard.bytes:,}"
+                raise InputError(f"{path}: {state}; copy the store again, or write it anew")
         return cls(folder, manifest)
 
     def __reduce__(self) -> tuple:
@@ -140,8 +140,8 @@ class FeatureStore:
 
         sets = [self[row] for row in np.asarray(rows).tolist()]
         if keep is not None:
-            kept = [_indices(k, len(x_ND)) for k, x_ND in zip(keep, sets, strict=True)]
-        sizes = np.array([len(part) for part in (sets if keep is None else kept)], np.int64)
+            indices = [_indices(k, len(x_ND)) for k, x_ND in zip(keep, sets, strict=True)]
+        sizes = np.array([len(part) for part in (sets if keep is None else indices)], np.int64)
         width = int(sizes.max(initial=0))
         x_BND = np.empty((len(sets), width, self.dim), self.dtype)
         for i, x_ND in enumerate(sets):
@@ -149,7 +149,7 @@ class FeatureStore:
                 x_BND[i, : sizes[i]] = x_ND
             else:
                 np.take(
-                    x_ND, kept[i], axis=0, out=x_BND[i, : sizes[i]], mode="clip"
+                    x_ND, indices[i], axis=0, out=x_BND[i, : sizes[i]], mode="clip"
                 )  # "raise" would copy twice
             x_BND[i, sizes[i] :] = 0
         return torch.from_numpy(x_BND), torch.from_numpy(np.arange(width) < sizes[:, None])
@@ -189,9 +189,9 @@ def _indices(keep: np.ndarray, size: int) -> np.ndarray:
 
 
 def _check(mapped: MappedShard, shard: Shard, path: Path, *, rows: int = 4096) -> None:
-    found = (len(mapped.ids), len(mapped.vectors_VD))
-    if found != (shard.sets, shard.vectors):
-        raise InputError(f"{path}: {found} sets and vectors, the manifest says {(shard.sets, shard.vectors)}")
+    sizes = (len(mapped.ids), len(mapped.vectors_VD))
+    if sizes != (shard.sets, shard.vectors):
+        raise InputError(f"{path}: {sizes} sets and vectors, the manifest says {(shard.sets, shard.vectors)}")
     offsets = mapped.offsets
     if offsets[0] != 0 or offsets[-1] != shard.vectors or (np.diff(offsets) < 1).any():
         raise InputError(

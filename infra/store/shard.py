@@ -41,7 +41,7 @@ class MappedShard:
 
 
 def write_shard(path: Path, *, ids: list[str], offsets: np.ndarray, vectors_VD: np.ndarray) -> None:
-    """Write a shard atomically, straight from the given arrays.
+    """Write a shard atomically, straight from the arrays.
 
     Raises:
         InputError: no space is left.
@@ -66,13 +66,13 @@ def map_shard(path: Path, *, dim: int, dtype: str) -> MappedShard:
     """
     try:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        batches, found = reader.num_record_batches, reader.schema
+        batches, stored = reader.num_record_batches, reader.schema
         batch = reader.get_batch(0) if batches == 1 else None
         if batch is not None:
             batch.validate()  # the buffers are as long as the metadata says
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: cannot be read as a shard of a feature store: {error}") from error
-    if batch is None or found != schema(dim=dim, dtype=dtype):
+    if batch is None or stored != schema(dim=dim, dtype=dtype):
         raise InputError(f"{path}: expected one batch of ids and sets of {dtype} vectors of width {dim}")
     sets = batch.column("features")
     numbers = sets.values.values.to_numpy(zero_copy_only=True)

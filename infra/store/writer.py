@@ -189,10 +189,10 @@ class StoreWriter:
             map_shard(self.folder / shard.file, dim=self.dim, dtype=self.dtype)
             for shard in tqdm(self._shards, desc="statistics", unit="shard")
         )
-        found = statistics(shards, ids=list(ids), dim=self.dim)
-        if not found["sets"]:
-            raise InputError(f"{self.folder}: none of the ids was stored that statistics are asked of")
-        return found
+        result = statistics(shards, ids=list(ids), dim=self.dim)
+        if not result["sets"]:
+            raise InputError(f"{self.folder}: none of the ids that statistics are of was stored")
+        return result
 
     def __enter__(self) -> StoreWriter:
         return self

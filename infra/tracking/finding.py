@@ -45,7 +45,7 @@ def find_runs(uri: str, experiment: str, *, finished: bool = True) -> list[RunRe
     """
     client = connect(uri)
     with explained(uri):
-        known = {found.name: found.experiment_id for found in client.search_experiments()}
+        known = {each.name: each.experiment_id for each in client.search_experiments()}
         if experiment not in known:
             refuse_deleted(client.get_experiment_by_name(experiment), uri)
             raise AbsentError(str(unknown("experiment", experiment, known, f" They are those of {uri}.")))
@@ -89,7 +89,7 @@ def refuse_deleted(experiment: Experiment | None, uri: str) -> None:
 def unknown_run(client: MlflowClient, uri: str, run_id: str) -> InputError:
     """Return the error for a run that is not there: it lists the nearest ids, or else the latest runs."""
     with explained(uri):
-        experiments = [found.experiment_id for found in client.search_experiments()]
+        experiments = [each.experiment_id for each in client.search_experiments()]
         runs = client.search_runs(experiments, order_by=["attributes.start_time DESC"], max_results=1000)
     names = {run.info.run_id: run.info.run_name for run in runs}
     nearest = [known for known in names if run_id and known.startswith(run_id)]

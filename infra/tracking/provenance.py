@@ -33,15 +33,15 @@ def provenance(home: Path) -> dict[str, str]:
 
 def _versions() -> dict[str, str]:
     """Return the versions of the packages that count, and of every package that plugs parts in."""
-    found = {}
+    versions = {}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
     groups = sorted(group for group in entry_points().groups if group.startswith("polypool."))
     plugged = [point.dist for group in groups for point in entry_points(group=group) if point.dist]
-    return found | {f"plugin.{dist.name}": dist.version for dist in plugged}
+    return versions | {f"plugin.{dist.name}": dist.version for dist in plugged}
 
 
 def _git(folder: Path, *args: str) -> str:

@@ -126,7 +126,7 @@ class Tracker:
         self._ask("log_table", dict(columns), name)
 
     def download(self, artifact_path: str) -> Path:
-        """Return the path of an artifact or a folder of them: the kept one itself, or a copy of a server's.
+        """Return the path of an artifact or a folder of them: the stored one itself, or a copy of a server's.
 
         Raises:
             InputError: the run has no such artifact; the message lists those it has.
@@ -143,7 +143,7 @@ class Tracker:
         raise unknown(f"artifact of run {self.run_id}:", artifact_path, held)
 
     def read_json(self, name: str) -> Any:
-        """Return what `json` kept."""
+        """Return what `json` stored."""
         return read_json(self.download(name), what=f"the artifact {name} of run {self.run_id}")
 
     def metrics(self) -> dict[str, float]:
@@ -193,12 +193,12 @@ def _experiment_id(client: MlflowClient, name: str, *, uri: str, home: Path) -> 
     """Return the id of an experiment, created where it is new."""
     from mlflow.exceptions import MlflowException
 
-    if (found := client.get_experiment_by_name(name)) is None:
+    if (experiment := client.get_experiment_by_name(name)) is None:
         folder = None if uri.startswith("http") else (Path(home).absolute() / "mlartifacts").as_uri()
         try:
             return client.create_experiment(name, artifact_location=folder)
         except MlflowException:  # another process was faster
-            if (found := client.get_experiment_by_name(name)) is None:
+            if (experiment := client.get_experiment_by_name(name)) is None:
                 raise
-    refuse_deleted(found, uri)
-    return found.experiment_id
+    refuse_deleted(experiment, uri)
+    return experiment.experiment_id

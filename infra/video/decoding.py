@@ -63,7 +63,7 @@ def choose_decoder(name: str = "auto") -> str:
     if name not in ("auto", *DECODERS):
         raise unknown("decoder", name, ("auto", *DECODERS))
     for each in DECODERS if name == "auto" else (name,):
-        # asked in another process: these libraries do not always get on with the ones that are loaded here
+        # looked up in another process: these libraries do not always get on with the ones that are loaded here
         if subprocess.run([sys.executable, "-c", f"import {each}"], capture_output=True).returncode == 0:
             return each
     raise InputError(

@@ -34,7 +34,7 @@ def serve(requests: BinaryIO, answers: BinaryIO, *, decoder: str, timeout: float
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     def send(mark: int, width: int = 0, data: bytes | memoryview = b"") -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)  # who asked may take as long as it likes
+        signal.setitimer(signal.ITIMER_REAL, 0)  # the caller may take as long as it likes
         answers.write(HEADER.pack(mark, width, len(data)))
         answers.write(data)
         answers.flush()

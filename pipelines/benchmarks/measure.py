@@ -126,11 +126,11 @@ def by_turns(ours: Callable[[int], float], reference: Callable[[int], float], *,
 
     Both are called with the number of the round, and the one that goes first alternates.
     """
-    sides, found = (ours, reference), np.empty((2, rounds))
+    sides, value_2R = (ours, reference), np.empty((2, rounds))
     for number in range(rounds):
         for which in (0, 1) if number % 2 == 0 else (1, 0):
-            found[which, number] = sides[which](number)
-    return Sides(ours_R=found[0], reference_R=found[1])
+            value_2R[which, number] = sides[which](number)
+    return Sides(ours_R=value_2R[0], reference_R=value_2R[1])
 
 
 def seconds(work: Callable[[], Any]) -> float:

@@ -64,7 +64,7 @@ def pooling(*, quick: bool = False) -> list[Measurement]:
                 **largest.numbers(),
             ),
         ]
-    return [*rows, _share(gpo, size)]
+    return [*rows, _part_of_encoder(gpo, size)]
 
 
 def usual_way(gpo: GPO, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
@@ -94,7 +94,7 @@ def _step(gpo: GPO, pool: Pool, size: PoolingSize, elements: int) -> Callable[[i
     return lambda _: 1e3 * seconds(work)
 
 
-def _share(gpo: GPO, size: PoolingSize) -> Measurement:
+def _part_of_encoder(gpo: GPO, size: PoolingSize) -> Measurement:
     """Measure the part of pooling in a region encoder's forward."""
     elements = size.elements[0]
     encoder = Regions({"dim": size.features}, width=size.width).eval()

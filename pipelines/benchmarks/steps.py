@@ -28,11 +28,11 @@ def step(*, quick: bool = False) -> list[Measurement]:
     with tempfile.TemporaryDirectory() as name:
         run = random_run(Path(name), size)
         watch = train(run, steps=size.warm + size.steps, device=device)
-    parts_SK, made = parts(watch)[size.warm :], 1e3 * float(np.median(watch.batches[size.warm :]))
+    parts_SK, batch_ms = parts(watch)[size.warm :], 1e3 * float(np.median(watch.batches[size.warm :]))
     step_S = parts_SK.sum(axis=1)
     note = (
         f"{size.steps} steps of {size.batch} x {size.regions} x {size.dim} float16 regions and captions of about 12 "
-        f"words on {device}. A batch takes {made:,.1f} ms to make ({100 * made / np.median(step_S):.1f}% of a step), "
+        f"words on {device}. A batch takes {batch_ms:,.1f} ms ({100 * batch_ms / np.median(step_S):.1f}% of a step), "
         "in a thread beside the step before."
     )
     names = ("step: wait for data", "step: forward", "step: backward, optimiser")

@@ -67,7 +67,7 @@ def random_run(folder: Path, size: TrainingSize) -> Run:
 
 
 class Enough(Exception):
-    """All steps that were asked for are done."""
+    """All steps are done."""
 
 
 @dataclass(kw_only=True)
@@ -81,7 +81,7 @@ class Watch:
     batches: list[float] = field(default_factory=list)
 
     def note(self, times: list[float]) -> None:
-        """Add the time to one of the lists, once the device has done what it was told to."""
+        """Add the time to one of the lists, once the device is idle."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         times.append(time.perf_counter())
@@ -99,9 +99,9 @@ class Timed:
     def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> dict[str, Tensor]:
         """Make a batch."""
         started = time.perf_counter()
-        made = self.data.batch(index_B, seed=seed, epoch=epoch)
+        batch = self.data.batch(index_B, seed=seed, epoch=epoch)
         self.watch.batches.append(time.perf_counter() - started)
-        return made
+        return batch
 
 
 class TimedAdapter:

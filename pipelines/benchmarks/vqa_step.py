@@ -190,9 +190,9 @@ class PlainScores(nn.Module):
             rows = slice(k * width, (k + 1) * width)
             maps = [nn.Linear(width, width) for _ in range(4)]
             with torch.no_grad():
-                for own, given in zip(maps, (part.query, part.key, part.value), strict=False):
-                    own.weight.copy_(given.weight[rows])
-                    own.bias.copy_(given.bias[rows]) if given.bias is not None else own.bias.zero_()
+                for own, source in zip(maps, (part.query, part.key, part.value), strict=False):
+                    own.weight.copy_(source.weight[rows])
+                    own.bias.copy_(source.bias[rows]) if source.bias is not None else own.bias.zero_()
                 nn.init.eye_(maps[3].weight)
                 nn.init.zeros_(maps[3].bias)
                 self.scores.append(nn.Linear(width, 1))
@@ -213,9 +213,9 @@ class PlainScores(nn.Module):
 
 def _attention(maps: list[nn.Linear], out: nn.Linear, *, heads: int) -> nn.MultiheadAttention:
     """Return torch's attention with the weights of these maps: queries, keys, values."""
-    made = nn.MultiheadAttention(out.out_features, heads, batch_first=True)
+    attention = nn.MultiheadAttention(out.out_features, heads, batch_first=True)
     with torch.no_grad():
-        made.in_proj_weight.copy_(torch.cat([linear.weight for linear in maps]))
-        made.in_proj_bias.copy_(torch.cat([linear.bias for linear in maps]))
-        made.out_proj.load_state_dict(out.state_dict())
-    return made
+        attention.in_proj_weight.copy_(torch.cat([linear.weight for linear in maps]))
+        attention.in_proj_bias.copy_(torch.cat([linear.bias for linear in maps]))
+        attention.out_proj.load_state_dict(out.state_dict())
+    return attention

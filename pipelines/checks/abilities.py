@@ -22,7 +22,7 @@ from tasks.base import Answers, ReadsInputs, Scores, Searchable, missing
 from tasks.models.base import RetrievalModel
 from tasks.scoring.scores import mean_score
 
-_SIZES = (3, 2)  # elements of the sets that a model is given
+_SIZES = (3, 2)  # elements of the sets that a model reads
 _TEXTS = ["what is beside the dog", "a cat"]
 
 
@@ -32,7 +32,7 @@ def ability_checks(of: AdapterChecks) -> list[Check]:
 
 
 def _not_offered(of: AdapterChecks, protocol: type, verbs: str) -> str:
-    """Say what keeps an adapter from a protocol; empty where it implements it."""
+    """Say which members of a protocol an adapter lacks; empty where it implements it."""
     absent = missing(of.adapter, protocol)
     assert not absent or protocol not in type(of.adapter).__mro__, (
         f"it derives from tasks.base.{protocol.__name__} and has no {', '.join(absent)}"
@@ -161,7 +161,7 @@ _PROMISES = (
     (
         _scores,
         "what ensembles and `analyse` need (tasks.base.Scores)",
-        "let evaluate(model, ...) be evaluate_scores(scorer(model, ...), ...), and score only what is asked for",
+        "let evaluate(model, ...) be evaluate_scores(scorer(model, ...), ...), and score nothing outside the slices",
     ),
     (
         _reads_inputs,

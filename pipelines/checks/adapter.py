@@ -30,7 +30,7 @@ class AdapterChecks:
     """The promises of the adapter of one run.
 
     Args:
-        run: names the task and everything that it is given.
+        run: names the task, its data and its parts.
     """
 
     def __init__(self, run: Run) -> None:
@@ -142,8 +142,8 @@ class AdapterChecks:
 
     def _has_a_loss(self) -> str:
         self.model.train()
-        found = [check_terms(self.adapter.loss(self.model, batch, epoch=0.0)) for batch in self.batches]
-        return ", ".join(found)
+        losses = [check_terms(self.adapter.loss(self.model, batch, epoch=0.0)) for batch in self.batches]
+        return ", ".join(losses)
 
     def _has_gradients(self) -> None:
         model = copy.deepcopy(self.model).train()
@@ -182,15 +182,19 @@ class AdapterChecks:
         assert not changed, f"scoring changed {', '.join(changed)}"
 
     def _describes(self) -> str:
-        found = self.adapter.describe()
-        assert isinstance(found, Mapping), f"describe() gave {type(found).__name__}, expected a dict"
+        description = self.adapter.describe()
+        assert isinstance(description, Mapping), (
+            f"describe() gave {type(description).__name__}, expected a dict"
+        )
         wrong = [
-            name for name, value in found.items() if not (isinstance(name, str) and isinstance(value, str))
+            name
+            for name, value in description.items()
+            if not (isinstance(name, str) and isinstance(value, str))
         ]
         assert not wrong, f"{', '.join(map(str, wrong))} is no text"
-        unfit = [name for name in found if not re.fullmatch(r"[\w.\-/ ]+", name)]
+        unfit = [name for name in description if not re.fullmatch(r"[\w.\-/ ]+", name)]
         assert not unfit, f"the names {', '.join(unfit)} have characters that MLflow refuses"
-        return ", ".join(found)
+        return ", ".join(description)
 
     def _is_rebuilt(self) -> None:
         assets = through_json(self.adapter.assets)
@@ -252,7 +256,7 @@ _PROMISES = (
     ),
     (
         AdapterChecks._evaluates,
-        "val and test are scored, with metrics and queries that can be kept",
+        "val and test are scored, with metrics and queries that can be logged",
         "return a tasks.base.Evaluation whose `primary` is the adapter's and among its metrics, and per query an id "
         "and "
         "a result",
@@ -277,8 +281,8 @@ _PROMISES = (
     (
         AdapterChecks._is_rebuilt,
         "assets survive JSON and rebuild the model, without its data",
-        "put all that shapes the model into `assets`, as plain JSON; take them where they are given, and open data "
-        "when it is asked for (functools.cached_property)",
+        "put all that shapes the model into `assets`, as plain JSON; use the argument `assets` where it is not "
+        "None, and open data lazily (functools.cached_property)",
     ),
 )
 _VITAL = {

@@ -1,4 +1,4 @@
-"""What a task's evaluation must say of itself for its runs to be ranked, normalised and told apart.
+"""What a task's evaluation must say of itself for its runs to be ranked, normalised and compared.
 
 Two runs are made up of one evaluation, as tracking would have them, and compared as `compare` does.
 """
@@ -76,7 +76,7 @@ def check_comparison(evaluation: Evaluation, run: Run) -> str:
     )
     queries = Queries(
         arrays=evaluation.per_query,
-        metrics=queries_from(queries_json(evaluation.query_metrics), where="what is kept of queries"),
+        metrics=queries_from(queries_json(evaluation.query_metrics), where="what is logged of queries"),
     )
     try:
         units = queries.units(metric.name, evaluation.metrics[metric.name])

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from encoders.base import Encoder
+from encoders.base import Encoder, TextEncoder
 from infra.checks import Check
 from infra.registry import ENCODERS, Spec
 from pipelines.checks.parameters import ADVICE, check_parameters
@@ -40,8 +40,9 @@ class EncoderChecks:
     def __init__(self, spec: str) -> None:
         self.spec, self._parsed = spec, Spec.parse(spec)
         self._kind = ENCODERS.get(self._parsed.name)
-        self._of_text = hasattr(self._kind, "tokenizer")
-        self._of_pixels = getattr(self._kind, "reads", "features") == "pixels"
+        is_encoder = inspect.isclass(self._kind) and issubclass(self._kind, Encoder)
+        self._of_text = is_encoder and issubclass(self._kind, TextEncoder)
+        self._of_pixels = is_encoder and self._kind.reads == "pixels"
 
     def checks(self) -> list[Check]:
         """Return them in order."""
@@ -84,7 +85,7 @@ class EncoderChecks:
             Check(
                 what="assets and state dict rebuild it",
                 run=self._rebuilt,
-                advice="keep what is learnt in parameters, what is fixed in buffers, what shapes them in the assets",
+                advice="make what is learnt a parameter, what is fixed a buffer; put what shapes them into the assets",
             ),
         ]
 
@@ -227,14 +228,14 @@ class EncoderChecks:
         _same(self._encode(*self.inputs, of=other), self._encode(*self.inputs), "the rebuilt encoder differs")
 
 
-def _same(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], what: str) -> None:
-    """Assert that two results have the same real elements, and the same global features."""
-    for one, other, *_ in zip(_real(found), _real(expected), strict=True):
+def _same(result: tuple[Tensor, ...], expected: tuple[Tensor, ...], what: str) -> None:
+    """Assert that two results have the same elements outside the padding, and the same global features."""
+    for one, other, *_ in zip(_unpadded(result), _unpadded(expected), strict=True):
         assert one.shape == other.shape, f"{what}: shape {tuple(one.shape)}, not {tuple(other.shape)}"
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4, msg=what)
 
 
-def _real(result: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _unpadded(result: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     x_BND, mask_BN, *global_feature = result
     return (x_BND[mask_BN], *global_feature)
 

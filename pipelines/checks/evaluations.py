@@ -1,4 +1,4 @@
-"""What an evaluation must be to be kept, compared and joined with those of other runs."""
+"""What an evaluation must be to be logged, compared and joined with those of other runs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ def check_evaluation(evaluation: Evaluation, *, protocol: str, primary: Metric) 
 
     Args:
         evaluation: what `evaluate` returned.
-        protocol: the one that was asked for.
+        protocol: the one that `evaluate` was called with.
         primary: the metric that chooses the best epoch.
     """
     assert isinstance(evaluation, Evaluation), (
         f"{type(evaluation).__name__} came back, expected a tasks.base.Evaluation"
     )
-    assert evaluation.protocol == protocol, (
-        f"its protocol is {evaluation.protocol!r}, and {protocol!r} was asked for"
-    )
+    assert evaluation.protocol == protocol, f"its protocol is {evaluation.protocol!r}, expected {protocol!r}"
     assert primary.name in evaluation.metrics, (
         f"{primary.name} is not among its metrics {', '.join(evaluation.metrics) or 'none'}"
     )
@@ -69,7 +67,7 @@ def _check_queries(per_query: dict[str, np.ndarray]) -> None:
         )
         x = per_query[name]
         assert not np.isinf(x).any(), f"per_query {name} is not finite"
-        assert not np.isnan(x).all(), f"per_query {name} is NaN, which says that a query was not asked"
+        assert not np.isnan(x).all(), f"per_query {name} is NaN, which stands for a query without a result"
 
 
 def check_same_evaluation(evaluation: Evaluation, expected: Evaluation) -> None:

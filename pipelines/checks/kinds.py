@@ -26,7 +26,7 @@ from tasks.regularisers.base import Regulariser
 from tasks.run import Run, from_json, to_json
 from tasks.similarities.base import Similarity
 
-_WIDTH = 8  # of the made-up sets that an aggregator is given
+_WIDTH = 8  # of the made-up sets that an aggregator pools
 _CLASSES = {
     Aggregator: "aggregator",
     Encoder: "encoder",
@@ -73,30 +73,28 @@ def _aggregator_checks(spec: str) -> list[Check]:
 
 def _recipe_checks(spec: str) -> list[Check]:
     def returned() -> str:
-        made = KINDS["recipe"].get(spec)()
-        assert isinstance(made, Run | Ensemble), (
-            f"it returned {type(made).__name__}, expected a Run or an Ensemble"
+        recipe = KINDS["recipe"].get(spec)()
+        assert isinstance(recipe, Run | Ensemble), (
+            f"it returned {type(recipe).__name__}, expected a Run or an Ensemble"
         )
-        if isinstance(made, Ensemble):
-            for member in made.members:
+        if isinstance(recipe, Ensemble):
+            for member in recipe.members:
                 KINDS["recipe"].get(member)
-            return f"an ensemble of {', '.join(made.members)}"
-        again = from_json(json.loads(json.dumps(to_json(made))))
-        assert again == made, (
+            return f"an ensemble of {', '.join(recipe.members)}"
+        again = from_json(json.loads(json.dumps(to_json(recipe))))
+        assert again == recipe, (
             "it comes back from JSON as something else; use numbers, strings and tuples of them"
         )
         for kind, part in (
-            ("task", made.task),
-            ("encoder", made.visual),
-            ("encoder", made.text),
-            ("aggregator", made.aggregator),
-            ("model", made.model),
+            ("task", recipe.task),
+            ("encoder", recipe.visual),
+            ("encoder", recipe.text),
+            ("aggregator", recipe.aggregator),
+            ("model", recipe.model),
         ):
             if part:
                 KINDS[kind].get(Spec.parse(part).name)
-        return (
-            f"{made.task} on {made.data.corpus}; `check {made.task} --recipe {spec}` tries it with its data"
-        )
+        return f"{recipe.task} on {recipe.data.corpus}; `check {recipe.task} --recipe {spec}` tries it with its data"
 
     return [Check(what="it returns a whole run of known parts", run=returned, advice="see pipelines/recipes")]
 

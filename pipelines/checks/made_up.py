@@ -17,7 +17,7 @@ _NOUNS = ("dog", "cat", "car", "tree", "boat", "bird", "house", "horse")
 _SPLITS = ("train",) * 48 + ("val",) * 16 + ("test",) * 16
 _DIM = 12
 
-Shown = tuple[str, str, str, str]
+Sample = tuple[str, str, str, str]
 """Id and split of an item, and the two nouns that its features show."""
 
 
@@ -26,9 +26,11 @@ def made_up_run(task: str, folder: Path) -> Run:
 
     A task that takes neither gets a run on the captions, and says itself what is missing.
     """
-    shown = list(_features(folder / "features"))
-    write_corpus(folder / "captions", map(_item, shown), source={"made": "up"})
-    write_questions(folder / "questions", (q for one in shown for q in _asked(*one)), source={"made": "up"})
+    samples = list(_features(folder / "features"))
+    write_corpus(folder / "captions", map(_item, samples), source={"made": "up"})
+    write_questions(
+        folder / "questions", (q for sample in samples for q in _questions(*sample)), source={"made": "up"}
+    )
     captions, questions = _on_captions(task, folder), _on_questions(task, folder)
     return questions if not _takes(captions) and _takes(questions) else captions
 
@@ -41,26 +43,26 @@ def _takes(run: Run) -> bool:
     return True
 
 
-def _features(folder: Path) -> Iterator[Shown]:
+def _features(folder: Path) -> Iterator[Sample]:
     rng = np.random.default_rng(0)
     look = rng.normal(size=(len(_NOUNS), _DIM))
     with StoreWriter(folder, dim=_DIM, dtype="float32", source={"made": "up"}) as writer:
         for number, split in enumerate(_SPLITS):
             one, other = rng.choice(len(_NOUNS), 2, replace=False)
-            shown_NF = look[[one, other, one, one, other][: rng.integers(2, 6)]]
-            writer.add(str(number), (shown_NF + 0.1 * rng.normal(size=shown_NF.shape)).astype(np.float32))
+            x_NF = look[[one, other, one, one, other][: rng.integers(2, 6)]]
+            writer.add(str(number), (x_NF + 0.1 * rng.normal(size=x_NF.shape)).astype(np.float32))
             yield str(number), split, _NOUNS[one], _NOUNS[other]
         writer.close(statistics_of=[str(number) for number in range(_SPLITS.count("train"))])
 
 
-def _item(shown: Shown) -> Item:
-    id, split, a, b = shown
+def _item(sample: Sample) -> Item:
+    id, split, a, b = sample
     return Item(
         id=id, split=split, captions=(f"a {a} and a {b}", f"the {b} beside the {a}", f"one {a} , {b}")
     )
 
 
-def _asked(id: str, split: str, a: str, b: str) -> Iterator[Question]:
+def _questions(id: str, split: str, a: str, b: str) -> Iterator[Question]:
     for number, (text, kind, answer) in enumerate(
         ((f"What is beside the {a}?", "what is", b), (f"Is there a {b}?", "is there a", "yes"))
     ):

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 ADVICE = (
-    "make what is learned a nn.Parameter in __init__, what is only kept a buffer (register_buffer) and several modules "
+    "make what is learned a nn.Parameter in __init__, constants buffers (register_buffer) and several modules "
     "a nn.ModuleList; read every parameter in every batch: training on several workers refuses others"
 )
 
@@ -16,7 +16,7 @@ ADVICE = (
 def check_parameters(module: nn.Module) -> None:
     """Assert, after a backward pass, that gradients are finite and have reached all that requires one.
 
-    Tensors and modules that are attributes, or lie in lists and dicts of them, without being registered, are found too:
+    Tensors and modules that are attributes, or lie in lists and dicts of them, without being registered, count too:
     no optimiser has them, no checkpoint, and they stay on the CPU.
     """
     wanted = {name: p.grad for name, p in module.named_parameters() if p.requires_grad}

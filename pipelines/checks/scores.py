@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,9 @@ from infra.checks import Check
 from infra.registry import OBJECTIVES, REGULARISERS, SIMILARITIES
 from pipelines.checks.parameters import ADVICE, check_parameters
 from tasks.models.embeddings import Embeddings, l2_normalise
-from tasks.objectives.base import batch_positives
+from tasks.objectives.base import Objective, batch_positives
+from tasks.regularisers.base import Regulariser
+from tasks.similarities.base import Similarity
 
 _DIM = 8
 _EPOCHS = (0.0, 30.0)
@@ -23,31 +26,35 @@ def _embeddings(*shape: int, seed: int) -> Tensor:
 
 def similarity_checks(spec: str) -> list[Check]:
     """Return the promises of the similarity that a spec names."""
-    made: list[nn.Module] = []
+
+    @cache
+    def similarity() -> Similarity:
+        torch.manual_seed(0)
+        return SIMILARITIES.build(spec)
 
     def built() -> str:
-        torch.manual_seed(0)
-        made.append(SIMILARITIES.build(spec))
-        assert isinstance(getattr(made[0], "of_sets", None), bool), "of_sets says neither True nor False"
-        return "of sets" if made[0].of_sets else "of single vectors"
+        part = similarity()
+        assert isinstance(part, Similarity), f"{type(part).__name__} is no tasks.similarities.base.Similarity"
+        assert isinstance(part.of_sets, bool), f"of_sets is {part.of_sets!r}, neither True nor False"
+        return "of sets" if part.of_sets else "of single vectors"
 
     def embeddings() -> list[tuple[Tensor, Tensor]]:
         """Return pairs of queries and a gallery: vectors, and sets where it compares them."""
         vectors = (_embeddings(5, seed=0), _embeddings(7, seed=1))
         return [
             vectors,
-            *([(_embeddings(5, 3, seed=0), _embeddings(7, 3, seed=1))] if made[0].of_sets else []),
+            *([(_embeddings(5, 3, seed=0), _embeddings(7, 3, seed=1))] if similarity().of_sets else []),
         ]
 
     def scores() -> None:
         for query, gallery in embeddings():
-            sim_QG = made[0](query, gallery)
+            sim_QG = similarity()(query, gallery)
             assert sim_QG.shape == (5, 7), f"the scores have shape {tuple(sim_QG.shape)}, expected (5, 7)"
             assert sim_QG.isfinite().all(), "a score is not finite"
 
     def alone() -> None:
         for query, gallery in embeddings():
-            whole_QG, part_QG = made[0](query, gallery), made[0](query[1:2], gallery[3:5])
+            whole_QG, part_QG = similarity()(query, gallery), similarity()(query[1:2], gallery[3:5])
             torch.testing.assert_close(
                 part_QG,
                 whole_QG[1:2, 3:5],
@@ -59,14 +66,19 @@ def similarity_checks(spec: str) -> list[Check]:
     def gradients() -> str:
         for query, gallery in embeddings():
             query.requires_grad_()
-            made[0].zero_grad()
-            made[0](query, gallery).square().sum().backward()
+            similarity().zero_grad()
+            similarity()(query, gallery).square().sum().backward()
             assert query.grad.isfinite().all(), "a gradient is not finite"
-            check_parameters(made[0])
-        return _learned(made[0])
+            check_parameters(similarity())
+        return _learned(similarity())
 
     return [
-        _check("it is built, and says whether it is of sets", built, "set of_sets on the class", vital=True),
+        _check(
+            "it is built, and says whether it is of sets",
+            built,
+            "derive from tasks.similarities.base.Similarity and set `of_sets` on the class",
+            vital=True,
+        ),
         _check("a finite score of every query with every embedding", scores, "return (Q, G)", vital=True),
         _check(
             "each pair is scored by itself",
@@ -83,15 +95,19 @@ def similarity_checks(spec: str) -> list[Check]:
 
 def objective_checks(spec: str) -> list[Check]:
     """Return the promises of the objective that a spec names."""
-    made: list[nn.Module] = []
     item_V = row_T = torch.arange(6)
     own_VT = batch_positives(item_V, row_T)
 
+    @cache
+    def objective() -> Objective:
+        return OBJECTIVES.build(spec)
+
     def built() -> None:
-        made.append(OBJECTIVES.build(spec))
+        part = objective()
+        assert isinstance(part, Objective), f"{type(part).__name__} is no tasks.objectives.base.Objective"
 
     def terms(sim_VT: Tensor, positive_VT: Tensor, *, epoch: float = 0.0) -> dict[str, Tensor]:
-        return made[0](sim_VT, row_T, positive_VT, epoch=epoch)
+        return objective()(sim_VT, row_T, positive_VT, epoch=epoch)
 
     def scores() -> Tensor:
         return (_embeddings(6, seed=0) @ _embeddings(6, seed=1).T).requires_grad_()
@@ -101,13 +117,13 @@ def objective_checks(spec: str) -> list[Check]:
 
     def gradients() -> str:
         for epoch in _EPOCHS:
-            made[0].zero_grad()
+            objective().zero_grad()
             terms(scores(), own_VT, epoch=epoch)["loss"].backward()
             try:
-                check_parameters(made[0])
+                check_parameters(objective())
             except AssertionError as error:
                 raise AssertionError(f"{error}, in epoch {epoch:g}") from error
-        return _learned(made[0])
+        return _learned(objective())
 
     def without_negatives() -> None:
         sim_VT = scores()
@@ -150,23 +166,29 @@ def objective_checks(spec: str) -> list[Check]:
 
 def regulariser_checks(spec: str) -> list[Check]:
     """Return the promises of the regulariser that a spec names."""
-    made: list[nn.Module] = []
+
+    @cache
+    def regulariser() -> Regulariser:
+        return REGULARISERS.build(spec)
 
     def built() -> str:
-        made.append(REGULARISERS.build(spec))
-        assert getattr(made[0], "name", ""), "it has no name to be logged under"
-        return f"{made[0].name}, weight {made[0].weight:g}"
+        part = regulariser()
+        assert isinstance(part, Regulariser), (
+            f"{type(part).__name__} is no tasks.regularisers.base.Regulariser"
+        )
+        assert part.name, "it has no name to be logged under"
+        return f"{part.name}, weight {part.weight:g}"
 
     def scalar() -> str:
         sides = [_embeddings(6, 3, seed=seed).requires_grad_() for seed in (0, 1)]
-        term = made[0](*(Embeddings(embedding, embedding * 0.5) for embedding in sides))
+        term = regulariser()(*(Embeddings(embedding, embedding * 0.5) for embedding in sides))
         assert term.shape == (), f"it has shape {tuple(term.shape)}, expected a scalar"
         assert term.isfinite(), f"it is {term.item()}"
         term.backward()
         assert all(embedding.grad is None or embedding.grad.isfinite().all() for embedding in sides), (
             "a gradient is not finite"
         )
-        check_parameters(made[0])
+        check_parameters(regulariser())
         return f"{term.item():.4g}"
 
     return [

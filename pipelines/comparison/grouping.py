@@ -61,7 +61,7 @@ def arranged(
 
 
 def _protocols(run: RunRecord, only: str) -> set[str]:
-    """Return the protocols of a run's scores: a given one, or its own and others of test splits."""
+    """Return the protocols of a run's scores: `only`, or its own and others of test splits."""
     tests = {name for name, protocol in PROTOCOLS.items() if protocol.split == "test"}
     return _scored(run) & ({only} if only else {run.tags.get("protocol", ""), *tests})
 
@@ -254,8 +254,8 @@ def _oddities(row: str, group: Sequence[RunRecord], latest: dict[str, RunRecord]
             named = f"seed {seed}" if seed else "without a seed"
             yield f"{row} {named} finished {times} times; the latest is shown, run {latest[seed].run_id}"
     params = [run.params for run in latest.values() if run.tags.get("kind", "train") == "train"]
-    names = {name for given in params for name in given} - {"seed"}
-    if differing := sorted(name for name in names if len({given.get(name) for given in params}) > 1):
+    names = {name for of_run in params for name in of_run} - {"seed"}
+    if differing := sorted(name for name in names if len({of_run.get(name) for of_run in params}) > 1):
         yield f"{row}: its runs differ in {', '.join(differing)}"
 
 

@@ -80,7 +80,7 @@ class Queries:
         return units
 
     def _part(self, mean: QueryMean, metric: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return what the queries of a mean score, and their units' ids; those that were not asked are left out."""
+        """Return what the queries of a mean score, and their units' ids; queries without a score are left out."""
         for name in (*mean.scores, mean.units):
             if name not in self.arrays:
                 raise InputError(f"it kept no array {name}, of which its {metric} is made")
@@ -93,10 +93,10 @@ class Queries:
                     "expected a number for each"
                 )
         score_Q = sum(self.arrays[name].astype(np.float64) for name in mean.scores)
-        asked_Q = np.isfinite(score_Q)
-        if not asked_Q.any():
+        scored_Q = np.isfinite(score_Q)
+        if not scored_Q.any():
             raise InputError(f"none of its queries has a {' + '.join(mean.scores)}")
-        return mean.factor * score_Q[asked_Q] + mean.offset, unit_Q[asked_Q]
+        return mean.factor * score_Q[scored_Q] + mean.offset, unit_Q[scored_Q]
 
 
 Read = Callable[[RunRecord, str], Queries]

@@ -39,24 +39,24 @@ class FileFeatures:
 
     @cached_property
     def _spec(self) -> str:
-        made = self.source.get("extractor")
-        if not made:
+        extractor = self.source.get("extractor")
+        if not extractor:
             origin = self.source.get("reader", "another program")
             raise InputError(
                 f"{self.store.folder}: its features come from {origin}, not from `python -m pipelines.extract`, so no "
                 "backbone here makes them of a new file; search with a text, or with --id, an id of the corpus"
             )
-        name = made["backbone"]
+        name = extractor["backbone"]
         takes = inspect.signature(BACKBONES.get(name)).parameters
-        params = {key: value for key, value in made.items() if key in takes and value is not None}
+        params = {key: value for key, value in extractor.items() if key in takes and value is not None}
         return f"{name}({', '.join(f'{key}={value!r}' for key, value in params.items())})"
 
     @cached_property
     def _backbone(self) -> Any:
         built = build_backbone(self._spec)
-        made, here = self.source["extractor"], built.describe()
-        if differing := sorted(key for key in made | here if made.get(key) != here.get(key)):
-            what = ", ".join(f"{key} {made.get(key)!r}, here {here.get(key)!r}" for key in differing)
+        then, here = self.source["extractor"], built.describe()
+        if differing := sorted(key for key in then | here if then.get(key) != here.get(key)):
+            what = ", ".join(f"{key} {then.get(key)!r}, here {here.get(key)!r}" for key in differing)
             raise InputError(
                 f"{self.store.folder}: its backbone cannot be had as it was ({what}); install what it was made with, "
                 "or extract the store again and train on it"
@@ -65,16 +65,16 @@ class FileFeatures:
 
     @cached_property
     def _videos(self) -> VideoExtractor:
-        made = self.source["video"]
+        video = self.source["video"]
         options = VideoOptions(
-            frames=None if made["frames"] == "all" else made["frames"],
-            pool=made.get("pool", "mean"),
-            decoder=made["decoder"].split()[0],
+            frames=None if video["frames"] == "all" else video["frames"],
+            pool=video.get("pool", "mean"),
+            decoder=video["decoder"].split()[0],
         )
         videos = Videos.plan(self._backbone, options, batch=self.source.get("batch", 16))
-        if videos.version != made["decoder"]:
+        if videos.version != video["decoder"]:
             print(
-                f"note: frames come from {videos.version}, the store's from {made['decoder']}",
+                f"note: frames come from {videos.version}, the store's from {video['decoder']}",
                 file=sys.stderr,
             )
         return VideoExtractor(backbone=self._spec, threads=1, videos=videos)

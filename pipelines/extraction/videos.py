@@ -41,7 +41,7 @@ class Videos:
     """What workers know of how videos become sets.
 
     Args:
-        options: what was asked for.
+        options: frames, pooling and decoder.
         frames: at most so many of each video, evenly spaced; all where None.
         dim: width of the elements.
         batch: frames that go through a backbone of images together, all of one video.

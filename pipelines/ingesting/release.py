@@ -66,10 +66,10 @@ def read_release(path: Path) -> Release:
             f"{path} is damaged, or not written by torch.save ({reason}); fetch it again"
         ) from error
     if not _is_release(held):
-        found = ", ".join(map(str, held)) if isinstance(held, dict) else type(held).__name__
+        content = ", ".join(map(str, held)) if isinstance(held, dict) else type(held).__name__
         raise InputError(
             f"{path} is no model of VSE-infinity: expected `model`, the weights of two encoders, and `opt`, the "
-            f"command line; found {found or 'nothing'}"
+            f"command line; found {content or 'nothing'}"
         )
     weights = {
         f"{encoder}.{name.removeprefix('module.')}": x

@@ -1,4 +1,4 @@
-"""Released VSE-infinity models as runs: renamed, rebuilt, and kept like trained ones.
+"""Released VSE-infinity models as runs: renamed, rebuilt, and logged like trained ones.
 
 Chen et al., "Learning the best pooling strategy for visual semantic embedding", CVPR 2021. The names are those of its
 code, `lib/encoders.py`, on the branches for BERT and for BiGRU.
@@ -81,18 +81,18 @@ def convert(
     model = adapter.model(pretrained=False)
     names = {f"visual.{ours}": f"img_enc.{theirs}" for ours, theirs in visual.names.items()}
     names |= {f"text.{ours}": f"txt_enc.{theirs}" for ours, theirs in text.names.items()}
-    found = release.weights | visual.changed | text.changed
+    weights = release.weights | visual.changed | text.changed
     wanted = {_renamed(name, names): name for name in model.state_dict()}
-    missing = wanted.keys() - found.keys()
-    unexpected = [name for name in found.keys() - wanted.keys() if not UNUSED.match(name)]
+    missing = wanted.keys() - weights.keys()
+    unexpected = [name for name in weights.keys() - wanted.keys() if not UNUSED.match(name)]
     if missing or unexpected:
         raise release.refusal(missing=missing, unexpected=unexpected)
-    fill(model, {ours: found[theirs] for theirs, ours in wanted.items()}, where=release.path)
+    fill(model, {ours: weights[theirs] for theirs, ours in wanted.items()}, where=release.path)
     return Converted(run=run, adapter=adapter, model=model.eval())
 
 
 def track(release: Release, converted: Converted) -> str:
-    """Keep a converted model as a finished run that can be evaluated, and return the run's id."""
+    """Log a converted model as a finished run that can be evaluated, and return the run's id."""
     run, adapter = converted.run, converted.adapter
     tracker = Tracker.start(
         run.experiment,
@@ -114,11 +114,11 @@ def track(release: Release, converted: Converted) -> str:
 
 def _run(release: Release, visual: Side, text: Side, *, corpus: str, features: str, experiment: str) -> Run:
     """Return the run that the authors' command line describes."""
-    given = release.options
+    options = release.options
     for name in ("no_imgnorm", "no_txtnorm"):
-        if given.get(name):
+        if options.get(name):
             raise InputError(f"{release.path} was trained with --{name}; embeddings here have unit length")
-    name = str(given.get("data_name", ""))
+    name = str(options.get("data_name", ""))
     dataset, protocol = next((DATASETS[key] for key in DATASETS if name.startswith(key)), (name, "whole"))
     pixels = visual.names is CNN
     settings = {
@@ -127,10 +127,10 @@ def _run(release: Release, visual: Side, text: Side, *, corpus: str, features: s
         "lr": "learning_rate",
         "clip": "grad_clip",
     }
-    optim = {ours: given[theirs] for ours, theirs in settings.items() if theirs in given}
-    if "lr_update" in given:
-        optim["milestones"] = (given["lr_update"],)
-    warmup = given.get("vse_mean_warmup_epochs", 1)
+    optim = {ours: options[theirs] for ours, theirs in settings.items() if theirs in options}
+    if "lr_update" in options:
+        optim["milestones"] = (options["lr_update"],)
+    warmup = options.get("vse_mean_warmup_epochs", 1)
     return Run(
         recipe="vse_infinity",
         data=Data(
@@ -145,7 +145,7 @@ def _run(release: Release, visual: Side, text: Side, *, corpus: str, features: s
         aggregator=visual.aggregator,
         text_aggregator="" if text.aggregator == visual.aggregator else text.aggregator,
         protocol=protocol,
-        objective=f"triplet(margin={given.get('margin', 0.2)}, warmup_epochs={warmup})",
+        objective=f"triplet(margin={options.get('margin', 0.2)}, warmup_epochs={warmup})",
         optim=Optim(**optim),
         experiment=experiment,
     )

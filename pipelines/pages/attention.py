@@ -188,9 +188,9 @@ def part_seen(image: Image.Image, extractor: Mapping[str, Any]) -> Image.Image:
     whole = (image.width * scale, image.height * scale) if short else (size.get("width"), size.get("height"))
     if not all(whole):
         return image
-    kept = [
+    crop_size = [
         side * min(1.0, cut / large)
         for side, cut, large in zip(image.size, (width, height), whole, strict=True)
     ]
-    left, top = ((side - part) / 2 for side, part in zip(image.size, kept, strict=True))
-    return image.crop((round(left), round(top), round(left + kept[0]), round(top + kept[1])))
+    left, top = ((side - part) / 2 for side, part in zip(image.size, crop_size, strict=True))
+    return image.crop((round(left), round(top), round(left + crop_size[0]), round(top + crop_size[1])))

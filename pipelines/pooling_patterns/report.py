@@ -40,7 +40,7 @@ class Results:
             lines += ["", f"{design}: {ours:.4f} on average, published {published:.4f}"]
             for p, pattern in enumerate(self.patterns):
                 pairs = zip(self.rmse_DZPR[d, :, p], self.published_DZP[d, :, p], strict=True)
-                lines.append(f"  {pattern:<7}" + "".join(_cell(*pair) for pair in pairs))
+                lines.append(f"  {pattern:<7}" + "".join(_entry(*pair) for pair in pairs))
         return "\n".join(lines)
 
     def verdict(self, design: str) -> str:
@@ -54,19 +54,19 @@ class Results:
 
     def metrics(self) -> dict[str, float]:
         """Return all numbers under names that MLflow takes: `rmse/sinusoids-BiGRU/seen/M-10`."""
-        found = {}
+        metrics = {}
         names = (enumerate(axis) for axis in (self.designs, self.sizes, self.patterns))
         for (d, design), (z, sizes), (p, pattern) in itertools.product(*names):
             name = f"{design}/{sizes}/{pattern}".replace(" + ", "-").replace("%", "")
             ours_R, published = self.rmse_DZPR[d, z, p], self.published_DZP[d, z, p]
-            found[f"rmse/{name}"], found[f"published/{name}"] = ours_R.mean(), published
-            found[f"difference/{name}"] = ours_R.mean() - published
+            metrics[f"rmse/{name}"], metrics[f"published/{name}"] = ours_R.mean(), published
+            metrics[f"difference/{name}"] = ours_R.mean() - published
             if len(ours_R) > 1:
-                found[f"deviation/{name}"] = ours_R.std(ddof=1)
-        return found
+                metrics[f"deviation/{name}"] = ours_R.std(ddof=1)
+        return metrics
 
 
-def _cell(rmse_R: np.ndarray, published: float) -> str:
+def _entry(rmse_R: np.ndarray, published: float) -> str:
     mean = rmse_R.mean()
     spread = f"± {rmse_R.std(ddof=1):.4f}" if len(rmse_R) > 1 else ""
     return f"  {mean:.4f} {spread:<8}  {published:>6.3f} {mean - published:>+8.4f}"

@@ -141,8 +141,8 @@ def write_moving_scenes(folder: str | Path, *, videos: int, seed: int = 0) -> tu
         name: {"info": {"description": f"rendered, seed {seed}"}, "videos": [], "sentences": []}
         for name in paths
     }
-    made = moving_scenes(videos, seed=seed)
-    for index, (scene, captions, rng) in enumerate(tqdm(made, desc="videos", unit="video", total=videos)):
+    scenes = moving_scenes(videos, seed=seed)
+    for index, (scene, captions, rng) in enumerate(tqdm(scenes, desc="videos", unit="video", total=videos)):
         id, split = f"video{index}", _SPLITS[index % len(_SPLITS)]
         write_video(place / f"{id}.mp4", render(scene, rng), fps=FPS)
         file = files["test" if split == "test" else "train_val"]

@@ -53,10 +53,10 @@ def questions(scene: Scene, rng: np.random.Generator, *, count: int = QUESTIONS)
     kinds = rng.permutation(len(questioner.kinds))
     turn = 0
     while len(unique) < count:
-        found = questioner.kinds[kinds[turn % len(kinds)]]()
+        question = questioner.kinds[kinds[turn % len(kinds)]]()
         turn += 1
-        if found:
-            unique.setdefault(found.question, found)
+        if question:
+            unique.setdefault(question.question, question)
     return list(unique.values())
 
 
@@ -166,14 +166,14 @@ class _Questioner:
 
 def answers(question: SceneQuestion, rng: np.random.Generator) -> list[dict[str, Any]]:
     """Return what ten people answer, in VQA's form."""
-    words, found = SYNONYMS.get(question.right, (question.right,)), []
+    words, ten = SYNONYMS.get(question.right, (question.right,)), []
     for number in range(PEOPLE):
         errs, varies, place = rng.random(3)
         choices = question.wrong if errs < _ERR else words[1:] if varies < _OTHER_WORD else ()
         answer = choices[int(place * len(choices))] if choices else words[0]
         confidence = "maybe" if errs < _ERR else "yes"
-        found.append({"answer": answer, "answer_confidence": confidence, "answer_id": number + 1})
-    return found
+        ten.append({"answer": answer, "answer_confidence": confidence, "answer_id": number + 1})
+    return ten
 
 
 def write_scene_questions(
@@ -214,7 +214,7 @@ def _entries(
     index: int, scene: Scene, rng: np.random.Generator
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Return the entries of a scene's questions in both files."""
-    found = []
+    entries = []
     for number, question in enumerate(questions(scene, rng)):
         people = answers(question, rng)
         ids = {"image_id": index + 1, "question_id": (index + 1) * 1000 + number}
@@ -225,8 +225,8 @@ def _entries(
             "multiple_choice_answer": Counter(entry["answer"] for entry in people).most_common(1)[0][0],
             "answers": people,
         }
-        found.append(({**ids, "question": question.question}, annotation))
-    return found
+        entries.append(({**ids, "question": question.question}, annotation))
+    return entries
 
 
 def _write(folder: Path, parts: dict[str, tuple[list, list]]) -> tuple[list[Path], list[Path]]:

@@ -118,13 +118,13 @@ def _noting(wrong: list[str], where: str = "") -> Iterator[None]:
 
 def _aggregators(specs: Sequence[str], wrong: list[str]) -> list[str]:
     """Return specs in one spelling, each once."""
-    found: dict[str, None] = {}
+    canonical: dict[str, None] = {}
     for spec in specs:
         with _noting(wrong):
             parsed = Spec.parse(spec)
             AGGREGATORS.get(parsed.name)
-            found[str(parsed)] = None
-    return [*found]
+            canonical[str(parsed)] = None
+    return [*canonical]
 
 
 def _checked(run: Run, visual: Sequence[str], text: Sequence[str], wrong: list[str]) -> Metric | None:

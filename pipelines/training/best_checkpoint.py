@@ -64,7 +64,7 @@ def _why_none(tracker: Tracker) -> str:
     if any(name.startswith("dev/") for name in tracker.metrics()):  # an epoch that was scored left one
         return f"has no model any more: the artifact was deleted; {_again(tracker)}"
     return (
-        "kept no model: it ended before its first epoch was scored; "
+        "has no model: it ended before its first epoch was scored; "
         f"`python -m pipelines.train resume {tracker.run_id}` goes on with it"
     )
 

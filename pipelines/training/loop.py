@@ -34,7 +34,7 @@ from tasks.base import TaskAdapter
 from tasks.run import Run
 
 Report = Callable[[dict[str, Any], Path | None], None]
-"""Hands metrics and a checkpoint folder to whoever keeps them; every worker calls it, rank 0 has the folder."""
+"""Hands metrics and a checkpoint folder to what stores them; every worker calls it, rank 0 has the folder."""
 
 
 class Trainer:
@@ -44,7 +44,7 @@ class Trainer:
         run: its complete description.
         adapter: the task.
         log: where rank 0 writes; other ranks have none.
-        report: keeps checkpoints.
+        report: stores checkpoints.
         device: where the model lives.
         bar: makes the progress bar.
     """
@@ -148,13 +148,13 @@ class Trainer:
 
     def _validate(self) -> dict[str, float]:
         adapter, progress = self.adapter, self.progress
-        found = adapter.evaluate(self.model, "val", adapter.dev_protocol)
-        value = found.metrics[adapter.primary.name]
+        evaluation = adapter.evaluate(self.model, "val", adapter.dev_protocol)
+        value = evaluation.metrics[adapter.primary.name]
         if adapter.primary.better(value, progress.best):
             progress.best, progress.best_epoch = value, self.epoch
             if self.log is not None:
                 self._save_best()
-        metrics = {f"dev/{name}": number for name, number in found.metrics.items()}
+        metrics = {f"dev/{name}": number for name, number in evaluation.metrics.items()}
         metrics |= {f"dev/best_{adapter.primary.name}": progress.best, "dev/best_epoch": progress.best_epoch}
         if self.log is not None:
             times = {"time/train_seconds": progress.seconds, "epoch": self.epoch}
@@ -177,13 +177,13 @@ class Trainer:
         broadcast_state(self.model)
         watch = observe(self.model) if self.run.figures else nullcontext(())
         with watch as watched:
-            found = self.adapter.evaluate(self.model, "test", self.run.protocol)
+            evaluation = self.adapter.evaluate(self.model, "test", self.run.protocol)
         if self.log is not None:
             spent = costs(self.model, step_seconds=self.progress.seconds / max(1, self.step))
-            self.log.log(headline(found) | spent, step=self.step)
-            log_evaluation(self.log, found, step=self.step)
+            self.log.log(headline(evaluation) | spent, step=self.step)
+            log_evaluation(self.log, evaluation, step=self.step)
         if self.run.figures:
-            log_pictures(self.log, *self._figures(watched), *found.pictures)
+            log_pictures(self.log, *self._figures(watched), *evaluation.pictures)
 
     def _figures(self, watched: Sequence[Watched]) -> Sequence[Callable[[], Mapping[str, bytes]]]:
         """Return what draws how the aggregators did in the last evaluation, and how training went."""

@@ -34,18 +34,18 @@ def tags(run: Run) -> dict[str, str]:
     }
 
 
-def prepare(run: Run, **given: Any) -> TaskAdapter:
+def prepare(run: Run, **arguments: Any) -> TaskAdapter:
     """Return the adapter of a new run, of which everything has been tried that needs neither weights nor Ray.
 
     Args:
         run: its complete description.
-        given: passed on to the adapter, such as `assets` that are known already.
+        arguments: passed on to the adapter, such as `assets` that are known already.
 
     Raises:
         InputError: a task that derives from no TaskAdapter, a part or a protocol that there is not, data that does not
             fit, a setting that the task does not use, a prefix of `lr_factors` or `freeze` that no parameter has.
     """
-    adapter = TASKS.build(run.task, run, **given)
+    adapter = TASKS.build(run.task, run, **arguments)
     if TaskAdapter not in type(adapter).__mro__:
         raise InputError(
             f"the task {run.task!r} is a {type(adapter).__name__}, which does not derive from tasks.base.TaskAdapter; "

@@ -16,7 +16,7 @@ from pipelines.training.runs import prepare
 
 
 def failures(name: str, **options) -> list[str]:
-    return [f"{o.what}: {o.message}" for o in check(name, **options) if not o.kept]
+    return [f"{o.what}: {o.message}" for o in check(name, **options) if not o.passed]
 
 
 @pytest.mark.parametrize(
@@ -62,15 +62,15 @@ def test_encoders_of_transformers_are_checked_from_a_folder(tmp_path):
     assert failures(f"patches(width=6, size=32, name={vit!r})") == []
     (missing, *rest) = check(f"bert(name={str(tmp_path / 'none')!r})")
     assert "Give the name of a model on the hub" in missing.message
-    assert {outcome.kept for outcome in rest} == {None}
+    assert {outcome.passed for outcome in rest} == {None}
 
 
 def test_a_task_is_tried_with_the_parts_of_a_recipe_on_its_data(tmp_path):
     run = make_questions(tmp_path)
-    assert [o for o in run_checks(adapter_checks(run)) if not o.kept] == []
+    assert [o for o in run_checks(adapter_checks(run)) if not o.passed] == []
     wrong = replace(run, optim=replace(run.optim, batch=4), aggregator="gpo(tempreature=1)")
     outcomes = [*run_checks(adapter_checks(wrong))]
-    assert [o.kept for o in outcomes] == [True] * 4 + [False] + [None] * 11
+    assert [o.passed for o in outcomes] == [True] * 4 + [False] + [None] * 11
     assert "Did you mean 'temperature'" in outcomes[4].message
 
 
@@ -146,7 +146,7 @@ def test_a_broken_part_is_told_what_is_broken_and_what_to_do(name, broken):
         ("Idle", r"reach every weight: no gradient reaches idle\.weight, idle\.bias\. To do: leave out"),
         ("NotANumber", r"finite scalars: `loss` is nan"),
         ("Uphill", r"lower its loss: it went from \d"),
-        ("At", r"can be kept: the metric 'R@1' has characters that MLflow refuses"),
+        ("At", r"can be logged: the metric 'R@1' has characters that MLflow refuses"),
         ("Unjoined", r"none of right has a different value for each query"),
         ("Undrawn", r"the file 'page.html' of an evaluation's pictures is str, expected bytes"),
         (
@@ -277,6 +277,6 @@ def test_a_task_that_derives_from_no_adapter_is_refused_by_check_and_by_training
         kind_of("broken_parts:Underived")
     built, *rest = check("broken_parts:Underived", kind="task")
     assert built.message.startswith("Underived does not derive from tasks.base.TaskAdapter. To do: derive")
-    assert {outcome.kept for outcome in rest} == {None}
+    assert {outcome.passed for outcome in rest} == {None}
     with pytest.raises(InputError, match=r"'broken_parts:Underived' is a Underived, which does not derive"):
         prepare(replace(make_corpus(tmp_path), task="broken_parts:Underived"))

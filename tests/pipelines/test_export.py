@@ -152,7 +152,7 @@ def test_what_cannot_be_exported_or_loaded_is_said(home):
     run = make_corpus(home)
     start = {"uri": tracking_uri(home), "home": home, "name": "made", "params": to_json(run)}
     unfinished = Tracker.start("polypool", tags={"kind": "train"}, **start).run_id
-    with pytest.raises(InputError, match=f"kept no model: it ended before .*train resume {unfinished}"):
+    with pytest.raises(InputError, match=f"has no model: it ended before .*train resume {unfinished}"):
         export(unfinished, home / "out")
     table = Tracker.start("polypool", tags={"kind": "comparison"}, **start).run_id
     with pytest.raises(

@@ -56,7 +56,7 @@ def test_a_run_that_no_training_made_is_named_with_what_to_give(run, home, kind,
 def test_a_run_that_ended_early_goes_on_and_one_whose_model_was_deleted_is_repeated(run, home):
     made = begin(home, run)
     with pytest.raises(
-        InputError, match=f"kept no model: .* `python -m pipelines.train resume {made.run_id}`"
+        InputError, match=f"has no model: .* `python -m pipelines.train resume {made.run_id}`"
     ):
         load_run(made.run_id)
     made.log({"dev/rsum": 50.0}, step=1)

@@ -235,7 +235,7 @@ def test_what_it_leaves_per_query_is_its_metric(home):
     "name", ["first_word", "halves(standardise=True)", "median", "word_pool.task:FirstWord(place=3)"]
 )
 def test_its_parts_are_checked(plugged, name):
-    assert [str(outcome) for outcome in check(name) if not outcome.kept] == []
+    assert [str(outcome) for outcome in check(name) if not outcome.passed] == []
 
 
 def test_what_is_broken_in_it_is_named_and_the_rest_works(plugged):

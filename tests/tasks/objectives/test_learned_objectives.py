@@ -145,5 +145,5 @@ def test_the_example_of_an_objective_keeps_its_promises(monkeypatch):
     exec(source, module.__dict__)
     monkeypatch.setitem(sys.modules, "own_objective", module)
     outcomes = list(run_checks(objective_checks("own_objective:ScaledSoftmax(scale=5.0)")))
-    assert [str(outcome) for outcome in outcomes if not outcome.kept] == []
+    assert [str(outcome) for outcome in outcomes if not outcome.passed] == []
     assert "log_scale 1.609" in "\n".join(map(str, outcomes))
