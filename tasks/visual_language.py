@@ -1,4 +1,4 @@
-"""What every task of images or videos and texts shares: a corpus, features or pixels, two encoders and their inputs."""
+"""The base class of tasks of images or videos and texts: corpus, features or pixels, encoders and their inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the adapters of image-text and video-text retrieval share: items, their captions, a model that scores both."""
+"""The base class of image-text and video-text retrieval: items, their captions, a model that scores both."""
 
 from __future__ import annotations
 

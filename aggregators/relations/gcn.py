@@ -74,5 +74,5 @@ class Reasoning(nn.Module):
 
 
 def unit(x_BND: Tensor) -> Tensor:
-    """Return the elements at unit length; a zero stays zero."""
+    """Return the elements `(B, N, D)` at unit length; a zero stays zero."""
     return x_BND / x_BND.norm(dim=-1, keepdim=True).clamp(min=1e-6)

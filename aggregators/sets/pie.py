@@ -53,5 +53,5 @@ class PIE(SetPrediction):
         return self.dropout(self.fc(weight_BKN @ x_BND).sigmoid()), weight_BKN
 
     def combine(self, residual_BKW: Tensor, global_BW: Tensor) -> Tensor:
-        """Add the global feature and normalise."""
+        """Return `(B, K, W)`: the residuals plus the global feature, layer-normed."""
         return self.norm(global_BW[:, None] + residual_BKW)

@@ -1,4 +1,4 @@
-"""What the predictors of sets share: a residual for each of K vectors, and the global feature that it is added to."""
+"""The base class of predictors of sets: K vectors, each a residual that is added to a global feature."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Slots(SetPrediction):
         return self.residual_norm(slot_BKW), weight_BKHN.mean(dim=2)
 
     def combine(self, residual_BKW: Tensor, global_BW: Tensor) -> Tensor:
-        """Add the normalised global feature."""
+        """Return `(B, K, W)`: the residuals plus the layer-normed global feature."""
         return residual_BKW + self.global_norm(global_BW)[:, None]
 
     def _refine(self, x_BNC: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""What a backbone is: images, or all frames of a video, in; features to store out."""
+"""The base class of backbones, which extract features to store from images, or from all frames of a video."""
 
 from __future__ import annotations
 

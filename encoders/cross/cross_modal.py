@@ -98,7 +98,7 @@ class MultiHeadAttention(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, x_BND: Tensor, context_BMD: Tensor, context_mask_BM: Tensor) -> Tensor:
-        """Let each of `x_BND` look at the real elements of `context_BMD`."""
+        """Return `(B, N, D)`: each element of `x_BND` after attention to the real elements of `context_BMD`."""
         query, key, value = (
             project(source).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for project, source in ((self.query, x_BND), (self.key, context_BMD), (self.value, context_BMD))

@@ -16,7 +16,7 @@ from infra.registry import ENCODERS
 
 
 class WordGRU(TextEncoder):
-    """What the encoders of words share: embeddings of known words, and one bidirectional layer over them.
+    """The base class of encoders of words: embeddings of known words, and one bidirectional layer over them.
 
     Args:
         assets: `words`, the vocabulary.

@@ -20,7 +20,7 @@ class SetBatchNorm(nn.BatchNorm1d):
     """
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Normalise; what is under the mask comes out as some finite value."""
+        """Return the normalised sets `(B, N, D)`; values under the mask are finite and otherwise undefined."""
         if not self.training:
             return super().forward(x_BND.flatten(0, 1)).view_as(x_BND)
         mask_BN1 = mask_BN[..., None]

@@ -28,7 +28,7 @@ class FrozenBatchNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(channels))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Normalise each channel."""
+        """Return the map `(B, C, H, W)` with each channel normalised."""
         return F.batch_norm(
             x_BCHW, self.running_mean, self.running_var, self.weight, self.bias, training=False, eps=self.eps
         )
@@ -63,7 +63,7 @@ class Bottleneck(nn.Module):
             self.downsample = nn.Sequential(shortcut, FrozenBatchNorm(outputs))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Return the block's map, smaller by its stride."""
+        """Return the block's map `(B, outputs, H / stride, W / stride)`."""
         y_BCHW = self.bn1(self.conv1(x_BCHW)).relu_()
         y_BCHW = self.bn2(self.conv2(y_BCHW)).relu_()
         y_BCHW = self.bn3(self.conv3(y_BCHW))

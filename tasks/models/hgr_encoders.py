@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class VideoEmbeddings(NamedTuple):
-    """What the model makes of videos."""
+    """Embeddings of videos at three levels."""
 
     vectors: Tensor
     """Of the whole, of unit length: `(B, D)`, or `(B, K, D)`."""
@@ -33,14 +33,14 @@ class VideoEmbeddings(NamedTuple):
 
 
 class TextEmbeddings(NamedTuple):
-    """What the model makes of captions."""
+    """Embeddings of captions: the sentence and its phrases."""
 
     vectors: Tensor
     """Of the whole sentence, of unit length: `(B, D)`, or `(B, K, D)`."""
     phrase_BPD: Tensor
-    """The phrases: the slots of verbs, then those of nouns."""
+    """The phrases `(B, P, D)`: the slots of verbs, then those of nouns."""
     used_BP: Tensor
-    """True where there is a phrase."""
+    """True where there is a phrase, `(B, P)`."""
 
 
 class VideoLevels(nn.Module):

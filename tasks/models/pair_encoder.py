@@ -136,7 +136,7 @@ class PairScores:
     """Called with two slices, it returns a block of the score matrix; every worker must ask for the same blocks.
 
     Args:
-        score: scores every image with every caption of what it is given.
+        score: scores every image with every caption of two padded sets.
         visual: the sets of the images or videos, `(N, D)` each.
         text: the sets of the captions.
     """

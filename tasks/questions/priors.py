@@ -1,4 +1,4 @@
-"""What can be answered without a look at the image: the baselines that a model must beat.
+"""Baselines of visual question answering that do not read the image: the most frequent answers.
 
 Source: Antol et al., "VQA: visual question answering", ICCV 2015 (the priors of all questions and per question type);
 here a question's type is its first two words, which need no annotation.

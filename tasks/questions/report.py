@@ -1,4 +1,4 @@
-"""What answers to the questions of a split are worth: metrics, results for each question, and a page to look at."""
+"""Evaluation of the answers to the questions of a split: metrics, results for each question, and a page to look at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model thinks of every answer to the questions of a split, and which answer it gives."""
+"""Probabilities of the answers to the questions of a split, and the most probable answer of each."""
 
 from __future__ import annotations
 

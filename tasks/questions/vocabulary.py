@@ -1,4 +1,4 @@
-"""The answers that a classifier chooses from, and what it should say to each question.
+"""The answers that a classifier chooses from, and the targets of each question.
 
 Source: the code of the reproduction of Anderson et al., "Bottom-up and top-down attention for image captioning and
 visual question answering", CVPR 2018, from which most VQA models take vocabulary and targets. Labels there come in the

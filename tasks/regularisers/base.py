@@ -1,4 +1,4 @@
-"""What a regulariser is: a scalar of the embeddings of the global batch, beside the objective."""
+"""The base classes of regularisers: scalars of the embeddings of the global batch, added to the objective."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Regulariser(nn.Module, ABC):
     """
 
     name: str
-    """What the term is called in the log."""
+    """Name of the term in the log."""
 
     def __init__(self, *, weight: float) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class WithinSets(Regulariser):
 
     @abstractmethod
     def of_sets(self, gram_BKK: Tensor) -> Tensor:
-        """Return the mean over sets, given the cosines of each set's elements with each other."""
+        """Return the term, a scalar mean over sets, from the cosines of each set's elements with each other."""
 
     def forward(self, visual: Embeddings, text: Embeddings) -> Tensor:
         """Return the sum over modalities; one whose embeddings are single vectors adds nothing.

@@ -31,7 +31,7 @@ class MMD(Regulariser):
         self.gamma = gamma
 
     def forward(self, visual: Embeddings, text: Embeddings) -> Tensor:
-        """Return the mean kernel within each modality less twice that between them."""
+        """Return the mean kernel within each modality less twice that between them, a scalar."""
         x_MD, y_ND = (encoded.vectors.reshape(-1, encoded.vectors.shape[-1]) for encoded in (visual, text))
         return self._kernel(x_MD, x_MD) - 2 * self._kernel(x_MD, y_ND) + self._kernel(y_ND, y_ND)
 

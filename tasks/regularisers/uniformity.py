@@ -19,7 +19,7 @@ class Uniformity(WithinSets):
     name = "uniformity"
 
     def of_sets(self, gram_BKK: Tensor) -> Tensor:
-        """Return the mean over sets."""
+        """Return the mean over sets, a scalar."""
         k = gram_BKK.shape[-1]
         first_P, second_P = torch.triu_indices(k, k, offset=1, device=gram_BKK.device)
         square_BK = gram_BKK.diagonal(dim1=1, dim2=2)

@@ -1,4 +1,4 @@
-"""What the elements of an image or video and of a text weigh to a model's aggregators, one pair at a time."""
+"""Weights that a model's aggregators give the elements of an image or video and of a text, one pair at a time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Attended:
-    """What a pair's elements weigh.
+    """The weights of a pair's elements.
 
     Attributes:
         pair: which.
@@ -78,7 +78,7 @@ def question_pairs(data: QuestionData, *, count: int = CHOSEN) -> Iterator[Pair]
 
 
 def attended(model: nn.Module, pairs: Iterable[Pair]) -> list[Attended]:
-    """Run a model on pairs, one by one, and return what their elements weigh.
+    """Run a model on pairs, one by one, and return the weights of their elements.
 
     Every worker calls this with the same pairs, since a model may gather; those but the first return nothing, and so
     do all where no aggregator has weights of elements. Weights of a channel each are averaged. An aggregator whose

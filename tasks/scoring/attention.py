@@ -42,7 +42,7 @@ class NearestCaption:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionExample:
-    """An image or video and a text, and what their elements weigh.
+    """An image or video and a text, and the weights of their elements.
 
     Attributes:
         item: the image or video.
@@ -96,7 +96,7 @@ def attention_examples(
     nearest: Callable[[int], Sequence[NearestCaption]],
     backbone: Mapping[str, Any] | None,
 ) -> AttentionExamples | None:
-    """Return the record of what pairs' elements weigh, or None where there are none.
+    """Return the record of the weights of pairs' elements, or None where there are none.
 
     Args:
         seen: what `attended` returned.

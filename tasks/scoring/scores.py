@@ -18,13 +18,13 @@ class AllScores(Protocol):
     """A `Score` that compares items of one modality, too; models that only see pairs have none."""
 
     def __call__(self, images: slice, captions: slice) -> Tensor:
-        """Return the scores of images against captions."""
+        """Return the scores of images against captions, a block `(images, captions)`."""
 
     def of_images(self, rows: slice, columns: slice) -> Tensor:
-        """Return the scores of images against images."""
+        """Return the scores of images against images, a block `(rows, columns)`."""
 
     def of_captions(self, rows: slice, columns: slice) -> Tensor:
-        """Return the scores of captions against captions."""
+        """Return the scores of captions against captions, a block `(rows, columns)`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What the elements of predicted sets are good for: how far apart they lie, and how well one does alone.
+"""Analysis of predicted sets: the circular variance of their elements, and scores of sets with fewer elements.
 
 Source: Kim et al., "Improving cross-modal retrieval with set of diverse embeddings" (DivE), CVPR 2023, section 4.6 with
 table 3, and section 4.8 with table 5.

@@ -13,5 +13,5 @@ class Chamfer(SetSimilarity):
     """The mean over elements of the cosine with the closest one in the other set, averaged over both directions."""
 
     def combine(self, cosine_QKLG: Tensor) -> Tensor:
-        """Return the mean of both directions."""
+        """Return the mean of both directions, `(Q, G)`."""
         return (cosine_QKLG.amax(dim=2).mean(dim=1) + cosine_QKLG.amax(dim=1).mean(dim=1)) / 2

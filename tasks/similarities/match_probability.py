@@ -26,5 +26,5 @@ class MatchProbability(SetSimilarity):
         self.shift = nn.Parameter(torch.tensor(float(shift)))
 
     def combine(self, cosine_QKLG: Tensor) -> Tensor:
-        """Return the mean probabilities."""
+        """Return the mean probabilities `(Q, G)`."""
         return (self.scale * cosine_QKLG + self.shift).sigmoid().mean(dim=(1, 2))

@@ -13,5 +13,5 @@ class MIL(SetSimilarity):
     """The largest cosine of an element of one set with one of the other."""
 
     def combine(self, cosine_QKLG: Tensor) -> Tensor:
-        """Return the largest cosines."""
+        """Return the largest cosines `(Q, G)`."""
         return cosine_QKLG.amax(dim=2).amax(dim=1)

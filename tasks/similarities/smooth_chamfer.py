@@ -25,7 +25,7 @@ class SmoothChamfer(SetSimilarity):
         self.factor = alpha
 
     def combine(self, scaled_QKLG: Tensor) -> Tensor:
-        """Return the mean of both directions; `scaled_QKLG` is overwritten.
+        """Return the mean of both directions, `(Q, G)`; `scaled_QKLG` is overwritten.
 
         What `logsumexp` does, in fewer passes over memory: shifted by the maximum, no exponential overflows and never
         all vanish, whatever alpha and the embeddings.
