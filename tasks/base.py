@@ -18,7 +18,9 @@ from infra.store import FeatureStore
 from tasks.datasets.corpus import Corpus
 from tasks.datasets.questions import QuestionCorpus
 from tasks.inputs.pairs import TextInputs, VisualInputs
-from tasks.scoring.scores import Score
+
+Score = Callable[[slice, slice], Tensor]
+"""`score(items, texts) -> (items, texts)`: any block of a split's scores, `(V, T)`; higher is more alike."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,14 +10,13 @@ import numpy as np
 from infra.errors import InputError
 from infra.paths import resolve
 from infra.registry import TASKS
-from tasks.base import Evaluation
+from tasks.base import Evaluation, Score
 from tasks.datasets.images.cxc import cxc_files, read_cxc
 from tasks.run import Run
 from tasks.scoring.crisscrossed import evaluate_crisscrossed, right_answers
 from tasks.scoring.described import retrieval_arrays, retrieval_queries, retrieval_records
 from tasks.scoring.examples import RankedQueries
 from tasks.scoring.protocols import ScoringProtocol, protocol_named
-from tasks.scoring.scores import Score
 from tasks.visual_text import VisualText
 
 

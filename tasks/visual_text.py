@@ -13,7 +13,7 @@ from torch import Tensor
 from infra.data import Batch
 from infra.errors import InputError
 from infra.paths import resolve
-from tasks.base import Evaluation
+from tasks.base import Evaluation, Score
 from tasks.datasets.corpus import Corpus
 from tasks.datasets.media import pictured
 from tasks.inputs.pairs import Pairs
@@ -26,7 +26,6 @@ from tasks.scoring.attention import AttentionExamples, nearest_captions
 from tasks.scoring.described import RSUM, retrieval_arrays, retrieval_queries, retrieval_records
 from tasks.scoring.examples import RankedQueries, RetrievalExamples, ranked_queries, retrieval_examples
 from tasks.scoring.protocols import ScoringProtocol, evaluate_protocol, protocol_named
-from tasks.scoring.scores import Score
 from tasks.visual_language import VisualLanguageTask
 
 

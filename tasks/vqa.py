@@ -17,7 +17,7 @@ from infra.dist import all_sum, rank
 from infra.errors import InputError, unknown
 from infra.paths import resolve
 from infra.registry import TASKS
-from tasks.base import Answers, Evaluation
+from tasks.base import Answers, Evaluation, Score
 from tasks.datasets.questions import Question, QuestionCorpus
 from tasks.inputs.captions import Captions
 from tasks.inputs.questions import QuestionData
@@ -29,7 +29,6 @@ from tasks.questions.vocabulary import AnswerTargets, AnswerVocabulary
 from tasks.run import Run
 from tasks.scoring.attended import question_pairs
 from tasks.scoring.attention import AttentionExamples
-from tasks.scoring.scores import Score
 from tasks.visual_language import VisualLanguageTask
 
 ANSWERS = {"train+val": ("train", "val", "test"), "train": ("train",)}

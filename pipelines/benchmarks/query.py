@@ -21,9 +21,9 @@ from infra.registry import AGGREGATORS, CROSS_ENCODERS, OBJECTIVES, SIMILARITIES
 from pipelines.benchmarks.measure import Measurement, Size, seconds
 from pipelines.benchmarks.random_data import whole_sets
 from tasks.models.branch import Branch
-from tasks.models.embeddings import l2_normalise
 from tasks.models.padded_sets import PaddedSets
 from tasks.models.pair_encoder import PairEncoder
+from tasks.similarities.vectors import l2_normalise
 
 COLOURS = {"dual encoder": "#1c4e80", "sets of 4": "#c1622d", "cross-modal": "#6b7785"}
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from infra.checks import Check
 from infra.registry import OBJECTIVES, REGULARISERS, SIMILARITIES
 from pipelines.checks.parameters import ADVICE, check_parameters
-from tasks.models.embeddings import Embeddings, l2_normalise
 from tasks.objectives.base import Objective, batch_positives
 from tasks.regularisers.base import Regulariser
 from tasks.similarities.base import Similarity
+from tasks.similarities.vectors import Embeddings, l2_normalise
 
 _DIM = 8
 _EPOCHS = (0.0, 30.0)

@@ -25,8 +25,8 @@ from pipelines.figures.style import (
     png,
     title,
 )
-from tasks.models.embeddings import l2_normalise
 from tasks.scoring.set_analysis import circular_variance, variance_of
+from tasks.similarities.vectors import l2_normalise
 
 _GOLDEN = 0.6180339887  # multiples of it, modulo one, fill an interval evenly
 _WIDE = 30  # a range of so many times its lowest value is drawn over a logarithmic axis

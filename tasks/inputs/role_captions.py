@@ -17,8 +17,8 @@ from tasks.augmentations.sets import Draw
 from tasks.augmentations.words import MaskReplaceDelete
 from tasks.datasets.videos.role_graphs import find_role_graphs, read_role_graphs
 from tasks.inputs.captions import Captions
-from tasks.inputs.role_graph import RoleGraph, RoleSlots, check_slots, cut, over_words
 from tasks.inputs.role_slots import SlotStore
+from tasks.parsers.role_graph import RoleGraph, RoleSlots, check_slots, cut, over_words
 
 Parser = Callable[[Sequence[str]], RoleGraph]
 _FEW = 32  # captions, such as a query, that a file of graphs is not read anew for

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tasks.inputs.role_graph import RoleSlots
+from tasks.parsers.role_graph import RoleSlots
 
 
 class SlotStore:

@@ -13,13 +13,14 @@ from encoders.base import Tokenizer
 from infra.data import Batch
 from infra.dist import gather, rank
 from infra.errors import InputError
+from tasks.base import Score
 from tasks.inputs.captions import Captions
 from tasks.inputs.pairs import TextInputs
-from tasks.models.embeddings import Batches, Embeddings, at_least_float32
+from tasks.models.embeddings import Batches
 from tasks.objectives.base import Objective, batch_positives
 from tasks.regularisers.base import Regulariser
-from tasks.scoring.scores import Score
 from tasks.similarities.base import Similarity
+from tasks.similarities.vectors import Embeddings, at_least_float32
 
 TRAINING_ONLY = ("objective.", "regularisers.")
 """Prefixes of what a model learns for its loss alone: its scores do not depend on it, so a file may lack it."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from aggregators.base import Aggregator, Context, Pooled
 from encoders.base import Encoder
 from infra.errors import InputError
-from tasks.models.embeddings import Embeddings, l2_normalise
+from tasks.similarities.vectors import Embeddings, l2_normalise
 
 
 class Branch(nn.Module):

@@ -12,10 +12,11 @@ from infra.device import device_of
 from infra.dist import gather
 from tasks.models.base import RetrievalModel, Scored
 from tasks.models.branch import Branch
-from tasks.models.embeddings import Batches, Embeddings, SplitEmbeddings, at_least_float32, encode_split
+from tasks.models.embeddings import Batches, SplitEmbeddings, encode_split
 from tasks.objectives.base import Objective
 from tasks.regularisers.base import Regulariser
 from tasks.similarities.base import Similarity
+from tasks.similarities.vectors import Embeddings, at_least_float32
 
 
 class DualEncoder(RetrievalModel):

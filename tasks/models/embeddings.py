@@ -1,10 +1,9 @@
-"""Embeddings of a batch, and of a whole split: vectors of unit length, or sets of them; and the scores of any block."""
+"""Embeddings of a whole split: vectors of unit length, or sets of them; and the scores of any block."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,25 +16,6 @@ from tasks.similarities.base import Similarity
 Batches = Iterable[tuple[Tensor, Batch]]
 """Pairs of the samples' numbers `(B,)` and their batch: this worker's share. Every worker has equally many, and all
 workers' together hold every sample, in any order."""
-
-
-def l2_normalise(x: Tensor) -> Tensor:
-    """Divide by the norm of the last axis plus 1e-8, as the VSE family does; a zero vector stays zero."""
-    return x / (x.norm(dim=-1, keepdim=True) + 1e-8)
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    """Bring half precision to single, and leave double as it is: scores and losses are never rounded further."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-class Embeddings(NamedTuple):
-    """What a branch makes of a batch: an aggregator's `Pooled`, with vectors of unit length."""
-
-    vectors: Tensor
-    """`(B, D)`, or `(B, K, D)` where an aggregator makes K, of unit length along the last axis."""
-    residual: Tensor | None = None
-    """`(B, K, D)`: what each of K vectors adds to a global one, where an aggregator works so; not normalised."""
 
 
 @torch.inference_mode()

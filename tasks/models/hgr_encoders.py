@@ -14,8 +14,8 @@ from aggregators.base import Aggregator
 from encoders.base import Encoder
 from infra.data import Batch
 from infra.errors import InputError
-from tasks.models.embeddings import at_least_float32, l2_normalise
 from tasks.models.padded_sets import PaddedSets
+from tasks.similarities.vectors import at_least_float32, l2_normalise
 
 if TYPE_CHECKING:
     from tasks.models.build import Parts

@@ -16,9 +16,10 @@ from aggregators.averages.weighted import zero_pads
 from infra.data import Batch
 from infra.device import on_device
 from infra.dist import gather_uneven
-from tasks.models.embeddings import Batches, at_least_float32, encode_split
+from tasks.models.embeddings import Batches, encode_split
 from tasks.models.hgr_encoders import VideoEmbeddings
 from tasks.models.padded_sets import PaddedSets, encode_sets
+from tasks.similarities.vectors import at_least_float32
 
 BLOCK = {"cpu": (320, 2048)}
 """Frames and phrases whose products are computed at once: on a CPU a few MB, which stay in its cache."""

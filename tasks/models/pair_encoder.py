@@ -17,11 +17,12 @@ from infra.dist import gather, gather_objects, gather_shared, gather_uneven, ran
 from infra.errors import InputError
 from tasks.models.base import RetrievalModel, Scored
 from tasks.models.branch import Branch, pool_both
-from tasks.models.embeddings import Batches, at_least_float32, l2_normalise
+from tasks.models.embeddings import Batches
 from tasks.models.padded_sets import PaddedSets, encode_sets
 from tasks.objectives.base import Objective
 from tasks.regularisers.base import Regulariser
 from tasks.similarities.base import Similarity
+from tasks.similarities.vectors import at_least_float32, l2_normalise
 
 IMAGES, CAPTIONS = 64, 128
 """Images and captions that a split's scores are computed for at once; captions of equal length come together."""

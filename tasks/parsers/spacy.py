@@ -11,7 +11,7 @@ from typing import Any
 
 from infra.errors import InputError
 from infra.registry import PARSERS
-from tasks.inputs.role_graph import NOUN, VERB, Node, RoleGraph
+from tasks.parsers.role_graph import NOUN, VERB, Node, RoleGraph
 from tasks.parsers.roles import UNDERGOING, adverb_role, preposition_role
 
 _SUBJECTS = {"nsubj": "ARG0", "csubj": "ARG0", "nsubjpass": "ARG1", "csubjpass": "ARG1"}

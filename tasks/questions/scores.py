@@ -10,9 +10,9 @@ from tqdm import tqdm
 from infra.device import device_of, on_device
 from infra.dist import gather_uneven, rank, world
 from infra.errors import InputError
+from tasks.base import Score
 from tasks.inputs.questions import QuestionData
 from tasks.models.embeddings import places
-from tasks.scoring.scores import Score
 
 
 class AnswerScores:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from torch import Tensor, nn
 
 from infra.errors import InputError
-from tasks.models.embeddings import Embeddings, l2_normalise
+from tasks.similarities.vectors import Embeddings, l2_normalise
 
 
 class Regulariser(nn.Module, ABC):

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from infra.errors import InputError
 from infra.registry import REGULARISERS
-from tasks.models.embeddings import Embeddings
 from tasks.regularisers.base import Regulariser
+from tasks.similarities.vectors import Embeddings
 
 
 @REGULARISERS.register("mmd")

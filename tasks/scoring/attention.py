@@ -19,8 +19,9 @@ from infra.store import FeatureStore
 from tasks.base import PictureRecord
 from tasks.datasets.media import PicturedItem
 from tasks.inputs.pairs import Pairs
-from tasks.models.embeddings import SplitEmbeddings, at_least_float32, l2_normalise
+from tasks.models.embeddings import SplitEmbeddings
 from tasks.scoring.attended import Attended
+from tasks.similarities.vectors import at_least_float32, l2_normalise
 
 _CAPTIONS = 4096  # compared at once
 

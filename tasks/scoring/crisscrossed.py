@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from infra.errors import InputError
+from tasks.base import Score
 from tasks.datasets.images.cxc import Rated, Ratings
 from tasks.scoring.metrics import KS, Positives, Ties, chance_recall, rank_queries, recall
-from tasks.scoring.scores import AllScores, Score
+from tasks.scoring.scores import AllScores
 
 SITS, STS, SIS = 3.0, 3.0, 2.5
 """The least ratings of right answers: caption and image, two captions, two images."""

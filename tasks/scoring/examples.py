@@ -13,13 +13,12 @@ from itertools import islice, zip_longest
 import numpy as np
 from torch import Tensor
 
-from tasks.base import PictureRecord
+from tasks.base import PictureRecord, Score
 from tasks.datasets.media import PicturedItem
 from tasks.inputs.pairs import Pairs
 from tasks.scoring.gallery import RetrievalGallery
 from tasks.scoring.metrics import Positives
 from tasks.scoring.protocols import ProtocolResult, ScoringProtocol
-from tasks.scoring.scores import Score
 
 HITS = 5
 QUERIES = {"image": 12, "video": 8}

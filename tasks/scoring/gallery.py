@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from tasks.base import Score
 from tasks.scoring.metrics import Positives, Ranks, Ties, chance_recall, rank_queries
-from tasks.scoring.scores import Score
 
 
 @dataclass(frozen=True, kw_only=True)

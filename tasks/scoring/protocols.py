@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from infra.errors import InputError, unknown
+from tasks.base import Score
 from tasks.scoring.gallery import RetrievalGallery
 from tasks.scoring.metrics import KS, Ties, retrieval_metrics
-from tasks.scoring.scores import Score
 
 
 @dataclass(frozen=True, kw_only=True)

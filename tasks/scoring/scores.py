@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-Score = Callable[[slice, slice], Tensor]
-"""`score(images, captions) -> (images, captions)`; higher is more alike."""
+from tasks.base import Score
 
 
 @runtime_checkable

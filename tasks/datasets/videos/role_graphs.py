@@ -18,7 +18,7 @@ from typing import Any
 
 from infra.files import existing
 from tasks.datasets.entries import read_entries
-from tasks.inputs.role_graph import NOUN, ROLES, VERB, Node, RoleGraph, plain_role
+from tasks.parsers.role_graph import NOUN, ROLES, VERB, Node, RoleGraph, plain_role
 
 _WHAT = 'HGR\'s role graphs, {sentence: [{id: {"role", "spans", ...}}, [[source, target, role], ...]]}'
 _ROOT = "ROOT"

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from infra.registry import PARSERS
-from tasks.inputs.role_graph import RoleGraph
+from tasks.parsers.role_graph import RoleGraph
 from tasks.parsers.rules.graph import Walk
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tasks.inputs.role_graph import NOUN, VERB, Node, RoleGraph
+from tasks.parsers.role_graph import NOUN, VERB, Node, RoleGraph
 from tasks.parsers.roles import UNDERGOING, adverb_role, agent, preposition_role
 from tasks.parsers.rules.lexicon import FORMS
 from tasks.parsers.rules.phrases import MEDIA, Phrases, Span

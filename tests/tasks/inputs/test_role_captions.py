@@ -15,7 +15,7 @@ from infra.registry import PARSERS
 from tasks.datasets.videos import role_graphs
 from tasks.inputs.captions import Captions
 from tasks.inputs.role_captions import RoleCaptions
-from tasks.inputs.role_graph import ROLES, Node, RoleGraph
+from tasks.parsers.role_graph import ROLES, Node, RoleGraph
 
 TEXTS = ["A man is playing a guitar.", "a dog", "A man is playing a guitar.", "Two kids don't sing"]
 

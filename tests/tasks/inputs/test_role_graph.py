@@ -8,7 +8,7 @@ import pytest
 
 from tasks.datasets.videos.role_graphs import ReadGraph, read_role_graphs
 from tasks.inputs.role_captions import RoleCaptions
-from tasks.inputs.role_graph import NOUN, ROLES, Node, RoleGraph, align, cut, over_words, role_number
+from tasks.parsers.role_graph import NOUN, ROLES, Node, RoleGraph, align, cut, over_words, role_number
 
 
 class GoldenTokenizer:

@@ -17,9 +17,9 @@ from infra.errors import InputError
 from infra.registry import AGGREGATORS
 from tasks.models.branch import Branch, look_at_each_other, pool_both
 from tasks.models.build import Parts, retrieval_model
-from tasks.models.embeddings import l2_normalise
 from tasks.models.pair_encoder import PairEncoder
 from tasks.questions.model import vqa_model
+from tasks.similarities.vectors import l2_normalise
 
 DIM = 8
 

@@ -11,10 +11,10 @@ import torch
 from encoders.text.bigru import BiGRU
 from encoders.visual.frames import Frames
 from infra.registry import AGGREGATORS, OBJECTIVES, SIMILARITIES
-from tasks.models.embeddings import l2_normalise
 from tasks.models.hgr import HGR
 from tasks.objectives.base import batch_positives, pairs_and_negatives
 from tasks.objectives.triplet import Triplet
+from tasks.similarities.vectors import l2_normalise
 
 TEXT = {
     "embedding.we.": "text.encoder.embed.",

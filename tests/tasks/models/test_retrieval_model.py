@@ -20,10 +20,10 @@ from tasks.models.base import TRAINING_ONLY
 from tasks.models.branch import Branch
 from tasks.models.build import Parts, retrieval_model, text_inputs
 from tasks.models.dual_encoder import DualEncoder
-from tasks.models.embeddings import Embeddings
 from tasks.objectives.base import Objective
 from tasks.regularisers.base import Regulariser
 from tasks.similarities.cosine import Cosine
+from tasks.similarities.vectors import Embeddings
 
 
 class Margin(Objective):

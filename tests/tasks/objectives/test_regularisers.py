@@ -7,8 +7,8 @@ from torch.nn.functional import normalize
 
 from infra.errors import InputError
 from infra.registry import REGULARISERS
-from tasks.models.embeddings import Embeddings
 from tasks.regularisers.mmd import distances
+from tasks.similarities.vectors import Embeddings
 
 WITHIN_SETS = ("diversity", "uniformity")
 

@@ -14,7 +14,7 @@ from workers import run_workers
 from infra.dist import rank, world
 from infra.registry import OBJECTIVES, REGULARISERS, SIMILARITIES
 from tasks.models.dual_encoder import DualEncoder
-from tasks.models.embeddings import Embeddings, l2_normalise
+from tasks.similarities.vectors import Embeddings, l2_normalise
 
 IMAGES, CAPTIONS, K, WIDTH = 6, 2, 3, 8
 SIMILARITY_SPECS = ("aligned_mean", "chamfer", "match_probability", "mil", "smooth_chamfer")

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from infra.errors import InputError
+from tasks.base import Score
 from tasks.scoring.gallery import RetrievalGallery
 from tasks.scoring.protocols import PROTOCOLS, ScoringProtocol, evaluate_protocol, protocol_named
-from tasks.scoring.scores import Score, mean_score
+from tasks.scoring.scores import mean_score
 
 
 def blocks_of(sim_VT: torch.Tensor) -> Score:
