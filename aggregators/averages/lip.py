@@ -40,7 +40,7 @@ class LIP(WeightedSum):
 
 
 def normalise_over_set(x_BND: Tensor, mask_BN: Tensor, *, eps: float = 1e-5) -> Tensor:
-    """Return `(B, N, D)`: each channel of each set at mean 0 and variance 1 over its real elements; zero in the pads."""
+    """Return `(B, N, D)`: each channel of each set with mean 0 and variance 1 over its real elements, 0 in the pads."""
     size_B11 = mask_BN.sum(dim=1)[:, None, None]
     mean_B1D = zero_pads(x_BND, mask_BN).sum(dim=1, keepdim=True) / size_B11
     centred_BND = zero_pads(x_BND - mean_B1D, mask_BN)

@@ -24,7 +24,7 @@ from tasks.similarities.vectors import at_least_float32
 BLOCK = {"cpu": (320, 2048)}
 """Frames and phrases whose products are computed at once: on a CPU a few MB, which stay in its cache."""
 BLOCK_ELSEWHERE = (4096, 8192)
-KEPT = 1 << 25
+STORED = 1 << 25
 """Products that may wait for their gradient; where there are more, every block is computed a second time for it."""
 VIDEOS = 64
 """Videos of a part of a split, whose frames are padded to a common number."""
@@ -51,7 +51,7 @@ def phrase_scores(frames: PaddedSets, phrase_TPD: Tensor, used_TP: Tensor, *, sh
     """
     attend = partial(_attend, sharpness=sharpness)
     shape = *frames.mask_BN.shape, len(phrase_TPD) * phrase_TPD.shape[1]
-    if torch.is_grad_enabled() and shape[0] * shape[1] * shape[2] > KEPT:
+    if torch.is_grad_enabled() and shape[0] * shape[1] * shape[2] > STORED:
         attend = partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=False)
     in_block, phrases = BLOCK.get(phrase_TPD.device.type, BLOCK_ELSEWHERE)
     with torch.autocast(phrase_TPD.device.type, enabled=False):

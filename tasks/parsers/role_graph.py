@@ -117,9 +117,9 @@ def cut(graph: RoleGraph, *, verbs: int, nouns: int, length: int) -> RoleSlots:
             spans[slot], roles[slot] = words, role_number(node.role)
     edges = {(1 + slot, 0): None for slot in range(free[0])}
     for source, target in graph.edges:
-        one, other = slot_of.get(source, verbs), slot_of.get(target, -1)
-        if one < verbs <= other:
-            edges |= {(1 + one, 1 + other): None, (1 + other, 1 + one): None}
+        verb, other = slot_of.get(source, verbs), slot_of.get(target, -1)
+        if verb < verbs <= other:
+            edges |= {(1 + verb, 1 + other): None, (1 + other, 1 + verb): None}
     return RoleSlots(spans=spans, roles=roles, edges=tuple(edges))
 
 

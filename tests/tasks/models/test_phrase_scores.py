@@ -84,7 +84,7 @@ def test_blocks_and_what_is_computed_twice_change_nothing(monkeypatch):
     found = []
     for block, kept in (((1000, 1000), 1000), ((10, 3), 1000), ((10, 3), 0), ((1, 1), 0)):
         monkeypatch.setattr(module, "BLOCK", {"cpu": block})
-        monkeypatch.setattr(module, "KEPT", kept)
+        monkeypatch.setattr(module, "STORED", kept)
         sim_VT = phrase_scores(frames, phrase_TPD, used_TP, sharpness=4.0)
         found.append((sim_VT, *torch.autograd.grad(sim_VT.sin().sum(), sources)))
     for first, *rest in zip(*found, strict=True):
