@@ -48,7 +48,7 @@ class Units:
 
 @dataclass(frozen=True, kw_only=True)
 class Queries:
-    """What a run kept of its single queries.
+    """What a run logged of its single queries.
 
     Attributes:
         arrays: ids, ranks and scores, one a query.
@@ -83,7 +83,7 @@ class Queries:
         """Return what the queries of a mean score, and their units' ids; queries without a score are left out."""
         for name in (*mean.scores, mean.units):
             if name not in self.arrays:
-                raise InputError(f"it kept no array {name}, of which its {metric} is made")
+                raise InputError(f"it logged no array {name}, of which its {metric} is made")
         unit_Q = self.arrays[mean.units]
         for name in mean.scores:
             score_Q = self.arrays[name]
@@ -100,11 +100,11 @@ class Queries:
 
 
 Read = Callable[[RunRecord, str], Queries]
-"""Returns what a run kept of its queries under a protocol, or raises InputError."""
+"""Returns what a run logged of its queries under a protocol, or raises InputError."""
 
 
 def read_queries(uri: str, run: RunRecord, protocol: str) -> Queries:
-    """Read what a run kept of its queries.
+    """Read what a run logged of its queries.
 
     Raises:
         InputError: it is gone, or cannot be read.

@@ -48,7 +48,7 @@ def fit(
         tracker: of the run that records it.
         home: the folder where its checkpoints are kept, under `runs/<id>`.
         resources: of each worker.
-        callbacks: Ray Train's, told of every report of the workers, such as `infra.ray.tuning.reporter`.
+        callbacks: Ray Train's, called with every report of the workers, such as `infra.ray.tuning.reporter`.
 
     Raises:
         InputError: a worker refused its input.

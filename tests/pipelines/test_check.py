@@ -124,6 +124,20 @@ def test_a_broken_part_is_told_what_is_broken_and_what_to_do(name, broken):
 
 
 @pytest.mark.parametrize(
+    ("kind", "base"),
+    [
+        ("encoder", "encoders.base.Encoder"),
+        ("similarity", "tasks.similarities.base.Similarity"),
+        ("objective", "tasks.objectives.base.Objective"),
+        ("regulariser", "tasks.regularisers.base.Regulariser"),
+    ],
+)
+def test_a_part_has_to_derive_from_the_base_of_its_kind(kind: str, base: str) -> None:
+    first = failures("torch.nn:Identity", kind=kind)[0]
+    assert f": Identity is no {base}. To do: derive from " in first
+
+
+@pytest.mark.parametrize(
     ("name", "message"),
     [
         ("Unseeded", r"alone: the same samples gave another `visual`.*infra\.randomness"),

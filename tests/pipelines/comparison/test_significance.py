@@ -68,7 +68,7 @@ def test_what_cannot_be_joined_is_refused() -> None:
         replace(queries, arrays={**queries.arrays, "i2t_R5": np.ones(29)}).units("rsum", metrics["rsum"])
     with pytest.raises(InputError, match=r"its i2t_R5 \(30,\), <U1, cannot be joined"):
         replace(queries, arrays={**queries.arrays, "i2t_R5": np.full(30, "x")}).units("i2t/R5", 1.0)
-    with pytest.raises(InputError, match="it kept no array caption_image_id, of which its rsum is made"):
+    with pytest.raises(InputError, match="it logged no array caption_image_id, of which its rsum is made"):
         replace(queries, arrays={k: x for k, x in queries.arrays.items() if k != "caption_image_id"}).units(
             "rsum", 1.0
         )
