@@ -125,7 +125,7 @@ def main() -> None:
     """Score, log and print."""
     options = tyro.cli(EvaluateOptions, prog="python -m pipelines.evaluate", description=__doc__)
     from pipelines.models import load_run
-    from pipelines.training.artifacts import log_evaluation, log_pictures
+    from pipelines.training.artifacts import log_evaluation, log_pictures, printed
 
     models = [load_run(run_id, task=options.task) for run_id in dict.fromkeys(options.run_ids)]
     protocol = options.protocol or models[0].run.protocol
@@ -140,9 +140,9 @@ def main() -> None:
     names = ", ".join(f"{t.run.recipe} {t.run.aggregator} seed {t.run.seed}" for t in models)
     print(f"{names}: {options.split} under {protocol} (run {tracker.run_id})")
     for name, value in evaluation.metrics.items():
-        print(f"  {name:<16} {value:8.2f}")
+        print(f"  {name:<16} {printed(value)}")
     if not math.isnan(evaluation.primary.chance):
-        print(f"  {f'chance {evaluation.primary.name}':<16} {evaluation.primary.chance:8.2f}")
+        print(f"  {f'chance {evaluation.primary.name}':<16} {printed(evaluation.primary.chance)}")
 
 
 if __name__ == "__main__":

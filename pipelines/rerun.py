@@ -95,10 +95,12 @@ def _differing(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 def scores(then: Tracker, now: Tracker) -> list[str]:
     """Return a line for each score of the test split: then and now."""
+    from pipelines.training.artifacts import printed
+
     protocol = f"{then.tag('protocol')}/"
     old, new = then.metrics(), now.metrics()
     names = [name for name in sorted(old) if name.startswith(protocol) and name in new]
-    return [f"{name:<24} then {old[name]:8.2f}  now {new[name]:8.2f}" for name in names]
+    return [f"{name:<24} then {printed(old[name]):<9} now {printed(new[name])}" for name in names]
 
 
 @command

@@ -43,6 +43,7 @@ def main() -> None:
     work = parse(sys.argv[1:])  # a wrong word is refused before torch is imported, which takes seconds
     from infra.tracking import Tracker, tracking_uri
     from pipelines.evaluate import start_ensemble
+    from pipelines.training.artifacts import printed
     from pipelines.training.runs import resume, start
 
     if isinstance(work, Resume):
@@ -54,7 +55,7 @@ def main() -> None:
     print(f"run {run_id} finished")
     for name in sorted(metrics):
         if name.startswith((f"{tracker.tag('protocol')}/", "test/")):
-            print(f"  {name:<24} {metrics[name]:8.2f}")
+            print(f"  {name:<24} {printed(metrics[name])}")
 
 
 if __name__ == "__main__":

@@ -54,6 +54,11 @@ def costs(model: nn.Module, *, step_seconds: float) -> dict[str, float]:
     }
 
 
+def printed(value: float) -> str:
+    """Return a metric as text in a column: two decimals, and a third where all there is lies below 1."""
+    return f"{value:9.3f}" if 0 < abs(value) <= 1 else f"{value:8.2f}"
+
+
 def headline(evaluation: Evaluation) -> dict[str, float]:
     """Return the primary metric of an evaluation under names that all tasks share, so that their runs line up.
 

@@ -22,7 +22,7 @@ from pipelines.comparison.per_query import Queries
 from pipelines.comparison.render import as_text
 from pipelines.evaluate import track_ensemble
 from pipelines.recipe import Ensemble
-from pipelines.training.artifacts import headline
+from pipelines.training.artifacts import headline, printed
 from tasks.base import Evaluation, Metric, QueryMean, QueryMetric
 
 MAE = Metric(name="mae", higher_is_better=False, best=0.0, chance=12.0, unit="years")
@@ -121,6 +121,17 @@ def test_the_headline_of_a_run_is_that_of_its_task() -> None:
     assert headline(error)["test/chance_normalised"] == pytest.approx(75.0)
     assert headline(replace(evaluation, primary=Metric(name="f1"))) == {"test/score": 0.4}
     assert headline(replace(evaluation, metrics={"questions": 5.0})) == {}
+
+
+def test_fractions_are_printed_to_three_decimals_under_the_points_of_others() -> None:
+    assert [printed(value) for value in (421.9, 1.5, 1.0, 0.7126, -0.25, 0.0)] == [
+        "  421.90",
+        "    1.50",
+        "    1.000",
+        "    0.713",
+        "   -0.250",
+        "    0.00",
+    ]
 
 
 def test_mean_average_precision_stands_in_means_ranks_and_the_bootstrap() -> None:
