@@ -11,8 +11,21 @@ from collections.abc import Sequence
 
 import tyro
 
-from infra.errors import InputError
-from infra.registry import RECIPES
+from infra.errors import InputError, unknown
+from infra.registry import (
+    AGGREGATORS,
+    AUGMENTATIONS,
+    CROSS_ENCODERS,
+    ENCODERS,
+    FUSIONS,
+    MODELS,
+    RECIPES,
+    REGULARISERS,
+    SIMILARITIES,
+    TASKS,
+    Registry,
+    Spec,
+)
 from pipelines.recipe import Ensemble, published_text
 from tasks.run import Run
 
@@ -28,18 +41,49 @@ def read_config(
         prog: the command, in messages and in that help.
 
     Raises:
-        InputError: there is no such recipe.
+        InputError: there is no such recipe, or no part of a name that it gives.
         SystemExit: help was asked for and shown, or, with code 2, a flag cannot be used, which was said.
     """
     recipe = RECIPES.get(name)
     default = recipe()
-    return tyro.cli(
+    config = tyro.cli(
         type(default),
         default=default,
         args=list(flags),
         prog=f"{prog} {name}",
         description=inspect.getdoc(recipe) or "",
     )
+    if isinstance(config, Run):
+        check_names(config)
+    return config
+
+
+def check_names(run: Run) -> None:
+    """Refuse the names of parts that do not exist, without importing any part.
+
+    An objective is not looked up: a task may have one of its own, as visual question answering has.
+
+    Raises:
+        InputError: the first unknown name, with the nearest known one.
+    """
+    parts: list[tuple[Registry, str]] = [
+        (TASKS, run.task),
+        (ENCODERS, run.visual),
+        (ENCODERS, run.text),
+        (AGGREGATORS, run.aggregator),
+        (AGGREGATORS, run.text_aggregator),
+        (MODELS, run.model),
+        (CROSS_ENCODERS, run.cross),
+        (SIMILARITIES, run.similarity),
+        (FUSIONS, run.fusion),
+        (AUGMENTATIONS, run.data.visual_augment),
+        (AUGMENTATIONS, run.data.text_augment),
+        *((REGULARISERS, spec) for spec in run.regularisers),
+    ]
+    for registry, spec in parts:
+        name = Spec.parse(spec).name if spec else ""
+        if name and ":" not in name and name not in (names := registry.names()):
+            raise unknown(registry.kind, name, names)
 
 
 def read_run(name: str, flags: Sequence[str] = (), *, prog: str = "python -m pipelines.train") -> Run:

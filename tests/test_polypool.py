@@ -103,6 +103,12 @@ def test_what_is_elsewhere_is_at_hand():
         ([], 2, "polypool VERB"),
         (["trian"], 2, "Did you mean 'train'"),
         (["train", "coco_mnii"], 2, "Did you mean 'coco_mini'"),
+        (
+            ["train", "coco_mini", "--aggregator", "gpoo(k=2)"],
+            2,
+            "unknown aggregator 'gpoo'. Did you mean 'gpo'",
+        ),
+        (["train", "coco_mini", "--data.visual-augment", "dorp"], 2, "Did you mean 'drop'"),
     ],
 )
 def test_the_command_finds_its_verbs(words, code, said, monkeypatch, capsys):
@@ -118,6 +124,7 @@ def test_arguments_are_read_before_torch_is_imported():
     verbs = ["train", "sweep", "check", "ingest", "extract", "bench", "synthetic"]
     lines = [f"{verb} --help" for verb in verbs]
     lines += ["train --list", "train coco_mini --help", "train coco_mnii", "train coco_mini --agregator gpo"]
+    lines += ["train coco_mini --aggregator gpoo", "check gpoo"]
     command = f"""
 import contextlib, io, sys, polypool
 for line in {lines!r}:
