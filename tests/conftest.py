@@ -8,15 +8,16 @@ import pytest
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one process run all files that start Ray, one after another and first, and deal the other files out.
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let one process run all tests that start Ray, one after another, and deal the other files out.
 
     Ray's own processes take the cores by turns and wait for each other; another process of tests fills the gaps.
     """
-    for item in items:
-        group = "ray" if item.get_closest_marker("ray") else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+    item.add_marker(pytest.mark.xdist_group("ray" if item.get_closest_marker("ray") else str(item.path)))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that start Ray, which take the longest."""
     items.sort(key=lambda item: item.get_closest_marker("ray") is None)
 
 
