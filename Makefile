@@ -17,9 +17,9 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/python -m pipelines.demo
 
-# two processes: one has the files that start Ray, the other the rest; see tests/conftest.py
+# two at a time, each file by one of them; what each runs has a core
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-real: $(READY)
 	$(BIN)/python -m pytest -m real

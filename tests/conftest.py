@@ -8,16 +8,8 @@ import pytest
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let one process run all tests that start Ray, one after another, and deal the other files out.
-
-    Ray's own processes take the cores by turns and wait for each other; another process of tests fills the gaps.
-    """
-    item.add_marker(pytest.mark.xdist_group("ray" if item.get_closest_marker("ray") else str(item.path)))
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that start Ray, which take the longest."""
+    """Begin with the files that start Ray: they take the longest, and one process should not be left with them alone."""
     items.sort(key=lambda item: item.get_closest_marker("ray") is None)
 
 
