@@ -8,11 +8,6 @@ import pytest
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that start Ray: they take longest, and one process should not be left with them alone."""
-    items.sort(key=lambda item: item.get_closest_marker("ray") is None)
-
-
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder with real corpora, beside the repository."""
