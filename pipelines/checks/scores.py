@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -18,43 +18,79 @@ from tasks.similarities.vectors import Embeddings, l2_normalise
 
 _DIM = 8
 _EPOCHS = (0.0, 30.0)
+_OWN_T = torch.arange(6)  # the item of each text of the made-up batch
+_OWN_VT = batch_positives(_OWN_T, _OWN_T)
 
 
 def _embeddings(*shape: int, seed: int) -> Tensor:
     return l2_normalise(torch.randn(*shape, _DIM, generator=torch.Generator().manual_seed(seed)))
 
 
-def similarity_checks(spec: str) -> list[Check]:
-    """Return the promises of the similarity that a spec names."""
+class SimilarityChecks:
+    """The promises of one similarity, on made-up embeddings.
 
-    @cache
-    def similarity() -> Similarity:
+    Args:
+        spec: of the similarity.
+    """
+
+    def __init__(self, spec: str) -> None:
+        self._spec = spec
+
+    def checks(self) -> list[Check]:
+        """Return them in order."""
+        return [
+            _check(
+                "it is built, and says whether it is of sets",
+                self._built,
+                "derive from tasks.similarities.base.Similarity and set `of_sets` on the class",
+                vital=True,
+            ),
+            _check(
+                "a finite score of every query with every embedding",
+                self._scores,
+                "return (Q, G)",
+                vital=True,
+            ),
+            _check(
+                "each pair is scored by itself",
+                self._alone,
+                "normalise over nothing but the two embeddings: evaluation scores block by block",
+            ),
+            _check(
+                "gradients are finite and reach every parameter",
+                self._gradients,
+                f"add a small number under roots and in divisions; {ADVICE}",
+            ),
+        ]
+
+    @cached_property
+    def _similarity(self) -> Similarity:
         torch.manual_seed(0)
-        return SIMILARITIES.build(spec)
+        return SIMILARITIES.build(self._spec)
 
-    def built() -> str:
-        part = similarity()
+    def _built(self) -> str:
+        part = self._similarity
         assert isinstance(part, Similarity), f"{type(part).__name__} is no tasks.similarities.base.Similarity"
         assert isinstance(part.of_sets, bool), f"of_sets is {part.of_sets!r}, neither True nor False"
         return "of sets" if part.of_sets else "of single vectors"
 
-    def embeddings() -> list[tuple[Tensor, Tensor]]:
+    def _embeddings(self) -> list[tuple[Tensor, Tensor]]:
         """Return pairs of queries and a gallery: vectors, and sets where it compares them."""
         vectors = (_embeddings(5, seed=0), _embeddings(7, seed=1))
         return [
             vectors,
-            *([(_embeddings(5, 3, seed=0), _embeddings(7, 3, seed=1))] if similarity().of_sets else []),
+            *([(_embeddings(5, 3, seed=0), _embeddings(7, 3, seed=1))] if self._similarity.of_sets else []),
         ]
 
-    def scores() -> None:
-        for query, gallery in embeddings():
-            sim_QG = similarity()(query, gallery)
+    def _scores(self) -> None:
+        for query, gallery in self._embeddings():
+            sim_QG = self._similarity(query, gallery)
             assert sim_QG.shape == (5, 7), f"the scores have shape {tuple(sim_QG.shape)}, expected (5, 7)"
             assert sim_QG.isfinite().all(), "a score is not finite"
 
-    def alone() -> None:
-        for query, gallery in embeddings():
-            whole_QG, part_QG = similarity()(query, gallery), similarity()(query[1:2], gallery[3:5])
+    def _alone(self) -> None:
+        for query, gallery in self._embeddings():
+            whole_QG, part_QG = self._similarity(query, gallery), self._similarity(query[1:2], gallery[3:5])
             torch.testing.assert_close(
                 part_QG,
                 whole_QG[1:2, 3:5],
@@ -63,83 +99,91 @@ def similarity_checks(spec: str) -> list[Check]:
                 msg="a block of the scores differs from the whole",
             )
 
-    def gradients() -> str:
-        for query, gallery in embeddings():
+    def _gradients(self) -> str:
+        for query, gallery in self._embeddings():
             query.requires_grad_()
-            similarity().zero_grad()
-            similarity()(query, gallery).square().sum().backward()
+            self._similarity.zero_grad()
+            self._similarity(query, gallery).square().sum().backward()
             assert query.grad.isfinite().all(), "a gradient is not finite"
-            check_parameters(similarity())
-        return _learned(similarity())
-
-    return [
-        _check(
-            "it is built, and says whether it is of sets",
-            built,
-            "derive from tasks.similarities.base.Similarity and set `of_sets` on the class",
-            vital=True,
-        ),
-        _check("a finite score of every query with every embedding", scores, "return (Q, G)", vital=True),
-        _check(
-            "each pair is scored by itself",
-            alone,
-            "normalise over nothing but the two embeddings: evaluation scores block by block",
-        ),
-        _check(
-            "gradients are finite and reach every parameter",
-            gradients,
-            f"add a small number under roots and in divisions; {ADVICE}",
-        ),
-    ]
+            check_parameters(self._similarity)
+        return _learned(self._similarity)
 
 
-def objective_checks(spec: str) -> list[Check]:
-    """Return the promises of the objective that a spec names."""
-    item_V = row_T = torch.arange(6)
-    own_VT = batch_positives(item_V, row_T)
+class ObjectiveChecks:
+    """The promises of one objective, on made-up scores.
 
-    @cache
-    def objective() -> Objective:
-        return OBJECTIVES.build(spec)
+    Args:
+        spec: of the objective.
+    """
 
-    def built() -> None:
-        part = objective()
+    def __init__(self, spec: str) -> None:
+        self._spec = spec
+
+    def checks(self) -> list[Check]:
+        """Return them in order."""
+        return [
+            _check("it is built", self._built, "derive from tasks.objectives.base.Objective", vital=True),
+            _check(
+                "finite scalars, `loss` among them",
+                self._scalars,
+                "return a dict of scalar tensors",
+                vital=True,
+            ),
+            _check("what it learns is reached by finite gradients in every epoch", self._gradients, ADVICE),
+            _check(
+                "a batch without negatives breaks nothing",
+                self._without_negatives,
+                "use tasks.objectives.base.pairs_and_negatives, whose lowest number leaves no NaN",
+            ),
+            _check(
+                "steps against its gradient lower it",
+                self._learns,
+                "see that the scores reach the loss with their gradient",
+            ),
+        ]
+
+    @cached_property
+    def _objective(self) -> Objective:
+        return OBJECTIVES.build(self._spec)
+
+    def _built(self) -> None:
+        part = self._objective
         assert isinstance(part, Objective), f"{type(part).__name__} is no tasks.objectives.base.Objective"
 
-    def terms(sim_VT: Tensor, positive_VT: Tensor, *, epoch: float = 0.0) -> dict[str, Tensor]:
-        return objective()(sim_VT, row_T, positive_VT, epoch=epoch)
+    def _terms(self, sim_VT: Tensor, positive_VT: Tensor, *, epoch: float = 0.0) -> dict[str, Tensor]:
+        return self._objective(sim_VT, _OWN_T, positive_VT, epoch=epoch)
 
-    def scores() -> Tensor:
+    def _scores(self) -> Tensor:
         return (_embeddings(6, seed=0) @ _embeddings(6, seed=1).T).requires_grad_()
 
-    def scalars() -> str:
-        return check_terms(terms(scores(), own_VT))
+    def _scalars(self) -> str:
+        return check_terms(self._terms(self._scores(), _OWN_VT))
 
-    def gradients() -> str:
+    def _gradients(self) -> str:
         for epoch in _EPOCHS:
-            objective().zero_grad()
-            terms(scores(), own_VT, epoch=epoch)["loss"].backward()
+            self._objective.zero_grad()
+            self._terms(self._scores(), _OWN_VT, epoch=epoch)["loss"].backward()
             try:
-                check_parameters(objective())
+                check_parameters(self._objective)
             except AssertionError as error:
                 raise AssertionError(f"{error}, in epoch {epoch:g}") from error
-        return _learned(objective())
+        return _learned(self._objective)
 
-    def without_negatives() -> None:
-        sim_VT = scores()
+    def _without_negatives(self) -> None:
+        sim_VT = self._scores()
         for epoch in _EPOCHS:
-            loss = terms(sim_VT, torch.ones_like(own_VT), epoch=epoch)["loss"]
+            loss = self._terms(sim_VT, torch.ones_like(_OWN_VT), epoch=epoch)["loss"]
             assert loss.isfinite(), f"the loss of a batch without negatives is {loss.item()}"
             if loss.requires_grad:
                 (grad,) = torch.autograd.grad(loss, sim_VT, allow_unused=True)
                 assert grad is None or grad.isfinite().all(), "its gradient is not finite"
 
-    def learns() -> str:
+    def _learns(self) -> str:
         for epoch in _EPOCHS:
-            sim_VT = scores()
+            sim_VT = self._scores()
             before = after = None
             for _ in range(20):
-                after = terms(sim_VT, own_VT, epoch=epoch)["loss"]
+                after = self._terms(sim_VT, _OWN_VT, epoch=epoch)["loss"]
                 before = after.item() if before is None else before
                 (grad,) = torch.autograd.grad(after, sim_VT)
                 assert grad.isfinite().all(), f"the gradient is not finite in epoch {epoch:g}"
@@ -147,63 +191,71 @@ def objective_checks(spec: str) -> list[Check]:
             assert after.item() < before, f"20 steps took the loss from {before:.4g} to {after.item():.4g}"
         return f"{before:.4g} to {after.item():.4g}"
 
-    return [
-        _check("it is built", built, "derive from tasks.objectives.base.Objective", vital=True),
-        _check("finite scalars, `loss` among them", scalars, "return a dict of scalar tensors", vital=True),
-        _check("what it learns is reached by finite gradients in every epoch", gradients, ADVICE),
-        _check(
-            "a batch without negatives breaks nothing",
-            without_negatives,
-            "use tasks.objectives.base.pairs_and_negatives, whose lowest number leaves no NaN",
-        ),
-        _check(
-            "steps against its gradient lower it",
-            learns,
-            "see that the scores reach the loss with their gradient",
-        ),
-    ]
 
+class RegulariserChecks:
+    """The promises of one regulariser, on made-up embeddings.
 
-def regulariser_checks(spec: str) -> list[Check]:
-    """Return the promises of the regulariser that a spec names."""
+    Args:
+        spec: of the regulariser.
+    """
 
-    @cache
-    def regulariser() -> Regulariser:
-        return REGULARISERS.build(spec)
+    def __init__(self, spec: str) -> None:
+        self._spec = spec
 
-    def built() -> str:
-        part = regulariser()
+    def checks(self) -> list[Check]:
+        """Return them in order."""
+        return [
+            _check(
+                "it is built, with a name and a weight",
+                self._built,
+                "derive from Regulariser and set `name`",
+                vital=True,
+            ),
+            _check(
+                "a finite scalar with finite gradients, which reach every parameter",
+                self._scalar,
+                f"add a small number under roots and in divisions; {ADVICE}",
+            ),
+        ]
+
+    @cached_property
+    def _regulariser(self) -> Regulariser:
+        return REGULARISERS.build(self._spec)
+
+    def _built(self) -> str:
+        part = self._regulariser
         assert isinstance(part, Regulariser), (
             f"{type(part).__name__} is no tasks.regularisers.base.Regulariser"
         )
         assert part.name, "it has no name to be logged under"
         return f"{part.name}, weight {part.weight:g}"
 
-    def scalar() -> str:
+    def _scalar(self) -> str:
         sides = [_embeddings(6, 3, seed=seed).requires_grad_() for seed in (0, 1)]
-        term = regulariser()(*(Embeddings(embedding, embedding * 0.5) for embedding in sides))
+        term = self._regulariser(*(Embeddings(embedding, embedding * 0.5) for embedding in sides))
         assert term.shape == (), f"it has shape {tuple(term.shape)}, expected a scalar"
         assert term.isfinite(), f"it is {term.item()}"
         term.backward()
         assert all(embedding.grad is None or embedding.grad.isfinite().all() for embedding in sides), (
             "a gradient is not finite"
         )
-        check_parameters(regulariser())
+        check_parameters(self._regulariser)
         return f"{term.item():.4g}"
 
-    return [
-        _check(
-            "it is built, with a name and a weight",
-            built,
-            "derive from Regulariser and set `name`",
-            vital=True,
-        ),
-        _check(
-            "a finite scalar with finite gradients, which reach every parameter",
-            scalar,
-            f"add a small number under roots and in divisions; {ADVICE}",
-        ),
-    ]
+
+def similarity_checks(spec: str) -> list[Check]:
+    """Return the promises of the similarity that a spec names."""
+    return SimilarityChecks(spec).checks()
+
+
+def objective_checks(spec: str) -> list[Check]:
+    """Return the promises of the objective that a spec names."""
+    return ObjectiveChecks(spec).checks()
+
+
+def regulariser_checks(spec: str) -> list[Check]:
+    """Return the promises of the regulariser that a spec names."""
+    return RegulariserChecks(spec).checks()
 
 
 def _learned(module: nn.Module) -> str:
