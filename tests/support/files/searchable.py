@@ -1,9 +1,13 @@
-"""Corpora whose features were made of their files by a backbone that is at hand, as `extract` makes them."""
+"""Corpora whose features a backbone at hand made of their files, as `extract` makes them, and their page of search."""
 
 from __future__ import annotations
 
+import re
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import torch
@@ -16,6 +20,7 @@ from infra.registry import TASKS
 from infra.store import StoreWriter
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
 from pipelines.models import TrainedModel
+from pipelines.searching.server import Server
 from tasks.datasets.open_corpus import open_corpus
 from tasks.run import Run
 
@@ -65,3 +70,22 @@ def untrained(run: Run) -> TrainedModel:
     torch.manual_seed(run.seed)
     adapter = TASKS.build(run.task, run)
     return TrainedModel(run=run, adapter=adapter, model=adapter.model().eval())
+
+
+@contextmanager
+def serving(searched):
+    """Serve a page of what is searched from a thread, and close both."""
+    with closing(searched), closing(Server(searched, title="<b>tiny</b>")) as server:
+        thread = Thread(target=server.run, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+            thread.join(timeout=60)
+            assert not thread.is_alive()
+
+
+def ids(html: str) -> list[str]:
+    """Return the ids of the results on a page, in order."""
+    return [unescape(id) for id in re.findall(r'data-id="([^"]*)"', html)]
