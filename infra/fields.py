@@ -1,21 +1,24 @@
 """Rules that the fields of a dataclass keep, written where the field is declared: `lr: Annotated[float, ABOVE_0]`.
 
-`validate` holds a made instance to its types and rules, and `from_plain` makes one of what JSON gave. Both end in an
-`InputError` that names the field, its value and what is expected.
+`validate` holds a made instance to its types and rules; `read_record` makes one of a JSON file, and `from_plain` of
+what JSON gave. All end in an `InputError` that names the field, its value and what is expected.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import math
+import reprlib
+import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from infra.errors import InputError, unknown
+from infra.files import read_json
 
 T = TypeVar("T")
 
@@ -70,13 +73,11 @@ def check_value(value: Any, hint: Any, where: str) -> None:
     """
     if typing.get_origin(hint) is typing.Annotated:
         check_value(value, hint.__origin__, where)
-        for rule in hint.__metadata__:
-            if isinstance(rule, Rule):
-                _hold(rule, value, where)
+        _hold(hint, value, where)
         return
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if not _is(value, hint, origin, args):
-        raise InputError(f"{where} must be {_called(hint, origin, args)}, not {value!r}")
+        raise _refused(where, _called(hint, origin, args), value)
     if origin is tuple:
         inner = [args[0]] * len(value) if args[-1] is Ellipsis else args
         for element, kind in zip(value, inner, strict=True):
@@ -87,23 +88,41 @@ def check_value(value: Any, hint: Any, where: str) -> None:
             check_value(element, args[1], f"{where}[{key!r}]")
 
 
-def from_plain(cls: type[T], values: Any) -> T:
-    """Return the dataclass instance that `dataclasses.asdict` and JSON made `values` of.
+def read_record(cls: type[T], path: str | Path, *, what: str) -> T:
+    """Read a JSON file that holds the fields of a dataclass.
+
+    A field may be text, a number, bool, `Literal`, `None`, `Any`, another such dataclass, or a tuple, list, dict or
+    Mapping of them, `X | None` of each, and `Annotated` with rules. Lists come back as tuples where the field is one.
+    Fields that have defaults may be missing, as those are that came after a file was written.
+
+    Args:
+        cls: the dataclass. What it refuses itself with an InputError when it is made is said like all else.
+        path: the file.
+        what: it is, for the message where there is no such file.
+
+    Raises:
+        InputError: there is no file, or no JSON in it; a field that there is not, that is missing, or that has the
+            wrong type or a value that a rule forbids. The message names file, field, what is expected and what was
+            found.
+    """
+    return from_plain(cls, read_json(path, what=what), where=str(path))
+
+
+def from_plain(kind: type[T], values: Any, *, where: str = "") -> T:
+    """Return what `dataclasses.asdict` and JSON made `values` of.
+
+    Args:
+        kind: a dataclass, or whatever a field may be; see `read_record`.
+        values: what JSON gave.
+        where: the file, with which messages begin.
 
     Raises:
         InputError: a field that there is not or that is missing, or a value that does not fit its field.
     """
-    if not isinstance(values, Mapping):
-        raise InputError(f"{cls.__name__} must be a mapping of its settings, not {values!r}")
-    declared = hints(cls)
-    for name in values:
-        if name not in declared:
-            raise unknown(f"setting of {cls.__name__}:", name, declared)
-    for field in dataclasses.fields(cls):
-        needed = field.default is field.default_factory is dataclasses.MISSING
-        if needed and field.name not in values:
-            raise InputError(f"{cls.__name__} needs the setting {field.name!r}, which is missing")
-    return cls(**{name: _restored(declared[name], value) for name, value in values.items()})
+    try:
+        return _restored(values, kind, "")
+    except InputError as error:
+        raise InputError(f"{where}: {error}" if where else str(error)) from error
 
 
 @functools.cache
@@ -117,24 +136,91 @@ def plain(hint: Any) -> Any:
     return plain(hint.__origin__) if typing.get_origin(hint) is typing.Annotated else hint
 
 
-def _restored(hint: Any, value: Any) -> Any:
-    """Return a JSON value as its field has it: lists are tuples, mappings may be dataclasses."""
-    if dataclasses.is_dataclass(plain(hint)):
-        return from_plain(plain(hint), value)
-    return _frozen(value)
+def _record(cls: type[T], values: Any, where: str) -> T:
+    if not isinstance(values, dict):
+        raise _refused(where, "a mapping of names to values", values)
+    declared, inside = hints(cls), f"{where}." if where else ""
+    for name in values:
+        if name not in declared:
+            raise unknown("field", inside + name, [inside + known for known in declared])
+    for field in dataclasses.fields(cls):
+        needed = field.default is field.default_factory is dataclasses.MISSING
+        if needed and field.name not in values:
+            raise InputError(f"{inside}{field.name} is missing")
+    return cls(**{name: _restored(value, declared[name], inside + name) for name, value in values.items()})
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+def _restored(value: Any, hint: Any, where: str) -> Any:
+    """Return a JSON value as its field has it: lists may be tuples, mappings may be dataclasses."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        restored = _restored(value, hint.__origin__, where)
+        _hold(hint, restored, where)
+        return restored
+    if hint is Any or (value is None and types.NoneType in args):
+        return value
+    if origin in (types.UnionType, typing.Union):
+        (kind,) = (kind for kind in args if kind is not types.NoneType)
+        return _restored(value, kind, where)
+    if dataclasses.is_dataclass(hint):
+        return _record(hint, value, where)
+    if origin in (tuple, list):
+        return origin(_elements(value, args, where))
+    if origin in (dict, Mapping):
+        if not isinstance(value, dict):
+            raise _refused(where, "a mapping of names to values", value)
+        return {
+            _restored(key, args[0], f"a name in {where}"): _restored(element, args[1], f"{where}[{key!r}]")
+            for key, element in value.items()
+        }
+    check_value(value, hint, where)
+    if hint is str and not is_unicode(value):
+        raise _refused(where, "valid Unicode", value)
+    return value
 
 
-def _hold(rule: Rule, value: Any, where: str) -> None:
+def _elements(value: Any, args: tuple[Any, ...], where: str) -> Iterable[Any]:
+    many = len(args) == 1 or args[-1] is Ellipsis
+    if not isinstance(value, list) or not (many or len(value) == len(args)):
+        raise _refused(where, "a list" if many else f"a list of {len(args)}", value)
+    if many and args[0] is str and all(isinstance(text, str) and text.isascii() for text in value):
+        return value  # most vocabularies, of thousands of words
+    kinds = [args[0]] * len(value) if many else args
+    return [
+        _restored(element, kind, f"{where}[{number}]")
+        for number, (element, kind) in enumerate(zip(value, kinds, strict=True))
+    ]
+
+
+def is_unicode(text: str) -> bool:
+    """Whether text can be written as UTF-8; JSON may hold half a surrogate pair, which cannot."""
     try:
-        held = rule.holds(value)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
-    if not held:
-        raise InputError(f"{where} must be {rule.expected}, not {value!r}")
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _refused(where: str, expected: str, value: Any) -> InputError:
+    return InputError(f"{where or 'it'} must be {expected}, not {_SHOWN.repr(value)}")
+
+
+_SHOWN = reprlib.Repr()
+"""Shows a value in messages, of which a damaged file may hold megabytes."""
+_SHOWN.maxstring = _SHOWN.maxother = 80
+
+
+def _hold(hint: Any, value: Any, where: str) -> None:
+    """Hold a value to the rules that stand with a type."""
+    for rule in hint.__metadata__:
+        if not isinstance(rule, Rule):
+            continue
+        try:
+            held = rule.holds(value)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
+        if not held:
+            raise _refused(where, rule.expected, value)
 
 
 def _is(value: Any, hint: Any, origin: Any, args: tuple[Any, ...]) -> bool:
@@ -146,10 +232,11 @@ def _is(value: Any, hint: Any, origin: Any, args: tuple[Any, ...]) -> bool:
     if origin is Mapping:
         return isinstance(value, Mapping)
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST
     return isinstance(value, hint) and not (hint is int and isinstance(value, bool))
 
 
+_LARGEST = sys.float_info.max  # compared, since math.isfinite raises where a whole number is larger
 _NAMES = {int: "a whole number", float: "a finite number", bool: "True or False", str: "text"}
 
 

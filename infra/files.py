@@ -108,7 +108,7 @@ def read_json(path: str | Path, *, what: str, **options: Any) -> Any:
             f"{path}: not valid JSON at line {error.lineno}, character {error.pos:,}: {error.msg}; "
             f"expected {what}. The file may be cut short: fetch or write it again"
         ) from error
-    except (UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no UTF-8, or a number of more digits than Python reads
         raise InputError(f"{path}: not valid JSON: {error}; expected {what}") from error
 
 

@@ -202,7 +202,4 @@ def from_json(values: Any, *, where: str = "run.json") -> Run:
         InputError: a setting that a run does not have or lacks, which says that another version wrote it, or a value
             that a run refuses.
     """
-    try:
-        return from_plain(Run, values)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
+    return from_plain(Run, values, where=where)

@@ -154,7 +154,7 @@ _MEANING = ("higher_is_better", "best", "chance", "unit")
 
 
 def _same(one: object, other: object) -> bool:
-    if isinstance(one, float):
+    if isinstance(one, float) or isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-6) or (math.isnan(one) and math.isnan(other))
     return one == other
 

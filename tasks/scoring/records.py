@@ -10,19 +10,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from infra.errors import InputError, unknown
+from infra.errors import InputError
+from infra.fields import from_plain
 from tasks.base import Metric, QueryMetric
 
 TAG = "metrics."
 VERSION_TAG = "protocol_version."
 LIMIT = 5000
 """Characters of a tag that every version of MLflow's stores keeps."""
-Record = TypeVar("Record")
-_EXPECTED = {str: "text", bool: "true or false", float: "a number"}
 
 
 def metrics_tag(protocol: str, metrics: Sequence[Metric]) -> dict[str, str]:
@@ -54,7 +52,7 @@ def metrics_from(tags: Mapping[str, str], protocol: str, *, run: str) -> tuple[M
     if TAG + protocol not in tags:
         return ()
     where = f"run {run}: the tag {TAG}{protocol}"
-    metrics = _read_list(Metric, _parsed(tags[TAG + protocol], where), where)
+    metrics = from_plain(tuple[Metric, ...], _parsed(tags[TAG + protocol], where), where=where)
     if not metrics:
         raise InputError(f"{where} describes no metric, expected at least the primary one")
     return metrics
@@ -71,7 +69,7 @@ def queries_from(text: str, *, where: str) -> tuple[QueryMetric, ...]:
     Raises:
         InputError: it is damaged; the message begins with `where` and names place and field.
     """
-    return _read_list(QueryMetric, _parsed(text, where), where)
+    return from_plain(tuple[QueryMetric, ...], _parsed(text, where), where=where)
 
 
 def _plain(record: Any) -> dict[str, Any]:
@@ -91,40 +89,7 @@ def _plain(record: Any) -> dict[str, Any]:
 def _parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # ValueError alone: a number of over 4,300 digits
         raise InputError(
             f"{where} is no JSON: {error}; score the run again with `pipelines.evaluate`"
         ) from None
-
-
-def _read_list(kind: type[Record], values: Any, where: str) -> tuple[Record, ...]:
-    if not isinstance(values, list):
-        raise InputError(f"{where} is {type(values).__name__}, expected a list")
-    return tuple(_read(kind, value, f"{where}, [{place}]") for place, value in enumerate(values))
-
-
-def _read(kind: type[Record], values: Any, where: str) -> Record:
-    if not isinstance(values, dict):
-        raise InputError(f"{where} is {values!r}, expected fields by name")
-    types = typing.get_type_hints(kind)
-    for name in values:
-        if name not in types:
-            raise unknown(f"field in {where}:", name, types)
-    for field in dataclasses.fields(kind):
-        if field.default is dataclasses.MISSING and field.name not in values:
-            raise InputError(f"{where} has no {field.name}")
-    return kind(**{name: _value(types[name], value, f"{where}.{name}") for name, value in values.items()})
-
-
-def _value(kind: Any, value: Any, where: str) -> Any:
-    if typing.get_origin(kind) is tuple:
-        if not isinstance(value, list):
-            raise InputError(f"{where} is {value!r}, expected a list")
-        item = typing.get_args(kind)[0]
-        return tuple(_value(item, part, f"{where}[{place}]") for place, part in enumerate(value))
-    if dataclasses.is_dataclass(kind):
-        return _read(kind, value, where)
-    number = kind is float and isinstance(value, int) and not isinstance(value, bool)
-    if not (number or isinstance(value, kind)) or (kind is float and not math.isfinite(value)):
-        raise InputError(f"{where} is {value!r}, expected {_EXPECTED[kind]}")
-    return float(value) if kind is float else value

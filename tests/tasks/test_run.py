@@ -96,13 +96,13 @@ def test_a_run_is_read_back_from_json():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda run: run["optim"].update(lr="0.1"), "--optim.lr must be a finite number, not '0.1'"),
-        (lambda run: run["optim"].update(lr=-0.1), "--optim.lr must be above 0, not -0.1"),
-        (lambda run: run["optim"].update(learning=1), "unknown setting of Optim: 'learning'"),
-        (lambda run: run.update(optim=3), "Optim must be a mapping of its settings, not 3"),
-        (lambda run: run.update(seed=None), "--seed must be a whole number, not None"),
-        (lambda run: run.pop("visual"), "Run needs the setting 'visual', which is missing"),
-        (lambda run: run["data"].pop("corpus"), "Data needs the setting 'corpus'"),
+        (lambda run: run["optim"].update(lr="0.1"), "optim.lr must be a finite number, not '0.1'"),
+        (lambda run: run["optim"].update(lr=-0.1), "optim.lr must be above 0, not -0.1"),
+        (lambda run: run["optim"].update(learning=1), "unknown field 'optim.learning'. Did you mean"),
+        (lambda run: run.update(optim=3), "optim must be a mapping of names to values, not 3"),
+        (lambda run: run.update(seed=None), "seed must be a whole number, not None"),
+        (lambda run: run.pop("visual"), "visual is missing"),
+        (lambda run: run["data"].pop("corpus"), "data.corpus is missing"),
     ],
 )
 def test_a_file_that_is_no_run_says_where_it_is_wrong(change, message):
@@ -111,5 +111,5 @@ def test_a_file_that_is_no_run_says_where_it_is_wrong(change, message):
     with pytest.raises(InputError) as error:
         from_json(values, where="runs/1/run.json")
     assert str(error.value).startswith(f"runs/1/run.json: {message}")
-    with pytest.raises(InputError, match=r"run\.json: Run must be a mapping"):
+    with pytest.raises(InputError, match=r"run\.json: it must be a mapping"):
         from_json([])

@@ -72,15 +72,16 @@ def test_a_tag_stays_in_its_bounds_and_keeps_what_tables_show():
     [
         (
             {"higher_is_better": "yes"},
-            r"run r1: the tag metrics.whole, \[0\].higher_is_better is 'yes', expected true",
+            r"run r1: the tag metrics.whole: \[0\].higher_is_better must be True or False, not 'yes'",
         ),
-        ({"best": "600"}, r"\[0\].best is '600', expected a number"),
-        ({"best": True}, r"\[0\].best is True, expected a number"),
-        ({"chance": math.inf}, r"\[0\].chance is inf, expected a number"),
-        ({"name": 3}, r"\[0\].name is 3, expected text"),
+        ({"best": "600"}, r"\[0\].best must be a finite number, not '600'"),
+        ({"best": True}, r"\[0\].best must be a finite number, not True"),
+        ({"chance": math.inf}, r"\[0\].chance must be a finite number, not inf"),
+        ({"chance": 10**400}, r"\[0\].chance must be a finite number, not 1000"),
+        ({"name": 3}, r"\[0\].name must be text, not 3"),
         (
             {"bset": 1.0},
-            r"unknown field in run r1: the tag metrics.whole, \[0\]: 'bset'. Did you mean 'best'\?",
+            r"run r1: the tag metrics.whole: unknown field '\[0\].bset'. Did you mean '\[0\].best'\?",
         ),
     ],
 )
@@ -94,10 +95,12 @@ def test_a_damaged_record_names_run_and_field(changes, message):
     ("text", "message"),
     [
         ("[{", "the tag metrics.whole is no JSON"),
-        ("{}", "is dict, expected a list"),
+        ("[1" + "0" * 5000 + "]", "the tag metrics.whole is no JSON"),
+        ("[" * 100000, "the tag metrics.whole is no JSON"),
+        ("{}", "tag metrics.whole: it must be a list, not {}"),
         ("[]", "describes no metric"),
-        ('["rsum"]', r"\[0\] is 'rsum', expected fields by name"),
-        ('[{"best": 1}]', r"\[0\] has no name"),
+        ('["rsum"]', r"\[0\] must be a mapping of names to values, not 'rsum'"),
+        ('[{"best": 1}]', r"\[0\].name is missing"),
     ],
 )
 def test_what_is_no_record_is_refused(text, message):
@@ -109,5 +112,5 @@ def test_damaged_queries_are_refused():
     good = QueryMetric(name="a", means=(QueryMean(scores=("a",), units="id"),), units="questions")
     plain = json.loads(queries_json([good]))
     plain[0]["means"][0]["scores"] = "a"
-    with pytest.raises(InputError, match=r"here, \[0\].means\[0\].scores is 'a', expected a list"):
+    with pytest.raises(InputError, match=r"here: \[0\].means\[0\].scores must be a list, not 'a'"):
         queries_from(json.dumps(plain), where="here")
