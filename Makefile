@@ -1,28 +1,61 @@
-# make demo | test | test-real | bench | lint | clean
+# make demo | test | test-latest | test-real | wheel-test | bench | lint | lock | clean
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-BIN := .venv/bin
-READY := .venv/ready
+ENV := .venv
+BIN := $(ENV)/bin
+READY := $(ENV)/ready
+# the one version of torch that is tested; of it pip takes a build without CUDA where it finds one
+TORCH := torch==2.13.0
+# wheels alone, whose hashes the lock holds: nothing of a package runs while it is installed
+LOCKED := -m pip install --quiet --only-binary :all: --no-deps --require-hashes
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: env demo test test-real bench lint format clean
+.PHONY: env demo test pytest test-latest test-real wheel-test bench lint format lock clean
 
 env: $(READY)
 
-$(READY): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]' --constraint constraints.txt
+# torch: one that is there already, else a build without CUDA where pip finds one, else the published one and what it needs
+$(READY): pyproject.toml requirements.lock requirements-cpu.lock requirements-cuda.lock
+	test -x $(BIN)/python || $(PYTHON) -m venv $(ENV)
+	$(BIN)/python $(LOCKED) -r requirements.lock
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python $(LOCKED) -r requirements-cpu.lock 2>/dev/null \
+		|| $(BIN)/python $(LOCKED) -r requirements-cuda.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $(READY)
 
 demo: $(READY)
 	$(BIN)/python -m pipelines.demo
 
+test: lint pytest
+
 # two at a time, each file by one of them; what each runs has a core
-test: lint
+pytest: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# with the newest of all that pyproject.toml allows, in an environment of its own
+test-latest:
+	rm -rf .venv-latest
+	$(PYTHON) -m venv .venv-latest
+	.venv-latest/bin/python -m pip install --quiet --editable '.[dev]' $(TORCH)
+	touch .venv-latest/ready
+	$(MAKE) pytest ENV=.venv-latest
 
 test-real: $(READY)
 	$(BIN)/python -m pytest -m real
+
+# what a user of the wheel has: an environment, a folder and data of their own, and no repository
+wheel-test: $(READY)
+	rm -rf build
+	set -e; at=$$(mktemp -d); trap 'rm -rf "$$at"' EXIT; \
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$$at" .; \
+	$(PYTHON) -m venv "$$at/env"; export PATH="$$at/env/bin:$$PATH"; unset PYTHONPATH; \
+	python $(LOCKED) -r requirements.lock; \
+	python $(LOCKED) -r requirements-cpu.lock || python $(LOCKED) -r requirements-cuda.lock; \
+	python -m pip install --quiet --no-deps "$$at"/polypool-*.whl; \
+	mkdir "$$at/home"; cd "$$at/home"; set -x; \
+	python -m pipelines.train --list >/dev/null; \
+	polypool check gpo; \
+	polypool demo --images 60 --videos 40 --epochs 1; \
+	polypool --help
 
 bench: $(READY)
 	$(BIN)/python -m pipelines.bench
@@ -35,5 +68,16 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# the newest of all that pyproject.toml allows, for every platform; `make lock UPGRADE=` only adds and removes
+UPGRADE := --upgrade
+COMPILE = echo '$(TORCH)' | $(BIN)/uv pip compile - --quiet --universal --python-version 3.11 --only-binary :all: \
+	--generate-hashes --custom-compile-command 'make lock'
+lock: $(READY)
+	$(COMPILE) $(UPGRADE) pyproject.toml --extra dev --no-emit-package torch --output-file requirements.lock
+	$(COMPILE) $(UPGRADE) --no-config --constraint requirements.lock --output-file requirements-cuda.lock
+	$(BIN)/python -m pip download --quiet --no-deps --dest build/torch '$(TORCH)+cpu'
+	echo "$(TORCH)+cpu $$($(BIN)/python -m pip hash build/torch/*.whl | tail -1)" >requirements-cpu.lock
+	rm -r build/torch
+
 clean:
-	rm -rf .venv build *.egg-info
+	rm -rf .venv .venv-latest build *.egg-info

@@ -8,6 +8,7 @@ compares the runs. RAY_ADDRESS names the job server of a cluster to use instead 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import re
 import shlex
@@ -15,10 +16,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import tyro
@@ -36,7 +39,20 @@ from pipelines.rendered.scene_questions import write_scene_questions
 from pipelines.rendered.scenes import write_scenes
 from tasks.run import Data
 
-PROJECT = Path(__file__).resolve().parents[1]
+
+@cache
+def workplace() -> Path:
+    """Return the folder that the demo's commands run in, and that its Ray jobs get a copy of.
+
+    The checkout that this file is in. Where polypool is installed as a package there is none, and what lies around it
+    is not ours to send: then an empty folder, and a job uses the polypool that its cluster has installed.
+    """
+    checkout = Path(__file__).resolve().parents[1]
+    if (checkout / "pyproject.toml").is_file():
+        return checkout
+    empty = tempfile.mkdtemp(prefix="polypool-")
+    atexit.register(shutil.rmtree, empty, ignore_errors=True)
+    return Path(empty)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +94,8 @@ def run(*words: str, env: dict[str, str]) -> None:
     """Show a command, run it on this machine, and stop the demo if it fails."""
     print(f"\n$ {shlex.join(words)}", flush=True)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    code = subprocess.run(words, cwd=PROJECT, env={**os.environ, **env, "PATH": path}, check=False).returncode
+    env = {**os.environ, **env, "PATH": path, "POLYPOOL_HOME": str(home())}
+    code = subprocess.run(words, cwd=workplace(), env=env, check=False).returncode
     if code:
         raise InputError(f"the command above ended with exit code {code}; its output says why")
 
@@ -171,7 +188,7 @@ async def train_one(
     async with at_once:
         print(f"\nas a Ray job: {shlex.join(words)}", flush=True)
         env = {"POLYPOOL_HOME": str(home()), "MLFLOW_TRACKING_URI": tracking_uri(home())}
-        await server.run(words, folder=PROJECT, env=env, show=show)
+        await server.run(words, folder=workplace(), env=env, show=show)
 
 
 @command
