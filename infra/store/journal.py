@@ -3,34 +3,56 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from infra.errors import InputError
-from infra.files import read_json, write_json
+from infra.fields import read_record
+from infra.files import write_json
 from infra.store.manifest import NAME as MANIFEST
+from infra.store.manifest import Shard
 
 _NAME = "writing.json"
 
 
-def begin(folder: Path, job: dict[str, Any]) -> list[Path]:
+@dataclass(frozen=True, kw_only=True)
+class Journal:
+    """The journal of a folder, `writing.json`.
+
+    Args:
+        job: what is written: its version, dim, dtype and source.
+        shards: those that are finished, in order; others in the folder are not.
+    """
+
+    job: dict[str, Any]
+    shards: tuple[Shard, ...] = ()
+
+    def write(self, folder: Path) -> None:
+        """Write it, atomically."""
+        write_json(folder / _NAME, asdict(self))
+
+
+def begin(folder: Path, job: dict[str, Any]) -> tuple[Shard, ...]:
     """Take up the store that `job` describes; return the shards that an interrupted writer has finished.
 
     Raises:
-        InputError: the folder holds a complete store, or shards of another job.
+        InputError: the folder holds a complete store, or shards of another job, or some are missing.
     """
     if (folder / MANIFEST).exists():
         raise InputError(f"{folder}: holds a complete store; remove this folder to write it anew")
     job = json.loads(json.dumps(job))  # as it will be read back: no tuples
-    shards = sorted(folder.glob("shard-*.arrow"))
-    if shards:
-        _compare(folder, job)
-    else:
-        write_json(folder / _NAME, job)
-    for index, path in enumerate(shards):
-        if path.name != shard_name(index):
-            raise InputError(f"{folder}: has {path.name} but no {shard_name(index)}; remove this folder")
-    return shards
+    there = sorted(path.name for path in folder.glob("shard-*.arrow"))
+    if not there:
+        Journal(job=job).write(folder)
+        return ()
+    finished = _read(folder, job).shards[: len(there)]
+    for index, name in enumerate(there):
+        if name != shard_name(index):
+            raise InputError(f"{folder}: has {name} but no {shard_name(index)}; remove this folder")
+    for name in there[len(finished) :]:  # written, but not noted before the writer died
+        (folder / name).unlink()
+    return finished
 
 
 def end(folder: Path) -> None:
@@ -43,18 +65,22 @@ def shard_name(index: int) -> str:
     return f"shard-{index:05d}.arrow"
 
 
-def _compare(folder: Path, job: dict[str, Any]) -> None:
+def _read(folder: Path, job: dict[str, Any]) -> Journal:
     path = folder / _NAME
     if not path.exists():
         raise InputError(f"{folder}: holds shards but neither {MANIFEST} nor {_NAME}; remove this folder")
-    before = read_json(path, what="the journal of an interrupted writer")
-    if before != job:
+    try:
+        journal = read_record(Journal, path, what="the journal of an interrupted writer")
+    except InputError as error:
+        raise InputError(f"{error}. It is damaged, or of another version; remove this folder") from error
+    if journal.job != job:
         other = [
-            f"{key} was {before.get(key)}, is {value}"
+            f"{key} was {journal.job.get(key)}, is {value}"
             for key, value in job.items()
-            if before.get(key) != value
+            if journal.job.get(key) != value
         ]
         raise InputError(
             f"{folder}: holds finished shards of another job ({'; '.join(other)}). "
             f"Repeat that job to go on with it, or remove this folder to start anew"
         )
+    return journal

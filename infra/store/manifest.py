@@ -3,26 +3,79 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from infra.errors import InputError
+from infra.fields import Rule, at_least, from_plain
 from infra.files import existing_folder, read_json, write_json
 
-VERSION = 1
+VERSION = 2
+"""Since version 2 every set, the rest of each shard, and the manifest have a check. Version 1 is read as it was."""
+
 NAME = "manifest.json"
+_DERIVED = (
+    "sets",
+    "vectors",
+    "check",
+)  # in the file, for who reads it without this class; compared when read
+_BESIDE = Rule("the name of a file beside it", lambda name: Path(name).name == name != "")
+_KNOWN = Rule(f"1 or {VERSION}", lambda version: version in (1, VERSION))
+_ANY = Rule("at least one", bool)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """One Arrow file of a store: its name, what it holds, its size in bytes and the SHA-256 of its bytes."""
+    """One Arrow file of a store.
 
-    file: str
-    sets: int
-    vectors: int
-    bytes: int
+    Args:
+        file: its name.
+        sets: how many it holds.
+        vectors: how many all its sets have.
+        bytes: its size.
+        sha256: of all its bytes; names its content.
+        vectors_at: the byte at which its vectors begin.
+        check: XXH3 of all its bytes but the vectors', in hexadecimal; empty in a store of version 1.
+    """
+
+    file: Annotated[str, _BESIDE]
+    sets: Annotated[int, at_least(1)]
+    vectors: Annotated[int, at_least(1)]
+    bytes: Annotated[int, at_least(1)]
     sha256: str
+    vectors_at: Annotated[int, at_least(0)] = 0
+    check: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Statistics:
+    """What `infra.store.statistics.statistics` returns."""
+
+    sets: Annotated[int, at_least(1)]
+    vectors: Annotated[int, at_least(1)]
+    mean: tuple[float, ...]
+    std: tuple[Annotated[float, at_least(0)], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reason:
+    count: int
+    examples: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Skipped:
+    """What `infra.store.skipped.SkipLog.summary` returns."""
+
+    count: int
+    reasons: dict[str, _Reason]
+
+
+def _like(kind: type) -> Rule:
+    """Return the rule of plain values that have the fields of a dataclass, or are None."""
+    return Rule(f"fields of {kind.__name__}", lambda value: value is None or bool(from_plain(kind, value)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,20 +83,42 @@ class Manifest:
     """A complete store.
 
     Args:
+        version: of its form.
         source: where the features come from: reader and files, or extractor and layer.
         dim: width D of the vectors.
         dtype: `float16` or `float32`.
         shards: the files, in the order of their sets.
         statistics: `{"sets", "vectors", "mean", "std"}` over chosen sets, mean and std per channel; or None.
         skipped: what was left out, as `infra.store.skipped.SkipLog.summary` gives it.
+
+    Raises:
+        InputError: its parts do not fit together.
     """
 
+    version: Annotated[int, _KNOWN] = VERSION
     source: dict[str, Any]
-    dim: int
-    dtype: str
-    shards: tuple[Shard, ...]
-    statistics: dict[str, Any] | None = None
-    skipped: dict[str, Any] = field(default_factory=lambda: {"count": 0, "reasons": {}})
+    dim: Annotated[int, at_least(1)]
+    dtype: Literal["float16", "float32"]
+    shards: Annotated[tuple[Shard, ...], _ANY]
+    statistics: Annotated[dict[str, Any] | None, _like(_Statistics)] = None
+    skipped: Annotated[dict[str, Any], _like(_Skipped)] = field(
+        default_factory=lambda: {"count": 0, "reasons": {}}
+    )
+
+    def __post_init__(self) -> None:
+        for number, shard in enumerate(self.shards):
+            if self.checked and not shard.check:
+                raise InputError(f"shards[{number}].check is missing")
+        for name in ("mean", "std"):
+            if self.statistics is not None and len(self.statistics[name]) != self.dim:
+                raise InputError(
+                    f"statistics.{name} must be a list of {self.dim}, not of {len(self.statistics[name])}"
+                )
+
+    @property
+    def checked(self) -> bool:
+        """Whether the sets have checks, so that damage is noticed where it is read."""
+        return self.version > 1
 
     @property
     def sets(self) -> int:
@@ -62,8 +137,8 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Write `manifest.json` to `folder`, atomically."""
-        totals = {"version": VERSION, "sets": self.sets, "vectors": self.vectors}
-        write_json(folder / NAME, totals | asdict(self))
+        data = {"version": self.version, "sets": self.sets, "vectors": self.vectors} | asdict(self)
+        write_json(folder / NAME, data | {"check": _check_of(data)})
 
     @classmethod
     def read(cls, folder: str | Path) -> Manifest:
@@ -79,12 +154,33 @@ class Manifest:
                 f"Run the command that writes it again (it goes on where it stopped), or check the path"
             )
         data = read_json(path, what="the manifest of a feature store")
-        if not isinstance(data, dict) or data.get("version") != VERSION:
-            version = data.get("version") if isinstance(data, dict) else None
-            raise InputError(f"{path}: store version {version}, expected {VERSION}; write the store again")
+        version = data.get("version") if isinstance(data, dict) else None
+        if type(version) is int and version > VERSION:
+            raise InputError(
+                f"{path}: store version {version}, expected at most {VERSION}; it is read by a newer version of this "
+                "program, or write the store again"
+            )
         try:
-            names = ("source", "dim", "dtype", "statistics", "skipped")
-            shards = tuple(Shard(**shard) for shard in data["shards"])
-            return cls(**{name: data[name] for name in names}, shards=shards)
-        except (KeyError, TypeError) as error:
-            raise InputError(f"{path}: damaged: {error}; write the store again") from error
+            return cls._of(data)
+        except InputError as error:
+            raise InputError(f"{path}: {error}; copy the store again, or write it anew") from error
+
+    @classmethod
+    def _of(cls, data: Any) -> Manifest:
+        """Return what a file says, if it is of one mind."""
+        own = {name: data[name] for name in data if name not in _DERIVED} if isinstance(data, dict) else data
+        manifest = from_plain(cls, own)
+        expected = {"sets": manifest.sets, "vectors": manifest.vectors}
+        if manifest.checked:
+            expected["check"] = _check_of({name: data[name] for name in data if name != "check"})
+        for name, value in expected.items():
+            found = data.get(name)
+            if type(found) is not type(value) or found != value:
+                raise InputError(f"{name} must be {value!r}, as follows from all else in it, not {found!r}")
+        return manifest
+
+
+def _check_of(data: dict[str, Any]) -> str:
+    """Return the SHA-256 of JSON data in one spelling."""
+    plain = json.loads(json.dumps(data))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

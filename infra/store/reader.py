@@ -1,11 +1,13 @@
 """Reading a feature store: memory-mapped Arrow files as numpy views, and batches of them as padded tensors.
 
 Opening reads the manifest only. A shard is mapped when it is first used; its vectors and offsets are views of
-the file, so a store larger than memory takes none, and a row costs what copying its bytes costs.
+the file, so a store larger than memory takes none, and a row costs what copying its bytes costs. What is damaged is
+never handed out: see `infra.store.shard`.
 """
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
@@ -37,6 +39,7 @@ class FeatureStore:
             *accumulate(shard.sets for shard in manifest.shards),
         ]  # row at which each shard begins
         self._mapped: list[MappedShard | None] = [None] * len(manifest.shards)
+        self._mapping = threading.Lock()
 
     @classmethod
     def open(cls, folder: str | Path) -> FeatureStore:
@@ -81,11 +84,14 @@ class FeatureStore:
         return self._first[-1]
 
     def _shard(self, index: int) -> MappedShard:
-        mapped = self._mapped[index]
-        if mapped is None:
-            path = self.folder / self.manifest.shards[index].file
-            mapped = self._mapped[index] = map_shard(path, dim=self.dim, dtype=self.dtype)
+        with self._mapping:
+            mapped = self._mapped[index]
+            if mapped is None:
+                mapped = self._mapped[index] = self._map(self.manifest.shards[index])
         return mapped
+
+    def _map(self, shard: Shard) -> MappedShard:
+        return map_shard(self.folder / shard.file, shard, dim=self.dim, dtype=self.dtype)
 
     def rows(self, ids: Sequence[str]) -> np.ndarray:
         """Return the row of each id, int64. To be called once for all ids, not for each batch.
@@ -105,13 +111,20 @@ class FeatureStore:
         return rows.to_numpy().astype(np.int64)
 
     def __getitem__(self, row: int) -> np.ndarray:
-        """Return the set in `row` as a read-only `(N, D)` view of the file."""
+        """Return the set in `row` as a read-only `(N, D)` view of the file.
+
+        Raises:
+            InputError: its bytes changed since they were written, which is found at the first time.
+        """
+        shard, local = self._place(row)
+        return shard[local]
+
+    def _place(self, row: int) -> tuple[MappedShard, int]:
+        """Return the shard that a row is in, and its number there."""
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of a store with {len(self)} sets")
         index = bisect_right(self._first, row) - 1
-        shard = self._mapped[index] or self._shard(index)
-        local = row - self._first[index]
-        return shard.vectors_VD[shard.offsets[local] : shard.offsets[local + 1]]
+        return self._mapped[index] or self._shard(index), row - self._first[index]
 
     def sizes(self, rows: np.ndarray) -> np.ndarray:
         """Return the number of vectors of each row, int64."""
@@ -135,22 +148,27 @@ class FeatureStore:
 
         Returns:
             x_BND in the store's dtype, zeros in the pads, N the largest size; and mask_BN, True = real.
+
+        Raises:
+            InputError: the bytes of a set changed since they were written, which is found at the first time.
         """
         import torch  # here, so that who reads no tensors, such as `ingest`, starts without it
 
-        sets = [self[row] for row in np.asarray(rows).tolist()]
+        places = [self._place(row) for row in np.asarray(rows).tolist()]
+        sets = [shard.view(local) for shard, local in places]
         if keep is not None:
             indices = [_indices(k, len(x_ND)) for k, x_ND in zip(keep, sets, strict=True)]
         sizes = np.array([len(part) for part in (sets if keep is None else indices)], np.int64)
         width = int(sizes.max(initial=0))
         x_BND = np.empty((len(sets), width, self.dim), self.dtype)
-        for i, x_ND in enumerate(sets):
+        for i, (x_ND, (shard, local)) in enumerate(zip(sets, places, strict=True)):
+            kept_ND = x_BND[i, : sizes[i]]
             if keep is None:
-                x_BND[i, : sizes[i]] = x_ND
+                kept_ND[:] = x_ND
+                shard.check(local, kept_ND)  # the copy, as it is in the processor's cache, is read in no time
             else:
-                np.take(
-                    x_ND, indices[i], axis=0, out=x_BND[i, : sizes[i]], mode="clip"
-                )  # "raise" would copy twice
+                shard.check(local, x_ND)
+                np.take(x_ND, indices[i], axis=0, out=kept_ND, mode="clip")  # "raise" would copy twice
             x_BND[i, sizes[i] :] = 0
         return torch.from_numpy(x_BND), torch.from_numpy(np.arange(width) < sizes[:, None])
 
@@ -158,20 +176,37 @@ class FeatureStore:
         """Read everything: hashes, counts, offsets, unique ids, finite values.
 
         Raises:
-            InputError: it names the file and says what differs from the manifest.
+            InputError: it names every file that is damaged, and the sets in it that are.
         """
+        damaged = []
         for shard in tqdm(self.manifest.shards, desc="verify", unit="shard"):
-            path = self.folder / shard.file
-            if sha256(path) != shard.sha256:
-                raise InputError(
-                    f"{path}: its bytes changed since it was written (SHA-256 differs); write it again"
-                )
-            _check(map_shard(path, dim=self.dim, dtype=self.dtype), shard, path)
+            try:
+                self._verify(shard)
+            except InputError as error:
+                damaged.append(str(error))
+        if damaged:
+            raise InputError("\n".join(damaged))
         unique = pc.count_distinct(self.ids).as_py()
         if unique != len(self):
             raise InputError(
                 f"{self.folder}: {len(self):,} sets have only {unique:,} different ids; write it again"
             )
+
+    def _verify(self, shard: Shard, *, rows: int = 4096) -> None:
+        path, mapped = self.folder / shard.file, self._map(shard)
+        if changed := mapped.changed():
+            few = ", ".join(mapped.ids.take(changed[:5]).to_pylist()) + (", ..." if len(changed) > 5 else "")
+            raise InputError(
+                f"{path}: {len(changed):,} of its {shard.sets:,} sets changed since they were written: {few}; copy "
+                "this file again, or write the store anew"
+            )
+        if sha256(path) != shard.sha256:
+            raise InputError(
+                f"{path}: its bytes changed since it was written (SHA-256 differs); write it again"
+            )
+        for start in range(0, shard.vectors, rows):
+            if not np.isfinite(mapped.vectors_VD[start : start + rows]).all():
+                raise InputError(f"{path}: NaN or infinite values from vector {start} on; write it again")
 
 
 def _indices(keep: np.ndarray, size: int) -> np.ndarray:
@@ -186,17 +221,3 @@ def _indices(keep: np.ndarray, size: int) -> np.ndarray:
             f"expected at least one element to keep and indices from 0 to {size - 1}, got {keep}"
         )
     return keep
-
-
-def _check(mapped: MappedShard, shard: Shard, path: Path, *, rows: int = 4096) -> None:
-    sizes = (len(mapped.ids), len(mapped.vectors_VD))
-    if sizes != (shard.sets, shard.vectors):
-        raise InputError(f"{path}: {sizes} sets and vectors, the manifest says {(shard.sets, shard.vectors)}")
-    offsets = mapped.offsets
-    if offsets[0] != 0 or offsets[-1] != shard.vectors or (np.diff(offsets) < 1).any():
-        raise InputError(
-            f"{path}: the offsets of its sets do not rise from 0 to {shard.vectors}; write it again"
-        )
-    for start in range(0, shard.vectors, rows):
-        if not np.isfinite(mapped.vectors_VD[start : start + rows]).all():
-            raise InputError(f"{path}: NaN or infinite values from vector {start} on; write it again")

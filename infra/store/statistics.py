@@ -58,8 +58,8 @@ def statistics(shards: Iterable[MappedShard], *, ids: list[str], dim: int) -> di
     wanted, moments, sets = pa.array(ids, pa.string()), Moments(dim), 0
     for shard in shards:
         rows = np.flatnonzero(pc.is_in(shard.ids, value_set=wanted).to_numpy(zero_copy_only=False))
-        for row in rows:
-            moments.add(shard.vectors_VD[shard.offsets[row] : shard.offsets[row + 1]])
+        for row in rows.tolist():
+            moments.add(shard[row])
         sets += len(rows)
     return {
         "sets": sets,

@@ -11,10 +11,10 @@ import numpy as np
 from tqdm import tqdm
 
 from infra.errors import InputError, unknown
-from infra.files import make_folder, sha256
+from infra.files import make_folder
 from infra.store import journal
 from infra.store.manifest import VERSION, Manifest, Shard
-from infra.store.shard import DTYPES, map_shard, write_shard
+from infra.store.shard import DTYPES, MappedShard, check_of, map_shard, write_shard, written
 from infra.store.skipped import SkipLog, Skipped, describe
 from infra.store.statistics import statistics
 
@@ -61,17 +61,17 @@ class StoreWriter:
         self.dim, self.dtype, self.source = dim, dtype, source
         self.done: set[str] = set()
         self._shards: list[Shard] = []
-        job = {"version": VERSION, "dim": dim, "dtype": dtype, "source": source}
-        finished = journal.begin(self.folder, job)
-        for path in tqdm(finished, desc="finished shards", unit="shard", disable=not finished):
-            self._finished(path)
+        self._job = {"version": VERSION, "dim": dim, "dtype": dtype, "source": source}
+        finished = journal.begin(self.folder, self._job)
+        for shard in tqdm(finished, desc="finished shards", unit="shard", disable=not finished):
+            self._resume(shard)
         self._seen: set[str] = set()
         self._skipped = SkipLog()
         self._manifest: Manifest | None = None
         rows = max(1, shard_bytes // (dim * np.dtype(dtype).itemsize))
         self._vectors = np.empty((rows, dim), dtype)  # pages that are never touched take no memory
         self._ids: list[str] = []
-        self._ends = [0]
+        self._ends, self._checks = [0], []
 
     def add(self, id: str, x_ND: np.ndarray) -> None:
         """Store the set `x_ND` `(N, D)` as `id`.
@@ -160,33 +160,41 @@ class StoreWriter:
         if end > len(self._vectors):  # a set larger than a shard has one to itself
             self._vectors = np.empty((end, self.dim), self.dtype)
         self._vectors[start:end] = x_ND
+        self._checks.append(check_of(self._vectors[start:end]))
         self._ids.append(id)
         self._ends.append(end)
         self._seen.add(id)
 
     def _flush(self) -> None:
         path = self.folder / journal.shard_name(len(self._shards))
-        vectors_VD = self._vectors[: self._ends[-1]]
-        write_shard(path, ids=self._ids, offsets=np.array(self._ends, np.int64), vectors_VD=vectors_VD)
-        self._finished(path)
-        self._ids, self._ends = [], [0]
-
-    def _finished(self, path: Path) -> None:
-        mapped = map_shard(path, dim=self.dim, dtype=self.dtype)
-        self._shards.append(
-            Shard(
-                file=path.name,
-                sets=len(mapped.ids),
-                vectors=len(mapped.vectors_VD),
-                bytes=path.stat().st_size,
-                sha256=sha256(path),
-            )
+        write_shard(
+            path,
+            ids=self._ids,
+            offsets=np.array(self._ends, np.int64),
+            vectors_VD=self._vectors[: self._ends[-1]],
+            checks=self._checks,
         )
+        self._finished(*written(path, dim=self.dim, dtype=self.dtype))
+        journal.Journal(job=self._job, shards=tuple(self._shards)).write(self.folder)
+        self._ids, self._ends, self._checks = [], [0], []
+
+    def _resume(self, shard: Shard) -> None:
+        path = self.folder / shard.file
+        found, mapped = written(path, dim=self.dim, dtype=self.dtype)
+        if found != shard:
+            raise InputError(
+                f"{path}: changed since an interrupted writer finished it; remove it and the shards after it, and run "
+                "the command again, which goes on from there"
+            )
+        self._finished(found, mapped)
+
+    def _finished(self, shard: Shard, mapped: MappedShard) -> None:
+        self._shards.append(shard)
         self.done.update(mapped.ids.to_pylist())
 
     def _statistics(self, ids: Iterable[str]) -> dict[str, Any]:
         shards = (
-            map_shard(self.folder / shard.file, dim=self.dim, dtype=self.dtype)
+            map_shard(self.folder / shard.file, shard, dim=self.dim, dtype=self.dtype)
             for shard in tqdm(self._shards, desc="statistics", unit="shard")
         )
         result = statistics(shards, ids=list(ids), dim=self.dim)

@@ -111,6 +111,10 @@ def verify(*, store: Path) -> None:
     opened = FeatureStore.open(store)
     opened.verify()
     print(f"{store}: good: {content(opened.manifest)}")
+    if not opened.manifest.checked:
+        print(
+            "a store of version 1, without checks: later damage is noticed by `verify` only; write it anew to have them"
+        )
 
 
 def _write(

@@ -10,11 +10,10 @@ import pyarrow as pa
 import pytest
 import torch
 from places import ROOT
-from stores import DIM, SHARD_BYTES, make_sets, write
+from stores import DIM, SHARD_BYTES, write
 
 from infra.errors import InputError
 from infra.store import FeatureStore, StoreWriter
-from infra.store.shard import write_shard
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -124,78 +123,6 @@ def test_a_pickled_store_is_its_path(folder: Path) -> None:
     data = pickle.dumps(store)
     assert len(data) < 1000
     assert np.array_equal(pickle.loads(data)[5], store[5])
-
-
-def test_a_store_without_manifest_is_unreadable(folder: Path) -> None:
-    (folder / "manifest.json").unlink()
-    with pytest.raises(InputError, match="not a complete feature store"):
-        FeatureStore.open(folder)
-
-
-def test_a_folder_that_is_missing_or_of_another_version_is_refused(folder: Path) -> None:
-    with pytest.raises(InputError, match="no such folder"):
-        FeatureStore.open(folder / "nowhere")
-    path = folder / "manifest.json"
-    text = path.read_text()
-    path.write_text(text.replace('"version": 1', '"version": 99'))
-    with pytest.raises(InputError, match="version 99, expected 1"):
-        FeatureStore.open(folder)
-    path.write_text(text[:300])
-    with pytest.raises(InputError, match="not valid JSON at line"):
-        FeatureStore.open(folder)
-    path.write_text(text.replace('"shards"', '"shreds"'))
-    with pytest.raises(InputError, match="damaged"):
-        FeatureStore.open(folder)
-
-
-def test_a_flipped_byte_is_found_and_its_file_named(folder: Path) -> None:
-    path = folder / "shard-00002.arrow"
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(InputError, match=r"shard-00002\.arrow: its bytes changed"):
-        FeatureStore.open(folder).verify()
-
-
-def test_a_shard_cut_short_or_missing_is_found_at_once(folder: Path) -> None:
-    path = folder / "shard-00001.arrow"
-    path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(InputError, match=r"shard-00001\.arrow: has [\d,]+ bytes, not"):
-        FeatureStore.open(folder)
-    path.unlink()
-    with pytest.raises(InputError, match=r"shard-00001\.arrow: is missing"):
-        FeatureStore.open(folder)
-
-
-def test_verify_finds_values_that_are_not_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StoreWriter, "_refuse", lambda *_: None)  # a writer with a bug
-    sets = make_sets(3)
-    sets["id1"][0, 5] = np.inf
-    write(tmp_path, sets)
-    with pytest.raises(InputError, match=r"shard-00000\.arrow: NaN or infinite values"):
-        FeatureStore.open(tmp_path).verify()
-
-
-def test_verify_finds_offsets_and_ids_that_are_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(path: Path, *, ids: list[str], offsets: np.ndarray, vectors_VD: np.ndarray) -> None:
-        write_shard(
-            path,
-            ids=ids,
-            offsets=np.r_[offsets[:-2], offsets[-1:] - 1, offsets[-1:] - 1],
-            vectors_VD=vectors_VD,
-        )
-
-    monkeypatch.setattr("infra.store.writer.write_shard", wrong)
-    write(tmp_path / "offsets", make_sets(3))
-    with pytest.raises(InputError, match="offsets"):
-        FeatureStore.open(tmp_path / "offsets").verify()
-    monkeypatch.undo()
-    with StoreWriter(tmp_path / "ids", dim=DIM, source={}) as writer:
-        writer.add("a", np.ones((1, DIM)))
-        writer._seen.clear()
-        writer.add("a", np.ones((1, DIM)))
-    with pytest.raises(InputError, match="only 1 different ids"):
-        FeatureStore.open(tmp_path / "ids").verify()
 
 
 READ_ALL = """

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -102,6 +103,69 @@ def test_a_killed_writer_is_resumed_byte_for_byte(
             if id not in writer.done:
                 writer.add(id, x_ND)
     assert contents(other) == contents(folder)
+
+
+def go_on(folder: Path, sets: dict[str, np.ndarray]) -> None:
+    """Finish what `crash_after` began."""
+    with StoreWriter(folder, dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES) as writer:
+        for id, x_ND in sets.items():
+            if id not in writer.done:
+                writer.add(id, x_ND)
+
+
+def test_a_shard_that_the_journal_does_not_know_is_written_again(
+    folder: Path, sets: dict[str, np.ndarray]
+) -> None:
+    other = folder.parent / "other"
+    crash_after(other, sets, 23)
+    path = other / "writing.json"
+    journal = json.loads(path.read_text())
+    del journal["shards"][-1]  # killed between the shard and the journal
+    path.write_text(json.dumps(journal))
+    few = folder.parent / "few"
+    shutil.copytree(other, few)
+    go_on(few, dict(list(sets.items())[:9]))  # fewer than before: the shard that nobody knows does not stay
+    assert (
+        len(list(few.glob("shard-*")))
+        == len(FeatureStore.open(few).manifest.shards)
+        == len(journal["shards"])
+    )
+    go_on(other, sets)
+    assert contents(other) == contents(folder)
+
+
+def test_a_finished_shard_that_changed_is_not_built_upon(folder: Path, sets: dict[str, np.ndarray]) -> None:
+    other = folder.parent / "other"
+    crash_after(other, sets, 35)
+    path = other / "shard-00001.arrow"
+    data = bytearray(path.read_bytes())
+    data[data.index(sets["id15"].astype("<f2").tobytes())] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(
+        InputError, match=r"shard-00001\.arrow: changed since .*remove it and the shards after it"
+    ):
+        go_on(other, sets)
+    for late in sorted(other.glob("shard-*"))[1:]:
+        late.unlink()
+    go_on(other, sets)
+    assert contents(other) == contents(folder)
+
+
+def test_a_damaged_journal_is_refused_or_changes_nothing(folder: Path, sets: dict[str, np.ndarray]) -> None:
+    crash_after(folder.parent / "crashed", sets, 23)
+    data, refused = (folder.parent / "crashed" / "writing.json").read_bytes(), {}
+    for place in range(0, len(data), 11):
+        other = folder.parent / f"flipped{place}"
+        shutil.copytree(folder.parent / "crashed", other)
+        (other / "writing.json").write_bytes(data[:place] + bytes([data[place] ^ 2]) + data[place + 1 :])
+        try:
+            go_on(other, sets)
+        except InputError as error:
+            refused[other] = str(error)
+        else:
+            assert contents(other) == contents(folder)
+    assert len(refused) > 20
+    assert all(str(other) in message for other, message in refused.items())
 
 
 def test_offering_everything_again_resumes_too(folder: Path, sets: dict[str, np.ndarray]) -> None:
