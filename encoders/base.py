@@ -51,7 +51,7 @@ class FeatureEncoder(Encoder):
         if standardise and not statistics:
             raise ValueError(
                 "standardise=True needs the per-channel statistics of the training split, and this feature store "
-                "has none; extract or ingest it with a corpus, or choose standardise=False"
+                "has none: `python -m pipelines.extract` writes them, `ingest` does not; choose standardise=False"
             )
         self.standardise = standardise
         if standardise:

@@ -14,6 +14,8 @@ class InputError(ValueError):
     The message says what is wrong, where (file, row or id), what was expected, and what to do.
     """
 
+    exit_code = 2
+
 
 class AbsentError(InputError):
     """Something is not there yet, and may still be created."""
@@ -30,7 +32,7 @@ def unknown(kind: str, name: object, choices: Iterable[object], hint: str = "") 
 
 
 def command(main: Callable[[], None]) -> Callable[[], None]:
-    """Wrap the `main` of a verb: an `InputError` is printed to standard error and exits with code 2."""
+    """Wrap the `main` of a verb: an `InputError` is printed to standard error and exits with its code."""
 
     @functools.wraps(main)
     def run() -> None:
@@ -38,6 +40,6 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
             main()
         except InputError as error:
             print(f"error: {error}", file=sys.stderr)
-            sys.exit(2)
+            sys.exit(error.exit_code)
 
     return run

@@ -22,8 +22,8 @@ from encoders.backbones.base import Backbone, build_backbone
 from infra.errors import InputError, command
 from infra.ray.session import ray_session
 from infra.store import StoreWriter
+from infra.store.findings import describe
 from infra.store.manifest import Manifest
-from infra.store.skipped import describe
 from pipelines.extraction.images import ImageExtractor, stream
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos, reads_videos
 from tasks.datasets.corpus import Corpus, Item

@@ -67,7 +67,7 @@ class _Reason:
 
 @dataclass(frozen=True, kw_only=True)
 class _Skipped:
-    """What `infra.store.skipped.SkipLog.summary` returns."""
+    """What `infra.store.findings.Findings.skipped` returns."""
 
     count: int
     reasons: dict[str, _Reason]
@@ -89,7 +89,8 @@ class Manifest:
         dtype: `float16` or `float32`.
         shards: the files, in the order of their sets.
         statistics: `{"sets", "vectors", "mean", "std"}` over chosen sets, mean and std per channel; or None.
-        skipped: what was left out, as `infra.store.skipped.SkipLog.summary` gives it.
+        skipped: what was left out, as `infra.store.findings.Findings.skipped` gives it.
+        flagged: what is stored and odd, in the same form.
 
     Raises:
         InputError: its parts do not fit together.
@@ -102,6 +103,9 @@ class Manifest:
     shards: Annotated[tuple[Shard, ...], _ANY]
     statistics: Annotated[dict[str, Any] | None, _like(_Statistics)] = None
     skipped: Annotated[dict[str, Any], _like(_Skipped)] = field(
+        default_factory=lambda: {"count": 0, "reasons": {}}
+    )
+    flagged: Annotated[dict[str, Any], _like(_Skipped)] = field(
         default_factory=lambda: {"count": 0, "reasons": {}}
     )
 

@@ -13,9 +13,10 @@ from tqdm import tqdm
 from infra.errors import InputError, unknown
 from infra.files import make_folder
 from infra.store import journal
+from infra.store.findings import Findings, Flagged, Skipped, Tolerance, describe
+from infra.store.ids import wrong_id
 from infra.store.manifest import VERSION, Manifest, Shard
 from infra.store.shard import DTYPES, MappedShard, check_of, map_shard, write_shard, written
-from infra.store.skipped import SkipLog, Skipped, describe
 from infra.store.statistics import statistics
 
 
@@ -66,7 +67,7 @@ class StoreWriter:
         for shard in tqdm(finished, desc="finished shards", unit="shard", disable=not finished):
             self._resume(shard)
         self._seen: set[str] = set()
-        self._skipped = SkipLog()
+        self._findings = Findings()
         self._manifest: Manifest | None = None
         rows = max(1, shard_bytes // (dim * np.dtype(dtype).itemsize))
         self._vectors = np.empty((rows, dim), dtype)  # pages that are never touched take no memory
@@ -102,31 +103,45 @@ class StoreWriter:
 
     def skip(self, where: str, why: str) -> None:
         """Count and list something that was left out."""
-        self._skipped.add(Skipped(where=where, why=why))
+        self.note(Skipped(where=where, why=why))
 
-    def close(self, *, statistics_of: Iterable[str] | None = None) -> Manifest:
+    def note(self, case: Skipped | Flagged) -> None:
+        """Count and list something that was left out, or that is stored and odd."""
+        self._findings.add(case)
+
+    def close(
+        self, *, statistics_of: Iterable[str] | None = None, tolerance: Tolerance | None = None
+    ) -> Manifest:
         """Write the last shard and then the manifest; from now on the store is readable.
 
         Args:
             statistics_of: ids whose vectors' mean and standard deviation per channel go to the manifest, such
                 as those of the training split; ids that were not stored are passed over.
+            tolerance: what may be skipped or flagged; anything where None is given. A store that is refused stays
+                unfinished, and the same job with another tolerance finishes it.
 
         Raises:
-            InputError: nothing was stored, none of `statistics_of` was stored, or no space is left.
+            InputError: nothing was stored, none of `statistics_of` was stored, the tolerance is exceeded, or no space
+                is left.
         """
         if self._manifest is not None:
             return self._manifest
         if self._ids:
             self._flush()
-        skipped = self._skipped.close(self.folder / "skipped.jsonl")
         if not self._shards:
+            skipped, _ = self._findings.close(self.folder)
             raise InputError(f"{self.folder}: there are no features to store; {describe(skipped)}")
+        if tolerance is not None:
+            kept = sum(shard.sets for shard in self._shards)
+            self._findings.judge(self.folder, tolerance=tolerance, rows=(kept, "sets"))
+        skipped, flagged = self._findings.close(self.folder)
         manifest = Manifest(
             source=self.source,
             dim=self.dim,
             dtype=self.dtype,
             shards=tuple(self._shards),
             skipped=skipped,
+            flagged=flagged,
             statistics=None if statistics_of is None else self._statistics(statistics_of),
         )
         manifest.write(self.folder)
@@ -138,8 +153,8 @@ class StoreWriter:
         """Return why a set cannot be stored, in words that are the same for every such set."""
         if id in self._seen:
             return "duplicate id"
-        if not id or not id.isprintable():
-            return "an id that is empty or not printable"
+        if why := wrong_id(id):
+            return why
         if x_ND.dtype.kind not in "fiu" or x_ND.ndim != 2:
             return f"{x_ND.dtype} of shape {x_ND.shape}, expected numbers of shape (N, {self.dim})"
         if len(x_ND) == 0:

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from infra.files import identity
 from infra.store import FeatureStore
-from infra.store.skipped import Skipped
-from pipelines.ingesting.report import content, report_store
+from infra.store.findings import USUAL, Skipped, Tolerance
+from pipelines.ingesting.report import Tolerate, content, report_store
 from tasks.datasets.features.arrays import read_arrays
 from tasks.datasets.features.butd import read_butd
 from tasks.datasets.features.hdf5 import read_hdf5
@@ -21,7 +21,13 @@ DType = Literal["float16", "float32"]
 
 
 def butd(
-    *, tsv: list[Path], out: Path, dim: int = 2048, dtype: DType = "float16", corpus: Path | None = None
+    *,
+    tsv: list[Path],
+    out: Path,
+    dim: int = 2048,
+    dtype: DType = "float16",
+    corpus: Path | None = None,
+    tolerance: Tolerate = USUAL,
 ) -> None:
     """Read bottom-up-attention features from TSV files, into a store.
 
@@ -31,9 +37,10 @@ def butd(
         dim: width of the features.
         dtype: what numbers are stored as.
         corpus: folder of a corpus to compare the ids with.
+        tolerance: what may be left out or odd.
     """
     source = {"reader": "butd", "files": identity(*tsv)}
-    _write(read_butd(tsv, dim=dim), out=out, source=source, dtype=dtype, corpus=corpus)
+    _write(read_butd(tsv, dim=dim), out=out, source=source, dtype=dtype, corpus=corpus, tolerance=tolerance)
 
 
 def hdf5(
@@ -45,6 +52,7 @@ def hdf5(
     channels_first: bool = False,
     dtype: DType = "float16",
     corpus: Path | None = None,
+    tolerance: Tolerate = USUAL,
 ) -> None:
     """Read features from an HDF5 file, into a store.
 
@@ -56,11 +64,12 @@ def hdf5(
         channels_first: rows are (D, H, W).
         dtype: what numbers are stored as.
         corpus: folder of a corpus to compare the ids with.
+        tolerance: what may be left out or odd.
     """
     files = [path for path in (file, ids) if path]
     source = {"reader": "hdf5", "files": identity(*files), "key": key, "channels_first": channels_first}
     sets = read_hdf5(file, ids=ids, key=key, channels_first=channels_first)
-    _write(sets, out=out, source=source, dtype=dtype, corpus=corpus)
+    _write(sets, out=out, source=source, dtype=dtype, corpus=corpus, tolerance=tolerance)
 
 
 def arrays(
@@ -70,6 +79,7 @@ def arrays(
     channels_first: bool = False,
     dtype: DType = "float16",
     corpus: Path | None = None,
+    tolerance: Tolerate = USUAL,
 ) -> None:
     """Read a folder of .npy or .npz files named by id, into a store.
 
@@ -79,14 +89,21 @@ def arrays(
         channels_first: files are (D, H, W).
         dtype: what numbers are stored as.
         corpus: folder of a corpus to compare the ids with.
+        tolerance: what may be left out or odd.
     """
     source = {"reader": "arrays", "folder": dir.name, "channels_first": channels_first}
     sets = read_arrays(dir, channels_first=channels_first)
-    _write(sets, out=out, source=source, dtype=dtype, corpus=corpus)
+    _write(sets, out=out, source=source, dtype=dtype, corpus=corpus, tolerance=tolerance)
 
 
 def hgr_features(
-    *, dir: Path, splits: Path, out: Path, dtype: DType = "float16", corpus: Path | None = None
+    *,
+    dir: Path,
+    splits: Path,
+    out: Path,
+    dtype: DType = "float16",
+    corpus: Path | None = None,
+    tolerance: Tolerate = USUAL,
 ) -> None:
     """Read HGR's ordered features, SA or MP, into a store.
 
@@ -96,10 +113,18 @@ def hgr_features(
         out: folder of the store.
         dtype: what numbers are stored as.
         corpus: folder of a corpus to compare the ids with.
+        tolerance: what may be left out or odd.
     """
     files = [path for path in sorted(dir.glob("???_ft.*")) if path.is_file()]
     source = {"reader": "hgr-features", "kind": "/".join(dir.parts[-2:]), "files": identity(*files)}
-    _write(read_hgr_features(dir, splits=splits), out=out, source=source, dtype=dtype, corpus=corpus)
+    _write(
+        read_hgr_features(dir, splits=splits),
+        out=out,
+        source=source,
+        dtype=dtype,
+        corpus=corpus,
+        tolerance=tolerance,
+    )
 
 
 def verify(*, store: Path) -> None:
@@ -118,11 +143,17 @@ def verify(*, store: Path) -> None:
 
 
 def _write(
-    sets: Iterable[Features | Skipped], *, out: Path, source: dict[str, Any], dtype: str, corpus: Path | None
+    sets: Iterable[Features | Skipped],
+    *,
+    out: Path,
+    source: dict[str, Any],
+    dtype: str,
+    corpus: Path | None,
+    tolerance: Tolerance,
 ) -> None:
     """Write a store and say what it holds; where a corpus is given, compare the ids with its own."""
     reference = open_corpus(corpus) if corpus else None
-    report_store(out, write_features(out, sets, source=source, dtype=dtype))
+    report_store(out, write_features(out, sets, source=source, dtype=dtype, tolerance=tolerance))
     if reference:
         listing = out / "unmatched.json"
         for kind, ids in cross_check(FeatureStore.open(out), reference, listing=listing).items():

@@ -5,19 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 
 from infra.files import identity
+from infra.store.findings import USUAL
 from pipelines.ingesting.feature_stores import DType
-from pipelines.ingesting.report import report_corpus, report_skipped, report_store
+from pipelines.ingesting.report import Tolerate, report_corpus, report_findings, report_store
 from tasks.datasets.corpus import write_corpus
-from tasks.datasets.images.karpathy import read_karpathy
+from tasks.datasets.images.karpathy import open_karpathy, read_karpathy
 from tasks.datasets.images.scan import write_scan
+from tasks.datasets.published import COCO, FLICKR30K, SCAN, VQA2, compare_counts
 from tasks.datasets.questions import FORMAT as QUESTIONS
 from tasks.datasets.questions import QuestionSummary, write_questions
 from tasks.datasets.vqa.vqa2 import hold_out, read_vqa2
 
+_KARPATHY = {"coco": COCO, "flickr30k": FLICKR30K}
 _ANSWERS = "10"  # of each question, in VQA 2.0
 
 
-def karpathy(*, json: Path, images: Path, out: Path, keep_restval: bool = False) -> None:
+def karpathy(
+    *,
+    json: Path,
+    images: Path,
+    out: Path,
+    keep_restval: bool = False,
+    tolerance: Tolerate = USUAL,
+) -> None:
     """Read captions and splits from Karpathy's JSON, into a corpus.
 
     Args:
@@ -25,22 +35,26 @@ def karpathy(*, json: Path, images: Path, out: Path, keep_restval: bool = False)
         images: folder of the images, or of the folders that the file names.
         out: folder of the corpus.
         keep_restval: keep restval a split of its own; by default it joins train.
+        tolerance: what may be left out or odd.
     """
-    items = read_karpathy(json, images=images, keep_restval=keep_restval)
+    file = open_karpathy(json)
+    items = read_karpathy(file, images=images, keep_restval=keep_restval)
     source = {"reader": "karpathy", "files": identity(json), "keep_restval": keep_restval}
-    report_corpus(out, write_corpus(out, items, source=source, images=images))
+    summary = write_corpus(out, items, source=source, images=images, tolerance=tolerance)
+    report_corpus(out, summary, published=[_KARPATHY[file.dataset]] if file.dataset in _KARPATHY else [])
 
 
-def scan(*, dir: Path, out: Path, dtype: DType = "float16") -> None:
+def scan(*, dir: Path, out: Path, dtype: DType = "float16", tolerance: Tolerate = USUAL) -> None:
     """Read SCAN's *_ims.npy, *_caps.txt and *_ids.txt, into a corpus and a store.
 
     Args:
         dir: folder of the three files of each split.
         out: folder of the corpus; the store is its subfolder regions.
         dtype: what numbers are stored as.
+        tolerance: what may be left out or odd.
     """
-    summary, manifest = write_scan(dir, out=out, dtype=dtype)
-    report_corpus(out, summary)
+    summary, manifest = write_scan(dir, out=out, dtype=dtype, tolerance=tolerance)
+    report_corpus(out, summary, published=SCAN)
     report_store(out / "regions", manifest)
 
 
@@ -53,6 +67,7 @@ def vqa2(
     dev: float = 0.05,
     seed: int = 0,
     split: tuple[str, ...] = (),
+    tolerance: Tolerate = USUAL,
 ) -> None:
     """Read questions and answers in the form of VQA 2.0, into a corpus.
 
@@ -67,6 +82,7 @@ def vqa2(
         dev: the share of the training images whose questions become val.
         seed: of the draw of these.
         split: train, val, test, test-dev or test2015, of each file of questions, where the files do not say it.
+        tolerance: what may be left out or odd.
     """
     source = {
         "reader": "vqa2",
@@ -76,9 +92,8 @@ def vqa2(
         **({"split": split} if split else {}),
     }
     entries = read_vqa2(questions, annotations=annotations, images=images, splits=split)
-    summary = write_questions(
-        out, hold_out(entries, fraction=dev, seed=seed), source=source, images=images or ""
-    )
+    held_out = hold_out(entries, fraction=dev, seed=seed)
+    summary = write_questions(out, held_out, source=source, images=images or "", tolerance=tolerance)
     _report_questions(out, summary)
 
 
@@ -87,6 +102,7 @@ def _report_questions(out: Path, summary: QuestionSummary) -> None:
         f"{split} {count:,} about {summary.images[split]:,} images" for split, count in summary.splits.items()
     )
     print(f"{out}: {sum(summary.splits.values()):,} questions ({splits})")
+    print(compare_counts([VQA2], summary.splits))
     irregular = {number: count for number, count in summary.answers.items() if number not in ("0", _ANSWERS)}
     if irregular:
         numbers = ", ".join(f"{count:,} with {number}" for number, count in irregular.items())
@@ -94,4 +110,4 @@ def _report_questions(out: Path, summary: QuestionSummary) -> None:
             f"{sum(irregular.values()):,} questions have not {_ANSWERS} answers ({numbers}); the accuracy of each is "
             "the mean over those there are"
         )
-    report_skipped(out / QUESTIONS.skipped, summary.skipped)
+    report_findings(out, skipped=summary.skipped, flagged=summary.flagged, form=QUESTIONS)

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import tyro
+
+from infra.store.findings import SKIPPED, WARNINGS, Tolerance, describe
 from infra.store.manifest import Manifest
-from infra.store.skipped import describe
 from tasks.datasets.corpus import FORMAT, CorpusSummary
+from tasks.datasets.published import Published, compare_counts
+from tasks.datasets.tables import Format
+
+Tolerate = Annotated[Tolerance, tyro.conf.arg(name="")]  # its fields are flags of the verb
 
 
-def report_corpus(out: Path, summary: CorpusSummary) -> None:
-    """Say how many items and captions a corpus has, and what was left out."""
+def report_corpus(out: Path, summary: CorpusSummary, *, published: Sequence[Published]) -> None:
+    """Say how many items and captions a corpus has, whether they are those published, and what was left out or is odd.
+
+    Args:
+        out: the corpus.
+        summary: what it holds.
+        published: the data sets that it may be; none where that is not known.
+    """
     splits = ", ".join(f"{split} {count:,}" for split, count in summary.splits.items())
     print(f"{out}: {sum(summary.splits.values()):,} items ({splits}), {summary.captions:,} captions")
-    report_skipped(out / FORMAT.skipped, summary.skipped)
+    if published:
+        print(compare_counts(published, summary.splits, captions=summary.captions))
+    report_findings(out, skipped=summary.skipped, flagged=summary.flagged, form=FORMAT)
 
 
 def report_store(out: Path, manifest: Manifest) -> None:
     """Say what a store holds, and what was left out."""
     print(f"{out}: {content(manifest)}")
-    report_skipped(out / "skipped.jsonl", manifest.skipped)
+    report_findings(out, skipped=manifest.skipped, flagged=manifest.flagged)
 
 
 def content(manifest: Manifest) -> str:
@@ -30,8 +45,20 @@ def content(manifest: Manifest) -> str:
     return f"{manifest.sets:,} sets, {numbers}, {size:,} bytes in {len(manifest.shards)} files"
 
 
-def report_skipped(listing: Path, skipped: dict[str, Any]) -> None:
-    """Say what was left out, and where it is listed."""
+def report_findings(
+    out: Path, *, skipped: dict[str, Any], flagged: dict[str, Any], form: Format | None = None
+) -> None:
+    """Say what was left out, what is used and odd, and where both are listed.
+
+    Args:
+        out: what was written.
+        skipped: as `Findings.skipped` has it.
+        flagged: as `Findings.flagged` has it.
+        form: of a corpus; None for a store.
+    """
     print(describe(skipped))
     if skipped["count"]:
-        print(f"  all of them: {listing}")
+        print(f"  all of them: {out / (form.skipped if form else SKIPPED)}")
+    if flagged["count"]:
+        print(describe(flagged, "warnings"))
+        print(f"  all of them: {out / (form.warnings if form else WARNINGS)}")

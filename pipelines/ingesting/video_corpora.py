@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from infra.files import identity
-from infra.store.skipped import Skipped
-from pipelines.ingesting.report import report_corpus
+from infra.store.findings import USUAL, Skipped, Tolerance
+from pipelines.ingesting.report import Tolerate, report_corpus
 from tasks.datasets.corpus import CorpusSummary, Item, write_corpus
+from tasks.datasets.published import MSRVTT, MSRVTT_1KA, MSVD, VATEX, Published
 from tasks.datasets.videos.hgr import read_hgr
 from tasks.datasets.videos.media import with_features, with_videos
 from tasks.datasets.videos.msrvtt import read_msrvtt
@@ -18,7 +19,14 @@ from tasks.datasets.videos.msvd import read_msvd
 from tasks.datasets.videos.vatex import read_vatex
 
 
-def msrvtt(*, json: list[Path], out: Path, videos: Path | None = None, features: Path | None = None) -> None:
+def msrvtt(
+    *,
+    json: list[Path],
+    out: Path,
+    videos: Path | None = None,
+    features: Path | None = None,
+    tolerance: Tolerate = USUAL,
+) -> None:
     """Read MSR-VTT's captions and full splits, into a corpus.
 
     Args:
@@ -26,9 +34,18 @@ def msrvtt(*, json: list[Path], out: Path, videos: Path | None = None, features:
         out: folder of the corpus.
         videos: folder of the video files; an item without one is left out.
         features: folder of a store; an item without features in it is left out.
+        tolerance: what may be left out or odd.
     """
     source = {"reader": "msrvtt", "files": identity(*json)}
-    _write(out, read_msrvtt(*json), source=source, videos=videos, features=features)
+    _write(
+        out,
+        read_msrvtt(*json),
+        source=source,
+        videos=videos,
+        features=features,
+        tolerance=tolerance,
+        published=[MSRVTT],
+    )
 
 
 def msrvtt_1ka(
@@ -41,6 +58,7 @@ def msrvtt_1ka(
     seed: int = 0,
     videos: Path | None = None,
     features: Path | None = None,
+    tolerance: Tolerate = USUAL,
 ) -> None:
     """Read MSR-VTT's split 1k-A, into a corpus; some training videos are held out to choose the epoch on.
 
@@ -53,10 +71,13 @@ def msrvtt_1ka(
         seed: of the draw of these.
         videos: folder of the video files; an item without one is left out.
         features: folder of a store; an item without features in it is left out.
+        tolerance: what may be left out or odd.
     """
     source = {"reader": "msrvtt-1ka", "files": identity(*json, train, test), "val": val, "seed": seed}
     items = read_msrvtt_1ka(*json, train=train, test=test, val=val, seed=seed)
-    summary = _write(out, items, source=source, videos=videos, features=features)
+    summary = _write(
+        out, items, source=source, videos=videos, features=features, tolerance=tolerance, published=MSRVTT_1KA
+    )
     held_out = summary.splits.get("val", 0)
     print(
         f"1k-A has no validation split: val is {held_out:,} videos held out of {train.name} (seed {seed}); "
@@ -74,6 +95,7 @@ def vatex(
     seed: int = 0,
     videos: Path | None = None,
     features: Path | None = None,
+    tolerance: Tolerate = USUAL,
 ) -> None:
     """Read VATEX's English captions, into a corpus; the validation videos become val and test.
 
@@ -86,6 +108,7 @@ def vatex(
         seed: of the draw that divides the validation videos where no list is given.
         videos: folder of the video files; an item without one is left out.
         features: folder of a store; an item without features in it is left out.
+        tolerance: what may be left out or odd.
     """
     lists = [path for path in (val_ids, test_ids) if path]
     source = {"reader": "vatex", "files": identity(training, validation, *lists)}
@@ -98,12 +121,20 @@ def vatex(
             f"val and test are halves of {validation.name}, drawn with seed {seed}: NOT the published split, whose "
             "lists come with HGR's features (--val-ids, --test-ids)"
         )
-    _write(out, items, source=source, videos=videos, features=features)
+    _write(
+        out, items, source=source, videos=videos, features=features, tolerance=tolerance, published=[VATEX]
+    )
     print(note)
 
 
 def msvd(
-    *, captions: Path, lists: Path, out: Path, videos: Path | None = None, features: Path | None = None
+    *,
+    captions: Path,
+    lists: Path,
+    out: Path,
+    videos: Path | None = None,
+    features: Path | None = None,
+    tolerance: Tolerate = USUAL,
 ) -> None:
     """Read MSVD's captions and splits, into a corpus.
 
@@ -113,13 +144,28 @@ def msvd(
         out: folder of the corpus.
         videos: folder of the video files; an item without one is left out.
         features: folder of a store; an item without features in it is left out.
+        tolerance: what may be left out or odd.
     """
     source = {"reader": "msvd", "files": identity(captions, *sorted(lists.glob("*_list.txt")))}
-    _write(out, read_msvd(captions, lists=lists), source=source, videos=videos, features=features)
+    _write(
+        out,
+        read_msvd(captions, lists=lists),
+        source=source,
+        videos=videos,
+        features=features,
+        tolerance=tolerance,
+        published=[MSVD],
+    )
 
 
 def hgr(
-    *, captions: Path, splits: Path, out: Path, videos: Path | None = None, features: Path | None = None
+    *,
+    captions: Path,
+    splits: Path,
+    out: Path,
+    videos: Path | None = None,
+    features: Path | None = None,
+    tolerance: Tolerate = USUAL,
 ) -> None:
     """Read the captions and splits of HGR's release, into a corpus.
 
@@ -129,9 +175,18 @@ def hgr(
         out: folder of the corpus.
         videos: folder of the video files; an item without one is left out.
         features: folder of a store; an item without features in it is left out.
+        tolerance: what may be left out or odd.
     """
     source = {"reader": "hgr", "files": identity(captions, *sorted(splits.glob("???_names.npy")))}
-    _write(out, read_hgr(captions, splits=splits), source=source, videos=videos, features=features)
+    _write(
+        out,
+        read_hgr(captions, splits=splits),
+        source=source,
+        videos=videos,
+        features=features,
+        tolerance=tolerance,
+        published=[MSRVTT, VATEX],
+    )
 
 
 def _write(
@@ -141,12 +196,14 @@ def _write(
     source: dict[str, Any],
     videos: Path | None,
     features: Path | None,
+    tolerance: Tolerance,
+    published: Sequence[Published],
 ) -> CorpusSummary:
     """Write the items that have what was asked for, and say how many there are."""
     if videos:
         items = with_videos(items, folder=videos)
     if features:
         items = with_features(items, store=features)
-    summary = write_corpus(out, items, source=source, images=videos or "")
-    report_corpus(out, summary)
+    summary = write_corpus(out, items, source=source, images=videos or "", tolerance=tolerance)
+    report_corpus(out, summary, published=published)
     return summary

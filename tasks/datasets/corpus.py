@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from infra.errors import InputError
-from infra.store.skipped import Skipped
-from tasks.datasets.tables import Format, StoredTable, is_unicode, write_table
+from infra.store.findings import USUAL, Flagged, Skipped, Tolerance
+from infra.store.ids import is_unicode, wrong_id
+from tasks.datasets.audit import shared_captions, shared_files
+from tasks.datasets.rows import plain, wrong_path
+from tasks.datasets.tables import Format, StoredTable, write_table
 
-__all__ = ["Corpus", "CorpusSummary", "Item", "Skipped", "clean", "write_corpus"]
+__all__ = ["Corpus", "CorpusSummary", "Flagged", "Item", "Skipped", "Tolerance", "clean", "write_corpus"]
 
 FORMAT = Format(
     name="corpus",
     what="a corpus",
     rows="items",
+    parts="captions",
     schema=pa.schema(
         [
             ("id", pa.string()),
@@ -56,31 +61,43 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusSummary:
-    """What a corpus holds: items per split, captions in all, and what was left out (`SkipLog.summary`)."""
+    """What a corpus holds: items per split, captions in all, and what was left out or is odd, as `Findings` has it."""
 
     splits: dict[str, int]
     captions: int
     skipped: dict[str, Any]
+    flagged: dict[str, Any] = field(default_factory=dict)
 
 
-def clean(item: Item) -> Iterator[Item | Skipped]:
-    """Yield what is wrong with the captions of an item, and then the item with those that are good.
+def clean(item: Item, *, images: str | Path = "") -> Iterator[Item | Skipped | Flagged]:
+    """Yield what is wrong with an item and its captions, and then the item with those that are good.
 
     Runs of whitespace become one space.
+
+    Args:
+        item: what a reader made.
+        images: the folder that its path starts from.
     """
+    if why := wrong_id(item.id) or wrong_path(item.path, images=images):
+        yield Skipped(where=f"id {item.id!r:.60}", why=why)
+        return
+    if not all(map(is_unicode, (item.split, *item.caption_ids))):
+        yield Skipped(where=f"id {item.id}", why="a split or id of a caption that is not valid UTF-8")
+        return
     captions, numbers = [], []
     for number, caption in enumerate(item.captions):
-        caption, where = " ".join(caption.split()), f"id {item.id}, caption {number + 1}"
+        where = f"id {item.id}, caption {number + 1}"
+        caption, odd = plain(caption, what="caption")
         if not caption:
-            yield Skipped(where=where, why="empty caption")
+            yield Skipped(where=where, why="empty caption", part=True)
         elif not is_unicode(caption):
-            yield Skipped(where=where, why="caption that is not valid UTF-8")
+            yield Skipped(where=where, why="caption that is not valid UTF-8", part=True)
         else:
             captions.append(caption)
             numbers.append(number)
-    if not item.id or not item.id.isprintable():
-        yield Skipped(where=f"id {item.id!r}", why="id that is empty or not printable")
-    elif not captions:
+            if odd:
+                yield Flagged(where=where, why=odd)
+    if not captions:
         yield Skipped(where=f"id {item.id}", why="no captions")
     else:
         ids = tuple(item.caption_ids[number] for number in numbers) if item.caption_ids else ()
@@ -88,12 +105,18 @@ def clean(item: Item) -> Iterator[Item | Skipped]:
 
 
 def write_corpus(
-    folder: str | Path, items: Iterable[Item | Skipped], *, source: dict[str, Any], images: str | Path = ""
+    folder: str | Path,
+    items: Iterable[Item | Skipped | Flagged],
+    *,
+    source: dict[str, Any],
+    images: str | Path = "",
+    tolerance: Tolerance = USUAL,
 ) -> CorpusSummary:
-    """Write a corpus from a stream of items: `corpus.arrow`, then `corpus.json`, and what was left out.
+    """Write a corpus from a stream of items: `corpus.arrow`, then `corpus.json`, and what was left out or is odd.
 
     Empty captions, items without captions, and all items of an id but the first are skipped and listed in
-    `corpus.skipped.jsonl`. A corpus that is there already is replaced.
+    `corpus.skipped.jsonl`; captions without a word, or cut to 1,000, and pictures and captions that splits share are
+    listed in `corpus.warnings.jsonl`. A corpus that is there already is replaced.
 
     A corpus from nothing, and features of its items, which a feature store keeps apart, by the items' ids;
     `tasks.run.Run` shows how to train on them::
@@ -118,34 +141,43 @@ def write_corpus(
         folder: the corpus; made where it does not exist.
         items: what a reader yields.
         source: reader and files; anything that JSON can hold.
-        images: the folder that relative paths of items start from.
+        images: the folder that relative paths of items start from, and that no path leaves.
+        tolerance: what may be left out, a twentieth of the items and of the captions unless it says otherwise, and
+            whether what is odd is refused.
 
     Raises:
-        InputError: nothing usable came, or no space is left.
+        InputError: nothing usable came, the tolerance is exceeded, or no space is left.
     """
     return write_table(
         folder,
         items,
         form=FORMAT,
-        clean=clean,
+        clean=partial(clean, images=images),
         key=lambda item: item.id,
         duplicate=lambda item: Skipped(where=f"id {item.id}", why="duplicate id; the first is kept"),
+        audit=partial(_audit, images=images),
         tally=_ItemTally(),
         source=source,
         images=images,
+        tolerance=tolerance,
     )
 
 
 class _ItemTally:
     def __init__(self) -> None:
-        self.splits, self.captions = Counter[str](), 0
+        self.splits, self.parts = Counter[str](), 0
 
     def add(self, items: list[Item]) -> None:
         self.splits.update(item.split for item in items)
-        self.captions += sum(len(item.captions) for item in items)
+        self.parts += sum(len(item.captions) for item in items)
 
-    def summary(self, skipped: dict[str, Any]) -> CorpusSummary:
-        return CorpusSummary(splits=dict(self.splits), captions=self.captions, skipped=skipped)
+    def summary(self, *, skipped: dict[str, Any], flagged: dict[str, Any]) -> CorpusSummary:
+        return CorpusSummary(splits=dict(self.splits), captions=self.parts, skipped=skipped, flagged=flagged)
+
+
+def _audit(table: pa.Table, *, images: str | Path) -> Iterator[Flagged]:
+    yield from shared_captions(table)
+    yield from shared_files(table, id="id", images=images)
 
 
 class Corpus(StoredTable):

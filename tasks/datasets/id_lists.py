@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +43,20 @@ def read_id_rows(path: str | Path) -> list[tuple[str, Any]]:
 
 def as_text(id: Any) -> str:
     """Return an id as text, whether it was stored as text, bytes or a number."""
-    return id.decode("utf-8", "replace") if isinstance(id, bytes) else str(id)
+    return id.decode("utf-8", "surrogateescape") if isinstance(id, bytes) else str(id)
 
 
 def _load(path: Path) -> list[str] | dict[str, Any]:
     if path.suffix in (".pkl", ".pickle"):
-        code = f"import json, pickle; json.dump(pickle.load(open('{path}', 'rb')), open('ids.json', 'w'))"
+        name = json.dumps(str(path))
+        code = f'import json, pickle; json.dump(pickle.load(open({name}, "rb")), open("ids.json", "w"))'
         raise InputError(
-            f'{path}: pickles are not read, as they can run code. If you trust it: python -c "{code}"'
+            f"{path}: pickles are not read, as they can run code. If you trust it: python -c {shlex.quote(code)}"
         )
     if path.suffix == ".npy":
         return [as_text(id) for id in _array(path).reshape(-1).tolist()]
     if path.suffix != ".json":
-        return path.read_text("utf-8-sig", "replace").split()
+        return path.read_text("utf-8-sig", "surrogateescape").split()
     data = read_json(path, what="a list of ids, or {id: row}")
     if isinstance(data, dict):
         return data
@@ -69,9 +72,10 @@ def _array(path: Path) -> np.ndarray:
     except (ValueError, EOFError, OSError) as error:
         why = str(error)
         if "allow_pickle" in why:
-            code = f"import numpy as n; p = '{path}'; n.save(p, n.asarray(n.load(p, allow_pickle=True), str))"
+            name = json.dumps(str(path))
+            code = f"import numpy as n; p = {name}; n.save(p, n.asarray(n.load(p, allow_pickle=True), str))"
             why = (
                 "it holds pickled objects; pickles are not read, as they can run code. If you trust it, "
-                f'this writes it anew as text: python -c "{code}"'
+                f"this writes it anew as text: python -c {shlex.quote(code)}"
             )
         raise InputError(f"{path}: cannot be read as an array of ids: {why}") from error

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tasks.datasets.corpus import Corpus, Item
 from tasks.datasets.questions import Image, Question, QuestionCorpus
+from tasks.datasets.rows import leaves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +42,7 @@ def media_file(corpus: Corpus | QuestionCorpus, item: Item | Image | Question) -
     """
     if not item.path:
         return None
-    path = Path(os.path.normpath(corpus.image_path(item)))
-    folder = corpus.image_folder
-    if folder and not path.is_relative_to(os.path.normpath(folder)):
+    if leaves(item.path, folder=corpus.image_folder):
         return None
+    path = Path(os.path.normpath(corpus.image_path(item)))
     return path if path.is_file() else None

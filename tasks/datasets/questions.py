@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.errors import InputError
-from infra.store.skipped import Skipped
-from tasks.datasets.tables import Format, StoredTable, is_unicode, write_table
+from infra.store.findings import USUAL, Flagged, Skipped, Tolerance
+from infra.store.ids import is_unicode, wrong_id
+from tasks.datasets.audit import shared_files, shared_images
+from tasks.datasets.rows import plain, wrong_path
+from tasks.datasets.tables import Format, StoredTable, write_table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +61,7 @@ FORMAT = Format(
     name="questions",
     what="a corpus of questions",
     rows="questions",
+    parts="answers",
     schema=pa.schema(
         [(name, pa.list_(pa.string()) if name == "answers" else pa.string()) for name in _COLUMNS]
     ),
@@ -73,36 +78,42 @@ class QuestionSummary:
         splits: questions in each.
         images: distinct images in each.
         answers: how many questions have so many answers, by the number as a string, as JSON has it.
-        skipped: what was left out (`SkipLog.summary`).
+        skipped: what was left out (`Findings.skipped`).
+        flagged: what is used and odd (`Findings.flagged`).
     """
 
     splits: dict[str, int]
     images: dict[str, int]
     answers: dict[str, int]
     skipped: dict[str, Any] = field(default_factory=dict)
+    flagged: dict[str, Any] = field(default_factory=dict)
 
 
-def clean(question: Question) -> Iterator[Question | Skipped]:
-    """Yield what is wrong with the answers of a question, and then the question with those that are good.
+def clean(question: Question, *, images: str | Path = "") -> Iterator[Question | Skipped | Flagged]:
+    """Yield what is wrong with a question and its answers, and then the question with those that are good.
 
     In a question, runs of whitespace become one space; answers stay as they are.
+
+    Args:
+        question: what a reader made.
+        images: the folder that its path starts from.
     """
-    where, words, answers = f"question {question.id}", " ".join(question.question.split()), []
+    why = wrong_id(question.id) or wrong_id(question.image_id) or wrong_path(question.path, images=images)
+    if why:
+        yield Skipped(where=f"question {question.id!r:.60}, image {question.image_id!r:.60}", why=why)
+        return
+    words, odd = plain(question.question, what="question")
+    where, answers = f"question {question.id}", []
     for number, answer in enumerate(question.answers):
         if not answer.strip():
-            yield Skipped(where=f"{where}, answer {number + 1}", why="an empty answer")
+            yield Skipped(where=f"{where}, answer {number + 1}", why="an empty answer", part=True)
         elif not is_unicode(answer):
-            yield Skipped(where=f"{where}, answer {number + 1}", why="an answer that is not valid UTF-8")
+            yield Skipped(
+                where=f"{where}, answer {number + 1}", why="an answer that is not valid UTF-8", part=True
+            )
         else:
             answers.append(answer)
-    texts = (
-        question.id,
-        question.image_id,
-        words,
-        question.question_type,
-        question.answer_type,
-        question.label,
-    )
+    texts = (words, question.question_type, question.answer_type, question.label, question.split)
     if not words:
         yield Skipped(where=where, why="an empty question")
     elif not all(map(is_unicode, texts)):
@@ -110,64 +121,79 @@ def clean(question: Question) -> Iterator[Question | Skipped]:
     elif question.answers and not answers:
         yield Skipped(where=where, why="no usable answer")
     else:
+        if odd:
+            yield Flagged(where=where, why=odd)
         yield replace(question, question=words, answers=tuple(answers))
 
 
 def write_questions(
     folder: str | Path,
-    questions: Iterable[Question | Skipped],
+    questions: Iterable[Question | Skipped | Flagged],
     *,
     source: dict[str, Any],
     images: str | Path = "",
+    tolerance: Tolerance = USUAL,
 ) -> QuestionSummary:
-    """Write a corpus from a stream of questions: `questions.arrow`, then `questions.json`, and what was left out.
+    """Write a corpus from a stream of questions: `questions.arrow`, `questions.json`, what was left out and is odd.
 
     Empty questions and answers, and all questions of an id but the first are skipped and listed in
-    `questions.skipped.jsonl`. Questions without answers may be in several splits, as those of VQA's test-dev are in its
-    test split, too. A corpus that is there already is replaced.
+    `questions.skipped.jsonl`; questions without a word, or cut to 1,000, and those whose image stands in two splits are
+    listed in `questions.warnings.jsonl`. Questions without answers may be in several splits, as those of VQA's test-dev
+    are in its test split, too. A corpus that is there already is replaced.
 
     Args:
         folder: the corpus; made where it does not exist.
         questions: what a reader yields.
         source: reader and files; anything that JSON can hold.
-        images: the folder that relative paths start from.
+        images: the folder that relative paths start from, and that no path leaves.
+        tolerance: what may be left out, a twentieth of the questions and of the answers unless it says otherwise, and
+            whether what is odd is refused.
 
     Raises:
-        InputError: nothing usable came, or no space is left.
+        InputError: nothing usable came, the tolerance is exceeded, or no space is left.
     """
     return write_table(
         folder,
         questions,
         form=FORMAT,
-        clean=clean,
+        clean=partial(clean, images=images),
         key=lambda question: ("" if question.answers else question.split, question.id),
         duplicate=lambda question: Skipped(
             where=f"question {question.id}", why="duplicate question id; the first is kept"
         ),
+        audit=partial(_audit, images=images),
         tally=_QuestionTally(),
         source=source,
         images=images,
+        tolerance=tolerance,
     )
 
 
 class _QuestionTally:
     def __init__(self) -> None:
-        self.splits, self.answers = Counter[str](), Counter[int]()
+        self.splits, self.answers, self.parts = Counter[str](), Counter[int](), 0
         self.images: dict[str, set[str]] = {}
 
     def add(self, questions: list[Question]) -> None:
         for each in questions:
             self.splits[each.split] += 1
             self.answers[len(each.answers)] += 1
+            self.parts += len(each.answers)
             self.images.setdefault(each.split, set()).add(each.image_id)
 
-    def summary(self, skipped: dict[str, Any]) -> QuestionSummary:
+    def summary(self, *, skipped: dict[str, Any], flagged: dict[str, Any]) -> QuestionSummary:
         return QuestionSummary(
             splits=dict(self.splits),
             images={split: len(ids) for split, ids in self.images.items()},
             answers={str(number): self.answers[number] for number in sorted(self.answers)},
             skipped=skipped,
+            flagged=flagged,
         )
+
+
+def _audit(table: pa.Table, *, images: str | Path) -> Iterator[Flagged]:
+    yield from shared_images(table)
+    yield from shared_files(table, id="image_id", images=images)
 
 
 class QuestionCorpus(StoredTable):

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from infra.errors import InputError
 from infra.files import atomic, make_folder, read_json, sha256, write_json
-from infra.store.skipped import SkipLog, Skipped, describe
+from infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
 
 Row = TypeVar("Row")
 Summary = TypeVar("Summary")
@@ -25,10 +25,11 @@ class Format:
     """How a kind of corpus is kept in its folder.
 
     Attributes:
-        name: of its files, `<name>.arrow`, `<name>.json` and `<name>.skipped.jsonl`.
+        name: of its files, `<name>.arrow`, `<name>.json`, `<name>.skipped.jsonl` and `<name>.warnings.jsonl`.
         version: the one that is written and can be read.
         what: what it is, in messages, such as `a corpus`.
         rows: what its rows are, in messages, such as `items`.
+        parts: what each row has several of, in messages, such as `captions`.
         schema: of the table; every row has an attribute for each field, among them `id`, `split` and `path`.
         batch: rows of a record batch.
         images: the manifest's key of the folder that relative paths start from.
@@ -38,6 +39,7 @@ class Format:
     version: int = 1
     what: str
     rows: str
+    parts: str
     schema: pa.Schema
     batch: int
     images: str
@@ -45,62 +47,80 @@ class Format:
     @property
     def skipped(self) -> str:
         """Name of the file that lists what was left out."""
-        return f"{self.name}.skipped.jsonl"
+        return f"{self.name}.{SKIPPED}"
+
+    @property
+    def warnings(self) -> str:
+        """Name of the file that lists what is used and odd."""
+        return f"{self.name}.{WARNINGS}"
 
 
 class Tally(Protocol[Row, Summary]):
     """Counts rows while they are written."""
 
     splits: Counter[str]
+    parts: int
 
     def add(self, rows: list[Row]) -> None:
         """Count some rows."""
 
-    def summary(self, skipped: dict[str, Any]) -> Summary:
-        """Return the counts, a dataclass that goes to the manifest, with those of `SkipLog.summary`."""
+    def summary(self, *, skipped: dict[str, Any], flagged: dict[str, Any]) -> Summary:
+        """Return the counts, a dataclass that goes to the manifest, with those of `Findings`."""
 
 
 def write_table(
     folder: str | Path,
-    entries: Iterable[Row | Skipped],
+    entries: Iterable[Row | Skipped | Flagged],
     *,
     form: Format,
-    clean: Callable[[Row], Iterator[Row | Skipped]],
+    clean: Callable[[Row], Iterator[Row | Skipped | Flagged]],
     key: Callable[[Row], Hashable],
     duplicate: Callable[[Row], Skipped],
+    audit: Callable[[pa.Table], Iterable[Flagged]],
     tally: Tally[Row, Summary],
     source: dict[str, Any],
     images: str | Path,
+    tolerance: Tolerance,
 ) -> Summary:
-    """Write a corpus from a stream: the table, then its manifest, and the list of what was left out.
+    """Write a corpus from a stream: the table, then its manifest, and the lists of what was left out and is odd.
 
     Args:
         folder: the corpus; made where it does not exist, and one that is there is replaced.
-        entries: rows, and what a reader had to leave out.
+        entries: rows, what a reader had to leave out, and what is odd.
         form: how they are kept.
         clean: yields what is wrong with a row, and then the row with what is good, if anything is.
         key: rows of one key are duplicates, of which the first is kept.
         duplicate: the case of such a row.
+        audit: yields what is odd about the table as a whole, such as what two splits share.
         tally: counts the rows.
         source: reader and files; anything that JSON can hold.
         images: the folder that relative paths start from; empty where there is none.
+        tolerance: what may be left out or odd.
 
     Raises:
-        InputError: nothing usable came, or no space is left.
+        InputError: nothing usable came, the tolerance is exceeded (a corpus that was there stays as it was), or no
+            space is left.
     """
-    folder, log = make_folder(folder), SkipLog()
+    folder, findings = make_folder(folder), Findings()
     path = folder / f"{form.name}.arrow"
-    with atomic(path) as file, pa.ipc.new_file(file, form.schema) as table:
-        rows = _usable(entries, log, clean=clean, key=key, duplicate=duplicate)
-        while batch := list(islice(rows, form.batch)):
-            tally.add(batch)
-            columns = [
-                pa.array([getattr(row, each.name) for row in batch], each.type) for each in form.schema
-            ]
-            table.write_batch(pa.record_batch(columns, schema=form.schema))
+    with atomic(path) as file:
+        with pa.ipc.new_file(file, form.schema) as table:
+            rows = _usable(entries, findings, clean=clean, key=key, duplicate=duplicate)
+            while batch := list(islice(rows, form.batch)):
+                tally.add(batch)
+                columns = [
+                    pa.array([getattr(row, each.name) for row in batch], each.type) for each in form.schema
+                ]
+                table.write_batch(pa.record_batch(columns, schema=form.schema))
         if not tally.splits:
-            raise InputError(f"{folder}: nothing usable was found; {describe(log.summary())}")
-    summary = tally.summary(log.close(folder / form.skipped))
+            raise InputError(f"{folder}: nothing usable was found; {describe(findings.skipped)}")
+        file.flush()
+        for case in audit(pa.ipc.open_file(pa.memory_map(str(file.name))).read_all()):
+            findings.add(case)
+        kept = (sum(tally.splits.values()), form.rows)
+        findings.judge(folder, tolerance=tolerance, rows=kept, parts=(tally.parts, form.parts))
+    skipped, flagged = findings.close(folder, prefix=f"{form.name}.")
+    summary = tally.summary(skipped=skipped, flagged=flagged)
     manifest = {
         "version": form.version,
         "source": source,
@@ -112,21 +132,21 @@ def write_table(
 
 
 def _usable(
-    entries: Iterable[Row | Skipped],
-    log: SkipLog,
+    entries: Iterable[Row | Skipped | Flagged],
+    findings: Findings,
     *,
-    clean: Callable[[Row], Iterator[Row | Skipped]],
+    clean: Callable[[Row], Iterator[Row | Skipped | Flagged]],
     key: Callable[[Row], Hashable],
     duplicate: Callable[[Row], Skipped],
 ) -> Iterator[Row]:
     """Yield the rows that are good and new, and log all others."""
     seen: set[Hashable] = set()
     for entry in entries:
-        for row in [entry] if isinstance(entry, Skipped) else clean(entry):
-            if isinstance(row, Skipped):
-                log.add(row)
+        for row in [entry] if isinstance(entry, Skipped | Flagged) else clean(entry):
+            if isinstance(row, Skipped | Flagged):
+                findings.add(row)
             elif key(row) in seen:
-                log.add(duplicate(row))
+                findings.add(duplicate(row))
             else:
                 seen.add(key(row))
                 yield row
@@ -184,12 +204,3 @@ class StoredTable:
             counts = ", ".join(f"{name} ({count:,})" for name, count in self.splits.items())
             raise InputError(f"{self.folder}: no {self.form.rows} in the split {split!r}; there are {counts}")
         return self._table.filter(pc.equal(self._table["split"], split))
-
-
-def is_unicode(text: str) -> bool:
-    """Whether the text can be written as UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair, or bytes that were no UTF-8
-        return False
-    return True

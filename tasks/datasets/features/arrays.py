@@ -15,7 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from infra.files import existing_folder
-from infra.store.skipped import Skipped
+from infra.store.findings import Skipped
 from tasks.datasets.features.to_store import Features, as_set
 
 _NAMES = ("features", "x")
@@ -35,7 +35,7 @@ def read_arrays(folder: str | Path, *, channels_first: bool = False) -> Iterator
     paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     for path in tqdm(paths, desc="files", unit="file"):
         if path.suffix not in (".npy", ".npz"):
-            yield Skipped(where=path.name, why="not a .npy or .npz file")
+            yield Skipped(where=path.name, why="not a .npy or .npz file", wanted=False)
             continue
         x = _load(path)
         if isinstance(x, str):

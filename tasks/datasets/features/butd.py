@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from infra.errors import InputError
 from infra.files import existing
-from infra.store.skipped import Skipped
+from infra.store.findings import Skipped
 from tasks.datasets.features.to_store import Features
 
 _COLUMNS = 6
@@ -59,7 +59,7 @@ def _row(line: bytes, *, where: str, dim: int) -> Features | Skipped:
     columns = line.rstrip(b"\r\n").split(b"\t")
     if len(columns) != _COLUMNS:
         return Skipped(where=where, why=f"not {_COLUMNS} columns, such as a row that is cut short")
-    id = columns[0].decode("utf-8", "replace").strip()
+    id = columns[0].decode("utf-8", "surrogateescape").strip()
     try:
         boxes = int(columns[3])
         data = base64.b64decode(columns[5], validate=True)

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from infra.errors import InputError
 from infra.files import existing
-from infra.store.skipped import Skipped
+from infra.store.findings import Skipped
 from tasks.datasets.features.to_store import Features, as_set
 from tasks.datasets.id_lists import as_text, read_id_rows
 

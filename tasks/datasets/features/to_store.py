@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from infra.errors import InputError
 from infra.files import write_json
 from infra.store import FeatureStore, StoreWriter
+from infra.store.findings import USUAL, Findings, Skipped, Tolerance, describe
 from infra.store.manifest import Manifest
-from infra.store.skipped import SkipLog, Skipped, describe
 from tasks.datasets.corpus import Corpus
 from tasks.datasets.questions import QuestionCorpus
 
@@ -50,27 +50,28 @@ def write_features(
     source: dict[str, Any],
     dtype: str = "float16",
     shard_bytes: int = SHARD_BYTES,
+    tolerance: Tolerance = USUAL,
 ) -> Manifest:
     """Write a store of what a reader yields; the first set says how wide all are to be.
 
     Raises:
-        InputError: nothing usable came, the folder holds another store, or no space is left.
+        InputError: nothing usable came, the tolerance is exceeded, the folder holds another store, or no space is left.
     """
     sets = iter(sets)
     skipped, first = _first(sets)
     if first is None:
-        log = SkipLog()
+        findings = Findings()
         for case in skipped:
-            log.add(case)
-        raise InputError(f"{folder}: nothing usable was found; {describe(log.summary())}")
+            findings.add(case)
+        raise InputError(f"{folder}: nothing usable was found; {describe(findings.skipped)}")
     dim = first.x_ND.shape[1]
     with StoreWriter(folder, dim=dim, dtype=dtype, source=source, shard_bytes=shard_bytes) as writer:
         for entry in chain(skipped, [first], sets):
             if isinstance(entry, Skipped):
-                writer.skip(entry.where, entry.why)
+                writer.note(entry)
             else:
                 writer.offer(entry.id, entry.x_ND, where=entry.where)
-        return writer.close()
+        return writer.close(tolerance=tolerance)
 
 
 def _first(sets: Iterator[Features | Skipped]) -> tuple[list[Skipped], Features | None]:

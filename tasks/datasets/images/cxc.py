@@ -10,9 +10,7 @@ MS-COCO", EACL 2021.
 
 from __future__ import annotations
 
-import csv
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +18,9 @@ import numpy as np
 
 from infra.errors import InputError
 from infra.files import existing
+from infra.store.findings import Skipped
+from tasks.datasets.csv_rows import read_csv
+from tasks.datasets.published import CXC, compare_counts
 
 _IMAGE, _CAPTION = re.compile(r"COCO_\w+_0*(\d+)\.jpg"), re.compile(r"COCO_\w+:sentid:(\d+)")
 _COLUMNS = {
@@ -66,7 +67,7 @@ def cxc_files(folder: str | Path, split: str) -> dict[str, Path]:
 
 
 def read_cxc(folder: str | Path, split: str) -> Ratings:
-    """Read the ratings of a split.
+    """Read the ratings of a split; where there are not as many as published, that is printed.
 
     Args:
         folder: of the official files.
@@ -75,46 +76,39 @@ def read_cxc(folder: str | Path, split: str) -> Ratings:
     Raises:
         InputError: a file is missing, has other columns or is cut short.
     """
-    return Ratings(**{kind: _read(path, _COLUMNS[kind]) for kind, path in cxc_files(folder, split).items()})
+    rated = {kind: _read(path, _COLUMNS[kind]) for kind, path in cxc_files(folder, split).items()}
+    counts = {kind: len(pairs) for kind, pairs in rated.items()}
+    if split in CXC and CXC[split].differences(counts):
+        print(f"{folder}: {compare_counts([CXC[split]], counts)}")
+    return Ratings(**rated)
 
 
 def _read(path: Path, columns: dict[str, re.Pattern[str]]) -> Rated:
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        rows = csv.DictReader(file)
-        try:
-            _check_header(path, rows.fieldnames or (), [*columns, _SCORE])
-            pairs = [_pair(row, columns, where=f"{path}, line {rows.line_num}") for row in rows]
-        except csv.Error as error:
-            raise InputError(f"{path}, after line {rows.line_num}: not CSV: {error}") from error
+    pairs = []
+    for row in read_csv(path, columns=[*columns, _SCORE]):
+        if isinstance(row, Skipped):
+            raise InputError(f"{path.parent / row.where}: {row.why}; fetch the official file again")
+        where, (*items, score) = row
+        pairs.append(_pair(items, score, columns=columns, where=f"{path.parent / where}"))
     if not pairs:
         raise InputError(f"{path}: no ratings; the file is cut short: fetch it again")
     first_P, second_P, rating_P = zip(*pairs, strict=True)
     return Rated(first_P=np.array(first_P), second_P=np.array(second_P), rating_P=np.array(rating_P))
 
 
-def _check_header(path: Path, header: Sequence[str], expected: list[str]) -> None:
-    if missing := [name for name in expected if name not in header]:
-        raise InputError(
-            f"{path}: no column {', '.join(missing)}; expected {', '.join(expected)}, as in the official file of "
-            "aggregated ratings"
-        )
-
-
 def _pair(
-    row: dict[str, str | None], columns: dict[str, re.Pattern[str]], *, where: str
+    items: list[str], score: str, *, columns: dict[str, re.Pattern[str]], where: str
 ) -> tuple[str, str, float]:
     ids = []
-    for name, form in columns.items():
-        match = form.fullmatch(row[name] or "")
+    for item, (name, form) in zip(items, columns.items(), strict=True):
+        match = form.fullmatch(item)
         if not match:
-            raise InputError(f"{where}: {name} is {row[name]!r:.60}, expected the form {form.pattern}")
+            raise InputError(f"{where}: {name} is {item!r:.60}, expected the form {form.pattern}")
         ids.append(match[1])
     try:
-        rating = float(row[_SCORE] or "")
+        rating = float(score)
     except ValueError:
         rating = np.nan
     if not 0 <= rating <= _HIGHEST:
-        raise InputError(
-            f"{where}: {_SCORE} is {row[_SCORE]!r:.60}, expected a number from 0 to {_HIGHEST:.0f}"
-        )
+        raise InputError(f"{where}: {_SCORE} is {score!r:.60}, expected a number from 0 to {_HIGHEST:.0f}")
     return ids[0], ids[1], rating

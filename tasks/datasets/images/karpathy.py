@@ -8,8 +8,10 @@ Source: Karpathy and Fei-Fei, "Deep visual-semantic alignments for generating im
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,38 +19,72 @@ from tqdm import tqdm
 
 from infra.errors import InputError
 from infra.files import existing_folder, read_json
-from tasks.datasets.corpus import Item, Skipped
+from tasks.datasets.corpus import Flagged, Item, Skipped
+from tasks.datasets.rows import leaves
 
 _WHAT = 'Karpathy\'s JSON, {"images": [{"filename", "split", "sentences", ...}, ...]}'
+_FORM = "not of the expected form"
+_IDS = ("cocoid", "imgid")
 _SPLITS = {"train": "train", "restval": "train", "val": "val", "test": "test"}
 
 
-def read_karpathy(
-    path: str | Path, *, images: str | Path, keep_restval: bool = False
-) -> Iterator[Item | Skipped]:
-    """Yield the items of a file; an image that is not there, or an entry that lacks a field, is skipped.
-
-    The id is the `cocoid` where there is one, else the `imgid`; that of a caption is its `sentid`. Paths are below
-    `images`.
+@dataclass(frozen=True, kw_only=True)
+class KarpathyFile:
+    """A file, before anything is made of it.
 
     Args:
-        path: `dataset_coco.json`, `dataset_flickr30k.json` or a file of that form.
+        name: of the file.
+        dataset: what it calls its data set, `coco` or `flickr30k` in the published ones; may be empty.
+        entries: of the images, whatever they are.
+    """
+
+    name: str
+    dataset: str
+    entries: list[Any]
+
+
+def open_karpathy(path: str | Path) -> KarpathyFile:
+    """Read a file.
+
+    Raises:
+        InputError: it is missing, cut short or of another form.
+    """
+    data = read_json(path, what=_WHAT, object_hook=_without_tokens)
+    if not isinstance(data, dict) or not isinstance(data.get("images"), list):
+        raise InputError(f"{path}: not of the expected form: {_WHAT}")
+    return KarpathyFile(name=Path(path).name, dataset=str(data.get("dataset") or ""), entries=data["images"])
+
+
+def read_karpathy(
+    file: KarpathyFile, *, images: str | Path, keep_restval: bool = False
+) -> Iterator[Item | Skipped | Flagged]:
+    """Yield the items of a file; an image that is not there, or an entry that lacks a field, is skipped.
+
+    The id is the `cocoid`; in a file where no image has one it is the `imgid`, flagged where there is a `cocoid` and it
+    is null. Features and ratings go by that id, so the two kinds of number are never mixed. The id of a caption is its
+    `sentid`. Paths are below `images`.
+
+    Args:
+        file: `dataset_coco.json`, `dataset_flickr30k.json` or a file of that form.
         images: the folder that holds the image files, or that holds the folders which `filepath` names.
         keep_restval: leave `restval` a split of its own, rather than a part of `train`.
 
     Raises:
-        InputError: the file is cut short or of another form, or there is no such folder.
+        InputError: there is no such folder.
     """
     folder = existing_folder(images, what="the folder of images")
-    data = read_json(path, what=_WHAT, object_hook=_without_tokens)
-    if not isinstance(data, dict) or not isinstance(data.get("images"), list):
-        raise InputError(f"{path}: not of the expected form: {_WHAT}")
     splits = _SPLITS | {"restval": "restval"} if keep_restval else _SPLITS
     files: dict[str, set[str]] = {}
-    for number, entry in enumerate(tqdm(data["images"], desc="captions", unit="image")):
-        yield _item(
-            entry, where=f"{Path(path).name}, image {number}", folder=folder, splits=splits, files=files
-        )
+    has_cocoids = any(isinstance(entry, dict) and entry.get(_IDS[0]) is not None for entry in file.entries)
+    id_field = _IDS[0] if has_cocoids else _IDS[1]
+    for number, entry in enumerate(tqdm(file.entries, desc="captions", unit="image")):
+        where = f"{file.name}, image {number}"
+        if why := _fault(entry, id_field=id_field, splits=splits):
+            yield Skipped(where=where, why=why)
+            continue
+        if _IDS[0] in entry and not has_cocoids:
+            yield Flagged(where=where, why="its cocoid is null, and its imgid is taken as its id")
+        yield _item(entry, id=str(entry[id_field]), folder=folder, splits=splits, files=files)
 
 
 def _without_tokens(entry: dict[str, Any]) -> dict[str, Any]:
@@ -57,25 +93,39 @@ def _without_tokens(entry: dict[str, Any]) -> dict[str, Any]:
     return entry
 
 
+def _fault(entry: Any, *, id_field: str, splits: dict[str, str]) -> str | None:
+    """Return why an entry cannot be used, None where it can."""
+    if not isinstance(entry, dict):
+        return f"{_FORM}: an image that is not an object"
+    if type(entry.get(id_field)) not in (int, str):
+        return f"{_FORM}: an image without a {id_field} that is a number or a string"
+    if not isinstance(entry.get("filename"), str) or not isinstance(entry.get("filepath", ""), str):
+        return f"{_FORM}: an image whose filename or filepath is not a string"
+    if not isinstance(entry.get("split"), str) or entry["split"] not in splits:
+        return f"unknown split {json.dumps(entry.get('split')):.60}, expected {', '.join(splits)}"
+    sentences = entry.get("sentences")
+    if not isinstance(sentences, list):
+        return f"{_FORM}: an image without a list of sentences"
+    if not all(isinstance(each, dict) and isinstance(each.get("raw"), str) for each in sentences):
+        return f"{_FORM}: a sentence whose text, raw, is not there or not a string"
+    return None
+
+
 def _item(
-    entry: Any, *, where: str, folder: Path, splits: dict[str, str], files: dict[str, set[str]]
+    entry: dict[str, Any], *, id: str, folder: Path, splits: dict[str, str], files: dict[str, set[str]]
 ) -> Item | Skipped:
-    try:
-        id = entry["cocoid"] if "cocoid" in entry else entry["imgid"]
-        name, below, split = entry["filename"], entry.get("filepath", ""), entry["split"]
-        captions = tuple(sentence["raw"] for sentence in entry["sentences"])
-        names = tuple(str(sentence["sentid"]) for sentence in entry["sentences"] if "sentid" in sentence)
-    except (KeyError, TypeError, AttributeError) as error:
-        return Skipped(where=where, why=f"not of the expected form: {type(error).__name__}: {error}")
-    if not all(isinstance(text, str) for text in (name, below, split, *captions)):
-        return Skipped(where=where, why="a filename, split or caption that is not a string")
-    if split not in splits:
-        return Skipped(where=where, why=f"unknown split {split!r}, expected {', '.join(splits)}")
+    """Return what an entry without fault stands for."""
+    name, below = entry["filename"], entry.get("filepath", "")
+    where = f"id {id}, {os.path.join(below, name)}"
+    if leaves(os.path.join(below, name), folder=folder):
+        return Skipped(where=where, why="a path that leaves the folder of images")
     path = _find(name, below=below, folder=folder, files=files)
     if path is None:
-        return Skipped(where=f"id {id}, {os.path.join(below, name)}", why=f"no such image in {folder}")
+        return Skipped(where=where, why=f"no such image in {folder}")
+    captions = tuple(sentence["raw"] for sentence in entry["sentences"])
+    names = tuple(str(sentence["sentid"]) for sentence in entry["sentences"] if "sentid" in sentence)
     names = names if len(names) == len(captions) else ()
-    return Item(id=str(id), split=splits[split], captions=captions, path=path, caption_ids=names)
+    return Item(id=id, split=splits[entry["split"]], captions=captions, path=path, caption_ids=names)
 
 
 def _find(name: str, *, below: str, folder: Path, files: dict[str, set[str]]) -> str | None:
@@ -85,8 +135,10 @@ def _find(name: str, *, below: str, folder: Path, files: dict[str, set[str]]) ->
     """
     for place in dict.fromkeys((below, "")):
         if place not in files:
-            inside = folder / place
-            files[place] = set(os.listdir(inside)) if inside.is_dir() else set()
+            try:
+                files[place] = set(os.listdir(folder / place))
+            except (OSError, ValueError):  # no such folder, or a name that no folder can have
+                files[place] = set()
         if name in files[place]:
             return os.path.join(place, name)
     return None

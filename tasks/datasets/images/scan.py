@@ -21,8 +21,9 @@ from tqdm import tqdm
 from infra.errors import InputError
 from infra.files import existing, existing_folder, identity
 from infra.store import StoreWriter
+from infra.store.findings import USUAL
 from infra.store.manifest import Manifest
-from tasks.datasets.corpus import CorpusSummary, Item, Skipped, clean, write_corpus
+from tasks.datasets.corpus import CorpusSummary, Flagged, Item, Skipped, Tolerance, clean, write_corpus
 from tasks.datasets.features.to_store import SHARD_BYTES
 
 _SPLITS = {"train": "train", "dev": "val", "val": "val", "test": "test", "testall": "test"}
@@ -134,7 +135,12 @@ def _line_up(rows: np.ndarray, ids: list[str], *, captions: int, where: Path) ->
 
 
 def write_scan(
-    folder: str | Path, *, out: str | Path, dtype: str = "float16", shard_bytes: int = SHARD_BYTES
+    folder: str | Path,
+    *,
+    out: str | Path,
+    dtype: str = "float16",
+    shard_bytes: int = SHARD_BYTES,
+    tolerance: Tolerance = USUAL,
 ) -> tuple[CorpusSummary, Manifest]:
     """Write a corpus to `out` and the features of its items to the store `out/regions`, in one pass.
 
@@ -148,18 +154,18 @@ def write_scan(
     dim = splits[0].dim
     store = Path(out) / "regions"
     with StoreWriter(store, dim=dim, dtype=dtype, source=source, shard_bytes=shard_bytes) as writer:
-        summary = write_corpus(out, _stored(splits, writer), source=source)
-        return summary, writer.close()
+        summary = write_corpus(out, _stored(splits, writer), source=source, tolerance=tolerance)
+        return summary, writer.close(tolerance=tolerance)
 
 
-def _stored(splits: list[ScanSplit], writer: StoreWriter) -> Iterator[Item | Skipped]:
+def _stored(splits: list[ScanSplit], writer: StoreWriter) -> Iterator[Item | Skipped | Flagged]:
     """Pass on the items whose features the writer takes."""
     for split in splits:
         if split.name == "testall" and split.files[0].with_name("test_ims.npy").exists():
-            yield Skipped(where="test_*", why="the first fold of testall, which is read")
+            yield Skipped(where="test_*", why="the first fold of testall, which is read", wanted=False)
         for item, x_ND in tqdm(split, desc=split.name, unit="image", total=len(split.ids)):
             for entry in clean(item):
-                if isinstance(entry, Skipped):
+                if not isinstance(entry, Item):
                     yield entry
                     continue
                 why = writer.offer(item.id, x_ND, where=f"{split.name}_ims.npy, id {item.id}")

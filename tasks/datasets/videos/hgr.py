@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from infra.errors import InputError
 from infra.files import existing_folder, read_json
-from infra.store.skipped import Skipped
+from infra.store.findings import Skipped
 from tasks.datasets.corpus import Item
 from tasks.datasets.features.to_store import Features, as_set
 from tasks.datasets.id_lists import read_ids
@@ -57,7 +57,9 @@ def read_hgr(captions: str | Path, *, splits: str | Path) -> Iterator[Item | Ski
     for name in names:
         yield Item(id=name.id, split=_SPLITS[name.split], captions=sentences.pop(name.id, ()))
     for id in sentences:
-        yield Skipped(where=f"{Path(captions).name}, {id}", why="captions of a video that no list has")
+        yield Skipped(
+            where=f"{Path(captions).name}, {id}", why="captions of a video that no list has", wanted=False
+        )
 
 
 def read_hgr_features(folder: str | Path, *, splits: str | Path) -> Iterator[Features | Skipped]:
@@ -83,7 +85,7 @@ def read_hgr_features(folder: str | Path, *, splits: str | Path) -> Iterator[Fea
         elif means.is_file():
             yield from _means(means, listed, rows=len(read_ids(_list(splits, split))))
         else:
-            yield Skipped(where=f"{split}_ft", why=f"no such .hdf5 or .npy file in {folder}")
+            yield Skipped(where=f"{split}_ft", why=f"no such .hdf5 or .npy file in {folder}", wanted=False)
 
 
 def _list(splits: str | Path, split: str) -> Path:
@@ -131,7 +133,7 @@ def _sentences(path: str | Path) -> Generator[Skipped, None, dict[str, tuple[str
         else:
             captions[id] = tuple(sentence for sentence in sentences if isinstance(sentence, str))
             for _ in range(len(sentences) - len(captions[id])):
-                yield Skipped(where=where, why="a caption that is not a string")
+                yield Skipped(where=where, why="a caption that is not a string", part=True)
     return captions
 
 
@@ -148,9 +150,8 @@ def _frames(path: Path, names: list[_Name]) -> Iterator[Features | Skipped]:
                 else:
                     yield Features(id=name.id, x_ND=as_set(x), where=where)
             for key in key_of.values():
-                yield Skipped(
-                    where=f"{path.name}, {key}", why="features of a video that the list does not have"
-                )
+                why = "features of a video that the list does not have"
+                yield Skipped(where=f"{path.name}, {key}", why=why, wanted=False)
     except OSError as error:
         raise InputError(f"{path}: cannot be read as HDF5, it may be cut short: {error}") from error
 

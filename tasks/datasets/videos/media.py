@@ -10,7 +10,7 @@ from pathlib import Path
 from infra.errors import InputError
 from infra.files import existing_folder
 from infra.store import FeatureStore
-from infra.store.skipped import Skipped
+from infra.store.findings import Skipped
 from tasks.datasets.corpus import Item
 
 SUFFIXES = (".mp4", ".avi", ".webm", ".mkv", ".mov", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp", ".gif")

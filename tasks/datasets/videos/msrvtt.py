@@ -9,6 +9,7 @@ Source: Xu et al., "MSR-VTT: a large video description dataset for bridging vide
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import Any
 
 from infra.errors import InputError
 from infra.files import read_json
-from infra.store.skipped import Skipped
+from infra.store.findings import Skipped
 from tasks.datasets.corpus import Item
 
 _WHAT = 'MSR-VTT\'s JSON, {"videos": [{"video_id", "split", ...}], "sentences": [{"sen_id", "video_id", "caption"}]}'
@@ -73,7 +74,9 @@ def read_annotations(paths: Sequence[str | Path]) -> Annotations:
     for id in [id for id in read.sentences if id not in read.splits]:
         for number, _ in read.sentences.pop(id):
             where = f"sentence {number}, of the video {id}"
-            read.skipped.append(Skipped(where=where, why="a caption of a video that is not listed"))
+            read.skipped.append(
+                Skipped(where=where, why="a caption of a video that is not listed", part=True)
+            )
     return read
 
 
@@ -89,7 +92,8 @@ def read_msrvtt(*paths: str | Path) -> Iterator[Item | Skipped]:
         if isinstance(split, str) and split in _SPLITS:
             yield read.item(id, split=_SPLITS[split])
         else:
-            yield Skipped(where=f"id {id}", why=f"unknown split {split!r}, expected {', '.join(_SPLITS)}")
+            why = f"unknown split {json.dumps(split):.60}, expected {', '.join(_SPLITS)}"
+            yield Skipped(where=f"id {id}", why=why)
 
 
 def _add_video(read: Annotations, video: Any, *, where: str) -> None:
@@ -116,4 +120,4 @@ def _add_sentence(read: Annotations, sentence: Any, *, where: str, seen: set[tup
         seen.add((id, number))
         read.sentences[id].append((number, caption))
         return
-    read.skipped.append(Skipped(where=where, why=why))
+    read.skipped.append(Skipped(where=where, why=why, part=True))

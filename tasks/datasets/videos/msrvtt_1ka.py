@@ -13,14 +13,13 @@ Gabeur et al., "Multi-modal transformer for video retrieval", ECCV 2020 (9k).
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 
 from infra.errors import InputError
-from infra.files import existing
-from infra.store.skipped import Skipped
+from infra.store.findings import Skipped
 from tasks.datasets.corpus import Item
+from tasks.datasets.csv_rows import read_csv
 from tasks.datasets.draws import draw
 from tasks.datasets.videos.msrvtt import Annotations, read_annotations
 
@@ -45,14 +44,21 @@ def read_msrvtt_1ka(
     Raises:
         InputError: a file is missing, damaged or of another form, or no training videos are left beside `val`.
     """
-    listed, rows = _read_csv(train, columns=_TRAIN), _read_csv(test, columns=_TEST)
+    lists = [list(read_csv(train, columns=_TRAIN)), list(read_csv(test, columns=_TEST))]
+    yield from (row for rows in lists for row in rows if isinstance(row, Skipped))
+    listed, rows = ([row for row in rows if not isinstance(row, Skipped)] for rows in lists)
     read = read_annotations(paths)
     yield from read.skipped
     tested = {id for _, (_, id, _) in rows}
     usable = yield from _trainable(((where, id) for where, (id,) in listed), read=read, tested=tested)
     if not 0 <= val < len(usable):
+        bad = [row for row in lists[0] if isinstance(row, Skipped)]
+        first = (
+            f"; {len(bad):,} of its rows cannot be read, first {bad[0].where}: {bad[0].why}" if bad else ""
+        )
         raise InputError(
-            f"val={val:,}: expected 0 or more, and fewer than the {len(usable):,} usable training videos of {train}"
+            f"val={val:,}: expected 0 or more, and fewer than the {len(usable):,} usable training videos of "
+            f"{train}{first}"
         )
     held_out = draw(usable, val, seed=seed)
     for id in usable:
@@ -63,7 +69,7 @@ def read_msrvtt_1ka(
         else:
             yield Skipped(where=where, why="a row without a video_id or a sentence")
     for id in (id for id in read.splits if id not in usable and id not in tested):
-        yield Skipped(where=f"id {id}", why="a video that neither list has")
+        yield Skipped(where=f"id {id}", why="a video that neither list has", wanted=False)
 
 
 def _trainable(
@@ -87,23 +93,3 @@ def _trainable(
             continue
         yield Skipped(where=f"{where}, id {id}", why=why)
     return usable
-
-
-def _read_csv(path: str | Path, *, columns: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return where each row is, and its values in the `columns`, empty where the row ends before."""
-    path = existing(path, what=f"a CSV file with the column(s) {', '.join(columns)}")
-    try:
-        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            table = csv.DictReader(file)
-            missing = [name for name in columns if name not in (table.fieldnames or ())]
-            if missing:
-                header = ", ".join(table.fieldnames or ()) or "none"
-                raise InputError(
-                    f"{path}: no column {', '.join(missing)}; expected {', '.join(columns)}, and it has {header}"
-                )
-            return [
-                (f"{path.name}, line {table.line_num}", tuple((row[name] or "").strip() for name in columns))
-                for row in table
-            ]
-    except csv.Error as error:
-        raise InputError(f"{path}: cannot be read as CSV: {error}") from error

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from infra.files import existing, existing_folder
-from infra.store.skipped import Skipped
+from infra.store.findings import Skipped
 from tasks.datasets.corpus import Item
 from tasks.datasets.id_lists import read_ids
 
@@ -47,7 +47,9 @@ def read_msvd(captions: str | Path, *, lists: str | Path) -> Iterator[Item | Ski
             if len(words) == 2:
                 texts[words[0]].append(words[1])
             else:
-                yield Skipped(where=f"{path.name}, line {number}", why="a clip name without a caption")
+                yield Skipped(
+                    where=f"{path.name}, line {number}", why="a clip name without a caption", part=True
+                )
     seen: set[str] = set()
     for split in _SPLITS:
         for clip in clips[split]:
@@ -58,4 +60,4 @@ def read_msvd(captions: str | Path, *, lists: str | Path) -> Iterator[Item | Ski
                 yield Item(id=clip, split=split, captions=tuple(texts.get(clip, ())))
     for clip in (clip for clip in texts if clip not in seen):
         where = f"id {clip} ({len(texts[clip])} captions)"
-        yield Skipped(where=where, why="captions of a clip that no list has")
+        yield Skipped(where=where, why="captions of a clip that no list has", wanted=False)

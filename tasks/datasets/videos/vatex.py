@@ -17,7 +17,7 @@ from typing import Any
 
 from infra.errors import InputError
 from infra.files import read_json
-from infra.store.skipped import Skipped
+from infra.store.findings import Skipped
 from tasks.datasets.corpus import Item
 from tasks.datasets.draws import draw
 from tasks.datasets.id_lists import read_ids
@@ -59,7 +59,7 @@ def read_vatex(
         if id in splits:
             yield _item(video, split=splits[id])
         else:
-            yield Skipped(where=f"id {id}", why="a validation video that neither list has")
+            yield Skipped(where=f"id {id}", why="a validation video that neither list has", wanted=False)
 
 
 def _read(path: str | Path, *, seen: set[str]) -> Iterator[dict[str, Any] | Skipped]:
@@ -80,7 +80,7 @@ def _read(path: str | Path, *, seen: set[str]) -> Iterator[dict[str, Any] | Skip
         seen.add(id)
         good = [caption for caption in captions if isinstance(caption, str)]
         for _ in range(len(captions) - len(good)):
-            yield Skipped(where=f"id {id}", why="a caption that is not a string")
+            yield Skipped(where=f"id {id}", why="a caption that is not a string", part=True)
         yield {"videoID": id, "enCap": good}
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from tqdm import tqdm
 
 from infra.errors import InputError, unknown
-from infra.store.skipped import Skipped
+from infra.store.findings import Skipped
 from tasks.datasets.draws import draw
 from tasks.datasets.images.image_files import ImageFiles
 from tasks.datasets.questions import Question
@@ -150,7 +150,7 @@ def _read_questions(
             yield Skipped(where=f"{where}, image {image}", why=f"no such image in {files.folder}")
         else:
             for bad in annotation.wrong if annotation else ():
-                yield Skipped(where=f"{where}, answer {bad}", why="an answer that is not a string")
+                yield Skipped(where=f"{where}, answer {bad}", why="an answer that is not a string", part=True)
             yield Question(
                 id=str(entry["question_id"]),
                 split=split,

@@ -10,7 +10,7 @@ from typing import Any
 
 from infra.errors import InputError
 from infra.files import read_json
-from infra.store.skipped import Skipped
+from infra.store.findings import Skipped
 
 _WHAT = {
     "questions": 'VQA\'s questions, {"questions": [{"question_id", "image_id", "question"}, ...]}',

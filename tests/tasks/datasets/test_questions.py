@@ -12,7 +12,7 @@ from verbs import run
 
 from infra.errors import InputError
 from infra.store import FeatureStore
-from infra.store.skipped import Skipped
+from infra.store.findings import Skipped, Tolerance
 from pipelines import extract as verb
 from pipelines.extract import extract
 from tasks.datasets.corpus import Item, write_corpus
@@ -64,7 +64,8 @@ def test_questions_come_back_in_order(tmp_path: Path) -> None:
     for split in ("train", "val"):
         assert opened.questions(split) == [each for each in given if each.split == split]
     assert opened.image_path(given[7]) == tmp_path / "2.png"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["questions.arrow", "questions.json"]
+    names = ["questions.arrow", "questions.json", "questions.warnings.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
     with pa.ipc.open_file(tmp_path / "questions.arrow") as file:
         first = file.read_all().slice(0, 1).to_pylist()[0]
     assert first["answers"] == ["a0", "a1", "a2"] * 3 + ["a0"]
@@ -80,7 +81,7 @@ def test_one_id_may_be_in_both_test_splits_but_not_twice(tmp_path: Path) -> None
         blind(2, 2, "test-dev"),
         Skipped(where="line 2", why="torn"),
     ]
-    summary = write_questions(tmp_path, given, source={})
+    summary = write_questions(tmp_path, given, source={}, tolerance=Tolerance(allow_skipped=True))
     assert summary.splits == {"train": 1, "test2015": 1, "test-dev": 1}
     reasons = {why: reason["count"] for why, reason in summary.skipped["reasons"].items()}
     assert reasons == {"duplicate question id; the first is kept": 2, "torn": 1}

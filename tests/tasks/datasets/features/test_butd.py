@@ -38,7 +38,7 @@ def test_butd_reads_several_files_with_bad_rows(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("".join(first))
     (tmp_path / "b.tsv").write_text(line(2, xs[2]) + line(0, xs[4]) + line(4, xs[4])[:60])
     options = ("--dim", 8, "--dtype", "float32", "--out", tmp_path / "out")
-    code, out, _ = run("butd", "--tsv", tmp_path / "a.tsv", tmp_path / "b.tsv", *options)
+    code, out, _ = run("butd", "--tsv", tmp_path / "a.tsv", tmp_path / "b.tsv", *options, "--allow-skipped")
     assert code == 0
     found = sets_of(tmp_path / "out")
     assert list(found) == ["0", "1", "2"]
@@ -61,7 +61,10 @@ def test_butd_reads_several_files_with_bad_rows(tmp_path: Path) -> None:
 def test_butd_cut_within_the_last_features(tmp_path: Path) -> None:
     x_ND = RANDOM.standard_normal((36, 8))
     (tmp_path / "a.tsv").write_text(line(1, x_ND) + line(2, x_ND)[:-41])
-    assert run("butd", "--tsv", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out")[0] == 0
+    assert (
+        run("butd", "--tsv", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out", "--allow-skipped")[0]
+        == 0
+    )
     assert reasons(tmp_path / "out") == [
         ("a.tsv:2 (id 2)", "features of another size than boxes x 8 x 4 bytes")
     ]

@@ -8,7 +8,7 @@ import pytest
 from verbs import reasons, run
 
 from tasks.datasets.corpus import Corpus
-from tasks.datasets.images.karpathy import read_karpathy
+from tasks.datasets.images.karpathy import open_karpathy, read_karpathy
 
 
 def entry(number: int, **changes: object) -> dict:
@@ -62,7 +62,7 @@ def test_karpathy_flickr_has_imgids_and_one_folder(tmp_path: Path) -> None:
         del one["cocoid"], one["filepath"]
     del entries[1]["sentences"][2]["sentid"]
     path = write_json(tmp_path, entries, place=".")
-    items = list(read_karpathy(path, images=tmp_path / "images"))
+    items = list(read_karpathy(open_karpathy(path), images=tmp_path / "images"))
     assert [(it.id, it.path) for it in items] == [("0", "0.jpg"), ("1", "1.jpg"), ("2", "2.jpg")]
     assert [len(it.caption_ids) for it in items] == [5, 0, 5]
 
@@ -73,7 +73,7 @@ def test_karpathy_images_may_be_given_as_the_folder_or_its_parent(tmp_path: Path
         ("images", f"val2014/{entry(0)['filename']}"),
         ("images/val2014", entry(0)["filename"]),
     ):
-        (item,) = read_karpathy(path, images=tmp_path / images)
+        (item,) = read_karpathy(open_karpathy(path), images=tmp_path / images)
         assert item.path == expected
 
 
@@ -91,7 +91,8 @@ def test_karpathy_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
     ]
     path = write_json(tmp_path, entries)
     (tmp_path / "images" / "val2014" / "gone.jpg").unlink()
-    code, out, _ = run("karpathy", "--json", path, "--images", tmp_path / "images", "--out", tmp_path / "out")
+    options = ("--json", path, "--images", tmp_path / "images", "--out", tmp_path / "out", "--allow-skipped")
+    code, out, _ = run("karpathy", *options)
     assert code == 0
     assert [it.id for it in Corpus.open(tmp_path / "out").items("train")] == ["1000", "1002"]
     listed = dict(reasons(tmp_path / "out", "corpus.skipped.jsonl"))
@@ -99,11 +100,13 @@ def test_karpathy_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
     assert listed["id 1001, val2014/gone.jpg"].startswith("no such image in ")
     assert listed["id 1002, caption 1"] == "empty caption"
     assert listed["id 1003"] == "no captions"
-    assert listed["dataset.json, image 4"] == "unknown split 'holdout', expected train, restval, val, test"
+    assert listed["dataset.json, image 4"] == 'unknown split "holdout", expected train, restval, val, test'
     assert listed["id 1000"] == "duplicate id; the first is kept"
-    assert "KeyError: 'raw'" in listed["dataset.json, image 6"]
-    assert "not of the expected form" in listed["dataset.json, image 7"]
-    assert "not a string" in listed["dataset.json, image 8"]
+    assert listed["dataset.json, image 6"].endswith(
+        "a sentence whose text, raw, is not there or not a string"
+    )
+    assert listed["dataset.json, image 7"] == "not of the expected form: an image that is not an object"
+    assert listed["dataset.json, image 8"] == "unknown split 3, expected train, restval, val, test"
     assert "skipped 8:" in out
     assert str(tmp_path / "out" / "corpus.skipped.jsonl") in out
 

@@ -62,7 +62,9 @@ def test_vatex_with_lists(tmp_path: Path, form: str) -> None:
             np.save(paths[split], np.array(ids, "S" if split == "val" else "U"))
         else:
             paths[split].write_text(json.dumps(ids) if form == "json" else "\n".join(ids))
-    code, out, _ = run("vatex", *options, "--val-ids", paths["val"], "--test-ids", paths["test"])
+    code, out, _ = run(
+        "vatex", *options, "--val-ids", paths["val"], "--test-ids", paths["test"], "--allow-skipped"
+    )
     assert code == 0
     assert f"val and test are those of val.{form} and test.{form}" in out
     assert "NOT" not in out
@@ -75,7 +77,8 @@ def test_vatex_with_lists(tmp_path: Path, form: str) -> None:
         f"id {name(102)}": "a validation video that neither list has",
         f"id {name(105)}": "a validation video that neither list has",
     }
-    assert run("vatex", *options, "--test-ids", paths["test"])[0] == 0
+    assert run("vatex", *options, "--test-ids", paths["test"])[0] == 1
+    assert run("vatex", *options, "--test-ids", paths["test"], "--allow-skipped")[0] == 0
     assert Corpus.open(tmp_path / "out").splits == {"train": 2, "val": 4, "test": 2}
     assert run("vatex", *options, "--val-ids", paths["val"])[0] == 0
     assert Corpus.open(tmp_path / "out").splits == {"train": 2, "val": 3, "test": 3}
@@ -92,7 +95,7 @@ def test_vatex_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
         {"videoID": name(5), "enCap": []},
     ]
     options = write(tmp_path, training, [*entries(100, 2), {"videoID": name(1), "enCap": ["leaks"]}])
-    code, out, _ = run("vatex", *options)
+    code, out, _ = run("vatex", *options, "--allow-skipped")
     assert code == 0
     assert "skipped 9:" in out
     corpus = Corpus.open(tmp_path / "out")
@@ -141,7 +144,9 @@ def test_vatex_i3d_features_go_through_arrays(tmp_path: Path) -> None:
     }
     for id, x in frames.items():
         np.save(folder / f"{id}.npy", x)
-    code, out, _ = run("arrays", "--dir", folder, "--out", tmp_path / "store", "--dtype", "float32")
+    code, out, _ = run(
+        "arrays", "--dir", folder, "--out", tmp_path / "store", "--dtype", "float32", "--allow-skipped"
+    )
     assert code == 0
     assert "2 sets, 39 vectors of 1024 x float32" in out
     assert reasons(tmp_path / "store") == [(f"{name(0)}.npy", "an empty set")]
@@ -149,7 +154,7 @@ def test_vatex_i3d_features_go_through_arrays(tmp_path: Path) -> None:
     assert list(found) == [name(1), name(2)]
     assert all(np.array_equal(x_ND, frames[id][0]) for id, x_ND in found.items())
     options = write(tmp_path, entries(0, 2), entries(2, 1))
-    code, out, _ = run("vatex", *options, "--features", tmp_path / "store")
+    code, out, _ = run("vatex", *options, "--features", tmp_path / "store", "--allow-skipped")
     assert code == 0
     assert "2 items (train 1, test 1)" in out
     assert f"1 x no features in {tmp_path / 'store'}: id {name(0)}" in out

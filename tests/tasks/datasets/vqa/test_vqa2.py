@@ -9,7 +9,7 @@ from verbs import reasons, run
 from vqa2_files import arguments, asked, told, write
 
 from infra.errors import InputError
-from infra.store.skipped import Skipped
+from infra.store.findings import Skipped
 from tasks.datasets.questions import FORMAT, Question, QuestionCorpus
 from tasks.datasets.vqa.vqa2 import hold_out, read_vqa2
 
@@ -117,7 +117,10 @@ def test_images_are_found_by_number(tmp_path: Path) -> None:
         write(tmp_path, "val2014", "annotations", [told(*pair) for pair in pairs]),
     ]
     out = tmp_path / "out"
-    assert run("vqa2", *arguments(files), "--images", tmp_path / "images", "--out", out)[0] == 0
+    assert (
+        run("vqa2", *arguments(files), "--images", tmp_path / "images", "--out", out, "--allow-skipped")[0]
+        == 0
+    )
     corpus = QuestionCorpus.open(out)
     found = corpus.questions("test")
     assert [each.path for each in found] == [

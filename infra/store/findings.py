@@ -1,0 +1,202 @@
+"""What an ingest left out, and what it kept and wonders at: every case in a file, counts and examples by reason."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from infra.errors import InputError
+from infra.files import atomic
+
+_IN_MEMORY = 8 << 20  # bytes of cases; beyond, they wait in a temporary file
+_EXAMPLES = 3
+_REASONS = 50
+_LET_PASS = 0.05  # of the rows, or of the parts of rows, may be left out without a word of the user's
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """A row, file or id that was left out.
+
+    Args:
+        where: the file and the row, line or id.
+        why: the reason, in the same words for every such case, so that cases can be counted by it.
+        part: it is one of several things of a row that is kept, such as a caption of an image.
+        wanted: False for what nothing asked for, such as a video that no list has: it is listed, and is no loss.
+    """
+
+    where: str
+    why: str
+    part: bool = False
+    wanted: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flagged:
+    """A row that is used, and that the user is to know of: a warning.
+
+    Args:
+        where: the file and the row, line or id.
+        why: what is odd about it, in the same words for every such case, so that cases can be counted by it.
+    """
+
+    where: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """What an ingest lets pass.
+
+    Args:
+        allow_skipped: keep what can be used, however much was left out; by default more than 5 % is an error.
+        strict: refuse what is otherwise a warning, such as one picture in two splits.
+    """
+
+    allow_skipped: bool = False
+    strict: bool = False
+
+
+USUAL = Tolerance()
+
+
+class TooMuchSkipped(InputError):
+    """So much of the input was left out that what remains is not taken for the data set."""
+
+    exit_code = 1
+
+
+class _Cases:
+    """The cases of one kind: each kept as a line, counted by its reason."""
+
+    def __init__(self) -> None:
+        self._lines = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 (lives as long as the job)
+        self._reasons: dict[str, dict[str, Any]] = {}
+
+    def add(self, where: str, why: str) -> None:
+        self._lines.write(json.dumps({"where": where, "why": why}).encode() + b"\n")
+        why = why if why in self._reasons or len(self._reasons) < _REASONS else "other reasons"
+        reason = self._reasons.setdefault(why, {"count": 0, "examples": []})
+        reason["count"] += 1
+        if len(reason["examples"]) < _EXAMPLES:
+            reason["examples"].append(_printable(where))
+
+    def summary(self) -> dict[str, Any]:
+        reasons = dict(sorted(self._reasons.items(), key=lambda pair: -pair[1]["count"]))
+        return {"count": sum(reason["count"] for reason in reasons.values()), "reasons": reasons}
+
+    def write(self, file: BinaryIO) -> None:
+        self._lines.seek(0)
+        shutil.copyfileobj(self._lines, file)
+
+
+def _printable(text: str) -> str:
+    """Return a text with what no terminal shows, such as half a surrogate pair, as an escape."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+class Findings:
+    """Collects what one job skipped and flagged; `close` writes each case to a file beside what the job wrote."""
+
+    def __init__(self) -> None:
+        self._skipped, self._flagged = _Cases(), _Cases()
+        self._lost = {"rows": 0, "parts": 0}
+
+    def add(self, case: Skipped | Flagged) -> None:
+        """Count a case and keep it."""
+        if isinstance(case, Flagged):
+            self._flagged.add(case.where, case.why)
+            return
+        self._skipped.add(case.where, case.why)
+        if case.wanted:
+            self._lost["parts" if case.part else "rows"] += 1
+
+    @property
+    def skipped(self) -> dict[str, Any]:
+        """What was left out: `{"count", "reasons": {why: {"count", "examples": [where, ...]}}}`, frequent first."""
+        return self._skipped.summary()
+
+    @property
+    def flagged(self) -> dict[str, Any]:
+        """What is used and odd, in the form of `skipped`."""
+        return self._flagged.summary()
+
+    def judge(
+        self,
+        folder: Path,
+        *,
+        tolerance: Tolerance,
+        rows: tuple[int, str],
+        parts: tuple[int, str] = (0, "parts"),
+    ) -> None:
+        """Refuse a job that lost too much, or that strictness forbids; its cases are listed in `refused.jsonl`.
+
+        Args:
+            folder: of what the job writes.
+            tolerance: what is let pass.
+            rows: how many are kept, and what they are called, such as items.
+            parts: the same of the parts of rows, such as captions.
+
+        Raises:
+            TooMuchSkipped: more than a twentieth of the rows, or of the parts, was left out.
+            InputError: something is flagged, and `tolerance` is strict.
+        """
+        told = ""
+        for kind, (kept, name) in {"rows": rows, "parts": parts}.items():
+            lost = self._lost[kind]
+            if lost > _LET_PASS * (lost + kept):
+                told = f"{lost:,} of {lost + kept:,} {name} ({lost / (lost + kept):.1%}) were left out"
+                break
+        if told and not tolerance.allow_skipped:
+            listing = self._refuse(folder)
+            raise TooMuchSkipped(
+                f"{folder}: {told}, where up to {_LET_PASS:.0%} are let pass; {describe(self.skipped)}\n  all of them: "
+                f"{listing}\nIt is not taken into use. Mend what is read; or, if what is left is what you want, give "
+                "the same command with --allow-skipped (in Python, tolerance=Tolerance(allow_skipped=True))"
+            )
+        if tolerance.strict and self.flagged["count"]:
+            listing = self._refuse(folder)
+            raise InputError(
+                f"{folder}: not taken into use, as --strict asks; {describe(self.flagged, 'warnings')}\n  all of them: "
+                f"{listing}\nMend what is read, or leave out --strict"
+            )
+
+    def close(self, folder: Path, *, prefix: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
+        """Write `<prefix>skipped.jsonl` and `<prefix>warnings.jsonl`, a JSON object a line; remove those of before.
+
+        Returns:
+            `skipped` and `flagged`.
+        """
+        (folder / REFUSED).unlink(missing_ok=True)
+        for name, cases in ((SKIPPED, self._skipped), (WARNINGS, self._flagged)):
+            path = folder / f"{prefix}{name}"
+            if not cases.summary()["count"]:
+                path.unlink(missing_ok=True)
+                continue
+            with atomic(path) as file:
+                cases.write(file)
+        return self.skipped, self.flagged
+
+    def _refuse(self, folder: Path) -> Path:
+        with atomic(folder / REFUSED) as file:
+            self._skipped.write(file)
+            self._flagged.write(file)
+        return folder / REFUSED
+
+
+SKIPPED, WARNINGS, REFUSED = "skipped.jsonl", "warnings.jsonl", "refused.jsonl"
+
+
+def describe(summary: dict[str, Any], what: str = "skipped") -> str:
+    """Return the counts of `Findings.skipped` or `flagged` as text: a line for each reason, with examples."""
+    if not summary["count"]:
+        return f"nothing {what}" if what == "skipped" else f"no {what}"
+    lines = [f"{what} {summary['count']:,}:"]
+    for why, reason in summary["reasons"].items():
+        more = ", ..." if reason["count"] > len(reason["examples"]) else ""
+        lines.append(f"  {reason['count']:,} x {why}: {', '.join(reason['examples'])}{more}")
+    return "\n".join(lines)
