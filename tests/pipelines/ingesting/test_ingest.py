@@ -51,7 +51,7 @@ def test_verify_good_and_bad(folder: Path, tmp_path: Path) -> None:
     shard.write_bytes(data)
     code, _, err = run("verify", "--store", tmp_path / "out")
     assert code == 2
-    assert f"error: {shard}: its bytes changed" in err
+    assert f"error: {shard}: its ids, offsets or checks changed" in err
 
 
 def test_a_complete_store_is_not_written_over(folder: Path, tmp_path: Path) -> None:
