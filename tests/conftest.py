@@ -1,11 +1,48 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from places import ROOT, SUPPORT
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+IN_ONE_RAY = ("test_train.py", "test_sweep.py", "test_extract.py", "test_extract_videos.py")
+"""Files whose tests share a Ray, which takes ten seconds to start: one process runs them all, and first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest begins first."""
+    items.sort(key=lambda item: item.path.name not in IN_ONE_RAY)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each file to one process, and those that share a Ray to the same one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class FilesTogether(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "one Ray" if file.endswith(IN_ONE_RAY) else file
+
+    return FilesTogether(config, log)
+
+
+@pytest.fixture(scope="session")
+def one_ray() -> Iterator[None]:
+    """A private Ray, whose workers find the tests' modules; the sessions that verbs open go into it."""
+    from infra.ray.session import ray_session
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{SUPPORT}")
+        patch.setenv("RAY_worker_niceness", "0")  # 15 by default: they would starve beside the other tests
+        patch.delenv("RAY_ADDRESS", raising=False)
+        with ray_session(cpus=2):
+            yield
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""An aggregator that fails when it is trained, named by tests as `failing_aggregator:Failing`."""
+"""Aggregators that do badly when they are trained, named by tests as `failing_aggregator:Name`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from torch import Tensor
 
 from aggregators.averages.mean import Mean
 from aggregators.base import Pooled
+from infra.errors import InputError
 
 
 class Failing(Mean):
@@ -13,6 +14,13 @@ class Failing(Mean):
 
     def forward(self, *args: Tensor, **named: Tensor) -> Pooled:
         raise ArithmeticError("nothing adds up")
+
+
+class Refusing(Mean):
+    """Finds its input wrong."""
+
+    def forward(self, *args: Tensor, **named: Tensor) -> Pooled:
+        raise InputError("the moon is in the wrong phase: wait a week")
 
 
 class Blind(Mean):

@@ -1,4 +1,4 @@
-"""Objectives that go wrong in a worker, named by tests as `faulty:Name`."""
+"""An objective that ends its worker, named by tests as `faulty:KilledOften`."""
 
 from __future__ import annotations
 
@@ -8,26 +8,19 @@ from pathlib import Path
 
 from torch import Tensor
 
-from infra.errors import InputError
 from tasks.objectives.infonce import InfoNCE
 
 
-class KilledOnce(InfoNCE):
-    """Ends its process without a word after some epochs, the first time only."""
+class KilledOften(InfoNCE):
+    """Ends its process without a word when so many epochs are trained, once for each marker."""
 
-    def __init__(self, *, marker: str, epoch: float) -> None:
+    def __init__(self, *, markers: list[str], epochs: list[float]) -> None:
         super().__init__()
-        self.marker, self.epoch = Path(marker), epoch
+        self.ends = list(zip(map(Path, markers), epochs, strict=True))
 
     def forward(self, *args: Tensor, epoch: float) -> Tensor:
-        if epoch >= self.epoch and not self.marker.exists():
-            self.marker.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+        for marker, at in self.ends:
+            if epoch >= at and not marker.exists():
+                marker.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
         return super().forward(*args, epoch=epoch)
-
-
-class Refusing(InfoNCE):
-    """Finds its input wrong."""
-
-    def forward(self, *args: Tensor, epoch: float) -> Tensor:
-        raise InputError("the moon is in the wrong phase: wait a week")

@@ -1,12 +1,17 @@
-"""Training with all that a user's run has but Ray: tracked, checkpointed, in this process."""
+"""Training with all that a user's run has but Ray: tracked, checkpointed, resumed, in this process."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
-from toy import FolderReport, SilentBar
+from toy import SilentBar
 
+from infra.paths import home
+from infra.ray.tuning import Ended
 from infra.registry import TASKS
 from infra.tracking import Tracker
 from pipelines.training.loop import Trainer
@@ -15,7 +20,28 @@ from tasks.run import Run
 
 def launch(run: Run, tracker: Tracker, *, callbacks: Sequence[object] = ()) -> str:
     """Stand in for `pipelines.training.runs.launch`."""
-    adapter, cpu = TASKS.build(run.task, run), torch.device("cpu")
-    Trainer(run, adapter, log=tracker, report=FolderReport(), device=cpu, bar=SilentBar).train()
-    tracker.finish()
+    checkpoint, status = home() / "runs" / tracker.run_id / "checkpoint", "FAILED"
+
+    def report(metrics: dict[str, Any], folder: Path | None) -> None:
+        if folder is not None:
+            shutil.rmtree(checkpoint, ignore_errors=True)
+            shutil.copytree(folder, checkpoint)
+
+    try:
+        adapter, cpu = TASKS.build(run.task, run), torch.device("cpu")
+        trainer = Trainer(run, adapter, log=tracker, report=report, device=cpu, bar=SilentBar)
+        if checkpoint.is_dir():
+            trainer.resume(checkpoint)
+        trainer.train()
+        status = "FINISHED"
+    finally:
+        tracker.finish(status)
     return tracker.run_id
+
+
+def run_one_by_one(
+    work: Callable[[int], Mapping[str, Any]], count: int, *, ended: Callable[[Ended], None], **_: object
+) -> None:
+    """Stand in for `infra.ray.tuning.run_side_by_side`; nothing is stopped early."""
+    for number in range(count):
+        ended(Ended(number=number, result=work(number), error=""))

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +11,13 @@ from verbs import exit_code, reasons
 from encoders.backbones.cells import Cells
 from encoders.backbones.rgb import load
 from infra.errors import InputError
-from infra.ray.session import ray_session
 from infra.store import FeatureStore
 from pipelines import extract as verb
 from pipelines.extract import extract
 from pipelines.extraction.images import ImageExtractor
 from tasks.datasets.corpus import Corpus, Item, write_corpus
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
 
 BAD = {
     "gone": "no such file",
@@ -27,13 +25,6 @@ BAD = {
     "cut": "does not decode",
     "empty": "does not decode",
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def session() -> Iterator[None]:
-    """One private Ray for the whole file; the verb's own session goes into it."""
-    with ray_session(cpus=2):
-        yield
 
 
 def picture(seed: int, mode: str = "RGB") -> Image.Image:

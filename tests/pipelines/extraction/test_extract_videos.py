@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from verbs import exit_code, reasons, sets_of
 
 from encoders.backbones.cells import Cells
 from infra.errors import InputError
-from infra.ray.session import ray_session
 from infra.store import FeatureStore
 from infra.video.decoding import choose_decoder, describe_decoder, frames
 from infra.video.sampling import choose_frames
@@ -22,17 +20,10 @@ from pipelines.extraction import videos as video_extractor
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
 from tasks.datasets.corpus import Corpus, Item, write_corpus
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
 
 LENGTHS = (1, 30, 2, 21, 8, 25, 3, 40, 5, 12, 20, 4)
 CELLS = "cells(grid=3)"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def session() -> Iterator[None]:
-    """One private Ray for the whole file; the verb's own session goes into it."""
-    with ray_session(cpus=2):
-        yield
 
 
 @pytest.fixture(scope="module")

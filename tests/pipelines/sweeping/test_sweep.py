@@ -2,43 +2,57 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
+import in_process
 import pytest
 import ray
 from corpora import make_corpus
-from places import ROOT, SUPPORT
 
-from infra.ray.session import ray_session
 from infra.registry import RECIPES
 from infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from pipelines import sweep as module
+from pipelines.sweeping import execution
 from pipelines.sweeping.execution import ERROR
 from pipelines.sweeping.matching import STOPPED, SWEEP
+from pipelines.training import runs
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
 
 SMALL = ("--cpus", "1", "--optim.epochs", "3")
+FAILING, REFUSING, BLIND = (f"failing_aggregator:{name}" for name in ("Failing", "Refusing", "Blind"))
+RACE = ("--recipes", "tiny", "--experiment", "race", *SMALL, "--aggregators")
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A home of its own, with a corpus, a recipe for it, and one Ray for all sweeps."""
-    folder = tmp_path_factory.mktemp("home")
-    run = make_corpus(folder)
+def tiny(home: Path) -> Iterator[Path]:
+    """The home, with a corpus and a recipe for it."""
+    run = make_corpus(home)
     RECIPES.names()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("POLYPOOL_HOME", str(folder))
-        patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{SUPPORT}")
-        patch.delenv("RAY_ADDRESS", raising=False)
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         patch.setitem(RECIPES._parts, "tiny", lambda: run)
-        with ray_session(cpus=2):
-            yield folder
+        yield home
+
+
+@pytest.fixture
+def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train in this process, one trial after the other: for tests of what is decided around the training."""
+    monkeypatch.setattr(execution, "run_side_by_side", in_process.run_one_by_one)
+    monkeypatch.setattr(runs, "launch", in_process.launch)
+
+
+@pytest.fixture(scope="module")
+def race(tiny: Path) -> tuple[str, dict[str, RunRecord]]:
+    """What a sweep says, and its runs by aggregator: one trial that ends well, two that fail, one stopped early."""
+    with redirect_stdout(StringIO()) as said:
+        code = command(*RACE, "mean", FAILING, REFUSING, BLIND, "--early-stop", "--concurrent", "1")
+    assert code == 1
+    return said.getvalue(), {name.partition("/")[0]: run for name, run in trained(tiny, "race").items()}
 
 
 def command(*words: str) -> int:
@@ -71,84 +85,90 @@ def all_cores_are_free() -> bool:
     return True
 
 
-def test_what_fails_stops_nothing_and_what_is_done_is_not_done_again(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    failing = "failing_aggregator:Failing"
-    grid = ("--recipes", "tiny", "--experiment", "pairs", *SMALL)
-    assert command(*grid, "--aggregators", failing, "mean", "--concurrent", "2") == 1
-    said = capsys.readouterr().out
-    runs = trained(home, "pairs")
-    failed, done = runs[f"{failing}/{failing}"], runs["mean/mean"]
-    assert (failed.status, done.status) == ("FAILED", "FINISHED")
+def test_what_fails_stops_nothing(tiny: Path, race: tuple[str, dict[str, RunRecord]]) -> None:
+    said, found = race
+    failed, refused, done = found[FAILING], found[REFUSING], found["mean"]
+    assert (failed.status, refused.status, done.status) == ("FAILED", "FAILED", "FINISHED")
     assert done.tags["kind"] == "train"
     assert done.tags["seed"] == "0"
     assert done.params["optim.epochs"] == "3"
     assert done.metrics["epoch"] == 3
     assert "whole/rsum" in done.metrics
-    assert "2 trials; 2 to train, 2 at once" in said
-    assert "1 trained, 1 failed" in said
-    assert f"{failing} seed 0 (run {failed.run_id}): ArithmeticError: nothing adds up" in said
+    assert "4 trials; 4 to train, 1 at once" in said
+    assert "1 trained, 1 stopped early, 2 failed" in said
+    assert f"{FAILING} seed 0 (run {failed.run_id}): ArithmeticError: nothing adds up" in said
+    assert f"{REFUSING} seed 0 (run {refused.run_id}): the moon is in the wrong phase: wait a week" in said
     assert "image_text · tiny · whole" in said, "the comparison is shown"
-    kept = Tracker.attach(tracking_uri(home), failed.run_id, running=False).download(ERROR).read_text()
+    kept = Tracker.attach(tracking_uri(tiny), failed.run_id, running=False).download(ERROR).read_text()
     assert "Traceback" in kept
     assert "nothing adds up" in kept
-    assert not [*(home / "runs").glob("sweep-????????")], "Tune's own files are gone"
+    assert not [*(tiny / "runs").glob("sweep-????????")], "Tune's own files are gone"
 
-    # an interrupted trial goes on under its own id; a finished one stays as it is
-    Tracker.attach(tracking_uri(home), done.run_id)
+
+def test_the_worse_half_is_stopped_early_and_kept_apart(race: tuple[str, dict[str, RunRecord]]) -> None:
+    said, found = race
+    poor = found[BLIND]
+    assert poor.status == "KILLED"
+    assert poor.tags[STOPPED] == "after epoch 1 of 3"
+    assert not any(name.startswith("whole/") for name in poor.metrics)
+    assert f"{BLIND} seed 0: after epoch 1 of 3, run {poor.run_id}" in said
+    assert "3 runs left out, not finished" in said
+    assert all_cores_are_free(), "the workers of what was stopped are gone"
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_what_was_stopped_stays_so_unless_the_whole_is_asked_for(
+    tiny: Path, race: tuple[str, dict[str, RunRecord]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    poor = race[1][BLIND]
+    assert command(*RACE, "mean", BLIND, "--early-stop") == 0
+    assert "1 stopped early before, left as they are; 0 to train" in capsys.readouterr().out
+    assert command(*RACE, "mean", BLIND) == 0
+    whole = trained(tiny, "race")[f"{BLIND}/{BLIND}"]
+    assert (whole.run_id, whole.status, whole.tags[STOPPED]) == (poor.run_id, "FINISHED", "")
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_what_is_done_is_not_done_again_and_what_was_interrupted_goes_on(
+    tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = ("--recipes", "tiny", "--experiment", "pairs", *SMALL)
+    assert command(*grid, "--aggregators", FAILING, "mean") == 1
+    said = capsys.readouterr().out
+    found = trained(tiny, "pairs")
+    assert f"(run {found[f'{FAILING}/{FAILING}'].run_id}): ArithmeticError: nothing adds up" in said
+    assert "1 trained, 1 failed" in said
+    done = found["mean/mean"]
+
+    # the trial is unfinished again
+    Tracker.attach(tracking_uri(tiny), done.run_id)
     sweep = ("--aggregators", "mean", "max", "--text-aggregators", "mean")
     assert command(*grid, *sweep) == 0
-    again = trained(home, "pairs")
+    again = trained(tiny, "pairs")
     assert again["mean/mean"].run_id == done.run_id
     assert again["mean/mean"].status == "FINISHED"
     assert again["mean/mean"].tags[SWEEP] != done.tags[SWEEP]
     said = capsys.readouterr().out
     assert "1 interrupted before, to go on from the last checkpoint; 2 to train" in said
-    figure = home / "runs" / "pairs-tiny-visual_by_text.png"
+    figure = tiny / "runs" / "pairs-tiny-visual_by_text.png"
     assert figure.exists()
     assert str(figure) in said
     (comparison, *_) = (
-        run for run in find_runs(tracking_uri(home), "pairs") if run.tags["kind"] == "comparison"
+        run for run in find_runs(tracking_uri(tiny), "pairs") if run.tags["kind"] == "comparison"
     )
-    assert Tracker.attach(tracking_uri(home), comparison.run_id, running=False).download(figure.name).exists()
+    assert Tracker.attach(tracking_uri(tiny), comparison.run_id, running=False).download(figure.name).exists()
 
     assert command(*grid, *sweep) == 0
     said = capsys.readouterr().out
     assert said.startswith("2 trials, 2 of them finished before and skipped; 0 to train\n")
-    last = trained(home, "pairs")
+    last = trained(tiny, "pairs")
     assert {name: run.ended for name, run in last.items()} == {name: run.ended for name, run in again.items()}
 
     assert command(*grid, *sweep, "--dry-run") == 0
     assert "tiny max, text mean seed 0  finished, run" in capsys.readouterr().out
 
 
-def test_the_worse_half_is_stopped_early_and_kept_apart(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    aggregators = ("mean", "failing_aggregator:Blind")
-    grid = ("--recipes", "tiny", "--aggregators", *aggregators, "--experiment", "race", *SMALL)
-    assert command(*grid, "--early-stop", "--concurrent", "1") == 0
-    said = capsys.readouterr().out
-    runs = trained(home, "race")
-    good, poor = runs["mean/mean"], runs["{0}/{0}".format(aggregators[1])]
-    assert (good.status, poor.status) == ("FINISHED", "KILLED")
-    assert poor.tags[STOPPED] == "after epoch 1 of 3"
-    assert not any(name.startswith("whole/") for name in poor.metrics)
-    assert "1 trained, 1 stopped early" in said
-    assert f"failing_aggregator:Blind seed 0: after epoch 1 of 3, run {poor.run_id}" in said
-    assert "1 run left out, not finished" in said
-
-    assert all_cores_are_free(), "the workers of what was stopped are gone"
-
-    assert command(*grid, "--early-stop") == 0, "what was stopped stays so"
-    assert "1 stopped early before, left as they are; 0 to train" in capsys.readouterr().out
-    assert command(*grid) == 0, "unless the whole is asked for"
-    whole = trained(home, "race")["{0}/{0}".format(aggregators[1])]
-    assert (whole.run_id, whole.status, whole.tags[STOPPED]) == (poor.run_id, "FINISHED", "")
-
-
-def test_wrong_words_end_before_anything_starts(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_words_end_before_anything_starts(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--recipes", "tiny", "tinny", "--aggregators", "maen", "--experiment", "none")
     assert command(*words) == 2
     said = capsys.readouterr().err
@@ -163,6 +183,6 @@ def test_wrong_words_end_before_anything_starts(home: Path, capsys: pytest.Captu
     once = ("--recipes", "tiny", "--aggregators", "mean", "--optim.epochs", "1", "--early-stop")
     assert command(*once) == 2
     assert "--early-stop needs at least 2 epochs, and tiny has one" in capsys.readouterr().err
-    assert "none" not in (home / "runs").as_posix()
+    assert "none" not in (tiny / "runs").as_posix()
     with pytest.raises(Exception, match="unknown experiment 'none'"):
-        find_runs(tracking_uri(home), "none")
+        find_runs(tracking_uri(tiny), "none")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
+import in_process
 import pytest
 import torch
 from corpora import make_corpus
 from kept import keep_run
-from places import ROOT, SUPPORT
 from safetensors.torch import load_file
 
 from infra import paths
@@ -18,39 +17,35 @@ from infra.ray.session import ray_session
 from infra.tracking import Tracker, find_runs, tracking_uri
 from pipelines import evaluate
 from pipelines.models import load_run
+from pipelines.training import runs
 from pipelines.training.runs import resume, start
 from tasks.run import from_json
 
-pytestmark = pytest.mark.ray
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """A home of its own, with a corpus; Ray's workers find the tests' modules."""
-    folder = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("POLYPOOL_HOME", str(folder))
-        patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{SUPPORT}")
-        patch.delenv("RAY_ADDRESS", raising=False)
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        yield folder
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
 
 
 @pytest.fixture(scope="module")
 def run(home):
-    return make_corpus(home)
+    """A run on one core, whose weights then do not depend on where it is trained."""
+    return replace(make_corpus(home), cpus=1)
 
 
 @pytest.fixture(scope="module")
-def ray(home):
-    """One private Ray for the module, which runs started inside it share."""
-    with ray_session(cpus=2):
-        yield
+def finished(run) -> str:
+    """A run that nothing disturbed, trained without Ray."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(run.cpus)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "launch", in_process.launch)
+        run_id = start(run)
+    torch.set_num_threads(threads)
+    return run_id
 
 
 @pytest.fixture(scope="module")
-def finished(run, ray, home) -> str:
-    return start(run)
+def distributed(run) -> str:
+    """A run of two workers."""
+    return start(replace(run, workers=2))
 
 
 def best_weights(run_id: str) -> dict[str, torch.Tensor]:
@@ -58,8 +53,8 @@ def best_weights(run_id: str) -> dict[str, torch.Tensor]:
     return load_file(tracker.download("model") / "model.safetensors")
 
 
-def test_a_run_is_tracked_whole(finished, run, home):
-    (record,) = [r for r in find_runs(tracking_uri(home), "polypool") if r.run_id == finished]
+def test_a_run_of_two_workers_is_tracked_whole(distributed, run, home):
+    (record,) = [r for r in find_runs(tracking_uri(home), "polypool") if r.run_id == distributed]
     expected = {"kind": "train", "task": "image_text", "dataset": "tiny", "aggregator": "mean", "seed": "0"}
     assert expected.items() <= record.tags.items()
     assert record.tags["protocol"] == "whole"
@@ -68,19 +63,19 @@ def test_a_run_is_tracked_whole(finished, run, home):
     assert record.params["optim.lr"] == "0.02"
     assert record.metrics["whole/rsum"] > 2 * record.metrics["test/chance"]
     assert {"dev/rsum", "dev/best_rsum", "train/loss", "time/train_seconds"} <= record.metrics.keys()
-    tracker = Tracker.attach(tracking_uri(home), finished, running=False)
-    assert from_json(tracker.read_json("run.json")) == run
+    tracker = Tracker.attach(tracking_uri(home), distributed, running=False)
+    assert from_json(tracker.read_json("run.json")) == replace(run, workers=2)
 
 
-def test_a_finished_run_is_evaluated_again_to_the_same_numbers(finished, home):
-    trained = load_run(finished)
+def test_a_finished_run_is_evaluated_again_to_the_same_numbers(distributed):
+    trained = load_run(distributed)
     found = evaluate.evaluate([trained], protocol="whole", split="test")
     logged = trained.tracker.metrics()
     assert found.metrics["rsum"] == pytest.approx(logged["whole/rsum"])
     assert found.metrics["i2t/meanr"] == pytest.approx(logged["whole/i2t/meanr"])
 
 
-def test_an_ensemble_is_the_mean_of_score_matrices(finished, run, ray):
+def test_an_ensemble_is_the_mean_of_score_matrices(finished, run):
     other = keep_run(replace(run, seed=1))
     members = [load_run(finished), load_run(other)]
     found = evaluate.evaluate(members, protocol="whole", split="test")
@@ -89,41 +84,22 @@ def test_an_ensemble_is_the_mean_of_score_matrices(finished, run, ray):
     assert found.metrics == pytest.approx(expected.metrics)
 
 
-def test_a_killed_worker_starts_again_and_ends_with_the_same_weights(finished, run, ray, home):
-    marker = home / "killed"
-    objective = f"faulty:KilledOnce(marker={str(marker)!r}, epoch=2.4)"
-    killed = start(replace(run, objective=objective, checkpoint_every=2, retries=1))
-    assert marker.exists()
-    ours, theirs = best_weights(killed), best_weights(finished)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-
-
-def test_an_interrupted_run_is_resumed_under_its_own_id(finished, run, ray, home):
-    marker = home / "interrupted"
-    objective = f"faulty:KilledOnce(marker={str(marker)!r}, epoch=2.4)"
+def test_a_worker_killed_twice_goes_on_and_ends_with_the_weights_of_an_undisturbed_run(finished, run, home):
+    markers = [home / "killed", home / "killed again"]
+    objective = f"faulty:KilledOften(markers={list(map(str, markers))!r}, epochs=[1.4, 3.4])"
     with pytest.raises(RuntimeError, match="train resume"):
-        start(replace(run, objective=objective))
+        start(replace(run, objective=objective, checkpoint_every=2, retries=1))
     (record, *_) = find_runs(tracking_uri(home), "polypool", finished=False)
     assert record.status == "FAILED"
+    assert all(marker.exists() for marker in markers), "the first time Ray began again by itself"
     assert resume(record.run_id) == record.run_id
     ours, theirs = best_weights(record.run_id), best_weights(finished)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_two_workers_train_under_ray(run, ray):
-    run_id = start(replace(run, workers=2))
-    metrics = Tracker.attach(tracking_uri(paths.home()), run_id, running=False).metrics()
-    assert metrics["whole/rsum"] > 2 * metrics["test/chance"]
-
-
-def test_more_workers_than_cores_are_refused(run, ray):
+def test_more_workers_than_cores_are_refused(run):
     with pytest.raises(InputError, match="4 workers need as many cores"):
         start(replace(run, workers=4))
-
-
-def test_what_a_worker_refuses_reaches_the_user(run, ray):
-    with pytest.raises(InputError, match="wait a week"):
-        start(replace(run, objective="faulty:Refusing"))
 
 
 def test_a_server_that_does_not_answer_is_said_before_training(run, monkeypatch):
