@@ -18,7 +18,7 @@ from __future__ import annotations
 import ast
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,9 +107,11 @@ def part(kind: str, spec: str, *args: Any) -> nn.Module:
     """
     from infra.errors import unknown
     from infra.registry import KINDS
+    from infra.trust import vouch
 
     if kind not in KINDS:
         raise unknown("kind", kind, KINDS)
+    vouch(spec)
     return KINDS[kind].build(spec, *args)
 
 
@@ -125,9 +127,11 @@ def recipe(name: str, **settings: Any) -> Run:
     """
     from infra.errors import InputError
     from infra.registry import RECIPES
+    from infra.trust import vouch
     from pipelines.recipe import derive
     from tasks.run import Run
 
+    vouch(name)
     run = RECIPES.get(name)()
     if not isinstance(run, Run):
         raise InputError(
@@ -157,15 +161,19 @@ def train(run: str | Run, **settings: Any) -> TrainedRun:
     return TrainedRun(id=tracker.run_id, metrics=tracker.metrics())
 
 
-def load(source: str | Path) -> TrainedModel:
+def load(source: str | Path, *, trust: Sequence[str] = ()) -> TrainedModel:
     """Return a trained model: of a run, by its id, or from the folder that `polypool export` wrote.
 
+    Args:
+        source: the run or the folder.
+        trust: modules whose code it may name as `module:Name`, such as `("my_package.parts",)`; their code runs.
+
     Raises:
-        InputError: no such run or folder, or no model in it.
+        InputError: no such run or folder, no model in it, or one that names a module which is not trusted.
     """
     from pipelines.models import load as load_model
 
-    return load_model(source)
+    return load_model(source, trust=trust)
 
 
 def runs(experiment: str = "polypool", *, finished: bool = True) -> pd.DataFrame:

@@ -1,10 +1,10 @@
 """Names for the parts a run is made of.
 
-A part is registered by a decorator in its own file, by another package's entry point, or named
-directly as `module:Name`. Adding a part touches no list. The names of built-in parts are read from the decorators
-in their files, and a file or an entry point is imported when its part is first used: a list of names, or a mistyped
-one, costs no import of torch. A plug-in that cannot be imported, or takes a name in use, is an error only for who
-uses that name.
+A part is registered by a decorator in its own file, by another package's entry point, or named directly as
+`module:Name`, where the module is trusted (`infra.trust`). Adding a part touches no list. The names of built-in parts
+are read from the decorators in their files, and a file or an entry point is imported when its part is first used: a
+list of names, or a mistyped one, costs no import of torch. A plug-in that cannot be imported, or takes a name in use,
+is an error only for who uses that name.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from infra.errors import InputError, unknown
 from infra.fields import check_value
 from infra.spec import Spec
+from infra.trust import load_part, refuse_untrusted
 
 __all__ = ["KINDS", "Listed", "Registry", "Spec"]
 
@@ -56,12 +57,20 @@ class Registry:
         rooms: its sub-packages whose modules do so, where the modules of the package itself do not.
         plural: names the entry points of plug-ins, `polypool.<plural>`; the kind with an s where empty.
         decorator: what registers a part in its file, called with its name; `<PLURAL>.register` where empty.
+        base: `module:Class` that every part derives from. Parts of a kind without one are whatever is registered.
     """
 
     def __init__(
-        self, kind: str, *, package: str, rooms: tuple[str, ...] = (), plural: str = "", decorator: str = ""
+        self,
+        kind: str,
+        *,
+        package: str,
+        rooms: tuple[str, ...] = (),
+        plural: str = "",
+        decorator: str = "",
+        base: str = "",
     ) -> None:
-        self.kind = kind
+        self.kind, self.base = kind, base
         self.package, self.rooms = package, rooms
         self.group = f"polypool.{plural or kind + 's'}"
         self.decorator = decorator or f"{self.group.partition('.')[2].upper()}.register"
@@ -108,13 +117,30 @@ class Registry:
                 continue
 
     def get(self, name: str) -> Any:
-        """Return the part called `name`, or the one at `module:Name`.
+        """Return the part called `name`, or the one at `module:Name`. It is not called.
 
         Raises:
-            InputError: there is none (the message lists those that exist), its import failed, or there are two.
+            InputError: there is none (the message lists those that exist), its import failed, or there are two; the
+                module is not trusted (see `infra.trust`); or what is there is no part of this kind.
         """
         if ":" in name:
-            return _load(self.kind, name)
+            refuse_untrusted(name, where=self.kind)
+            part = load_part(name, kind=self.kind)
+            if not self.base and not any(part is known for known in self._parts.values()):
+                raise InputError(
+                    f"the {self.kind} {name!r} is {_described(part)} that nobody registered; decorate it with "
+                    f"{self.decorator}(NAME)"
+                )
+        else:
+            part = self._named(name)
+        if self.base and load_part(self.base) not in getattr(part, "__mro__", ()):
+            raise InputError(
+                f"the {self.kind} {name!r} is {_described(part)}, expected a class that derives from "
+                f"{self.base.replace(':', '.')}"
+            )
+        return part
+
+    def _named(self, name: str) -> Any:
         self._discover()
         if name in self._files:
             module, attribute = self._files[name]
@@ -125,7 +151,8 @@ class Registry:
         if len(points) > 1 or name in self._ousted:
             raise self._two(name)
         if points and (part is None or _target(points[0]) != _place(part)):
-            part_of_plugin = _load(self.kind, _target(points[0]), plugin=points[0])
+            origin = f" (plugged in as {name!r} by {_origin(points[0]).partition(' (')[0]})"
+            part_of_plugin = load_part(_target(points[0]), kind=self.kind, origin=origin)
             part = self._parts.setdefault(name, part_of_plugin)  # its module may have registered it itself
             if part is not part_of_plugin:
                 raise self._two(name)
@@ -236,37 +263,44 @@ def _origin(point: EntryPoint) -> str:
 
 def _load_quietly(point: EntryPoint) -> Any:
     try:
-        return _load("part", _target(point))
+        return load_part(_target(point))
     except InputError:
         return None
 
 
-def _load(kind: str, target: str, *, plugin: EntryPoint | None = None) -> Any:
-    origin = f" (plugged in as {plugin.name!r} by {_origin(plugin).partition(' (')[0]})" if plugin else ""
-    module, _, path = target.partition(":")
-    try:
-        part: Any = importlib.import_module(module)
-        for name in path.split("."):
-            part = getattr(part, name)
-    except Exception as error:  # a plug-in may raise anything; it is named and the rest goes on
-        raise InputError(
-            f"cannot load the {kind} {target!r}{origin}: {type(error).__name__}: {error}"
-        ) from error
-    return part
+def _described(part: Any) -> str:
+    """Say what something is that is no part."""
+    if isinstance(part, type):
+        return f"the class {part.__name__}"
+    return "a function" if callable(part) else f"a value of type {type(part).__name__}"
 
 
-TASKS = Registry("task", package="tasks")
-ENCODERS = Registry("encoder", package="encoders", rooms=("visual", "text"))
-BACKBONES = Registry("backbone", package="encoders.backbones")
-AGGREGATORS = Registry("aggregator", package="aggregators", rooms=("averages", "ranks", "relations", "sets"))
-CROSS_ENCODERS = Registry("cross-modal encoder", package="encoders.cross", plural="cross_encoders")
-SIMILARITIES = Registry("similarity", package="tasks.similarities", plural="similarities")
-OBJECTIVES = Registry("objective", package="tasks.objectives")
-REGULARISERS = Registry("regulariser", package="tasks.regularisers")
+TASKS = Registry("task", package="tasks", base="tasks.base:TaskAdapter")
+ENCODERS = Registry("encoder", package="encoders", rooms=("visual", "text"), base="encoders.base:Encoder")
+BACKBONES = Registry("backbone", package="encoders.backbones", base="encoders.backbones.base:Backbone")
+AGGREGATORS = Registry(
+    "aggregator",
+    package="aggregators",
+    rooms=("averages", "ranks", "relations", "sets"),
+    base="aggregators.base:Aggregator",
+)
+CROSS_ENCODERS = Registry(
+    "cross-modal encoder", package="encoders.cross", plural="cross_encoders", base="torch.nn:Module"
+)
+SIMILARITIES = Registry(
+    "similarity",
+    package="tasks.similarities",
+    plural="similarities",
+    base="tasks.similarities.base:Similarity",
+)
+OBJECTIVES = Registry("objective", package="tasks.objectives", base="tasks.objectives.base:Objective")
+REGULARISERS = Registry(
+    "regulariser", package="tasks.regularisers", base="tasks.regularisers.base:Regulariser"
+)
 AUGMENTATIONS = Registry("augmentation", package="tasks.augmentations")
 RECIPES = Registry("recipe", package="pipelines.recipes", decorator="recipe")
-MODELS = Registry("model", package="tasks.models")
-FUSIONS = Registry("fusion", package="tasks.fusions")
+MODELS = Registry("model", package="tasks.models", base="tasks.models.base:RetrievalModel")
+FUSIONS = Registry("fusion", package="tasks.fusions", base="tasks.fusions.base:Fusion")
 PARSERS = Registry("role parser", package="tasks.parsers", plural="parsers")
 
 KINDS = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -36,6 +36,8 @@ class AnalyseOptions:
     """Protocol of the scores with fewer elements; the run's own where none is given."""
     elements: bool = True
     """Score elements of sets alone and left out: for sets of K, the work of about 2K + 1 evaluations."""
+    trust: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """A module whose code the run may name, as module:Name; once for each."""
 
 
 def embeddings_of(trained: TrainedModel, split: str) -> SplitEmbeddings:
@@ -111,7 +113,7 @@ def main() -> None:
     options = tyro.cli(AnalyseOptions, prog="python -m pipelines.analyse", description=__doc__)
     from pipelines.models import load_run
 
-    trained = load_run(options.run_id)
+    trained = load_run(options.run_id, trust=options.trust)
     run, split = trained.run, options.split
     prefix = "analysis" if split == "test" else f"analysis/{split}"
     embeddings = embeddings_of(trained, split)

@@ -17,6 +17,7 @@ import tyro
 from infra.checks import Check, Outcome, run_checks
 from infra.errors import InputError, command, unknown
 from infra.registry import KINDS, TASKS, Listed, Spec
+from infra.trust import load_part, vouch
 from pipelines.config import read_run
 from tasks.run import Run
 
@@ -49,6 +50,7 @@ def check(name: str, *, kind: str = "", recipe: str = "", overrides: Sequence[st
     """
     from pipelines.checks.made_up import made_up_run
 
+    vouch(name)
     kind = kind or kind_of(name)
     if kind not in KINDS:
         raise unknown("kind", kind, KINDS)
@@ -82,7 +84,7 @@ def kind_of(spec: str) -> str:
     if ":" in name:
         from pipelines.checks.kinds import kind_of_class
 
-        return kind_of_class(name, TASKS.get(name))
+        return kind_of_class(name, load_part(name))
     kinds = [kind for kind, registry in KINDS.items() if name in registry.names()]
     if not kinds:
         everything = {known for registry in KINDS.values() for known in registry.names()}

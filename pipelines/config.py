@@ -26,8 +26,9 @@ from infra.registry import (
     Registry,
     Spec,
 )
+from infra.trust import trust_modules, vouch
 from pipelines.recipe import Ensemble, published_text
-from tasks.run import Run
+from tasks.run import Run, modules
 
 
 def read_config(
@@ -44,6 +45,7 @@ def read_config(
         InputError: there is no such recipe, or no part of a name that it gives.
         SystemExit: help was asked for and shown, or, with code 2, a flag cannot be used, which was said.
     """
+    vouch(name)
     recipe = RECIPES.get(name)
     default = recipe()
     config = tyro.cli(
@@ -54,17 +56,18 @@ def read_config(
         description=inspect.getdoc(recipe) or "",
     )
     if isinstance(config, Run):
+        trust_modules(*modules(config))
         check_names(config)
     return config
 
 
 def check_names(run: Run) -> None:
-    """Refuse the names of parts that do not exist, without importing any part.
+    """Refuse the names of parts that do not exist, without importing any part but those of `module:Name`.
 
     An objective is not looked up: a task may have one of its own, as visual question answering has.
 
     Raises:
-        InputError: the first unknown name, with the nearest known one.
+        InputError: the first unknown name, with the nearest known one; or what is no part of its kind.
     """
     parts: list[tuple[Registry, str]] = [
         (TASKS, run.task),
@@ -82,7 +85,9 @@ def check_names(run: Run) -> None:
     ]
     for registry, spec in parts:
         name = Spec.parse(spec).name if spec else ""
-        if name and ":" not in name and name not in (names := registry.names()):
+        if ":" in name:
+            registry.get(name)
+        elif name and name not in (names := registry.names()):
             raise unknown(registry.kind, name, names)
 
 

@@ -36,6 +36,8 @@ class EvaluateOptions:
     """The split that is scored."""
     task: str = ""
     """Task adapter with other parameters, such as "image_text(cxc='data/cxc')"; each run's own where empty."""
+    trust: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """A module whose code the runs may name, as module:Name; once for each."""
 
 
 def evaluate(models: Sequence[TrainedModel], *, protocol: str, split: str) -> Evaluation:
@@ -127,7 +129,9 @@ def main() -> None:
     from pipelines.models import load_run
     from pipelines.training.artifacts import log_evaluation, log_pictures, printed
 
-    models = [load_run(run_id, task=options.task) for run_id in dict.fromkeys(options.run_ids)]
+    models = [
+        load_run(run_id, task=options.task, trust=options.trust) for run_id in dict.fromkeys(options.run_ids)
+    ]
     protocol = options.protocol or models[0].run.protocol
     evaluation = evaluate(models, protocol=protocol, split=options.split)
     if options.split != "test":

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -30,10 +31,12 @@ class ExportOptions:
     """A run that was trained."""
     out: Path
     """Folder to make; it must not exist yet, or be empty."""
+    trust: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """A module whose code the run may name, as module:Name; once for each."""
 
 
-def export(run_id: str, out: Path) -> TrainedModel:
-    """Write the best model of a run to the folder `out`, and return it loaded.
+def export(run_id: str, out: Path, *, trust: Sequence[str] = ()) -> TrainedModel:
+    """Write the best model of a run to the folder `out`, and return it loaded; see `pipelines.models.load`.
 
     The folder appears whole or not at all.
 
@@ -48,7 +51,7 @@ def export(run_id: str, out: Path) -> TrainedModel:
     out = out.absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out}: exists already; choose another folder with --out")
-    trained = load(checkpoint)
+    trained = load(checkpoint, trust=trust)
     make_folder(out.parent)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
         part = Path(temporary) / "part"
@@ -64,8 +67,11 @@ def example(trained: TrainedModel, folder: str) -> str:
     """Return a few lines that load a model and use it, as far as it reads what is in no corpus."""
     from tasks.base import Answers, ReadsInputs
     from tasks.models.base import RetrievalModel
+    from tasks.run import modules
 
-    lines = ["import polypool as pp", "", f"model = pp.load({folder!r})"]
+    named = modules(trained.run)
+    trust = f", trust={named!r}" if named else ""
+    lines = ["import polypool as pp", "", f"model = pp.load({folder!r}{trust})"]
     adapter, answers = trained.adapter, isinstance(trained.adapter, Answers)
     if not isinstance(adapter, ReadsInputs) or not (answers or isinstance(trained.model, RetrievalModel)):
         return "\n".join([*lines, "print(sorted(model.adapter.assets))", "print(model.model)"])
@@ -104,7 +110,7 @@ def _readme(tracker: Tracker, trained: TrainedModel, folder: str) -> str:
 def main() -> None:
     """Export, and say how to load."""
     options = tyro.cli(ExportOptions, prog="python -m pipelines.export", description=__doc__)
-    trained = export(options.run_id, options.out)
+    trained = export(options.run_id, options.out, trust=options.trust)
     size = sum(file.stat().st_size for file in options.out.iterdir())
     print(f"written to {options.out}: {size / 1e6:,.1f} MB\n\n{example(trained, str(options.out))}")
 

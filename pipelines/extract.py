@@ -24,6 +24,7 @@ from infra.ray.session import ray_session
 from infra.store import StoreWriter
 from infra.store.findings import describe
 from infra.store.manifest import Manifest
+from infra.trust import vouch
 from pipelines.extraction.images import ImageExtractor, stream
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos, reads_videos
 from tasks.datasets.corpus import Corpus, Item
@@ -80,6 +81,7 @@ def extract(
     items = _items(opened, chosen, limit=limit)
     if not video and items[0].path.lower().endswith(SUFFIXES):
         raise InputError(f"{corpus} is a corpus of videos, such as {items[0].path}: say --video")
+    vouch(backbone)
     built = build_backbone(backbone)
     if video:
         work = _Extraction.on_videos(backbone, built, Videos.plan(built, videos, batch=batch))

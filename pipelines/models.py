@@ -22,6 +22,7 @@ from infra.files import existing, existing_folder, read_json
 from infra.paths import home
 from infra.registry import TASKS
 from infra.tracking import Tracker, tracking_uri
+from infra.trust import trust_modules, vouch
 from pipelines.searching import Method
 from pipelines.searching.answers import AnswerSearch
 from pipelines.searching.retrieval import Hit, RetrievalSearch
@@ -240,29 +241,36 @@ def _batches(count: int, make: _Make) -> Iterator[tuple[Tensor, Batch]]:
         yield torch.from_numpy(number_B), make(number_B)
 
 
-def load(source: str | Path, *, task: str = "") -> TrainedModel:
+def load(source: str | Path, *, task: str = "", trust: Sequence[str] = ()) -> TrainedModel:
     """Load a trained model: of the folder of this name where there is one, else of the run with this id.
 
     Args:
         source: a folder that `python -m pipelines.export` wrote, or the id of a run.
         task: the adapter's spec with other parameters, such as `image_text(cxc='data/cxc')`; the run's own where empty.
+        trust: modules whose code the run may name as `module:Name`, such as `("my_package.parts",)`; without, a run
+            names registered parts and installed plug-ins alone.
 
     Raises:
-        InputError: no such folder or run, a file of the model is missing or damaged, or it belongs to another version.
+        InputError: no such folder or run, a file of the model is missing or damaged, it belongs to another version, or
+            names a module that is not trusted.
     """
     if isinstance(source, Path) or Path(source).is_dir():
         folder = existing_folder(source, what="a folder that `python -m pipelines.export` wrote")
-        return _load_folder(folder, task=task)
-    return load_run(source, task=task)
+        return _load_folder(folder, task=task, trust=trust)
+    return load_run(source, task=task, trust=trust)
 
 
-def load_run(run_id: str, *, task: str = "") -> TrainedModel:
+def load_run(run_id: str, *, task: str = "", trust: Sequence[str] = ()) -> TrainedModel:
     """Load the best checkpoint of a run, as `load` does; the model has the run's tracker."""
     tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
-    return _load_folder(best_checkpoint(tracker), task=task, tracker=tracker)
+    return _load_folder(best_checkpoint(tracker), task=task, trust=trust, tracker=tracker)
 
 
-def _load_folder(folder: Path, *, task: str = "", tracker: Tracker | None = None) -> TrainedModel:
+def _load_folder(
+    folder: Path, *, task: str, trust: Sequence[str], tracker: Tracker | None = None
+) -> TrainedModel:
+    trust_modules(*trust)
+    vouch(task)
     run = from_json(read_json(folder / RUN, what="the settings of a model"), where=str(folder / RUN))
     assets = read_json(folder / ASSETS, what="the assets of a model")
     weights = existing(folder / WEIGHTS, what="the weights of a model")

@@ -5,8 +5,9 @@ The settings are those that were recorded, whatever has become of the recipe. `-
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import tyro
 
@@ -14,6 +15,7 @@ from infra.errors import InputError, command
 from infra.paths import home
 from infra.tracking import Tracker, tracking_uri
 from infra.tracking.provenance import provenance
+from infra.trust import trust_modules
 from tasks.run import Run, from_json
 
 ORIGIN = "rerun_of"
@@ -28,6 +30,8 @@ class RerunOptions:
     """A run that was trained."""
     dry_run: bool = False
     """Say what differs, and train nothing."""
+    trust: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """A module whose code the run may name, as module:Name; once for each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +45,12 @@ class Recorded:
     """What was not recorded then, so that nobody can say whether it differs."""
 
 
-def recorded(run_id: str) -> Recorded:
+def recorded(run_id: str, *, trust: Sequence[str] = ()) -> Recorded:
     """Read a run and compare what it was made of with what is here.
+
+    Args:
+        run_id: of the run.
+        trust: modules whose code it may name.
 
     Raises:
         InputError: no such run, it is none that was trained, its settings are gone or those of another version, or its
@@ -51,6 +59,7 @@ def recorded(run_id: str) -> Recorded:
     from pipelines.training.best_checkpoint import other_than_trained
     from pipelines.training.runs import prepare
 
+    trust_modules(*trust)
     tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
     if (kind := tracker.tag("kind")) not in ("train", ""):
         raise InputError(f"run {run_id} {other_than_trained(kind)}")
@@ -109,7 +118,7 @@ def main() -> None:
     options = tyro.cli(RerunOptions, prog="python -m pipelines.rerun", description=__doc__)
     from pipelines.training.runs import start
 
-    original = recorded(options.run_id)
+    original = recorded(options.run_id, trust=options.trust)
     run = original.run
     print(f"{run.recipe} {run.aggregator} seed {run.seed} (run {options.run_id})")
     for line in original.differences or ("nothing that was recorded differs",):

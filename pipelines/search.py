@@ -46,6 +46,8 @@ class SearchOptions:
     """Open a page on 127.0.0.1."""
     port: int = 0
     """Its port; a free one where none is said."""
+    trust: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """A module whose code the run or its store may name, as module:Name; once for each."""
 
 
 def search(options: SearchOptions) -> str:
@@ -75,7 +77,7 @@ def _load(options: SearchOptions) -> TrainedModel:
         raise InputError(f"--k must be at least 1, not {options.k}")
     from pipelines.models import load_run
 
-    return load_run(options.run_id)
+    return load_run(options.run_id, trust=options.trust)
 
 
 def _answers(searched: AnswerSearch, options: SearchOptions) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 from dataclasses import dataclass
+from typing import Annotated
 
 import tyro
 
@@ -24,6 +25,8 @@ class Resume:
     """Go on with a run that was interrupted, from its last checkpoint."""
 
     run_id: tyro.conf.Positional[str]
+    trust: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """A module whose code the run may name, as module:Name; once for each."""
 
 
 def parse(words: list[str]) -> Run | Ensemble | Resume:
@@ -47,7 +50,7 @@ def main() -> None:
     from pipelines.training.runs import resume, start
 
     if isinstance(work, Resume):
-        run_id = resume(work.run_id)
+        run_id = resume(work.run_id, trust=work.trust)
     else:
         run_id = start_ensemble(work) if isinstance(work, Ensemble) else start(work)
     tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Mapping
+import typing
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from infra.errors import InputError
-from infra.fields import NOT_EMPTY, Rule, above, at_least, from_plain, validate
+from infra.fields import NOT_EMPTY, Rule, above, at_least, from_plain, hints, validate
 from infra.spec import Spec
+from infra.trust import modules_of, refuse_untrusted
 
 Count = Annotated[int, at_least(0)]
 Positive = Annotated[int, at_least(1)]
@@ -26,7 +28,8 @@ Epochs = Annotated[
 Decay = Annotated[PositiveFloat, Rule("at most 1", lambda factor: factor <= 1)]
 Seed = Annotated[Count, Rule("below 2**63", lambda seed: seed < 2**63)]
 Name = Annotated[str, NOT_EMPTY]
-Part = Annotated[str, Rule("a spec", lambda text: not text or bool(Spec.parse(text)))]
+_SPEC = Rule("a spec", lambda text: not text or bool(Spec.parse(text)))
+Part = Annotated[str, _SPEC]
 """A spec such as `kmax(k=5)`; empty where there is no such part."""
 ByPrefix = Annotated[
     tuple[tuple[str, NonNegative], ...],
@@ -181,6 +184,23 @@ class Run:
             )
 
 
+def specs(of: Run | Data | Optim, *, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every spec in a run with its field, such as `data.visual_augment`; empty ones, too."""
+    for name, hint in hints(type(of)).items():
+        value = getattr(of, name)
+        if isinstance(value, Data | Optim):
+            yield from specs(value, prefix=f"{prefix}{name}.")
+        elif _SPEC in getattr(hint, "__metadata__", ()):
+            yield prefix + name, value
+        elif any(_SPEC in getattr(kind, "__metadata__", ()) for kind in typing.get_args(hint)):
+            yield from ((f"{prefix}{name}[{number}]", spec) for number, spec in enumerate(value))
+
+
+def modules(run: Run) -> tuple[str, ...]:
+    """Return the modules that a run names by `module:Name`, which loading it again demands trust in."""
+    return modules_of(spec for _, spec in specs(run))
+
+
 def to_json(run: Run) -> dict[str, Any]:
     """Return a run as plain JSON."""
     return dataclasses.asdict(run)
@@ -199,7 +219,10 @@ def from_json(values: Any, *, where: str = "run.json") -> Run:
         where: the file, which messages name.
 
     Raises:
-        InputError: a setting that a run does not have or lacks, which says that another version wrote it, or a value
-            that a run refuses.
+        InputError: a setting that a run does not have or lacks, which says that another version wrote it, a value that
+            a run refuses, or a spec that names a module which nobody trusts (see `infra.trust`).
     """
-    return from_plain(Run, values, where=where)
+    run = from_plain(Run, values, where=where)
+    for field_name, spec in specs(run):
+        refuse_untrusted(spec, where=f"{where}: {field_name}")
+    return run

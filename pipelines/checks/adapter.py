@@ -77,8 +77,6 @@ class AdapterChecks:
         return self.adapter.evaluate(model.train(), split, protocol)  # as the loop leaves it
 
     def _is_built(self) -> str:
-        kind = type(self.adapter)
-        assert TaskAdapter in kind.__mro__, f"{kind.__name__} does not derive from tasks.base.TaskAdapter"
         primary, dev = self.adapter.primary, self.adapter.dev_protocol
         assert isinstance(primary, Metric), f"primary is {primary!r}, expected a tasks.base.Metric"
         assert isinstance(dev, str), f"dev_protocol is {dev!r}, expected the name of a protocol"

@@ -16,6 +16,8 @@ from infra.errors import InputError
 from infra.files import existing
 from infra.registry import BACKBONES
 from infra.store import FeatureStore
+from infra.store.manifest import NAME as MANIFEST
+from infra.trust import refuse_untrusted
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
 
 
@@ -47,6 +49,7 @@ class FileFeatures:
                 "backbone here makes them of a new file; search with a text, or with --id, an id of the corpus"
             )
         name = extractor["backbone"]
+        refuse_untrusted(name, where=f"{self.store.folder / MANIFEST}: source.extractor.backbone")
         takes = inspect.signature(BACKBONES.get(name)).parameters
         params = {key: value for key, value in extractor.items() if key in takes and value is not None}
         return f"{name}({', '.join(f'{key}={value!r}' for key, value in params.items())})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,6 +12,7 @@ from PIL import Image
 
 from encoders.backbones.base import build_backbone
 from encoders.backbones.rgb import load
+from infra.trust import trust_modules, trusted
 
 
 class ImageExtractor:
@@ -20,9 +21,11 @@ class ImageExtractor:
     Args:
         backbone: spec of the backbone.
         threads: images decoded at a time.
+        trusting: modules whose code the spec may name.
     """
 
-    def __init__(self, *, backbone: str, threads: int) -> None:
+    def __init__(self, *, backbone: str, threads: int, trusting: Sequence[str] = ()) -> None:
+        trust_modules(*trusting)
         self._backbone = build_backbone(backbone)
         self._pool = ThreadPoolExecutor(threads)
 
@@ -56,7 +59,7 @@ def stream(
     Args:
         batches: `{"ids", "paths"}` each.
         extractor: class of the actors.
-        options: what its constructor gets beside `threads`.
+        options: what its constructor gets beside `threads` and `trusting`.
         gpu: give each actor a GPU if there is one.
         block: batches that travel together.
     """
@@ -71,7 +74,7 @@ def stream(
     threads = max(1, cpus // gpus) if gpus else 1
     rows = ray.data.from_items(batches, override_num_blocks=-(-len(batches) // block)).flat_map(
         extractor,
-        fn_constructor_kwargs=options | {"threads": threads},
+        fn_constructor_kwargs=options | {"threads": threads, "trusting": trusted()},
         compute=ray.data.ActorPoolStrategy(size=min(gpus or cpus, len(batches))),
         num_cpus=threads,
         num_gpus=1 if gpus else 0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from PIL import Image
 
 from encoders.backbones.base import Backbone, build_backbone
 from infra.errors import InputError
+from infra.trust import trust_modules
 from infra.video.decoding import BadVideo, choose_decoder, describe_decoder
 from infra.video.reader import VideoReader
 
@@ -104,7 +105,8 @@ class VideoExtractor:
         videos: how.
     """
 
-    def __init__(self, *, backbone: str, threads: int, videos: Videos) -> None:
+    def __init__(self, *, backbone: str, threads: int, videos: Videos, trusting: Sequence[str] = ()) -> None:
+        trust_modules(*trusting)
         here = describe_decoder(videos.decoder)
         if here != videos.version:
             raise RuntimeError(f"this worker has {here}, where the store shall be made with {videos.version}")

@@ -20,6 +20,7 @@ from infra.files import make_folder
 from infra.ray.session import Resources, cores, ray_session
 from infra.ray.tuning import Ended, Halving, reporter, run_side_by_side
 from infra.tracking import RunRecord, Tracker
+from infra.trust import trust_modules, trusted
 from pipelines.sweeping.matching import STOPPED, SWEEP, Match, key, records_of
 from pipelines.sweeping.plan import Plan, duration
 from pipelines.training.runs import resume, start, tags
@@ -148,7 +149,14 @@ def _train(
 
     try:
         run_side_by_side(
-            Work(matches=tuple(matches), sweep=sweep, uri=place.uri, home=place.home, metric=decide),
+            Work(
+                matches=tuple(matches),
+                sweep=sweep,
+                uri=place.uri,
+                home=place.home,
+                metric=decide,
+                trusted=trusted(),
+            ),
             len(matches),
             concurrent=concurrent,
             folder=place.home / "runs" / sweep,
@@ -169,6 +177,7 @@ class Work:
         uri: the tracking store.
         home: the project's.
         metric: by recipe, the metric that decides which trials are stopped early; empty where none are.
+        trusted: modules whose code specs may name.
     """
 
     matches: tuple[Match, ...]
@@ -176,10 +185,12 @@ class Work:
     uri: str
     home: Path
     metric: dict[str, str]
+    trusted: tuple[str, ...]
 
     def __call__(self, number: int) -> dict[str, Any]:
         """Train a trial; return the id of its run, or what went wrong."""
         os.environ |= {"POLYPOOL_HOME": str(self.home), "MLFLOW_TRACKING_URI": self.uri}
+        trust_modules(*self.trusted)
         match = self.matches[number]
         run: Run = match.trial.run
         try:

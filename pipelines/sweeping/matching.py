@@ -116,16 +116,17 @@ def _match(uri: str, trial: Trial, candidates: Sequence[RunRecord]) -> Match:
             return Match(trial=trial, state=state, run_id=record.run_id, stopped=stopped)
     notes = [f"run {record.run_id} failed" for record in same if record.status == "FAILED"]
     notes += [
-        f"run {record.run_id} may be it, but its settings, the artifact run.json, are gone or of another version"
+        f"run {record.run_id} may be it, but its settings cannot be used: {why}"
         for record in candidates
-        if settings[record.run_id] is None and record.status == "FINISHED"
+        if record.status == "FINISHED" and isinstance(why := settings[record.run_id], InputError)
     ]
     return Match(trial=trial, note=notes[0] if notes else "")
 
 
-def _settings(uri: str, record: RunRecord) -> Run | None:
-    """Return the settings of a recorded run; None where they are lost, or those of another version."""
+def _settings(uri: str, record: RunRecord) -> Run | InputError:
+    """Return the settings of a recorded run, or why they cannot be used."""
     try:
-        return comparable(from_json(Tracker.attach(uri, record.run_id, running=False).read_json("run.json")))
-    except (InputError, TypeError):
-        return None
+        recorded = Tracker.attach(uri, record.run_id, running=False).read_json("run.json")
+        return comparable(from_json(recorded))
+    except InputError as error:
+        return error

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from infra.registry import RECIPES
 from infra.tracking import RunRecord
+from infra.trust import trust_flags
 from pipelines.sweeping.matching import Match
-from tasks.run import Run
+from tasks.run import Run, modules
 
 _JOB = ("ray", "job", "submit", "--working-dir", ".", "--", "python", "-m")
 
@@ -80,9 +81,9 @@ class Plan:
 
     def job(self, match: Match) -> str:
         """Return the line that trains one trial as a Ray job."""
-        if match.run_id:
-            return shlex.join([*_JOB, "pipelines.train", "resume", match.run_id])
         run = match.trial.run
+        if match.run_id:
+            return shlex.join([*_JOB, "pipelines.train", "resume", match.run_id, *trust_flags(modules(run))])
         words = ["--aggregator", run.aggregator]
         if run.text_aggregator != RECIPES.get(run.recipe)().text_aggregator:
             words += ["--text-aggregator", run.text_aggregator]

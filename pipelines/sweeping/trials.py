@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from infra.errors import InputError
 from infra.registry import AGGREGATORS, Spec
+from infra.trust import vouch
 from pipelines.config import read_run
 from pipelines.training.runs import prepare
 from tasks.base import Metric
@@ -122,6 +123,7 @@ def _aggregators(specs: Sequence[str], wrong: list[str]) -> list[str]:
     for spec in specs:
         with _noting(wrong):
             parsed = Spec.parse(spec)
+            vouch(spec)
             AGGREGATORS.get(parsed.name)
             canonical[str(parsed)] = None
     return [*canonical]

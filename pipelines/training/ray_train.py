@@ -15,7 +15,8 @@ from infra.ray.progress import LineBar
 from infra.ray.session import Resources
 from infra.registry import TASKS
 from infra.tracking import Tracker
-from tasks.run import Run
+from infra.trust import trust_flags, trust_modules, trusted
+from tasks.run import Run, modules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,7 @@ class _Work:
         home: the project's folder of data and runs.
         threads: of torch.
         terminal: whether the driver's output is one, where progress may be drawn over and over.
+        trusted: modules whose code specs may name.
     """
 
     run: Run
@@ -36,6 +38,7 @@ class _Work:
     home: Path
     threads: int
     terminal: bool
+    trusted: tuple[str, ...]
 
 
 def fit(
@@ -65,6 +68,7 @@ def fit(
         home=home,
         threads=resources.cpus,
         terminal=sys.stderr.isatty(),
+        trusted=trusted(),
     )
     trainer = TorchTrainer(
         _worker,
@@ -87,7 +91,7 @@ def fit(
         for failure in getattr(error, "worker_failures", {}).values():
             if cause := _input_error(failure):
                 raise InputError(str(cause)) from error
-        resume = f"python -m pipelines.train resume {tracker.run_id}"
+        resume = " ".join(["python -m pipelines.train resume", tracker.run_id, *trust_flags(modules(run))])
         raise RuntimeError(f"training failed; `{resume}` goes on: {error}") from error
 
 
@@ -102,6 +106,7 @@ def _worker(config: dict[str, _Work]) -> None:
     """Train on one worker; runs in a process of Ray's."""
     work = config["work"]
     os.environ["POLYPOOL_HOME"] = str(work.home)
+    trust_modules(*work.trusted)
     import ray.train
     import torch
     from ray.experimental.tqdm_ray import tqdm as drawn_by_the_driver

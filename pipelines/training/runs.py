@@ -13,10 +13,11 @@ from infra.paths import home
 from infra.ray.session import Resources, ray_session
 from infra.registry import TASKS
 from infra.tracking import Tracker, tracking_uri
+from infra.trust import trust_modules
 from pipelines.training.optim import parameter_groups
 from pipelines.training.ray_train import fit
 from tasks.base import TaskAdapter
-from tasks.run import Run, from_json, to_json, to_params
+from tasks.run import Run, from_json, modules, to_json, to_params
 
 
 def tags(run: Run) -> dict[str, str]:
@@ -31,6 +32,7 @@ def tags(run: Run) -> dict[str, str]:
         "model": run.model.partition("(")[0],
         "seed": str(run.seed),
         "protocol": run.protocol,
+        **({"trust": ",".join(named)} if (named := modules(run)) else {}),
     }
 
 
@@ -38,19 +40,15 @@ def prepare(run: Run, **arguments: Any) -> TaskAdapter:
     """Return the adapter of a new run, of which everything has been tried that needs neither weights nor Ray.
 
     Args:
-        run: its complete description.
+        run: its complete description, made by a program or read back; either way, somebody trusts what it names.
         arguments: passed on to the adapter, such as `assets` that are known already.
 
     Raises:
-        InputError: a task that derives from no TaskAdapter, a part or a protocol that there is not, data that does not
-            fit, a setting that the task does not use, a prefix of `lr_factors` or `freeze` that no parameter has.
+        InputError: a part or a protocol that there is not, data that does not fit, a setting that the task does not
+            use, a prefix of `lr_factors` or `freeze` that no parameter has.
     """
-    adapter = TASKS.build(run.task, run, **arguments)
-    if TaskAdapter not in type(adapter).__mro__:
-        raise InputError(
-            f"the task {run.task!r} is a {type(adapter).__name__}, which does not derive from tasks.base.TaskAdapter; "
-            "let its class do so"
-        )
+    trust_modules(*modules(run))
+    adapter: TaskAdapter = TASKS.build(run.task, run, **arguments)
     refuse_unused(run, adapter.unused)
     adapter.check_training()
     with torch.device("meta"):
@@ -97,8 +95,18 @@ def start(run: Run, *, more_tags: Mapping[str, str] | None = None, callbacks: Se
     return launch(run, tracker, callbacks=callbacks)
 
 
-def resume(run_id: str, *, callbacks: Sequence[Any] = ()) -> str:
-    """Go on with an interrupted run and return its id; callbacks are those of `fit`."""
+def resume(run_id: str, *, trust: Sequence[str] = (), callbacks: Sequence[Any] = ()) -> str:
+    """Go on with an interrupted run and return its id.
+
+    Args:
+        run_id: of the run.
+        trust: modules whose code the run may name.
+        callbacks: those of `fit`.
+
+    Raises:
+        InputError: no such run, its settings are gone or damaged, or they name a module that is not trusted.
+    """
+    trust_modules(*trust)
     tracker = Tracker.attach(tracking_uri(home()), run_id)
     run = from_json(tracker.read_json("run.json"), where=f"run.json of run {run_id}")
     return launch(run, tracker, callbacks=callbacks)

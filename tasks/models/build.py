@@ -81,7 +81,6 @@ def retrieval_model(run: Run, parts: Parts) -> RetrievalModel:
             raise InputError(
                 f"the model {run.model!r} has no place for the cross-modal encoder {run.cross!r}"
             )
-        _model_class(Spec.parse(run.model).name)
         return MODELS.build(run.model, parts)
     visual, text = parts.visual(), parts.text()
     branches = (
@@ -107,19 +106,4 @@ def text_inputs(run: Run, captions: Sequence[str], tokenizer: Tokenizer) -> Text
     if not run.model:
         return Captions(captions, tokenizer, limit=limit)
     spec = Spec.parse(run.model)
-    return _model_class(spec.name).text_inputs(captions, tokenizer, limit=limit, **spec.params)
-
-
-def _model_class(name: str) -> type[RetrievalModel]:
-    """Return the class of models that a run names.
-
-    Raises:
-        InputError: there is none of this name, or it is something else.
-    """
-    model = MODELS.get(name)
-    if not (isinstance(model, type) and issubclass(model, RetrievalModel)):
-        raise InputError(
-            f"the model {name!r} is no class that derives from tasks.models.base.RetrievalModel; let it derive from "
-            "that, or leave --model empty"
-        )
-    return model
+    return MODELS.get(spec.name).text_inputs(captions, tokenizer, limit=limit, **spec.params)

@@ -21,6 +21,7 @@ from places import TESTS
 from infra.errors import InputError
 from infra.registry import AGGREGATORS, ENCODERS, KINDS, OBJECTIVES, RECIPES
 from infra.tracking import Tracker, find_runs, tracking_uri
+from infra.trust import trust_modules
 from pipelines.check import check, listing
 from pipelines.comparison.comparison import compare, with_bootstrap
 from pipelines.comparison.per_query import read_queries
@@ -256,6 +257,7 @@ def test_what_is_broken_in_it_is_named_and_the_rest_works(plugged):
         list(check("gpo"))
     with pytest.raises(InputError, match=r"(?s)this sweep cannot start:.*it needs a licence.*called 'gpo'"):
         make_trials(["coco_mini"], ["broken", "mean", "gpo"])
+    trust_modules("aggregators.ranks.gpo")
     assert AGGREGATORS.build("aggregators.ranks.gpo:GPO", 4) is not None
     assert ENCODERS.get("halves").__module__ == "word_pool.parts"
     assert "infonce" in OBJECTIVES.names()

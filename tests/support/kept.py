@@ -10,14 +10,16 @@ import torch
 from infra import paths
 from infra.registry import TASKS
 from infra.tracking import Tracker, tracking_uri
+from infra.trust import trust_modules
 from pipelines.training.best_checkpoint import write_model
 from pipelines.training.runs import tags
-from tasks.run import Run, to_json
+from tasks.run import Run, modules, to_json
 
 
 def keep_run(run: Run) -> str:
     """Record a run with the model that its seed begins with, in the current home; return its id."""
     torch.manual_seed(run.seed)
+    trust_modules(*modules(run))
     adapter = TASKS.build(run.task, run)
     home = paths.home()
     tracker = Tracker.start(

@@ -201,7 +201,9 @@ def test_cells_that_do_not_fit_side_by_side_are_a_reason(tmp_path):
 
 
 def test_a_backbone_that_is_not_derived_is_refused(corpus, tmp_path):
-    with pytest.raises(InputError, match=r"'clips:Loose' is a Loose, which does not derive from .*Backbone"):
+    with pytest.raises(
+        InputError, match=r"'clips:Loose' is the class Loose, expected .* derives from .*Backbone"
+    ):
         extract(corpus=corpus, backbone="clips:Loose", video=True, out=tmp_path / "store")
 
 

@@ -15,6 +15,7 @@ from encoders.text.bigru import BiGRU
 from encoders.visual.regions import Regions
 from infra.errors import InputError
 from infra.registry import AGGREGATORS
+from infra.trust import trust_modules
 from tasks.models.branch import Branch, look_at_each_other, pool_both
 from tasks.models.build import Parts, retrieval_model
 from tasks.models.pair_encoder import PairEncoder
@@ -119,6 +120,7 @@ def batch() -> dict[str, torch.Tensor]:
 
 
 def test_retrieval_where_the_text_s_vector_weighs_the_elements_of_an_image() -> None:
+    trust_modules("by_vector")
     run = toy_run(aggregator="by_vector:ByVector", text_aggregator="mean")
     model = retrieval_model(run, parts(run)).eval()
     assert isinstance(model, PairEncoder)
@@ -135,6 +137,7 @@ def test_retrieval_where_the_text_s_vector_weighs_the_elements_of_an_image() -> 
 
 
 def test_an_answer_where_the_question_s_vector_weighs_the_elements_of_an_image() -> None:
+    trust_modules("by_vector")
     run = toy_run(aggregator="by_vector:ByVector", text_aggregator="mean", objective="bce")
     model = vqa_model(run, parts(run), answers=4).eval()
     inputs = batch()

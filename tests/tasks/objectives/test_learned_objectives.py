@@ -13,6 +13,7 @@ import torch
 
 from infra.checks import run_checks
 from infra.registry import OBJECTIVES
+from infra.trust import trust_modules
 from pipelines.checks.scores import objective_checks
 from tasks.objectives.base import Objective, batch_positives, pairs_and_negatives
 
@@ -144,6 +145,7 @@ def test_the_example_of_an_objective_keeps_its_promises(monkeypatch):
     )
     exec(source, module.__dict__)
     monkeypatch.setitem(sys.modules, "own_objective", module)
+    trust_modules("own_objective")
     outcomes = list(run_checks(objective_checks("own_objective:ScaledSoftmax(scale=5.0)")))
     assert [str(outcome) for outcome in outcomes if not outcome.passed] == []
     assert "log_scale 1.609" in "\n".join(map(str, outcomes))

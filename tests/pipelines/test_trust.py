@@ -1,0 +1,293 @@
+"""What comes from data names registered parts alone: no code of a module runs that nobody vouched for."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from corpora import make_corpus
+from kept import keep_run
+from pictures import noise
+from searchable import untrained, with_pictures
+from toy import toy_run
+
+import polypool
+from infra import trust
+from infra.errors import InputError
+from infra.registry import KINDS
+from infra.store.manifest import Manifest
+from infra.tracking import Tracker, tracking_uri
+from infra.trust import trusted, vouch
+from pipelines.comparison.costs import weights_of
+from pipelines.config import read_config
+from pipelines.models import load
+from pipelines.search import SearchOptions, search
+from pipelines.sweeping.matching import match_trials, records_of
+from pipelines.sweeping.trials import Trial
+from tasks.run import Run, from_json, modules, specs, to_json
+
+HOSTILE = """
+from pathlib import Path
+
+from aggregators.averages.mean import Mean
+
+Path({marker!r}).touch()
+
+
+class Thing(Mean):
+    pass
+
+
+def made(*args, **kwargs):
+    raise AssertionError("this was called")
+"""
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trust, "_trusted", set())
+
+
+@pytest.fixture
+def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that is there once the code of the module `hostile` has run; it is on the path, and so is tmp_path."""
+    path = tmp_path / "code-ran"
+    (tmp_path / "hostile.py").write_text(HOSTILE.format(marker=str(path)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "hostile", raising=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(home: Path) -> Run:
+    return make_corpus(home)
+
+
+@pytest.fixture(scope="module")
+def kept(run: Run) -> str:
+    """A run that was recorded; its files are damaged in turn and put back."""
+    run_id = keep_run(run)
+    Tracker.attach(polypool_uri(), run_id, running=False).json("run.json", to_json(run))
+    return run_id
+
+
+def polypool_uri() -> str:
+    return tracking_uri(Path(os.environ["POLYPOOL_HOME"]))
+
+
+@pytest.fixture
+def files(kept: str) -> Path:
+    """The folder of the run's artifacts, which anybody who writes to a shared server can change."""
+    folder = Tracker.attach(polypool_uri(), kept, running=False).download("run.json").parent
+    before = {path: path.read_bytes() for path in folder.rglob("*.json")}
+    yield folder
+    for path, data in before.items():
+        path.write_bytes(data)
+
+
+def change(path: Path, **fields: object) -> None:
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(values | fields))
+
+
+def test_the_attack_of_an_exported_folder_runs_nothing(files: Path, tmp_path: Path) -> None:
+    folder, command = tmp_path / "model", tmp_path / "command-ran"
+    shutil.copytree(files / "model", folder)
+    change(folder / "run.json", text="os:system")
+    change(folder / "assets.json", text=f"touch {command}")
+    with pytest.raises(InputError) as refused:
+        polypool.load(folder)
+    message = str(refused.value)
+    assert message.startswith(f"{folder / 'run.json'}: text: 'os:system' names code of the module os;")
+    assert "say --trust os (in Python, trust=('os',))" in message
+    with pytest.raises(
+        InputError, match=r"the encoder 'os:system' is a function, expected a class that derives"
+    ):
+        polypool.load(folder, trust=("os",))
+    assert not command.exists()
+
+
+FIELDS = [name for name, _ in specs(replace(toy_run(), regularisers=("mmd",)))]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "hostile:Thing",
+        " hostile:made(x=1)",
+        "gcn(then=hostile:Thing)",
+        "gcn(then='hostile:Thing')",
+        "hgr(a=(1, ['x(b=hostile:Thing)']), c={'d': 'hostile:made'})",
+    ],
+)
+def test_no_field_of_a_run_names_code(field: str, spec: str, run: Run, marker: Path) -> None:
+    values = json.loads(json.dumps(to_json(run)))
+    if field == "regularisers[0]":
+        values["regularisers"] = [spec]
+    else:
+        inside, _, last = field.rpartition(".")
+        (values[inside] if inside else values)[last] = spec
+    with pytest.raises(
+        InputError, match=f"^here/run.json: {field.replace('[', '.').replace(']', '.')}: .* hostile"
+    ):
+        from_json(values, where="here/run.json")
+    assert not marker.exists()
+    vouch("hostile:Any")
+    assert modules(from_json(values)) == ("hostile",)
+    assert not marker.exists()
+
+
+VERBS = {
+    "evaluate": ("model/run.json", "evaluate", "{id}"),
+    "search": ("model/run.json", "search", "{id}", "a dog"),
+    "search --web": ("model/run.json", "search", "{id}", "--web"),
+    "export": ("model/run.json", "export", "{id}", "--out", "{tmp}/out"),
+    "analyse": ("model/run.json", "analyse", "{id}"),
+    "rerun": ("run.json", "rerun", "{id}", "--dry-run"),
+    "resume": ("run.json", "train", "resume", "{id}"),
+}
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_refuses_a_run_that_names_code(
+    name: str, files: Path, kept: str, marker: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    file, verb, *words = VERBS[name]
+    change(files / file, aggregator="hostile:Thing")
+    monkeypatch.setattr(sys, "argv", [verb, *(word.format(id=kept, tmp=tmp_path) for word in words)])
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(f"pipelines.{verb}").main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert len(said.splitlines()) == 1
+    assert "run.json" in said
+    assert "aggregator: 'hostile:Thing' names code of the module hostile" in said
+    assert "--trust hostile" in said
+    assert not marker.exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_sweep_does_not_take_up_a_run_that_names_code(
+    files: Path, kept: str, run: Run, marker: Path
+) -> None:
+    change(files / "run.json", aggregator="hostile:Thing")
+    (record,) = (record for record in records_of(polypool_uri(), "polypool") if record.run_id == kept)
+    record = replace(record, status="FINISHED")
+    (match,) = match_trials(polypool_uri(), [Trial(run=run)], [record])
+    assert match.state == "new"
+    assert "aggregator: 'hostile:Thing' names code of the module hostile" in match.note
+    assert not marker.exists()
+    assert weights_of(replace(record, metrics={})) == 0, "a mean has no weights, and is made to count them"
+    tags = record.tags | {"text_aggregator": "gcn(then=hostile:Thing)"}
+    assert math.isnan(weights_of(replace(record, tags=tags, metrics={})))
+    assert not marker.exists()
+
+
+def test_a_store_s_backbone_is_not_called(tmp_path: Path, marker: Path) -> None:
+    run = with_pictures(tmp_path, train=4, val=2, test=3)
+    replace(Manifest.read(tmp_path / "cells"), source={"extractor": {"backbone": "hostile:made"}}).write(
+        tmp_path / "cells"
+    )
+    noise().save(tmp_path / "a.png")
+    finder = untrained(run).open_search()
+    where = (
+        r"cells/manifest\.json: source\.extractor\.backbone: 'hostile:made' names code of the module hostile"
+    )
+    with pytest.raises(InputError, match=where):
+        finder.by_file(tmp_path / "a.png", 3, video=False)
+    assert not marker.exists()
+    trust.trust_modules("hostile")
+    with pytest.raises(InputError, match="the backbone 'hostile:made' is a function, expected a class"):
+        finder.by_file(tmp_path / "a.png", 3, video=False)
+
+
+def test_a_plug_in_is_recorded_and_loads_again_where_it_is_trusted(
+    run: Run, home: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    mine = replace(run, aggregator="mine_parts:Thing", text_aggregator="gcn(then=mine_parts:Thing)")
+    (tmp_path / "mine_parts.py").write_text(HOSTILE.format(marker=str(tmp_path / "used")))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run_id = keep_run(mine)
+    assert Tracker.attach(tracking_uri(home), run_id, running=False).tag("trust") == "mine_parts"
+    monkeypatch.setattr(trust, "_trusted", set())
+    with pytest.raises(InputError, match="--trust mine_parts"):
+        search(SearchOptions(run_id=run_id, query="a dog"))
+    out = tmp_path / "model"
+    monkeypatch.setattr(sys, "argv", ["export", run_id, "--out", str(out), "--trust", "mine_parts"])
+    importlib.import_module("pipelines.export").main()
+    line = f"model = pp.load({str(out)!r}, trust=('mine_parts',))"
+    assert line in capsys.readouterr().out
+    monkeypatch.setattr(trust, "_trusted", set())
+    with pytest.raises(InputError, match="--trust mine_parts"):
+        load(out)
+    assert load(out, trust=("other", "mine_parts")).run == mine
+    assert load(out).run == mine, "who was trusted once is trusted by the process"
+    assert trusted() == ("mine_parts", "other")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["os:system", "os:path", "subprocess:Popen", "os:environ", "os.path:join"])
+def test_what_is_no_part_is_not_called_though_it_is_typed(kind: str, name: str, monkeypatch) -> None:
+    monkeypatch.setattr(os, "system", pytest.fail)
+    vouch(name)
+    expected = (
+        "that nobody registered; decorate it with"
+        if not KINDS[kind].base
+        else "expected a class that derives"
+    )
+    for call in (KINDS[kind].get, KINDS[kind].build):
+        with pytest.raises(InputError, match=expected):
+            call(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["os:path.join", "os:system.__call__", "os:", "os:1", ":system", "os: system"]
+)
+def test_only_names_at_the_top_of_a_module_are_read(name: str) -> None:
+    vouch("os:system")
+    with pytest.raises(InputError, match=r"expected module:Name|cannot read the spec"):
+        KINDS["aggregator"].build(name, 4)
+    with pytest.raises(InputError, match="expected module:Name"):
+        KINDS["recipe"].get(name)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "os:system"],
+        ["train", "demo", "--text", "os:system"],
+        ["train", "demo", "--aggregator", "os:system"],
+        ["train", "demo", "--task", "subprocess:run"],
+        ["sweep", "--recipes", "demo", "--aggregators", "os:system"],
+        ["check", "os:system", "--kind", "aggregator"],
+    ],
+)
+def test_a_function_typed_as_a_part_is_one_message(words: list[str], home: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(os, "system", pytest.fail)
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(f"pipelines.{words[0]}").main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said.startswith("error: ")
+    assert "' is a function" in said
+    assert "Traceback" not in said
+
+
+def test_what_is_typed_or_written_in_python_is_trusted(marker: Path) -> None:
+    with pytest.raises(InputError, match="names code of the module hostile"):
+        KINDS["aggregator"].build("gcn(then=hostile:Thing)", 4)
+    assert not marker.exists()
+    read_config("demo", ["--aggregator", "gcn(then=hostile:Thing)"])
+    assert trusted() == ("hostile",)
+    assert not marker.exists()
+    assert polypool.aggregator("hostile:Thing", 4) is not None
+    assert marker.exists()
