@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,24 @@ def existing(path: str | Path, *, what: str) -> Path:
     if not os.access(path, os.R_OK):
         raise InputError(f"{path}: may not be read; give yourself read permission")
     return path
+
+
+def why_no_file(path: str | Path) -> str | None:
+    """Return why a path names no file with something in it, in words without the path; None where it does.
+
+    Pipes, devices and sockets are found out without being opened, which may wait for ever.
+    """
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # a name with a NUL is a ValueError
+        return "no such file"
+    except OSError as error:
+        return f"cannot be opened: {error.strerror}"
+    if not stat.S_ISREG(status.st_mode):
+        return "a folder" if stat.S_ISDIR(status.st_mode) else "no file but a pipe, a device or a socket"
+    if not status.st_size:
+        return "an empty file"
+    return None if os.access(path, os.R_OK) else "may not be read"
 
 
 def existing_folder(path: str | Path, *, what: str) -> Path:

@@ -18,7 +18,7 @@ from skimage.color import rgb2lab
 from skimage.feature import local_binary_pattern
 
 from encoders.backbones.base import Backbone
-from encoders.backbones.rgb import rgb
+from infra.pictures.rgb import rgb
 from infra.registry import BACKBONES
 
 ORIENTATIONS = 8

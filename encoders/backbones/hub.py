@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from encoders.backbones.rgb import rgb
 from infra.errors import InputError
+from infra.pictures.rgb import rgb
 
 if TYPE_CHECKING:
     from torch import Tensor  # torch is slow to import, and workers that need no model import this too

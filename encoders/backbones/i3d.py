@@ -14,8 +14,8 @@ import numpy as np
 from PIL import Image
 
 from encoders.backbones.base import Backbone
-from encoders.backbones.rgb import rgb
 from infra.files import sha256
+from infra.pictures.rgb import rgb
 from infra.registry import BACKBONES
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from encoders.backbones.base import Backbone
 from encoders.backbones.hub import Pretrained
-from encoders.backbones.rgb import rgb
+from infra.pictures.rgb import rgb
 from infra.registry import BACKBONES
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from encoders.backbones.base import build_backbone
-from encoders.backbones.rgb import load
 from infra.errors import InputError
 from infra.files import existing
+from infra.pictures.opening import load
 from infra.registry import BACKBONES
 from infra.store import FeatureStore
 from infra.store.manifest import NAME as MANIFEST

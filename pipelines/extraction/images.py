@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from encoders.backbones.base import build_backbone
-from encoders.backbones.rgb import load
+from infra.pictures.opening import load
 from infra.trust import trust_modules, trusted
 
 

@@ -9,8 +9,8 @@ from types import TracebackType
 import numpy as np
 from PIL import Image
 
-from encoders.backbones.rgb import load
 from infra.errors import InputError
+from infra.pictures.opening import load
 from infra.video.decoding import BadVideo, choose_decoder
 from infra.video.reader import VideoReader
 

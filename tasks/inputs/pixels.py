@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from encoders.backbones.rgb import load
 from encoders.visual.pixels import ImageTransform
 from infra.errors import InputError
+from infra.pictures.opening import load
 from tasks.augmentations.sets import Draw, Drop
 
 _STREAM = 2  # of random numbers; those before belong to the augmentation of sets

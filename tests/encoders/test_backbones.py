@@ -10,8 +10,8 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from encoders.backbones.hub import from_hub
-from encoders.backbones.rgb import rgb
 from infra.errors import InputError
+from infra.pictures.rgb import rgb
 from infra.registry import BACKBONES
 
 

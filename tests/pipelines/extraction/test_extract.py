@@ -9,8 +9,8 @@ from PIL import Image
 from verbs import exit_code, reasons
 
 from encoders.backbones.cells import Cells
-from encoders.backbones.rgb import load
 from infra.errors import InputError
+from infra.pictures.opening import load
 from infra.store import FeatureStore
 from pipelines import extract as verb
 from pipelines.extract import extract
@@ -23,7 +23,7 @@ BAD = {
     "gone": "no such file",
     "text": "does not decode",
     "cut": "does not decode",
-    "empty": "does not decode",
+    "empty": "an empty file",
 }
 
 

@@ -2,11 +2,95 @@
 
 from __future__ import annotations
 
+import os
+import struct
+import zlib
+from pathlib import Path
+
 import numpy as np
 from PIL import Image
 
 MODES = ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "I", "F"]
+_LARGE = {
+    "png": {},
+    "gif": {},
+    "webp": {"lossless": True, "method": 0},
+    "tif": {"compression": "tiff_lzw"},
+    "jpg": {},
+    "ppm": {},
+}
 
 
 def noise(height: int = 60, width: int = 80, seed: int = 0) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8))
+
+
+def write_tiff(path: Path, x_HW: np.ndarray, *, tile: tuple[int, int] | None = None) -> Path:
+    """Write a grey TIFF of any type of numbers, or one that says it is a single tile of this width and length."""
+    height, width = x_HW.shape
+    bits, kind = 8 * x_HW.itemsize, {"u": 1, "i": 2, "f": 3}[x_HW.dtype.kind]
+    tags = {256: width, 257: height, 258: bits, 259: 1, 262: 1, 277: 1, 339: kind}
+    places = (322, 323, 324, 325) if tile else (273, 278, 279)
+    at = 8 + 2 + 12 * (len(tags) + len(places)) + 4
+    values = (*tile, at, x_HW.nbytes) if tile else (at, height, x_HW.nbytes)
+    tags |= dict(zip(places, values, strict=True))
+    rows = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(tags.items()))
+    head = struct.pack("<2sHIH", b"II", 42, 8, len(tags))
+    path.write_bytes(head + rows + struct.pack("<I", 0) + x_HW.astype(x_HW.dtype.newbyteorder("<")).tobytes())
+    return path
+
+
+def write_ghost(path: Path) -> None:
+    """Write PostScript, which Pillow hands to Ghostscript whatever the file is called."""
+    path.write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n0 0 9 9 rectfill\nshowpage\n%%EOF\n"
+    )
+
+
+def write_odd(folder: Path) -> dict[str, str]:
+    """Write one of everything that is no picture, or none that is opened; return names, and words of the reasons."""
+    write_ghost(folder / "ghost.jpg")
+    (folder / "empty.jpg").touch()
+    (folder / "folder.jpg").mkdir()
+    os.mkfifo(folder / "pipe.jpg")
+    (folder / "device.jpg").symlink_to("/dev/zero")
+    (folder / "loop.jpg").symlink_to(folder / "loop.jpg")
+    Image.new("RGB", (9, 9)).save(folder / "icon.jpg", format="ICO")
+    large = Image.new("1", (8193, 8192))
+    for suffix, options in _LARGE.items():
+        large.save(folder / f"large.{suffix}", **options)
+    (folder / "larger.png").write_bytes(_declared(60_000, 60_000))
+    write_tiff(folder / "tile.tif", np.zeros((16, 16), np.uint8), tile=(16_384, 16_384))
+    with (folder / "sparse.webp").open("wb") as file:
+        file.write(b"RIFF\xff\xff\xff\x7fWEBPVP8 ")
+        file.truncate(1 << 30)
+    noise().save(folder / "cut.png")
+    (folder / "cut.png").write_bytes((folder / "cut.png").read_bytes()[:3000])
+    pixels = "more than 67,108,864 pixels"
+    return {
+        "gone.jpg": "no such file",
+        "a\0b.jpg": "no such file",
+        "ghost.jpg": "none of JPEG, PNG",
+        "icon.jpg": "none of JPEG, PNG",
+        "empty.jpg": "an empty file",
+        "folder.jpg": "a folder",
+        "pipe.jpg": "a pipe, a device or a socket",
+        "device.jpg": "a pipe, a device or a socket",
+        "loop.jpg": "cannot be opened: Too many levels",
+        "sparse.webp": "a file of more than 536,870,912 bytes",
+        "cut.png": "cut short or damaged",
+        "larger.png": pixels,
+        "tile.tif": pixels,
+    } | {f"large.{suffix}": pixels for suffix in _LARGE}
+
+
+def _declared(width: int, height: int) -> bytes:
+    """Return a PNG of a header and little more."""
+    data = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + struct.pack(">I", 13)
+        + data
+        + struct.pack(">I", zlib.crc32(data))
+        + b"\0\0\0\x09IDAT"
+    )
