@@ -4,32 +4,81 @@ from __future__ import annotations
 
 import os
 import tempfile
+import traceback
 from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-
-def _work(
-    rank: int, function: Callable[..., None], world: int, meeting: str, arguments: tuple[Any, ...]
-) -> None:
-    torch.set_num_threads(1)
-    if world > 1:
-        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
-    function(*arguments)
-    if world > 1:
-        dist.barrier()
-        dist.destroy_process_group()
-    # gloo's threads may outlive the group, and a process that ends in the usual way beside them can abort
-    os._exit(0)
+_RUNNING: list[tuple[mp.Process, Connection]] = []
+"""They import torch and the project once, and serve all tests of this process."""
 
 
 def run_workers(function: Callable[..., None], *arguments: Any, world: int = 2) -> None:
-    """Run `function(*arguments)` in `world` new processes of one thread each, which meet where world > 1.
+    """Run `function(*arguments)` in `world` other processes of one thread each, which meet where world > 1.
 
-    What it makes, it writes to files: it returns nothing. An exception in any of them is raised here.
+    What it makes, it writes to files: it returns nothing.
+
+    Raises:
+        RuntimeError: with the traceback of the first of them that failed; the others were ended.
     """
+    while len(_RUNNING) < world:
+        _RUNNING.append(_start())
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_work, (function, world, f"{folder}/meeting", arguments), nprocs=world)
+        waiting = {connection for _, connection in _RUNNING[:world]}
+        for rank, (_, connection) in enumerate(_RUNNING[:world]):
+            connection.send((function, arguments, rank, world, f"file://{folder}/meeting"))
+        while waiting:
+            for connection in wait(waiting):
+                waiting.remove(connection)
+                if failure := _answer(connection):
+                    _end()  # the others may wait for this one for ever
+                    raise RuntimeError(failure)
+
+
+def _start() -> tuple[mp.Process, Connection]:
+    ours, theirs = mp.Pipe()
+    process = mp.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    return process, ours
+
+
+def _answer(connection: Connection) -> str:
+    try:
+        return connection.recv()
+    except EOFError:
+        return "a worker's process ended"
+
+
+def _end() -> None:
+    while _RUNNING:
+        process, connection = _RUNNING.pop()
+        process.kill()
+        process.join()
+        connection.close()
+
+
+def _serve(tests: Connection) -> None:
+    """Do what is asked for, one after the other, until nobody asks any more."""
+    torch.set_num_threads(1)
+    while True:
+        try:
+            function, arguments, rank, world, meeting = tests.recv()
+        except EOFError:
+            os._exit(0)  # gloo's threads outlive a group, and a process that ends in the usual way can abort
+        torch.set_default_dtype(torch.float32)  # as in a new process
+        try:
+            if world > 1:
+                dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
+            function(*arguments)
+            if world > 1:
+                dist.barrier()
+                dist.destroy_process_group()
+        except BaseException:
+            tests.send(traceback.format_exc())
+        else:
+            tests.send("")
