@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,12 +27,14 @@ class Skipped:
     Args:
         where: the file and the row, line or id.
         why: the reason, in the same words for every such case, so that cases can be counted by it.
+        split: that it was to be in, where that is known: a small split may be lost in a large data set.
         part: it is one of several things of a row that is kept, such as a caption of an image.
         wanted: False for what nothing asked for, such as a video that no list has: it is listed, and is no loss.
     """
 
     where: str
     why: str
+    split: str = ""
     part: bool = False
     wanted: bool = True
 
@@ -104,7 +108,7 @@ class Findings:
 
     def __init__(self) -> None:
         self._skipped, self._flagged = _Cases(), _Cases()
-        self._lost = {"rows": 0, "parts": 0}
+        self._lost_rows, self._lost_parts = Counter[str](), 0  # rows by their split
 
     def add(self, case: Skipped | Flagged) -> None:
         """Count a case and keep it."""
@@ -112,8 +116,10 @@ class Findings:
             self._flagged.add(case.where, case.why)
             return
         self._skipped.add(case.where, case.why)
-        if case.wanted:
-            self._lost["parts" if case.part else "rows"] += 1
+        if case.wanted and case.part:
+            self._lost_parts += 1
+        elif case.wanted:
+            self._lost_rows[case.split] += 1
 
     @property
     def skipped(self) -> dict[str, Any]:
@@ -130,7 +136,7 @@ class Findings:
         folder: Path,
         *,
         tolerance: Tolerance,
-        rows: tuple[int, str],
+        rows: tuple[Mapping[str, int], str],
         parts: tuple[int, str] = (0, "parts"),
     ) -> None:
         """Refuse a job that lost too much, or that strictness forbids; its cases are listed in `refused.jsonl`.
@@ -138,25 +144,35 @@ class Findings:
         Args:
             folder: of what the job writes.
             tolerance: what is let pass.
-            rows: how many are kept, and what they are called, such as items.
-            parts: the same of the parts of rows, such as captions.
+            rows: how many are kept in each split, and what they are called, such as items.
+            parts: how many parts of rows are kept, and what they are called, such as captions.
 
         Raises:
-            TooMuchSkipped: more than a twentieth of the rows, or of the parts, was left out.
+            TooMuchSkipped: more than a twentieth of the rows, of those of a split, or of the parts was left out.
             InputError: something is flagged, and `tolerance` is strict.
         """
-        told = ""
-        for kind, (kept, name) in {"rows": rows, "parts": parts}.items():
-            lost = self._lost[kind]
-            if lost > _LET_PASS * (lost + kept):
-                told = f"{lost:,} of {lost + kept:,} {name} ({lost / (lost + kept):.1%}) were left out"
-                break
-        if told and not tolerance.allow_skipped:
+        kept, name = rows
+        losses = [
+            (self._lost_rows.total(), sum(kept.values()), name),
+            *(
+                (lost, kept.get(split, 0), f"{name} of {split}")
+                for split, lost in self._lost_rows.items()
+                if split
+            ),
+            (self._lost_parts, *parts),
+        ]
+        much = [
+            f"{lost:,} of {lost + left:,} {of} ({lost / (lost + left):.1%})"
+            for lost, left, of in losses
+            if lost > _LET_PASS * (lost + left)
+        ]
+        if much and not tolerance.allow_skipped:
             listing = self._refuse(folder)
             raise TooMuchSkipped(
-                f"{folder}: {told}, where up to {_LET_PASS:.0%} are let pass; {describe(self.skipped)}\n  all of them: "
-                f"{listing}\nIt is not taken into use. Mend what is read; or, if what is left is what you want, give "
-                "the same command with --allow-skipped (in Python, tolerance=Tolerance(allow_skipped=True))"
+                f"{folder}: {much[0]} were left out, where up to {_LET_PASS:.0%} are let pass; "
+                f"{describe(self.skipped)}\n  all of them: {listing}\nIt is not taken into use. Mend what is read; or, "
+                "if what is left is what you want, give the same command with --allow-skipped (in Python, "
+                "tolerance=Tolerance(allow_skipped=True))"
             )
         if tolerance.strict and self.flagged["count"]:
             listing = self._refuse(folder)
@@ -197,6 +213,6 @@ def describe(summary: dict[str, Any], what: str = "skipped") -> str:
         return f"nothing {what}" if what == "skipped" else f"no {what}"
     lines = [f"{what} {summary['count']:,}:"]
     for why, reason in summary["reasons"].items():
-        more = ", ..." if reason["count"] > len(reason["examples"]) else ""
-        lines.append(f"  {reason['count']:,} x {why}: {', '.join(reason['examples'])}{more}")
+        more = "; ..." if reason["count"] > len(reason["examples"]) else ""
+        lines.append(f"  {reason['count']:,} x {why}: {'; '.join(reason['examples'])}{more}")
     return "\n".join(lines)

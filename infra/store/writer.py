@@ -132,7 +132,7 @@ class StoreWriter:
             skipped, _ = self._findings.close(self.folder)
             raise InputError(f"{self.folder}: there are no features to store; {describe(skipped)}")
         if tolerance is not None:
-            kept = sum(shard.sets for shard in self._shards)
+            kept = {"": sum(shard.sets for shard in self._shards)}
             self._findings.judge(self.folder, tolerance=tolerance, rows=(kept, "sets"))
         skipped, flagged = self._findings.close(self.folder)
         manifest = Manifest(

@@ -79,7 +79,7 @@ def clean(item: Item, *, images: str | Path = "") -> Iterator[Item | Skipped | F
         images: the folder that its path starts from.
     """
     if why := wrong_id(item.id) or wrong_path(item.path, images=images):
-        yield Skipped(where=f"id {item.id!r:.60}", why=why)
+        yield Skipped(where=f"id {item.id!r:.60}", why=why, split=item.split)
         return
     if not all(map(is_unicode, (item.split, *item.caption_ids))):
         yield Skipped(where=f"id {item.id}", why="a split or id of a caption that is not valid UTF-8")
@@ -98,7 +98,7 @@ def clean(item: Item, *, images: str | Path = "") -> Iterator[Item | Skipped | F
             if odd:
                 yield Flagged(where=where, why=odd)
     if not captions:
-        yield Skipped(where=f"id {item.id}", why="no captions")
+        yield Skipped(where=f"id {item.id}", why="no captions", split=item.split)
     else:
         ids = tuple(item.caption_ids[number] for number in numbers) if item.caption_ids else ()
         yield replace(item, captions=tuple(captions), caption_ids=ids)
@@ -154,7 +154,9 @@ def write_corpus(
         form=FORMAT,
         clean=partial(clean, images=images),
         key=lambda item: item.id,
-        duplicate=lambda item: Skipped(where=f"id {item.id}", why="duplicate id; the first is kept"),
+        duplicate=lambda item: Skipped(
+            where=f"id {item.id}", why="duplicate id; the first is kept", split=item.split
+        ),
         audit=partial(_audit, images=images),
         tally=_ItemTally(),
         source=source,

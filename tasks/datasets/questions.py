@@ -100,7 +100,8 @@ def clean(question: Question, *, images: str | Path = "") -> Iterator[Question |
     """
     why = wrong_id(question.id) or wrong_id(question.image_id) or wrong_path(question.path, images=images)
     if why:
-        yield Skipped(where=f"question {question.id!r:.60}, image {question.image_id!r:.60}", why=why)
+        where = f"question {question.id!r:.60}, image {question.image_id!r:.60}"
+        yield Skipped(where=where, why=why, split=question.split)
         return
     words, odd = plain(question.question, what="question")
     where, answers = f"question {question.id}", []
@@ -115,11 +116,11 @@ def clean(question: Question, *, images: str | Path = "") -> Iterator[Question |
             answers.append(answer)
     texts = (words, question.question_type, question.answer_type, question.label, question.split)
     if not words:
-        yield Skipped(where=where, why="an empty question")
+        yield Skipped(where=where, why="an empty question", split=question.split)
     elif not all(map(is_unicode, texts)):
         yield Skipped(where=where, why="a question, type or label that is not valid UTF-8")
     elif question.answers and not answers:
-        yield Skipped(where=where, why="no usable answer")
+        yield Skipped(where=where, why="no usable answer", split=question.split)
     else:
         if odd:
             yield Flagged(where=where, why=odd)
@@ -159,7 +160,9 @@ def write_questions(
         clean=partial(clean, images=images),
         key=lambda question: ("" if question.answers else question.split, question.id),
         duplicate=lambda question: Skipped(
-            where=f"question {question.id}", why="duplicate question id; the first is kept"
+            where=f"question {question.id}",
+            why="duplicate question id; the first is kept",
+            split=question.split,
         ),
         audit=partial(_audit, images=images),
         tally=_QuestionTally(),

@@ -117,8 +117,8 @@ def write_table(
         file.flush()
         for case in audit(pa.ipc.open_file(pa.memory_map(str(file.name))).read_all()):
             findings.add(case)
-        kept = (sum(tally.splits.values()), form.rows)
-        findings.judge(folder, tolerance=tolerance, rows=kept, parts=(tally.parts, form.parts))
+        rows, parts = (tally.splits, form.rows), (tally.parts, form.parts)
+        findings.judge(folder, tolerance=tolerance, rows=rows, parts=parts)
     skipped, flagged = findings.close(folder, prefix=f"{form.name}.")
     summary = tally.summary(skipped=skipped, flagged=flagged)
     manifest = {

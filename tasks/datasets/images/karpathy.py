@@ -80,7 +80,8 @@ def read_karpathy(
     for number, entry in enumerate(tqdm(file.entries, desc="captions", unit="image")):
         where = f"{file.name}, image {number}"
         if why := _fault(entry, id_field=id_field, splits=splits):
-            yield Skipped(where=where, why=why)
+            split = entry.get("split") if isinstance(entry, dict) else None
+            yield Skipped(where=where, why=why, split=splits.get(split, "") if isinstance(split, str) else "")
             continue
         if _IDS[0] in entry and not has_cocoids:
             yield Flagged(where=where, why="its cocoid is null, and its imgid is taken as its id")
@@ -115,17 +116,17 @@ def _item(
     entry: dict[str, Any], *, id: str, folder: Path, splits: dict[str, str], files: dict[str, set[str]]
 ) -> Item | Skipped:
     """Return what an entry without fault stands for."""
-    name, below = entry["filename"], entry.get("filepath", "")
+    name, below, split = entry["filename"], entry.get("filepath", ""), splits[entry["split"]]
     where = f"id {id}, {os.path.join(below, name)}"
     if leaves(os.path.join(below, name), folder=folder):
-        return Skipped(where=where, why="a path that leaves the folder of images")
+        return Skipped(where=where, why="a path that leaves the folder of images", split=split)
     path = _find(name, below=below, folder=folder, files=files)
     if path is None:
-        return Skipped(where=where, why=f"no such image in {folder}")
+        return Skipped(where=where, why=f"no such image in {folder}", split=split)
     captions = tuple(sentence["raw"] for sentence in entry["sentences"])
     names = tuple(str(sentence["sentid"]) for sentence in entry["sentences"] if "sentid" in sentence)
     names = names if len(names) == len(captions) else ()
-    return Item(id=id, split=splits[entry["split"]], captions=captions, path=path, caption_ids=names)
+    return Item(id=id, split=split, captions=captions, path=path, caption_ids=names)
 
 
 def _find(name: str, *, below: str, folder: Path, files: dict[str, set[str]]) -> str | None:

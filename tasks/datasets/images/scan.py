@@ -169,4 +169,5 @@ def _stored(splits: list[ScanSplit], writer: StoreWriter) -> Iterator[Item | Ski
                     yield entry
                     continue
                 why = writer.offer(item.id, x_ND, where=f"{split.name}_ims.npy, id {item.id}")
-                yield Skipped(where=f"id {item.id}", why=f"features: {why}") if why else entry
+                where = f"id {item.id}"
+                yield Skipped(where=where, why=f"features: {why}", split=item.split) if why else entry

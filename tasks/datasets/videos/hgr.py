@@ -107,9 +107,10 @@ def _names(splits: str | Path) -> tuple[list[_Name], list[Skipped]]:
         for row, name in enumerate(names):
             where, id = f"{split}_names.npy, {name}", _id(name)
             if spellings[id] > 1:
-                skipped.append(Skipped(where=where, why=_TWINS))
+                skipped.append(Skipped(where=where, why=_TWINS, split=_SPLITS[split]))
             elif id in videos:
-                skipped.append(Skipped(where=where, why="duplicate id; the first is kept"))
+                why = "duplicate id; the first is kept"
+                skipped.append(Skipped(where=where, why=why, split=_SPLITS[split]))
             else:
                 videos[id] = _Name(id=id, split=split, row=row)
     return list(videos.values()), skipped

@@ -35,7 +35,7 @@ def with_videos(items: Iterable[Item | Skipped], *, folder: str | Path) -> Itera
         elif entry.id in files:
             yield replace(entry, path=files[entry.id])
         else:
-            yield Skipped(where=f"id {entry.id}", why=f"no such video in {folder}")
+            yield Skipped(where=f"id {entry.id}", why=f"no such video in {folder}", split=entry.split)
 
 
 def with_features(items: Iterable[Item | Skipped], *, store: str | Path) -> Iterator[Item | Skipped]:
@@ -49,7 +49,7 @@ def with_features(items: Iterable[Item | Skipped], *, store: str | Path) -> Iter
         if isinstance(entry, Skipped) or entry.id in known:
             yield entry
         else:
-            yield Skipped(where=f"id {entry.id}", why=f"no features in {store}")
+            yield Skipped(where=f"id {entry.id}", why=f"no features in {store}", split=entry.split)
 
 
 def _videos(folder: Path) -> dict[str, str]:

@@ -13,7 +13,8 @@ Gabeur et al., "Multi-modal transformer for video retrieval", ECCV 2020 (9k).
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from infra.errors import InputError
@@ -44,17 +45,17 @@ def read_msrvtt_1ka(
     Raises:
         InputError: a file is missing, damaged or of another form, or no training videos are left beside `val`.
     """
-    lists = [list(read_csv(train, columns=_TRAIN)), list(read_csv(test, columns=_TEST))]
-    yield from (row for rows in lists for row in rows if isinstance(row, Skipped))
-    listed, rows = ([row for row in rows if not isinstance(row, Skipped)] for rows in lists)
+    listed, torn = _rows(train, columns=_TRAIN, split="train")
+    rows, torn_tests = _rows(test, columns=_TEST, split="test")
     read = read_annotations(paths)
-    yield from read.skipped
+    yield from (*torn, *torn_tests, *read.skipped)
     tested = {id for _, (_, id, _) in rows}
     usable = yield from _trainable(((where, id) for where, (id,) in listed), read=read, tested=tested)
     if not 0 <= val < len(usable):
-        bad = [row for row in lists[0] if isinstance(row, Skipped)]
         first = (
-            f"; {len(bad):,} of its rows cannot be read, first {bad[0].where}: {bad[0].why}" if bad else ""
+            f"; {len(torn):,} of its rows cannot be read, first {torn[0].where}: {torn[0].why}"
+            if torn
+            else ""
         )
         raise InputError(
             f"val={val:,}: expected 0 or more, and fewer than the {len(usable):,} usable training videos of "
@@ -64,10 +65,11 @@ def read_msrvtt_1ka(
     for id in usable:
         yield read.item(id, split="val" if id in held_out else "train")
     for where, (key, id, sentence) in rows:
-        if id and sentence:
+        if id in read.splits:
             yield Item(id=id, split="test", captions=(sentence,), caption_ids=(key,))
         else:
-            yield Skipped(where=where, why="a row without a video_id or a sentence")
+            why = "a listed video that the annotations do not have" if id else "a row without a video_id"
+            yield Skipped(where=f"{where}, id {id}", why=why, split="test")
     for id in (id for id in read.splits if id not in usable and id not in tested):
         yield Skipped(where=f"id {id}", why="a video that neither list has", wanted=False)
 
@@ -91,5 +93,14 @@ def _trainable(
         else:
             usable[id] = None
             continue
-        yield Skipped(where=f"{where}, id {id}", why=why)
+        yield Skipped(where=f"{where}, id {id}", why=why, split="train")
     return usable
+
+
+def _rows(
+    path: str | Path, *, columns: Sequence[str], split: str
+) -> tuple[list[tuple[str, tuple[str, ...]]], list[Skipped]]:
+    """Return the rows of a list that can be read, and those that cannot."""
+    rows = list(read_csv(path, columns=columns))
+    torn = [replace(row, split=split) for row in rows if isinstance(row, Skipped)]
+    return [row for row in rows if not isinstance(row, Skipped)], torn

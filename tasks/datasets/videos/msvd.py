@@ -54,7 +54,8 @@ def read_msvd(captions: str | Path, *, lists: str | Path) -> Iterator[Item | Ski
     for split in _SPLITS:
         for clip in clips[split]:
             if clip in seen:
-                yield Skipped(where=f"id {clip}, {split}_list.txt", why="duplicate id; the first is kept")
+                where = f"id {clip}, {split}_list.txt"
+                yield Skipped(where=where, why="duplicate id; the first is kept", split=split)
             else:
                 seen.add(clip)
                 yield Item(id=clip, split=split, captions=tuple(texts.get(clip, ())))

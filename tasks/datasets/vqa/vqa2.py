@@ -136,18 +136,20 @@ def _read_questions(
     for number, entry in enumerate(tqdm(data["questions"], desc=split, unit="question")):
         if not _is_question(entry):
             where = f"{path.name}, question {number}"
-            yield Skipped(where=where, why=f"{FORM}: a question needs question_id, image_id and question")
+            why = f"{FORM}: a question needs question_id, image_id and question"
+            yield Skipped(where=where, why=why, split=split)
             continue
         question_ids.add(entry["question_id"])
         image, annotation = str(entry["image_id"]), annotation_of.get(entry["question_id"])
         where = f"question {entry['question_id']}"
         image_path = files.find(image, prefer=prefer) if files else ""
         if annotated and annotation is None:
-            yield Skipped(where=where, why="a question without an annotation")
+            yield Skipped(where=where, why="a question without an annotation", split=split)
         elif annotation and annotation.image_id != image:
-            yield Skipped(where=where, why="its annotation is about another image")
+            yield Skipped(where=where, why="its annotation is about another image", split=split)
         elif image_path is None:
-            yield Skipped(where=f"{where}, image {image}", why=f"no such image in {files.folder}")
+            why = f"no such image in {files.folder}"
+            yield Skipped(where=f"{where}, image {image}", why=why, split=split)
         else:
             for bad in annotation.wrong if annotation else ():
                 yield Skipped(where=f"{where}, answer {bad}", why="an answer that is not a string", part=True)

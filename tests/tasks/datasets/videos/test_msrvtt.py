@@ -261,7 +261,7 @@ def test_1ka_skips_what_is_bad_and_never_trains_on_the_test(tmp_path: Path) -> N
         ),
         ("train.csv, line 6, id video77", "a listed video that the annotations do not have"),
         ("train.csv, line 7, id ", "a row without a video_id"),
-        ("test.csv, line 3", "a row without a video_id or a sentence"),
+        ("test.csv, line 3, id ", "a row without a video_id"),
         ("test.csv, line 4", "a row of 3 fields, where the header has 4"),
         ("id video5", "duplicate id; the first is kept"),
         ("id video7", "a video that neither list has"),
