@@ -116,10 +116,10 @@ class FeatureStore:
         Raises:
             InputError: its bytes changed since they were written, which is found at the first time.
         """
-        shard, local = self._place(row)
+        shard, local = self.place(row)
         return shard[local]
 
-    def _place(self, row: int) -> tuple[MappedShard, int]:
+    def place(self, row: int) -> tuple[MappedShard, int]:
         """Return the shard that a row is in, and its number there."""
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of a store with {len(self)} sets")
@@ -154,7 +154,7 @@ class FeatureStore:
         """
         import torch  # here, so that who reads no tensors, such as `ingest`, starts without it
 
-        places = [self._place(row) for row in np.asarray(rows).tolist()]
+        places = [self.place(row) for row in np.asarray(rows).tolist()]
         sets = [shard.view(local) for shard, local in places]
         if keep is not None:
             indices = [_indices(k, len(x_ND)) for k, x_ND in zip(keep, sets, strict=True)]
