@@ -21,10 +21,20 @@ from infra.store.statistics import statistics
 
 
 def _largest(x_ND: np.ndarray) -> float:
-    """Return the largest magnitude, not finite where any value is not; halves are a hundred times faster as bits."""
+    """Return the largest magnitude, not finite where any value is not."""
     if x_ND.dtype == np.float16:
-        return float((np.ascontiguousarray(x_ND).view(np.uint16) & 0x7FFF).max().view(np.float16))
+        return float(_magnitudes(x_ND).max().view(np.float16))
     return max(float(x_ND.max()), -float(x_ND.min()))
+
+
+def _values(x_ND: np.ndarray) -> int:
+    """Return how many numbers are not zero."""
+    return int(np.count_nonzero(_magnitudes(x_ND) if x_ND.dtype == np.float16 else x_ND))
+
+
+def _magnitudes(x_ND: np.ndarray) -> np.ndarray:
+    """Return halves without their signs, as bits, which are ordered as they are and a hundred times faster."""
+    return np.ascontiguousarray(x_ND).view(np.uint16) & 0x7FFF
 
 
 class StoreWriter:
@@ -84,7 +94,7 @@ class StoreWriter:
         why = "duplicate id" if id in self.done else self._refuse(id, x_ND)
         if why:
             raise InputError(f"set {id!r}: {why}")
-        self._append(id, x_ND)
+        self._append(id, x_ND, where=id)
 
     def offer(self, id: str, x_ND: np.ndarray, *, where: str) -> str | None:
         """Store a set; one that cannot be stored is skipped as `where`, and the reason returned.
@@ -92,13 +102,15 @@ class StoreWriter:
         For readers that start again at the first row: what an earlier writer finished is not stored twice.
         """
         if id in self.done and id not in self._seen:
+            if self._refuse(id, x_ND) is None:
+                self._flag(x_ND, x_ND.astype(self.dtype), where=where)
             self._seen.add(id)
             return None
         why = self._refuse(id, x_ND)
         if why:
             self.skip(where, why)
         else:
-            self._append(id, x_ND)
+            self._append(id, x_ND, where=where)
         return why
 
     def skip(self, where: str, why: str) -> None:
@@ -168,17 +180,31 @@ class StoreWriter:
             return f"values beyond {limit:g}, the limit of {self.dtype}; float32 goes further"
         return None
 
-    def _append(self, id: str, x_ND: np.ndarray) -> None:
+    def _append(self, id: str, x_ND: np.ndarray, *, where: str) -> None:
         if self._ids and self._ends[-1] + len(x_ND) > len(self._vectors):
             self._flush()
         start, end = self._ends[-1], self._ends[-1] + len(x_ND)
         if end > len(self._vectors):  # a set larger than a shard has one to itself
             self._vectors = np.empty((end, self.dim), self.dtype)
         self._vectors[start:end] = x_ND
+        self._flag(x_ND, self._vectors[start:end], where=where)
         self._checks.append(check_of(self._vectors[start:end]))
         self._ids.append(id)
         self._ends.append(end)
         self._seen.add(id)
+
+    def _flag(self, x_ND: np.ndarray, stored_ND: np.ndarray, *, where: str) -> None:
+        """Warn of zeros that say nothing: sets of nothing else, and values that became zeros."""
+        values = _values(x_ND)
+        if not values:
+            self.note(Flagged(where=where, why="a set of zeros only"))
+        elif lost := values - _values(stored_ND):
+            case = f"{where}: {lost:,} of {values:,} values"
+            self.note(
+                Flagged(
+                    where=case, why=f"values too small for {self.dtype}, stored as zeros; float32 keeps them"
+                )
+            )
 
     def _flush(self) -> None:
         path = self.folder / journal.shard_name(len(self._shards))

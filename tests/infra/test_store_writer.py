@@ -49,6 +49,32 @@ def test_a_set_that_cannot_be_stored_names_its_id(tmp_path: Path, x: np.ndarray,
     assert (tmp_path / "skipped.jsonl").read_text().startswith('{"where": "line 3", "why": ')
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_zeros_that_say_nothing_are_counted(tmp_path: Path, dtype: str) -> None:
+    x = np.zeros((2, DIM), np.float32)
+    half = np.r_["0,2", np.full((1, DIM), 1e-9), np.ones((1, DIM))]
+    given = {
+        "zeros": x,
+        "minus zeros": -x.astype(np.float16),
+        "tiny": half * 1e-9,
+        "a row": half,
+        "fine": half + 1,
+        "sparse": np.eye(2, DIM, dtype=np.float16),
+    }
+    for _ in range(2):  # the second time what is stored is offered again
+        writer = StoreWriter(tmp_path, dim=DIM, dtype=dtype, source={}, shard_bytes=100)
+        for id, x_ND in given.items():
+            writer.offer(id, x_ND, where=f"row {id}")
+    flagged = writer.close().flagged
+    zeros = {"count": 2, "examples": ["row zeros", "row minus zeros"]}
+    lost = {"count": 2, "examples": ["row tiny: 24 of 24 values", "row a row: 12 of 24 values"]}
+    small = "values too small for float16, stored as zeros; float32 keeps them"
+    assert flagged["reasons"] == {"a set of zeros only": zeros} | (
+        {small: lost} if dtype == "float16" else {}
+    )
+    assert len((tmp_path / "warnings.jsonl").read_text().splitlines()) == flagged["count"]
+
+
 def test_integers_are_numbers_too(tmp_path: Path) -> None:
     with StoreWriter(tmp_path, dim=2, source={}) as writer:
         writer.add("a", np.array([[0, 255]], np.uint8))

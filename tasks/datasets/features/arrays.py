@@ -1,15 +1,18 @@
 """A folder of `.npy` or `.npz` files, one an image or video, named by its id.
 
 How an array becomes a set is in `tasks.datasets.features.to_store.as_set`: the last axis is D, all others are
-elements. In an `.npz` the array is called `features` or `x`, or is the only one.
+elements. In an `.npz` the array is called `features` or `x`, or is the only one. D is what most files have.
 """
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from tqdm import tqdm
@@ -22,7 +25,9 @@ _NAMES = ("features", "x")
 
 
 def read_arrays(folder: str | Path, *, channels_first: bool = False) -> Iterator[Features | Skipped]:
-    """Yield the sets of a folder, by file name; files that cannot be read, or are no arrays, are skipped.
+    """Yield the sets of a folder, by file name.
+
+    Skipped are files that cannot be read, that are no arrays, or whose vectors have another width than most files'.
 
     Args:
         folder: holds the files; folders in it are not entered.
@@ -33,6 +38,7 @@ def read_arrays(folder: str | Path, *, channels_first: bool = False) -> Iterator
     """
     folder = existing_folder(folder, what="a folder of .npy or .npz files")
     paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    width = _usual_width(paths, channels_first=channels_first)
     for path in tqdm(paths, desc="files", unit="file"):
         if path.suffix not in (".npy", ".npz"):
             yield Skipped(where=path.name, why="not a .npy or .npz file", wanted=False)
@@ -40,8 +46,49 @@ def read_arrays(folder: str | Path, *, channels_first: bool = False) -> Iterator
         x = _load(path)
         if isinstance(x, str):
             yield Skipped(where=path.name, why=x)
+            continue
+        x_ND = as_set(x, channels_first=channels_first)
+        if x_ND.size and x_ND.shape[1] != width:
+            where = f"{path.name}, shape {x.shape}"
+            yield Skipped(where=where, why=f"vectors of another width than {width}, which most files have")
         else:
-            yield Features(id=path.stem, x_ND=as_set(x, channels_first=channels_first), where=path.name)
+            yield Features(id=path.stem, x_ND=x_ND, where=path.name)
+
+
+def _usual_width(paths: Sequence[Path], *, channels_first: bool) -> int | None:
+    """Return the width that most files say they have, of those with equally many the first file's."""
+    widths: Counter[int] = Counter()
+    for path in tqdm(paths, desc="widths", unit="file", leave=False):
+        shape = _shape(path)
+        if shape and math.prod(shape):
+            widths[shape[-3] if channels_first and len(shape) >= 3 else shape[-1]] += 1
+    return widths.most_common(1)[0][0] if widths else None
+
+
+def _shape(path: Path) -> tuple[int, ...] | None:
+    """Return the shape that a file's header says; None where there is none, and `_load` says why."""
+    try:
+        if path.suffix == ".npy":
+            with path.open("rb") as file:
+                return _header(file)
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as arrays, arrays.zip.open(f"{_name(arrays)}.npy") as file:
+                return _header(file)
+    except Exception:  # damage raises what zip, its methods, or numpy's parser of literals raise
+        pass
+    return None
+
+
+def _header(file: IO[bytes]) -> tuple[int, ...]:
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    return read(file)[0]
+
+
+def _name(arrays: np.lib.npyio.NpzFile) -> str | None:
+    """Return which array of several is meant; None where none is."""
+    names = [name for name in _NAMES if name in arrays.files] or arrays.files
+    return names[0] if len(names) == 1 or set(names) & set(_NAMES) else None
 
 
 def _load(path: Path) -> np.ndarray | str:
@@ -50,11 +97,10 @@ def _load(path: Path) -> np.ndarray | str:
         x = np.load(path, allow_pickle=False)
         if isinstance(x, np.lib.npyio.NpzFile):
             with x as arrays:
-                known = [name for name in _NAMES if name in arrays.files]
-                names = known or arrays.files
-                if not known and len(names) != 1:
-                    return f"{len(names)} arrays, none called {' or '.join(_NAMES)}"
-                x = arrays[names[0]]
+                name = _name(arrays)
+                if name is None:
+                    return f"{len(arrays.files)} arrays, none called {' or '.join(_NAMES)}"
+                x = arrays[name]
         return x if x.ndim else "a single number, expected an array"
     except (OSError, EOFError, ValueError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         pickled = "allow_pickle" in str(error)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from verbs import reasons, run, sets_of
 
 from tasks.datasets.features.to_store import as_set
@@ -55,15 +56,46 @@ def test_arrays_of_many_shapes(tmp_path: Path) -> None:
     for id, x_ND in expected.items():
         assert np.array_equal(found[id], x_ND)
     listed = dict(reasons(tmp_path / "out"))
-    assert set(listed) == set(bad)
+    assert set(listed) == {*bad, "s.npy, shape (7, 7, 5)"} - {"s.npy"}
     assert listed["k.npz"] == "2 arrays, none called features or x"
     assert "pickled" in listed["l.npy"]
     assert "pickled" in listed["m.npz"]
     assert listed["n.npy"] == listed["o.npz"] == listed["p.npy"] == "damaged or cut short"
     assert listed["q.txt"] == "not a .npy or .npz file"
-    assert listed["s.npy"] == "vectors of width 5, expected 8"
+    assert listed["s.npy, shape (7, 7, 5)"] == "vectors of another width than 8, which most files have"
+    assert listed["v.npy"] == "vectors of width 0, expected 8"
     assert listed["t.npy"] == "an empty set"
     assert listed["a.npz"] == "duplicate id"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_width_is_that_of_most_files_and_the_others_are_listed(tmp_path: Path, first: bool) -> None:
+    (tmp_path / "in").mkdir()
+    np.save(tmp_path / "in" / "0.npy", np.ones((9, 2, 3)))  # the first to be read
+    np.savez(tmp_path / "in" / "1.npz", x=np.ones((4, 5)))
+    np.savez_compressed(tmp_path / "in" / "2.npz", other=np.ones(1), features=np.ones((8, 2, 3)))
+    for number in range(3, 6):
+        np.save(tmp_path / "in" / f"{number}.npy", np.full((8, 2, 3), number))
+    with (tmp_path / "in" / "6.npy").open("wb") as file:
+        np.lib.format.write_array(file, np.ones((8, 1, 3)), version=(2, 0))
+    with (tmp_path / "in" / "7.npy").open("wb") as file:
+        np.lib.format.write_array(file, np.ones((6, 7)), version=(3, 0))
+    options = ["--channels-first"] if first else []
+    code, out, _ = run(
+        "arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--allow-skipped", *options
+    )
+    assert code == 0
+    found, width = sets_of(tmp_path / "out"), 8 if first else 3
+    expected = ["2", "3", "4", "5", "6"] if first else ["0", "2", "3", "4", "5", "6"]
+    assert list(found) == expected
+    assert {x_ND.shape[1] for x_ND in found.values()} == {width}
+    listed = dict(reasons(tmp_path / "out"))
+    odd = {"1.npz, shape (4, 5)", "7.npy, shape (6, 7)", *(["0.npy, shape (9, 2, 3)"] if first else [])}
+    assert set(listed) == odd
+    assert f"{len(odd)} x vectors of another width than {width}, which most files have: " in out
+    code, _, err = run("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "strict", *options)
+    assert code == 1
+    assert "were left out" in err
 
 
 def test_channels_first() -> None:
