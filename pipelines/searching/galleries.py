@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import torch
@@ -21,13 +21,24 @@ from tasks.similarities.sets import SetSimilarity
 Side = Literal["visual", "text"]
 
 MANY_SETS = 20_000  # from so many on, sets are searched in two passes
+AT_ONCE = 32  # queries that are encoded together
 
 
 class Gallery(Protocol):
     """What can be searched."""
 
-    def top(self, query: Batch, k: int) -> TopK:
-        """Return the k best for a batch of one query of the other modality."""
+    at_once: int
+    """Queries that `encode` takes at most."""
+
+    def encode(self, queries: Batch) -> Sequence[Any]:
+        """Return what `top` takes of each query of a batch, which are of the other modality."""
+
+    def top(self, query: Any, k: int) -> TopK:
+        """Return the k best for one query.
+
+        Raises:
+            InputError: a score is no number.
+        """
 
 
 def make_gallery(
@@ -71,6 +82,8 @@ class EmbeddingGallery:
         method: as in `make_gallery`.
     """
 
+    at_once = AT_ONCE
+
     def __init__(
         self,
         model: RetrievalModel,
@@ -113,30 +126,40 @@ class EmbeddingGallery:
         queries = self._embedding(sample())
         return TwoPass(embedding, score, queries) if method == "two-pass" else Faiss(embedding, queries)
 
-    def top(self, query: Batch, k: int) -> TopK:
+    def encode(self, queries: Batch) -> Sequence[Tensor]:
+        """Return the embedding of each query, a batch of one."""
+        return self._embedding(queries).split(1)
+
+    def top(self, query: Tensor, k: int) -> TopK:
         """Return the k best."""
-        return self.index.top(self._embedding(query), k)
+        return self.index.top(query, k)
 
 
 class PairGallery:
     """What a model of pairs, such as HGR, encodes of one side, held; each query is scored with all of it."""
 
+    at_once = 1
+
     @torch.inference_mode()
     def __init__(self, model: RetrievalModel, side: Side, batches: Batches) -> None:
         self.model, self.side = model, side
         self.device = device_of(model)
-        self._parts = [(number_B, self._encode(batch, side)) for number_B, batch in batches]
+        self._parts = [(number_B, self._encoded(batch, side)) for number_B, batch in batches]
 
-    def _encode(self, batch: Batch, side: Side) -> Any:
+    def _encoded(self, batch: Batch, side: Side) -> Any:
         encode_batch = self.model.encode_visual if side == "visual" else self.model.encode_text
         return encode_batch(on_device(batch, self.device))
 
     @torch.inference_mode()
-    def top(self, query: Batch, k: int) -> TopK:
+    def encode(self, queries: Batch) -> Sequence[Any]:
+        """Return what the model makes of a batch of one."""
+        return [self._encoded(queries, "text" if self.side == "visual" else "visual")]
+
+    @torch.inference_mode()
+    def top(self, query: Any, k: int) -> TopK:
         """Return the k best."""
-        encoded = self._encode(query, "text" if self.side == "visual" else "visual")
         score_G = torch.empty(sum(len(number_B) for number_B, _ in self._parts))
         for number_B, part in self._parts:
-            pair = (part, encoded) if self.side == "visual" else (encoded, part)
+            pair = (part, query) if self.side == "visual" else (query, part)
             score_G[number_B] = self.model.score(*pair).float().flatten().cpu()
         return top_k(score_G, k)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import PIL.Image
+from cachetools import LRUCache
 
 from pipelines.pages.thumbnails import Thumbnails
 from tasks.datasets.corpus import Corpus, Item
@@ -16,9 +16,7 @@ from tasks.datasets.media import media_file
 from tasks.datasets.questions import Image, QuestionCorpus
 
 FRAMES, PAUSE = 8, 400  # of a video, and milliseconds between two
-KEPT = 256  # small pictures
-
-Make = Callable[[str], bytes | None]
+KEPT = 64 << 20  # bytes
 
 
 class Pictures:
@@ -28,6 +26,10 @@ class Pictures:
         corpus: whose images or videos they are.
         items: of the split.
         video: they are videos.
+
+    Attributes:
+        kept: what was made, by id and media type, while there is room; those asked for longest ago go first. It is the
+            server's to fill, in its one thread.
     """
 
     def __init__(
@@ -36,8 +38,7 @@ class Pictures:
         self.corpus, self.items, self.video = corpus, items, video
         self._number = {item.id: number for number, item in enumerate(items)}
         self._thumbnails = Thumbnails(video=video)
-        self.still: Make = lru_cache(KEPT)(self._still)
-        self.moving: Make = lru_cache(KEPT)(self._moving)
+        self.kept: LRUCache[tuple[str, str], bytes] = LRUCache(KEPT, getsizeof=len)
 
     def known(self, id: str) -> bool:
         """Whether the split has an item of this id."""
@@ -47,12 +48,12 @@ class Pictures:
         """Return the file of an item; None where there is no such item or file, or it lies outside the corpus."""
         return media_file(self.corpus, self.items[self._number[id]]) if id in self._number else None
 
-    def _still(self, id: str) -> bytes | None:
+    def still(self, id: str) -> bytes | None:
         """Return a JPEG of an image, or of the middle of a video; None where there is none or it does not decode."""
         images = self._images(id, at_most=1)
         return _encoded(images[0], "JPEG", quality=85) if images else None
 
-    def _moving(self, id: str) -> bytes | None:
+    def moving(self, id: str) -> bytes | None:
         """Return a few frames of a video as an animated WebP, or None likewise."""
         images = self._images(id, at_most=FRAMES) if self.video else []
         if not images:

@@ -80,18 +80,20 @@ class VisualQueries:
             self._files.close()
 
 
-def text_query(adapter: ReadsInputs, text: str) -> Batch:
-    """Return what the model reads of a query's text.
+def text_query(adapter: ReadsInputs, *texts: str) -> Batch:
+    """Return what the model reads of the texts of queries.
 
     Raises:
-        InputError: there is no word in it.
+        InputError: there is no word in one.
     """
-    text = " ".join(text.split())
-    if not any(map(str.isalnum, text)):
-        raise InputError(
-            f"the query {text!r} has no word; say what to look for, such as 'a dog on the grass'"
-        )
-    batch = adapter.text_inputs([text]).batch(np.zeros(1, np.int64))
-    if not batch["text_mask"].any():
-        raise InputError(f"the query {text!r} has no word that the model reads")
+    texts = tuple(" ".join(text.split()) for text in texts)
+    for text in texts:
+        if not any(map(str.isalnum, text)):
+            raise InputError(
+                f"the query {text!r} has no word; say what to look for, such as 'a dog on the grass'"
+            )
+    batch = adapter.text_inputs(texts).batch(np.arange(len(texts)))
+    for text, mask_L in zip(texts, batch["text_mask"], strict=True):
+        if not mask_L.any():
+            raise InputError(f"the query {text!r} has no word that the model reads")
     return batch

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from infra.data import Batch
+from infra.errors import InputError
 from pipelines.searching import Method
 from pipelines.searching.galleries import Gallery, make_gallery
 from pipelines.searching.indices import TopK
@@ -91,9 +94,28 @@ class RetrievalSearch:
         Raises:
             InputError: there is no word in it.
         """
-        with contextlib.redirect_stdout(io.StringIO()):  # a parser of role graphs counts what it parsed
-            query = text_query(self.adapter, text)
-        top = self.items_gallery.top(query, k)
+        (found,) = self.by_texts([text], k)
+        if isinstance(found, InputError):
+            raise found
+        return found
+
+    def by_texts(self, texts: Sequence[str], k: int) -> list[list[Hit] | InputError]:
+        """Return what `by_text` returns for each text, or the error that it raises; they are encoded together."""
+        size = self.items_gallery.at_once
+        if len(texts) > size:
+            return [*self.by_texts(texts[:size], k), *self.by_texts(texts[size:], k)]
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):  # a parser of role graphs counts what it parsed
+                queries = self.items_gallery.encode(text_query(self.adapter, *texts))
+        except InputError as error:
+            return [error] if len(texts) == 1 else [self.by_texts([text], k)[0] for text in texts]
+        return [self._items(query, k) for query in queries]
+
+    def _items(self, query: Any, k: int) -> list[Hit] | InputError:
+        try:
+            top = self.items_gallery.top(query, k)
+        except InputError as error:
+            return error
         return self._hits(top, [(place, self.items[place].captions[0]) for place in top.place_K.tolist()])
 
     def by_file(self, path: Path, k: int, *, video: bool) -> list[Hit]:
@@ -113,7 +135,9 @@ class RetrievalSearch:
         return self._captions(self.queries.of_id(id), k)
 
     def _captions(self, query: Batch, k: int) -> list[Hit]:
-        top, owner_T = self.captions_gallery.top(query, k), self.pairs.owner_T
+        gallery, owner_T = self.captions_gallery, self.pairs.owner_T
+        (encoded,) = gallery.encode(query)
+        top = gallery.top(encoded, k)
         return self._hits(
             top, [(int(owner_T[place]), self.pairs.texts[place]) for place in top.place_K.tolist()]
         )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
+from hashlib import sha256
 from importlib.resources import files
+from typing import TypeVar
 from urllib.parse import parse_qsl
 
 import uvicorn
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter, fail_after, to_thread
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -21,20 +23,31 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from infra.errors import InputError
 from pipelines.searching.answers import AnswerSearch
+from pipelines.searching.connection import Connection
+from pipelines.searching.galleries import AT_ONCE
+from pipelines.searching.pictures import Pictures
 from pipelines.searching.retrieval import RetrievalSearch
+from pipelines.searching.together import BusyError, Together
 from pipelines.searching.views import Page, Views
 
 HOST = "127.0.0.1"
 HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; img-src 'self' data:; style-src 'self'; form-action 'self'; base-uri 'none'"
+        "default-src 'none'; img-src 'self' data:; style-src 'self'; form-action 'self'; base-uri 'none'; "
+        "frame-ancestors 'none'"
     ),
+    "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-DECODED = 4  # pictures made at once; threads for the others, which wait for the model, are not used up
 FIELDS = 10  # of an address
+WAITING = 256  # queries that wait for the model, and pictures to be made
+PATIENCE = 60  # seconds that one waits
+DECODED = 4  # pictures made at once
+
+
+Answer = TypeVar("Answer")
 
 
 class Server:
@@ -68,10 +81,14 @@ class Server:
             ) from error
         config = uvicorn.Config(
             application(self.views, self.address),
-            http="h11",
+            http=Connection,
+            headers=list(HEADERS.items()),
+            h11_max_incomplete_event_size=32 << 10,  # bytes of a request's head
+            timeout_graceful_shutdown=5,
             ws="none",
             lifespan="off",
             log_config=None,
+            log_level="error",  # what strangers send is no news
             access_log=False,  # requests hold what people look for
             server_header=False,
         )
@@ -103,6 +120,8 @@ class Server:
 
 def serve(searched: RetrievalSearch | AnswerSearch, *, title: str, port: int = 0, k: int = 0) -> None:
     """Serve until Ctrl-C."""
+    if isinstance(searched, RetrievalSearch):
+        _ = searched.items_gallery  # encoded before anyone asks
     with contextlib.closing(Server(searched, title=title, port=port, k=k)) as server:
         print(f"{server.address}  (Ctrl-C ends it)", flush=True)
         try:
@@ -118,22 +137,15 @@ def application(views: Views, address: str) -> ASGIApp:
         views: make the pages.
         address: of the server, for those who came by another name.
     """
-    style, decoders = (
-        (files("pipelines.searching") / "templates/style.css").read_bytes(),
-        CapacityLimiter(DECODED),
-    )
+    style = (files("pipelines.searching") / "templates/style.css").read_bytes()
+    page = Together(views.pages, at_once=AT_ONCE, waiting=WAITING)
+    pictures = _KeptPictures(views.pictures)
 
     async def index(request: Request) -> Response:
-        return _html(await to_thread.run_sync(views.page, _query(request)))
+        return _html(await _in_time(page(_query(request))))
 
     async def stylesheet(request: Request) -> Response:
         return Response(style, media_type="text/css")
-
-    async def picture(request: Request, *, make: Callable[[str], bytes | None], media_type: str) -> Response:
-        data = await to_thread.run_sync(make, _query(request).get("id", ""), limiter=decoders)
-        if not data:
-            raise HTTPException(404)
-        return Response(data, media_type=media_type, headers={"Cache-Control": "private, max-age=600"})
 
     async def failed(request: Request, error: HTTPException) -> Response:
         texts = {400: "an address that cannot be read", 404: "there is nothing at this address"}
@@ -141,41 +153,79 @@ def application(views: Views, address: str) -> ASGIApp:
         page.headers.update(error.headers or {})
         return page
 
-    still = partial(picture, make=views.pictures.still, media_type="image/jpeg")
-    moving = partial(picture, make=views.pictures.moving, media_type="image/webp")
-    routes = [
-        Route(path, endpoint, methods=["GET"])
-        for path, endpoint in (
-            ("/", index),
-            ("/style.css", stylesheet),
-            ("/picture", still),
-            ("/clip", moving),
-        )
-    ]
+    endpoints = {"/": index, "/style.css": stylesheet, "/picture": pictures.still, "/clip": pictures.moving}
+    routes = [Route(path, endpoint, methods=["GET"]) for path, endpoint in endpoints.items()]
     app = Starlette(routes=routes, exception_handlers={HTTPException: failed})
     app.router.redirect_slashes = False
-    return _Guard(app, views.message(403, f"this page is {address}"))
+    refusals = {403: f"this page is {address}", 413: "nothing is uploaded here"}
+    return _Guard(app, {status: views.message(status, text) for status, text in refusals.items()})
+
+
+class _KeptPictures:
+    """Small pictures over HTTP, made in a few threads, and once."""
+
+    def __init__(self, pictures: Pictures) -> None:
+        self.still = partial(self._picture, make=pictures.still, media_type="image/jpeg")
+        self.moving = partial(self._picture, make=pictures.moving, media_type="image/webp")
+        self._kept = pictures.kept
+        self._decoders = CapacityLimiter(DECODED)
+
+    async def _picture(
+        self, request: Request, *, make: Callable[[str], bytes | None], media_type: str
+    ) -> Response:
+        id = _query(request).get("id", "")
+        data = self._kept.get((id, media_type)) or await _in_time(self._made(make, id))
+        if not data:
+            raise HTTPException(404)
+        if len(data) <= self._kept.maxsize:
+            self._kept[id, media_type] = data
+        headers = {"Cache-Control": "private, max-age=600", "ETag": f'"{sha256(data).hexdigest()[:32]}"'}
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        return Response(data, media_type=media_type, headers=headers)
+
+    async def _made(self, make: Callable[[str], bytes | None], id: str) -> bytes | None:
+        if self._decoders.statistics().tasks_waiting >= WAITING:
+            raise BusyError
+        return await to_thread.run_sync(make, id, limiter=self._decoders)
+
+
+async def _in_time(answer: Awaitable[Answer]) -> Answer:
+    """Return an answer, unless it is long in coming.
+
+    Raises:
+        HTTPException: 503, and when to ask again.
+    """
+    try:
+        with fail_after(PATIENCE):
+            return await answer
+    except (BusyError, TimeoutError) as error:
+        text = "too much is asked at once; try again in a moment"
+        raise HTTPException(503, text, headers={"Retry-After": "2"}) from error
 
 
 class _Guard:
-    """Answers those alone who came by this machine's name, and puts the headers on every response.
+    """Answers those who came by this machine's name and bring nothing; a response is stored only if it says so.
 
     A page of elsewhere whose name was made to lead here has another one.
     """
 
-    def __init__(self, app: ASGIApp, refusal: Page) -> None:
-        self.app, self.refusal = app, refusal
+    def __init__(self, app: ASGIApp, refusals: dict[int, Page]) -> None:
+        self.app, self.refusals = app, refusals
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers.update(HEADERS)
-                headers.setdefault("Cache-Control", "no-store")
+                MutableHeaders(scope=message).setdefault("Cache-Control", "no-store")
             await send(message)
 
-        host = Headers(scope=scope).get("host", "").partition(":")[0]
-        app = self.app if host in (HOST, "localhost") else _html(self.refusal)
+        headers = Headers(scope=scope)
+        app = self.app
+        if headers.get("host", "").partition(":")[0] not in (HOST, "localhost"):
+            app = _html(self.refusals[403])
+        elif headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+            app = _html(self.refusals[413])
+            app.headers["Connection"] = "close"  # what is still to come is not read
         await app(scope, receive, send_guarded)
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any, NamedTuple
 
 from infra.errors import InputError
 from pipelines.pages.document import templates
 from pipelines.searching.answers import AnswerSearch
 from pipelines.searching.pictures import Pictures
-from pipelines.searching.retrieval import RetrievalSearch
+from pipelines.searching.retrieval import Hit, RetrievalSearch
 
 LONGEST = 1000  # characters of a query
 OFFERED = 24  # images to choose from, on a page
@@ -43,7 +42,7 @@ class _Choice:
 
 
 class Views:
-    """Makes pages. Threads may share it: one query at a time goes through the model, and the others wait.
+    """Makes pages, in one thread.
 
     Args:
         searched: a trained model, ready for queries.
@@ -52,17 +51,20 @@ class Views:
     """
 
     def __init__(self, searched: RetrievalSearch | AnswerSearch, *, title: str, k: int = 0) -> None:
-        self.searched, self.title, self._model = searched, title, Lock()
+        self.searched, self.title = searched, title
         self.video = searched.adapter.modality == "video"
         self.pictures = Pictures(searched.corpus, searched.items, video=self.video)
         self.k = k or (5 if isinstance(searched, AnswerSearch) else 10)
         self._templates = templates("pipelines.searching")
 
-    def page(self, query: Mapping[str, str]) -> Page:
-        """Return the page for the parameters of an address."""
+    def pages(self, queries: Sequence[Mapping[str, str]]) -> list[Page]:
+        """Return a page for the parameters of each address; the texts among them go through the model together."""
         if isinstance(self.searched, AnswerSearch):
-            return self._question(self.searched, query)
-        return self._search(self.searched, query)
+            return [self._question(self.searched, query) for query in queries]
+        asked = dict.fromkeys(query["q"] for query in queries if "q" in query and "like" not in query)
+        texts = [text for text in asked if len(text) <= LONGEST]
+        found = dict(zip(texts, self.searched.by_texts(texts, self.k), strict=True)) if texts else {}
+        return [self._search(self.searched, query, found) for query in queries]
 
     def message(self, status: int, text: str) -> Page:
         """Return a page that says why there is no other."""
@@ -72,7 +74,9 @@ class Views:
         template = self._templates.get_template(f"{name}.html.j2")
         return Page(status, template.render(title=self.title, longest=LONGEST, **values))
 
-    def _search(self, search: RetrievalSearch, query: Mapping[str, str]) -> Page:
+    def _search(
+        self, search: RetrievalSearch, query: Mapping[str, str], found: Mapping[str, list[Hit] | InputError]
+    ) -> Page:
         text, id = query.get("q"), query.get("like")
         values = {"text": text or "", "alert": "", "note": "", "like": None, "hits": [], "pictures": []}
         status = 200
@@ -80,7 +84,7 @@ class Views:
             if id is not None:
                 values |= self._captions_like(search, id)
             elif text is not None:
-                values |= self._like_text(search, text)
+                values |= self._like_text(text, found)
             else:
                 values["note"] = f"{len(search.items):,} {search.adapter.modality}s: {search.split}"
         except _UnknownError as error:
@@ -91,14 +95,14 @@ class Views:
 
     def _captions_like(self, search: RetrievalSearch, id: str) -> dict[str, Any]:
         picture = self._picture(id)
-        with self._model:
-            hits = search.by_id(id, self.k)
+        hits = search.by_id(id, self.k)
         return {"note": f"captions most like {id}", "like": picture, "hits": hits}
 
-    def _like_text(self, search: RetrievalSearch, text: str) -> dict[str, Any]:
+    def _like_text(self, text: str, found: Mapping[str, list[Hit] | InputError]) -> dict[str, Any]:
         _check_length(text)
-        with self._model:
-            hits = search.by_text(text, self.k)
+        hits = found[text]
+        if isinstance(hits, InputError):
+            raise hits
         pictures = [self._picture(hit.id) for hit in hits]
         lost = "the corpus has no image or video files here: scores and captions alone"
         return {"hits": hits, "pictures": pictures, "note": "" if any(it.there for it in pictures) else lost}
@@ -112,8 +116,7 @@ class Views:
                 values["image"] = self._picture(id)
                 if text is not None:
                     _check_length(text)
-                    with self._model:
-                        values["answers"] = search.of_id(id, text, self.k)
+                    values["answers"] = search.of_id(id, text, self.k)
             else:
                 values["choice"] = self._choice(search, query.get("page", "0"))
                 if text is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from searchable import serving, untrained, with_pictures
+from searchable import serving, untrained, with_clips, with_pictures
 
 
 @pytest.fixture(scope="module")
@@ -17,4 +17,10 @@ def pictures(tmp_path_factory):
 def questions(tmp_path_factory):
     run = with_pictures(tmp_path_factory.mktemp("asked"), questions=True, train=8, val=4, test=30)
     with serving(untrained(run).open_search()) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory):
+    with serving(untrained(with_clips(tmp_path_factory.mktemp("clips"))).open_search()) as server:
         yield server

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 import re
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from threading import Thread
+from urllib.parse import urlencode
 
 import numpy as np
 import torch
@@ -89,3 +91,19 @@ def serving(searched):
 def ids(html: str) -> list[str]:
     """Return the ids of the results on a page, in order."""
     return [unescape(id) for id in re.findall(r'data-id="([^"]*)"', html)]
+
+
+def get(server, path, *, method="GET", host=None, headers=(), body=None):
+    """Ask a page; return the status, the headers and what came."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request(method, path, body, headers={**({"Host": host} if host else {}), **dict(headers)})
+    answer = connection.getresponse()
+    data = answer.read()
+    connection.close()
+    return answer.status, answer.headers, data
+
+
+def text_page(server, **query):
+    """Ask for a page by the parameters of its address; return the status and the HTML."""
+    status, _, data = get(server, f"/?{urlencode(query)}")
+    return status, data.decode()
