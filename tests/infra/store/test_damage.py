@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +21,11 @@ from infra.errors import InputError
 from infra.store import FeatureStore, StoreWriter
 from infra.store.shard import write_shard
 
-VERSION_1 = Path(__file__).with_name("store_version1")  # written before there were checks
+VERSION_1 = Path(__file__).with_name("version1")  # written before there were checks
 
 FLIP = """
 import hashlib, json, sys
 from pathlib import Path
-import numpy as np
 from infra.errors import InputError
 from infra.store import FeatureStore
 
@@ -66,13 +63,6 @@ def flipped(path: Path, *, step: int = 1) -> list[tuple[int, str]]:
     return json.loads(done.stdout)
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
-    """A store of one shard, with statistics."""
-    write(tmp_path / "store", make_sets(7), statistics_of=["id0", "id3"])
-    return tmp_path / "store"
-
-
 def test_a_flipped_bit_anywhere_in_a_shard_is_refused(small: Path) -> None:
     path = small / "shard-00000.arrow"
     outcomes = flipped(path, step=3)
@@ -89,15 +79,15 @@ def test_a_flipped_bit_anywhere_in_the_manifest_is_refused_or_changes_nothing(sm
 def test_a_flipped_bit_in_a_store_without_checks_never_ends_the_process(tmp_path: Path) -> None:
     shutil.copytree(VERSION_1, tmp_path / "store")
     path = tmp_path / "store" / "shard-00000.arrow"
-    found = dict(flipped(path, step=2))
-    assert set(found.values()) <= {"refused", "the same", "used"}
+    found = flipped(path, step=2)
+    assert {outcome for _, outcome in found} <= {"refused", "the same", "used"}
     data = path.read_bytes()
-    ids, values = (
-        data.index(b"id0id1"),
-        data.index(np.arange(4, dtype="<f2").__truediv__(8).astype("<f2").tobytes()),
+    buffers = range(
+        data.index(b"id0id1") - 24, data.index((np.arange(4) / 8).astype("<f2").tobytes()) + 7 * 4 * 2
     )
-    used = {place for place, outcome in found.items() if outcome == "used"}
-    assert used <= {*range(ids, ids + 12), *range(values, values + 7 * 4 * 2)}
+    assert {place for place, outcome in found if outcome == "used"} <= set(
+        buffers
+    )  # ids, offsets that rise, values
 
 
 def test_a_store_without_checks_is_read_as_before_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,91 +158,6 @@ def test_a_set_is_checked_once(small: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(calls) == 7
 
 
-def test_shards_and_manifests_of_other_stores_are_refused(tmp_path: Path) -> None:
-    for name, seed in {"a": 0, "b": 0}.items():
-        sets = make_sets(7, seed=seed)
-        write(tmp_path / name, {id: x_ND + (name == "b") for id, x_ND in sets.items()})
-    for file in ("shard-00000.arrow", "manifest.json"):
-        shutil.copytree(tmp_path / "a", tmp_path / "c", dirs_exist_ok=True)
-        shutil.copy(tmp_path / "b" / file, tmp_path / "c" / file)
-        with pytest.raises(InputError, match=r"shard-00000\.arrow: .* or it is of another store"):
-            FeatureStore.open(tmp_path / "c").rows(["id0"])
-
-
-def test_a_shard_cut_short_after_the_store_was_opened_is_refused(small: Path) -> None:
-    store, path = FeatureStore.open(small), small / "shard-00000.arrow"
-    path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(InputError, match=r"shard-00000\.arrow: has [\d,]+ bytes, not"):
-        store[0]
-    path.unlink()
-    with pytest.raises(InputError, match=r"shard-00000\.arrow: cannot be read"):
-        store[0]
-
-
-def fields(value: Any, name: str = "") -> Iterator[tuple[tuple, str]]:
-    """Yield the way to every value in JSON data, and how messages spell it."""
-    entries = (
-        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    )
-    for key, inner in entries:
-        spelled = f"{name}[{key}]" if isinstance(value, list) else f"{name}.{key}" if name else key
-        yield (key,), spelled
-        for way, deeper in fields(inner, spelled):
-            yield (key, *way), deeper
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_value_of_another_type_in_the_manifest_is_named(tmp_path: Path, version: int) -> None:
-    if version == 1:
-        shutil.copytree(VERSION_1, tmp_path / "store")
-    else:
-        write(tmp_path / "store", make_sets(7), statistics_of=["id0"])
-    path = tmp_path / "store" / "manifest.json"
-    text, tried = path.read_text(), 0
-    for way, name in fields(json.loads(text)):
-        if way[0] == "source" and len(way) > 1:
-            continue  # free; who reads it says what it is to be
-        for other in (None, True, 7.5, "text", [], {}, ["text"], {"a": 1}):
-            data = json.loads(text)
-            inner = data
-            for key in way[:-1]:
-                inner = inner[key]
-            if type(inner[way[-1]]) is type(other) or (name == "statistics" and other is None):
-                continue
-            if isinstance(inner[way[-1]], float) and other is True:
-                other = False
-            inner[way[-1]] = other
-            path.write_text(json.dumps(data))
-            with pytest.raises(InputError) as caught:
-                FeatureStore.open(tmp_path / "store")
-            assert str(caught.value).startswith(f"{path}: ")
-            assert re.sub(r"^(statistics|skipped)\.", r"\1: ", name) in str(caught.value)
-            tried += 1
-    assert tried > 100
-
-
-def test_a_store_without_manifest_is_unreadable(folder: Path) -> None:
-    (folder / "manifest.json").unlink()
-    with pytest.raises(InputError, match="not a complete feature store"):
-        FeatureStore.open(folder)
-
-
-def test_a_folder_that_is_missing_or_of_another_version_is_refused(folder: Path) -> None:
-    with pytest.raises(InputError, match="no such folder"):
-        FeatureStore.open(folder / "nowhere")
-    path = folder / "manifest.json"
-    text = path.read_text()
-    path.write_text(text.replace('"version": 2', '"version": 99'))
-    with pytest.raises(InputError, match="version 99, expected at most 2"):
-        FeatureStore.open(folder)
-    path.write_text(text[:300])
-    with pytest.raises(InputError, match="not valid JSON at line"):
-        FeatureStore.open(folder)
-    path.write_text(text.replace('"shards"', '"shreds"'))
-    with pytest.raises(InputError, match=r"unknown field 'shreds'\. Did you mean 'shards'"):
-        FeatureStore.open(folder)
-
-
 def test_verify_lists_every_damaged_file_and_set(folder: Path, sets: dict[str, np.ndarray]) -> None:
     store = FeatureStore.open(folder)
     for row in (store._first[1], store._first[1] + 1, store._first[2]):
@@ -280,16 +185,6 @@ def test_verify_of_a_store_without_checks_names_the_file(tmp_path: Path) -> None
     path.write_bytes(data)
     with pytest.raises(InputError, match=r"shard-00001\.arrow: its bytes changed .*SHA-256"):
         FeatureStore.open(tmp_path / "store").verify()
-
-
-def test_a_shard_cut_short_or_missing_is_found_at_once(folder: Path) -> None:
-    path = folder / "shard-00001.arrow"
-    path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(InputError, match=r"shard-00001\.arrow: has [\d,]+ bytes, not"):
-        FeatureStore.open(folder)
-    path.unlink()
-    with pytest.raises(InputError, match=r"shard-00001\.arrow: is missing"):
-        FeatureStore.open(folder)
 
 
 def test_verify_finds_values_that_are_not_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

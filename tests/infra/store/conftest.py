@@ -18,3 +18,10 @@ def folder(tmp_path: Path, sets: dict[str, np.ndarray]) -> Path:
     """The folder of a small store."""
     write(tmp_path / "store", sets)
     return tmp_path / "store"
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A store of one shard, with statistics."""
+    write(tmp_path / "store", make_sets(7), statistics_of=["id0", "id3"])
+    return tmp_path / "store"
