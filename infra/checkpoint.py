@@ -14,6 +14,9 @@ from torch import Tensor, nn
 from infra.dist import gather_objects, rank
 from infra.errors import InputError
 
+FILES = ("model.safetensors", "state.pt", "progress.json")
+"""What a checkpoint is made of."""
+
 
 @dataclass(kw_only=True)
 class Progress:
@@ -68,19 +71,21 @@ def save_checkpoint(
     random_states = gather_objects(_random_state())
     if rank() != 0:
         return
-    save_weights(model, folder / "model.safetensors")
-    torch.save({"optimizer": optimizer.state_dict(), "random": random_states}, folder / "state.pt")
-    (folder / "progress.json").write_text(json.dumps(asdict(progress)))
+    weights, state, position = (folder / name for name in FILES)
+    save_weights(model, weights)
+    torch.save({"optimizer": optimizer.state_dict(), "random": random_states}, state)
+    position.write_text(json.dumps(asdict(progress)))
 
 
 def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
     """Bring back the full state on this worker. A worker that there was not before keeps its random state."""
-    load_weights(model, folder / "model.safetensors")
-    state: dict[str, Any] = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
+    weights, rest, position = (folder / name for name in FILES)
+    load_weights(model, weights)
+    state: dict[str, Any] = torch.load(rest, map_location="cpu", weights_only=True)
     optimizer.load_state_dict(state["optimizer"])
     if rank() < len(state["random"]):
         _set_random_state(state["random"][rank()])
-    return Progress(**json.loads((folder / "progress.json").read_text()))
+    return Progress(**json.loads(position.read_text()))
 
 
 def _random_state() -> dict[str, Tensor]:

@@ -7,6 +7,8 @@ import functools
 import sys
 from collections.abc import Callable, Iterable
 
+from infra.stopping import say, stoppable
+
 
 class InputError(ValueError):
     """What the user gave cannot be used.
@@ -32,14 +34,20 @@ def unknown(kind: str, name: object, choices: Iterable[object], hint: str = "") 
 
 
 def command(main: Callable[[], None]) -> Callable[[], None]:
-    """Wrap the `main` of a verb: an `InputError` is printed to standard error and exits with its code."""
+    """Wrap the `main` of a verb: an `InputError` is printed to standard error and exits with its code.
+
+    A signal that ends it, such as Ctrl-C, is a line on standard error, too, which says how to go on.
+    """
 
     @functools.wraps(main)
     def run() -> None:
         try:
-            main()
+            with stoppable():
+                main()
         except InputError as error:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(error.exit_code)
+        except KeyboardInterrupt as stopped:
+            sys.exit(say(stopped))
 
     return run
