@@ -15,7 +15,7 @@ class BenchOptions:
 
     only: tuple[str, ...] = ()
     """Names of benchmarks: store, memory, ranks, chunks, costs, pooling, query, adopt, smooth_chamfer, phrases, step,
-    video_step, videos, vqa_step, vqa_metric, workers; all where none is given."""
+    video_step, videos, decoders, vqa_step, vqa_metric, workers; all where none is given."""
     quick: bool = False
     """Tiny sizes, to see that everything runs; the ratios then say nothing."""
 

@@ -1,8 +1,10 @@
-"""Frames of a video file, by decord or by PyAV: the same ones from both.
+"""Frames of a video file, by PyAV, or by decord where that is asked for: the same ones from both.
 
 This runs in a process of its own, `infra.video.process`: decoders crash, and hang where nothing but a kill ends them.
-decord's `get_batch` is one such place, so frames are asked for one by one; for those that it cannot decode it silently
-gives their neighbours unless `fault_tol` is set.
+
+PyAV goes from place to place where decoding can begin, and finds each frame by the time at which it is shown; where a
+container says nothing of times, or what it says is not so, frames are counted from the first. decord brings libraries
+of 2020 along, so PyAV looks first at what it is given, and it gets those codecs alone that it is known to read rightly.
 """
 
 from __future__ import annotations
@@ -10,65 +12,63 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image
 
 from infra.errors import InputError, unknown
+from infra.video.containers import DAMAGED, FEWER, BadVideo, Timeline, opened
 from infra.video.sampling import choose_frames
 
-_FEWER = "fewer frames than the file says, which is cut or damaged"
-_PICTURES = ("JPEG", "PNG", "BMP", "TIFF", "WEBP")
+if TYPE_CHECKING:
+    from av.video.frame import VideoFrame
+
+_WORTH = 8  # frames that are rather decoded than jumped over
+_DECORD = ("h264", "hevc", "vp8", "vp9", "mpeg4", "mpeg2video", "mpeg1video", "mjpeg")
 
 
-class BadVideo(Exception):
-    """A video that gives no frames; the message says why, in words that are the same for every such video."""
-
-
-def frames(path: str, *, at_most: int | None = None, decoder: str) -> Iterator[np.ndarray]:
+def frames(path: str, *, at_most: int | None = None, decoder: str = "av") -> Iterator[np.ndarray]:
     """Yield frames `(H, W, 3)` of a video as uint8 RGB, upright, in order; no other is converted or kept.
 
     Args:
         path: the file.
         at_most: evenly spaced ones where there are more (`infra.video.sampling`); all where None.
-        decoder: `decord` or `av`.
+        decoder: `av` or `decord`.
 
     Raises:
         BadVideo: there is no such file, it is no video, or it is damaged, cut off or without frames; the frames
             before the damage may have been yielded.
     """
-    if why := _unusable(path):
-        raise BadVideo(why)
+    import av
+
     try:
-        yield from DECODERS[decoder](path, at_most)
+        timeline = Timeline.of(path)
+        if not timeline.count:
+            raise BadVideo("no frames")
+        chosen = choose_frames(timeline.count, timeline.count if at_most is None else at_most)
+        yield from DECODERS[decoder](path, timeline, chosen.tolist())
     except BadVideo:
         raise
+    except (MemoryError, av.MemoryError) as error:
+        raise BadVideo("decoding needs more memory than it is given") from error
     except Exception as error:  # decord raises RuntimeError and its own, PyAV OSError, ValueError and its own
-        if "cannot find video stream" in str(error):
-            raise BadVideo("no video in it, only other streams") from error
-        raise BadVideo(f"does not decode as a video ({type(error).__name__})") from error
+        raise BadVideo(DAMAGED) from error
 
 
-def choose_decoder(name: str = "auto") -> str:
-    """Return the decoder that this machine has: decord, or PyAV where decord does not import.
-
-    Args:
-        name: `auto`, or the one that it has to be.
+def choose_decoder(name: str = "av") -> str:
+    """Return a decoder that this machine has.
 
     Raises:
         InputError: an unknown decoder, or one that does not import.
     """
-    if name not in ("auto", *DECODERS):
-        raise unknown("decoder", name, ("auto", *DECODERS))
-    for each in DECODERS if name == "auto" else (name,):
-        # looked up in another process: these libraries do not always get on with the ones that are loaded here
-        if subprocess.run([sys.executable, "-c", f"import {each}"], capture_output=True).returncode == 0:
-            return each
-    raise InputError(
-        f"the decoder {name!r} does not import; install it with `pip install av` or `pip install decord`"
-    )
+    if name not in DECODERS:
+        raise unknown("decoder", name, DECODERS)
+    # looked up in another process: these libraries do not always get on with the ones that are loaded here
+    if subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True).returncode:
+        raise InputError(f"the decoder {name!r} does not import; install it with `pip install {name}`")
+    return name
 
 
 def describe_decoder(name: str) -> str:
@@ -76,59 +76,104 @@ def describe_decoder(name: str) -> str:
     return f"{name} {version(name)}"
 
 
-def _unusable(path: str) -> str | None:
-    """Return why a file is no video where that can be seen without a decoder."""
-    if not os.path.isfile(path):
-        return "no such file"
-    if os.path.getsize(path) == 0:
-        return "an empty file"
+class _Mistaken(Exception):
+    """What a container says of its frames is not so."""
+
+
+def _by_av(path: str, timeline: Timeline, chosen: Sequence[int]) -> Iterator[np.ndarray]:
+    from av.video.reformatter import VideoReformatter
+
+    colours = VideoReformatter()  # one for all frames: each by itself would prepare its tables again
+
+    def upright(frame: VideoFrame) -> np.ndarray:
+        x_HW3 = colours.reformat(frame, format="rgb24", threads=1).to_ndarray()
+        return np.rot90(x_HW3, frame.rotation // 90 % 4)
+
+    done = 0
     try:
-        with Image.open(path, formats=_PICTURES) as image:
-            still = getattr(image, "n_frames", 1) == 1
-    except Exception:  # it is no picture, then
-        return None
-    return "a picture, not a video" if still else None
+        for frame in _sought(path, timeline, chosen):
+            yield upright(frame)
+            done += 1
+    except _Mistaken:
+        yield from map(upright, _counted(path, chosen[done:]))
 
 
-def _by_decord(path: str, at_most: int | None) -> Iterator[np.ndarray]:
+def _sought(path: str, timeline: Timeline, chosen: Sequence[int]) -> Iterator[VideoFrame]:
+    """Yield frames, each found by its time; `_Mistaken` where they do not come as the container says."""
+    import av
+
+    if timeline.times is None:
+        raise _Mistaken
+    number_of = {time: number for number, time in enumerate(timeline.times)}
+    with opened(path) as (container, stream):
+        decoded, last, jumped = container.decode(stream), -1, False
+        for wanted in chosen:
+            begin = timeline.begin(wanted)
+            if jump := begin - last > _WORTH:
+                container.seek(timeline.times[begin], stream=stream)
+                decoded, jumped = container.decode(stream), True
+            try:
+                yield _found(decoded, wanted, after=None if jump else last, number_of=number_of)
+            except (BadVideo, av.FFmpegError):
+                if jumped:  # to where decoding cannot begin, perhaps
+                    raise _Mistaken from None
+                raise
+            last = wanted
+
+
+def _found(
+    decoded: Iterator[VideoFrame], wanted: int, *, after: int | None, number_of: dict[int, int]
+) -> VideoFrame:
+    """Return the frame of a number; `after` is that of the frame before the next, None where decoding begins anew."""
+    for frame in decoded:
+        _check(frame)
+        number = number_of.get(frame.pts, -1)
+        in_turn = frame.key_frame if after is None else number == after + 1
+        if not in_turn or not 0 <= number <= wanted:
+            raise _Mistaken
+        if number == wanted:
+            return frame
+        after = number
+    raise _Mistaken
+
+
+def _counted(path: str, chosen: Sequence[int]) -> Iterator[VideoFrame]:
+    """Yield frames by their numbers, while all are decoded."""
+    left = iter(chosen)
+    wanted = next(left, None)
+    with opened(path) as (container, stream):
+        for number, frame in enumerate(container.decode(stream)):
+            _check(frame)
+            if number == wanted:
+                yield frame
+                wanted = next(left, None)
+            if wanted is None:
+                return
+    raise BadVideo(FEWER)
+
+
+def _check(frame: VideoFrame) -> None:
+    if frame.is_corrupt:  # the decoder has made up what it could not read
+        raise BadVideo(DAMAGED)
+
+
+def _by_decord(path: str, timeline: Timeline, chosen: Sequence[int]) -> Iterator[np.ndarray]:
+    if timeline.codec not in _DECORD:
+        raise BadVideo(f"decord does not read {timeline.codec} rightly; --decoder av does")
     import decord
 
-    reader = decord.VideoReader(path, num_threads=1, fault_tol=0)
-    if list(reader.get_key_indices())[:1] != [0]:  # it would make frames up
-        raise BadVideo(_FEWER)
-    for number in _chosen(len(reader), at_most).tolist():
+    # an absolute path is no address; where a frame cannot be read, decord gives its neighbour unless told otherwise
+    reader = decord.VideoReader(os.path.abspath(path), num_threads=1, fault_tol=0)
+    if list(reader.get_key_indices())[:1] != [0] or len(reader) != timeline.count:  # it would make frames up
+        raise BadVideo(FEWER)
+    for number in chosen:  # one by one: `get_batch` may hang
         x_HWC = reader[number].asnumpy()
         height, width, _ = x_HWC.shape
         # decord takes the bytes that fill up short lines for more channels
         yield x_HWC.reshape(height, -1)[:, : 3 * width].reshape(height, width, 3)
 
 
-def _by_av(path: str, at_most: int | None) -> Iterator[np.ndarray]:
-    import av
-
-    with av.open(path) as container:
-        if not container.streams.video:
-            raise BadVideo("no video in it, only other streams")
-        count = sum(packet.size > 0 for packet in container.demux(video=0))
-    left = iter(_chosen(count, at_most).tolist())
-    wanted = next(left, None)
-    with av.open(path) as container:
-        container.streams.video[0].thread_type = "NONE"
-        for number, frame in enumerate(container.decode(video=0)):
-            if number == wanted:
-                x_HW3 = frame.to_ndarray(format="rgb24")
-                yield np.rot90(x_HW3, frame.rotation // 90 % 4)
-                wanted = next(left, None)
-                if wanted is None:
-                    return
-    if wanted is not None:
-        raise BadVideo(_FEWER)
-
-
-def _chosen(count: int, at_most: int | None) -> np.ndarray:
-    if count < 1:
-        raise BadVideo("no frames")
-    return choose_frames(count, count if at_most is None else at_most)
-
-
-DECODERS: dict[str, Callable[[str, int | None], Iterator[np.ndarray]]] = {"decord": _by_decord, "av": _by_av}
+DECODERS: dict[str, Callable[[str, Timeline, Sequence[int]], Iterator[np.ndarray]]] = {
+    "av": _by_av,
+    "decord": _by_decord,
+}

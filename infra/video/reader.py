@@ -17,7 +17,7 @@ from types import TracebackType
 
 import numpy as np
 
-from infra.video.decoding import BadVideo
+from infra.video.containers import BadVideo
 from infra.video.process import BAD, END, HEADER, READY
 
 _ROOT = Path(__file__).parents[1]
@@ -31,7 +31,7 @@ class VideoReader:
     One thread may use it at a time, and it cannot be pickled: workers make their own.
 
     Args:
-        decoder: `decord` or `av`, as `infra.video.decoding.choose_decoder` gives it.
+        decoder: `av` or `decord`, as `infra.video.decoding.choose_decoder` gives it.
         timeout: seconds of waiting for the frames of one video; what is done with them does not count.
         program: what is started instead of `infra.video.process`, as in tests.
     """
@@ -47,7 +47,7 @@ class VideoReader:
         """Yield the frames `(H, W, 3)` uint8 RGB of a video while they are decoded; see `infra.video.decoding.frames`.
 
         Raises:
-            BadVideo: it gives no frames or no more of them, they take too long, or the decoder crashed.
+            BadVideo: it gives no frames or no more of them, they take too much time or memory, or the decoder crashed.
             RuntimeError: the process does not start.
         """
         whole = False
@@ -139,6 +139,8 @@ class VideoReader:
             status = process.wait(5)
         except subprocess.TimeoutExpired:
             return "the decoder gave up"
+        if status == -signal.SIGXCPU:
+            return f"decoding took too much processor time; --timeout allows {self.timeout:g} seconds"
         how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
         return f"the decoder ended ({how})"
 

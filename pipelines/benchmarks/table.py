@@ -21,7 +21,7 @@ from pipelines.benchmarks.query import query
 from pipelines.benchmarks.ranks import ranks, ranks_in_chunks
 from pipelines.benchmarks.steps import step, video_step, workers
 from pipelines.benchmarks.store import store, store_memory
-from pipelines.benchmarks.videos import videos
+from pipelines.benchmarks.videos import decoders, videos
 from pipelines.benchmarks.vqa_metric import vqa_metric
 from pipelines.benchmarks.vqa_step import vqa_step
 
@@ -39,6 +39,7 @@ BENCHMARKS: dict[str, Callable[..., list[Measurement]]] = {
     "step": step,
     "video_step": video_step,
     "videos": videos,
+    "decoders": decoders,
     "vqa_step": vqa_step,
     "vqa_metric": vqa_metric,
     "workers": workers,

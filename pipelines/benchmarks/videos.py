@@ -1,4 +1,4 @@
-"""Extraction from videos against a plain loop: PyAV and the same backbone, one video after another."""
+"""Extraction from videos against a plain loop with the same backbone, and decoding by PyAV against decord."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import tempfile
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,13 +17,20 @@ from PIL import Image
 from encoders.backbones.base import Backbone, build_backbone
 from infra.ray.session import local_cores, ray_session
 from infra.video.decoding import choose_decoder
+from infra.video.reader import VideoReader
 from infra.video.sampling import choose_frames
 from pipelines.benchmarks.measure import Measurement, Size, by_turns, seconds
 from pipelines.extraction.images import stream
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
 
 BACKBONE = "cells(grid=3)"
-FRAMES = 20
+FRAMES, FEW = 20, 12
+CODECS = {"libx264": "mp4", "libx265": "mp4", "libvpx-vp9": "webm", "mpeg4": "avi"}
+"""Encoders of what both decoders read, and the containers that it goes into."""
+_FAST = {
+    "libx265": {"x265-params": "log-level=none"},
+    "libvpx-vp9": {"deadline": "realtime", "cpu-used": "8"},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +82,55 @@ def videos(*, quick: bool = False) -> list[Measurement]:
     ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class DecoderSize(Size):
+    """How much there is: clips of so many `lengths` of frames, each read `times` times in a round."""
+
+    quick: ClassVar = {"lengths": (24,), "times": 1, "rounds": 1}
+    lengths: tuple[int, ...] = (250, 4500)
+    times: int = 8
+    rounds: int = 5
+
+
+def decoders(*, quick: bool = False) -> list[Measurement]:
+    """Measure the frames a second that either decoder finds in clips of several codecs, each in its own process.
+
+    Returns:
+        a row for each codec and length; none where decord is not installed.
+    """
+    size = DecoderSize.of(quick=quick)
+    rows: list[Measurement] = []
+    if find_spec("decord") is None:
+        return rows
+    with (
+        tempfile.TemporaryDirectory() as name,
+        VideoReader(decoder="av") as ours,
+        VideoReader(decoder="decord") as reference,
+    ):
+        for (codec, suffix), length in product(CODECS.items(), size.lengths):
+            path = write_clip(Path(name) / f"{codec}{length}.{suffix}", length, seed=0, codec=codec)
+
+            def speed(reader: VideoReader, path: str = path) -> float:
+                def work() -> None:
+                    for _ in range(size.times):
+                        deque(reader.frames(path, at_most=FEW), maxlen=0)
+
+                return size.times * FEW / seconds(work)
+
+            speed(ours), speed(reference)  # each starts once
+            sides = by_turns(lambda _: speed(ours), lambda _: speed(reference), rounds=size.rounds)
+            rows.append(
+                Measurement(
+                    name=f"{codec} / decord",
+                    measured=f"{FEW} of {length} frames of 320 x 240, in a {suffix} file",
+                    unit="/s",
+                    note="Ours: PyAV, from key frame to key frame. Both: one thread, in a process of its own.",
+                    **sides.numbers(),
+                )
+            )
+    return rows
+
+
 def describe(path: str, backbone: Backbone) -> Sequence[np.ndarray]:
     """Return the mean of each frame that is wanted, by a plain loop."""
     import av
@@ -85,17 +143,17 @@ def describe(path: str, backbone: Backbone) -> Sequence[np.ndarray]:
     return [x_ND.mean(axis=0) for x_ND in backbone(images)]
 
 
-def write_clip(path: Path, length: int, *, seed: int) -> str:
+def write_clip(path: Path, length: int, *, seed: int, codec: str = "libx264") -> str:
     """Write a clip over a made-up landscape that the camera moves across; return its path."""
     import av
 
     rng = np.random.default_rng(seed)
     land = rng.integers(0, 256, (60, 60, 3), np.uint8).repeat(16, axis=0).repeat(16, axis=1)
     with av.open(str(path), "w") as container:
-        video = container.add_stream("libx264", rate=25)
+        video = container.add_stream(codec, rate=25, options=_FAST.get(codec, {}))
         video.width, video.height, video.pix_fmt = 320, 240, "yuv420p"
         for n in range(length):
-            x_HW3 = np.ascontiguousarray(land[n : n + 240, 2 * n % 600 :][:, :320])
+            x_HW3 = np.ascontiguousarray(land[n % 720 :, 2 * n % 600 :][:240, :320])
             container.mux(video.encode(av.VideoFrame.from_ndarray(x_HW3, format="rgb24")))
         container.mux(video.encode())
     return str(path)

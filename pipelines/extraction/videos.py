@@ -17,7 +17,8 @@ from PIL import Image
 from encoders.backbones.base import Backbone, build_backbone
 from infra.errors import InputError
 from infra.trust import trust_modules
-from infra.video.decoding import BadVideo, choose_decoder, describe_decoder
+from infra.video.containers import BadVideo
+from infra.video.decoding import choose_decoder, describe_decoder
 from infra.video.reader import VideoReader
 
 _FRAMES = 20  # as in HGR, where none is said
@@ -33,8 +34,8 @@ class VideoOptions:
     """What the cells of a frame become: their mean; side by side one vector; all of them elements of the video."""
     timeout: float = 60.0
     """Seconds of decoding after which a video is given up."""
-    decoder: Literal["auto", "decord", "av"] = "auto"
-    """decord, or PyAV, which reads more kinds of files, such as GIF; by default decord where it is installed."""
+    decoder: Literal["av", "decord"] = "av"
+    """PyAV, or decord, which says nothing of damage that it meets, and reads fewer codecs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ class Videos:
         frames: at most so many of each video, evenly spaced; all where None.
         dim: width of the elements.
         batch: frames that go through a backbone of images together, all of one video.
-        decoder: `decord` or `av`.
+        decoder: `av` or `decord`.
         version: its name and version.
     """
 

@@ -11,7 +11,8 @@ from PIL import Image
 
 from infra.errors import InputError
 from infra.pictures.opening import load
-from infra.video.decoding import BadVideo, choose_decoder
+from infra.video.containers import BadVideo
+from infra.video.decoding import choose_decoder
 from infra.video.reader import VideoReader
 
 SIDE = 320  # pixels, of the longer side

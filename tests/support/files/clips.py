@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 from collections.abc import Iterable
@@ -12,8 +13,25 @@ import numpy as np
 from PIL import Image
 
 from encoders.backbones.base import Backbone
+from infra.errors import InputError
+from infra.video.decoding import DECODERS, choose_decoder, frames
 
 HEIGHT, WIDTH = 48, 64
+
+
+def installed(name: str) -> bool:
+    try:
+        return choose_decoder(name) == name
+    except InputError:
+        return False
+
+
+HERE = [name for name in DECODERS if installed(name)]
+
+
+def decoded(path: Path, **how) -> np.ndarray:
+    """Return frames of a clip `(T, H, W, 3)`, decoded in this process; `how` goes to `frames`."""
+    return np.stack(list(frames(str(path), **how)))
 
 
 def pictures(count: int, *, seed: int = 0) -> np.ndarray:
@@ -23,8 +41,23 @@ def pictures(count: int, *, seed: int = 0) -> np.ndarray:
     return patches.repeat(16, axis=1).repeat(16, axis=2)
 
 
+def panned(count: int) -> np.ndarray:
+    """Return frames `(T, H, W, 3)` of a picture that moves, so that coded frames build on each other."""
+    land = pictures(1)[0].astype(int)
+    return (
+        np.stack([np.roll(land, 3 * n, axis=1) + n % 7 for n in range(count)]).clip(0, 255).astype(np.uint8)
+    )
+
+
 def write_clip(
-    path: Path, count: int, *, codec: str = "libx264", seed: int = 0, index_first: bool = False
+    path: Path,
+    count: int,
+    *,
+    codec: str = "libx264",
+    seed: int = 0,
+    index_first: bool = False,
+    scale: int = 1,
+    pan: bool = False,
 ) -> Path:
     """Write a clip of `count` frames, a key frame among every twelve.
 
@@ -34,13 +67,16 @@ def write_clip(
         codec: an encoder of libavcodec.
         seed: of the pictures.
         index_first: put the index of an MP4 before its frames, so that a file that was cut off can be opened.
+        scale: how many pixels of the clip a side of a picture's pixel takes.
+        pan: show a picture that moves.
     """
     options = {"movflags": "faststart"} if index_first else {}
     with av.open(str(path), "w", options=options) as container:
         stream = container.add_stream(codec, rate=8)
-        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        stream.width, stream.height, stream.pix_fmt = scale * WIDTH, scale * HEIGHT, "yuv420p"
         stream.gop_size = 12
-        for x_HW3 in pictures(count, seed=seed):
+        for x_HW3 in panned(count) if pan else pictures(count, seed=seed):
+            x_HW3 = x_HW3.repeat(scale, axis=0).repeat(scale, axis=1)
             container.mux(stream.encode(av.VideoFrame.from_ndarray(x_HW3, format="rgb24")))
         container.mux(stream.encode())
     return path
@@ -79,6 +115,54 @@ def headless(clip: Path, path: Path) -> Path:
     return path
 
 
+def remuxed(clip: Path, path: Path, *, keys: bool = False, shift: int = 0, hide: int | None = None) -> Path:
+    """Copy the frames of a clip into another file, coded as they are.
+
+    Args:
+        clip: of 8 frames a second.
+        path: its suffix names the container.
+        keys: say of each frame that decoding can begin there, which is not so.
+        shift: let the clip begin so many frames before it is to be shown.
+        hide: a frame of VP8 that others build on and nobody sees.
+    """
+    with (
+        av.open(str(clip)) as source,
+        av.open(str(path), "w", options={"avoid_negative_ts": "disabled"}) as target,
+    ):
+        stream = source.streams.video[0]
+        copy = target.add_stream_from_template(stream)
+        for number, packet in enumerate(each for each in source.demux(stream) if each.size):
+            if number == hide:
+                data = bytearray(bytes(packet))
+                data[0] &= ~0x10
+                packet.update(bytes(data))
+            earlier = round(shift / 8 / packet.time_base)
+            packet.pts -= earlier
+            packet.dts = None if packet.dts is None else packet.dts - earlier
+            packet.is_keyframe |= keys
+            packet.stream = copy
+            target.mux(packet)
+    return path
+
+
+def write_lists(folder: Path, clip: Path) -> list[Path]:
+    """Write files that are called videos and name another one: a playlist, a script, a manifest, an address."""
+    texts = {
+        "hls.mp4": f"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\n{clip}\n#EXT-X-ENDLIST\n",
+        "list.m3u8": f"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\n{clip.name}\n#EXT-X-ENDLIST\n",
+        "concat.mp4": f"ffconcat version 1.0\nfile '{clip.name}'\n",
+        "dash.mpd": '<?xml version="1.0"?>\n<MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static" '
+        'profiles="urn:mpeg:dash:profile:isoff-on-demand:2011" mediaPresentationDuration="PT1S"><Period>'
+        '<AdaptationSet mimeType="video/mp4"><Representation id="1" bandwidth="1">'
+        f"<BaseURL>{clip.name}</BaseURL></Representation></AdaptationSet></Period></MPD>\n",
+        "stream.sdp": "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\n"
+        "m=video 5004 RTP/AVP 96\na=rtpmap:96 H264/90000\n",
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    return [folder / name for name in texts]
+
+
 def write_bad(folder: Path) -> dict[str, str]:
     """Write one file of every bad kind; return their names, and words of the reason that each should get."""
     whole = write_clip(folder / "whole.mp4", 60, index_first=True).read_bytes()
@@ -89,13 +173,27 @@ def write_bad(folder: Path) -> dict[str, str]:
     (folder / "no_index.mp4").write_bytes(whole[: whole.index(b"moov")])
     write_sound(folder / "sound.mp4")
     headless(folder / "whole.mp4", folder / "headless.mp4")
+    os.mkfifo(folder / "pipe.mp4")
+    (folder / "folder.mp4").mkdir()
+    write_lists(folder, folder / "whole.mp4")
+    for name, codec in (("short.avi", "mpeg4"), ("half.webm", "libvpx"), ("ended.mkv", "libx264")):
+        whole = write_clip(folder / name, 60, codec=codec).read_bytes()
+        (folder / name).write_bytes(whole[: len(whole) * 2 // 3])
     return {
         "gone.mp4": "no such file",
         "empty.mp4": "an empty file",
         "text.mp4": "does not decode",
         "picture.mp4": "a picture",
-        "cut.mp4": "does not decode",
+        "cut.mp4": "fewer frames than the file says",
+        "short.avi": "fewer frames than the file says",
+        "half.webm": "fewer frames than the file says",
+        "ended.mkv": "fewer frames than the file says",
         "no_index.mp4": "does not decode",
+        "pipe.mp4": "a pipe, a device or a socket",
+        "folder.mp4": "a folder",
+        "hls.mp4": "does not decode as a video",
+        "list.m3u8": "does not decode as a video: none of MP4",
+        "concat.mp4": "does not decode as a video: none of MP4",
         "sound.mp4": "no video",
         "headless.mp4": "fewer frames than the file says",
     }
@@ -131,6 +229,8 @@ real = process.frames
 def frames(path, *, at_most, decoder):
     if "crash" in path:
         os.abort()
+    while "spin" in path:
+        pass
     for number, frame in enumerate(real(path, at_most=at_most, decoder=decoder)):
         if "hang" in path and number == 2:
             time.sleep(600)
@@ -138,10 +238,11 @@ def frames(path, *, at_most, decoder):
 
 process.frames = frames
 process._SPARE = float(sys.argv[3])
-process.serve(sys.stdin.buffer, sys.stdout.buffer, decoder=sys.argv[1], timeout=float(sys.argv[2]))
+decoder, timeout, memory = sys.argv[1], float(sys.argv[2]), int(sys.argv[4])
+process.serve(sys.stdin.buffer, sys.stdout.buffer, decoder=decoder, timeout=timeout, memory=memory)
 """
 
 
-def server(*, timeout: float = 600.0, spare: float = 600.0) -> list[str]:
-    """Return a program that decodes, but hangs after two frames of `*hang*` and crashes on `*crash*`."""
-    return [sys.executable, "-P", "-c", SERVER, "av", str(timeout), str(spare)]
+def server(*, timeout: float = 600.0, spare: float = 600.0, memory: int = 4 << 30) -> list[str]:
+    """Return a program that decodes, but hangs after two frames of `*hang*`, crashes on `*crash*` or spins."""
+    return [sys.executable, "-P", "-c", SERVER, "av", str(timeout), str(spare), str(memory)]

@@ -1,0 +1,152 @@
+"""What a video file is here: a container from a list, read from that file alone, and where its frames lie in it."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, BinaryIO
+
+from infra.files import why_no_file
+from infra.pictures.opening import still_picture
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.packet import Packet
+    from av.video.stream import VideoStream
+
+CONTAINERS = {
+    "mov": "MP4",
+    "matroska": "WebM",
+    "avi": "AVI",
+    "mpegts": "MPEG-TS",
+    "mpeg": "MPEG",
+    "flv": "FLV",
+    "asf": "WMV",
+    "ogg": "Ogg",
+    "gif": "GIF",
+}
+"""What is read, by FFmpeg's names, and what people call it. Never playlists and scripts, which name other files."""
+MAX_PIXELS = 1 << 25
+"""Pixels of a frame: those of 8K."""
+FEWER = "fewer frames than the file says, which is cut or damaged"
+DAMAGED = "damaged: frames in it do not decode"
+_ASKED = {"protocol_whitelist": "file", "format_whitelist": ",".join(CONTAINERS)}
+_SEGMENT = b"\x18\x53\x80\x67"
+_SEEKING = ("mov", "matroska", "avi")  # containers with an index of the places where decoding can begin
+
+
+class BadVideo(Exception):
+    """A video that gives no frames; the message says why, in words that are the same for every such video."""
+
+
+@contextmanager
+def opened(path: str) -> Iterator[tuple[InputContainer, VideoStream]]:
+    """Open a video file and the stream of it that a player would show; see `BadVideo`."""
+    import av
+
+    if why := why_no_file(path):
+        raise BadVideo(why)
+    try:
+        container = av.open(f"file:{path}", options=dict(_ASKED))
+    except av.ArgumentError as error:  # of a kind that is not in the list
+        if still_picture(path):
+            raise BadVideo("a picture, not a video") from error
+        raise BadVideo(f"does not decode as a video: none of {', '.join(CONTAINERS.values())}") from error
+    except av.FFmpegError as error:
+        if isinstance(error, MemoryError):
+            raise
+        raise BadVideo("does not decode as a video: no video file, or one that is cut or damaged") from error
+    with container:
+        stream = container.streams.best("video")
+        if stream is None:
+            raise BadVideo("no video in it, only other streams")
+        width, height = stream.codec_context.width, stream.codec_context.height
+        if width * height > MAX_PIXELS:
+            raise BadVideo(f"frames of more than {MAX_PIXELS:,} pixels; make it smaller")
+        # one thread, for other videos are decoded on the other cores
+        stream.thread_type, stream.codec_context.thread_count = "NONE", 1
+        stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}
+        yield container, stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """The frames of a video, as its container lists them, in the order in which they are shown.
+
+    Attributes:
+        count: how many.
+        times: when each is shown, in the stream's unit, ascending; None where the container does not say.
+        keys: numbers of those at which decoding can begin, ascending; the first alone where nothing says so.
+        codec: what they are coded in, by FFmpeg's name.
+    """
+
+    count: int
+    times: tuple[int, ...] | None
+    keys: tuple[int, ...]
+    codec: str
+
+    @classmethod
+    def of(cls, path: str) -> Timeline:
+        """Read a whole file, and decode nothing; see `BadVideo`."""
+        with opened(path) as (container, stream):
+            codec = stream.codec_context.name
+            packets = [_Packet.of(each, codec) for each in container.demux(stream) if each.size]
+            seeks = any(name in _SEEKING for name in container.format.name.split(","))
+            fewer = container.format.name == "avi" and len(packets) < stream.frames
+            fewer |= "matroska" in container.format.name and _cut_matroska(path)
+        if fewer or any(packet.corrupt for packet in packets) or (packets and not packets[0].key):
+            raise BadVideo(FEWER)
+        shown = [packet for packet in packets if packet.shown]
+        times = sorted(packet.time for packet in shown if packet.time is not None)
+        if len(times) < len(shown) or any(first == second for first, second in pairwise(times)):
+            return cls(count=len(shown), times=None, keys=(0,), codec=codec)
+        number = {time: at for at, time in enumerate(times)}
+        keys = [number[packet.time] for packet in shown if packet.key] if seeks else []
+        return cls(count=len(shown), times=tuple(times), keys=tuple(sorted({0, *keys})), codec=codec)
+
+    def begin(self, number: int) -> int:
+        """Return the last frame at which decoding can begin to reach a frame."""
+        return self.keys[bisect_right(self.keys, number) - 1]
+
+
+def _cut_matroska(path: str) -> bool:
+    """Whether a Matroska or WebM file ends before its own end, which FFmpeg takes for the end of the video."""
+    with open(path, "rb") as file:
+        file.seek(4)  # the mark of the header, which is there where this is asked
+        file.seek(_size(file) or 0, os.SEEK_CUR)
+        if file.read(4) != _SEGMENT or (size := _size(file)) is None:
+            return False
+        return file.tell() + size > os.fstat(file.fileno()).st_size
+
+
+def _size(file: BinaryIO) -> int | None:
+    """Read a number as Matroska writes it (RFC 8794, section 4): zeros before the first one say how many bytes follow.
+
+    Returns:
+        the number; None where it is all ones, which means that the writer did not know it.
+    """
+    (first,) = file.read(1) or b"\xff"
+    more = 8 - first.bit_length()
+    number = int.from_bytes(bytes([first & (0x7F >> more)]) + file.read(more))
+    return None if number == (1 << 7 * (more + 1)) - 1 else number
+
+
+@dataclass(frozen=True)
+class _Packet:
+    time: int | None
+    key: bool
+    shown: bool
+    corrupt: bool
+
+    @classmethod
+    def of(cls, packet: Packet, codec: str) -> _Packet:
+        # VP8 has frames that others build on and nobody sees, with a bit that says so (RFC 6386, section 9.1)
+        hidden = codec == "vp8" and not bytes(packet)[0] & 0x10
+        # AVI knows the order of decoding alone, and times that differ from it are guessed
+        guessed = packet.stream.container.format.name == "avi" and packet.pts != packet.dts
+        time = None if guessed else packet.pts
+        return cls(time, packet.is_keyframe, not (hidden or packet.is_discard), packet.is_corrupt)

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from clips import (
+    HEIGHT,
+    HERE,
+    WIDTH,
+    decoded,
+    pictures,
+    remuxed,
+    turned,
+    write_clip,
+)
+from PIL import Image
+
+from infra.errors import InputError
+from infra.video import decoding
+from infra.video.containers import BadVideo, Timeline
+from infra.video.decoding import DECODERS, choose_decoder, describe_decoder
+from infra.video.sampling import choose_frames
+
+COUNT = 50
+both = pytest.mark.skipif(
+    len(HERE) < 2, reason="decord has no wheel for this machine, so there is nothing to compare"
+)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_clip(tmp_path_factory.mktemp("clips") / "a.mp4", COUNT)
+
+
+def test_every_length_chooses_the_frames_of_the_authors_code(golden):
+    for count, row in enumerate(np.load(golden / "hgr_graph_inputs.npz")["frame_select"], start=1):
+        assert choose_frames(count, 20).tolist() == row[row >= 0].tolist()
+
+
+@pytest.mark.parametrize("decoder", HERE)
+@pytest.mark.parametrize("at_most", [None, 20, 3, 1, 50, 51])
+def test_the_frames_asked_for_come_in_order(clip, decoder, at_most):
+    x_THW3 = decoded(clip, at_most=at_most, decoder=decoder)
+    wanted = range(COUNT) if at_most is None else choose_frames(COUNT, at_most).tolist()
+    assert x_THW3.shape == (len(wanted), HEIGHT, WIDTH, 3)
+    assert x_THW3.dtype == np.uint8
+    distance_TN = np.abs(x_THW3[:, None].astype(int) - pictures(COUNT)).mean(axis=(2, 3, 4))
+    assert distance_TN.argmin(axis=1).tolist() == list(wanted)
+
+
+@both
+@pytest.mark.parametrize(("suffix", "codec"), [("mp4", "libx264"), ("avi", "mpeg4"), ("webm", "libvpx")])
+def test_both_decoders_give_the_same_pixels(tmp_path, suffix, codec):
+    path = write_clip(tmp_path / f"a.{suffix}", 33, codec=codec)
+    for at_most in (None, 20):
+        first, second = (decoded(path, at_most=at_most, decoder=name) for name in DECODERS)
+        np.testing.assert_array_equal(first, second)
+
+
+@both
+def test_both_decoders_give_the_same_pixels_of_real_clips(shared):
+    clips = sorted((shared / "data/msrvtt_mini/videos").glob("*.mp4"))[:8]
+    assert clips
+    for path in clips:
+        first, second = (decoded(path, at_most=20, decoder=name) for name in DECODERS)
+        assert 1 <= len(first) <= 20
+        np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("decoder", HERE)
+def test_a_clip_that_was_filmed_sideways_is_turned_upright(clip, tmp_path, decoder):
+    plain = decoded(clip, at_most=4, decoder=decoder)
+    upright = decoded(turned(clip, tmp_path / "turned.mp4"), at_most=4, decoder=decoder)
+    np.testing.assert_array_equal(upright, np.rot90(plain, -1, axes=(1, 2)))
+
+
+@pytest.mark.parametrize("decoder", HERE)
+def test_a_single_frame_is_a_video(tmp_path, decoder):
+    x_THW3 = decoded(write_clip(tmp_path / "one.mp4", 1), at_most=20, decoder=decoder)
+    assert np.abs(x_THW3.astype(int) - pictures(1)).mean() < 12
+
+
+def test_an_animation_is_a_video_to_pyav(tmp_path):
+    first, *others = map(Image.fromarray, pictures(5))
+    first.save(tmp_path / "a.gif", save_all=True, append_images=others)
+    assert np.abs(decoded(tmp_path / "a.gif", decoder="av").astype(int) - pictures(5)).mean() < 12
+
+
+@pytest.mark.parametrize("decoder", HERE)
+def test_memory_is_that_of_the_frames_wanted(tmp_path, decoder):
+    path = write_clip(tmp_path / "long.mp4", 400)
+    decoded(path, at_most=3, decoder=decoder)  # imports
+    tracemalloc.start()
+    kept = decoded(path, at_most=3, decoder=decoder)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept.nbytes < peak < 40 * kept[0].nbytes
+
+
+def test_a_decoder_that_is_not_there_is_said(tmp_path, monkeypatch):
+    assert choose_decoder() == "av"
+    (tmp_path / "decord.py").write_text("raise OSError('a library is missing')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert choose_decoder("av") == "av"
+    with pytest.raises(InputError, match="'decord' does not import; install it with `pip install decord`"):
+        choose_decoder("decord")
+    with pytest.raises(InputError, match="Did you mean 'decord'"):
+        choose_decoder("decor")
+
+
+def test_a_decoder_is_described_by_its_version():
+    import av
+
+    assert describe_decoder("av") == f"av {av.__version__}"
+
+
+def everything(path: Path) -> np.ndarray:
+    """Return all frames of a clip, by a plain loop."""
+    with av.open(str(path)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is done, call by call: a frame decoded, or all of them counted from the first."""
+    done: list[str] = []
+    check, counted = decoding._check, decoding._counted
+
+    def checked(frame):
+        done.append("frame")
+        check(frame)
+
+    def from_the_first(path, chosen):
+        done.append("from the first")
+        return counted(path, chosen)
+
+    monkeypatch.setattr(decoding, "_check", checked)
+    monkeypatch.setattr(decoding, "_counted", from_the_first)
+    return done
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        *(("a.mp4", "libx264"), ("a.mkv", "libx264"), ("b.mp4", "libx265"), ("b.mp4", "mpeg4")),
+        *(("a.avi", "mpeg4"), ("b.mkv", "mpeg4"), ("a.webm", "libvpx-vp9"), ("a.mp4", "libsvtav1")),
+    ],
+)
+def test_only_what_leads_to_a_frame_is_decoded(tmp_path, counting, name, codec):
+    path = write_clip(tmp_path / name, 240, codec=codec, pan=True)
+    whole = everything(path)
+    assert len(whole) == 240
+    for at_most in (3, 12):
+        counting.clear()
+        np.testing.assert_array_equal(decoded(path, at_most=at_most), whole[choose_frames(240, at_most)])
+        assert "from the first" not in counting
+        if len(Timeline.of(str(path)).keys) == 20:
+            assert len(counting) < 14 * at_most
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        ("a.ts", "libx264"),
+        ("a.flv", "libx264"),
+        ("a.mpg", "mpeg2video"),
+        ("a.wmv", "wmv2"),
+        ("b.avi", "libx264"),
+    ],
+)
+def test_containers_that_do_not_say_enough_are_read_from_the_first_frame(tmp_path, name, codec):
+    path = write_clip(tmp_path / name, 60, codec=codec, pan=True)
+    whole = everything(path)
+    assert len(whole) == 60
+    for at_most in (None, 7):
+        wanted = choose_frames(60, at_most or 60)
+        np.testing.assert_array_equal(decoded(path, at_most=at_most), whole[wanted])
+
+
+def test_av1_is_read(tmp_path):
+    path = write_clip(tmp_path / "a.mp4", 30, codec="libsvtav1")
+    distance_TN = np.abs(decoded(path, at_most=10)[:, None].astype(int) - pictures(30)).mean(axis=(2, 3, 4))
+    assert distance_TN.argmin(axis=1).tolist() == choose_frames(30, 10).tolist()
+    with pytest.raises(BadVideo, match="decord does not read libdav1d rightly; --decoder av does"):
+        decoded(path, decoder="decord")
+
+
+def test_a_file_that_names_places_where_decoding_cannot_begin_is_read_from_the_first(tmp_path, counting):
+    plain = write_clip(tmp_path / "plain.mp4", 60, codec="mpeg4", pan=True)
+    liar = remuxed(plain, tmp_path / "liar.mp4", keys=True)
+    assert len(Timeline.of(str(liar)).keys) == 60
+    np.testing.assert_array_equal(decoded(liar, at_most=4), everything(plain)[choose_frames(60, 4)])
+    assert "from the first" in counting
+
+
+@pytest.mark.parametrize("codec", ["mpeg4", "libx264"])
+def test_frames_that_are_not_to_be_shown_are_not_counted(tmp_path, codec):
+    plain = write_clip(tmp_path / "plain.mp4", 60, codec=codec, pan=True)
+    later = remuxed(plain, tmp_path / "later.mp4", shift=5)
+    whole = everything(later)
+    assert len(whole) == Timeline.of(str(later)).count == 55
+    for at_most in (None, 6):
+        np.testing.assert_array_equal(
+            decoded(later, at_most=at_most), whole[choose_frames(55, at_most or 55)]
+        )
+
+
+def test_frames_of_vp8_that_nobody_sees_are_not_counted(tmp_path):
+    plain = write_clip(tmp_path / "plain.webm", 40, codec="libvpx", pan=True)
+    hidden = remuxed(plain, tmp_path / "hidden.webm", hide=17)
+    whole = everything(plain)
+    assert len(everything(hidden)) == Timeline.of(str(hidden)).count == 39
+    shown = np.delete(whole, 17, axis=0)
+    np.testing.assert_array_equal(decoded(hidden, at_most=9), shown[choose_frames(39, 9)])
+
+
+def test_times_that_are_missing_or_double_are_not_gone_by(clip, counting, monkeypatch):
+    expected = everything(clip)[choose_frames(COUNT, 9)]
+    timeline = Timeline.of(str(clip))
+    for times in (None, tuple(time + 1 for time in timeline.times)):
+        counting.clear()
+        said = Timeline(count=COUNT, times=times, keys=(0,), codec="h264")
+        monkeypatch.setattr(decoding.Timeline, "of", lambda _, said=said: said)
+        np.testing.assert_array_equal(decoded(clip, at_most=9), expected)
+        assert "from the first" in counting
