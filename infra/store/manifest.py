@@ -16,11 +16,7 @@ VERSION = 2
 """Since version 2 every set, the rest of each shard, and the manifest have a check. Version 1 is read as it was."""
 
 NAME = "manifest.json"
-_DERIVED = (
-    "sets",
-    "vectors",
-    "check",
-)  # in the file, for who reads it without this class; compared when read
+_DERIVED = ("sets", "vectors", "check")  # for who reads the file without this class; compared when it is read
 _BESIDE = Rule("the name of a file beside it", lambda name: Path(name).name == name != "")
 _KNOWN = Rule(f"1 or {VERSION}", lambda version: version in (1, VERSION))
 _ANY = Rule("at least one", bool)
@@ -73,6 +69,14 @@ class _Skipped:
     reasons: dict[str, _Reason]
 
 
+def _names_backbone(source: dict[str, Any]) -> bool:
+    extractor = source.get("extractor", {"backbone": ""})
+    return isinstance(extractor, dict) and isinstance(extractor.get("backbone"), str)
+
+
+_SOURCE = Rule("a mapping, its `extractor`, if any, one with the text `backbone`", _names_backbone)
+
+
 def _like(kind: type) -> Rule:
     """Return the rule of plain values that have the fields of a dataclass, or are None."""
     return Rule(f"fields of {kind.__name__}", lambda value: value is None or bool(from_plain(kind, value)))
@@ -84,7 +88,7 @@ class Manifest:
 
     Args:
         version: of its form.
-        source: where the features come from: reader and files, or extractor and layer.
+        source: where the features come from: reader and files, or `extractor`, what a backbone says of itself.
         dim: width D of the vectors.
         dtype: `float16` or `float32`.
         shards: the files, in the order of their sets.
@@ -97,7 +101,7 @@ class Manifest:
     """
 
     version: Annotated[int, _KNOWN] = VERSION
-    source: dict[str, Any]
+    source: Annotated[dict[str, Any], _SOURCE]
     dim: Annotated[int, at_least(1)]
     dtype: Literal["float16", "float32"]
     shards: Annotated[tuple[Shard, ...], _ANY]

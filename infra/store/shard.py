@@ -12,6 +12,7 @@ speed of memory, five times that of zlib's CRC-32.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +71,8 @@ class MappedShard:
         if check_of(x_ND) != self.checks[row]:
             raise _damaged(
                 self.path,
-                f"the vectors of {self.ids[row].as_py()!r} (set {row} in it) changed since they were written",
+                f"the vectors of {self.ids[row].as_py()!r} (set {row} in it) changed since they were written (`python "
+                f"-m pipelines.ingest verify --store {shlex.quote(str(self.path.parent))}` lists all that is damaged)",
             )
         self.trusted[row] = True
 
@@ -201,7 +203,4 @@ def _address(x: np.ndarray) -> int:
 
 
 def _damaged(path: Path, why: str) -> InputError:
-    return InputError(
-        f"{path}: {why}; copy this file again, or write the store anew. What else is damaged says `python -m "
-        f"pipelines.ingest verify --store {path.parent}`"
-    )
+    return InputError(f"{path}: {why}; copy this file again, or write the store anew")

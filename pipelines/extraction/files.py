@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 import sys
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from encoders.backbones.base import build_backbone
 from infra.errors import InputError
+from infra.fields import Rule, at_least, from_plain
 from infra.files import existing
 from infra.pictures.opening import load
 from infra.registry import BACKBONES
@@ -19,6 +21,22 @@ from infra.store import FeatureStore
 from infra.store.manifest import NAME as MANIFEST
 from infra.trust import refuse_untrusted
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
+
+_FRAMES = Rule(
+    "'all' or a whole number of at least 1",
+    lambda frames: frames == "all" or (type(frames) is int and frames > 0),
+)
+_DECODER = Rule("a decoder's name and version", str.strip)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Video:
+    """What a manifest says of how `extract` read videos."""
+
+    decoder: Annotated[str, _DECODER]
+    frames: Annotated[Any, _FRAMES]
+    pool: Literal["mean", "concat", "all"] = "mean"
+    batch: Annotated[int, at_least(1)] = 16
 
 
 class FileFeatures:
@@ -68,17 +86,20 @@ class FileFeatures:
 
     @cached_property
     def _videos(self) -> VideoExtractor:
-        video = self.source["video"]
+        said = self.source["video"]
+        if isinstance(said, dict):
+            said = said | {"batch": self.source.get("batch", 16)}
+            said = {field.name: said[field.name] for field in fields(_Video) if field.name in said}
+        video = from_plain(_Video, said, where=f"{self.store.folder / MANIFEST}: source.video")
         options = VideoOptions(
-            frames=None if video["frames"] == "all" else video["frames"],
-            pool=video.get("pool", "mean"),
-            decoder=video["decoder"].split()[0],
+            frames=None if video.frames == "all" else video.frames,
+            pool=video.pool,
+            decoder=video.decoder.partition(" ")[0],
         )
-        videos = Videos.plan(self._backbone, options, batch=self.source.get("batch", 16))
-        if videos.version != video["decoder"]:
+        videos = Videos.plan(self._backbone, options, batch=video.batch)
+        if videos.version != video.decoder:
             print(
-                f"note: frames come from {videos.version}, the store's from {video['decoder']}",
-                file=sys.stderr,
+                f"note: frames come from {videos.version}, the store's from {video.decoder}", file=sys.stderr
             )
         return VideoExtractor(backbone=self._spec, threads=1, videos=videos)
 

@@ -142,7 +142,9 @@ def test_damage_found_in_the_thread_that_loads_reaches_who_trains(small: Path) -
             return {"visual": self.store.padded(index_B)[0]}
 
     order = Order(size=7, batch=2, drop_last=False, seed=0)
-    with pytest.raises(InputError, match=r"the vectors of 'id4' .* `python -m pipelines\.ingest verify"):
+    with pytest.raises(
+        InputError, match=r"the vectors of 'id4' .*`python -m pipelines\.ingest verify --store /"
+    ):
         list(load(Sets(), order, 0, torch.device("cpu")))
 
 
