@@ -55,7 +55,7 @@ def test_butd_reads_several_files_with_bad_rows(tmp_path: Path) -> None:
         ("b.tsv:2 (id 0)", "duplicate id"),
         ("b.tsv:3", "not 6 columns, such as a row that is cut short"),
     ]
-    assert "3 x not 6 columns, such as a row that is cut short: a.tsv:2, a.tsv:8, b.tsv:3" in out
+    assert "3 x not 6 columns, such as a row that is cut short: a.tsv:2; a.tsv:8; b.tsv:3" in out
 
 
 def test_butd_cut_within_the_last_features(tmp_path: Path) -> None:
