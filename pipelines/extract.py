@@ -22,11 +22,11 @@ from encoders.backbones.base import Backbone, build_backbone
 from infra.errors import InputError, command
 from infra.ray.session import ray_session
 from infra.store import StoreWriter
-from infra.store.findings import describe
 from infra.store.manifest import Manifest
 from infra.trust import vouch
 from pipelines.extraction.images import ImageExtractor, stream
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos, reads_videos
+from pipelines.ingesting.report import report_findings
 from tasks.datasets.corpus import Corpus, Item
 from tasks.datasets.open_corpus import open_corpus
 from tasks.datasets.questions import Image, QuestionCorpus
@@ -197,7 +197,7 @@ def _report(out: Path, manifest: Manifest, *, unit: str, new: int, frames: int, 
     print(f"{out}: {manifest.sets:,} {unit}s, {numbers}")
     speed = f"{new / seconds:.1f} {unit}s" + (f" and {frames / seconds:.1f} frames" if frames else "")
     print(f"{new:,} of them now, in {seconds:.1f} seconds: {speed} a second")
-    print(describe(manifest.skipped))
+    report_findings(out, skipped=manifest.skipped, flagged=manifest.flagged)
 
 
 @command

@@ -13,7 +13,7 @@ from pipelines.rendered.scene_captions import captions
 from pipelines.rendered.scenes import HEIGHT, RADII, WIDTH, compose, draw, write_scenes
 from pipelines.rendered.shapes import COLOURS, Scene, Shape
 from tasks.datasets.corpus import Item
-from tasks.datasets.images.karpathy import read_karpathy
+from tasks.datasets.images.karpathy import open_karpathy, read_karpathy
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 def test_the_coco_reader_takes_every_scene(folder):
-    items = list(read_karpathy(folder / "dataset_scenes.json", images=folder))
+    items = list(read_karpathy(open_karpathy(folder / "dataset_scenes.json"), images=folder))
     assert all(isinstance(item, Item) for item in items)
     assert Counter(item.split for item in items) == {"train": 30, "val": 4, "test": 6}
     assert {len(set(item.captions)) for item in items} == {5}
