@@ -6,8 +6,9 @@ import difflib
 import functools
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
 
-from infra.stopping import say, stoppable
+from infra.terminal import Shown, shown
 
 
 class InputError(ValueError):
@@ -36,18 +37,16 @@ def unknown(kind: str, name: object, choices: Iterable[object], hint: str = "") 
 def command(main: Callable[[], None]) -> Callable[[], None]:
     """Wrap the `main` of a verb: an `InputError` is printed to standard error and exits with its code.
 
-    A signal that ends it, such as Ctrl-C, is a line on standard error, too, which says how to go on.
+    What is printed may come from files of others: it reaches the terminal as text (`infra.terminal`).
     """
 
     @functools.wraps(main)
     def run() -> None:
         try:
-            with stoppable():
+            with redirect_stdout(Shown(sys.stdout)):
                 main()
         except InputError as error:
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {shown(str(error))}", file=sys.stderr)
             sys.exit(error.exit_code)
-        except KeyboardInterrupt as stopped:
-            sys.exit(say(stopped))
 
     return run

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import io
+import sys
+from unittest.mock import patch
+
+import pytest
+from verbs import exit_code
+
+from infra.errors import InputError, command
+from infra.terminal import Shown, shown
+
+HOSTILE = "\x1b[2J\x1b]0;title\x07caf\u00e9 \udcff\u202e\r\x9b31m"
+SHOWN = r"\x1b[2J\x1b]0;title\x07café \udcff\u202e\r\x9b31m"
+
+
+def test_what_a_terminal_would_obey_is_shown_as_text() -> None:
+    assert shown(HOSTILE) == SHOWN
+    assert shown("a\tb\nc") == "a\tb\nc"
+
+
+@pytest.mark.parametrize(("encoding", "expected"), [("utf-8", SHOWN), ("ascii", SHOWN.replace("é", "\\xe9"))])
+def test_a_stream_passes_on_what_its_encoding_spells(encoding: str, expected: str) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding)
+    print(HOSTILE, file=Shown(stream), flush=True)
+    assert stream.buffer.getvalue().decode(encoding) == f"{expected}\n"
+
+
+def test_verbs_print_text_and_errors_of_others_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    @command
+    def verb() -> None:
+        print(HOSTILE)
+        raise InputError(HOSTILE)
+
+    assert exit_code(verb) == 2
+    assert capsys.readouterr() == (f"{SHOWN}\n", f"error: {SHOWN}\n")
+
+
+def test_help_is_without_colours(capsys: pytest.CaptureFixture[str]) -> None:
+    from pipelines import ingest
+
+    with patch.object(sys, "argv", ["ingest", "--help"]), pytest.raises(SystemExit):
+        ingest.main()
+    out = capsys.readouterr().out
+    assert "karpathy" in out
+    assert "x1b" not in out
