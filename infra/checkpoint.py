@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -13,19 +13,18 @@ from torch import Tensor, nn
 
 from infra.dist import gather_objects, rank
 from infra.errors import InputError
-
-FILES = ("model.safetensors", "state.pt", "progress.json")
-"""What a checkpoint is made of."""
+from infra.fields import at_least, read_record
+from infra.files import existing
 
 
 @dataclass(kw_only=True)
 class Progress:
     """How far a run is. Samples, not steps, so that it means the same for any number of workers."""
 
-    samples: int = 0
+    samples: Annotated[int, at_least(0)] = 0
     seconds: float = 0.0
     best: float | None = None
-    best_epoch: int = 0
+    best_epoch: Annotated[int, at_least(0)] = 0
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
@@ -71,21 +70,30 @@ def save_checkpoint(
     random_states = gather_objects(_random_state())
     if rank() != 0:
         return
-    weights, state, position = (folder / name for name in FILES)
-    save_weights(model, weights)
-    torch.save({"optimizer": optimizer.state_dict(), "random": random_states}, state)
-    position.write_text(json.dumps(asdict(progress)))
+    save_weights(model, folder / "model.safetensors")
+    torch.save({"optimizer": optimizer.state_dict(), "random": random_states}, folder / "state.pt")
+    (folder / "progress.json").write_text(json.dumps(asdict(progress)))
 
 
 def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-    """Bring back the full state on this worker. A worker that there was not before keeps its random state."""
-    weights, rest, position = (folder / name for name in FILES)
-    load_weights(model, weights)
-    state: dict[str, Any] = torch.load(rest, map_location="cpu", weights_only=True)
-    optimizer.load_state_dict(state["optimizer"])
-    if rank() < len(state["random"]):
-        _set_random_state(state["random"][rank()])
-    return Progress(**json.loads(position.read_text()))
+    """Bring back the full state on this worker. A worker that there was not before keeps its random state.
+
+    Raises:
+        InputError: a file is missing or damaged, or belongs to another model.
+    """
+    load_weights(model, folder / "model.safetensors")
+    progress = read_record(Progress, folder / "progress.json", what="how far a run is")
+    path = existing(folder / "state.pt", what="the state of an optimiser")
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        optimizer.load_state_dict(state["optimizer"])
+        if rank() < len(state["random"]):
+            _set_random_state(state["random"][rank()])
+    except Exception as error:  # by where the damage is: of pickles, zips, keys, types or shapes
+        raise InputError(
+            f"{path}: is damaged, or the state of another model ({type(error).__name__}); train the run again"
+        ) from error
+    return progress
 
 
 def _random_state() -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,7 +21,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 def existing(path: str | Path, *, what: str) -> Path:
     """Return `path` if it is a readable file; `what` says in the message what was looked for."""
     path = Path(path)
-    if not path.is_file():
+    if not _holds(path.is_file):
         raise InputError(f"{path}: no such file; expected {what}")
     if not os.access(path, os.R_OK):
         raise InputError(f"{path}: may not be read; give yourself read permission")
@@ -49,9 +49,32 @@ def why_no_file(path: str | Path) -> str | None:
 def existing_folder(path: str | Path, *, what: str) -> Path:
     """Return `path` if it is a folder; `what` says in the message what was looked for."""
     path = Path(path)
-    if not path.is_dir():
+    if not _holds(path.is_dir):
         raise InputError(f"{path}: no such folder; expected {what}")
     return path
+
+
+def _holds(question: Callable[[], bool]) -> bool:
+    """Whether something holds of a path; nothing does of one that no system takes, such as one that is too long."""
+    try:
+        return question()
+    except (OSError, ValueError):
+        return False
+
+
+def walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield each folder from `folder` down, relative to it, with the names of its files.
+
+    Links are followed, and a folder that several lead to is entered once, so that a link to a folder above ends.
+    """
+    seen: set[tuple[int, int]] = set()
+    for place, below, names in os.walk(folder, followlinks=True):
+        state = os.stat(place)
+        if (state.st_dev, state.st_ino) in seen:
+            below.clear()
+            continue
+        seen.add((state.st_dev, state.st_ino))
+        yield os.path.relpath(place, folder), names
 
 
 def make_folder(path: str | Path) -> Path:
@@ -59,8 +82,8 @@ def make_folder(path: str | Path) -> Path:
     path = Path(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{path}: cannot make this folder: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot make this folder: {getattr(error, 'strerror', error)}") from error
     return path
 
 
@@ -121,7 +144,11 @@ def read_json(path: str | Path, *, what: str, **options: Any) -> Any:
     """
     path = existing(path, what=what)
     try:
-        return json.loads(path.read_bytes(), **options)
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}; expected {what}") from error
+    try:
+        return json.loads(data, **options)
     except json.JSONDecodeError as error:
         raise InputError(
             f"{path}: not valid JSON at line {error.lineno}, character {error.pos:,}: {error.msg}; "

@@ -24,7 +24,10 @@ def read_glove(path: str | Path, words: Iterable[str], *, dim: int) -> dict[str,
         raise InputError(
             f"there is no GloVe file {path}; give the path of a text file such as glove.6B.300d.txt"
         )
-    with path.open(encoding="utf-8") as lines, tqdm(desc=f"reading {path.name}", unit=" words") as bar:
+    with (
+        path.open(encoding="utf-8", errors="replace") as lines,
+        tqdm(desc=f"reading {path.name}", unit=" words") as bar,
+    ):
         for number, line in enumerate(lines, start=1):
             word, *values = line.rstrip("\n").rsplit(" ", dim)
             if word in vocabulary:
@@ -32,7 +35,7 @@ def read_glove(path: str | Path, words: Iterable[str], *, dim: int) -> dict[str,
                     vector = np.array(values, dtype=np.float32)
                 except ValueError:
                     vector = np.empty(0)
-                if vector.shape != (dim,):
+                if vector.shape != (dim,) or not np.isfinite(vector).all():
                     raise InputError(
                         f"{path}, line {number}: expected a word and {dim} numbers; is the width {dim}?"
                     )

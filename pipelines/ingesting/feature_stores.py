@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from infra.files import identity
+from infra.files import existing_folder, identity
 from infra.store import FeatureStore
 from infra.store.findings import USUAL, Skipped, Tolerance
 from pipelines.ingesting.report import Tolerate, content, report_store
@@ -115,6 +115,7 @@ def hgr_features(
         corpus: folder of a corpus to compare the ids with.
         tolerance: what may be left out or odd.
     """
+    dir = existing_folder(dir, what="ordered_feature/SA/<kind> or ordered_feature/MP/<kind>")
     files = [path for path in sorted(dir.glob("???_ft.*")) if path.is_file()]
     source = {"reader": "hgr-features", "kind": "/".join(dir.parts[-2:]), "files": identity(*files)}
     _write(

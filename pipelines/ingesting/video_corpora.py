@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from infra.files import identity
+from infra.files import existing_folder, identity
 from infra.store.findings import USUAL, Skipped, Tolerance
 from pipelines.ingesting.report import Tolerate, report_corpus
 from tasks.datasets.corpus import CorpusSummary, Item, write_corpus
@@ -146,7 +146,7 @@ def msvd(
         features: folder of a store; an item without features in it is left out.
         tolerance: what may be left out or odd.
     """
-    source = {"reader": "msvd", "files": identity(captions, *sorted(lists.glob("*_list.txt")))}
+    source = {"reader": "msvd", "files": identity(captions, *_files(lists, "*_list.txt"))}
     _write(
         out,
         read_msvd(captions, lists=lists),
@@ -177,7 +177,7 @@ def hgr(
         features: folder of a store; an item without features in it is left out.
         tolerance: what may be left out or odd.
     """
-    source = {"reader": "hgr", "files": identity(captions, *sorted(splits.glob("???_names.npy")))}
+    source = {"reader": "hgr", "files": identity(captions, *_files(splits, "???_names.npy"))}
     _write(
         out,
         read_hgr(captions, splits=splits),
@@ -207,3 +207,8 @@ def _write(
     summary = write_corpus(out, items, source=source, images=videos or "", tolerance=tolerance)
     report_corpus(out, summary, published=published)
     return summary
+
+
+def _files(folder: Path, pattern: str) -> list[Path]:
+    """Return the files of a folder that fit a pattern, by name."""
+    return sorted(existing_folder(folder, what=f"a folder of {pattern}").glob(pattern))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from infra.arrays import PICKLED, map_array
 from infra.errors import InputError
 from infra.files import existing, read_json
 
@@ -68,14 +69,13 @@ def _load(path: Path) -> list[str] | dict[str, Any]:
 def _array(path: Path) -> np.ndarray:
     """Load an array; one of Python objects is a pickle, and the message tells how to turn it into text."""
     try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        why = str(error)
-        if "allow_pickle" in why:
-            name = json.dumps(str(path))
-            code = f"import numpy as n; p = {name}; n.save(p, n.asarray(n.load(p, allow_pickle=True), str))"
-            why = (
-                "it holds pickled objects; pickles are not read, as they can run code. If you trust it, "
-                f"this writes it anew as text: python -c {shlex.quote(code)}"
-            )
-        raise InputError(f"{path}: cannot be read as an array of ids: {why}") from error
+        return map_array(path, what="an array of ids")
+    except InputError as error:
+        if PICKLED not in str(error):
+            raise
+        name = json.dumps(str(path))
+        code = f"import numpy as n; p = {name}; n.save(p, n.asarray(n.load(p, allow_pickle=True), str))"
+        raise InputError(
+            f"{path}: cannot be read as an array of ids: it holds {PICKLED}. If you trust it, this writes it anew as "
+            f"text: python -c {shlex.quote(code)}"
+        ) from error

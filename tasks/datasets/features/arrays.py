@@ -7,8 +7,6 @@ elements. In an `.npz` the array is called `features` or `x`, or is the only one
 from __future__ import annotations
 
 import math
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,11 +15,13 @@ from typing import IO
 import numpy as np
 from tqdm import tqdm
 
+from infra.arrays import reason
 from infra.files import existing_folder
 from infra.store.findings import Skipped
 from tasks.datasets.features.to_store import Features, as_set
 
 _NAMES = ("features", "x")
+_LARGEST = 1 << 30  # bytes, unpacked; a small archive can hold any number of zeros
 
 
 def read_arrays(folder: str | Path, *, channels_first: bool = False) -> Iterator[Features | Skipped]:
@@ -100,10 +100,9 @@ def _load(path: Path) -> np.ndarray | str:
                 name = _name(arrays)
                 if name is None:
                     return f"{len(arrays.files)} arrays, none called {' or '.join(_NAMES)}"
+                if any(member.file_size > _LARGEST for member in arrays.zip.infolist()):
+                    return f"an array of over {_LARGEST:,} bytes, too large for one image or video"
                 x = arrays[name]
         return x if x.ndim else "a single number, expected an array"
-    except (OSError, EOFError, ValueError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        pickled = "allow_pickle" in str(error)
-        return (
-            "pickled objects; these are not read, as they can run code" if pickled else "damaged or cut short"
-        )
+    except Exception as error:  # damage raises what zip, its methods, or numpy's parser of literals raise
+        return reason(path, error)

@@ -18,13 +18,12 @@ import numpy as np
 from tqdm import tqdm
 
 from infra.errors import InputError
-from infra.files import existing
 from infra.store.findings import Skipped
+from tasks.datasets.features.hdf5_file import Hdf5Data, Hdf5File
 from tasks.datasets.features.to_store import Features, as_set
 from tasks.datasets.id_lists import as_text, read_id_rows
 
 _BLOCK = 32 << 20  # bytes read at a time
-_CACHE = 128 << 20  # bytes of decompressed chunks that HDF5 keeps
 _POSITIONS, _IDS = "pos_boxes", "image_ids"
 
 
@@ -47,59 +46,76 @@ def read_hdf5(
     Raises:
         InputError: a file or dataset is missing or damaged, or the ids are a pickle.
     """
-    path = existing(path, what="an HDF5 file of features")
-    try:
-        with h5py.File(path, "r", rdcc_nbytes=_CACHE) as file:
-            features = _dataset(file, key, path)
-            spans = file[_POSITIONS][:].reshape(-1, 2) if _POSITIONS in file else None
-            count = len(features) if spans is None else len(spans)
-            names: dict[int, str] = {}
-            yield from _name_rows(_ids(ids, file, path), count=count, names=names)
-            rows = _whole_rows(features) if spans is None else _spans(features, spans)
-            for row, x in tqdm(rows, desc="rows", unit="row", total=count):
-                where = f"{path.name}, row {row}"
-                if row not in names:
-                    yield Skipped(where=where, why="a row that has no id")
-                elif x is None:
-                    yield Skipped(
-                        where=f"{where} (id {names[row]})", why=f"{_POSITIONS} beyond the vectors, or empty"
-                    )
-                else:
-                    x_ND = as_set(x, channels_first=channels_first)
-                    yield Features(id=names[row], x_ND=x_ND, where=f"{where} (id {names[row]})")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read as HDF5, it may be cut short: {error}") from error
+    with Hdf5File(path, what="an HDF5 file of features") as file:
+        features = _features(file, key)
+        spans = _positions(file)
+        count = len(features) if spans is None else len(spans)
+        names: dict[int, str] = {}
+        yield from _name_rows(_ids(ids, file), count=count, names=names)
+        rows = _whole_rows(features) if spans is None else _spans(features, spans)
+        for row, x in tqdm(rows, desc="rows", unit="row", total=count):
+            where = f"{file.path.name}, row {row}"
+            if row not in names:
+                yield Skipped(where=where, why="a row that has no id")
+            elif x is None:
+                why = f"{_POSITIONS} beyond the vectors, or empty"
+                yield Skipped(where=f"{where} (id {names[row]})", why=why)
+            else:
+                x_ND = as_set(x, channels_first=channels_first)
+                yield Features(id=names[row], x_ND=x_ND, where=f"{where} (id {names[row]})")
 
 
-def _dataset(file: h5py.File, key: str, path: Path) -> h5py.Dataset:
-    dataset = file.get(key)
-    if not isinstance(dataset, h5py.Dataset) or dataset.ndim < 2:
-        shapes = ", ".join(f"{name} {getattr(item, 'shape', '')}" for name, item in file.items())
+def _features(file: Hdf5File, key: str) -> Hdf5Data:
+    data = file.data(key)
+    if data is None or len(data.shape) < 2:
         raise InputError(
-            f"{path}: no dataset {key!r} of shape (n, N, D); --key names one of: {shapes or 'none'}"
+            f"{file.path}: no dataset {key!r} of shape (n, N, D); --key names one of: {file.described()}"
         )
-    return dataset
+    if data.dtype.kind not in "fiu":
+        raise InputError(f"{file.path}: {key!r} holds {data.dtype}, expected numbers")
+    return data
 
 
-def _whole_rows(features: h5py.Dataset) -> Iterator[tuple[int, np.ndarray]]:
-    step = max(1, _BLOCK // max(1, features[0:1].nbytes))
+def _positions(file: Hdf5File) -> np.ndarray | None:
+    """Return where each image's vectors begin and end, `(n, 2)`; None where each row is an image."""
+    if _POSITIONS not in file.names():
+        return None
+    data = file.data(_POSITIONS)
+    if data is None or data.dtype.kind not in "iu" or len(data.shape) != 2 or data.shape[1] != 2:
+        found = "something else" if data is None else f"{data.dtype} of shape {data.shape}"
+        raise InputError(
+            f"{file.path}: {_POSITIONS} is {found}, expected whole numbers of shape (n, 2): where the vectors of each "
+            "image begin and end"
+        )
+    return data.whole()
+
+
+def _whole_rows(features: Hdf5Data) -> Iterator[tuple[int, np.ndarray]]:
+    step = max(1, _BLOCK // max(1, features.row_bytes))
     for start in range(0, len(features), step):
-        yield from enumerate(features[start : start + step], start)
+        yield from enumerate(features.rows(start, start + step), start)
 
 
-def _spans(features: h5py.Dataset, spans: np.ndarray) -> Iterator[tuple[int, np.ndarray | None]]:
+def _spans(features: Hdf5Data, spans: np.ndarray) -> Iterator[tuple[int, np.ndarray | None]]:
     for row in np.argsort(spans[:, 0], kind="stable").tolist():
         start, stop = spans[row].tolist()
-        yield row, features[start:stop] if 0 <= start < stop <= len(features) else None
+        yield row, features.rows(start, stop) if 0 <= start < stop <= len(features) else None
 
 
-def _ids(ids: str | Path | None, file: h5py.File, path: Path) -> list[tuple[str, Any]]:
+def _ids(ids: str | Path | None, file: Hdf5File) -> list[tuple[str, Any]]:
     """Return pairs of id and row."""
     if ids is not None:
         return read_id_rows(ids)
-    if _IDS not in file:
-        raise InputError(f"{path}: no dataset {_IDS!r}; give a file of ids with --ids (.json, .npy or .txt)")
-    return [(as_text(id), row) for row, id in enumerate(file[_IDS][:].reshape(-1).tolist())]
+    data = file.data(_IDS)
+    if data is None:
+        raise InputError(
+            f"{file.path}: no dataset {_IDS!r}; give a file of ids with --ids (.json, .npy or .txt)"
+        )
+    if data.dtype.kind not in "iuS" and h5py.check_string_dtype(data.dtype) is None:
+        raise InputError(
+            f"{file.path}: {_IDS!r} holds {data.dtype}, expected whole numbers or text; give --ids"
+        )
+    return [(as_text(id), row) for row, id in enumerate(data.whole().reshape(-1).tolist())]
 
 
 def _name_rows(pairs: list[tuple[str, Any]], *, count: int, names: dict[int, str]) -> Iterator[Skipped]:

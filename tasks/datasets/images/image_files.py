@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from infra.errors import InputError
-from infra.files import existing_folder
+from infra.files import existing_folder, walk
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 _NUMBER = re.compile(r"0*(\d+)$")
@@ -29,8 +29,7 @@ class ImageFiles:
     def __init__(self, folder: str | Path) -> None:
         self.folder = existing_folder(folder, what="the folder of images")
         self._paths: dict[str, list[str]] = {}
-        for place, _, names in os.walk(self.folder, followlinks=True):
-            below = os.path.relpath(place, self.folder)
+        for below, names in walk(self.folder):
             for name in names:
                 stem, suffix = os.path.splitext(name)
                 if suffix.lower() in SUFFIXES:

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from infra.arrays import map_array
 from infra.errors import InputError
 from infra.files import existing, existing_folder, identity
 from infra.store import StoreWriter
@@ -62,10 +63,10 @@ class ScanSplit:
 
     def _sets(self) -> Iterator[np.ndarray]:
         """Map the file anew for each block: else every page that was read would count as memory in use."""
-        rows = _map(self.files[0])
+        rows = map_array(self.files[0], what="SCAN's features")
         step = self.repeat * max(1, _BLOCK // rows[: self.repeat].nbytes)
         for start in range(0, len(rows), step):
-            block = _map(self.files[0])[start : start + step : self.repeat]
+            block = map_array(self.files[0], what="SCAN's features")[start : start + step : self.repeat]
             yield from (np.atleast_2d(row) for row in block)
 
 
@@ -88,7 +89,7 @@ def _open(folder: Path, name: str) -> ScanSplit:
     ims, caps, ids = (folder / f"{name}_{part}" for part in _PARTS)
     for path in (ims, caps, ids):
         existing(path, what=f"the three files {ims.name}, {caps.name} and {ids.name}")
-    rows = _map(ims)
+    rows = map_array(ims, what="SCAN's features")
     if rows.ndim not in (2, 3) or rows.dtype.kind != "f" or not rows.size:
         raise InputError(f"{ims}: {rows.dtype} of shape {rows.shape}, expected floats of shape (M, N, D)")
     with caps.open("rb") as lines:
@@ -98,13 +99,6 @@ def _open(folder: Path, name: str) -> ScanSplit:
     return ScanSplit(
         name=name, files=(ims, caps, ids), ids=names, captions=captions, repeat=repeat, dim=rows.shape[-1]
     )
-
-
-def _map(path: Path) -> np.ndarray:
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise InputError(f"{path}: cannot be read, it may be cut short: {error}") from error
 
 
 def _line_up(rows: np.ndarray, ids: list[str], *, captions: int, where: Path) -> tuple[int, int, list[str]]:

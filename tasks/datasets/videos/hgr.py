@@ -16,14 +16,15 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import h5py
 import numpy as np
 from tqdm import tqdm
 
+from infra.arrays import map_array
 from infra.errors import InputError
 from infra.files import existing_folder, read_json
 from infra.store.findings import Skipped
 from tasks.datasets.corpus import Item
+from tasks.datasets.features.hdf5_file import Hdf5File, Unreadable
 from tasks.datasets.features.to_store import Features, as_set
 from tasks.datasets.id_lists import read_ids
 
@@ -140,42 +141,36 @@ def _sentences(path: str | Path) -> Generator[Skipped, None, dict[str, tuple[str
 
 def _frames(path: Path, names: list[_Name]) -> Iterator[Features | Skipped]:
     """Yield the frames of each video of an HDF5 file."""
-    try:
-        with h5py.File(path, "r") as file:
-            key_of = {_id(key): key for key in file}
-            for name in tqdm(names, desc=path.name, unit="video"):
-                where = f"{path.name}, {name.id}"
-                x = _read(file, key_of.pop(name.id, None))
-                if isinstance(x, str):
-                    yield Skipped(where=where, why=x)
-                else:
-                    yield Features(id=name.id, x_ND=as_set(x), where=where)
-            for key in key_of.values():
-                why = "features of a video that the list does not have"
-                yield Skipped(where=f"{path.name}, {key}", why=why, wanted=False)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read as HDF5, it may be cut short: {error}") from error
+    with Hdf5File(path, what="the frames of a split's videos") as file:
+        key_of = {_id(key): key for key in file.names()}
+        for name in tqdm(names, desc=path.name, unit="video"):
+            where = f"{path.name}, {name.id}"
+            x = _read(file, key_of.pop(name.id, None))
+            if isinstance(x, str):
+                yield Skipped(where=where, why=x)
+            else:
+                yield Features(id=name.id, x_ND=as_set(x), where=where)
+        for key in key_of.values():
+            why = "features of a video that the list does not have"
+            yield Skipped(where=f"{path.name}, {key}", why=why, wanted=False)
 
 
-def _read(file: h5py.File, key: str | None) -> np.ndarray | str:
+def _read(file: Hdf5File, key: str | None) -> np.ndarray | str:
     """Return a data set, or why there is none."""
-    data = None if key is None else file.get(key)
-    if data is None:
+    if key is None:
         return "a listed video that has no features"
-    if not isinstance(data, h5py.Dataset) or not data.ndim:
-        return "not a data set (frames, D)"
     try:
-        return data[()]
-    except OSError:
-        return "features that are damaged"
+        data = file.data(key)
+        if data is None or not data.shape:
+            return "not a data set (frames, D)"
+        return data.rows(0, len(data))
+    except Unreadable:
+        return "features that are damaged, or lie in another file"
 
 
 def _means(path: Path, names: list[_Name], *, rows: int) -> Iterator[Features | Skipped]:
     """Yield the rows of an array; `rows` is how many the list says it has."""
-    try:
-        x_MD = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise InputError(f"{path}: cannot be read, it may be cut short: {error}") from error
+    x_MD = map_array(path, what="HGR's features of a split")
     if x_MD.ndim != 2 or len(x_MD) != rows:
         raise InputError(
             f"{path}: shape {x_MD.shape}, expected ({rows:,}, D): a row for each name of the split's list"

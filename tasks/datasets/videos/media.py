@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from infra.errors import InputError
-from infra.files import existing_folder
+from infra.files import existing_folder, walk
 from infra.store import FeatureStore
 from infra.store.findings import Skipped
 from tasks.datasets.corpus import Item
@@ -55,8 +55,7 @@ def with_features(items: Iterable[Item | Skipped], *, store: str | Path) -> Iter
 def _videos(folder: Path) -> dict[str, str]:
     """Return the videos' paths below `folder` by stem, and by their path in which `/` is `_`."""
     candidates: list[tuple[int, int, str]] = []
-    for place, _, names in os.walk(folder, followlinks=True):
-        below = os.path.relpath(place, folder)
+    for below, names in walk(folder):
         for name in names:
             suffix = os.path.splitext(name)[1].lower()
             if suffix in SUFFIXES:

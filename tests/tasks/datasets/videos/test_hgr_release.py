@@ -212,7 +212,7 @@ def test_hgr_features_that_cannot_be_read(tmp_path: Path) -> None:
     np.save(folder / "trn_ft.npy", np.ones((2, 8)))
     assert "shape (2, 8), expected (3, D): a row for each name" in ingest_features(folder, splits, out)[2]
     np.save(folder / "trn_ft.npy", np.array([None] * 3), allow_pickle=True)
-    assert "cannot be read, it may be cut short" in ingest_features(folder, splits, out)[2]
+    assert "pickled objects; pickles are not read" in ingest_features(folder, splits, out)[2]
     (folder / "trn_ft.hdf5").write_bytes(b"\x89HDF")
     code, _, err = ingest_features(folder, splits, out)
     assert (code, "cannot be read as HDF5" in err) == (2, True)
