@@ -1,4 +1,4 @@
-# make demo | test | test-latest | test-real | wheel-test | bench | lint | lock | clean
+# make demo | test | test-latest | test-real | fuzz | wheel-test | bench | lint | lock | clean
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ENV := .venv
 BIN := $(ENV)/bin
@@ -9,7 +9,7 @@ TORCH := torch==2.13.0
 LOCKED := -m pip install --quiet --only-binary :all: --no-deps --require-hashes
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: env demo test pytest test-latest test-real wheel-test bench lint format lock clean
+.PHONY: env demo test pytest test-latest test-real fuzz wheel-test bench lint format lock clean
 
 env: $(READY)
 
@@ -41,6 +41,10 @@ test-latest:
 
 test-real: $(READY)
 	$(BIN)/python -m pytest -m real
+
+# damaged files of every kind that is read; a table of how they ended
+fuzz: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/campaign.py --minutes 30
 
 # what a user of the wheel has: an environment, a folder and data of their own, and no repository
 wheel-test: $(READY)

@@ -1,0 +1,11 @@
+"""Every kind of file that is read, by name."""
+
+from __future__ import annotations
+
+from fuzz.kinds import captions, command_line, features, questions, stored, trained, words
+
+KINDS = {
+    kind.name: kind
+    for module in (captions, questions, features, words, stored, trained, command_line)
+    for kind in module.KINDS
+}

@@ -1,0 +1,106 @@
+"""Models on disk: exported folders, checkpoints of an unfinished run, released models of VSE-infinity."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from corpora import make_corpus, make_questions
+from released_models import WORDS, bigru, regions, save
+
+from fuzz.cases import Kind, expect
+from infra.checkpoint import Progress, load_checkpoint, save_weights
+from infra.registry import TASKS
+from pipelines.ingesting.release import read_release
+from pipelines.ingesting.vse_infinity import convert
+from pipelines.models import load
+from pipelines.training.best_checkpoint import ASSETS, RUN, WEIGHTS, write_model
+from tasks.run import Run
+
+_EXPORTED = {f"model/{WEIGHTS}": "safetensors", f"model/{RUN}": "json", f"model/{ASSETS}": "json"}
+
+
+def _exported(folder: Path, run: Run) -> None:
+    torch.manual_seed(0)
+    adapter = TASKS.build(run.task, run)
+    (folder / "model").mkdir()
+    write_model(folder / "model", adapter.model(), run, adapter)
+
+
+def _retrieval(folder: Path) -> None:
+    _exported(folder, make_corpus(folder / "made", train=8, val=2, test=2))
+
+
+def _questions(folder: Path) -> None:
+    _exported(folder, make_questions(folder / "made", train=8, val=2, test=2))
+
+
+def _embed(folder: Path) -> int:
+    trained = load(folder / "model")
+    codes = trained.encode_text(["a dog and a cat", "unheard of"])
+    expect(len(codes) == 2, f"{len(codes)} embeddings of two texts")
+    return 0
+
+
+def _answer(folder: Path) -> int:
+    trained = load(folder / "model")
+    dim = trained.adapter.visual_dim
+    expect(isinstance(dim, int) and dim > 0, f"images of width {dim}")
+    answers = trained.answers([torch.zeros(3, dim).numpy()], ["what is beside the dog"])
+    expect(len(answers) == 1 and isinstance(answers[0][0], str), f"answers {answers}")
+    return 0
+
+
+def _checkpoint(folder: Path) -> None:
+    """Write what `save_checkpoint` does, without an optimiser: the first use of one takes torch seconds."""
+    (folder / "last").mkdir()
+    model = torch.nn.Linear(3, 2)
+    save_weights(model, folder / "last" / "model.safetensors")
+    moments = {
+        number: {"step": torch.tensor(3.0), "exp_avg": torch.ones_like(x), "exp_avg_sq": torch.ones_like(x)}
+        for number, x in enumerate(model.parameters())
+    }
+    groups = [{"lr": 0.1, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "params": [0, 1]}]
+    state = {
+        "optimizer": {"state": moments, "param_groups": groups},
+        "random": [{"cpu": torch.get_rng_state()}],
+    }
+    torch.save(state, folder / "last" / "state.pt")
+    (folder / "last" / "progress.json").write_text(json.dumps(asdict(Progress(samples=12, best=0.5))))
+
+
+def _resume(folder: Path) -> int:
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    progress = load_checkpoint(folder / "last", model, optimizer)
+    expect(progress.samples >= 0 and progress.best_epoch >= 0, f"{progress}")
+    return 0
+
+
+def _release(folder: Path) -> None:
+    make_corpus(folder, train=2, val=1, test=1)
+    torch.manual_seed(0)
+    save(folder / "model_best.pth", regions(), bigru())
+    numbers = {word: number for number, word in enumerate(WORDS)}
+    (folder / "vocab.json").write_text(json.dumps({"word2idx": numbers, "idx": len(WORDS)}))
+
+
+def _convert(folder: Path) -> int:
+    release = read_release(folder / "model_best.pth")
+    options = {"corpus": "corpus", "features": "features", "experiment": "fuzz", "bert": ""}
+    converted = convert(release, vocab=folder / "vocab.json", **options)
+    expect(bool(converted.run.visual), "a run without images")
+    return 0
+
+
+_LAST = {"last/model.safetensors": "safetensors", "last/state.pt": "raw", "last/progress.json": "json"}
+_RELEASED = {"model_best.pth": "raw", "vocab.json": "json"}
+
+KINDS = [
+    Kind(name="exported model", make=_retrieval, read=_embed, damaged=_EXPORTED),
+    Kind(name="exported model of answers", make=_questions, read=_answer, damaged=_EXPORTED),
+    Kind(name="checkpoint", make=_checkpoint, read=_resume, damaged=_LAST),
+    Kind(name="released VSE-infinity", make=_release, read=_convert, damaged=_RELEASED),
+]

@@ -1,0 +1,116 @@
+"""Small files of words, ids and ratings: GloVe, id lists, role graphs, Crisscrossed Captions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from cxc_files import caption, image, write_csvs
+
+from encoders.text.glove import read_glove
+from fuzz.cases import Kind, expect
+from tasks.datasets.id_lists import read_id_rows, read_ids
+from tasks.datasets.images.cxc import read_cxc
+from tasks.datasets.videos.role_graphs import find_role_graphs, read_role_graphs
+
+_IDS = ["COCO_1", "2", "café"]
+_GRAPHS = {
+    f"a dog runs {i}": [
+        {
+            "0": {"role": "ROOT", "spans": [0, 1, 2, 3], "words": ["x"]},
+            "1": {"role": "V", "spans": [2], "words": ["runs"]},
+            "2": {"role": "ARG0", "spans": [0, 1], "words": ["a", "dog"]},
+        },
+        [["0", "1", "V"], ["1", "2", "ARG0"]],
+    ]
+    for i in range(4)
+}
+
+
+def _glove(folder: Path) -> None:
+    lines = [
+        f"{word} " + " ".join(f"{i + j / 7:.4f}" for j in range(4))
+        for i, word in enumerate(("a", "dog", ". .", "é"))
+    ]
+    (folder / "glove.txt").write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def _read_glove(folder: Path) -> int:
+    vectors = read_glove(folder / "glove.txt", ["a", "dog", "é", "absent"], dim=4)
+    for word, vector in vectors.items():
+        expect(vector.shape == (4,) and np.isfinite(vector).all(), f"{word} is {vector}")
+    return 0
+
+
+def _ids(folder: Path) -> None:
+    (folder / "ids.txt").write_text("\n".join(_IDS) + "\n", "utf-8")
+    (folder / "ids.json").write_text(json.dumps(_IDS))
+    (folder / "rows.json").write_text(json.dumps({id: row for row, id in enumerate(_IDS)}))
+    np.save(folder / "ids.npy", np.array(_IDS))
+
+
+def _read_ids(name: str) -> Callable[[Path], int]:
+    def read(folder: Path) -> int:
+        if name == "rows.json":
+            pairs = read_id_rows(folder / name)
+            expect(all(isinstance(id, str) for id, _ in pairs), "an id that is no text")
+        else:
+            expect(all(isinstance(id, str) for id in read_ids(folder / name)), "an id that is no text")
+        return 0
+
+    return read
+
+
+def _graphs(folder: Path) -> None:
+    (folder / "graphs.json").write_text(json.dumps(_GRAPHS))
+
+
+def _read_graphs(folder: Path) -> int:
+    path = folder / "graphs.json"
+    read = list(read_role_graphs(path, wanted=lambda _: True))
+    found = list(find_role_graphs(path, list(_GRAPHS), wanted=lambda sentence: sentence in _GRAPHS))
+    same = [each for each in read if each.sentence in _GRAPHS]
+    expect(len(found) == len(same), "a sentence is read, and not found")
+    for each in read:
+        if each.graph:
+            count = len(each.graph.nodes)
+            expect(all(0 <= end < count for edge in each.graph.edges for end in edge), "an edge to no node")
+            places = [word for node in each.graph.nodes for word in node.words]
+            expect(all(0 <= word < len(each.graph.words) for word in places), "a word beyond the sentence")
+    return sum(bool(each.faults) for each in read)
+
+
+def _cxc(folder: Path) -> None:
+    write_csvs(
+        folder,
+        sits=[(caption(i), image(i), i / 2) for i in range(4)],
+        sts=[(caption(i), caption(i + 1), 4.5) for i in range(3)],
+        sis=[(image(i), image(i + 1), 0.25) for i in range(3)],
+    )
+
+
+def _read_cxc(folder: Path) -> int:
+    ratings = read_cxc(folder, "test")
+    for kind in ("sits", "sts", "sis"):
+        rated = getattr(ratings, kind)
+        lines = (folder / f"{kind}_test.csv").read_text("utf-8", "replace").splitlines()
+        rows = sum(bool(line.strip()) for line in lines) - 1
+        expect(len(rated) >= rows, f"{kind}: {rows} rows, and {len(rated)} were read")
+        expect(((rated.rating_P >= 0) & (rated.rating_P <= 5)).all(), f"{kind}: a rating beyond 0 to 5")
+    return 0
+
+
+_CXC = {f"{kind}_test.csv": "csv" for kind in ("sits", "sts", "sis")}
+_FORMS = {"ids.txt": "lines", "ids.json": "json", "rows.json": "json", "ids.npy": "npy"}
+
+KINDS = [
+    Kind(name="GloVe", make=_glove, read=_read_glove, damaged={"glove.txt": "lines"}),
+    *(
+        Kind(name=f"ids, {name}", make=_ids, read=_read_ids(name), damaged={name: form})
+        for name, form in _FORMS.items()
+    ),
+    Kind(name="role graphs", make=_graphs, read=_read_graphs, damaged={"graphs.json": "json"}),
+    Kind(name="cxc", make=_cxc, read=_read_cxc, damaged=_CXC),
+]
