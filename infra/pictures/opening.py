@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
+import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from infra.errors import InputError
@@ -23,7 +24,12 @@ MAX_SMALL = 1 << 24
 """Pixels that are decoded of one that is to be made small: 134 MB."""
 _MAX_BYTES = 8 * MAX_PIXELS  # of the file: four channels of 16 bits, not compressed; some are read whole
 _TOO_LARGE = "more than {:,} pixels; make it smaller"
-_TILE = (322, 323)  # TIFF's width and length of a tile
+_MAX_SCANS = (
+    100  # of a progressive JPEG, which has about ten; a hundred bytes of another cost a tenth of a second
+)
+_SCAN = b"\xff\xda"
+_TILE = (322, 323)  # TIFF's tags: width and length of a tile
+_BITS, _MEANING = 258, 262  # of a sample; of its zero, which is white where this is 0
 
 # above its own limit Pillow warns before it refuses; here nothing so large is opened
 warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -43,6 +49,8 @@ def load(path: str | Path, *, side: int = 0) -> Image.Image | str:
         return f"a file of more than {_MAX_BYTES:,} bytes; make it smaller"
     try:
         with Image.open(path, formats=FORMATS) as image:
+            if image.info.get("progressive") and Path(path).read_bytes().count(_SCAN) > _MAX_SCANS:
+                return f"a JPEG of more than {_MAX_SCANS} scans; save it again"
             return _upright(image, side)
     except UnidentifiedImageError:
         return f"does not decode as an image: none of {', '.join(FORMATS)}"
@@ -72,7 +80,15 @@ def _upright(image: Image.Image, side: int) -> Image.Image:
         image.draft("RGB", (side, side))
         _bounded(image, MAX_SMALL)
     ImageOps.exif_transpose(image, in_place=True)
-    return rgb(image)
+    grey = image.format == "TIFF" and image.mode.startswith("I;16")
+    return rgb(_sixteen_bits(image) if grey else image)
+
+
+def _sixteen_bits(image: Image.Image) -> Image.Image:
+    """Return a grey TIFF of 12 or 16 bits as one of 16 whose zero is black; Pillow leaves that to its tags."""
+    (bits,), meaning = image.tag_v2[_BITS], image.tag_v2[_MEANING]
+    x_HW = np.asarray(image).astype(np.uint16) << (16 - bits)
+    return Image.fromarray(x_HW if meaning else ~x_HW)
 
 
 def _bounded(image: Image.Image, most: int) -> None:

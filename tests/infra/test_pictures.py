@@ -134,9 +134,25 @@ def test_a_ramp_of_any_numbers_is_a_ramp(tmp_path, dtype, times):
     np.testing.assert_allclose(grey(path), RAMP // (2 if lossy else 1), atol=lossy)
 
 
-@pytest.mark.parametrize("lines", ["65535", "4095"])
-def test_sixteen_bits_of_a_ppm(tmp_path, lines):
-    top = int(lines)
+def test_twelve_bits_and_zeros_that_are_white(tmp_path):
+    packed = b"".join(
+        bytes([a >> 4, (a & 15) << 4 | b >> 8, b & 255]) for a, b in (RAMP.reshape(-1, 2) * 16).tolist()
+    )
+    np.testing.assert_array_equal(
+        grey(write_tiff(tmp_path / "a.tif", RAMP.astype("u2"), packed=packed)), RAMP
+    )
+    for dtype, times in (("u1", 1), ("u2", 257)):
+        path = write_tiff(tmp_path / "b.tif", (RAMP * times).astype(dtype), white=True)
+        np.testing.assert_array_equal(grey(path), 255 - RAMP)
+
+
+def test_a_progressive_jpeg_of_the_usual_scans_is_read(tmp_path):
+    noise().save(tmp_path / "a.jpg", progressive=True)
+    assert load(tmp_path / "a.jpg").size == noise().size
+
+
+@pytest.mark.parametrize("top", [65535, 4095])
+def test_sixteen_bits_of_a_ppm(tmp_path, top):
     body = (RAMP / 255 * top).round().astype(">u2").tobytes()
     (tmp_path / "a.ppm").write_bytes(f"P5 16 16 {top}\n".encode() + body)
     np.testing.assert_allclose(grey(tmp_path / "a.ppm"), RAMP, atol=1)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pictures import write_ghost, write_tiff
 from PIL import Image
 from verbs import exit_code, reasons
 
@@ -24,6 +26,10 @@ BAD = {
     "text": "does not decode",
     "cut": "does not decode",
     "empty": "an empty file",
+    "ghost": "does not decode as an image: none of JPEG",
+    "pipe": "a pipe, a device or a socket",
+    "large": "more than 67,108,864 pixels",
+    "nan": "no shade of grey",
 }
 
 
@@ -34,7 +40,7 @@ def picture(seed: int, mode: str = "RGB") -> Image.Image:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """44 images of several modes, four of them not usable, in two splits."""
+    """48 images of several modes, eight of them not usable, in two splits."""
     folder = tmp_path_factory.mktemp("corpus")
     images = folder / "images"
     images.mkdir()
@@ -47,8 +53,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (images / "text.png").write_text("<html>404</html>")
     (images / "cut.png").write_bytes(whole[: len(whole) // 2])
     (images / "empty.png").touch()
+    write_ghost(images / "ghost.png")
+    os.mkfifo(images / "pipe.png")
+    Image.new("1", (8193, 8192)).save(images / "large.png")
+    write_tiff(images / "nan.png", np.full((9, 9), np.nan, np.float32))
     for at, bad in enumerate(BAD):
-        names.insert(at * 9, f"{bad}.png")
+        names.insert(at * 9 if at < 4 else len(names), f"{bad}.png")
     items = [
         Item(id=name.split(".")[0], split="test" if at % 4 == 3 else "train", captions=("a",), path=name)
         for at, name in enumerate(names)
@@ -111,7 +121,7 @@ def test_bad_images_are_listed_with_the_reason(store):
     found = {where.split("/")[-1].removesuffix(".png"): why for where, why in reasons(store)}
     assert set(found) == set(BAD)
     assert all(BAD[name] in why for name, why in found.items())
-    assert FeatureStore.open(store).manifest.skipped["count"] == 4
+    assert FeatureStore.open(store).manifest.skipped["count"] == len(BAD)
 
 
 def test_an_interrupted_run_goes_on_and_ends_with_the_same_bytes(corpus, tmp_path, monkeypatch):

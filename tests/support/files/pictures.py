@@ -25,18 +25,34 @@ def noise(height: int = 60, width: int = 80, seed: int = 0) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8))
 
 
-def write_tiff(path: Path, x_HW: np.ndarray, *, tile: tuple[int, int] | None = None) -> Path:
-    """Write a grey TIFF of any type of numbers, or one that says it is a single tile of this width and length."""
+def write_tiff(
+    path: Path,
+    x_HW: np.ndarray,
+    *,
+    tile: tuple[int, int] | None = None,
+    white: bool = False,
+    packed: bytes = b"",
+) -> Path:
+    """Write a grey TIFF of any type of numbers.
+
+    Args:
+        path: the file.
+        x_HW: numbers.
+        tile: width and length of the single tile that it says it is.
+        white: zero is white.
+        packed: the numbers in 12 bits each.
+    """
     height, width = x_HW.shape
-    bits, kind = 8 * x_HW.itemsize, {"u": 1, "i": 2, "f": 3}[x_HW.dtype.kind]
-    tags = {256: width, 257: height, 258: bits, 259: 1, 262: 1, 277: 1, 339: kind}
+    bits, kind = 12 if packed else 8 * x_HW.itemsize, {"u": 1, "i": 2, "f": 3}[x_HW.dtype.kind]
+    data = packed or x_HW.astype(x_HW.dtype.newbyteorder("<")).tobytes()
+    tags = {256: width, 257: height, 258: bits, 259: 1, 262: 0 if white else 1, 277: 1, 339: kind}
     places = (322, 323, 324, 325) if tile else (273, 278, 279)
     at = 8 + 2 + 12 * (len(tags) + len(places)) + 4
-    values = (*tile, at, x_HW.nbytes) if tile else (at, height, x_HW.nbytes)
+    values = (*tile, at, len(data)) if tile else (at, height, len(data))
     tags |= dict(zip(places, values, strict=True))
     rows = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(tags.items()))
     head = struct.pack("<2sHIH", b"II", 42, 8, len(tags))
-    path.write_bytes(head + rows + struct.pack("<I", 0) + x_HW.astype(x_HW.dtype.newbyteorder("<")).tobytes())
+    path.write_bytes(head + rows + struct.pack("<I", 0) + data)
     return path
 
 
@@ -67,7 +83,11 @@ def write_odd(folder: Path) -> dict[str, str]:
     noise().save(folder / "cut.png")
     (folder / "cut.png").write_bytes((folder / "cut.png").read_bytes()[:3000])
     pixels = "more than 67,108,864 pixels"
+    noise().save(folder / "scans.jpg", progressive=True)
+    whole = (folder / "scans.jpg").read_bytes()
+    (folder / "scans.jpg").write_bytes(whole[:-2] + whole[whole.rindex(b"\xff\xda") : -2] * 100 + whole[-2:])
     return {
+        "scans.jpg": "more than 100 scans",
         "gone.jpg": "no such file",
         "a\0b.jpg": "no such file",
         "ghost.jpg": "none of JPEG, PNG",
