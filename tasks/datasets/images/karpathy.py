@@ -23,7 +23,7 @@ from tasks.datasets.corpus import Flagged, Item, Skipped
 from tasks.datasets.rows import leaves
 
 _WHAT = 'Karpathy\'s JSON, {"images": [{"filename", "split", "sentences", ...}, ...]}'
-_FORM = "not of the expected form"
+_FORM, _SPLIT = "not of the expected form", "unknown split"
 _IDS = ("cocoid", "imgid")
 _SPLITS = {"train": "train", "restval": "train", "val": "val", "test": "test"}
 
@@ -80,6 +80,7 @@ def read_karpathy(
     for number, entry in enumerate(tqdm(file.entries, desc="captions", unit="image")):
         where = f"{file.name}, image {number}"
         if why := _fault(entry, id_field=id_field, splits=splits):
+            where += f", split {json.dumps(entry.get('split')):.60}" if why.startswith(_SPLIT) else ""
             split = entry.get("split") if isinstance(entry, dict) else None
             yield Skipped(where=where, why=why, split=splits.get(split, "") if isinstance(split, str) else "")
             continue
@@ -103,7 +104,7 @@ def _fault(entry: Any, *, id_field: str, splits: dict[str, str]) -> str | None:
     if not isinstance(entry.get("filename"), str) or not isinstance(entry.get("filepath", ""), str):
         return f"{_FORM}: an image whose filename or filepath is not a string"
     if not isinstance(entry.get("split"), str) or entry["split"] not in splits:
-        return f"unknown split {json.dumps(entry.get('split')):.60}, expected {', '.join(splits)}"
+        return f"{_SPLIT}, expected {', '.join(splits)}"
     sentences = entry.get("sentences")
     if not isinstance(sentences, list):
         return f"{_FORM}: an image without a list of sentences"

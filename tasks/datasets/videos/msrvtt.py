@@ -92,8 +92,8 @@ def read_msrvtt(*paths: str | Path) -> Iterator[Item | Skipped]:
         if isinstance(split, str) and split in _SPLITS:
             yield read.item(id, split=_SPLITS[split])
         else:
-            why = f"unknown split {json.dumps(split):.60}, expected {', '.join(_SPLITS)}"
-            yield Skipped(where=f"id {id}", why=why)
+            where = f"id {id}, split {json.dumps(split):.60}"
+            yield Skipped(where=where, why=f"unknown split, expected {', '.join(_SPLITS)}")
 
 
 def _add_video(read: Annotations, video: Any, *, where: str) -> None:

@@ -100,13 +100,16 @@ def test_karpathy_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
     assert listed["id 1001, val2014/gone.jpg"].startswith("no such image in ")
     assert listed["id 1002, caption 1"] == "empty caption"
     assert listed["id 1003"] == "no captions"
-    assert listed["dataset.json, image 4"] == 'unknown split "holdout", expected train, restval, val, test'
+    assert (
+        listed['dataset.json, image 4, split "holdout"']
+        == "unknown split, expected train, restval, val, test"
+    )
     assert listed["id 1000"] == "duplicate id; the first is kept"
     assert listed["dataset.json, image 6"].endswith(
         "a sentence whose text, raw, is not there or not a string"
     )
     assert listed["dataset.json, image 7"] == "not of the expected form: an image that is not an object"
-    assert listed["dataset.json, image 8"] == "unknown split 3, expected train, restval, val, test"
+    assert listed["dataset.json, image 8, split 3"] == "unknown split, expected train, restval, val, test"
     assert "skipped 8:" in out
     assert str(tmp_path / "out" / "corpus.skipped.jsonl") in out
 

@@ -150,8 +150,8 @@ def test_msrvtt_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
         "f.json, sentence 8": "not of the expected form: a sentence without a sen_id or video_id",
         "sentence 2, of the video video99": "a caption of a video that is not listed",
         "id video0, caption 2": "empty caption",
-        "id video1": f'unknown split "holdout", {expected}',
-        "id video3": f"unknown split null, {expected}",
+        'id video1, split "holdout"': f"unknown split, {expected}",
+        "id video3, split null": f"unknown split, {expected}",
         "id video5, caption 1": "caption that is not valid UTF-8",
         "id video5": "no captions",
     }
