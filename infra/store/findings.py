@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from infra.errors import InputError
 from infra.files import atomic
+from infra.terminal import shown
 
 _IN_MEMORY = 8 << 20  # bytes of cases; beyond, they wait in a temporary file
 _EXAMPLES = 3
@@ -87,7 +88,7 @@ class _Cases:
         reason = self._reasons.setdefault(why, {"count": 0, "examples": []})
         reason["count"] += 1
         if len(reason["examples"]) < _EXAMPLES:
-            reason["examples"].append(_printable(where))
+            reason["examples"].append(shown(" ".join(where.split())))
 
     def summary(self) -> dict[str, Any]:
         reasons = dict(sorted(self._reasons.items(), key=lambda pair: -pair[1]["count"]))
@@ -96,11 +97,6 @@ class _Cases:
     def write(self, file: BinaryIO) -> None:
         self._lines.seek(0)
         shutil.copyfileobj(self._lines, file)
-
-
-def _printable(text: str) -> str:
-    """Return a text with what no terminal shows, such as half a surrogate pair, as an escape."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 class Findings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,7 +45,7 @@ def tracking_uri(home: Path) -> str:
 
 def ui_command(uri: str) -> str:
     """Say how to look at the runs in a browser."""
-    return f"open {uri}" if uri.startswith("http") else f"mlflow ui --backend-store-uri '{uri}'"
+    return f"open {uri}" if uri.startswith("http") else f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
 
 
 def check_uri(uri: str) -> None:

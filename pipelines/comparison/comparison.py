@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -103,7 +104,7 @@ def compare(uri: str, experiment: str, *, metric: str = "", protocol: str = "") 
     if not runs:
         raise InputError(
             f"experiment {experiment!r} of {uri} has no runs to compare; train some: "
-            f"python -m pipelines.train RECIPE --experiment {experiment}"
+            f"python -m pipelines.train RECIPE --experiment {shlex.quote(experiment)}"
         )
     groups, notes = arranged(runs, experiment=experiment, metric=metric, protocol=protocol)
     return Comparison(experiment=experiment, groups=groups, notes=notes)

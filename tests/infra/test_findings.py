@@ -70,7 +70,7 @@ def test_strictness_refuses_what_is_flagged(tmp_path: Path) -> None:
 
 def test_what_cannot_be_printed_is_shown_as_an_escape() -> None:
     findings = Findings()
-    findings.add(Skipped(where="a\udcff\x1b[2J é", why="torn"))
+    findings.add(Skipped(where="a\udcff\x1b[2J\n é", why="torn"))
     assert describe(findings.skipped) == "skipped 1:\n  1 x torn: a\\udcff\\x1b[2J é"
 
 

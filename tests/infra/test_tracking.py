@@ -199,7 +199,10 @@ def test_the_uri_is_the_variable_or_a_file_in_the_home(monkeypatch: pytest.Monke
     }.items():
         monkeypatch.setenv("MLFLOW_TRACKING_URI", given)
         assert tracking_uri(Path("/home/me")) == expected
-    assert ui_command("sqlite:////data/a.db") == "mlflow ui --backend-store-uri 'sqlite:////data/a.db'"
+    assert ui_command("sqlite:////data/a.db") == "mlflow ui --backend-store-uri sqlite:////data/a.db"
+    assert (
+        ui_command("sqlite:///a 'b'.db") == """mlflow ui --backend-store-uri 'sqlite:///a '"'"'b'"'"'.db'"""
+    )
     assert ui_command("http://server:5000") == "open http://server:5000"
 
 

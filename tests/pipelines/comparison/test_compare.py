@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -185,7 +186,7 @@ def test_the_verb_prints_and_keeps_a_comparison(
         return capsys.readouterr().out
 
     first = verb("--markdown", str(tmp_path / "out" / "table.md"))
-    assert first.splitlines()[-1] == f"to see all runs: mlflow ui --backend-store-uri '{uri}'"
+    assert first.splitlines()[-1] == f"to see all runs: mlflow ui --backend-store-uri {shlex.quote(uri)}"
     (kept,) = [found for found in find_runs(uri, "polypool") if found.tags["kind"] == "comparison"]
     assert kept.run_id in first
     summary = Tracker.attach(uri, kept.run_id, running=False)
