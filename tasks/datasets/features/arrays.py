@@ -43,6 +43,9 @@ def read_arrays(folder: str | Path, *, channels_first: bool = False) -> Iterator
         if path.suffix not in (".npy", ".npz"):
             yield Skipped(where=path.name, why="not a .npy or .npz file", wanted=False)
             continue
+        if not path.is_file():  # opening a pipe would wait for a writer
+            yield Skipped(where=path.name, why="a folder, a pipe, or a link that leads nowhere")
+            continue
         x = _load(path)
         if isinstance(x, str):
             yield Skipped(where=path.name, why=x)
@@ -67,6 +70,8 @@ def _usual_width(paths: Sequence[Path], *, channels_first: bool) -> int | None:
 
 def _shape(path: Path) -> tuple[int, ...] | None:
     """Return the shape that a file's header says; None where there is none, and `_load` says why."""
+    if not path.is_file():
+        return None
     try:
         if path.suffix == ".npy":
             with path.open("rb") as file:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,8 @@ def test_arrays_of_many_shapes(tmp_path: Path) -> None:
         "t.npy": lambda path: np.save(path, grid[:0]),
         "u.npy": lambda path: np.save(path, grid.astype("c8")),
         "v.npy": lambda path: np.save(path, np.zeros((5, 0))),
+        "w.npy": os.mkfifo,
+        "x.npz": lambda path: path.symlink_to(path),
         "a.npz": lambda path: np.savez(path, x=grid[5]),
     }
     for name, make in bad.items():
@@ -64,6 +67,7 @@ def test_arrays_of_many_shapes(tmp_path: Path) -> None:
     assert listed["q.txt"] == "not a .npy or .npz file"
     assert listed["s.npy, shape (7, 7, 5)"] == "vectors of another width than 8, which most files have"
     assert listed["v.npy"] == "vectors of width 0, expected 8"
+    assert listed["w.npy"] == listed["x.npz"] == "a folder, a pipe, or a link that leads nowhere"
     assert listed["t.npy"] == "an empty set"
     assert listed["a.npz"] == "duplicate id"
 
@@ -112,3 +116,13 @@ def test_arrays_of_an_empty_or_missing_folder_exit_with_2(tmp_path: Path) -> Non
         code, _, err = run("arrays", "--dir", tmp_path / folder, "--out", tmp_path / "out")
         assert code == 2
         assert message in err
+
+
+def test_empty_arrays_have_no_say_in_the_width(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name, shape in {"a": (0, 7), "b": (0, 7), "c": (2, 3)}.items():
+        np.save(tmp_path / "in" / f"{name}.npy", np.ones(shape))
+    code, _, _ = run("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--allow-skipped")
+    assert code == 0
+    assert list(sets_of(tmp_path / "out")) == ["c"]
+    assert set(dict(reasons(tmp_path / "out")).values()) == {"an empty set"}
