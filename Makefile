@@ -3,22 +3,22 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ENV := .venv
 BIN := $(ENV)/bin
 READY := $(ENV)/ready
-# the one version of torch that is tested; of it pip takes a build without CUDA where it finds one
 TORCH := torch==2.13.0
 # wheels alone, whose hashes the lock holds: nothing of a package runs while it is installed
 LOCKED := -m pip install --quiet --only-binary :all: --no-deps --require-hashes
+# of torch a build without CUDA where pip finds one, else the published one and what it needs
+LOCKED_TORCH = $(1) $(LOCKED) -r requirements-cpu.lock 2>/dev/null || $(1) $(LOCKED) -r requirements-cuda.lock
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .PHONY: env demo test pytest test-latest test-real fuzz wheel-test bench lint format lock clean
 
 env: $(READY)
 
-# torch: one that is there already, else a build without CUDA where pip finds one, else the published one and what it needs
+# a torch that is there stays
 $(READY): pyproject.toml requirements.lock requirements-cpu.lock requirements-cuda.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(ENV)
 	$(BIN)/python $(LOCKED) -r requirements.lock
-	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python $(LOCKED) -r requirements-cpu.lock 2>/dev/null \
-		|| $(BIN)/python $(LOCKED) -r requirements-cuda.lock
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(call LOCKED_TORCH,$(BIN)/python)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $(READY)
 
@@ -31,11 +31,12 @@ test: lint pytest
 pytest: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# with the newest of all that pyproject.toml allows, in an environment of its own
-test-latest:
+# with the newest of all that pyproject.toml allows but torch, in an environment of its own
+test-latest: $(READY)
 	rm -rf .venv-latest
 	$(PYTHON) -m venv .venv-latest
-	.venv-latest/bin/python -m pip install --quiet --editable '.[dev]' $(TORCH)
+	$(call LOCKED_TORCH,.venv-latest/bin/python)
+	$(BIN)/uv pip install --quiet --python .venv-latest/bin/python --editable '.[dev]' $(TORCH)
 	touch .venv-latest/ready
 	$(MAKE) pytest ENV=.venv-latest
 
@@ -53,7 +54,7 @@ wheel-test: $(READY)
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$$at" .; \
 	$(PYTHON) -m venv "$$at/env"; export PATH="$$at/env/bin:$$PATH"; unset PYTHONPATH; \
 	python $(LOCKED) -r requirements.lock; \
-	python $(LOCKED) -r requirements-cpu.lock || python $(LOCKED) -r requirements-cuda.lock; \
+	$(call LOCKED_TORCH,python); \
 	python -m pip install --quiet --no-deps "$$at"/polypool-*.whl; \
 	mkdir "$$at/home"; cd "$$at/home"; set -x; \
 	python -m pipelines.train --list >/dev/null; \
