@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import h5py
 import numpy as np
+from hypothesis import reject
 from hypothesis import strategies as st
 
 SECRET = "secret.bin"
@@ -24,7 +25,11 @@ def damaged(draw: st.DrawFn, data: bytes) -> bytes:
             name = draw(st.sampled_from([*file, "image_ids", "pos_boxes", "new"]))
             if name in file:
                 del file[name]
-            draw(st.sampled_from(_WAYS))(draw, file, name)
+            way = draw(st.sampled_from(_WAYS))
+            try:
+                way(draw, file, name)
+            except (ValueError, TypeError, OSError, RuntimeError):  # the library does not write every oddity
+                reject()
     return held.getvalue()
 
 
@@ -117,7 +122,7 @@ def _named_type(draw: st.DrawFn, file: h5py.File, name: str) -> None:
 def _filtered(draw: st.DrawFn, file: h5py.File, name: str) -> None:
     """Chunks behind a filter that this machine may not have, or whose bytes are not what it expects."""
     data = file.create_dataset(name, (3, 2, 4), "f4", chunks=(1, 2, 4), compression="gzip", fletcher32=True)
-    data.id.write_direct_chunk((0, 0, 0), draw(st.binary(max_size=40)))
+    data.id.write_direct_chunk((0, 0, 0), draw(st.binary(min_size=1, max_size=40)))
 
 
 def _odd_names(draw: st.DrawFn, file: h5py.File, name: str) -> None:

@@ -23,7 +23,7 @@ _VALUES = [
 
 _PATHS = [
     "", "a" * 300, "a/" * 3_000, "x" * 5_000, "a\x00b", "\udcff.json", "\x1b[2J", "/dev/null", "/dev/zero",
-    "/proc/self/mem", "/etc/shadow", "~", "*", "-", "a\nb", "loop.json", "loop.json/x", "images/loop/loop/loop",
+    "/etc/shadow", "~", "*", "-", "a\nb", "loop.json", "loop.json/x", "images/loop/loop/loop",
     "/", "..", "\udc80",
 ]  # fmt: skip
 
