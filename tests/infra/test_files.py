@@ -44,13 +44,14 @@ HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 4), }"
     "header",
     [
         HEADER[:-3],
+        HEADER.replace("2, 4", "99999999999999999999, 4"),
+        HEADER.replace("<f4", "<U1000000000"),
         "(" * 5_000,
         HEADER.replace("<f4", "|O"),
         HEADER.replace("2, 4", "10**9, 4"),
         "1" * 5_000,
         "{}",
-    ]
-    + [HEADER.replace("2, 4", "99999999999999999999, 4"), HEADER.replace("<f4", "<U1000000000")],
+    ],
 )
 def test_a_damaged_header_of_an_array_ends_in_one_message(tmp_path: Path, header: str) -> None:
     path = tmp_path / "x.npy"

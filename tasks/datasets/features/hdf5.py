@@ -71,8 +71,8 @@ def _features(file: Hdf5File, key: str) -> Hdf5Data:
         raise InputError(
             f"{file.path}: no dataset {key!r} of shape (n, N, D); --key names one of: {file.described()}"
         )
-    if data.dtype.kind not in "fiu":
-        raise InputError(f"{file.path}: {key!r} holds {data.dtype}, expected numbers")
+    if data.dtype.kind not in "fiu" or 0 in data.shape:
+        raise InputError(f"{file.path}: {key!r} holds {data.dtype} of shape {data.shape}, expected numbers")
     return data
 
 

@@ -41,6 +41,10 @@ def wide(file: h5py.File) -> None:
     file.create_dataset("image_features", (1, 10**9, 4), "f4", chunks=(1, 100, 4))
 
 
+def endless_of_nothing(file: h5py.File) -> None:
+    file.create_dataset("image_features", (2**40, 0), "f4", chunks=True)
+
+
 def loop(file: h5py.File) -> None:
     file["image_features"] = h5py.SoftLink("/image_features")
 
@@ -73,8 +77,9 @@ def no_positions(file: h5py.File) -> None:
         (virtual, "the data of image_features lie in other files; these are not read"),
         (endless, "claims 294,912,000,000,000 bytes, and the file holds 0 of it"),
         (wide, "claims 16,000,000,000 bytes, and the file holds 0 of it"),
+        (endless_of_nothing, "holds float32 of shape (1099511627776, 0), expected numbers"),
         (loop, "image_features is a link to data elsewhere"),
-        (text, "'image_features' holds |S1, expected numbers"),
+        (text, "'image_features' holds |S1 of shape (3, 2, 4), expected numbers"),
         (odd_ids, "'image_ids' holds float64, expected whole numbers or text; give --ids"),
         (odd_positions, "pos_boxes is int64 of shape (3, 2, 2), expected whole numbers of shape (n, 2)"),
         (no_positions, "pos_boxes is something else, expected whole numbers of shape (n, 2)"),
