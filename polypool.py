@@ -227,6 +227,9 @@ def compare(experiment: str = "polypool", *, metric: str = "", protocol: str = "
 
 def main() -> None:
     """Run a verb: `polypool VERB ...` is `python -m pipelines.VERB ...`."""
+    from infra.stopping import end_at_once, listen
+
+    listen(end_at_once)
     verbs = _verbs()
     name, *words = sys.argv[1:] or ["--help"]
     if name in ("--help", "-h"):

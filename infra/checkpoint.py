@@ -16,6 +16,9 @@ from infra.errors import InputError
 from infra.fields import at_least, read_record
 from infra.files import existing
 
+FILES = ("model.safetensors", "state.pt", "progress.json")
+"""What a checkpoint is made of."""
+
 
 @dataclass(kw_only=True)
 class Progress:
@@ -70,9 +73,10 @@ def save_checkpoint(
     random_states = gather_objects(_random_state())
     if rank() != 0:
         return
-    save_weights(model, folder / "model.safetensors")
-    torch.save({"optimizer": optimizer.state_dict(), "random": random_states}, folder / "state.pt")
-    (folder / "progress.json").write_text(json.dumps(asdict(progress)))
+    weights, state, position = (folder / name for name in FILES)
+    save_weights(model, weights)
+    torch.save({"optimizer": optimizer.state_dict(), "random": random_states}, state)
+    position.write_text(json.dumps(asdict(progress)))
 
 
 def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
@@ -81,9 +85,10 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
     Raises:
         InputError: a file is missing or damaged, or belongs to another model.
     """
-    load_weights(model, folder / "model.safetensors")
-    progress = read_record(Progress, folder / "progress.json", what="how far a run is")
-    path = existing(folder / "state.pt", what="the state of an optimiser")
+    weights, rest, position = (folder / name for name in FILES)
+    load_weights(model, weights)
+    progress = read_record(Progress, position, what="how far a run is")
+    path = existing(rest, what="the state of an optimiser")
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         optimizer.load_state_dict(state["optimizer"])

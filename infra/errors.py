@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 
+from infra.stopping import say, stoppable
 from infra.terminal import Shown, shown
 
 
@@ -38,15 +39,18 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
     """Wrap the `main` of a verb: an `InputError` is printed to standard error and exits with its code.
 
     What is printed may come from files of others: it reaches the terminal as text (`infra.terminal`).
+    A signal that ends it, such as Ctrl-C, is a line on standard error, too, which says how to go on.
     """
 
     @functools.wraps(main)
     def run() -> None:
         try:
-            with redirect_stdout(Shown(sys.stdout)):
+            with stoppable(), redirect_stdout(Shown(sys.stdout)):
                 main()
         except InputError as error:
             print(f"error: {shown(str(error))}", file=sys.stderr)
             sys.exit(error.exit_code)
+        except KeyboardInterrupt as stopped:
+            sys.exit(say(stopped))
 
     return run

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -95,7 +95,17 @@ def run(*words: str, env: dict[str, str]) -> None:
     print(f"\n$ {shlex.join(words)}", flush=True)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, **env, "PATH": path, "POLYPOOL_HOME": str(home())}
-    code = subprocess.run(words, cwd=workplace(), env=env, check=False).returncode
+    with subprocess.Popen(
+        words, cwd=workplace(), env=env, process_group=0
+    ) as child:  # Ctrl-C is for us alone
+        try:
+            code = child.wait()
+        except KeyboardInterrupt:
+            child.send_signal(signal.SIGHUP)  # at which it ends without a word
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(5)
+            child.kill()
+            raise
     if code:
         raise InputError(f"the command above ended with exit code {code}; its output says why")
 
@@ -201,11 +211,7 @@ def main() -> None:
     for prepare in PREPARE.values():
         prepare(options)
     with job_server() as server:
-        try:
-            asyncio.run(train(server, options))  # it stops its jobs when one fails, and on Ctrl-C
-        except KeyboardInterrupt:
-            print("\nstopped, and so are its jobs", file=sys.stderr)
-            sys.exit(128 + signal.SIGINT)
+        asyncio.run(train(server, options))  # it stops its jobs when one fails, and on Ctrl-C
     verb("compare", "--experiment", options.experiment)
     print(f"the demo took {time.monotonic() - started:.0f} seconds")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,9 +86,9 @@ def start_ensemble(ensemble: Ensemble) -> str:
     models = [load_run(run_id) for run_id in run_ids]
     evaluation = evaluate(models, protocol=ensemble.protocol, split="test")
     tracker = track_ensemble(models, ensemble.protocol, ensemble=ensemble)
-    log_evaluation(tracker, evaluation, step=0)
-    log_pictures(tracker, *evaluation.pictures)
-    tracker.finish("FINISHED")
+    with tracker.ending():
+        log_evaluation(tracker, evaluation, step=0)
+        log_pictures(tracker, *evaluation.pictures)
     return tracker.run_id
 
 
@@ -137,10 +138,9 @@ def main() -> None:
     if options.split != "test":
         evaluation = replace(evaluation, protocol=f"{options.split}/{protocol}")
     tracker = models[0].tracker if len(models) == 1 else track_ensemble(models, protocol)
-    log_evaluation(tracker, evaluation, step=0)
-    log_pictures(tracker, *evaluation.pictures)
-    if len(models) > 1:
-        tracker.finish("FINISHED")
+    with nullcontext() if len(models) == 1 else tracker.ending():
+        log_evaluation(tracker, evaluation, step=0)
+        log_pictures(tracker, *evaluation.pictures)
     names = ", ".join(f"{t.run.recipe} {t.run.aggregator} seed {t.run.seed}" for t in models)
     print(f"{names}: {options.split} under {protocol} (run {tracker.run_id})")
     for name, value in evaluation.metrics.items():

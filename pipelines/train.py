@@ -1,7 +1,7 @@
 """`python -m pipelines.train RECIPE [--overrides]`: train a run, on this machine or as a Ray job.
 
 `--list` shows the recipes and the published numbers they aim at, `RECIPE --help` its settings, and
-`resume RUN_ID` goes on with an interrupted run from its last checkpoint.
+`resume RUN_ID` goes on with an interrupted run from its last checkpoint; a finished one is left as it is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated
 
 import tyro
 
-from infra.errors import command
+from infra.errors import InputError, command
 from infra.paths import home
 from pipelines.config import read_config, recipe_list
 from pipelines.recipe import Ensemble
@@ -49,15 +49,22 @@ def main() -> None:
     from pipelines.training.artifacts import printed
     from pipelines.training.runs import resume, start
 
+    said = "finished"
     if isinstance(work, Resume):
+        if Tracker.attach(tracking_uri(home()), work.run_id, running=False).status() == "FINISHED":
+            said = "had finished before, and is left as it is"
         run_id = resume(work.run_id, trust=work.trust)
     else:
         run_id = start_ensemble(work) if isinstance(work, Ensemble) else start(work)
-    tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
-    metrics = tracker.metrics()
-    print(f"run {run_id} finished")
+    print(f"run {run_id} {said}")
+    try:
+        tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
+        protocol, metrics = tracker.tag("protocol"), tracker.metrics()
+    except InputError as error:  # the server went away meanwhile; the training is done all the same
+        print(f"its scores cannot be shown now: {error}")
+        return
     for name in sorted(metrics):
-        if name.startswith((f"{tracker.tag('protocol')}/", "test/")):
+        if name.startswith((f"{protocol}/", "test/")):
             print(f"  {name:<24} {printed(metrics[name])}")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -15,9 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from infra.ray.ending import kill, started_by
 from infra.ray.jobs import JobServer
 
 START_SECONDS = 120
+_END_SECONDS = 3
 PORTS = (
     "--port",
     "--dashboard-port",
@@ -65,12 +66,10 @@ def private_head(*, cpus: int | None = None) -> Iterator[JobServer]:
     with (folder / "head.log").open("wb") as log:
         streams = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
         head = subprocess.Popen(command, env={**os.environ, **env}, start_new_session=True, **streams)
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         _wait_for(server, head, folder / "head.log")
         yield server
     finally:
-        signal.signal(signal.SIGTERM, before)
         _end(head)
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -89,10 +88,11 @@ def _wait_for(server: JobServer, head: subprocess.Popen, log: Path) -> None:
 
 
 def _end(head: subprocess.Popen) -> None:
-    """Ask the head to end what it started, then end what is left of its process group."""
+    """Ask the head to end what it started, then end what is left of that."""
+    started = started_by(head.pid)
     head.terminate()
     with suppress(subprocess.TimeoutExpired):
-        head.wait(20)
-    with suppress(ProcessLookupError):
-        os.killpg(head.pid, signal.SIGKILL)
+        head.wait(_END_SECONDS)
+    kill(started, after=0.1)
+    head.kill()
     head.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -12,7 +13,12 @@ from typing import Any
 
 from infra.environment import environment
 from infra.errors import InputError
+from infra.ray.ending import ending_all
 from infra.ray.head import free_ports
+from infra.stopping import end, kept
+
+_SLOW_DASHBOARD = "Failed to query Ray Train Controller actor state"
+"""What Ray Train's cleaner says every second until the dashboard has started, which may take a minute; it then goes on."""
 
 
 @contextmanager
@@ -22,6 +28,7 @@ def ray_session(*, cpus: int | None = None) -> Iterator[None]:
     Inside another session, that one is used and left open.
     """
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _SLOW_DASHBOARD)
     import ray
 
     if ray.is_initialized():
@@ -40,11 +47,21 @@ def ray_session(*, cpus: int | None = None) -> Iterator[None]:
     if address == "local":
         # Ray Train asks the dashboard how its actors are, and complains every second where there is none
         options |= {"include_dashboard": True, "dashboard_host": "127.0.0.1", "num_cpus": cpus}
-    try:
-        with _known_address() if address == "local" else nullcontext():
-            ray.init(address=address, **options)
-    except ConnectionError as error:
-        raise InputError(f"no Ray cluster answers at RAY_ADDRESS={address}: {error}") from error
+
+    def start() -> None:
+        try:
+            with kept(), _known_address() if address == "local" else nullcontext():
+                ray.init(address=address, **options)
+        except ConnectionError as error:
+            raise InputError(f"no Ray cluster answers at RAY_ADDRESS={address}: {error}") from error
+        except SystemExit:  # what Ray makes of SIGTERM while it starts
+            end(signal.SIGTERM)
+
+    if address == "local":
+        with ending_all(start):
+            yield
+        return
+    start()
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from infra.tracking.finding import RunRecord, find_runs
 from infra.tracking.location import tracking_uri, ui_command
+from infra.tracking.outbox import Outbox
 from infra.tracking.tracker import Tracker
 
-__all__ = ["RunRecord", "Tracker", "find_runs", "tracking_uri", "ui_command"]
+__all__ = ["Outbox", "RunRecord", "Tracker", "find_runs", "tracking_uri", "ui_command"]

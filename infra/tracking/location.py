@@ -26,6 +26,8 @@ _SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databric
 _PATIENCE = 5  # seconds for a server to answer its first request
 _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # its 7 take minutes, and what can wait is sent by an outbox
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "GIT_PYTHON_REFRESH": "quiet",
@@ -120,6 +122,7 @@ def connect(uri: str, *, create: bool = False, retries: int = 0) -> MlflowClient
     from mlflow import MlflowClient
 
     logging.getLogger("mlflow").setLevel(logging.ERROR)
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # tells of each attempt
     # this one logs tracebacks of what it raises
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     patience = {

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 _LONG_PARAMS = "long_params.json"
+
+Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
+Point = tuple[str, float, int, int]
+"""A metric's name, its value, when it was logged (milliseconds since 1970), and the step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +69,11 @@ class Tracker:
             tags = {**provenance(home), **tags}
             run = client.create_run(experiment_id, run_name=name, tags=tags)
             tracker = cls(uri=uri, run_id=run.info.run_id, _client=client)
-            tracker._params(params)
+            try:
+                tracker._params(params)
+            except BaseException:
+                tracker.finish("KILLED")
+                raise
         return tracker
 
     @classmethod
@@ -98,10 +107,14 @@ class Tracker:
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
         """Log numbers of one step in one request."""
+        now = int(time.time() * 1000)
+        self.points([(name, float(x), now, step) for name, x in metrics.items()])
+
+    def points(self, points: Sequence[Point]) -> None:
+        """Log numbers of several steps, at most 1,000, in one request."""
         from mlflow.entities import Metric
 
-        now = int(time.time() * 1000)
-        self._ask("log_batch", metrics=[Metric(name, float(x), now, step) for name, x in metrics.items()])
+        self._ask("log_batch", metrics=[Metric(*point) for point in points])
 
     def tags(self, tags: Mapping[str, str]) -> None:
         """Set tags."""
@@ -159,9 +172,17 @@ class Tracker:
         """Return a tag, empty where it is not set."""
         return self._ask("get_run").data.tags.get(name, "")
 
-    def finish(self, status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED") -> None:
-        """End the run."""
-        self._ask("set_terminated", status=status)
+    def status(self) -> str:
+        """Return how it ended (FINISHED, FAILED, KILLED), or RUNNING."""
+        return self._ask("get_run").info.status
+
+    def ending(self) -> AbstractContextManager[None]:
+        """End the run with what is inside, as `ending` does."""
+        return ending(self.finish)
+
+    def finish(self, status: Status = "FINISHED", *, at: int | None = None) -> None:
+        """End the run, now or at a time in milliseconds since 1970."""
+        self._ask("set_terminated", status=status, end_time=at)
 
     def _params(self, params: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
@@ -179,6 +200,20 @@ class Tracker:
         """Call a method of the client for this run."""
         with explained(self.uri):
             return getattr(self._client, method)(self.run_id, *args, **options)
+
+
+@contextmanager
+def ending(finish: Callable[[Status], None]) -> Iterator[None]:
+    """Call `finish` after what is inside: with FINISHED, with KILLED where a signal ended it, else with FAILED."""
+    status: Status = "FAILED"
+    try:
+        yield
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        finish(status)
 
 
 def _flatten(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

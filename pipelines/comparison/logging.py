@@ -67,8 +67,7 @@ def log_comparison(
         tags={"kind": "comparison", "mlflow.note.content": note(tables)},
         params={"groups": "; ".join(group.title for group in groups)},
     )
-    status = "FAILED"
-    try:
+    with tracker.ending():
         with tempfile.TemporaryDirectory() as folder:
             for path in draw_all(groups, cross_task, Path(folder)):
                 tracker.artifact(path)
@@ -77,9 +76,6 @@ def log_comparison(
         tracker.table(SCORES, score_table(groups))
         if cross_task is not None:
             tracker.table(CROSS_TASK, text_table(tables[-1]))
-        status = "FINISHED"
-    finally:
-        tracker.finish(status)
     return tracker.run_id
 
 

@@ -102,13 +102,13 @@ def track(release: Release, converted: Converted) -> str:
         tags=tags(run) | {"kind": "released", "released.sha256": sha256(release.path)},
         params=to_params(run) | {"released": {"file": release.path.name, "opt": release.options}},
     )
-    tracker.json("run.json", to_json(run))
-    tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})
-    tracker.log({"released/best_rsum": release.best_rsum, "released/epoch": release.epoch}, step=0)
-    with tempfile.TemporaryDirectory() as folder:
-        write_model(Path(folder), converted.model, run, adapter)
-        tracker.artifact(Path(folder), ARTIFACT)
-    tracker.finish()
+    with tracker.ending():
+        tracker.json("run.json", to_json(run))
+        tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})
+        tracker.log({"released/best_rsum": release.best_rsum, "released/epoch": release.epoch}, step=0)
+        with tempfile.TemporaryDirectory() as folder:
+            write_model(Path(folder), converted.model, run, adapter)
+            tracker.artifact(Path(folder), ARTIFACT)
     return tracker.run_id
 
 

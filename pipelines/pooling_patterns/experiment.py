@@ -126,13 +126,13 @@ def track(
         tags={"kind": "synthetic"},
         params=params,
     )
-    tracker.log(results.metrics(), step=0)
-    tracker.text("table.txt", text)
-    with tempfile.TemporaryDirectory() as folder:
-        draw(
-            {(name, pattern): g for (name, pattern, seed), g in generators.items() if seed == 0},
-            Path(folder) / FIGURE,
-        )
-        tracker.artifact(Path(folder) / FIGURE)
-    tracker.finish()
+    with tracker.ending():
+        tracker.log(results.metrics(), step=0)
+        tracker.text("table.txt", text)
+        with tempfile.TemporaryDirectory() as folder:
+            draw(
+                {(name, pattern): g for (name, pattern, seed), g in generators.items() if seed == 0},
+                Path(folder) / FIGURE,
+            )
+            tracker.artifact(Path(folder) / FIGURE)
     return tracker

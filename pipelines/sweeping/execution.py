@@ -19,10 +19,12 @@ from infra.errors import InputError
 from infra.files import make_folder
 from infra.ray.session import Resources, cores, ray_session
 from infra.ray.tuning import Ended, Halving, reporter, run_side_by_side
+from infra.stopping import Stopped, asked_first
 from infra.tracking import RunRecord, Tracker
 from infra.trust import trust_modules, trusted
 from pipelines.sweeping.matching import STOPPED, SWEEP, Match, key, records_of
 from pipelines.sweeping.plan import Plan, duration
+from pipelines.training.ray_train import CHECKPOINT_SECONDS
 from pipelines.training.runs import resume, start, tags
 from tasks.base import Metric
 from tasks.run import Run
@@ -136,8 +138,12 @@ def _train(
     started, before = time.monotonic(), sum(map(len, (result.trained, result.stopped, result.failed)))
     ends: dict[int, Ended] = {}
 
+    stop = make_folder(place.home / "runs" / sweep) / "stop"
+
     def ended(end: Ended) -> None:
         ends[end.number] = end
+        if stop.exists():
+            return
         error = _error(end)
         how = (
             f"failed: {last_line(error)}"
@@ -147,22 +153,25 @@ def _train(
         past = duration(time.monotonic() - started)
         print(f"[{before + len(ends)}, {past}] {matches[end.number].trial.name}: {how}", flush=True)
 
+    work = Work(
+        matches=tuple(matches),
+        sweep=sweep,
+        uri=place.uri,
+        home=place.home,
+        metric=decide,
+        trusted=trusted(),
+        stop=stop,
+    )
     try:
-        run_side_by_side(
-            Work(
-                matches=tuple(matches),
-                sweep=sweep,
-                uri=place.uri,
-                home=place.home,
-                metric=decide,
-                trusted=trusted(),
-            ),
-            len(matches),
-            concurrent=concurrent,
-            folder=place.home / "runs" / sweep,
-            halving=halving,
-            ended=ended,
-        )
+        with asked_first(stop.touch, seconds=CHECKPOINT_SECONDS):
+            run_side_by_side(
+                work,
+                len(matches),
+                concurrent=concurrent,
+                folder=stop.parent,
+                halving=halving,
+                ended=ended,
+            )
     finally:
         _settle(matches, ends, result, place, sweep)
 
@@ -178,6 +187,7 @@ class Work:
         home: the project's.
         metric: by recipe, the metric that decides which trials are stopped early; empty where none are.
         trusted: modules whose code specs may name.
+        stop: a file that ends all trials, each after a checkpoint, once it is there.
     """
 
     matches: tuple[Match, ...]
@@ -186,11 +196,14 @@ class Work:
     home: Path
     metric: dict[str, str]
     trusted: tuple[str, ...]
+    stop: Path
 
     def __call__(self, number: int) -> dict[str, Any]:
         """Train a trial; return the id of its run, or what went wrong."""
         os.environ |= {"POLYPOOL_HOME": str(self.home), "MLFLOW_TRACKING_URI": self.uri}
         trust_modules(*self.trusted)
+        if self.stop.exists():
+            return {"stopped": True}
         match = self.matches[number]
         run: Run = match.trial.run
         try:
@@ -198,8 +211,11 @@ class Work:
             callbacks = [reporter(metric)] if metric else []
             if match.run_id:
                 Tracker.attach(self.uri, match.run_id).tags({SWEEP: self.sweep, STOPPED: ""})
-                return {"run_id": resume(match.run_id, callbacks=callbacks)}
-            return {"run_id": start(run, more_tags={SWEEP: self.sweep}, callbacks=callbacks)}
+                return {"run_id": resume(match.run_id, stop=self.stop, callbacks=callbacks)}
+            sweep = {SWEEP: self.sweep}
+            return {"run_id": start(run, more_tags=sweep, stop=self.stop, callbacks=callbacks)}
+        except Stopped:
+            return {"stopped": True}
         except InputError as error:
             return {"error": str(error)}
         except Exception as error:  # whatever it is, the other trials go on
@@ -235,6 +251,8 @@ def _settle(
             if tracker:
                 tracker.text(ERROR, error)
                 tracker.finish("FAILED")
+        elif end and "stopped" in end.result:
+            continue  # its run says so
         elif end and ("run_id" in end.result or (record and record.status == "FINISHED")):
             result.trained.append(match)  # a short run may end before it can be stopped
         elif end:

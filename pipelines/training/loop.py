@@ -18,7 +18,7 @@ from tqdm import tqdm
 from aggregators.observe import Watched, observe
 from infra.checkpoint import Progress, load_checkpoint, load_weights, save_checkpoint
 from infra.data import Order, load
-from infra.dist import broadcast_state, rank, world
+from infra.dist import broadcast_state, gather_objects, rank, world
 from infra.errors import InputError
 from pipelines.training.artifacts import (
     Log,
@@ -47,6 +47,7 @@ class Trainer:
         report: stores checkpoints.
         device: where the model lives.
         bar: makes the progress bar.
+        stopping: whether to end after a checkpoint; asked after each step, of several workers where they log.
     """
 
     def __init__(
@@ -58,9 +59,11 @@ class Trainer:
         report: Report,
         device: torch.device,
         bar: Callable[..., Any] = tqdm,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         torch.manual_seed(run.seed)
         self.run, self.adapter, self.log, self.report, self.device = run, adapter, log, report, device
+        self.stopping = stopping
         self.data = adapter.data("train")
         self.order = Order(
             size=len(self.data), batch=run.optim.batch, drop_last=run.optim.drop_last, seed=run.seed
@@ -83,7 +86,10 @@ class Trainer:
         self.progress = load_checkpoint(folder, self.model, self.optimizer)
 
     def train(self) -> None:
-        """Train to the last epoch, keep the best on `val`, and score it on `test` once."""
+        """Train to the last epoch, keep the best on `val`, and score it on `test` once.
+
+        Where it is to stop, it returns after a checkpoint.
+        """
         if world() > 1:
             with warnings.catch_warnings():  # newer versions of torch have another name for the option
                 warnings.simplefilter("ignore", FutureWarning)
@@ -91,7 +97,8 @@ class Trainer:
         if self.bar is not None:
             self.bar.update(self.step)
         while self.epoch < self.run.optim.epochs:
-            self._train_epoch()
+            if not self._train_epoch():
+                return
             self._checkpoint(self._validate())
         if self.bar is not None:
             self.bar.close()
@@ -108,7 +115,8 @@ class Trainer:
         epoch, offset = divmod(self.progress.samples, self.order.epoch_samples)
         return epoch * self.order.epoch_steps + offset // self.order.batch
 
-    def _train_epoch(self) -> None:
+    def _train_epoch(self) -> bool:
+        """Train to the end of an epoch; return whether it got there."""
         run, meter = self.run, Meter()
         self.model.train()
         started, seconds = time.perf_counter(), self.progress.seconds
@@ -121,8 +129,18 @@ class Trainer:
             if self.step % run.log_every == 0:
                 self._log_training(meter)
             inside = self.progress.samples % self.order.epoch_samples
-            if run.checkpoint_every and inside and self.step % run.checkpoint_every == 0:
+            stop = inside and self._to_stop()
+            if stop or (run.checkpoint_every and inside and self.step % run.checkpoint_every == 0):
                 self._checkpoint({})
+            if stop:
+                return False
+        return True
+
+    def _to_stop(self) -> bool:
+        """Whether to stop here, which all workers do together."""
+        if world() == 1:
+            return self.stopping()
+        return self.step % self.run.log_every == 0 and any(gather_objects(self.stopping()))
 
     def _train_step(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         optim, order = self.run.optim, self.order

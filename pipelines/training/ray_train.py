@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,20 @@ from infra.errors import InputError
 from infra.ray.progress import LineBar
 from infra.ray.session import Resources
 from infra.registry import TASKS
-from infra.tracking import Tracker
+from infra.stopping import Stopped, asked_first
+from infra.tracking import Outbox, Tracker
 from infra.trust import trust_flags, trust_modules, trusted
 from tasks.run import Run, modules
+
+OUTBOX = "outbox"
+"""In a run's folder, what it logged until MLflow has it."""
+CHECKPOINT_SECONDS = 20.0
+"""How long SIGTERM waits for a checkpoint; batch systems kill after 30 seconds."""
+
+
+def run_folder(home: Path, run_id: str) -> Path:
+    """Return where a run keeps its checkpoints, and what MLflow has not got yet."""
+    return home / "runs" / run_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +43,7 @@ class _Work:
         threads: of torch.
         terminal: whether the driver's output is one, where progress may be drawn over and over.
         trusted: modules whose code specs may name.
+        stop: the file that asks the workers to end after a checkpoint.
     """
 
     run: Run
@@ -39,10 +53,16 @@ class _Work:
     threads: int
     terminal: bool
     trusted: tuple[str, ...]
+    stop: Path
+
+    def outbox(self) -> Outbox:
+        """Return the log of the run, which connects to MLflow by itself."""
+        folder = run_folder(self.home, self.run_id) / OUTBOX
+        return Outbox(folder, lambda: Tracker.attach(self.tracking_uri, self.run_id, running=False))
 
 
 def fit(
-    run: Run, *, tracker: Tracker, home: Path, resources: Resources, callbacks: Sequence[Any] = ()
+    run: Run, *, tracker: Tracker, home: Path, resources: Resources, stop: Path, callbacks: Sequence[Any] = ()
 ) -> None:
     """Train a run on Ray Train workers; one that was started under the same id goes on from its last checkpoint.
 
@@ -51,11 +71,13 @@ def fit(
         tracker: of the run that records it.
         home: the folder where its checkpoints are kept, under `runs/<id>`.
         resources: of each worker.
+        stop: a file that asks the workers to end after a checkpoint, once it is there; SIGTERM makes it.
         callbacks: Ray Train's, called with every report of the workers, such as `infra.ray.tuning.reporter`.
 
     Raises:
         InputError: a worker refused its input.
         RuntimeError: a worker failed more often than `run.retries` allows.
+        Stopped: a signal came, or somebody made the file `stop`.
     """
     from ray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
@@ -69,8 +91,16 @@ def fit(
         threads=resources.cpus,
         terminal=sys.stderr.isatty(),
         trusted=trusted(),
+        stop=stop,
     )
-    trainer = TorchTrainer(
+
+    class Interruptible(TorchTrainer):
+        """Leaves Ctrl-C to us: Ray Train would ask its workers to end, wait for them, and exit with code 0 or 1."""
+
+        def _register_sigint_handler(self, controller: Any) -> None:
+            pass
+
+    trainer = Interruptible(
         _worker,
         train_loop_config={"work": work},
         scaling_config=ScalingConfig(
@@ -85,14 +115,27 @@ def fit(
             callbacks=list(callbacks),
         ),
     )
+
+    def ask() -> None:
+        stop.touch()  # and whoever stops us may not wait for what comes then
+        threading.Thread(target=tracker.finish, args=["KILLED"], daemon=True).start()
+
     try:
-        trainer.fit()
+        with asked_first(ask, seconds=CHECKPOINT_SECONDS):
+            trainer.fit()
+        if stop.exists():
+            raise Stopped
     except TrainingFailedError as error:
         for failure in getattr(error, "worker_failures", {}).values():
             if cause := _input_error(failure):
                 raise InputError(str(cause)) from error
-        resume = " ".join(["python -m pipelines.train resume", tracker.run_id, *trust_flags(modules(run))])
+        resume = resume_command(run, tracker.run_id)
         raise RuntimeError(f"training failed; `{resume}` goes on: {error}") from error
+
+
+def resume_command(run: Run, run_id: str) -> str:
+    """Return what to type to go on with a run."""
+    return " ".join(["python -m pipelines.train resume", run_id, *trust_flags(modules(run))])
 
 
 def _input_error(error: BaseException | None) -> InputError | None:
@@ -123,15 +166,17 @@ def _worker(config: dict[str, _Work]) -> None:
     logging.getLogger(str(context)).setLevel(logging.WARNING)
     torch.set_num_threads(work.threads)
     first = ray.train.get_context().get_world_rank() == 0
-    trainer = Trainer(
-        work.run,
-        TASKS.build(work.run.task, work.run),
-        log=Tracker.attach(work.tracking_uri, work.run_id) if first else None,
-        report=report,
-        device=get_device(),
-        bar=drawn_by_the_driver if work.terminal else LineBar,
-    )
-    if checkpoint := ray.train.get_checkpoint():
-        with checkpoint.as_directory() as folder:
-            trainer.resume(Path(folder))
-    trainer.train()
+    with closing(work.outbox()) if first else nullcontext() as log:
+        trainer = Trainer(
+            work.run,
+            TASKS.build(work.run.task, work.run),
+            log=log,
+            report=report,
+            device=get_device(),
+            bar=drawn_by_the_driver if work.terminal else LineBar,
+            stopping=work.stop.exists,
+        )
+        if checkpoint := ray.train.get_checkpoint():
+            with checkpoint.as_directory() as folder:
+                trainer.resume(Path(folder))
+        trainer.train()

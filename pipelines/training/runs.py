@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from infra.checkpoint import FILES
 from infra.errors import InputError
+from infra.files import make_folder
 from infra.paths import home
 from infra.ray.session import Resources, ray_session
 from infra.registry import TASKS
-from infra.tracking import Tracker, tracking_uri
+from infra.tracking import Outbox, Tracker, tracking_uri
+from infra.tracking.outbox import CLOSE_SECONDS, JOURNAL, REFUSED
+from infra.tracking.tracker import Status, ending
 from infra.trust import trust_modules
+from pipelines.training.best_checkpoint import other_than_trained
 from pipelines.training.optim import parameter_groups
-from pipelines.training.ray_train import fit
+from pipelines.training.ray_train import OUTBOX, fit, resume_command, run_folder
 from tasks.base import TaskAdapter
 from tasks.run import Run, from_json, modules, to_json, to_params
+
+KILLED_SECONDS = 2.0
+"""How long a run that was stopped waits for MLflow."""
 
 
 def tags(run: Run) -> dict[str, str]:
@@ -77,8 +89,21 @@ def refuse_unused(run: Run, names: Sequence[str]) -> None:
             )
 
 
-def start(run: Run, *, more_tags: Mapping[str, str] | None = None, callbacks: Sequence[Any] = ()) -> str:
-    """Train a new run, with some tags beside the usual ones, and return its id; callbacks are those of `fit`."""
+def start(
+    run: Run,
+    *,
+    more_tags: Mapping[str, str] | None = None,
+    stop: Path | None = None,
+    callbacks: Sequence[Any] = (),
+) -> str:
+    """Train a new run and return its id.
+
+    Args:
+        run: its complete description.
+        more_tags: beside the usual ones.
+        stop: as of `fit`; where None, a file of the run's own.
+        callbacks: those of `fit`.
+    """
     uri = tracking_uri(home())
     adapter = prepare(run)
     name = f"{run.recipe} {run.aggregator} seed {run.seed}"
@@ -90,39 +115,104 @@ def start(run: Run, *, more_tags: Mapping[str, str] | None = None, callbacks: Se
         tags=tags(run) | (more_tags or {}),
         params=to_params(run),
     )
-    tracker.json("run.json", to_json(run))
-    tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})
-    return launch(run, tracker, callbacks=callbacks)
+    with recorded(tracker):
+        tracker.json("run.json", to_json(run))
+        tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})
+        return launch(run, tracker, stop=stop, callbacks=callbacks)
 
 
-def resume(run_id: str, *, trust: Sequence[str] = (), callbacks: Sequence[Any] = ()) -> str:
-    """Go on with an interrupted run and return its id.
+def resume(
+    run_id: str, *, trust: Sequence[str] = (), stop: Path | None = None, callbacks: Sequence[Any] = ()
+) -> str:
+    """Go on with an interrupted run and return its id; a finished one is left as it is.
 
     Args:
-        run_id: of the run.
+        run_id: the run.
         trust: modules whose code the run may name.
+        stop: as of `fit`; where None, a file of the run's own.
         callbacks: those of `fit`.
 
     Raises:
-        InputError: no such run, its settings are gone or damaged, or they name a module that is not trusted.
+        InputError: no such run, or one that was not trained; its settings are gone or damaged, or they name a module
+            that is not trusted; its checkpoints are gone.
     """
     trust_modules(*trust)
-    tracker = Tracker.attach(tracking_uri(home()), run_id)
+    uri = tracking_uri(home())
+    tracker = Tracker.attach(uri, run_id, running=False)
+    if (kind := tracker.tag("kind")) != "train":
+        raise InputError(f"run {run_id} {other_than_trained(kind)}")
+    send(tracker)
+    if tracker.status() == "FINISHED":
+        return run_id
     run = from_json(tracker.read_json("run.json"), where=f"run.json of run {run_id}")
-    return launch(run, tracker, callbacks=callbacks)
+    refuse_lost(tracker, run_folder(home(), run_id))
+    tracker = Tracker.attach(uri, run_id)
+    with recorded(tracker):
+        return launch(run, tracker, stop=stop, callbacks=callbacks)
 
 
-def launch(run: Run, tracker: Tracker, *, callbacks: Sequence[Any] = ()) -> str:
-    """Train on Ray workers under a tracked run, whose status says how that ended."""
-    status = "FAILED"
+def refuse_lost(tracker: Tracker, folder: Path) -> None:
+    """Refuse a run that has trained an epoch, whose checkpoint is not, or not whole, in its folder.
+
+    Raises:
+        InputError: it cannot go on.
+    """
+    *_, last = [None, *sorted(folder.glob("checkpoint_[0-9]*"))]
+    if last is None and "epoch" not in tracker.metrics():
+        return  # it ended before its first checkpoint, and starts again
+    missing = [name for name in FILES if last is None or not (last / name).is_file()]
+    if missing:
+        what = f"{last} lacks {', '.join(missing)}" if last else f"there is no checkpoint in {folder}"
+        raise InputError(
+            f"run {tracker.run_id} cannot go on: {what}. Bring the folder back (or set POLYPOOL_HOME to where it is), "
+            f"or train it anew: `python -m pipelines.rerun {tracker.run_id}`"
+        )
+
+
+@contextmanager
+def recorded(tracker: Tracker) -> Iterator[None]:
+    """End a run with what is inside; what MLflow does not take now waits in its folder, and nothing fails of it."""
+    with ending(lambda status: send(tracker, status)):
+        yield
+
+
+def send(tracker: Tracker, status: Status | None = None) -> None:
+    """Send what a run has logged and MLflow has not got, and say what is left.
+
+    Args:
+        tracker: of the run.
+        status: how it ended now, if it did.
+    """
+    folder = run_folder(home(), tracker.run_id) / OUTBOX
+    if status is None and not folder.is_dir():
+        return
+    outbox = Outbox(folder, lambda: tracker)
+    if status is not None:
+        outbox.end(status)
+    outbox.close(KILLED_SECONDS if status == "KILLED" else CLOSE_SECONDS)
+    again = f"`python -m pipelines.train resume {tracker.run_id}`"
+    if outbox.unsent:
+        kept = f"{outbox.unsent:,} entries of run {tracker.run_id} are not in MLflow yet ({outbox.why or 'no answer'})"
+        print(f"note: {kept}: {folder / JOURNAL} keeps them, and {again} sends them", file=sys.stderr)
+    elif (status or tracker.status()) == "FINISHED" and not outbox.refused:
+        shutil.rmtree(folder)
+    if outbox.refused:
+        print(
+            f"note: MLflow refused {outbox.refused:,} entries: {folder / REFUSED} has them and why",
+            file=sys.stderr,
+        )
+
+
+def launch(run: Run, tracker: Tracker, *, stop: Path | None = None, callbacks: Sequence[Any] = ()) -> str:
+    """Train on Ray workers under a tracked run."""
+    if stop is None:
+        stop = make_folder(run_folder(home(), tracker.run_id)) / "stop"
+        stop.unlink(missing_ok=True)
     try:
         with ray_session():
             resources = Resources.plan(run.workers, cpus=run.cpus)
-            fit(run, tracker=tracker, home=home(), resources=resources, callbacks=callbacks)
-        status = "FINISHED"
-    except KeyboardInterrupt:
-        status = "KILLED"
+            fit(run, tracker=tracker, home=home(), resources=resources, stop=stop, callbacks=callbacks)
+    except KeyboardInterrupt as stopped:
+        stopped.add_note(resume_command(run, tracker.run_id))
         raise
-    finally:
-        tracker.finish(status)
     return tracker.run_id

@@ -100,7 +100,8 @@ def test_where_no_job_server_answers_is_said():
 def test_a_head_ends_when_its_owner_is_terminated():
     before = folders()
     code = (
-        "from infra.ray.head import private_head\nwith private_head(cpus=1): print('up', flush=True); input()"
+        "from infra.errors import command\nfrom infra.ray.head import private_head\n@command\ndef main():\n"
+        "    with private_head(cpus=1): print('up', flush=True); input()\nmain()"
     )
     owner = subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from torch import Tensor
@@ -23,4 +24,20 @@ class KilledOften(InfoNCE):
             if epoch >= at and not marker.exists():
                 marker.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(*args, epoch=epoch)
+
+
+class StoppedOnce(InfoNCE):
+    """Sends a process SIGTERM after some epochs, the first time only, and waits until a run is asked to stop."""
+
+    def __init__(self, *, runs: str, epoch: float, process: int) -> None:
+        super().__init__()
+        self.runs, self.epoch, self.process = Path(runs), epoch, process
+
+    def forward(self, *args: Tensor, epoch: float) -> Tensor:
+        if epoch >= self.epoch and not (marker := self.runs / "stopped").exists():
+            marker.touch()
+            os.kill(self.process, signal.SIGTERM)
+            while not [*self.runs.glob("*/stop")]:
+                time.sleep(0.01)
         return super().forward(*args, epoch=epoch)

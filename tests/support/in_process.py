@@ -18,24 +18,21 @@ from pipelines.training.loop import Trainer
 from tasks.run import Run
 
 
-def launch(run: Run, tracker: Tracker, *, callbacks: Sequence[object] = ()) -> str:
+def launch(run: Run, tracker: Tracker, *, stop: Path | None = None, callbacks: Sequence[object] = ()) -> str:
     """Stand in for `pipelines.training.runs.launch`."""
-    checkpoint, status = home() / "runs" / tracker.run_id / "checkpoint", "FAILED"
+    folder = home() / "runs" / tracker.run_id
+    checkpoint = folder / "checkpoint_9"  # later than Ray's, which are named by the year
 
     def report(metrics: dict[str, Any], folder: Path | None) -> None:
         if folder is not None:
             shutil.rmtree(checkpoint, ignore_errors=True)
             shutil.copytree(folder, checkpoint)
 
-    try:
-        adapter, cpu = TASKS.build(run.task, run), torch.device("cpu")
-        trainer = Trainer(run, adapter, log=tracker, report=report, device=cpu, bar=SilentBar)
-        if checkpoint.is_dir():
-            trainer.resume(checkpoint)
-        trainer.train()
-        status = "FINISHED"
-    finally:
-        tracker.finish(status)
+    adapter, cpu = TASKS.build(run.task, run), torch.device("cpu")
+    trainer = Trainer(run, adapter, log=tracker, report=report, device=cpu, bar=SilentBar)
+    if last := sorted(folder.glob("checkpoint_[0-9]*")):
+        trainer.resume(last[-1])
+    trainer.train()
     return tracker.run_id
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import in_process
 import pytest
@@ -14,8 +17,9 @@ from safetensors.torch import load_file
 from infra import paths
 from infra.errors import InputError
 from infra.ray.session import ray_session
+from infra.stopping import stoppable
 from infra.tracking import Tracker, find_runs, tracking_uri
-from pipelines import evaluate
+from pipelines import evaluate, train
 from pipelines.models import load_run
 from pipelines.training import runs
 from pipelines.training.runs import resume, start
@@ -48,9 +52,12 @@ def distributed(run) -> str:
     return start(replace(run, workers=2))
 
 
+def attached(run_id: str) -> Tracker:
+    return Tracker.attach(tracking_uri(paths.home()), run_id, running=False)
+
+
 def best_weights(run_id: str) -> dict[str, torch.Tensor]:
-    tracker = Tracker.attach(tracking_uri(paths.home()), run_id, running=False)
-    return load_file(tracker.download("model") / "model.safetensors")
+    return load_file(attached(run_id).download("model") / "model.safetensors")
 
 
 def test_a_run_of_two_workers_is_tracked_whole(distributed, run, home):
@@ -95,6 +102,53 @@ def test_a_worker_killed_twice_goes_on_and_ends_with_the_weights_of_an_undisturb
     assert resume(record.run_id) == record.run_id
     ours, theirs = best_weights(record.run_id), best_weights(finished)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_sigterm_leaves_a_checkpoint_with_which_the_run_goes_on(finished, run, home):
+    objective = f"faulty:StoppedOnce(runs={str(home / 'runs')!r}, epoch=2.4, process={os.getpid()})"
+    with pytest.raises(KeyboardInterrupt) as stopped, stoppable():
+        start(replace(run, objective=objective))
+    (record, *_) = find_runs(tracking_uri(home), "polypool", finished=False)
+    assert record.status == "KILLED"
+    assert stopped.value.__notes__ == [f"python -m pipelines.train resume {record.run_id}"]
+    inside, whole = (samples(home / "runs" / run_id) for run_id in (record.run_id, finished))
+    assert 2 < inside / (whole / run.optim.epochs) < 3
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "launch", in_process.launch)
+        assert resume(record.run_id) == record.run_id
+    ours, theirs = best_weights(record.run_id), best_weights(finished)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def samples(folder: Path) -> int:
+    """Return how many samples the checkpoint of a run has seen."""
+    (progress,) = folder.glob("checkpoint_*/progress.json")
+    return json.loads(progress.read_text())["samples"]
+
+
+def test_a_run_goes_on_only_where_it_has_something_left_to_do_and_to_go_on_with(
+    finished, home, monkeypatch, capsys
+):
+    (before,) = [r for r in find_runs(tracking_uri(home), "polypool") if r.run_id == finished]
+    monkeypatch.setattr("sys.argv", ["train", "resume", finished])
+    train.main()
+    said = capsys.readouterr().out
+    assert said.startswith(f"run {finished} had finished before, and is left as it is\n  test/chance ")
+    assert before in find_runs(tracking_uri(home), "polypool")
+
+    folder = home / "runs" / finished
+    attached(finished).finish("KILLED")
+    (checkpoint,) = folder.glob("checkpoint_*")
+    (checkpoint / "state.pt").rename(folder / "state.pt")
+    with pytest.raises(InputError, match=rf"{checkpoint.name} lacks state.pt.*pipelines.rerun {finished}`"):
+        resume(finished)
+    folder.rename(home / "elsewhere")
+    with pytest.raises(InputError, match=f"there is no checkpoint in {folder}. Bring the folder back"):
+        resume(finished)
+    (home / "elsewhere").rename(folder)
+    (folder / "state.pt").rename(checkpoint / "state.pt")
+    assert attached(finished).status() == "KILLED", "it was not begun"
+    attached(finished).finish()
 
 
 def test_more_workers_than_cores_are_refused(run):

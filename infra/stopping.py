@@ -1,0 +1,139 @@
+"""How a command ends when it is asked to: by Ctrl-C, by SIGTERM, or because its terminal is gone (SIGHUP).
+
+One line says so, with what to type to go on; the exit code is 128 and the signal's number, as a shell has it. While a
+command is imported it ends at once, as nothing has begun. Later the signal is raised where the command is, as `Stopped`,
+so that it leaves nothing behind; a second one ends it there and then.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+_came: list[int] = []
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asks this process to end, or somebody asked another part of its work to.
+
+    Its notes (`add_note`), if any, are commands that go on where it was. Libraries may make a plain KeyboardInterrupt
+    of it, as Ray does: catch that.
+    """
+
+
+def listen(handler: Callable[[int, FrameType | None], None]) -> None:
+    """Let `handler` have the signals, but for those that whoever started this process wants ignored."""
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Raise the signals as `Stopped` inside; in another thread than the main one, leave them as they are."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _came.clear()
+    with kept():
+        listen(end)
+        yield
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Put the handlers of the signals back that what is inside replaces."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def end_at_once(number: int, frame: FrameType | None = None) -> None:
+    """Handle a signal: end here and now, with the line."""
+    for other in SIGNALS:
+        signal.signal(other, signal.SIG_IGN)
+    _came.insert(0, number)
+    os._exit(say(Stopped()))
+
+
+def end(number: int, frame: FrameType | None = None) -> None:
+    """Handle a signal: raise it, and let the next one end the process there and then."""
+    listen(end_at_once)
+    _came.append(number)
+    raise Stopped
+
+
+@contextmanager
+def asked_first(ask: Callable[[], None], *, seconds: float) -> Iterator[None]:
+    """Let SIGTERM ask what is inside to end by itself, as training does with a checkpoint.
+
+    Where that returns, or after `seconds`, the signal is raised as it is without. Ctrl-C waits for nothing.
+
+    Args:
+        ask: called once, in the signal's handler.
+        seconds: for what is inside.
+    """
+    asked: list[int] = []
+
+    def later(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        signal.signal(signal.SIGTERM, end_at_once)
+        ask()
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    def too_late(number: int, frame: FrameType | None) -> None:
+        end(signal.SIGTERM)
+
+    if signal.getsignal(signal.SIGTERM) is not end:  # no command of ours, or a thread of one
+        yield
+        return
+    signal.signal(signal.SIGTERM, later)
+    before = signal.signal(signal.SIGALRM, too_late)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if signal.getsignal(signal.SIGTERM) is later:
+            signal.signal(signal.SIGTERM, end)
+    if asked:
+        end(asked[0])
+
+
+def say(stopped: KeyboardInterrupt) -> int:
+    """Print the line, and return the exit code. Whoever closed the terminal reads none."""
+    number = _came[0] if _came else signal.SIGINT
+    if number == signal.SIGHUP:
+        return 128 + number
+    again = " && ".join(getattr(stopped, "__notes__", [])) or _same_command()
+    with suppress(OSError, ValueError, RuntimeError):  # a signal may have come in the middle of a print
+        sys.stdout.flush()
+    with suppress(OSError, ValueError):
+        line = f"{_fresh_line()}stopped by {_NAMES[number]}; to go on: {again}\n"
+        os.write(sys.stderr.fileno(), line.encode(errors="surrogateescape"))
+    return 128 + number
+
+
+def _fresh_line() -> str:
+    """Return what ends a progress bar, and the terminal's ^C."""
+    return "\n" if sys.stderr.isatty() else ""
+
+
+def _same_command() -> str:
+    """Return the command line of this process as one would type it."""
+    _, *words = sys.orig_argv
+    installed = bool(words) and Path(words[0]).name == "polypool"
+    return shlex.join(["polypool", *words[1:]] if installed else ["python", *words])

@@ -1,0 +1,177 @@
+"""What a run logs while MLflow is away: kept, in order, and sent when it is back."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from infra.errors import InputError
+from infra.tracking import Outbox, Tracker, location
+from infra.tracking import outbox as module
+from infra.tracking.outbox import JOURNAL, REFUSED
+
+
+class Refusal(Exception):
+    error_code = "INVALID_PARAMETER_VALUE"
+
+
+class Recorder:
+    """Stands in for a Tracker: keeps what it is sent, answers only while it is `there`."""
+
+    def __init__(self) -> None:
+        self.got: list[object] = []
+        self.there = True
+
+    def points(self, points: list[tuple[str, float, int, int]]) -> None:
+        self._answer()
+        if any("@" in name for name, *_ in points):
+            raise InputError("no such name") from Refusal()
+        self.got += [(name, value, step) for name, value, _, step in points]
+
+    def tags(self, tags: dict[str, str]) -> None:
+        self._answer()
+        self.got.append(dict(tags))
+
+    def artifact(self, path: Path, folder: str = "") -> None:
+        self._answer()
+        self.got.append((folder, path.name, path.read_text()))
+
+    def finish(self, status: str, *, at: int) -> None:
+        self._answer()
+        assert abs(at / 1000 - time.time()) < 60
+        self.got.append(status)
+
+    def history(self, name: str) -> list[tuple[int, float]]:
+        self._answer()
+        return [(0, 9.0), (1, 9.0)]
+
+    def _answer(self) -> None:
+        if not self.there:
+            raise InputError("nobody answers")
+
+
+@pytest.fixture
+def mlflow() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def opened(tmp_path: Path, mlflow: Recorder) -> Callable[[], Outbox]:
+    return lambda: Outbox(tmp_path / "outbox", lambda: mlflow)
+
+
+def log_all(outbox: Outbox, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for step in range(3):
+        outbox.log({"loss": step / 3, "norm": math.inf}, step=step)
+        (folder / "weights").write_text(f"after step {step}")
+        (folder / "run.json").write_text("{}")
+        outbox.artifact(folder, "model")
+    outbox.tags({"version": 2})
+    outbox.end("FINISHED")
+
+
+def test_it_arrives_in_order_and_a_file_that_is_replaced_is_sent_once(
+    opened: Callable[[], Outbox], mlflow: Recorder, tmp_path: Path
+) -> None:
+    mlflow.there = False
+    outbox = opened()
+    log_all(outbox, tmp_path / "made")
+    outbox.close(10)
+    assert (mlflow.got, outbox.unsent, outbox.why) == ([], 8, "nobody answers")
+
+    mlflow.there = True
+    later = opened()  # as another process does
+    later.close(10)
+    points = [[("loss", step / 3, step), ("norm", math.inf, step)] for step in range(3)]
+    files = [("model", "run.json", "{}"), ("model", "weights", "after step 2")]
+    assert mlflow.got == [*points[0], *points[1], *points[2], *files, {"version": "2"}, "FINISHED"]
+    assert (later.unsent, later.refused) == (0, 0)
+    again = opened()
+    again.close(10)
+    assert len(mlflow.got) == 10, "nothing is sent twice"
+
+
+def test_a_server_that_comes_back_is_found_and_one_that_hangs_is_not_waited_for(
+    opened: Callable[[], Outbox], mlflow: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PAUSES", (0.05, 0.05))
+    mlflow.there = False
+    outbox = opened()
+    outbox.log({"loss": 1.0}, step=1)
+    time.sleep(0.2)
+    assert outbox.why == "nobody answers"
+    mlflow.there = True
+    limit = time.monotonic() + 20
+    while outbox.unsent and time.monotonic() < limit:
+        time.sleep(0.02)
+    assert mlflow.got == [("loss", 1.0, 1)]
+
+    hangs = threading.Event()
+    monkeypatch.setattr(mlflow, "points", lambda points: hangs.wait(60))
+    began = time.monotonic()
+    for step in range(1000):
+        outbox.log({"loss": 1.0}, step=step)
+    assert time.monotonic() - began < 5, "a step waits for nobody"
+    outbox.close(0.2)
+    assert time.monotonic() - began < 6
+    assert outbox.unsent == 1000
+    hangs.set()
+
+
+def test_what_is_refused_is_put_aside_and_holds_nothing_up(
+    opened: Callable[[], Outbox], mlflow: Recorder, tmp_path: Path
+) -> None:
+    mlflow.there = False
+    outbox = opened()
+    outbox.log({"a": 1.0}, step=1)
+    outbox.log({"R@1": 1.0}, step=2)
+    outbox.log({"b": 1.0}, step=3)
+    outbox.close(10)
+    with (tmp_path / "outbox" / JOURNAL).open("a") as journal:
+        journal.write('{"kind": "numbers", "time": "yesterday"}\n{"kind": "ta')  # and its process was killed
+    mlflow.there = True
+    later = opened()
+    later.tags({"c": "1"})
+    later.close(10)
+    assert mlflow.got == [("a", 1.0, 1), ("b", 1.0, 3), {"c": "1"}]
+    assert (later.unsent, later.refused) == (0, 3)
+    cases = [json.loads(line) for line in (tmp_path / "outbox" / REFUSED).read_text().splitlines()]
+    assert [case["why"] for case in cases] == ["no such name", *["this line cannot be read"] * 2]
+    assert cases[0]["entry"]["values"] == {"R@1": "1.0"}
+
+
+def test_what_was_logged_can_be_read_while_nobody_answers(
+    opened: Callable[[], Outbox], mlflow: Recorder, tmp_path: Path
+) -> None:
+    outbox = opened()
+    log_all(outbox, tmp_path / "made")
+    assert outbox.history("loss") == [(0, 0.0), (1, 1 / 3), (2, 2 / 3)]
+    assert outbox.history("logged before") == [(0, 9.0), (1, 9.0)]
+    assert (outbox.download("model") / "weights").read_text() == "after step 2"
+    mlflow.there = False
+    outbox.log({"other": 4.0, "loss": 5.0}, step=7)
+    outbox.close(10)
+    assert outbox.why
+    assert outbox.history("other") == [(7, 4.0)]
+    assert outbox.history("loss")[-1] == (7, 5.0)
+
+
+def test_a_socket_that_never_answers_takes_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(location, "_PATIENCE", 1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        outbox = Outbox(tmp_path / "outbox", lambda: Tracker.attach(uri, "0" * 32, running=False))
+        outbox.log({"loss": 1.0}, step=1)
+        began = time.monotonic()
+        outbox.close(30)
+        assert time.monotonic() - began < 25
+    assert outbox.unsent == 1
+    assert "Read timed out" in outbox.why
