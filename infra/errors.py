@@ -50,7 +50,7 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
         except InputError as error:
             print(f"error: {shown(str(error))}", file=sys.stderr)
             sys.exit(error.exit_code)
-        except KeyboardInterrupt as stopped:
-            sys.exit(say(stopped))
+        except KeyboardInterrupt:
+            sys.exit(say())
 
     return run

@@ -20,13 +20,14 @@ from types import FrameType
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 _came: list[int] = []
+_next: list[str] = []
+_always: list[Callable[[], None]] = []
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asks this process to end, or somebody asked another part of its work to.
+    """A signal asks this process to end, or somebody asked a part of its work to.
 
-    Its notes (`add_note`), if any, are commands that go on where it was. Libraries may make a plain KeyboardInterrupt
-    of it, as Ray does: catch that.
+    Libraries may make a plain KeyboardInterrupt of it, as Ray does: catch that.
     """
 
 
@@ -44,6 +45,7 @@ def stoppable() -> Iterator[None]:
         yield
         return
     _came.clear()
+    _next.clear()
     with kept():
         listen(end)
         yield
@@ -66,7 +68,11 @@ def end_at_once(number: int, frame: FrameType | None = None) -> None:
     for other in SIGNALS:
         signal.signal(other, signal.SIG_IGN)
     _came.insert(0, number)
-    os._exit(say(Stopped()))
+    code = say()
+    for undo in _always:
+        with suppress(Exception):
+            undo()
+    os._exit(code)
 
 
 def end(number: int, frame: FrameType | None = None) -> None:
@@ -113,12 +119,30 @@ def asked_first(ask: Callable[[], None], *, seconds: float) -> Iterator[None]:
         end(asked[0])
 
 
-def say(stopped: KeyboardInterrupt) -> int:
+@contextmanager
+def to_go_on(command: str) -> Iterator[None]:
+    """Name the command that goes on with what is inside, where a signal ends it; else the same one again does."""
+    _next.append(command)
+    yield
+    _next.remove(command)
+
+
+@contextmanager
+def at_once_too(undo: Callable[[], None]) -> Iterator[None]:
+    """Undo what is inside also where a second signal ends the process there and then; it must take no time."""
+    _always.append(undo)
+    try:
+        yield
+    finally:
+        _always.remove(undo)
+
+
+def say() -> int:
     """Print the line, and return the exit code. Whoever closed the terminal reads none."""
     number = _came[0] if _came else signal.SIGINT
     if number == signal.SIGHUP:
         return 128 + number
-    again = " && ".join(getattr(stopped, "__notes__", [])) or _same_command()
+    again = _next[-1] if _next else _same_command()
     with suppress(OSError, ValueError, RuntimeError):  # a signal may have come in the middle of a print
         sys.stdout.flush()
     with suppress(OSError, ValueError):

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-_PATIENCE, _NO_PATIENCE = 30.0, 2.0
+from infra.stopping import at_once_too
+
+_PATIENCE, _NO_PATIENCE = 30.0, 1.5
 
 
 @contextmanager
@@ -17,20 +19,34 @@ def ending_all(start: Callable[[], None]) -> Iterator[None]:
     """Call what starts Ray, and end Ray after what is inside with every process of it; quickly after Ctrl-C."""
     me, seconds = os.getpid(), _PATIENCE
     others, ours = set(started_by(me)), None
+
+    def of_ray() -> list[Any]:
+        roots = [each for each in started_by(me) if each not in others] if ours is None else ours
+        return [*roots, *(process for each in roots for process in started_by(each.pid))]
+
     try:
-        start()
-        ours = [process for process in started_by(me) if process not in others]
-        yield
+        with at_once_too(lambda: kill(of_ray(), after=0.0)):
+            start()
+            ours = of_ray()
+            yield
     except KeyboardInterrupt:
         seconds = _NO_PATIENCE
+        _be_quiet()
         raise
     finally:
-        if ours is None:  # it was still starting
-            ours = [process for process in started_by(me) if process not in others]
-        ours += [process for each in ours for process in started_by(each.pid)]
-        leaving = _leave_ray(seconds)
-        kill(ours, after=0.5)
-        leaving.join(_PATIENCE)  # nobody is left for it to wait for
+        left = of_ray()
+        with at_once_too(lambda: kill(left, after=0.0)):
+            leaving = _leave_ray(seconds)
+            kill(left, after=0.3)
+            leaving.join(_PATIENCE)  # nobody is left for it to wait for
+
+
+def _be_quiet() -> None:
+    """Show no more of what Ray's processes say: some complain that others are gone."""
+    from ray._private.ray_logging import global_worker_stdstream_dispatcher
+
+    # as ray.shutdown does, a second later
+    global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")
 
 
 def _leave_ray(seconds: float) -> threading.Thread:

@@ -18,6 +18,7 @@ from infra.ray.session import Resources
 from infra.registry import TASKS
 from infra.stopping import Stopped, asked_first
 from infra.tracking import Outbox, Tracker
+from infra.tracking.tracker import Status
 from infra.trust import trust_flags, trust_modules, trusted
 from tasks.run import Run, modules
 
@@ -117,8 +118,8 @@ def fit(
     )
 
     def ask() -> None:
-        stop.touch()  # and whoever stops us may not wait for what comes then
-        threading.Thread(target=tracker.finish, args=["KILLED"], daemon=True).start()
+        stop.touch()
+        finish_soon(tracker, "KILLED")  # whoever stops us may not wait for what comes then
 
     try:
         with asked_first(ask, seconds=CHECKPOINT_SECONDS):
@@ -131,6 +132,13 @@ def fit(
                 raise InputError(str(cause)) from error
         resume = resume_command(run, tracker.run_id)
         raise RuntimeError(f"training failed; `{resume}` goes on: {error}") from error
+
+
+def finish_soon(tracker: Tracker, status: Status) -> threading.Thread:
+    """End a run in a thread of its own, which is returned: MLflow may not answer."""
+    thread = threading.Thread(target=tracker.finish, args=[status], daemon=True)
+    thread.start()
+    return thread
 
 
 def resume_command(run: Run, run_id: str) -> str:

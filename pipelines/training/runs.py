@@ -18,13 +18,14 @@ from infra.files import make_folder
 from infra.paths import home
 from infra.ray.session import Resources, ray_session
 from infra.registry import TASKS
+from infra.stopping import at_once_too, to_go_on
 from infra.tracking import Outbox, Tracker, tracking_uri
 from infra.tracking.outbox import CLOSE_SECONDS, JOURNAL, REFUSED
 from infra.tracking.tracker import Status, ending
 from infra.trust import trust_modules
 from pipelines.training.best_checkpoint import other_than_trained
 from pipelines.training.optim import parameter_groups
-from pipelines.training.ray_train import OUTBOX, fit, resume_command, run_folder
+from pipelines.training.ray_train import OUTBOX, finish_soon, fit, resume_command, run_folder
 from tasks.base import TaskAdapter
 from tasks.run import Run, from_json, modules, to_json, to_params
 
@@ -172,7 +173,7 @@ def refuse_lost(tracker: Tracker, folder: Path) -> None:
 @contextmanager
 def recorded(tracker: Tracker) -> Iterator[None]:
     """End a run with what is inside; what MLflow does not take now waits in its folder, and nothing fails of it."""
-    with ending(lambda status: send(tracker, status)):
+    with at_once_too(lambda: finish_soon(tracker, "KILLED").join(1)), ending(lambda how: send(tracker, how)):
         yield
 
 
@@ -208,11 +209,7 @@ def launch(run: Run, tracker: Tracker, *, stop: Path | None = None, callbacks: S
     if stop is None:
         stop = make_folder(run_folder(home(), tracker.run_id)) / "stop"
         stop.unlink(missing_ok=True)
-    try:
-        with ray_session():
-            resources = Resources.plan(run.workers, cpus=run.cpus)
-            fit(run, tracker=tracker, home=home(), resources=resources, stop=stop, callbacks=callbacks)
-    except KeyboardInterrupt as stopped:
-        stopped.add_note(resume_command(run, tracker.run_id))
-        raise
+    with to_go_on(resume_command(run, tracker.run_id)), ray_session():
+        resources = Resources.plan(run.workers, cpus=run.cpus)
+        fit(run, tracker=tracker, home=home(), resources=resources, stop=stop, callbacks=callbacks)
     return tracker.run_id

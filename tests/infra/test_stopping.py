@@ -12,9 +12,9 @@ import pytest
 from places import ROOT
 
 VERB = """
-import sys, time
+import contextlib, sys, time
 from infra.errors import command
-from infra.stopping import asked_first
+from infra.stopping import asked_first, at_once_too, to_go_on
 
 @command
 def main():
@@ -65,11 +65,11 @@ def test_one_line_says_how_to_go_on_and_nothing_is_left(number: int, said: str, 
 
 
 def test_what_began_says_itself_how_to_go_on(tmp_path: Path) -> None:
-    body = f"""        try:
-    {READY}            time.sleep(60)
-        except KeyboardInterrupt as stopped:
-            stopped.add_note("python -m pipelines.train resume 12ab")
-            raise"""
+    body = """        with to_go_on("python -m pipelines.train resume 12ab"):
+            with to_go_on("this is over"):
+                pass
+            print('ready', flush=True)
+            time.sleep(60)"""
     process = begin(tmp_path, body)
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=20)[1] == (
@@ -77,15 +77,22 @@ def test_what_began_says_itself_how_to_go_on(tmp_path: Path) -> None:
     )
 
 
-def test_a_second_signal_ends_the_clean_up(tmp_path: Path) -> None:
-    process = begin(tmp_path, clean_up=60)
+def test_a_second_signal_ends_the_clean_up_but_for_what_takes_no_time(tmp_path: Path) -> None:
+    body = """        stack = contextlib.ExitStack()
+        stack.enter_context(at_once_too(lambda: print("at once", flush=True)))
+        stack.enter_context(at_once_too(lambda: 1 / 0))
+        with at_once_too(lambda: print("this is over", flush=True)):
+            pass
+        print('ready', flush=True)
+        time.sleep(60)"""
+    process = begin(tmp_path, body, clean_up=60)
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "undone\n"
     process.send_signal(signal.SIGINT)
     began = time.monotonic()
-    _, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=20)
     assert time.monotonic() - began < 5
-    assert process.returncode == 130
+    assert (process.returncode, out) == (130, "at once\n")
     assert err.count("\n") == 1
 
 

@@ -11,7 +11,9 @@ from mlflow_server import Server
 from safetensors.torch import load_file
 from toy import FolderReport, SilentBar, Toy, toy_run
 
-from infra.tracking import Outbox, Tracker
+from infra.errors import InputError
+from infra.tracking import Outbox, Tracker, tracking_uri
+from pipelines.training import runs
 from pipelines.training.loop import Trainer
 
 
@@ -67,3 +69,30 @@ def test_training_goes_on_without_the_server_which_gets_all_when_it_is_back(
     best = load_file(tracker.download("model") / "model.safetensors")
     assert all(torch.equal(value, best[name]) for name, value in trainer.model.state_dict().items())
     assert tracker.download("per_query/whole.npz").exists()
+
+
+def test_the_end_of_a_run_that_mlflow_does_not_take_is_said_and_sent_by_resume(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = toy_run()
+    uri = tracking_uri(home)
+    tracker = Tracker.start("e", uri=uri, home=home, name="n", tags=runs.tags(run), params={})
+    folder = home / "runs" / tracker.run_id / "outbox"
+
+    def nobody(*_: object, **__: object) -> None:
+        raise InputError("nobody answers")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tracker, "finish", nobody)
+        runs.send(tracker, "KILLED")
+        assert capsys.readouterr().err == (
+            f"note: 1 entries of run {tracker.run_id} are not in MLflow yet (nobody answers): {folder}/journal.jsonl "
+            f"keeps them, and `python -m pipelines.train resume {tracker.run_id}` sends them\n"
+        )
+        runs.send(tracker, "FINISHED")
+        assert "2 entries" in capsys.readouterr().err
+    assert tracker.status() == "RUNNING"
+    assert runs.resume(tracker.run_id) == tracker.run_id, "it has finished, and Ray is not started"
+    assert tracker.status() == "FINISHED"
+    assert not folder.exists()
+    assert capsys.readouterr().err == ""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +16,12 @@ import pytest
 import torch
 from corpora import make_corpus
 from kept import keep_run
+from places import ROOT
 from safetensors.torch import load_file
 
-from infra import paths
+from infra import paths, stopping
 from infra.errors import InputError
+from infra.ray.ending import started_by
 from infra.ray.session import ray_session
 from infra.stopping import stoppable
 from infra.tracking import Tracker, find_runs, tracking_uri
@@ -23,7 +29,7 @@ from pipelines import evaluate, train
 from pipelines.models import load_run
 from pipelines.training import runs
 from pipelines.training.runs import resume, start
-from tasks.run import from_json
+from tasks.run import from_json, to_json
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
 
@@ -104,13 +110,18 @@ def test_a_worker_killed_twice_goes_on_and_ends_with_the_weights_of_an_undisturb
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_sigterm_leaves_a_checkpoint_with_which_the_run_goes_on(finished, run, home):
+def test_sigterm_leaves_a_checkpoint_with_which_the_run_goes_on(finished, run, home, capfd):
     objective = f"faulty:StoppedOnce(runs={str(home / 'runs')!r}, epoch=2.4, process={os.getpid()})"
-    with pytest.raises(KeyboardInterrupt) as stopped, stoppable():
+    capfd.readouterr()
+    with pytest.raises(KeyboardInterrupt), stoppable():
         start(replace(run, objective=objective))
+    assert stopping.say() == 143
     (record, *_) = find_runs(tracking_uri(home), "polypool", finished=False)
     assert record.status == "KILLED"
-    assert stopped.value.__notes__ == [f"python -m pipelines.train resume {record.run_id}"]
+    said = capfd.readouterr().err
+    assert said.endswith(
+        f"stopped by SIGTERM; to go on: python -m pipelines.train resume {record.run_id} --trust faulty\n"
+    )
     inside, whole = (samples(home / "runs" / run_id) for run_id in (record.run_id, finished))
     assert 2 < inside / (whole / run.optim.epochs) < 3
     with pytest.MonkeyPatch.context() as patch:
@@ -118,6 +129,36 @@ def test_sigterm_leaves_a_checkpoint_with_which_the_run_goes_on(finished, run, h
         assert resume(record.run_id) == record.run_id
     ours, theirs = best_weights(record.run_id), best_weights(finished)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_ctrl_c_leaves_no_process_behind_and_says_what_to_type(run, home):
+    endless = replace(run, optim=replace(run.optim, epochs=10**6))
+    tracker = Tracker.start(
+        "stopped", uri=tracking_uri(home), home=home, name="n", tags=runs.tags(run), params={}
+    )
+    tracker.json("run.json", to_json(endless))
+    words = [sys.executable, "-m", "pipelines.train", "resume", tracker.run_id]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(words, cwd=ROOT, start_new_session=True, **pipes)
+    limit = time.monotonic() + 300
+    while not [*(home / "runs" / tracker.run_id).glob("checkpoint_*/progress.json")]:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+    started = started_by(process.pid)
+    assert len(started) > 5, "Ray has many processes"
+    began = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, said = process.communicate(timeout=60)
+    assert time.monotonic() - began < 15, "it takes 2 seconds where nobody else is at work"
+    assert process.returncode == 130
+    assert [each for each in started if each.is_running() and each.status() != "zombie"] == []
+    assert (
+        said.splitlines()[-1]
+        == f"stopped by Ctrl-C; to go on: python -m pipelines.train resume {tracker.run_id}"
+    )
+    assert "Traceback" not in said
+    assert tracker.status() == "KILLED"
 
 
 def samples(folder: Path) -> int:
