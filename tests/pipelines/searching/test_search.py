@@ -71,6 +71,9 @@ def test_results_are_the_order_of_the_splits_scores(tiny, name):
         np.testing.assert_allclose([hit.score for hit in hits], sim_VT[order, column], rtol=1e-4, atol=1e-6)
         if (np.diff(np.sort(sim_VT[:, column])) > 1e-5).all():
             assert [hit.id for hit in hits] == pairs.item_ids[order].tolist()
+    for together, text in zip(finder.by_texts(pairs.texts[:9], 5), pairs.texts[:9], strict=True):
+        alone = [hit.score for hit in finder.by_text(text, 5)]
+        np.testing.assert_allclose([hit.score for hit in together], alone, rtol=1e-4, atol=1e-6)
     row = 3
     hits = finder.by_id(pairs.item_ids[row], 6)
     np.testing.assert_allclose(
