@@ -7,8 +7,8 @@ offsets at which the sets begin.
 No byte is used unchecked. The check of a set is the XXH3 of its vectors, compared when the set is first asked for: the
 block that is read is the block that is checked, so reading at random costs no more bytes. Everything else in the file,
 thousands of times smaller, has one check in the manifest, compared before Arrow parses any of it. XXH3 reads as fast as
-memory gives, five times as fast as zlib's CRC-32: copying a batch of 128 x 36 x 2048 halves takes 2 ms, checking the copy
-0.3 ms, once.
+memory gives, five times as fast as zlib's CRC-32: to copy a batch of 128 x 36 x 2048 halves takes 2 ms, to check the
+copy 0.3 ms, once.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from stores import DIM, SHARD_BYTES, write
 
 from infra.errors import InputError
 from infra.store import FeatureStore, StoreWriter
+from infra.store.shard import MappedShard, map_shard
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -115,6 +118,26 @@ def test_padded_refuses_to_keep_nothing_or_what_is_not_there(folder: Path, keep:
     store = FeatureStore.open(folder)
     with pytest.raises(ValueError, match=r"mask of|at least one element"):
         store.padded(np.array([0]), keep=[np.asarray(keep, None if len(keep) else int)])
+
+
+def test_many_threads_map_a_shard_once_and_read_the_same(
+    folder: Path, sets: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapped = []
+
+    def slowly(path: Path, *args: object, **options: object) -> MappedShard:
+        mapped.append(path)
+        time.sleep(0.02)
+        return map_shard(path, *args, **options)
+
+    monkeypatch.setattr("infra.store.reader.map_shard", slowly)
+    store = FeatureStore.open(folder)
+    rows = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sets)), 8)).reshape(-1, 4)
+    with ThreadPoolExecutor(8) as pool:
+        for row_B, (x_BND, mask_BN) in zip(rows, pool.map(store.padded, rows), strict=True):
+            for row, x_ND, mask_N in zip(row_B, x_BND.numpy(), mask_BN.numpy(), strict=True):
+                assert np.array_equal(x_ND[mask_N], sets[f"id{row}"].astype(np.float16))
+    assert len(mapped) == len(store.manifest.shards)
 
 
 def test_a_pickled_store_is_its_path(folder: Path) -> None:
