@@ -33,9 +33,10 @@ def test_butd_reads_several_files_with_bad_rows(tmp_path: Path) -> None:
         line(8, nan),
         line(9, xs[3])[:-5] + "*&%$\n",
         "\n",
+        line("caf\udce9", xs[3]),
         rest,
     ]
-    (tmp_path / "a.tsv").write_text("".join(first))
+    (tmp_path / "a.tsv").write_text("".join(first), "utf-8", "surrogateescape")
     (tmp_path / "b.tsv").write_text(line(2, xs[2]) + line(0, xs[4]) + line(4, xs[4])[:60])
     options = ("--dim", 8, "--dtype", "float32", "--out", tmp_path / "out")
     code, out, _ = run("butd", "--tsv", tmp_path / "a.tsv", tmp_path / "b.tsv", *options, "--allow-skipped")
@@ -52,6 +53,7 @@ def test_butd_reads_several_files_with_bad_rows(tmp_path: Path) -> None:
         ("a.tsv:6 (id 8)", "NaN or infinite values"),
         ("a.tsv:7 (id 9)", "features that are not valid base64"),
         ("a.tsv:8", "not 6 columns, such as a row that is cut short"),
+        ("a.tsv:9 (id caf\udce9)", "an id that is not valid UTF-8"),
         ("b.tsv:2 (id 0)", "duplicate id"),
         ("b.tsv:3", "not 6 columns, such as a row that is cut short"),
     ]

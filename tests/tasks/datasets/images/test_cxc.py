@@ -25,9 +25,12 @@ from tasks.scoring.protocols import PROTOCOLS, ScoringProtocol
 DIRECTIONS = ("i2t", "t2i", "t2t", "i2i")
 
 
-def test_the_official_files_of_the_validation_split_have_the_known_counts(shared: Path) -> None:
+def test_the_official_files_of_the_validation_split_have_the_known_counts(
+    shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ratings = read_cxc(shared / "data" / "cxc", "val")
     assert (len(ratings.sits), len(ratings.sts), len(ratings.sis)) == (44722, 44009, 42767)
+    assert capsys.readouterr().out == ""
     lines = (shared / "data" / "cxc" / "sits_val.csv").read_text().splitlines()
     own = dict(line.split(",")[:2] for line in lines if line.endswith("c2i_original"))
     images = sorted({int(name[13:-4]) for name in own.values()})
@@ -55,7 +58,7 @@ def test_the_official_files_of_the_validation_split_have_the_known_counts(shared
     assert len(np.unique(one_way)) == 4718
 
 
-def test_ids_are_numbers_of_files_and_sentences(tmp_path: Path) -> None:
+def test_ids_are_numbers_of_files_and_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_csvs(
         tmp_path,
         sits=[(caption(648388), image(391895), "1.8")],
@@ -63,6 +66,8 @@ def test_ids_are_numbers_of_files_and_sentences(tmp_path: Path) -> None:
         sis=[(image(42), image(7), 0)],
     )
     found = read_cxc(tmp_path, "test")
+    told = "not as many as published (Crisscrossed Captions, test): sits 1 of 44,833 ratings, sts 1 of 44,045 ratings"
+    assert capsys.readouterr().out.startswith(f"{tmp_path}: {told}")
     assert (found.sits.first_P.tolist(), found.sits.second_P.tolist()) == (["648388"], ["391895"])
     assert found.sits.rating_P.tolist() == [1.8]
     assert (found.sts.first_P.tolist(), found.sts.second_P.tolist()) == (["1"], ["22"])
@@ -81,6 +86,10 @@ def test_ids_are_numbers_of_files_and_sentences(tmp_path: Path) -> None:
         (
             f"{HEADERS['sis']}\n{image(1)},{image(2)},high,made\n",
             "line 2: agg_score is 'high', expected a number",
+        ),
+        (
+            f'{HEADERS["sis"]}\n{image(1)},{image(2)},3,"made\n{image(1)},{image(3)},3,made\n',
+            "line 2: a row with a quote that is not closed",
         ),
         (f"{HEADERS['sis']}\n{image(1)},{image(2)},nan,made\n", "expected a number from 0 to 5"),
         (f"{HEADERS['sis']}\n{image(1)},{image(2)},51,made\n", "expected a number from 0 to 5"),

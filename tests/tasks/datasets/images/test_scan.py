@@ -76,7 +76,13 @@ def test_scan_leaves_bad_rows_out_of_both(tmp_path: Path) -> None:
     caps[0], caps[10:15], caps[15] = b"", [b" "] * 5, b"caf\xe9"
     (tmp_path / "in" / "train_caps.txt").write_bytes(b"\n".join(caps))
     (tmp_path / "in" / "train_ids.txt").write_text("0\n1\n2\n3\n4\n3\n")
-    code, _, _ = run("scan", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--allow-skipped")
+    files = ("scan", "--dir", tmp_path / "in", "--out", tmp_path / "out")
+    code, _, err = run(*files)
+    assert code == 1
+    assert "4 of 6 items (66.7%) were left out" in err
+    assert not (tmp_path / "out" / "corpus.json").exists()
+    assert not (tmp_path / "out" / "regions" / "manifest.json").exists()
+    code, _, _ = run(*files, "--allow-skipped")
     assert code == 0
     items = Corpus.open(tmp_path / "out").items("train")
     assert [(it.id, len(it.captions)) for it in items] == [("0", 4), ("3", 4)]
