@@ -50,9 +50,10 @@ def test_parts_are_counted_for_themselves_and_what_nothing_asked_for_not_at_all(
     judge(lost(5, part=True), tmp_path, rows={"train": 5}, parts=95)
     with pytest.raises(TooMuchSkipped, match=r"6 of 100 captions \(6\.0%\)"):
         judge(lost(6, part=True), tmp_path, rows={"train": 1000}, parts=94)
-    findings = lost(50, wanted=False)
-    judge(findings, tmp_path, rows={"train": 1})
-    assert findings.skipped["count"] == 50
+    for part in (False, True):
+        findings = lost(50, wanted=False, part=part)
+        judge(findings, tmp_path, rows={"train": 1}, parts=1)
+        assert findings.skipped["count"] == 50
 
 
 def test_strictness_refuses_what_is_flagged(tmp_path: Path) -> None:
