@@ -79,6 +79,34 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path, killed_after):
     assert all(torch.equal(best[0][name], best[1][name]) for name in best[0])
 
 
+def test_a_run_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on_to_the_same_weights(tmp_path):
+    run, report = toy_run(), FolderReport()
+    whole = trainer(run, tmp_path / "whole")
+    whole.train()
+    part = trainer(run, tmp_path / "part", report)
+    part.stopping = lambda: part.step == 8
+    part.train()
+    assert (part.step, report.count) == (8, 2)
+    assert not any("whole/score" in row for _, row in part.log.rows), "the test split is left for later"
+    again = trainer(run, tmp_path / "part", report)
+    again.resume(report.last)
+    assert again.step == 8
+    again.train()
+    assert all(torch.equal(again.model.state_dict()[name], x) for name, x in weights(whole).items())
+
+
+def stopped_worker(folder: str) -> None:
+    trained = trainer(toy_run(workers=world()), Path(folder) / f"log{rank()}")
+    trained.stopping = lambda: rank() == 1 and trained.step >= 3
+    trained.train()
+    (Path(folder) / str(rank())).write_text(str(trained.step))
+
+
+def test_workers_stop_together_where_one_of_them_is_asked_to(tmp_path):
+    run_workers(stopped_worker, str(tmp_path))
+    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["4", "4"], "where they log"
+
+
 def worker(folder: str, drop_last: bool, dtype: torch.dtype) -> None:
     torch.set_default_dtype(dtype)
     run = toy_run(workers=world(), optim={"drop_last": drop_last})
