@@ -65,7 +65,7 @@ class Outbox:
     def __init__(self, folder: Path, connect: Callable[[], Tracker]) -> None:
         self.folder, self._connect = make_folder(folder), connect
         self._journal = (folder / JOURNAL).open("ab")
-        self._sent = int((folder / SENT).read_text() or 0) if (folder / SENT).is_file() else 0
+        self._sent = self._position()
         self._written, self._latest = 0, {}
         for entry, end in self._entries(0):
             self._note(entry, end)
@@ -150,6 +150,15 @@ class Outbox:
         if entry is not None and entry.kind == "artifact":
             self._latest |= {(entry.folder, name): end for name in entry.names}
 
+    def _position(self) -> int:
+        """Return how many bytes of the journal MLflow has; all is sent again where that cannot be read."""
+        path = self.folder / SENT
+        try:
+            position = int(path.read_bytes()) if path.is_file() else 0
+        except ValueError:
+            return 0
+        return max(0, min(position, (self.folder / JOURNAL).stat().st_size))
+
     def _entries(self, start: int) -> Iterator[tuple[Entry | None, int]]:
         """Yield the entries from a byte of the journal on, and where each ends; None for a line that is none."""
         with (self.folder / JOURNAL).open("rb") as journal:
@@ -158,10 +167,7 @@ class Outbox:
                 if not line.endswith(b"\n"):
                     return
                 start += len(line)
-                try:
-                    yield from_plain(Entry, json.loads(line)), start
-                except ValueError:
-                    yield None, start
+                yield _entry(line), start
 
     def _run(self) -> None:
         """Send, until closed and all is sent, or closed and nobody answers."""
@@ -238,6 +244,18 @@ class Outbox:
         self._sent = end
         with atomic(self.folder / SENT) as file:
             file.write(str(end).encode())
+
+
+def _entry(line: bytes) -> Entry | None:
+    """Return what a line of the journal says; None where it says nothing that can be sent."""
+    try:
+        entry = from_plain(Entry, json.loads(line))
+        _points(entry) if entry.kind == "numbers" else ()
+    except (ValueError, RecursionError):
+        return None
+    paths = (Path(entry.folder, name) for name in entry.names)
+    inside = not any(path.is_absolute() or ".." in path.parts for path in paths)
+    return entry if inside else None
 
 
 def _points(entry: Entry) -> list[Point]:

@@ -72,11 +72,12 @@ class Campaign:
 
 
 def _way(verdict: Verdict) -> str:
-    """Return what tells two bad ends apart: the last line, without numbers, and where it was raised."""
+    """Return what tells two bad ends apart: the kind of error and where it was raised, else what was wrong."""
     last = verdict.detail.strip().splitlines()[-1:] or [""]
     places = _PLACE.findall(verdict.detail)
-    where = f"{Path(places[-1][0]).name}:{places[-1][1]}" if places else ""
-    return f"{re.sub('[0-9]+', '0', last[0])[:120]} {where}"
+    if places:
+        return f"{last[0].partition(':')[0]:.80} {Path(places[-1][0]).name}:{places[-1][1]}"
+    return re.sub("[0-9]+", "0", last[0])[:80]
 
 
 def main(*, minutes: float = 30.0, found: Path = Path("fuzz-found"), only: tuple[str, ...] = ()) -> None:

@@ -12,6 +12,7 @@ from fuzz.damage import arrays, documents, hdf5, lines, raw, specs, tensors
 
 _OWN: dict[Form, Callable[[bytes], st.SearchStrategy[bytes]]] = {
     "json": documents.damaged,
+    "jsonl": documents.damaged_line,
     "lines": lambda data: lines.damaged(data, separators=b"\t "),
     "csv": lambda data: lines.damaged(data, separators=b","),
     "spec": specs.damaged,

@@ -15,7 +15,7 @@ import pytest
 from infra.errors import InputError
 from infra.tracking import Outbox, Tracker, location
 from infra.tracking import outbox as module
-from infra.tracking.outbox import JOURNAL, REFUSED
+from infra.tracking.outbox import JOURNAL, REFUSED, SENT
 
 
 class Refusal(Exception):
@@ -175,3 +175,24 @@ def test_a_socket_that_never_answers_takes_seconds(tmp_path: Path, monkeypatch: 
         assert time.monotonic() - began < 25
     assert outbox.unsent == 1
     assert "Read timed out" in outbox.why
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"kind": "numbers", "time": 1, "values": {"loss": "many"}}',
+        b'{"kind": "artifact", "time": 1, "names": ["../../journal.jsonl"]}',
+        b'{"kind": "artifact", "time": 1, "folder": "/etc", "names": ["hostname"]}',
+        b"[" * 50_000,
+        b'{"kind": "numbers", "time": ' + b"9" * 5_000 + b"}",
+        b"\xff",
+    ],
+)
+def test_a_damaged_line_is_put_aside_and_a_damaged_position_sends_all(tmp_path: Path, line: bytes) -> None:
+    recorder = Recorder()
+    (tmp_path / JOURNAL).write_bytes(line + b'\n{"kind": "tags", "time": 2, "values": {"a": "b"}}\n')
+    (tmp_path / SENT).write_bytes(b"\xff3")
+    outbox = Outbox(tmp_path, lambda: recorder)
+    outbox.close(10)
+    assert recorder.got == [{"a": "b"}]
+    assert (outbox.unsent, outbox.refused) == (0, 1)

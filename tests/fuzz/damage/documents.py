@@ -68,6 +68,15 @@ def damaged(draw: st.DrawFn, data: bytes) -> bytes:
     return _written(document).encode()
 
 
+@st.composite
+def damaged_line(draw: st.DrawFn, data: bytes) -> bytes:
+    """Damage one line of a file that has a document on each."""
+    lines = data.splitlines()
+    at = draw(st.integers(0, len(lines) - 1))
+    lines[at] = draw(damaged(lines[at]))
+    return b"\n".join([*lines, b""])
+
+
 def _changed(draw: st.DrawFn, document: Any) -> Any:
     """Go down from the top, and change what is there when the way ends."""
     if not isinstance(document, list) or not document or draw(st.integers(0, 5)) == 0:
