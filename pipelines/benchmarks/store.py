@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ def store(*, quick: bool = False) -> list[Measurement]:
         ),
         Measurement(
             name="store, checked / unchecked",
-            measured=measured + ", in the first epoch after opening",
+            measured=f"processor time of {measured}, in the first epoch after opening",
             unit="ms",
             goal="at most",
             target=1.05,
@@ -128,14 +129,16 @@ def _compare(ours: FeatureStore, reference: Padded, size: StoreSize) -> dict:
 
 
 def _first_epoch(folder: Path, number: int, size: StoreSize, *, checked: bool) -> float:
-    """Open a store and return the milliseconds of a batch, over an epoch."""
+    """Open a store and return the processor's milliseconds for a batch, over an epoch."""
     opened = FeatureStore.open(folder)
     row_S = np.random.default_rng(number).permutation(np.repeat(np.arange(len(opened)), size.captions))
     for row in range(len(opened)):
         shard, local = opened.place(row)
         shard.trusted[local] = not checked
     parts = [row_S[start : start + size.batch] for start in range(0, len(row_S), size.batch)]
-    return 1e3 * seconds(lambda: deque(map(opened.padded, parts), maxlen=0)) / len(parts)
+    started = time.thread_time()
+    deque(map(opened.padded, parts), maxlen=0)
+    return 1e3 * (time.thread_time() - started) / len(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
