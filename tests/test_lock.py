@@ -14,23 +14,25 @@ LOCKS = ("requirements.lock", "requirements-cpu.lock", "requirements-cuda.lock")
 TORCH = re.search(r"^TORCH := torch==(\S+)$", (ROOT / "Makefile").read_text(), re.M)[1]
 
 
-def pins(lock: str) -> dict[str, tuple[str, list[str]]]:
-    """Return the version and the hashes of each package of a lock, by name."""
+def pins(lock: str) -> dict[str, tuple[set[str], list[str]]]:
+    """Return the versions (those of several Pythons may differ) and the hashes of each package of a lock, by name."""
     lines = (ROOT / lock).read_text().replace("\\\n", " ").splitlines()
-    found = {}
+    found: dict[str, tuple[set[str], list[str]]] = {}
     for line in lines:
         if line.strip() and not line.lstrip().startswith("#"):
             pinned, *hashes = re.split(r"\s+--hash=sha256:", line.strip())
             (exact,) = (requirement := Requirement(pinned)).specifier
             assert exact.operator == "==", pinned
-            found[canonicalize_name(requirement.name)] = exact.version, hashes
+            assert hashes, pinned
+            versions, all_hashes = found.setdefault(canonicalize_name(requirement.name), (set(), []))
+            versions.add(exact.version)
+            all_hashes += hashes
     return found
 
 
 @pytest.mark.parametrize("lock", LOCKS)
 def test_every_pin_has_hashes_and_no_registry_is_named(lock):
     for name, (_, hashes) in pins(lock).items():
-        assert hashes, name
         assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in hashes), name
     assert not re.search(r"://|--(extra-)?index-url|--find-links", (ROOT / lock).read_text())
 
@@ -39,18 +41,19 @@ def test_what_is_asked_for_is_pinned_within_its_range():
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project = asked["project"]
     requirements = project["dependencies"] + project["optional-dependencies"]["dev"]
-    pinned = pins("requirements.lock") | {"torch": (TORCH, [])}
+    pinned = pins("requirements.lock") | {"torch": ({TORCH}, [])}
     for requirement in map(Requirement, requirements + asked["build-system"]["requires"]):
         name = canonicalize_name(requirement.name)
         assert name in pinned, f"{requirement.name} is in no lock: run `make lock UPGRADE=`"
-        assert pinned[name][0] in requirement.specifier, f"{requirement} is pinned to {pinned[name][0]}"
+        for version in pinned[name][0]:
+            assert version in requirement.specifier, f"{requirement} is pinned to {version}"
 
 
 def test_torch_is_of_one_version_and_what_cuda_needs_is_apart():
-    assert pins("requirements-cpu.lock")["torch"][0] == f"{TORCH}+cpu"
+    assert pins("requirements-cpu.lock")["torch"][0] == {f"{TORCH}+cpu"}
     cuda, others = pins("requirements-cuda.lock"), pins("requirements.lock")
-    assert cuda["torch"][0] == TORCH
+    assert cuda["torch"][0] == {TORCH}
     assert "torch" not in others
     assert "triton" in cuda
     assert not [name for name in others if re.match("nvidia-|cuda-|triton", name)]
-    assert all(others[name][0] == version for name, (version, _) in cuda.items() if name in others)
+    assert all(others[name][0] == versions for name, (versions, _) in cuda.items() if name in others)
