@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import sha256
 from importlib.resources import files
+from types import FrameType
 from typing import TypeVar
 from urllib.parse import parse_qsl
 
@@ -22,6 +24,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from infra.errors import InputError
+from infra.stopping import end_at_once
 from pipelines.searching.answers import AnswerSearch
 from pipelines.searching.connection import Connection
 from pipelines.searching.galleries import AT_ONCE
@@ -44,6 +47,7 @@ HEADERS = {
 FIELDS = 10  # of an address
 WAITING = 256  # queries that wait for the model, and pictures to be made
 PATIENCE = 60  # seconds that one waits
+ENDING = 4.5  # seconds after Ctrl-C at which the process ends, whatever the model is at
 DECODED = 4  # pictures made at once
 
 
@@ -84,7 +88,6 @@ class Server:
             http=Connection,
             headers=list(HEADERS.items()),
             h11_max_incomplete_event_size=32 << 10,  # bytes of a request's head
-            timeout_graceful_shutdown=5,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -92,7 +95,7 @@ class Server:
             access_log=False,  # requests hold what people look for
             server_header=False,
         )
-        self._server = uvicorn.Server(config)
+        self._server = _Stoppable(config)
 
     @property
     def port(self) -> int:
@@ -116,6 +119,16 @@ class Server:
         """Free the port, and end the process that decodes videos."""
         self._socket.close()
         self.views.close()
+
+
+class _Stoppable(uvicorn.Server):
+    """Finishes at a signal what is under way, for a few seconds: the model's thread cannot be told to stop."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        super().handle_exit(sig, frame)
+        signal.signal(signal.SIGALRM, lambda *_: end_at_once(sig))
+        signal.setitimer(signal.ITIMER_REAL, ENDING)
 
 
 def serve(searched: RetrievalSearch | AnswerSearch, *, title: str, port: int = 0, k: int = 0) -> None:

@@ -6,6 +6,7 @@ import io
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -125,6 +126,35 @@ def test_nothing_is_said_of_queries_and_ctrl_c_ends_it(tmp_path):
             process.kill()
     assert (process.returncode, out) == (0, "\nended\n"), errors
     assert "unheard" not in errors
+    assert "Traceback" not in errors
+
+
+def test_ctrl_c_ends_it_though_the_model_is_at_work(tmp_path):
+    program = tmp_path / "serve.py"
+    program.write_text(
+        "import sys, time\n"
+        f"sys.path[:0] = {sys.path!r}\n"
+        "from pathlib import Path\n"
+        "from infra.errors import command\n"
+        "from pipelines.searching import server\n"
+        "from searchable import untrained, with_pictures\n"
+        "finder = untrained(with_pictures(Path(sys.argv[1]), train=8, val=4, test=4)).open_search()\n"
+        "finder.by_texts = lambda texts, k: print('at work', flush=True) or time.sleep(90)\n"
+        "command(lambda: server.serve(finder, title='t'))()\n"
+    )
+    arguments = [sys.executable, str(program), str(tmp_path)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            port = int(re.match(r"http://127\.0\.0\.1:(\d+)/", process.stdout.readline())[1])
+            with socket.create_connection(("127.0.0.1", port)) as one:
+                one.sendall(b"GET /?q=dog HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert process.stdout.readline() == "at work\n"
+                process.send_signal(signal.SIGINT)
+                _, errors = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert process.returncode == 130, errors
+    assert "stopped by Ctrl-C" in errors
     assert "Traceback" not in errors
 
 
