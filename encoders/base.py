@@ -4,10 +4,41 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+
+from infra.errors import InputError
+from infra.fields import at_least
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """Of the training split's features: `mean` and `std` per channel, over so many sets and vectors."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    sets: int = 0
+    vectors: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureAssets:
+    """What an encoder of stored features needs: their width, and their statistics where the store has such.
+
+    Raises:
+        InputError: statistics of another width.
+    """
+
+    dim: Annotated[int, at_least(1)]
+    statistics: Statistics | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std") if self.statistics else ():
+            if (found := len(getattr(self.statistics, name))) != self.dim:
+                raise InputError(f"{name} of the statistics must be a list of {self.dim}, not of {found}")
 
 
 class Encoder(nn.Module, ABC):
@@ -23,6 +54,8 @@ class Encoder(nn.Module, ABC):
     """Width S of the global feature; 0 where there is none."""
     reads: str = "features"
     """What a visual encoder reads: stored `features`, or `pixels`."""
+    assets_kind: Any = dict[str, Any]
+    """What `assets` hold, so that those of a file can be checked before they are used: a dataclass of their fields."""
 
     @abstractmethod
     def forward(self, x: Tensor, mask_BN: Tensor) -> tuple[Tensor, ...]:
@@ -44,6 +77,8 @@ class FeatureEncoder(Encoder):
         assets: `dim`, the width F, and `statistics`, the store's per-channel `mean` and `std` or None.
         standardise: whether features are brought to mean 0 and deviation 1 by these statistics first.
     """
+
+    assets_kind = FeatureAssets
 
     def __init__(self, assets: Mapping[str, Any], *, standardise: bool) -> None:
         super().__init__()

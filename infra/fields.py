@@ -147,7 +147,11 @@ def _record(cls: type[T], values: Any, where: str) -> T:
         needed = field.default is field.default_factory is dataclasses.MISSING
         if needed and field.name not in values:
             raise InputError(f"{inside}{field.name} is missing")
-    return cls(**{name: _restored(value, declared[name], inside + name) for name, value in values.items()})
+    restored = {name: _restored(value, declared[name], inside + name) for name, value in values.items()}
+    try:
+        return cls(**restored)
+    except InputError as error:  # what it says of its fields together
+        raise InputError(f"{where}: {error}" if where else str(error)) from error
 
 
 def _restored(value: Any, hint: Any, where: str) -> Any:
@@ -183,8 +187,13 @@ def _elements(value: Any, args: tuple[Any, ...], where: str) -> Iterable[Any]:
     many = len(args) == 1 or args[-1] is Ellipsis
     if not isinstance(value, list) or not (many or len(value) == len(args)):
         raise _refused(where, "a list" if many else f"a list of {len(args)}", value)
-    if many and args[0] is str and all(isinstance(text, str) and text.isascii() for text in value):
-        return value  # most vocabularies, of thousands of words
+    if (
+        many
+        and args[0] is str
+        and all(isinstance(text, str) for text in value)
+        and is_unicode("".join(value))
+    ):
+        return value  # a vocabulary, of thousands of words
     kinds = [args[0]] * len(value) if many else args
     return [
         _restored(element, kind, f"{where}[{number}]")

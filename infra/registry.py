@@ -206,7 +206,12 @@ class Registry:
             return part(*args, **arguments, **parsed.params)
         except InputError:
             raise
-        except (ValueError, TypeError) as error:
+        except (
+            ValueError,
+            TypeError,
+            RuntimeError,
+            ArithmeticError,
+        ) as error:  # torch refuses sizes by the last two
             if not parsed.params:
                 raise
             raise InputError(f"{self.kind} {spec!r}: {error}") from error

@@ -274,7 +274,10 @@ def _load_folder(
     run = from_json(read_json(folder / RUN, what="the settings of a model"), where=str(folder / RUN))
     assets = read_json(folder / ASSETS, what="the assets of a model")
     weights = existing(folder / WEIGHTS, what="the weights of a model")
-    adapter = TASKS.build(task or run.task, run, assets=assets)
-    model = adapter.model(pretrained=False)
+    try:
+        adapter = TASKS.build(task or run.task, run, assets=assets)
+        model = adapter.model(pretrained=False)
+    except InputError as error:
+        raise InputError(f"{folder}: {error}") from error
     load_weights(model, weights, optional=TRAINING_ONLY)
     return TrainedModel(run=run, adapter=adapter, model=model.to(best_device()).eval(), tracker=tracker)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import make_dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import nn
 from encoders.base import Encoder
 from infra.data import Order
 from infra.errors import InputError
+from infra.fields import from_plain
 from infra.paths import resolve
 from infra.registry import AUGMENTATIONS, ENCODERS, Spec
 from infra.store import FeatureStore
@@ -55,6 +57,22 @@ class VisualLanguageTask(TaskAdapter, Scores, Searchable):
         self._visual, self._text = Spec.parse(run.visual), Spec.parse(run.text)
         self._reads_store = ENCODERS.get(self._visual.name).reads == "features"
         self.visual_chunk = chunk if self._reads_store else min(chunk, PIXEL_CHUNK)
+
+    def held(self, assets: Any) -> dict[str, Any]:
+        """Return the assets of a checkpoint, whose encoders say what theirs hold.
+
+        Raises:
+            InputError: a field that is missing or does not fit.
+        """
+        kinds = {
+            name: ENCODERS.get(spec.name).assets_kind
+            for name, spec in (("visual", self._visual), ("text", self._text))
+        }
+        known = (
+            assets if not isinstance(assets, dict) else {key: assets[key] for key in kinds if key in assets}
+        )
+        from_plain(make_dataclass("Assets", kinds.items(), kw_only=True), known, where="assets.json")
+        return assets
 
     def check_batches(self, samples: int) -> None:
         """Refuse a training split that makes no batch.

@@ -48,7 +48,7 @@ class VisualText(VisualLanguageTask):
         super().__init__(run, chunk=chunk)
         self.dev_protocol = protocol_named(dev_protocol).name
         protocol_named(run.protocol)
-        self.assets = assets or self._prepare()
+        self.assets = self._prepare() if assets is None else self.held(assets)
         self._splits: dict[str, Pairs] = {}
 
     @property

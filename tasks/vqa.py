@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from infra.dist import all_sum, rank
 from infra.errors import InputError, unknown
+from infra.fields import from_plain
 from infra.paths import resolve
 from infra.registry import TASKS
 from tasks.base import Answers, Evaluation, Score
@@ -73,7 +74,7 @@ class VQA(VisualLanguageTask, Answers):
         _check_protocol(run.protocol)
         super().__init__(run, chunk=chunk)
         self.targets = targets
-        self.assets = assets or self._prepare(ANSWERS[answers], min_count)
+        self.assets = self._prepare(ANSWERS[answers], min_count) if assets is None else self.held(assets)
         self.vocabulary = AnswerVocabulary(self.assets["answers"])
         self._data: dict[str, QuestionData] = {}
         self._reports: dict[str, Report] = {}
@@ -82,6 +83,11 @@ class VQA(VisualLanguageTask, Answers):
     def corpus(self) -> QuestionCorpus:
         """The questions."""
         return QuestionCorpus.open(resolve(self.run.data.corpus))
+
+    def held(self, assets: Any) -> dict[str, Any]:
+        """Return the assets of a checkpoint, with the answers that a model of it knows."""
+        from_plain(tuple[str, ...], super().held(assets).get("answers"), where="assets.json: answers")
+        return assets
 
     def _prepare(self, splits: tuple[str, ...], min_count: int) -> dict[str, Any]:
         for split in ("train", "val", "test"):  # what is missing is found out now, and not after training

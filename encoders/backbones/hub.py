@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,29 @@ def from_hub(kind: Any, name: str, **options: Any) -> Any:
     raise InputError(f"cannot load {name!r} with {kind.__name__}: {reason.rstrip(' .')}. {_HELP}")
 
 
+def from_config(config: Mapping[str, Any]) -> Any:
+    """Return a new model of a configuration as `to_dict` gives it, without trained weights.
+
+    What names code to fetch and run (`auto_map`, kernels on the hub) is left out of it.
+
+    Raises:
+        InputError: transformers has no such model, or a value that it cannot be built with.
+    """
+    from transformers import AutoConfig, AutoModel
+
+    plain = {
+        key: value
+        for key, value in config.items()
+        if key not in ("model_type", "auto_map") and "implementation" not in key
+    }
+    try:
+        known = AutoConfig.for_model(config["model_type"], **plain)
+        return AutoModel.from_config(known, trust_remote_code=False)
+    except Exception as error:  # transformers and torch raise whatever a wrong value leads to
+        reason = next(iter(str(error).splitlines()), "")
+        raise InputError(f"no model can be built of its config: {type(error).__name__}: {reason}") from error
+
+
 def _load(kind: Any, name: str, **options: Any) -> Any:
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
@@ -59,6 +83,7 @@ def _load(kind: Any, name: str, **options: Any) -> Any:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     hub_logging.set_verbosity_error()
+    options |= {"trust_remote_code": False}  # code beside a model would run, or its name be asked about
     if "Model" not in kind.__name__:
         return kind.from_pretrained(name, **options)
     model, loaded = kind.from_pretrained(name, use_safetensors=True, output_loading_info=True, **options)

@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 
 from encoders.base import TextEncoder
+from infra.errors import InputError
+from infra.fields import at_least
 from infra.registry import ENCODERS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Specials:
+    """The numbers of the special tokens."""
+
+    start: Annotated[int, at_least(0)]
+    end: Annotated[int, at_least(0)]
+    mask: Annotated[int, at_least(0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BertAssets:
+    """The model's configuration, the JSON of its fast tokenizer, and its special tokens."""
+
+    config: dict[str, Any]
+    tokenizer: str
+    specials: Specials
 
 
 class Subwords:
@@ -17,6 +38,9 @@ class Subwords:
     Args:
         serialised: the JSON of a fast tokenizer.
         specials: the numbers of the tokens `start`, `end` and `mask`.
+
+    Raises:
+        InputError: no tokenizer, or one that has no such numbers.
     """
 
     ends = True
@@ -24,10 +48,15 @@ class Subwords:
     def __init__(self, serialised: str, specials: Mapping[str, int]) -> None:
         from tokenizers import Tokenizer
 
-        self._tokenizer = Tokenizer.from_str(serialised)
+        try:
+            self._tokenizer = Tokenizer.from_str(serialised)
+        except Exception as error:  # the library raises nothing more exact
+            raise InputError(f"tokenizer must be the JSON of a fast tokenizer: {error}") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.size = self._tokenizer.get_vocab_size()
+        if (most := max(specials.values())) >= self.size:
+            raise InputError(f"specials must be below {self.size}, the size of the tokenizer, not {most}")
         self.start, self.end, self.mask = (specials[name] for name in ("start", "end", "mask"))
 
     def encode(self, captions: Sequence[str]) -> Iterator[list[list[int]]]:
@@ -56,18 +85,17 @@ class Bert(TextEncoder):
         name: a model on the hub, or a local folder.
     """
 
+    assets_kind = BertAssets
+
     def __init__(
         self, assets: Mapping[str, Any], *, width: int = 1024, name: str = "bert-base-uncased"
     ) -> None:
-        from transformers import AutoConfig, AutoModel
+        from encoders.backbones.hub import from_config
 
         super().__init__()
-        config = dict(assets["config"])
         self.width = width
         self.name = name
-        self.bert = _without_pooler(
-            AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config))
-        )
+        self.bert = _without_pooler(from_config(assets["config"]))
         self.linear = nn.Linear(self.bert.config.hidden_size, width)
 
     @classmethod

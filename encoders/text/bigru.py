@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +12,18 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from encoders.base import TextEncoder
 from encoders.text.glove import read_glove
-from encoders.text.vocabulary import Vocabulary, count_words
+from encoders.text.vocabulary import SPLITS, Vocabulary, count_words
+from infra.fields import Rule
 from infra.registry import ENCODERS
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordAssets:
+    """The known words, in the order of their numbers, and how texts are split into them."""
+
+    words: tuple[str, ...]
+    ends: bool = True
+    split: Annotated[str, Rule(f"one of {', '.join(SPLITS)}", SPLITS.__contains__)] = "captions"
 
 
 class WordGRU(TextEncoder):
@@ -25,6 +36,8 @@ class WordGRU(TextEncoder):
         dropout: fraction of embedding values dropped in training.
         glove: a GloVe text file whose vectors the known words start from; others start uniform in ±0.1.
     """
+
+    assets_kind = WordAssets
 
     def __init__(
         self, assets: Mapping[str, Any], *, embedding: int, hidden: int, dropout: float, glove: str

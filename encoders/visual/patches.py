@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +12,10 @@ from torch import Tensor, nn
 from encoders.base import xavier_linear
 from encoders.visual.pixels import ImageTransform, PixelEncoder
 from infra.errors import InputError, unknown
+from infra.fields import above
 from infra.registry import ENCODERS
 
+_Deviation = Annotated[float, above(0)]
 _UNREAD = {
     "vit": "pooler",
     "clip_vision_model": "post_layernorm",
@@ -21,6 +24,15 @@ _UNREAD = {
     "dinov2_with_registers": "embeddings.mask_token",
 }
 """Known models, and what in them the patches do not depend on: DDP refuses weights without a gradient."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchesAssets:
+    """The model's configuration, and the mean and deviation of the colours that it was trained with, of 255."""
+
+    config: dict[str, Any]
+    mean: tuple[float, float, float]
+    std: tuple[_Deviation, _Deviation, _Deviation]
 
 
 @ENCODERS.register("patches")
@@ -36,6 +48,8 @@ class Patches(PixelEncoder):
         class_token: put the [CLS] token before the patches; otherwise it is left out, as registers always are.
     """
 
+    assets_kind = PatchesAssets
+
     def __init__(
         self,
         assets: Mapping[str, Any],
@@ -45,15 +59,16 @@ class Patches(PixelEncoder):
         size: int = 224,
         class_token: bool = False,
     ) -> None:
-        from transformers import AutoConfig, AutoModel
+        from encoders.backbones.hub import from_config
 
         super().__init__()
-        config = dict(assets["config"])
-        kind = config.pop("model_type")
+        kind = str(assets["config"].get("model_type"))
+        if kind not in _UNREAD:
+            raise unknown("kind of vision transformer:", kind, _UNREAD)
         self.width, self.name, self.class_token = width, name, class_token
         if class_token and kind.startswith("siglip"):
             raise ValueError("SigLIP has no [CLS] token; choose class_token=False")
-        self.vit = _trimmed(AutoModel.from_config(AutoConfig.for_model(kind, **config)))
+        self.vit = _trimmed(from_config(assets["config"]))
         self.fc = xavier_linear(self.vit.config.hidden_size, width)
         self._options = {} if kind.startswith("dinov2") else {"interpolate_pos_encoding": True}
 
@@ -80,7 +95,9 @@ class Patches(PixelEncoder):
         cls, assets: Mapping[str, Any], *, size: int = 224, class_token: bool = False, **_: Any
     ) -> ImageTransform:
         """Return squares in the colours that the model was trained with."""
-        patch = assets["config"]["patch_size"]
+        patch = assets["config"].get("patch_size")
+        if type(patch) is not int or patch < 1:
+            raise InputError(f"config.patch_size must be a whole number of at least 1, not {patch!r}")
         if size < patch or size % patch:
             raise InputError(f"patches: size must be a multiple of {patch} pixels, not {size}")
         cells = (size // patch) ** 2 + class_token

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from infra.fields import is_unicode
+
 _LONGEST = 1000
 
 
@@ -19,12 +21,3 @@ def wrong_id(id: str) -> str | None:
     if len(id) > _LONGEST:
         return f"an id of more than {_LONGEST:,} characters"
     return None
-
-
-def is_unicode(text: str) -> bool:
-    """Whether the text can be written as UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair, or bytes that were no UTF-8
-        return False
-    return True

@@ -132,5 +132,6 @@ def _scaled(record: RunRecord, epochs: int) -> float:
     """
     whole = (record.ended or record.started) - record.started
     training = min(record.metrics.get("time/train_seconds", whole), whole)
-    trained = float(record.params.get("optim.epochs", epochs))
+    recorded = record.params.get("optim.epochs", "")
+    trained = int(recorded) if recorded.isascii() and recorded.isdigit() and int(recorded) else epochs
     return training * epochs / trained + min(whole - training, max(60.0, training))

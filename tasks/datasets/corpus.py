@@ -16,7 +16,7 @@ from infra.store.findings import USUAL, Flagged, Skipped, Tolerance
 from infra.store.ids import is_unicode, wrong_id
 from tasks.datasets.audit import shared_captions, shared_files
 from tasks.datasets.rows import plain, wrong_path
-from tasks.datasets.tables import Format, StoredTable, write_table
+from tasks.datasets.tables import Format, StoredTable, TableManifest, write_table
 
 __all__ = ["Corpus", "CorpusSummary", "Flagged", "Item", "Skipped", "Tolerance", "clean", "write_corpus"]
 
@@ -36,6 +36,7 @@ FORMAT = Format(
     ),
     batch=4096,
     images="images",
+    optional=("caption_ids",),
 )
 
 
@@ -67,6 +68,11 @@ class CorpusSummary:
     captions: int
     skipped: dict[str, Any]
     flagged: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Manifest(TableManifest, CorpusSummary):
+    images: str
 
 
 def clean(item: Item, *, images: str | Path = "") -> Iterator[Item | Skipped | Flagged]:
@@ -185,7 +191,7 @@ def _audit(table: pa.Table, *, images: str | Path) -> Iterator[Flagged]:
 class Corpus(StoredTable):
     """A corpus on disk; open it with `Corpus.open`. Its rows are items."""
 
-    form = FORMAT
+    form, manifest_kind = FORMAT, _Manifest
     texts = "captions"
 
     @property

@@ -17,7 +17,7 @@ from infra.store.findings import USUAL, Flagged, Skipped, Tolerance
 from infra.store.ids import is_unicode, wrong_id
 from tasks.datasets.audit import shared_files, shared_images
 from tasks.datasets.rows import plain, wrong_path
-from tasks.datasets.tables import Format, StoredTable, write_table
+from tasks.datasets.tables import Format, StoredTable, TableManifest, write_table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +87,11 @@ class QuestionSummary:
     answers: dict[str, int]
     skipped: dict[str, Any] = field(default_factory=dict)
     flagged: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Manifest(TableManifest, QuestionSummary):
+    images_in: str
 
 
 def clean(question: Question, *, images: str | Path = "") -> Iterator[Question | Skipped | Flagged]:
@@ -202,7 +207,7 @@ def _audit(table: pa.Table, *, images: str | Path) -> Iterator[Flagged]:
 class QuestionCorpus(StoredTable):
     """A corpus of questions on disk; open it with `QuestionCorpus.open`. Its rows are questions."""
 
-    form = FORMAT
+    form, manifest_kind = FORMAT, _Manifest
     texts = "questions"
 
     @property

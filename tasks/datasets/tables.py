@@ -7,12 +7,13 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Protocol, Self, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.errors import InputError
+from infra.fields import at_least, from_plain
 from infra.files import atomic, make_folder, read_json, sha256, write_json
 from infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
 
@@ -33,6 +34,7 @@ class Format:
         schema: of the table; every row has an attribute for each field, among them `id`, `split` and `path`.
         batch: rows of a record batch.
         images: the manifest's key of the folder that relative paths start from.
+        optional: fields that tables of earlier versions lack.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Format:
     schema: pa.Schema
     batch: int
     images: str
+    optional: tuple[str, ...] = ()
 
     @property
     def skipped(self) -> str:
@@ -152,12 +155,31 @@ def _usable(
                 yield row
 
 
+@dataclass(frozen=True, kw_only=True)
+class TableManifest:
+    """What `write_table` notes of a table beside its summary, which classes of both add.
+
+    Attributes:
+        version: of the format.
+        source: reader and files.
+        sha256: of the table's file.
+        splits: rows in each.
+    """
+
+    version: int
+    source: dict[str, Any]
+    sha256: str
+    splits: dict[str, Annotated[int, at_least(1)]]
+
+
 class StoredTable:
     """A corpus on disk; open it with `open`."""
 
     form: ClassVar[Format]
+    manifest_kind: ClassVar[type[TableManifest]]
+    """What its manifest holds."""
 
-    def __init__(self, folder: Path, manifest: dict[str, Any], table: pa.Table) -> None:
+    def __init__(self, folder: Path, manifest: TableManifest, table: pa.Table) -> None:
         self.folder = folder
         self.manifest = manifest
         self._table = table
@@ -167,32 +189,41 @@ class StoredTable:
         """Open the corpus in `folder`; its table is memory-mapped.
 
         Raises:
-            InputError: there is none, it is half written or of another version, or its bytes were changed.
+            InputError: there is none, it is half written or of another version, its bytes were changed, or a field of
+                its manifest or a column of its table is not what it has to be.
         """
         folder, form = Path(folder), cls.form
         path = folder / f"{form.name}.json"
         manifest = read_json(path, what=f"the manifest of {form.what}, as ingest writes it")
         if not isinstance(manifest, dict) or manifest.get("version") != form.version:
             raise InputError(f"{path}: not {form.what} of version {form.version}; ingest it again")
+        manifest = from_plain(cls.manifest_kind, manifest, where=str(path))
         path = folder / f"{form.name}.arrow"
-        if not path.is_file() or sha256(path) != manifest.get("sha256"):
+        if not path.is_file() or sha256(path) != manifest.sha256:
             raise InputError(f"{path}: missing, half written or changed (SHA-256 differs); ingest it again")
-        return cls(folder, manifest, pa.ipc.open_file(pa.memory_map(str(path))).read_all())
+        table = _read_table(path, form)
+        counts = {each["values"]: each["counts"] for each in pc.value_counts(table["split"]).to_pylist()}
+        if counts != manifest.splits:
+            raise InputError(
+                f"{folder / form.name}.json: splits must be {counts}, as in {path.name}, not {manifest.splits}; ingest "
+                "it again"
+            )
+        return cls(folder, manifest, table)
 
     @property
     def splits(self) -> dict[str, int]:
         """Number of rows in each split."""
-        return self.manifest["splits"]
+        return self.manifest.splits
 
     @property
     def digest(self) -> str:
         """SHA-256 of the table: equal for equal rows, whatever their source."""
-        return self.manifest["sha256"]
+        return self.manifest.sha256
 
     @property
     def image_folder(self) -> str:
         """The folder that relative paths of images start from; empty where there is none."""
-        return self.manifest[self.form.images]
+        return getattr(self.manifest, self.form.images)
 
     def of_split(self, split: str) -> pa.Table:
         """Return the rows of a split, in the order of the file.
@@ -204,3 +235,31 @@ class StoredTable:
             counts = ", ".join(f"{name} ({count:,})" for name, count in self.splits.items())
             raise InputError(f"{self.folder}: no {self.form.rows} in the split {split!r}; there are {counts}")
         return self._table.filter(pc.equal(self._table["split"], split))
+
+
+def _read_table(path: Path, form: Format) -> pa.Table:
+    """Return a table in memory-mapped form, every value of which is text where the format says so.
+
+    Raises:
+        InputError: the file is no table, a column is missing, of another type or has missing values.
+    """
+    again = "ingest it again"
+    try:
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: not a table of {form.rows}: {error}; {again}") from error
+    for field in form.schema:
+        found = [table.schema.field(at) for at in table.schema.get_all_field_indices(field.name)]
+        if not found and field.name in form.optional:
+            continue
+        if [each.type for each in found] != [field.type]:
+            types = " and ".join(str(each.type) for each in found) or "missing"
+            raise InputError(f"{path}: the column {field.name} must be {field.type}, not {types}; {again}")
+        column = table[field.name]
+        inside = [column, *([pc.list_flatten(column)] if pa.types.is_list(field.type) else [])]
+        if missing := sum(each.null_count for each in inside):
+            raise InputError(
+                f"{path}: the column {field.name} must have no missing values, not {missing:,}; {again}"
+            )
+    return table

@@ -163,7 +163,7 @@ def test_everything_is_escaped(run, tmp_path, video):
         replace(item, id=NASTY + item.id, captions=(NASTY + item.id,), path=item.path if video else "")
         for item in corpus.items("test")
     ]
-    write_corpus(tmp_path / "nasty", items, source={"made": "by a test"}, images=corpus.manifest["images"])
+    write_corpus(tmp_path / "nasty", items, source={"made": "by a test"}, images=corpus.manifest.images)
     adapter = TASKS.build(run.task, run)
     pairs = adapter.data("test")
     pairs.item_ids = np.array([item.id for item in items])
@@ -236,7 +236,7 @@ def test_ratings_of_crisscrossed_captions_decide_what_is_right(run, tmp_path, mo
         for split in corpus.splits
         for item in corpus.items(split)
     ]
-    write_corpus(tmp_path / "corpus", items, source={}, images=corpus.manifest["images"])
+    write_corpus(tmp_path / "corpus", items, source={}, images=corpus.manifest.images)
     ids = [item.id for item in items if item.split == "test"]
     rated = [(caption(f"{id}0"), image(ids[at - 1]), 4) for at, id in enumerate(ids)]
     folder = write_csvs(

@@ -29,7 +29,7 @@ def test_items_come_back_in_order(tmp_path: Path) -> None:
     assert corpus.items("train") == [it for it in given if it.split == "train"]
     assert corpus.ids.to_pylist() == [it.id for it in given]
     assert corpus.image_path(given[7]) == tmp_path / "7.jpg"
-    assert corpus.manifest["source"] == {"reader": "test"}
+    assert corpus.manifest.source == {"reader": "test"}
 
 
 def test_the_file_is_plain_arrow(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_what_cannot_be_used_is_skipped_counted_and_listed(tmp_path: Path) -> No
         "caption that is not valid UTF-8": 1,
         "an id that is empty": 1,
     }
-    assert corpus.manifest["skipped"] == summary.skipped
+    assert corpus.manifest.skipped == summary.skipped
     listed = [json.loads(line) for line in (tmp_path / "corpus.skipped.jsonl").read_text().splitlines()]
     assert len(listed) == summary.skipped["count"] == 8
     assert {"where": "id a, caption 2", "why": "empty caption"} in listed
@@ -143,6 +143,6 @@ def test_a_corpus_of_before_captions_had_ids_still_opens(tmp_path: Path) -> None
     with pa.ipc.new_file(tmp_path / "corpus.arrow", table.schema) as file:
         file.write_table(table)
     manifest = json.loads((tmp_path / "corpus.json").read_text())
-    manifest["sha256"] = sha256(tmp_path / "corpus.arrow")
+    manifest.sha256 = sha256(tmp_path / "corpus.arrow")
     (tmp_path / "corpus.json").write_text(json.dumps(manifest))
     assert Corpus.open(tmp_path).items("train") == expected

@@ -27,7 +27,7 @@ def test_only_files_of_the_corpus_are_named(make, tmp_path):
 
 def test_without_a_folder_of_images_a_file_may_lie_anywhere(tmp_path):
     corpus = open_corpus(make_corpus(tmp_path).data.corpus)
-    assert not corpus.manifest["images"]
+    assert not corpus.manifest.images
     Image.new("RGB", (9, 9)).save(tmp_path / "anywhere.png")
     item = corpus.items("test")[0]
     path = tmp_path / "anywhere.png"

@@ -1,0 +1,223 @@
+"""Every field of every file that is read back, with a value of another type: refused by file and field, or right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpora import make_corpus, make_questions
+from pictures import noise
+from tiny_models import save_bert, save_vit
+
+from infra.errors import InputError
+from infra.registry import TASKS
+from infra.store import FeatureStore
+from pipelines.models import load
+from pipelines.training.best_checkpoint import ASSETS, RUN, write_model
+from tasks.base import Metric
+from tasks.datasets.open_corpus import open_corpus
+from tasks.run import Run
+from tasks.scoring.described import retrieval_queries
+from tasks.scoring.records import TAG, metrics_from, metrics_tag, queries_from, queries_json
+
+STRANGE = [
+    None,
+    True,
+    7,
+    -1,
+    0.5,
+    10**400,
+    "text",
+    "",
+    "\ud800",
+    [],
+    [None],
+    ["a", 1],
+    {},
+    {"a": None},
+    {"a": [1]},
+]
+"""What stands in the place of a field in turn."""
+GONE = object()
+
+Path_ = tuple[str | int, ...]
+
+
+def places(values: Any, at: Path_ = ()) -> Iterator[Path_]:
+    """Yield where the fields of JSON values are; of a list, the first element stands for all."""
+    if at:
+        yield at
+    inside = (
+        values.items()
+        if isinstance(values, dict)
+        else enumerate(values[:1])
+        if isinstance(values, list)
+        else ()
+    )
+    for key, value in inside:
+        yield from places(value, (*at, key))
+
+
+def swapped(values: Any, at: Path_, value: Any) -> Any:
+    """Return JSON values with another one at a place, or none there."""
+    changed = deepcopy(values)
+    inside = changed
+    for key in at[:-1]:
+        inside = inside[key]
+    if value is GONE:
+        del inside[at[-1]]
+    else:
+        inside[at[-1]] = value
+    return changed
+
+
+def alike(values: Any, at: Path_, value: Any) -> bool:
+    """Whether a value is of the type of the one at a place, or may be None instead of it."""
+    for key in at:
+        values = values[key]
+    if isinstance(values, float):
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    return type(value) is type(values) or (at[-1] in ("statistics",) and value is None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """A file that a small run made.
+
+    Attributes:
+        name: stands in messages.
+        values: what it holds.
+        read: reads other values in its place, and what follows from them.
+        free: the beginnings of fields whose types are not ours to say, such as where a corpus came from.
+    """
+
+    name: str
+    values: Any
+    read: Callable[[Any], object]
+    free: tuple[str, ...] = ()
+
+
+def written(path: Path, read: Callable[[], object]) -> Callable[[Any], object]:
+    """Return what writes values into a file, reads it, and puts it back."""
+
+    def go(values: Any) -> object:
+        before = path.read_bytes()
+        path.write_text(json.dumps(values))
+        try:
+            return read()
+        finally:
+            path.write_bytes(before)
+
+    return go
+
+
+def model_files(folder: Path, run: Run) -> Iterator[File]:
+    folder.mkdir()
+    adapter = TASKS.build(run.task, run)
+    write_model(folder, adapter.model(pretrained=False), run, adapter)
+
+    def used() -> None:
+        trained = load(folder)
+        trained.adapter.text_inputs(["a dog and a cat"])
+        if not trained.adapter.visual_dim:
+            noise().save(folder / "a.png")
+            trained.adapter.visual_inputs([folder / "a.png"])
+
+    for name in (RUN, ASSETS):
+        yield File(
+            name=name,
+            values=json.loads((folder / name).read_text()),
+            read=written(folder / name, used),
+            # transformers makes a model of a configuration, or not; epochs may be fractions
+            free=("text.config.", "visual.config.", "optim.milestones["),
+        )
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, File]:
+    home = tmp_path_factory.mktemp("home")
+    captions, questions = make_corpus(home / "captions"), make_questions(home / "questions")
+    pixels = make_corpus(home / "pixels", images=home / "pixels" / "images", train=4, val=2, test=2)
+    bert, vit = save_bert(home / "bert"), save_vit(home / "vit")
+    pixels = replace(
+        pixels,
+        visual=f"patches(name='{vit}', width=8, size=32)",
+        text=f"bert(name='{bert}', width=8)",
+        data=replace(pixels.data, visual_augment="", text_augment=""),
+    )
+    found = {}
+    for kind, run in (("words", captions), ("vqa", questions), ("pixels", pixels)):
+        for file in model_files(home / f"model of {kind}", run):
+            found[f"{kind} {file.name}"] = file
+    for run, name in ((captions, "corpus"), (questions, "questions")):
+        path = Path(run.data.corpus) / f"{name}.json"
+
+        def used(folder: Path = path.parent) -> None:
+            corpus = open_corpus(folder)
+            assert {split: len(corpus.items(split)) for split in corpus.splits}
+            assert isinstance(corpus.image_folder, str)
+
+        found[path.name] = File(
+            name=path.name,
+            values=json.loads(path.read_text()),
+            read=written(path, used),
+            free=("source", "skipped", "flagged"),
+        )
+    path = Path(captions.data.features) / "manifest.json"
+    found["manifest.json"] = File(
+        name=path.name,
+        values=json.loads(path.read_text()),
+        read=written(path, lambda: FeatureStore.open(captions.data.features)),
+    )
+    metric = Metric(name="mae", higher_is_better=False, best=0.0, chance=7.5, unit="years", in_tables=False)
+    (text,) = metrics_tag("whole", [metric]).values()
+    found["tag"] = File(
+        name="the tag metrics.whole",
+        values=json.loads(text),
+        read=lambda values: metrics_from({f"{TAG}whole": json.dumps(values)}, "whole", run="r"),
+    )
+    queries = queries_json(
+        retrieval_queries({"i2t": "image_id", "t2i": "caption_image_id"}, modality="image")
+    )
+    found["queries"] = File(
+        name="per_query/whole.json",
+        values=json.loads(queries),
+        read=lambda values: queries_from(json.dumps(values), where="per_query/whole.json"),
+    )
+    return found
+
+
+NAMES = (
+    *("words run.json", "words assets.json", "vqa assets.json", "pixels assets.json"),
+    *("corpus.json", "questions.json", "manifest.json", "tag", "queries"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_field_of_another_type_is_named_or_right(name: str, files: dict[str, File]) -> None:
+    file, wrong, tried = files[name], [], 0
+    file.read(file.values)
+    for at in places(file.values):
+        dotted = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in at).lstrip(".")
+        for value in (GONE, *STRANGE):
+            tried += 1
+            right = value is GONE or dotted.startswith(file.free) or alike(file.values, at, value)
+            case = f"{dotted} = {'nothing' if value is GONE else repr(value)[:40]}"
+            try:
+                file.read(swapped(file.values, at, value))
+            except InputError as error:
+                named = file.name in str(error) and str(at[0]) in str(error)
+                if not named and not right:  # of the right type, it may go against something else
+                    wrong.append(f"{case}: {error}")
+            except Exception as error:
+                wrong.append(f"{case}: {type(error).__name__}: {error}")
+            else:
+                if not right:
+                    wrong.append(f"{case}: accepted")
+    assert tried > 50
+    assert not wrong, f"{len(wrong)} of {tried}:\n" + "\n".join(wrong[:60])
