@@ -173,6 +173,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, File]:
         name=path.name,
         values=json.loads(path.read_text()),
         read=written(path, lambda: FeatureStore.open(captions.data.features)),
+        free=("source.",),
     )
     metric = Metric(name="mae", higher_is_better=False, best=0.0, chance=7.5, unit="years", in_tables=False)
     (text,) = metrics_tag("whole", [metric]).values()
