@@ -66,8 +66,10 @@ class FileFeatures:
                 f"{self.store.folder}: its features come from {origin}, not from `python -m pipelines.extract`, so no "
                 "backbone here makes them of a new file; search with a text, or with --id, an id of the corpus"
             )
-        name = extractor["backbone"]
-        refuse_untrusted(name, where=f"{self.store.folder / MANIFEST}: source.extractor.backbone")
+        where = f"{self.store.folder / MANIFEST}: source.extractor"
+        name = from_plain(dict[str, Any], extractor, where=where).get("backbone")
+        name = from_plain(str, name, where=f"{where}.backbone")
+        refuse_untrusted(name, where=f"{where}.backbone")
         takes = inspect.signature(BACKBONES.get(name)).parameters
         params = {key: value for key, value in extractor.items() if key in takes and value is not None}
         return f"{name}({', '.join(f'{key}={value!r}' for key, value in params.items())})"

@@ -151,6 +151,25 @@ def test_a_store_that_was_not_extracted_here_is_said(tiny, pictures, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("extractor", "message"),
+    [
+        ("cells", r"manifest\.json: source\.extractor: it must be a mapping of names to values, not 'cells'"),
+        ({"grid": 2}, r"manifest\.json: source\.extractor\.backbone: it must be text, not None"),
+        ({"backbone": ["cells"]}, r"manifest\.json: source\.extractor\.backbone: it must be text"),
+        ({"backbone": "cells", "grid": "two"}, r"backbone .*: grid must be a whole number, not 'two'"),
+        ({"backbone": "cells", "grid": {"a": [1]}}, r"backbone .*: grid must be a whole number"),
+        ({"backbone": "cells(grid=2)"}, r"unknown backbone 'cells\(grid=2\)'"),
+    ],
+)
+def test_a_manifest_that_names_no_backbone_is_said(extractor, message, pictures, tmp_path):
+    noise().save(tmp_path / "a.png")
+    finder = untrained(pictures[1]).open_search()
+    finder.adapter.store.manifest.source["extractor"] = extractor
+    with pytest.raises(InputError, match=message):
+        finder.by_file(tmp_path / "a.png", 3, video=False)
+
+
+@pytest.mark.parametrize(
     ("method", "change", "message"),
     [
         ("two-pass", "vectors", "for sets of vectors"),

@@ -143,6 +143,58 @@ def test_a_corpus_of_before_captions_had_ids_still_opens(tmp_path: Path) -> None
     with pa.ipc.new_file(tmp_path / "corpus.arrow", table.schema) as file:
         file.write_table(table)
     manifest = json.loads((tmp_path / "corpus.json").read_text())
-    manifest.sha256 = sha256(tmp_path / "corpus.arrow")
+    manifest["sha256"] = sha256(tmp_path / "corpus.arrow")
     (tmp_path / "corpus.json").write_text(json.dumps(manifest))
     assert Corpus.open(tmp_path).items("train") == expected
+
+
+def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    return table.set_column(table.column_names.index(name), name, values)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: with_column(t, "id", pa.array([1, 2])), "the column id must be string, not int64"),
+        (
+            lambda t: with_column(t, "captions", pa.array(["a", "b"])),
+            r"captions must be list<item: string>, not string",
+        ),
+        (
+            lambda t: with_column(t, "captions", pa.array([[1], [2]])),
+            r"captions must be list<item: string>, not list<item: int64>",
+        ),
+        (lambda t: with_column(t, "path", pa.array(["a", None])), "path must have no missing values, not 1"),
+        (
+            lambda t: with_column(t, "captions", pa.array([["a", None], None], pa.list_(pa.string()))),
+            "captions must have no missing values, not 2",
+        ),
+        (lambda t: t.drop_columns("path"), "the column path must be string, not missing"),
+        (lambda t: t.append_column("id", t["id"]), "the column id must be string, not string and string"),
+        (
+            lambda t: with_column(
+                t,
+                "id",
+                pa.array([b"a", b"\xff"]).view(pa.string()),  # as a damaged file may hold them
+            ),
+            "not a table of items: .*UTF8",
+        ),
+        (
+            lambda t: t.slice(1),
+            r"corpus.json: splits must be {'train': 1}, as in corpus.arrow, not {'train': 2}",
+        ),
+    ],
+)
+def test_a_table_of_other_types_is_refused_though_its_digest_is_right(
+    change, message, tmp_path: Path
+) -> None:
+    write_corpus(tmp_path, [item("a", "c1", "c2"), item("b", "c3")], source={})
+    path = tmp_path / "corpus.arrow"
+    with pa.ipc.open_file(path) as file:
+        table = change(file.read_all())
+    with pa.ipc.new_file(path, table.schema) as file:
+        file.write_table(table)
+    manifest = json.loads((tmp_path / "corpus.json").read_text())
+    (tmp_path / "corpus.json").write_text(json.dumps(manifest | {"sha256": sha256(path)}))
+    with pytest.raises(InputError, match=message):
+        Corpus.open(tmp_path)
