@@ -27,10 +27,11 @@ class Recorder:
 
     def __init__(self) -> None:
         self.got: list[object] = []
-        self.there = True
+        self.there, self.requests = True, 0
 
     def points(self, points: list[tuple[str, float, int, int]]) -> None:
         self._answer()
+        assert len(points) <= 1000, "more are refused by MLflow"
         if any("@" in name for name, *_ in points):
             raise InputError("no such name") from Refusal()
         self.got += [(name, value, step) for name, value, _, step in points]
@@ -53,6 +54,7 @@ class Recorder:
         return [(0, 9.0), (1, 9.0)]
 
     def _answer(self) -> None:
+        self.requests += 1
         if not self.there:
             raise InputError("nobody answers")
 
@@ -124,6 +126,20 @@ def test_a_server_that_comes_back_is_found_and_one_that_hangs_is_not_waited_for(
     assert time.monotonic() - began < 6
     assert outbox.unsent == 1000
     hangs.set()
+
+
+def test_numbers_of_many_steps_are_sent_together(opened: Callable[[], Outbox], mlflow: Recorder) -> None:
+    mlflow.there = False
+    outbox = opened()
+    for step in range(700):
+        outbox.log({"a": 1.0, "b": 2.0}, step=step)
+    outbox.close(10)
+    mlflow.there, mlflow.requests = True, 0
+    opened().close(20)
+    assert mlflow.got == [
+        (name, value, step) for step in range(700) for name, value in (("a", 1.0), ("b", 2.0))
+    ]
+    assert mlflow.requests < 10
 
 
 def test_what_is_refused_is_put_aside_and_holds_nothing_up(
