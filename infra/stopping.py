@@ -12,10 +12,11 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
@@ -80,6 +81,35 @@ def end(number: int, frame: FrameType | None = None) -> None:
     listen(end_at_once)
     _came.append(number)
     raise Stopped
+
+
+def run_async(main: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine as `asyncio.run` does; a signal cancels it, and is raised when it has left all in order."""
+    import asyncio
+
+    came: list[int] = []
+
+    async def cancelled_by_signals() -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+        def cancel(number: int) -> None:
+            came.append(number)
+            listen(end_at_once)
+            task.cancel()
+
+        for number in SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, cancel, number)
+        await main
+
+    with kept():
+        try:
+            asyncio.run(cancelled_by_signals())
+        except asyncio.CancelledError:
+            if not came:
+                raise
+    if came:
+        end(came[0])
 
 
 @contextmanager

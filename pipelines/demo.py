@@ -32,6 +32,7 @@ from infra.ray.head import private_head
 from infra.ray.jobs import JobServer
 from infra.ray.session import local_cores
 from infra.registry import AGGREGATORS, RECIPES
+from infra.stopping import run_async
 from infra.store import FeatureStore
 from infra.tracking import tracking_uri
 from pipelines.rendered.moving_scenes import write_moving_scenes
@@ -211,7 +212,7 @@ def main() -> None:
     for prepare in PREPARE.values():
         prepare(options)
     with job_server() as server:
-        asyncio.run(train(server, options))  # it stops its jobs when one fails, and on Ctrl-C
+        run_async(train(server, options))  # it stops its jobs when one fails, and on Ctrl-C
     verb("compare", "--experiment", options.experiment)
     print(f"the demo took {time.monotonic() - started:.0f} seconds")
 

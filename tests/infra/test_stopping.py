@@ -12,9 +12,9 @@ import pytest
 from places import ROOT
 
 VERB = """
-import contextlib, os, sys, time
+import asyncio, contextlib, os, sys, time
 from infra.errors import command
-from infra.stopping import asked_first, at_once_too, to_go_on
+from infra.stopping import asked_first, at_once_too, run_async, to_go_on
 
 @command
 def main():
@@ -108,6 +108,27 @@ def test_a_signal_that_is_ignored_stays_so(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 143
     process.communicate()
+
+
+ASYNC = """        async def sleep():
+            print('ready', flush=True)
+            try:
+                await asyncio.sleep(60)
+            finally:
+                print('cancelled', flush=True)
+        async def both():
+            await asyncio.gather(sleep(), asyncio.sleep(60))
+        run_async(both())
+        print('unreachable', flush=True)"""
+
+
+def test_what_runs_side_by_side_is_cancelled_first(tmp_path: Path) -> None:
+    process = begin(tmp_path, ASYNC)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (143, "cancelled\nundone\n")
+    assert err.startswith("stopped by SIGTERM")
+    assert err.count("\n") == 1
 
 
 ASKED = """        asked = []
