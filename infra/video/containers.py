@@ -81,7 +81,7 @@ class Timeline:
         count: how many.
         times: when each is shown, in the stream's unit, ascending; None where the container does not say.
         keys: numbers of those at which decoding can begin, ascending; the first alone where nothing says so.
-        codec: what they are coded in, by FFmpeg's name.
+        codec: what they are coded in, by FFmpeg's name, such as `h264`.
     """
 
     count: int
@@ -93,7 +93,7 @@ class Timeline:
     def of(cls, path: str) -> Timeline:
         """Read a whole file, and decode nothing; see `BadVideo`."""
         with opened(path) as (container, stream):
-            codec = stream.codec_context.name
+            codec = stream.codec_context.codec.canonical_name
             packets = [_Packet.of(each, codec) for each in container.demux(stream) if each.size]
             seeks = any(name in _SEEKING for name in container.format.name.split(","))
             fewer = container.format.name == "avi" and len(packets) < stream.frames

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clips import HERE, decoded, write_bad, write_clip, write_lists
+from clips import HERE, decoded, headless, write_bad, write_clip, write_lists
 
 from infra.video import containers
-from infra.video.containers import BadVideo, Timeline
+from infra.video.containers import FEWER, BadVideo, Timeline
 
 
 def words(path: Path, **how) -> str:
@@ -80,6 +80,13 @@ def test_a_file_that_was_cut_off_anywhere_gives_no_frames(tmp_path, name):
     for at in np.linspace(1, end - 100, 40).astype(int).tolist():
         path.write_bytes(whole[:at])
         assert words(path), at
+
+
+@pytest.mark.parametrize("codec", ["mpeg4", "libx264"])
+def test_a_clip_that_begins_with_what_builds_on_a_frame_before_it_gives_none(tmp_path, codec):
+    clip = write_clip(tmp_path / "a.mp4", 30, codec=codec, pan=True)
+    for name in ("b.mp4", "b.mkv"):
+        assert words(headless(clip, tmp_path / name)) == FEWER
 
 
 def test_the_end_of_matroska_that_its_writer_did_not_know_is_no_damage(tmp_path):

@@ -184,7 +184,7 @@ def test_av1_is_read(tmp_path):
     path = write_clip(tmp_path / "a.mp4", 30, codec="libsvtav1")
     distance_TN = np.abs(decoded(path, at_most=10)[:, None].astype(int) - pictures(30)).mean(axis=(2, 3, 4))
     assert distance_TN.argmin(axis=1).tolist() == choose_frames(30, 10).tolist()
-    with pytest.raises(BadVideo, match="decord does not read libdav1d rightly; --decoder av does"):
+    with pytest.raises(BadVideo, match="decord does not read av1 rightly; --decoder av does"):
         decoded(path, decoder="decord")
 
 
@@ -206,6 +206,18 @@ def test_frames_that_are_not_to_be_shown_are_not_counted(tmp_path, codec):
         np.testing.assert_array_equal(
             decoded(later, at_most=at_most), whole[choose_frames(55, at_most or 55)]
         )
+    if "decord" in HERE:  # which counts them
+        with pytest.raises(BadVideo, match="fewer frames"):
+            decoded(later, at_most=6, decoder="decord")
+
+
+def test_times_that_frames_do_not_come_by_are_found_out(tmp_path, counting, monkeypatch):
+    """AVI numbers frames as they are decoded, and H.264 shows them in another order."""
+    path = write_clip(tmp_path / "a.avi", 60, pan=True)
+    said = Timeline(count=60, times=tuple(range(1, 61)), keys=(0,), codec="h264")
+    monkeypatch.setattr(decoding.Timeline, "of", lambda _: said)
+    np.testing.assert_array_equal(decoded(path, at_most=9), everything(path)[choose_frames(60, 9)])
+    assert "from the first" in counting
 
 
 def test_frames_of_vp8_that_nobody_sees_are_not_counted(tmp_path):
