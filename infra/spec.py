@@ -102,7 +102,7 @@ def _split(inside: str, spec: str) -> list[str]:
 def _value(text: str, spec: str) -> Any:
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):  # of nesting that Python does not read
         if _SPEC.fullmatch(text):
             return text
         raise InputError(f"{text!r} in the spec {spec!r} is neither a literal nor a spec") from None

@@ -210,7 +210,15 @@ def test_glove_words_may_contain_spaces(tmp_path):
     assert torch.equal(encoder.embed.weight[6], before[6])
 
 
-@pytest.mark.parametrize("content", ["dog 1 2\n", "dog 1 2 three\n", None])
+def test_a_glove_word_that_is_no_utf8_is_passed_over(tmp_path):
+    path = tmp_path / "glove.txt"
+    path.write_bytes(b"\xff\xfe 1 2 3\ndog 4 5 6\n")
+    assert read_glove(path, ["dog"], dim=3)["dog"].tolist() == [4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    "content", ["dog 1 2\n", "dog 1 2 three\n", "dog 1 2 nan\n", "dog 1 2 1e999\n", None]
+)
 def test_a_broken_glove_file_is_refused(tmp_path, content):
     path = tmp_path / "glove.txt"
     if content:

@@ -55,7 +55,10 @@ def test_a_spec_is_read_and_written_back(text, name, params):
         "a b",
         "x(k=1+1)",
         "x(k='a)",
+        f"x(k={'-' * 3_000}1)",
+        f"x(k=1{'0' * 5_000})",
     ],
+    ids=lambda text: text[:20],
 )
 def test_a_broken_spec_is_refused(text):
     with pytest.raises(InputError, match="spec"):

@@ -57,6 +57,16 @@ def _hdf5(folder: Path) -> None:
         file["image_ids"] = np.array([7, 8, 9])
 
 
+def _hdf5_text(folder: Path) -> None:
+    """Ids of any length lie in the file's heap; chunks are packed, with a checksum."""
+    _secrets(folder)
+    packed = {"chunks": (1, 2, 4), "compression": "gzip", "shuffle": True, "fletcher32": True}
+    with h5py.File(folder / "features.h5", "w") as file:
+        file.create_dataset("image_features", data=_drawn(5, 2, 4), **packed)
+        names = [f"COCO_train2014_{i:012d}" for i in range(5)]
+        file.create_dataset("image_ids", data=names, dtype=h5py.string_dtype())
+
+
 def _hdf5_spans(folder: Path) -> None:
     _secrets(folder)
     with h5py.File(folder / "features.h5", "w") as file:
@@ -116,6 +126,7 @@ _MEANS = {"SA/trn_ft.npy": "npy", "SA/tst_ft.npy": "npy"}
 KINDS = [
     Kind(name="butd", make=_butd, read=_read_butd, damaged={"features.tsv": "lines"}),
     Kind(name="hdf5", make=_hdf5, read=_read_hdf5, damaged={"features.h5": "hdf5"}),
+    Kind(name="hdf5, ids of text", make=_hdf5_text, read=_read_hdf5, damaged={"features.h5": "raw"}),
     Kind(
         name="hdf5, pos_boxes",
         make=_hdf5_spans,

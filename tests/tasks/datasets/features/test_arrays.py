@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import struct
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -126,3 +128,37 @@ def test_empty_arrays_have_no_say_in_the_width(tmp_path: Path) -> None:
     assert code == 0
     assert list(sets_of(tmp_path / "out")) == ["c"]
     assert set(dict(reasons(tmp_path / "out")).values()) == {"an empty set"}
+
+
+def patched(data: bytes, *, flag: int = 0, method: int = 0) -> bytes:
+    """Set the flags and the method of all entries of a zip."""
+    changed = bytearray(data)
+    for sign, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = changed.find(sign)
+        while at >= 0:
+            struct.pack_into("<HH", changed, at + place, flag, method)
+            at = changed.find(sign, at + 4)
+    return bytes(changed)
+
+
+def test_archives_that_are_encrypted_strange_or_endless_are_listed(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in "ab":
+        np.save(tmp_path / "in" / f"{name}.npy", np.ones((2, 4), np.float32))
+    np.savez(tmp_path / "good.npz", x=np.ones((2, 4), np.float32))
+    good = (tmp_path / "good.npz").read_bytes()
+    (tmp_path / "in" / "c.npz").write_bytes(patched(good, flag=1))
+    (tmp_path / "in" / "d.npz").write_bytes(patched(good, method=97))
+    header = {"descr": "<f4", "fortran_order": False, "shape": (70 << 20, 4)}
+    archive = zipfile.ZipFile(tmp_path / "in" / "e.npz", "w", zipfile.ZIP_DEFLATED)
+    with archive, archive.open("x.npy", "w", force_zip64=True) as entry:
+        np.lib.format.write_array_header_1_0(entry, header)
+        for _ in range(70):
+            entry.write(bytes(16 << 20))
+    assert run("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--allow-skipped")[0] == 0
+    assert list(sets_of(tmp_path / "out")) == ["a", "b"]
+    assert dict(reasons(tmp_path / "out")) == {
+        "c.npz": "damaged or cut short",
+        "d.npz": "damaged or cut short",
+        "e.npz": "an array of over 1,073,741,824 bytes, too large for one image or video",
+    }
