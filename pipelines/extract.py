@@ -22,11 +22,12 @@ from encoders.backbones.base import Backbone, build_backbone
 from infra.errors import InputError, command
 from infra.ray.session import ray_session
 from infra.store import StoreWriter
+from infra.store.findings import USUAL
 from infra.store.manifest import Manifest
 from infra.trust import vouch
 from pipelines.extraction.images import ImageExtractor, stream
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos, reads_videos
-from pipelines.ingesting.report import report_findings
+from pipelines.ingesting.report import Tolerate, report_findings
 from tasks.datasets.corpus import Corpus, Item
 from tasks.datasets.open_corpus import open_corpus
 from tasks.datasets.questions import Image, QuestionCorpus
@@ -49,6 +50,7 @@ def extract(
     limit: int | None = None,
     video: bool = False,
     videos: tyro.conf.OmitArgPrefixes[VideoOptions] = _DEFAULTS,
+    tolerance: Tolerate = USUAL,
 ) -> None:
     """Turn the images or videos of a corpus into a feature store.
 
@@ -66,10 +68,11 @@ def extract(
         limit: take only the first images or videos of each split.
         video: the files of the corpus are videos.
         videos: how they are read.
+        tolerance: what may be left out or odd.
 
     Raises:
         InputError: no corpus, an unknown backbone or split, a finished store in `out`, a backbone of videos for images,
-            or no usable image or video.
+            no usable image or video, or more were left out than the tolerance lets pass.
     """
     if batch < 1 or (limit is not None and limit < 1):
         raise InputError(f"--batch and --limit must be at least 1, got {batch} and {limit}")
@@ -94,7 +97,7 @@ def extract(
         stored, decoded = _write(writer, batches, work)
         stored |= writer.done
         train = [item.id for item in items if item.split == "train" and item.id in stored]
-        manifest = writer.close(statistics_of=train or None)
+        manifest = writer.close(statistics_of=train or None, tolerance=tolerance)
     seconds = time.monotonic() - started
     _report(out, manifest, unit=work.unit, new=manifest.sets - before, frames=decoded, seconds=seconds)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from infra.errors import InputError
 from infra.fields import read_record
 from infra.files import write_json
+from infra.store.findings import Flagged
 from infra.store.manifest import NAME as MANIFEST
 from infra.store.manifest import Shard
 
@@ -56,13 +58,39 @@ def begin(folder: Path, job: dict[str, Any]) -> tuple[Shard, ...]:
 
 
 def end(folder: Path) -> None:
-    """Remove the journal of a store that is complete."""
+    """Remove the journal of a store that is complete, and what was kept of its shards."""
     (folder / _NAME).unlink(missing_ok=True)
+    for path in folder.glob("flagged-*.json"):
+        path.unlink()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kept:
+    flagged: tuple[Flagged, ...]
+
+
+def keep(folder: Path, shard: str, flagged: Sequence[Flagged]) -> None:
+    """Write what is odd about the sets of a shard: who goes on with it does not see them again."""
+    path = _beside(folder, shard)
+    if flagged:
+        write_json(path, asdict(_Kept(flagged=tuple(flagged))))
+    else:
+        path.unlink(missing_ok=True)
+
+
+def kept(folder: Path, shard: str) -> tuple[Flagged, ...]:
+    """Return what `keep` wrote; nothing where it wrote nothing."""
+    path = _beside(folder, shard)
+    return read_record(_Kept, path, what="what is odd about a shard").flagged if path.exists() else ()
 
 
 def shard_name(index: int) -> str:
     """Return the file name of a store's shard."""
     return f"shard-{index:05d}.arrow"
+
+
+def _beside(folder: Path, shard: str) -> Path:
+    return folder / f"{Path(shard).stem.replace('shard', 'flagged')}.json"
 
 
 def _read(folder: Path, job: dict[str, Any]) -> Journal:

@@ -73,11 +73,12 @@ class StoreWriter:
         self.done: set[str] = set()
         self._shards: list[Shard] = []
         self._job = {"version": VERSION, "dim": dim, "dtype": dtype, "source": source}
+        self._findings = Findings()
+        self._flagged: list[Flagged] = []  # of the shard that is being filled
         finished = journal.begin(self.folder, self._job)
         for shard in tqdm(finished, desc="finished shards", unit="shard", disable=not finished):
             self._resume(shard)
         self._seen: set[str] = set()
-        self._findings = Findings()
         self._manifest: Manifest | None = None
         rows = max(1, shard_bytes // (dim * np.dtype(dtype).itemsize))
         self._vectors = np.empty((rows, dim), dtype)  # pages that are never touched take no memory
@@ -102,8 +103,6 @@ class StoreWriter:
         For readers that start again at the first row: what an earlier writer finished is not stored twice.
         """
         if id in self.done and id not in self._seen:
-            if self._refuse(id, x_ND) is None:
-                self._flag(x_ND, x_ND.astype(self.dtype), where=where)
             self._seen.add(id)
             return None
         why = self._refuse(id, x_ND)
@@ -197,14 +196,11 @@ class StoreWriter:
         """Warn of zeros that say nothing: sets of nothing else, and values that became zeros."""
         values = _values(x_ND)
         if not values:
-            self.note(Flagged(where=where, why="a set of zeros only"))
+            self._flagged.append(Flagged(where=where, why="a set of zeros only"))
         elif lost := values - _values(stored_ND):
             case = f"{where}: {lost:,} of {values:,} values"
-            self.note(
-                Flagged(
-                    where=case, why=f"values too small for {self.dtype}, stored as zeros; float32 keeps them"
-                )
-            )
+            why = f"values too small for {self.dtype}, stored as zeros; float32 keeps them"
+            self._flagged.append(Flagged(where=case, why=why))
 
     def _flush(self) -> None:
         path = self.folder / journal.shard_name(len(self._shards))
@@ -215,9 +211,10 @@ class StoreWriter:
             vectors_VD=self._vectors[: self._ends[-1]],
             checks=self._checks,
         )
+        journal.keep(self.folder, path.name, self._flagged)
         self._finished(*written(path, dim=self.dim, dtype=self.dtype))
         journal.Journal(job=self._job, shards=tuple(self._shards)).write(self.folder)
-        self._ids, self._ends, self._checks = [], [0], []
+        self._ids, self._ends, self._checks, self._flagged = [], [0], [], []
 
     def _resume(self, shard: Shard) -> None:
         path = self.folder / shard.file
@@ -231,6 +228,8 @@ class StoreWriter:
 
     def _finished(self, shard: Shard, mapped: MappedShard) -> None:
         self._shards.append(shard)
+        for case in journal.kept(self.folder, shard.file):
+            self.note(case)
         self.done.update(mapped.ids.to_pylist())
 
     def _statistics(self, ids: Iterable[str]) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from infra.errors import InputError
 from infra.pictures.opening import load
 from infra.store import FeatureStore
 from pipelines import extract as verb
-from pipelines.extract import extract
 from pipelines.extraction.images import ImageExtractor
-from tasks.datasets.corpus import Corpus, Item, write_corpus
+from tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
+
+extract = functools.partial(verb.extract, tolerance=Tolerance(allow_skipped=True))
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
 

@@ -15,10 +15,11 @@ from infra.store import FeatureStore
 from infra.video.decoding import choose_decoder, describe_decoder, frames
 from infra.video.sampling import choose_frames
 from pipelines import extract as verb
-from pipelines.extract import extract
 from pipelines.extraction import videos as video_extractor
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
-from tasks.datasets.corpus import Corpus, Item, write_corpus
+from tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
+
+extract = functools.partial(verb.extract, tolerance=Tolerance(allow_skipped=True))
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
 
@@ -232,7 +233,9 @@ def test_the_command_ends_with_videos_and_frames_a_second(corpus, tmp_path, caps
         "--timeout",
         90,
     )
-    assert exit_code(verb.main, *words) == 0
+    assert exit_code(verb.main, *words[:3], tmp_path / "refused", *words[4:]) == 1
+    assert f"{BAD} of {12 + BAD} sets (" in capsys.readouterr().err
+    assert exit_code(verb.main, *words, "--allow-skipped") == 0
     out = capsys.readouterr().out
     total = sum(len(choose_frames(length, 5)) for length in LENGTHS)
     assert f"12 videos, {total} vectors of 43 x float16" in out
