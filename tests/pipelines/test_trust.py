@@ -16,9 +16,12 @@ from corpora import make_corpus
 from kept import keep_run
 from pictures import noise
 from searchable import untrained, with_pictures
+from tiny_models import save_bert
 from toy import toy_run
+from transformers import AutoConfig, AutoModel
 
 import polypool
+from encoders.backbones.hub import from_config, from_hub
 from infra import trust
 from infra.errors import InputError
 from infra.registry import KINDS
@@ -293,3 +296,18 @@ def test_what_is_typed_or_written_in_python_is_trusted(marker: Path) -> None:
     assert not marker.exists()
     assert polypool.aggregator("hostile:Thing", 4) is not None
     assert marker.exists()
+
+
+def test_code_beside_a_model_s_configuration_does_not_run(tmp_path: Path) -> None:
+    marker, folder = tmp_path / "code-ran", Path(save_bert(tmp_path / "bert"))
+    (folder / "code.py").write_text(HOSTILE.format(marker=str(marker)))
+    config = json.loads((folder / "config.json").read_text())
+    named = {"auto_map": {"AutoConfig": "code.Thing", "AutoModel": "code.Thing"}}
+    assert from_config(config | named | {"attn_implementation": "somebody/kernels"}) is not None
+    (folder / "config.json").write_text(json.dumps(config | named | {"model_type": "strange"}))
+    for kind in (AutoConfig, AutoModel):
+        with pytest.raises(InputError, match="cannot load"):
+            from_hub(kind, str(folder))
+    with pytest.raises(InputError, match="no model can be built of its config: "):
+        from_config(config | named | {"model_type": "strange"})
+    assert not marker.exists()
