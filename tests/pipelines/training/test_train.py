@@ -150,7 +150,7 @@ def test_ctrl_c_leaves_no_process_behind_and_says_what_to_type(run, home):
     began = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, said = process.communicate(timeout=60)
-    assert time.monotonic() - began < 15, "it takes 2 seconds where nobody else is at work"
+    assert time.monotonic() - began < 30, "it takes 2 seconds where nobody else is at work"
     assert process.returncode == 130
     assert [each for each in started if each.is_running() and each.status() != "zombie"] == []
     assert (
