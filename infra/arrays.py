@@ -35,6 +35,8 @@ def map_array(path: str | Path, *, what: str) -> np.ndarray:
         ) from error
     if not isinstance(x, np.ndarray):
         raise InputError(f"{path}: an archive of several arrays; expected {what}")
+    if x.dtype.kind == "V" or not x.dtype.itemsize:  # of elements without bytes a file of none has any number
+        raise InputError(f"{path}: cannot be read as {what}: an array of {x.dtype}, expected numbers or text")
     if x.dtype.kind == "U" and x.size:
         letters = np.ascontiguousarray(x).view(np.dtype("u4").newbyteorder(x.dtype.byteorder))
         if (letters > _HIGHEST).any():

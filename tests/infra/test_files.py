@@ -71,3 +71,13 @@ def test_text_beyond_unicode_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.npy").write_bytes(data)
     with pytest.raises(InputError, match="no Unicode"):
         map_array(tmp_path / "x.npy", what="ids")
+
+
+@pytest.mark.parametrize("kind", ["[]", "'|S0'", "'<U0'", "'|V4'"])
+def test_an_array_of_elements_without_bytes_or_meaning_is_refused(tmp_path: Path, kind: str) -> None:
+    shape = "1" if kind == "'|V4'" else "4611686018427387904, 4"
+    text = HEADER.replace("'<f4'", kind).replace("2, 4", f"{shape},").encode() + b"\n"
+    path = tmp_path / "x.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(32))
+    with pytest.raises(InputError, match=r"cannot be read as ids: (an array of|damaged)"):
+        map_array(path, what="ids")
