@@ -158,6 +158,11 @@ def test_sixteen_bits_of_a_ppm(tmp_path, top):
     np.testing.assert_allclose(grey(tmp_path / "a.ppm"), RAMP, atol=1)
 
 
+def test_shades_between_two_are_rounded(tmp_path):
+    path = write_tiff(tmp_path / "a.tif", np.array([[0, 0.3, 0.5, 0.9, 1]], np.float32))
+    assert grey(path).tolist() == [[0, 76, 128, 230, 255]]
+
+
 def test_numbers_without_a_shade_are_refused(tmp_path):
     for dtype, values in (
         ("i4", [-1, 3]),
