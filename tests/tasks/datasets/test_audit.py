@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -37,7 +38,8 @@ def test_a_caption_of_two_splits(tmp_path: Path) -> None:
     }
     listed = (tmp_path / "out" / "corpus.warnings.jsonl").read_text().splitlines()
     assert len(listed) == 4
-    assert Corpus.open(tmp_path / "out").manifest["flagged"]["count"] == 4
+    manifest = json.loads((tmp_path / "out" / "corpus.json").read_text())
+    assert manifest["flagged"]["count"] == 4
     assert flagged(tmp_path, items[:2]) == {}
     assert not (tmp_path / "out" / "corpus.warnings.jsonl").exists()
 
