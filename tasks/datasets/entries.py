@@ -59,7 +59,10 @@ class _Entries:
         while True:
             try:
                 value, end = self.decode(self.text, self.at)
-            except (json.JSONDecodeError, RecursionError) as error:
+            except (
+                ValueError,
+                RecursionError,
+            ) as error:  # not JSON, or a number of more digits than Python reads
                 if self.ended or len(self.text) - self.at > _LARGEST:
                     raise self._broken(str(getattr(error, "msg", error))) from error
             else:

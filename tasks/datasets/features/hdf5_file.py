@@ -21,7 +21,7 @@ from infra.errors import InputError
 from infra.files import existing
 
 _CACHE = 128 << 20  # bytes of decompressed chunks that HDF5 keeps
-_SMALL = 1 << 20  # bytes that any data set may claim
+_SMALL = 1 << 16  # bytes that any data set may claim
 _MOST_PACKED = 1100  # times smaller than what it unpacks to: deflate reaches 1,032
 _LARGEST_ROWS = 1 << 30  # bytes that are read at once
 

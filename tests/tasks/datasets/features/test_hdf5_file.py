@@ -59,6 +59,12 @@ def odd_ids(file: h5py.File) -> None:
     file["image_ids"] = np.array([1.5, np.nan, np.inf])
 
 
+def ids_never_written(file: h5py.File) -> None:
+    file["image_features"] = np.ones((3, 2, 4), "f4")
+    del file["image_ids"]
+    file.create_dataset("image_ids", (10**6,), "i1", chunks=True)
+
+
 def odd_positions(file: h5py.File) -> None:
     file["image_features"] = np.ones((7, 4), "f4")
     file["pos_boxes"] = np.ones((3, 2, 2), int)
@@ -81,6 +87,7 @@ def no_positions(file: h5py.File) -> None:
         (loop, "image_features is a link to data elsewhere"),
         (text, "'image_features' holds |S1 of shape (3, 2, 4), expected numbers"),
         (odd_ids, "'image_ids' holds float64, expected whole numbers or text; give --ids"),
+        (ids_never_written, "image_ids (1000000,) claims 1,000,000 bytes, and the file holds 0 of it"),
         (odd_positions, "pos_boxes is int64 of shape (3, 2, 2), expected whole numbers of shape (n, 2)"),
         (no_positions, "pos_boxes is something else, expected whole numbers of shape (n, 2)"),
     ],
