@@ -1,7 +1,7 @@
 """How a command ends when it is asked to: by Ctrl-C, by SIGTERM, or because its terminal is gone (SIGHUP).
 
 One line says so, with what to type to go on; the exit code is 128 and the signal's number, as a shell has it. While a
-command is imported it ends at once, as nothing has begun. Later the signal is raised where the command is, as `Stopped`,
+command is imported it ends at once, as nothing has begun. Later the signal is raised as `Stopped` where the command is,
 so that it leaves nothing behind; a second one ends it there and then.
 """
 

@@ -60,7 +60,7 @@ def _leave_ray(seconds: float) -> threading.Thread:
 
 
 def started_by(process: int) -> list[Any]:
-    """Return the processes that one has started, and theirs, as psutil has them: an id that is used again is another."""
+    """Return the processes that one has started, and theirs, as psutil has them: an id used again is another."""
     psutil = _psutil()
     try:
         return psutil.Process(process).children(recursive=True)

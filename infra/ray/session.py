@@ -18,7 +18,7 @@ from infra.ray.head import free_ports
 from infra.stopping import end, kept
 
 _SLOW_DASHBOARD = "Failed to query Ray Train Controller actor state"
-"""What Ray Train's cleaner says every second until the dashboard has started, which may take a minute; it then goes on."""
+"""What Ray Train's cleaner says every second until the dashboard has started, which may take a minute."""
 
 
 @contextmanager
