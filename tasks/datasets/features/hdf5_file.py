@@ -23,6 +23,7 @@ from infra.files import existing
 _CACHE = 128 << 20  # bytes of decompressed chunks that HDF5 keeps
 _SMALL = 1 << 16  # bytes that any data set may claim
 _MOST_PACKED = 1100  # times smaller than what it unpacks to: deflate reaches 1,032
+_CHECKSUM = 4  # bytes; HDF5 reads beyond a chunk that is shorter than its own
 _LARGEST_ROWS = 1 << 30  # bytes that are read at once
 
 
@@ -94,6 +95,10 @@ class Hdf5File:
             if claimed > max(_SMALL, _MOST_PACKED * held):
                 raise Unreadable(
                     f"{self.path}: {name} {at.shape} claims {claimed:,} bytes, and the file holds {held:,} of it"
+                )
+            if at.fletcher32 and at.id.chunk_iter(lambda chunk: True if chunk.size < _CHECKSUM else None):
+                raise Unreadable(
+                    f"{self.path}: {name} has chunks too short for their checksum, it is damaged"
                 )
             return Hdf5Data(self, at, name)
 

@@ -65,6 +65,11 @@ def ids_never_written(file: h5py.File) -> None:
     file.create_dataset("image_ids", (10**6,), "i1", chunks=True)
 
 
+def short_chunk(file: h5py.File) -> None:
+    data = file.create_dataset("image_features", (3, 2, 4), "f4", chunks=(1, 2, 4), fletcher32=True)
+    data.id.write_direct_chunk((0, 0, 0), b"a")
+
+
 def odd_positions(file: h5py.File) -> None:
     file["image_features"] = np.ones((7, 4), "f4")
     file["pos_boxes"] = np.ones((3, 2, 2), int)
@@ -88,6 +93,7 @@ def no_positions(file: h5py.File) -> None:
         (text, "'image_features' holds |S1 of shape (3, 2, 4), expected numbers"),
         (odd_ids, "'image_ids' holds float64, expected whole numbers or text; give --ids"),
         (ids_never_written, "image_ids (1000000,) claims 1,000,000 bytes, and the file holds 0 of it"),
+        (short_chunk, "image_features has chunks too short for their checksum"),
         (odd_positions, "pos_boxes is int64 of shape (3, 2, 2), expected whole numbers of shape (n, 2)"),
         (no_positions, "pos_boxes is something else, expected whole numbers of shape (n, 2)"),
     ],
