@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+import time
+from collections.abc import Callable
 from functools import lru_cache
 from types import ModuleType
 
@@ -45,9 +47,14 @@ def sorted_sum(x_BND: Tensor, weight: Tensor, mask_BN: Tensor) -> Tensor:
     weight_BNC, kernels = weight_BNC.to(wide), _kernels(x_BND, wide)
     if kernels is not None:
         return kernels.SortedSum.apply(x_BND.to(wide), weight_BNC, mask_BN).to(x_BND.dtype)
+    return _sorted_sum(x_BND, weight_BNC, mask_BN)
+
+
+def _sorted_sum(x_BND: Tensor, weight_BNC: Tensor, mask_BN: Tensor) -> Tensor:
+    """Sum with torch alone, for weights in the precision of the sums."""
     weight_BNC = weight_BNC.masked_fill(~_real_ranks(mask_BN)[..., None], 0.0)
-    sorted_BND = _sort_descending(x_BND, mask_BN).to(wide)
-    if weight_BNC.shape[2] == dim:
+    sorted_BND = _sort_descending(x_BND, mask_BN).to(weight_BNC.dtype)
+    if weight_BNC.shape[2] == x_BND.shape[2]:
         return (sorted_BND * weight_BNC).sum(dim=1).to(x_BND.dtype)
     return torch.einsum("bnd,bn->bd", sorted_BND, weight_BNC[..., 0]).to(x_BND.dtype)
 
@@ -74,11 +81,37 @@ def _kernels(x_BND: Tensor, dtype: torch.dtype) -> ModuleType | None:
     if torch.compiler.is_compiling():
         return None
     if x_BND.device.type == "cpu":
-        return native if native.library(dtype) is not None else None
+        return native if native.library(dtype) is not None and _compiled_is_faster(dtype) else None
     if x_BND.device.type != "cuda" or dtype != torch.float32:
         return None
     cuda = _cuda()
     return cuda if cuda is not None and x_BND.shape[1] <= cuda.LARGEST else None
+
+
+@lru_cache
+def _compiled_is_faster(dtype: torch.dtype) -> bool:
+    """Whether compiled code sorts faster than torch; tried once, and kept beside the compiled file."""
+    return native.kept(dtype, "times faster than torch", lambda: _times_faster(dtype)) > 1.0
+
+
+def _times_faster(dtype: torch.dtype) -> float:
+    """Return how many times less of a core's time compiled code takes than torch, there and back, at 36 elements.
+
+    Few enough sets for one thread, whose own time is taken: what else the machine does counts for nothing.
+    """
+    seconds: dict[Callable[..., Tensor], list[float]] = {native.SortedSum.apply: [], _sorted_sum: []}
+    with torch.inference_mode(False), torch.enable_grad():
+        draw = torch.Generator().manual_seed(0)
+        x_BND = torch.rand(6, 36, 256, dtype=dtype, generator=draw).requires_grad_()
+        weight_BNC = torch.ones(6, 36, 1, dtype=dtype, requires_grad=True)
+        mask_BN = torch.ones(6, 36, dtype=torch.bool)
+        for _ in range(5):
+            for way, taken in seconds.items():
+                started = time.thread_time()
+                torch.autograd.grad(way(x_BND, weight_BNC, mask_BN).sum(), (x_BND, weight_BNC))
+                taken.append(time.thread_time() - started)
+    compiled, plain = map(min, seconds.values())
+    return plain / compiled
 
 
 @lru_cache

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from aggregators.random_sets import random_sets
+from aggregators.ranks import sorted_sum
 from aggregators.ranks.kernels import native
 
 build = native.library.__wrapped__  # without the memory of this process
@@ -98,3 +99,55 @@ def test_without_a_usable_cache_it_is_built_for_this_process(compiled, monkeypat
     loaded = build(torch.float32)
     assert tmp_path not in compiled[-1].parents
     assert sorts(monkeypatch, loaded)
+
+
+def test_a_number_is_measured_once_and_kept_beside_the_compiled_file(compiled, monkeypatch, tmp_path):
+    loaded = build(torch.float32)
+    monkeypatch.setattr(native, "library", lambda dtype: loaded)
+    assert native.kept(torch.float32, "speed", lambda: 2.5) == 2.5
+    assert native.kept(torch.float32, "speed", lambda: 9.0) == 2.5
+    (kept,) = (tmp_path / "polypool").glob("*.json")
+    kept.write_text("{")
+    assert native.kept(torch.float32, "speed", lambda: 9.0) == 9.0
+
+
+def test_a_number_is_measured_by_each_process_that_built_for_itself(compiled, monkeypatch, tmp_path):
+    (tmp_path / "polypool").write_text("")
+    loaded = build(torch.float32)
+    monkeypatch.setattr(native, "library", lambda dtype: loaded)
+    assert native.kept(torch.float32, "speed", lambda: 2.5) == 2.5
+    assert native.kept(torch.float32, "speed", lambda: 9.0) == 9.0
+    assert not Path(loaded._name).parent.exists()
+
+
+@pytest.mark.parametrize("faster", [0.9, 1.1])
+def test_compiled_code_that_is_slower_is_never_used(monkeypatch, faster):
+    monkeypatch.setattr(native, "kept", lambda dtype, what, measure: faster)
+    ways = []
+    monkeypatch.setattr(native, "_call", lambda *_: ways.append("compiled"))
+    sorted_sum._compiled_is_faster.cache_clear()
+    try:
+        sorted_sum.sort_descending(*random_sets([4, 3], 3))
+    finally:
+        sorted_sum._compiled_is_faster.cache_clear()
+    assert ways == ["compiled"] * (faster > 1)
+
+
+@pytest.mark.parametrize("lacking", ["-mno-avx512f", "-mno-avx"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_processors_with_shorter_vectors_sort_the_same(monkeypatch, tmp_path, lacking, dtype):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", f"cc {lacking}")
+    loaded = build(dtype)
+    if loaded is None:
+        pytest.skip(f"the compiler knows no {lacking}")
+    x_BND, mask_BN = random_sets([37, 9], 21, dtype=dtype)
+    ours, grads = [], []
+    for library in (native.library(dtype), loaded):
+        monkeypatch.setattr(native, "library", lambda dtype, library=library: library)
+        x = x_BND.clone().requires_grad_()
+        weight_BNC = torch.rand(2, 37, 21, dtype=dtype, generator=torch.Generator().manual_seed(1))
+        ours.append(native.SortedSum.apply(x, weight_BNC, mask_BN))
+        grads += torch.autograd.grad(ours[-1].square().sum(), x)
+    torch.testing.assert_close(*ours)
+    torch.testing.assert_close(*grads)

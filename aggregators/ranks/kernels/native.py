@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import json
 import logging
 import os
 import platform
@@ -14,7 +15,8 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,20 @@ def library(dtype: torch.dtype) -> ctypes.CDLL | None:
     loaded.weighted_sum.argtypes = [*common, pointer, *last]
     loaded.gradients.argtypes = [*common, *[pointer] * 3, *last]
     return loaded
+
+
+def kept(dtype: torch.dtype, what: str, measure: Callable[[], float]) -> float:
+    """Return a number about the functions for a type: the one kept beside the compiled file, else a new one."""
+    path = Path(library(dtype)._name).with_suffix(".json")
+    try:
+        return float(json.loads(path.read_text())[what])
+    except (OSError, ValueError, KeyError, TypeError):
+        number = measure()
+    with suppress(OSError):  # built for this process alone
+        fresh = path.with_suffix(f".{os.getpid()}")
+        fresh.write_text(json.dumps({what: number}))
+        fresh.replace(path)
+    return number
 
 
 def _load(command: Sequence[str]) -> ctypes.CDLL:

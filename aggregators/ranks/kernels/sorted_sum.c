@@ -1,9 +1,10 @@
-/* Sorts every channel of every set downwards, sixteen channels side by side, and sums with weights over ranks.
+/* Sorts every channel of every set downwards, as many channels side by side as a vector of this processor holds, and
+ * sums with weights over ranks.
  *
  * A sorting network (Knuth's merge exchange, The Art of Computer Programming 5.2.2 M, for any number of elements)
- * does the same comparisons whatever the values are, so sixteen channels go through it in step, each a lane of a
- * vector, in the layout in which they came: no copy across. A NaN never compares as less, so it stays in its own
- * lane, and the exchanges remain a permutation.
+ * does the same comparisons whatever the values are, so the channels go through it in step, each a lane of a vector, in
+ * the layout in which they came: no copy across. A NaN never compares as less, so it stays in its own lane, and the
+ * exchanges remain a permutation.
  *
  * REAL is float or double, INT the signed integer of its size. x is (rows, dim); the real elements of set b are the rows
  * row[first[b]] to row[first[b + 1] - 1] of it, so padding is never read. The weight of set b, rank k, channel c is
@@ -13,11 +14,18 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#define LANES 16
+#if defined(__AVX512F__)
+#define BYTES 64
+#elif defined(__AVX2__)
+#define BYTES 32
+#else
+#define BYTES 16 /* SSE2, NEON; a vector wider than the processor's own would be compiled into slow scalar code */
+#endif
+#define LANES ((long)(BYTES / sizeof(REAL)))
 #define EACH(lane, count) for (long lane = 0; lane < (count); lane++)
 
-typedef REAL reals __attribute__((vector_size(LANES * sizeof(REAL)), may_alias));
-typedef INT ints __attribute__((vector_size(LANES * sizeof(INT)), may_alias));
+typedef REAL reals __attribute__((vector_size(BYTES), may_alias));
+typedef INT ints __attribute__((vector_size(BYTES), may_alias));
 
 static inline void exchange(ints *a, ints *b, ints where) {
     ints change = (*a ^ *b) & where;
