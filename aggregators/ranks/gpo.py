@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from aggregators.base import Aggregator, Pooled
 from aggregators.positions import encode_ranks
 from aggregators.ranks.fspool import stretch
 from aggregators.ranks.sorted_sum import sort_descending, sorted_sum
 from infra.errors import InputError, unknown
+from infra.modules.gru import GRU
 from infra.registry import AGGREGATORS
 
 
@@ -154,23 +154,19 @@ def _beyond(size_S: Tensor, longest: int) -> Tensor:
     return (torch.arange(longest, device=size_S.device) >= size_S[:, None])[..., None]
 
 
-class GRUDecoder(nn.GRU):
+class GRUDecoder(GRU):
     """A bidirectional GRU whose directions are averaged; its start and its end tell it how large a set is."""
 
     name = "gru"
 
     def __init__(self, inputs: int, hidden: int) -> None:
-        super().__init__(inputs, hidden, batch_first=True, bidirectional=True)
+        super().__init__(inputs, hidden)
         self.width = hidden
 
     def forward(self, x_SNC: Tensor, size_S: Tensor) -> Tensor:
         """Return the states `(S, N, hidden)`."""
-        packed = pack_padded_sequence(x_SNC, size_S.cpu(), batch_first=True, enforce_sorted=False)
-        state_SN2H, _ = pad_packed_sequence(
-            super().forward(packed)[0], batch_first=True, total_length=x_SNC.shape[1]
-        )
-        forward_SNH, backward_SNH = state_SN2H.chunk(2, dim=-1)
-        return (forward_SNH + backward_SNH) / 2
+        state_SN2H, _ = super().forward(x_SNC, size_S)
+        return state_SN2H.mean(dim=2)
 
 
 class Transformer(nn.TransformerEncoderLayer):

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from encoders.base import TextEncoder
 from encoders.text.glove import read_glove
 from encoders.text.vocabulary import SPLITS, Vocabulary, count_words
 from infra.fields import Rule
+from infra.modules.gru import GRU
 from infra.registry import ENCODERS
 
 
@@ -48,7 +48,7 @@ class WordGRU(TextEncoder):
         self.embed = nn.Embedding(len(self.words), embedding)
         nn.init.uniform_(self.embed.weight, -0.1, 0.1)
         self.dropout = nn.Dropout(dropout)
-        self.rnn = nn.GRU(embedding, hidden, batch_first=True, bidirectional=True)
+        self.rnn = GRU(embedding, hidden)
 
     @classmethod
     def prepare(
@@ -80,14 +80,10 @@ class WordGRU(TextEncoder):
                 if word in vectors:
                     self.embed.weight[number] = torch.from_numpy(vectors[word])
 
-    def read(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, PackedSequence, Tensor]:
-        """Return the embeddings `(B, L, E)`, the packed states of both directions, and the last ones `(2, B, H)`."""
+    def read(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the embeddings `(B, L, E)`, the states of both directions `(B, L, 2, H)`, and the last `(2, B, H)`."""
         embedded_BLE = self.dropout(self.embed(token_BL))
-        packed = pack_padded_sequence(
-            embedded_BLE, mask_BL.sum(dim=1).cpu(), batch_first=True, enforce_sorted=False
-        )
-        states, last_2BH = self.rnn(packed)
-        return embedded_BLE, states, last_2BH
+        return embedded_BLE, *self.rnn(embedded_BLE, mask_BL.sum(dim=1))
 
 
 @ENCODERS.register("bigru")
@@ -127,10 +123,8 @@ class BiGRU(WordGRU):
 
     def forward(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor]:
         """Encode token numbers `(B, L)` to word states `(B, L, D)`, zero in the pads."""
-        _, states, _ = self.read(token_BL, mask_BL)
-        state_BL2D, _ = pad_packed_sequence(states, batch_first=True, total_length=token_BL.shape[1])
-        forward_BLD, backward_BLD = state_BL2D.chunk(2, dim=-1)
-        return (forward_BLD + backward_BLD) / 2, mask_BL
+        _, state_BL2D, _ = self.read(token_BL, mask_BL)
+        return state_BL2D.mean(dim=2), mask_BL
 
 
 @ENCODERS.register("words")

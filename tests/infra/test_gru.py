@@ -1,0 +1,81 @@
+"""The GRU of padded sets is torch's: the same states and gradients, whatever the sizes and their order."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from infra.modules.gru import GRU
+
+SIZES = [[3, 9, 1, 9, 4, 2], [1, 1], [5], [2, 2, 2], [1, 7]]
+
+
+def explicit(gru: GRU, x_BNE: Tensor, size_B: Tensor) -> tuple[Tensor, Tensor, nn.GRU]:
+    """The definition: torch's own GRU over each set by itself, in both directions."""
+    whole = nn.GRU(x_BNE.shape[2], gru.hidden_size, bidirectional=gru.bidirectional).to(x_BNE.dtype)
+    whole.load_state_dict(gru.state_dict())
+    ways = 1 + gru.bidirectional
+    state_BNRH = x_BNE.new_zeros(*x_BNE.shape[:2], ways, gru.hidden_size)
+    last = []
+    for b, size in enumerate(size_B.tolist()):
+        states, last_RH = whole(x_BNE[b, :size])
+        state_BNRH[b, :size] = states.unflatten(-1, (ways, -1))
+        last.append(last_RH)
+    return state_BNRH, torch.stack(last, dim=1), whole
+
+
+def gradients(states: Tensor, last: Tensor, *of: Tensor) -> tuple[Tensor, ...]:
+    draw = torch.Generator().manual_seed(1)
+    weights = [torch.randn(x.shape, generator=draw, dtype=x.dtype) for x in (states, last)]
+    return torch.autograd.grad((states * weights[0]).sum() + (last * weights[1]).sum(), of)
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_states_and_gradients_follow_the_definition(sizes, bidirectional):
+    torch.manual_seed(0)
+    gru, size_B = GRU(5, 7, bidirectional=bidirectional).double(), torch.tensor(sizes)
+    x_BNE = torch.randn(len(sizes), max(sizes) + 2, 5, dtype=torch.float64, requires_grad=True)
+    with torch.no_grad():
+        x_BNE[torch.arange(x_BNE.shape[1]) >= size_B[:, None]] = torch.nan
+    found, (*expected, whole) = gru(x_BNE, size_B), explicit(gru, x_BNE, size_B)
+    of_gru = gradients(*found, x_BNE, *gru.parameters())
+    of_each = gradients(*expected, x_BNE, *whole.parameters())
+    for ours, theirs in zip([*found, *of_gru], [*expected, *of_each], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lower_precision_is_near_torch(dtype):
+    torch.manual_seed(0)
+    gru, size_B = GRU(12, 16).to(dtype), torch.tensor([4, 11, 7])
+    x_BNE = torch.randn(3, 11, 12, dtype=dtype)
+    tolerance = 1e-6 if dtype == torch.float32 else 3e-2
+    for ours, theirs in zip(gru(x_BNE, size_B), gru._packed(x_BNE, size_B), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+def test_parameters_are_those_of_torch():
+    ours, theirs = GRU(3, 4), nn.GRU(3, 4, batch_first=True, bidirectional=True)
+    assert {name: x.shape for name, x in ours.state_dict().items()} == {
+        name: x.shape for name, x in theirs.state_dict().items()
+    }
+
+
+def test_frozen_weights_and_inputs_need_no_gradient():
+    gru, size_B = GRU(3, 4), torch.tensor([2, 5])
+    x_BNE = torch.randn(2, 5, 3)
+    gru.requires_grad_(False)
+    assert not gru(x_BNE, size_B)[0].requires_grad
+    gru.weight_hh_l0.requires_grad_()
+    (grad,) = gradients(*gru(x_BNE, size_B), gru.weight_hh_l0)
+    (expected,) = gradients(*gru._packed(x_BNE, size_B), gru.weight_hh_l0)
+    torch.testing.assert_close(grad, expected)
+
+
+def test_under_autocast_torch_chooses_the_precision():
+    gru, size_B, x_BNE = GRU(3, 4), torch.tensor([2, 5]), torch.randn(2, 5, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours, theirs = gru(x_BNE, size_B)[0], gru._packed(x_BNE, size_B)[0]
+    assert torch.equal(ours, theirs)
