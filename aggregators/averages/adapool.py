@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import WeightedSum, masked_softmax
+from aggregators.averages.weighted import WeightedSum, masked_mean, masked_softmax
 from infra.registry import AGGREGATORS
 
 
@@ -28,10 +28,11 @@ class AdaPool(WeightedSum):
 
     def weigh(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
         """Return the `(B, N, D)` mixed weights."""
-        mean_B1D = x_BND.sum(dim=1, keepdim=True) / mask_BN.sum(dim=1)[:, None, None]
-        near_BND = masked_softmax(dice_sorensen(x_BND, mean_B1D), mask_BN)
-        large_BND = masked_softmax(x_BND, mask_BN)
-        return near_BND + (large_BND - near_BND) * torch.sigmoid(-self.balance)
+        wide_BND = x_BND.to(torch.promote_types(x_BND.dtype, torch.float32))  # squares of float16 overflow
+        mean_BD = masked_mean(wide_BND, mask_BN)
+        near_BND = masked_softmax(dice_sorensen(wide_BND, mean_BD[:, None]), mask_BN)
+        large_BND = masked_softmax(wide_BND, mask_BN)
+        return (near_BND + (large_BND - near_BND) * torch.sigmoid(-self.balance)).to(x_BND.dtype)
 
 
 def dice_sorensen(a: Tensor, b: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import WeightedSum, masked_softmax, zero_pads
+from aggregators.averages.weighted import WeightedSum, masked_mean, masked_softmax, zero_pads
 from infra.registry import AGGREGATORS
 
 
@@ -41,8 +41,7 @@ class LIP(WeightedSum):
 
 def normalise_over_set(x_BND: Tensor, mask_BN: Tensor, *, eps: float = 1e-5) -> Tensor:
     """Return `(B, N, D)`: each channel of each set with mean 0 and variance 1 over its real elements, 0 in the pads."""
-    size_B11 = mask_BN.sum(dim=1)[:, None, None]
-    mean_B1D = zero_pads(x_BND, mask_BN).sum(dim=1, keepdim=True) / size_B11
-    centred_BND = zero_pads(x_BND - mean_B1D, mask_BN)
-    variance_B1D = centred_BND.square().sum(dim=1, keepdim=True) / size_B11
-    return centred_BND * (variance_B1D + eps).rsqrt()
+    wide_BND = x_BND.to(torch.promote_types(x_BND.dtype, torch.float32))
+    centred_BND = zero_pads(wide_BND - masked_mean(wide_BND, mask_BN)[:, None], mask_BN)
+    variance_BD = masked_mean(centred_BND.square(), mask_BN)
+    return (centred_BND * (variance_BD[:, None] + eps).rsqrt()).to(x_BND.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from aggregators.base import Aggregator, Pooled
@@ -32,8 +33,9 @@ class LogSumExp(Aggregator):
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the `(B, D)` smooth maxima."""
-        x_BND = x_BND.masked_fill(~mask_BN[..., None], float("-inf"))
-        total_BD = (x_BND * self.sharpness).logsumexp(dim=1)
+        wide = torch.promote_types(x_BND.dtype, torch.float32)
+        wide_BND = x_BND.to(wide).masked_fill(~mask_BN[..., None], float("-inf"))
+        total_BD = (wide_BND * self.sharpness).logsumexp(dim=1)
         if self.average:
-            total_BD = total_BD - mask_BN.sum(dim=1, keepdim=True).to(x_BND.dtype).log()
-        return Pooled(total_BD / self.sharpness)
+            total_BD = total_BD - mask_BN.sum(dim=1, keepdim=True).to(wide).log()
+        return Pooled((total_BD / self.sharpness).to(x_BND.dtype))

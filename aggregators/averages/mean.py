@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from aggregators.averages.weighted import masked_mean
 from aggregators.base import Aggregator, Pooled
 from infra.registry import AGGREGATORS
 
@@ -17,6 +18,4 @@ class Mean(Aggregator):
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the `(B, D)` means and the `(B, N)` weights, 1/N for each of a set's N elements."""
-        total_BD = x_BND.masked_fill(~mask_BN[..., None], 0.0).sum(dim=1)
-        size_B1 = mask_BN.sum(dim=1, keepdim=True)
-        return Pooled(total_BD / size_B1, weights=mask_BN / size_B1)
+        return Pooled(masked_mean(x_BND, mask_BN), weights=mask_BN / mask_BN.sum(dim=1, keepdim=True))

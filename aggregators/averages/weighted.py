@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
+import torch
 from torch import Tensor
 
 from aggregators.base import Aggregator, Pooled
@@ -31,3 +32,10 @@ def zero_pads(x_BND: Tensor, mask_BN: Tensor) -> Tensor:
 def masked_softmax(score_BND: Tensor, mask_BN: Tensor) -> Tensor:
     """Return the softmax `(B, N, D)` over a set's real elements, one channel at a time; zero in the pads."""
     return score_BND.masked_fill(~mask_BN[..., None], float("-inf")).softmax(dim=1)
+
+
+def masked_mean(x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+    """Return the means `(B, D)` of the real elements, summed in float32 at least: float16 ends at 65,504."""
+    wide = torch.promote_types(x_BND.dtype, torch.float32)
+    total_BD = zero_pads(x_BND, mask_BN).sum(dim=1, dtype=wide)
+    return (total_BD / mask_BN.sum(dim=1, keepdim=True)).to(x_BND.dtype)

@@ -92,7 +92,10 @@ class GPO(Aggregator):
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the `(B, D)` pooled vectors and the weights over ranks `(B, N)`; `(B, N, D)` with `per_channel`."""
-        weight = self._weights(x_BND, mask_BN)
+        with torch.autocast(
+            x_BND.device.type, enabled=False
+        ):  # bfloat16 would change weights by several per cent
+            weight = self._weights(x_BND, mask_BN)
         return Pooled(sorted_sum(x_BND, weight, mask_BN), weights=weight)
 
     def _weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:

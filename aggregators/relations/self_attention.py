@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import zero_pads
+from aggregators.averages.weighted import masked_mean, zero_pads
 from aggregators.base import Aggregator, Pooled
 from infra.registry import AGGREGATORS
 
@@ -36,9 +36,11 @@ class SelfAttention(Aggregator):
         The weights `(B, N)` are the attention that each element receives, averaged over the elements that attend.
         """
         x_BND, size_B1 = zero_pads(x_BND, mask_BN), mask_BN.sum(dim=1, keepdim=True)
-        score_BNN = self.query(x_BND) @ self.key(x_BND).transpose(1, 2) / x_BND.shape[-1] ** 0.5
+        query_BND = (
+            self.query(x_BND) * x_BND.shape[-1] ** -0.5
+        )  # before the product, which float16 may not hold
+        score_BNN = query_BND @ self.key(x_BND).transpose(1, 2)
         attention_BNN = score_BNN.masked_fill(~mask_BN[:, None, :], float("-inf")).softmax(dim=-1)
         weight_BN = zero_pads(attention_BNN, mask_BN).sum(dim=1) / size_B1
         attended_BD = torch.einsum("bn,bnd->bd", weight_BN, x_BND)
-        mean_BD = x_BND.sum(dim=1) / size_B1
-        return Pooled(mean_BD + self.gate * self.value(attended_BD), weights=weight_BN)
+        return Pooled(masked_mean(x_BND, mask_BN) + self.gate * self.value(attended_BD), weights=weight_BN)

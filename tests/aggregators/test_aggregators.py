@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import re
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from aggregators.base import Aggregator, Context, Pooled
 from aggregators.contract import check_aggregator
-from aggregators.random_sets import random_sets
+from aggregators.random_sets import random_inputs, random_sets
 from infra.errors import InputError
 from infra.registry import AGGREGATORS
 
@@ -25,6 +26,29 @@ WIDE = (
 def test_contract(spec):
     torch.manual_seed(0)
     check_aggregator(AGGREGATORS.build(spec, 8), 8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("spec", AGGREGATORS.names())
+def test_large_sets_keep_their_precision(spec, dtype):
+    torch.manual_seed(0)
+    module = AGGREGATORS.build(spec, 16).eval()
+    inputs = random_inputs([512, 300], module=module, dim=16).fill(0.0)
+    found = inputs.cast(dtype).pool(copy.deepcopy(module).to(dtype)).vectors.double()
+    exact = inputs.cast(torch.float64).pool(copy.deepcopy(module).double()).vectors
+    assert (found - exact).abs().max() < 8 * torch.finfo(dtype).eps * exact.abs().max()
+
+
+@pytest.mark.parametrize("spec", AGGREGATORS.names())
+def test_sums_over_large_sets_do_not_overflow(spec):
+    torch.manual_seed(0)
+    module = AGGREGATORS.build(spec, 16).eval()
+    if module.context != "none":
+        pytest.skip("products with a context overflow by themselves")
+    inputs = random_inputs([256], module=module, dim=16).map(lambda x, mask: (x + 300.0, mask))
+    exact = inputs.cast(torch.float64).pool(copy.deepcopy(module).double()).vectors
+    found = inputs.cast(torch.float16).pool(copy.deepcopy(module).half()).vectors
+    torch.testing.assert_close(found.double(), exact, rtol=2e-2, atol=2.0 + 2e-2 * float(exact.abs().max()))
 
 
 def explicit_pool(spec: str, elements_ND: np.ndarray, state: dict[str, np.ndarray]) -> np.ndarray:

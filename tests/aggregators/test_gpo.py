@@ -220,3 +220,14 @@ def test_a_set_larger_than_the_learned_encodings_is_refused():
 def test_weights_that_need_features_have_no_sizes_alone():
     with pytest.raises(ValueError, match="depend on features"):
         AGGREGATORS.build("gpo(feature_conditioned=True)", 4).size_weights(torch.tensor([3]))
+
+
+@pytest.mark.parametrize("decoder", ["bigru", "interpolate"])
+def test_weights_leave_autocast(decoder):
+    torch.manual_seed(0)
+    gpo, mask_BN = GPO(4, decoder=decoder), torch.ones(2, 36, dtype=torch.bool)
+    x_BND = torch.randn(2, 36, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        under = gpo(x_BND, mask_BN).weights
+    assert under.dtype == torch.float32
+    assert torch.equal(under, gpo(x_BND, mask_BN).weights)

@@ -9,6 +9,7 @@ from encoders.text.bert import Subwords
 from encoders.text.bigru import BiGRU
 from encoders.text.glove import read_glove
 from encoders.text.vocabulary import Vocabulary, count_words, split_question, split_words
+from encoders.visual.batchnorm import SetBatchNorm
 from encoders.visual.grid import Grid
 from encoders.visual.regions import Regions
 from infra.errors import InputError
@@ -286,3 +287,15 @@ def test_a_missing_bert_says_what_to_do(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(InputError, match="no-such-bert"):
         Bert.prepare([], name="./no-such-bert")
+
+
+def test_batch_normalisation_under_bfloat16_has_the_statistics_of_float32():
+    draw = torch.Generator().manual_seed(0)
+    x_BND = (torch.randn(103, 36, 4, generator=draw) + 6).bfloat16()
+    mask_BN = torch.arange(36) < torch.full((103, 1), 36)
+    ours, exact = SetBatchNorm(4), SetBatchNorm(4).double()
+    out_BND, expected_BND = ours(x_BND, mask_BN), exact(x_BND.double(), mask_BN)
+    assert out_BND.dtype == torch.bfloat16
+    torch.testing.assert_close(ours.running_mean.double(), exact.running_mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(ours.running_var.double(), exact.running_var, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(out_BND.double(), expected_BND, rtol=2**-8, atol=1e-3)
