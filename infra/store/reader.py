@@ -155,6 +155,8 @@ class FeatureStore:
         import torch  # here, so that who reads no tensors, such as `ingest`, starts without it
 
         places = [self.place(row) for row in np.asarray(rows).tolist()]
+        for shard, local in places:
+            shard.fetch(local)
         sets = [shard.view(local) for shard, local in places]
         if keep is not None:
             indices = [_indices(k, len(x_ND)) for k, x_ND in zip(keep, sets, strict=True)]
