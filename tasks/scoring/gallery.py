@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,9 @@ from torch import Tensor
 
 from tasks.base import Score
 from tasks.scoring.metrics import Positives, Ranks, Ties, chance_recall, rank_queries
+
+IN_MEMORY = 1 << 30
+"""Bytes of scores that are held; COCO's 5,000 images x 25,000 captions are half of that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +60,25 @@ class RetrievalGallery:
         return self.rows.stop - self.rows.start
 
     def rank(self, score: Score, *, ties: Ties) -> tuple[Ranks, Ranks]:
-        """Rank captions for every item, and items for every caption."""
+        """Rank captions for every item, and items for every caption.
+
+        Scores that fit into `IN_MEMORY` are computed once and looked at from both sides, others once for each.
+        """
+        kept_IG: Tensor | None = None
 
         def for_items(start: int, stop: int) -> Tensor:
-            return _block(score, slice(self.rows.start + start, self.rows.start + stop), self.column_G)
+            nonlocal kept_IG
+            block_IG = _block(score, slice(self.rows.start + start, self.rows.start + stop), self.column_G)
+            size = self.items, len(self.column_G)
+            if kept_IG is None and block_IG.element_size() * math.prod(size) <= IN_MEMORY:
+                kept_IG = block_IG.new_empty(size)
+            if kept_IG is not None:
+                kept_IG[start:stop] = block_IG
+            return block_IG
 
         def for_captions(start: int, stop: int) -> Tensor:
+            if kept_IG is not None:
+                return kept_IG[:, start:stop].T
             return _block(score, self.rows, self.column_G[start:stop]).T
 
         of_items, of_captions = self.positives()

@@ -8,7 +8,9 @@ import torch
 
 from infra.errors import InputError
 from tasks.base import Score
+from tasks.scoring import gallery
 from tasks.scoring.gallery import RetrievalGallery
+from tasks.scoring.metrics import Positives, rank_queries
 from tasks.scoring.protocols import PROTOCOLS, ScoringProtocol, evaluate_protocol, protocol_named
 from tasks.scoring.scores import mean_score
 
@@ -50,18 +52,29 @@ def test_whole_is_one_gallery_and_asks_only_for_blocks(recorded: dict[str, np.nd
     )
 
 
-def test_the_score_matrix_never_exists() -> None:
-    largest, owner_T = 0, np.repeat(np.arange(2000), 5)
+@pytest.mark.parametrize(("memory", "times"), [(1 << 30, 1), (1 << 20, 2)])
+def test_scores_that_fit_into_memory_are_computed_once(
+    monkeypatch: pytest.MonkeyPatch, memory: int, times: int
+) -> None:
+    monkeypatch.setattr(gallery, "IN_MEMORY", memory)
+    largest, total, owner_T = 0, 0, np.repeat(np.arange(2000), 5)
     visual_ND = torch.randn(2000, 8, generator=torch.Generator().manual_seed(0))
+    noise_ND = torch.randn(10000, 8, generator=torch.Generator().manual_seed(1))
+    text_ND = visual_ND[torch.from_numpy(owner_T)] + noise_ND
 
     def score(images: slice, captions: slice) -> torch.Tensor:
-        nonlocal largest
-        block = visual_ND[images] @ visual_ND[torch.from_numpy(owner_T)][captions].T
-        largest = max(largest, block.numel())
+        nonlocal largest, total
+        block = visual_ND[images] @ text_ND[captions].T
+        largest, total = max(largest, block.numel()), total + block.numel()
         return block
 
-    evaluate_protocol(protocol_named("whole"), score, owner_T, 2000)
-    assert largest <= 1 << 22 < 2000 * 10000
+    result = evaluate_protocol(protocol_named("whole"), score, owner_T, 2000)
+    assert largest <= 1 << 22 < 2000 * 10000, "the model never makes the matrix as a whole"
+    assert total == times * 2000 * 10000
+    expected = Positives.of_captions(owner_T, images=2000), Positives.of_images(owner_T, images=2000)
+    sim_VT = visual_ND.double() @ text_ND.double().T
+    np.testing.assert_allclose(result.ranks_t2i, rank_queries(sim_VT.T, expected[0]).rank_Q, atol=1)
+    np.testing.assert_allclose(result.ranks_i2t, rank_queries(sim_VT, expected[1]).rank_Q, atol=1)
 
 
 @pytest.mark.parametrize(("images", "used"), [(1014, 1000), (195, 195)])
