@@ -23,10 +23,10 @@ def damaged(draw: st.DrawFn, data: bytes) -> bytes:
     with h5py.File(held, "r+") as file:
         for _ in range(draw(st.integers(1, 2))):
             name = draw(st.sampled_from([*file, "image_ids", "pos_boxes", "new"]))
-            if name in file:
-                del file[name]
             way = draw(st.sampled_from(_WAYS))
             try:
+                if name in file:
+                    del file[name]
                 way(draw, file, name)
             except (ValueError, TypeError, OSError, RuntimeError):  # the library does not write every oddity
                 reject()
