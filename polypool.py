@@ -227,7 +227,7 @@ def compare(experiment: str = "polypool", *, metric: str = "", protocol: str = "
 
 def main() -> None:
     """Run a verb: `polypool VERB ...` is `python -m pipelines.VERB ...`."""
-    from infra.stopping import end_at_once, listen
+    from infra.process.stopping import end_at_once, listen
 
     listen(end_at_once)
     verbs = _verbs()

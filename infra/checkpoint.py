@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from infra.dist import gather_objects, rank
+from infra.compute.dist import gather_objects, rank
 from infra.errors import InputError
 from infra.fields import at_least, read_record
 from infra.files import existing

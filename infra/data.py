@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from infra.dist import rank, world
+from infra.compute.dist import rank, world
 from infra.errors import InputError
 
 Batch = dict[str, Tensor]

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 
-from infra.stopping import say, stoppable
-from infra.terminal import Shown, shown
+from infra.process.stopping import say, stoppable
+from infra.process.terminal import Shown, shown
 
 
 class InputError(ValueError):
@@ -38,7 +38,7 @@ def unknown(kind: str, name: object, choices: Iterable[object], hint: str = "") 
 def command(main: Callable[[], None]) -> Callable[[], None]:
     """Wrap the `main` of a verb: an `InputError` is printed to standard error and exits with its code.
 
-    What is printed may come from files of others: it reaches the terminal as text (`infra.terminal`).
+    What is printed may come from files of others: it reaches the terminal as text (`infra.process.terminal`).
     A signal that ends it, such as Ctrl-C, is a line on standard error, too, which says how to go on.
     """
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from infra.stopping import end_at_once, listen
+from infra.process.stopping import end_at_once, listen
 
 if sys.argv[0] == "-m":  # Python looks for the verb, whose imports take a while
     listen(end_at_once)

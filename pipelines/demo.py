@@ -28,11 +28,11 @@ import tyro
 
 from infra.errors import InputError, command
 from infra.paths import home
+from infra.process.stopping import run_async
 from infra.ray.head import private_head
 from infra.ray.jobs import JobServer
 from infra.ray.session import local_cores
 from infra.registry import AGGREGATORS, RECIPES
-from infra.stopping import run_async
 from infra.store import FeatureStore
 from infra.tracking import tracking_uri
 from pipelines.rendered.moving_scenes import write_moving_scenes

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from infra.checkpoint import load_weights
+from infra.compute.device import best_device, device_of, on_device
 from infra.data import Batch
-from infra.device import best_device, device_of, on_device
 from infra.errors import InputError
 from infra.files import existing, existing_folder, read_json
 from infra.paths import home

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from infra.dist import all_sum, rank
+from infra.compute.dist import all_sum, rank
 from infra.errors import InputError, unknown
 from infra.fields import from_plain
 from infra.paths import resolve

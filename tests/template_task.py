@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from infra.device import device_of, on_device
-from infra.dist import all_sum
+from infra.compute.device import device_of, on_device
+from infra.compute.dist import all_sum
 from infra.errors import InputError
 from infra.paths import resolve
 from infra.registry import AGGREGATORS, ENCODERS, TASKS

@@ -9,8 +9,8 @@ from aggregators.base import Aggregator, Pooled
 from aggregators.positions import encode_ranks
 from aggregators.ranks.fspool import stretch
 from aggregators.ranks.sorted_sum import sort_descending, sorted_sum
+from infra.compute.gru import GRU
 from infra.errors import InputError, unknown
-from infra.modules.gru import GRU
 from infra.registry import AGGREGATORS
 
 

@@ -134,7 +134,7 @@ class Pretrained:
         """Return the last hidden state of each image, float32: `(N, D)` tokens or a `(D, H, W)` map."""
         import torch
 
-        from infra.device import best_device
+        from infra.compute.device import best_device
 
         if len({image.shape for image in pixels}) > 1:
             return [state for image in pixels for state in self.states([image])]

@@ -58,7 +58,7 @@ class I3DBackbone(Backbone):
             )
 
         from encoders.backbones.inception import I3D
-        from infra.device import best_device
+        from infra.compute.device import best_device
 
         self.window, self.stride = window, stride
         path = Path(weights).expanduser()

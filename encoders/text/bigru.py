@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from encoders.base import TextEncoder
 from encoders.text.glove import read_glove
 from encoders.text.vocabulary import SPLITS, Vocabulary, count_words
+from infra.compute.gru import GRU
 from infra.fields import Rule
-from infra.modules.gru import GRU
 from infra.registry import ENCODERS
 
 

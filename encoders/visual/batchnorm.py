@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from infra.dist import all_sum
+from infra.compute.dist import all_sum
 
 
 class SetBatchNorm(nn.BatchNorm1d):

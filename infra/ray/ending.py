@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from infra.stopping import at_once_too
+from infra.process.stopping import at_once_too
 
 _PATIENCE, _NO_PATIENCE = 30.0, 1.5
 

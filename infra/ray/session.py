@@ -11,11 +11,11 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from infra.environment import environment
 from infra.errors import InputError
+from infra.process.environment import environment
+from infra.process.stopping import end, kept
 from infra.ray.ending import ending_all
 from infra.ray.head import free_ports
-from infra.stopping import end, kept
 
 _SLOW_DASHBOARD = "Failed to query Ray Train Controller actor state"
 """What Ray Train's cleaner says every second until the dashboard has started, which may take a minute."""
@@ -42,7 +42,7 @@ def ray_session(*, cpus: int | None = None) -> Iterator[None]:
         )
     if ":" in address and not _answers(address):
         raise InputError(f"no Ray cluster answers at RAY_ADDRESS={address}; start it, or unset RAY_ADDRESS")
-    os.environ.setdefault("RAY_COLOR_PREFIX", "0")  # colours would come out as text (infra.terminal)
+    os.environ.setdefault("RAY_COLOR_PREFIX", "0")  # colours would come out as text (infra.process.terminal)
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": True}
     if address == "local":
         # Ray Train asks the dashboard how its actors are, and complains every second where there is none

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from infra.errors import InputError
 from infra.files import atomic
-from infra.terminal import shown
+from infra.process.terminal import shown
 
 _IN_MEMORY = 8 << 20  # bytes of cases; beyond, they wait in a temporary file
 _EXAMPLES = 3

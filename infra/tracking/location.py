@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from infra.environment import environment
 from infra.errors import AbsentError, InputError
 from infra.files import make_folder
+from infra.process.environment import environment
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from infra.device import best_device
+from infra.compute.device import best_device
 from infra.ray.session import local_cores
 from pipelines.benchmarks.measure import Measurement, apart, by_turns
 from pipelines.benchmarks.training import TrainingSize, Watch, random_run, train

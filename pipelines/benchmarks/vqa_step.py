@@ -15,8 +15,8 @@ from aggregators.relations.score_attention import ScoreAttention
 from encoders.cross.cross_modal import CrossModal, MultiHeadAttention
 from encoders.text.bigru import BiGRU
 from encoders.visual.grid import Grid
+from infra.compute.device import best_device, on_device
 from infra.data import Batch
-from infra.device import best_device, on_device
 from pipelines.benchmarks.measure import Measurement, Size, by_turns, seconds
 from tasks.fusions.concat import Concat
 from tasks.models.branch import Branch

@@ -229,7 +229,7 @@ _PROMISES = (
     (
         AdapterChecks._batches_repeat,
         "a sample depends on its number, the seed and the epoch alone",
-        "draw random numbers with infra.randomness.uniform, not from a generator that goes on",
+        "draw random numbers with infra.compute.randomness.uniform, not from a generator that goes on",
     ),
     (
         AdapterChecks._makes_a_model,

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from infra.compute.device import device_of, on_device
 from infra.data import Batch
-from infra.device import device_of, on_device
 from infra.errors import InputError
 from pipelines.searching.queries import VisualQueries, text_query
 from tasks.base import Answers

@@ -8,8 +8,8 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from infra.compute.device import device_of, on_device
 from infra.data import Batch
-from infra.device import device_of, on_device
 from infra.errors import InputError
 from pipelines.searching import Method
 from pipelines.searching.indices import Exact, Faiss, Index, PairScore, TopK, TwoPass, top_k

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from infra.errors import InputError
-from infra.stopping import end_at_once
+from infra.process.stopping import end_at_once
 from pipelines.searching.answers import AnswerSearch
 from pipelines.searching.connection import Connection
 from pipelines.searching.galleries import AT_ONCE

@@ -17,9 +17,9 @@ from filelock import FileLock, Timeout
 
 from infra.errors import InputError
 from infra.files import make_folder
+from infra.process.stopping import Stopped, asked_first
 from infra.ray.session import Resources, cores, ray_session
 from infra.ray.tuning import Ended, Halving, reporter, run_side_by_side
-from infra.stopping import Stopped, asked_first
 from infra.tracking import RunRecord, Tracker
 from infra.trust import trust_modules, trusted
 from pipelines.sweeping.matching import STOPPED, SWEEP, Match, key, records_of

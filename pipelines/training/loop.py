@@ -17,8 +17,8 @@ from tqdm import tqdm
 
 from aggregators.observe import Watched, observe
 from infra.checkpoint import Progress, load_checkpoint, load_weights, save_checkpoint
+from infra.compute.dist import broadcast_state, gather_objects, rank, world
 from infra.data import Order, load
-from infra.dist import broadcast_state, gather_objects, rank, world
 from infra.errors import InputError
 from pipelines.training.artifacts import (
     Log,

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from infra.errors import InputError
+from infra.process.stopping import Stopped, asked_first
 from infra.ray.progress import LineBar
 from infra.ray.session import Resources
 from infra.registry import TASKS
-from infra.stopping import Stopped, asked_first
 from infra.tracking import Outbox, Tracker
 from infra.tracking.tracker import Status
 from infra.trust import trust_flags, trust_modules, trusted

@@ -16,9 +16,9 @@ from infra.checkpoint import FILES
 from infra.errors import InputError
 from infra.files import make_folder
 from infra.paths import home
+from infra.process.stopping import at_once_too, to_go_on
 from infra.ray.session import Resources, ray_session
 from infra.registry import TASKS
-from infra.stopping import at_once_too, to_go_on
 from infra.tracking import Outbox, Tracker, tracking_uri
 from infra.tracking.outbox import CLOSE_SECONDS, JOURNAL, REFUSED
 from infra.tracking.tracker import Status, ending

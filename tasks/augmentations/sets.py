@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from infra.randomness import uniform
+from infra.compute.randomness import uniform
 from infra.registry import AUGMENTATIONS
 
 Draw = Callable[..., np.ndarray]

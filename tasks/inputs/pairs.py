@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from infra.compute.dist import rank, world
 from infra.data import Batch
-from infra.dist import rank, world
 from infra.store import FeatureStore
 from infra.video.sampling import choose_frames
 from tasks.augmentations.sets import Draw, draw_for

@@ -10,7 +10,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from encoders.base import Tokenizer, WordTokenizer
-from infra.dist import rank
+from infra.compute.dist import rank
 from infra.errors import InputError
 from infra.registry import PARSERS
 from tasks.augmentations.sets import Draw

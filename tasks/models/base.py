@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from encoders.base import Tokenizer
+from infra.compute.dist import gather, rank
 from infra.data import Batch
-from infra.dist import gather, rank
 from infra.errors import InputError
 from tasks.base import Score
 from tasks.inputs.captions import Captions

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from infra.compute.device import device_of
+from infra.compute.dist import gather
 from infra.data import Batch
-from infra.device import device_of
-from infra.dist import gather
 from tasks.models.base import RetrievalModel, Scored
 from tasks.models.branch import Branch
 from tasks.models.embeddings import Batches, SplitEmbeddings, encode_split

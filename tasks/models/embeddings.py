@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from infra.compute.device import on_device
+from infra.compute.dist import gather_uneven
 from infra.data import Batch
-from infra.device import on_device
-from infra.dist import gather_uneven
 from tasks.similarities.base import Similarity
 
 Batches = Iterable[tuple[Tensor, Batch]]

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from encoders.base import Tokenizer
+from infra.compute.device import device_of
+from infra.compute.dist import gather, gather_shared
 from infra.data import Batch
-from infra.device import device_of
-from infra.dist import gather, gather_shared
 from infra.errors import InputError
 from infra.registry import MODELS
 from tasks.inputs.role_captions import RoleCaptions

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from aggregators.averages.weighted import zero_pads
+from infra.compute.device import on_device
+from infra.compute.dist import gather_uneven
 from infra.data import Batch
-from infra.device import on_device
-from infra.dist import gather_uneven
 from tasks.models.embeddings import Batches, encode_split
 from tasks.models.hgr_encoders import VideoEmbeddings
 from tasks.models.padded_sets import PaddedSets, encode_sets

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from infra.compute.device import on_device
+from infra.compute.dist import gather_uneven
 from infra.data import Batch
-from infra.device import on_device
-from infra.dist import gather_uneven
 from tasks.models.embeddings import Batches, places
 
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from tqdm import tqdm
 
+from infra.compute.device import device_of
+from infra.compute.dist import gather, gather_objects, gather_shared, gather_uneven, rank, world
 from infra.data import Batch
-from infra.device import device_of
-from infra.dist import gather, gather_objects, gather_shared, gather_uneven, rank, world
 from infra.errors import InputError
 from tasks.models.base import RetrievalModel, Scored
 from tasks.models.branch import Branch, pool_both

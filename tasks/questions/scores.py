@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from infra.device import device_of, on_device
-from infra.dist import gather_uneven, rank, world
+from infra.compute.device import device_of, on_device
+from infra.compute.dist import gather_uneven, rank, world
 from infra.errors import InputError
 from tasks.base import Score
 from tasks.inputs.questions import QuestionData

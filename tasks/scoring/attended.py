@@ -13,9 +13,9 @@ from torch import nn
 
 from aggregators.base import Aggregator
 from aggregators.observe import Watched, observe
+from infra.compute.device import device_of, on_device
+from infra.compute.dist import rank
 from infra.data import Batch
-from infra.device import device_of, on_device
-from infra.dist import rank
 from infra.errors import InputError
 from tasks.inputs.pairs import Pairs
 from tasks.inputs.questions import QuestionData

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from PIL import Image
 
 from encoders.visual.pixels import IMAGENET, ImageTransform
+from infra.compute.randomness import uniform
 from infra.errors import InputError
-from infra.randomness import uniform
 from infra.registry import AUGMENTATIONS, ENCODERS
 from tasks.inputs.pixels import Pixels
 

@@ -13,7 +13,7 @@ from aggregators.base import Aggregator
 from encoders.base import Encoder
 from encoders.text.bigru import BiGRU
 from encoders.visual.frames import Frames
-from infra.dist import rank, world
+from infra.compute.dist import rank, world
 from infra.registry import AGGREGATORS, OBJECTIVES, SIMILARITIES
 from tasks.models.hgr import HGR
 from tasks.objectives.base import Objective

@@ -16,7 +16,7 @@ from toy import FolderLog, FolderReport, SilentBar
 from workers import run_workers
 
 from encoders.visual.cnn import NETWORKS
-from infra.dist import rank
+from infra.compute.dist import rank
 from infra.errors import InputError
 from infra.registry import TASKS
 from infra.store import FeatureStore

@@ -14,7 +14,7 @@ from markup import well_formed
 from searchable import with_clips, with_pictures
 from workers import run_workers
 
-from infra.dist import rank
+from infra.compute.dist import rank
 from infra.registry import TASKS
 from pipelines.pages.draw import draw
 from tasks.datasets.corpus import Corpus, write_corpus

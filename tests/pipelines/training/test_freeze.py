@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from workers import run_workers
 
 from encoders.visual.cnn import CNN, NETWORKS
-from infra.dist import rank
+from infra.compute.dist import rank
 from infra.errors import InputError
 from pipelines.training.optim import lr_scale, make_optimizer, ready_gradients, set_lr
 from tasks.run import Optim

@@ -9,8 +9,8 @@ from toy import FolderLog, FolderReport, SilentBar, Toy, toy_run
 from workers import run_workers
 
 from infra.checkpoint import load_weights, save_weights
+from infra.compute.dist import rank, world
 from infra.data import Order
-from infra.dist import rank, world
 from infra.errors import InputError
 from pipelines.training.loop import Trainer
 from pipelines.training.optim import lr_scale, make_optimizer

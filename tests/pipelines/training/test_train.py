@@ -19,11 +19,12 @@ from kept import keep_run
 from places import ROOT
 from safetensors.torch import load_file
 
-from infra import paths, stopping
+from infra import paths
 from infra.errors import InputError
+from infra.process import stopping
+from infra.process.stopping import stoppable
 from infra.ray.ending import started_by
 from infra.ray.session import ray_session
-from infra.stopping import stoppable
 from infra.tracking import Tracker, find_runs, tracking_uri
 from pipelines import evaluate, train
 from pipelines.models import load_run

@@ -5,8 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 
+from infra.compute.randomness import uniform
 from infra.errors import InputError
-from infra.randomness import uniform
 from infra.registry import AUGMENTATIONS
 
 

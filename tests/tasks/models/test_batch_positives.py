@@ -11,7 +11,7 @@ from corpora import make_corpus
 from torch.nn.parallel import DistributedDataParallel
 from workers import run_workers
 
-from infra.dist import rank, world
+from infra.compute.dist import rank, world
 from infra.registry import TASKS
 from tasks.objectives.base import batch_positives
 from tasks.run import Run

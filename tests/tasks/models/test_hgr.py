@@ -12,7 +12,7 @@ from workers import run_workers
 from encoders.base import Encoder
 from encoders.text.bigru import BiGRU
 from encoders.visual.frames import Frames
-from infra.dist import rank
+from infra.compute.dist import rank
 from infra.errors import InputError
 from infra.registry import MODELS
 from tasks.inputs.role_captions import RoleCaptions

@@ -16,7 +16,7 @@ from aggregators.random_sets import random_sets
 from aggregators.relations.score_attention import ScoreAttention
 from encoders.text.bigru import BiGRU
 from encoders.visual.regions import Regions
-from infra.dist import broadcast_state, gather_uneven, rank
+from infra.compute.dist import broadcast_state, gather_uneven, rank
 from infra.errors import InputError
 from infra.registry import TASKS
 from pipelines.training.loop import Trainer

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from workers import run_workers
 
-from infra.dist import rank, world
+from infra.compute.dist import rank, world
 from infra.registry import OBJECTIVES, REGULARISERS, SIMILARITIES
 from tasks.models.dual_encoder import DualEncoder
 from tasks.similarities.vectors import Embeddings, l2_normalise

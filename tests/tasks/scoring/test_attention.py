@@ -11,7 +11,7 @@ from pictures import noise
 from workers import run_workers
 
 from aggregators.base import Aggregator, Context, Pooled
-from infra.dist import rank
+from infra.compute.dist import rank
 from infra.registry import TASKS
 from tasks.inputs.pairs import Pairs
 from tasks.models.embeddings import SplitEmbeddings

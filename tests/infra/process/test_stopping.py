@@ -14,7 +14,7 @@ from places import ROOT
 VERB = """
 import asyncio, contextlib, os, sys, time
 from infra.errors import command
-from infra.stopping import asked_first, at_once_too, run_async, to_go_on
+from infra.process.stopping import asked_first, at_once_too, run_async, to_go_on
 
 @command
 def main():

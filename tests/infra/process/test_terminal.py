@@ -8,7 +8,7 @@ import pytest
 from verbs import exit_code
 
 from infra.errors import InputError, command
-from infra.terminal import Shown, shown
+from infra.process.terminal import Shown, shown
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07caf\u00e9 \udcff\u202e\r\x9b31m"
 SHOWN = r"\x1b[2J\x1b]0;title\x07café \udcff\u202e\r\x9b31m"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from infra.modules.gru import GRU
+from infra.compute.gru import GRU
 
 SIZES = [[3, 9, 1, 9, 4, 2], [1, 1], [5], [2, 2, 2], [1, 7]]
 
