@@ -47,6 +47,7 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
         try:
             with stoppable(), redirect_stdout(Shown(sys.stdout)):
                 main()
+                sys.stdout.flush()
         except InputError as error:
             print(f"error: {shown(str(error))}", file=sys.stderr)
             sys.exit(error.exit_code)

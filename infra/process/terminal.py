@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 _KEPT = "\n\t"
@@ -21,6 +25,17 @@ def shown(text: str) -> str:
     )
 
 
+@contextmanager
+def _read_by_somebody(stream: TextIO) -> Iterator[None]:
+    """End the process as SIGPIPE would where nobody reads a stream any more, as behind `| head`."""
+    try:
+        yield
+    except BrokenPipeError:
+        with suppress(OSError):  # what is still held back goes nowhere, without a word at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise SystemExit(128 + signal.SIGPIPE) from None
+
+
 class Shown:
     """A text stream that passes on what is written to it as `shown`, and as its encoding can spell it.
 
@@ -33,8 +48,14 @@ class Shown:
     def write(self, text: str) -> int:
         """Write a text; return its length."""
         encoding = self._stream.encoding or "utf-8"
-        self._stream.write(shown(text).encode(encoding, "backslashreplace").decode(encoding))
+        with _read_by_somebody(self._stream):
+            self._stream.write(shown(text).encode(encoding, "backslashreplace").decode(encoding))
         return len(text)
+
+    def flush(self) -> None:
+        """Pass on what is held back."""
+        with _read_by_somebody(self._stream):
+            self._stream.flush()
 
     def isatty(self) -> bool:
         """Return False."""

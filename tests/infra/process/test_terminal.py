@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import io
+import signal
+import subprocess
 import sys
 from unittest.mock import patch
 
 import pytest
+from places import ROOT
 from verbs import exit_code
 
 from infra.errors import InputError, command
@@ -44,3 +47,17 @@ def test_help_is_without_colours(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "karpathy" in out
     assert "x1b" not in out
+
+
+def test_a_verb_whose_output_nobody_reads_ends_without_a_word() -> None:
+    code = (
+        "import time\nfrom infra.errors import command\n"
+        "@command\ndef main():\n    for n in range(20000): print('a line', n)\nmain()"
+    )
+    verb = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert verb.stdout.readline() == b"a line 0\n"
+    verb.stdout.close()
+    assert verb.stderr.read() == b""
+    assert verb.wait(60) == 128 + signal.SIGPIPE
