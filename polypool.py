@@ -106,11 +106,13 @@ def part(kind: str, spec: str, *args: Any) -> nn.Module:
         InputError: no such kind, part or parameter.
     """
     from infra.errors import unknown
+    from infra.fields import check_value
     from infra.registry import KINDS
     from infra.trust import vouch
 
     if kind not in KINDS:
         raise unknown("kind", kind, KINDS)
+    check_value(spec, str, f"the spec of a part of kind {kind!r}")
     vouch(spec)
     return KINDS[kind].build(spec, *args)
 
@@ -126,11 +128,13 @@ def recipe(name: str, **settings: Any) -> Run:
         InputError: no such recipe or setting, a value that a run refuses, or the recipe of an ensemble.
     """
     from infra.errors import InputError
+    from infra.fields import check_value
     from infra.registry import RECIPES
     from infra.trust import vouch
     from pipelines.recipe import derive
     from tasks.run import Run
 
+    check_value(name, str, "the name of a recipe")
     vouch(name)
     run = RECIPES.get(name)()
     if not isinstance(run, Run):
@@ -155,8 +159,9 @@ def train(run: str | Run, **settings: Any) -> TrainedRun:
     from infra.tracking import Tracker, tracking_uri
     from pipelines.recipe import derive
     from pipelines.training.runs import start
+    from tasks.run import Run
 
-    run = recipe(run, **settings) if isinstance(run, str) else derive(run, **settings)
+    run = derive(run, **settings) if isinstance(run, Run) else recipe(run, **settings)
     tracker = Tracker.attach(tracking_uri(home()), start(run), running=False)
     return TrainedRun(id=tracker.run_id, metrics=tracker.metrics())
 
@@ -171,8 +176,13 @@ def load(source: str | Path, *, trust: Sequence[str] = ()) -> TrainedModel:
     Raises:
         InputError: no such run or folder, no model in it, or one that names a module which is not trusted.
     """
+    from infra.errors import InputError
     from pipelines.models import load as load_model
 
+    if not isinstance(source, str | Path):
+        raise InputError(f"a trained model is named by the id of its run or by its folder, not {source!r}")
+    if isinstance(trust, str):
+        raise InputError(f"trust takes several modules: trust=({trust!r},)")
     return load_model(source, trust=trust)
 
 

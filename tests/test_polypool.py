@@ -63,6 +63,15 @@ def test_a_recipe_is_changed_by_fields():
     assert pp.recipe("coco_mini", published={"whole/rsum": 50.0}).published == {"whole/rsum": 50.0}
     with pytest.raises(InputError, match="Did you mean 'coco_mini'"):
         pp.recipe("coco_mnii")
+    for wrong in (3, None):
+        with pytest.raises(InputError, match="the name of a recipe must be text"):
+            pp.train(wrong)
+        with pytest.raises(InputError, match="the spec of a part"):
+            pp.aggregator(wrong, 8)
+        with pytest.raises(InputError, match="by the id of its run or by its folder"):
+            pp.load(wrong)
+    with pytest.raises(InputError, match=r"trust=\('mine',\)"):
+        pp.load("a run", trust="mine")
     with pytest.raises(InputError, match="is an ensemble"):
         pp.recipe("coco_wsl_bert_x2")
 
