@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +15,21 @@ from infra.errors import InputError
 from infra.process.environment import environment
 from infra.process.stopping import end, kept
 from infra.ray.ending import ending_all
-from infra.ray.head import free_ports
+from infra.ray.head import ON_ONE_MACHINE, free_ports
 
 _SLOW_DASHBOARD = "Failed to query Ray Train Controller actor state"
 """What Ray Train's cleaner says every second until the dashboard has started, which may take a minute."""
+EVERYWHERE = {
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": _SLOW_DASHBOARD,
+    "RAY_COLOR_PREFIX": "0",  # colours would come out as text (infra.process.terminal)
+}
+"""What Ray is told, unless the environment says otherwise."""
+
+
+def _default(settings: Mapping[str, str]) -> None:
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
 
 
 @contextmanager
@@ -27,8 +38,7 @@ def ray_session(*, cpus: int | None = None) -> Iterator[None]:
 
     Inside another session, that one is used and left open.
     """
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _SLOW_DASHBOARD)
+    _default(EVERYWHERE)
     import ray
 
     if ray.is_initialized():
@@ -42,9 +52,9 @@ def ray_session(*, cpus: int | None = None) -> Iterator[None]:
         )
     if ":" in address and not _answers(address):
         raise InputError(f"no Ray cluster answers at RAY_ADDRESS={address}; start it, or unset RAY_ADDRESS")
-    os.environ.setdefault("RAY_COLOR_PREFIX", "0")  # colours would come out as text (infra.process.terminal)
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": True}
     if address == "local":
+        _default(ON_ONE_MACHINE)
         # Ray Train asks the dashboard how its actors are, and complains every second where there is none
         options |= {"include_dashboard": True, "dashboard_host": "127.0.0.1", "num_cpus": cpus}
 

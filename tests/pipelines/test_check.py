@@ -140,7 +140,7 @@ def test_a_part_has_to_derive_from_the_base_of_its_kind(kind: str, base: str) ->
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Unseeded", r"alone: the same samples gave another `visual`.*infra\.randomness"),
+        ("Unseeded", r"alone: the same samples gave another `visual`.*infra\.compute\.randomness"),
         (
             "Flipped",
             r"need \(tasks\.base\.Scores\): evaluate and evaluate_scores of its scores differ: word_recall",

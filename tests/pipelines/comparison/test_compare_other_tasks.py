@@ -237,7 +237,8 @@ def test_a_damaged_record_stops_the_comparison_and_names_the_run() -> None:
     bad = ages("gpo")
     bad = replace(bad, tags={**bad.tags, "metrics.ages": '[{"name": "mae", "higher_is_better": "no"}]'})
     with pytest.raises(
-        InputError, match=r"run id-gpo-0-0: the tag metrics.ages, \[0\].higher_is_better is 'no'"
+        InputError,
+        match=r"run id-gpo-0-0: the tag metrics.ages: \[0\].higher_is_better must be True or False, not 'no'",
     ):
         arranged([bad], experiment="x")
 

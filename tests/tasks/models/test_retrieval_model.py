@@ -15,6 +15,7 @@ from toy import WORDS, FolderLog, FolderReport, SilentBar, Toy, toy_run
 from encoders.text.bigru import BiGRU
 from infra.checkpoint import load_weights, save_weights
 from infra.errors import InputError
+from infra.trust import vouch
 from pipelines.training.loop import Trainer
 from tasks.models.base import TRAINING_ONLY
 from tasks.models.branch import Branch
@@ -67,6 +68,7 @@ def trainer(run, folder, report=None) -> Trainer:
     ],
 )
 def test_it_is_trained_saved_and_goes_on_after_a_restart(tmp_path, objective, names):
+    vouch(objective)
     run = toy_run(objective=objective, checkpoint_every=2)
     whole = trainer(run, tmp_path / "whole")
     first = {name: x.clone() for name, x in whole.model.state_dict().items()}
@@ -167,6 +169,7 @@ class Weighed(DualEncoder):
 def test_a_model_of_ones_own_is_named_by_a_run():
     toy = Toy(toy_run(objective="siglip"))
     run = replace(toy.run, model=f"{__name__}:Weighed(gain=3.0)")
+    vouch(run.model)
     torch.manual_seed(0)
     plain = toy.model().eval()
     parts = Parts(run, visual=lambda: plain.visual.encoder, text=lambda: plain.text.encoder)
@@ -189,6 +192,7 @@ def test_a_model_of_ones_own_is_named_by_a_run():
 
 def test_what_is_no_retrieval_model_is_refused():
     run = toy_run(model=f"{__name__}:Margin")
+    vouch(run.model)
     for build in (
         lambda: retrieval_model(run, Parts(run, visual=None, text=None)),
         lambda: text_inputs(run, [], None),

@@ -13,6 +13,7 @@ from workers import run_workers
 from aggregators.base import Aggregator, Context, Pooled
 from infra.compute.dist import rank
 from infra.registry import TASKS
+from infra.trust import vouch
 from tasks.inputs.pairs import Pairs
 from tasks.models.embeddings import SplitEmbeddings
 from tasks.scoring.attended import attended, caption_pairs, question_pairs
@@ -139,7 +140,7 @@ def test_without_weights_of_elements_that_differ_there_is_no_page(tiny, aggregat
 
 
 def test_an_aggregator_with_odd_weights_is_named_and_left_out(tiny, caplog) -> None:
-    odd = f"{__name__}:Odd"
+    vouch(odd := f"{__name__}:Odd")
     adapter, model = built(tiny[0], aggregator="attention", text_aggregator=odd)
     assert type(model.text.aggregator).__name__ == "Odd"
     with caplog.at_level(logging.WARNING):
