@@ -85,11 +85,7 @@ def extract(
     if not video and items[0].path.lower().endswith(SUFFIXES):
         raise InputError(f"{corpus} is a corpus of videos, such as {items[0].path}: say --video")
     vouch(backbone)
-    built = build_backbone(backbone)
-    if video:
-        work = _Extraction.on_videos(backbone, built, Videos.plan(built, videos, batch=batch))
-    else:
-        work = _Extraction.on_images(backbone, built, batch=batch)
+    work = _Extraction.of(backbone, videos if video else None, batch=batch)
     job = {"corpus": opened.digest, "splits": chosen, "limit": limit, "batch": batch}
     with StoreWriter(out, dim=work.dim, dtype=dtype, source=work.source | job) as writer:
         before = len(writer.done)
@@ -114,6 +110,14 @@ class _Extraction:
     gpu: bool
     size: int  # of a batch
     block: int
+
+    @classmethod
+    def of(cls, backbone: str, videos: VideoOptions | None, *, batch: int) -> _Extraction:
+        """Return that of a backbone, of images where no options of videos are given."""
+        built = build_backbone(backbone)
+        if videos is None:
+            return cls.on_images(backbone, built, batch=batch)
+        return cls.on_videos(backbone, built, Videos.plan(built, videos, batch=batch))
 
     @classmethod
     def on_images(cls, backbone: str, built: Backbone, *, batch: int) -> _Extraction:

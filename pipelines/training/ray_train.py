@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from infra.errors import InputError
 from infra.process.stopping import Stopped, asked_first
@@ -21,6 +21,9 @@ from infra.tracking import Outbox, Tracker
 from infra.tracking.tracker import Status
 from infra.trust import trust_flags, trust_modules, trusted
 from tasks.run import Run, modules
+
+if TYPE_CHECKING:
+    from ray.train.torch import TorchTrainer
 
 OUTBOX = "outbox"
 """In a run's folder, what it logged until MLflow has it."""
@@ -80,8 +83,6 @@ def fit(
         RuntimeError: a worker failed more often than `run.retries` allows.
         Stopped: a signal came, or somebody made the file `stop`.
     """
-    from ray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError
 
     work = _Work(
@@ -94,28 +95,7 @@ def fit(
         trusted=trusted(),
         stop=stop,
     )
-
-    class Interruptible(TorchTrainer):
-        """Leaves Ctrl-C to us: Ray Train would ask its workers to end, wait for them, and exit with code 0 or 1."""
-
-        def _register_sigint_handler(self, controller: Any) -> None:
-            pass
-
-    trainer = Interruptible(
-        _worker,
-        train_loop_config={"work": work},
-        scaling_config=ScalingConfig(
-            num_workers=run.workers, use_gpu=resources.gpu, resources_per_worker={"CPU": resources.cpus}
-        ),
-        run_config=RunConfig(
-            name=tracker.run_id,
-            storage_path=str(home / "runs"),
-            failure_config=FailureConfig(max_failures=run.retries),
-            checkpoint_config=CheckpointConfig(num_to_keep=1),
-            logging_config=LoggingConfig(log_level="WARNING"),
-            callbacks=list(callbacks),
-        ),
-    )
+    trainer = _trainer(work, resources, callbacks)
 
     def ask() -> None:
         stop.touch()
@@ -132,6 +112,34 @@ def fit(
                 raise InputError(str(cause)) from error
         resume = resume_command(run, tracker.run_id)
         raise RuntimeError(f"training failed; `{resume}` goes on: {error}") from error
+
+
+def _trainer(work: _Work, resources: Resources, callbacks: Sequence[Any]) -> TorchTrainer:
+    from ray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    class Interruptible(TorchTrainer):
+        """Leaves Ctrl-C to us: Ray Train would ask its workers to end, wait for them, and exit with code 0 or 1."""
+
+        def _register_sigint_handler(self, controller: Any) -> None:
+            pass
+
+    run = work.run
+    return Interruptible(
+        _worker,
+        train_loop_config={"work": work},
+        scaling_config=ScalingConfig(
+            num_workers=run.workers, use_gpu=resources.gpu, resources_per_worker={"CPU": resources.cpus}
+        ),
+        run_config=RunConfig(
+            name=work.run_id,
+            storage_path=str(work.home / "runs"),
+            failure_config=FailureConfig(max_failures=run.retries),
+            checkpoint_config=CheckpointConfig(num_to_keep=1),
+            logging_config=LoggingConfig(log_level="WARNING"),
+            callbacks=list(callbacks),
+        ),
+    )
 
 
 def finish_soon(tracker: Tracker, status: Status) -> threading.Thread:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -111,10 +111,7 @@ def write_table(
             rows = _usable(entries, findings, clean=clean, key=key, duplicate=duplicate)
             while batch := list(islice(rows, form.batch)):
                 tally.add(batch)
-                columns = [
-                    pa.array([getattr(row, each.name) for row in batch], each.type) for each in form.schema
-                ]
-                table.write_batch(pa.record_batch(columns, schema=form.schema))
+                table.write_batch(_columns(batch, form.schema))
         if not tally.splits:
             raise InputError(f"{folder}: nothing usable was found; {describe(findings.skipped)}")
         file.flush()
@@ -132,6 +129,11 @@ def write_table(
     }
     write_json(folder / f"{form.name}.json", manifest | asdict(summary))
     return summary
+
+
+def _columns(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
+    columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in schema]
+    return pa.record_batch(columns, schema=schema)
 
 
 def _usable(

@@ -50,7 +50,7 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 def race(tiny: Path) -> tuple[str, dict[str, RunRecord]]:
     """What a sweep says, and its runs by aggregator: one trial that ends well, two that fail, one stopped early."""
     with redirect_stdout(StringIO()) as said:
-        code = command(*RACE, "mean", FAILING, REFUSING, BLIND, "--early-stop", "--concurrent", "1")
+        code = command(*RACE, "mean", FAILING, REFUSING, BLIND, "--early-stop", "--concurrent", "2")
     assert code == 1
     return said.getvalue(), {name.partition("/")[0]: run for name, run in trained(tiny, "race").items()}
 
@@ -94,7 +94,7 @@ def test_what_fails_stops_nothing(tiny: Path, race: tuple[str, dict[str, RunReco
     assert done.params["optim.epochs"] == "3"
     assert done.metrics["epoch"] == 3
     assert "whole/rsum" in done.metrics
-    assert "4 trials; 4 to train, 1 at once" in said
+    assert "4 trials; 4 to train, 2 at once" in said
     assert "1 trained, 1 stopped early, 2 failed" in said
     assert f"{FAILING} seed 0 (run {failed.run_id}): ArithmeticError: nothing adds up" in said
     assert f"{REFUSING} seed 0 (run {refused.run_id}): the moon is in the wrong phase: wait a week" in said
