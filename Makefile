@@ -27,9 +27,9 @@ demo: $(READY)
 
 test: lint pytest
 
-# three at a time, each file by one of them, since many wait for processes of their own; what each runs has a core
+# two at a time, each file by one of them; what each runs has a core
 pytest: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # with the newest of all that pyproject.toml allows but torch, in an environment of its own
 test-latest: $(READY)
