@@ -11,7 +11,7 @@ from typing import Any
 
 from infra.process.stopping import at_once_too
 
-_PATIENCE, _NO_PATIENCE = 30.0, 1.5
+_PATIENCE, _NO_PATIENCE = 30.0, 0.5
 
 
 @contextmanager
