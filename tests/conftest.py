@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,15 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 IN_ONE_RAY = ("test_train.py", "test_sweep.py", "test_extract.py", "test_extract_videos.py")
 """Files whose tests share a Ray, which takes ten seconds to start: one process runs them all, and first."""
+
+
+def pytest_configure() -> None:
+    """Heed signals that whoever started the tests may ignore, as `nohup` and shells in the background do.
+
+    Processes that tests start inherit that.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

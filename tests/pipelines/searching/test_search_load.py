@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
 import pytest
@@ -17,38 +18,56 @@ from infra.errors import InputError
 from pipelines.pages.thumbnails import Thumbnails
 from pipelines.searching import connection, server
 from pipelines.searching.galleries import AT_ONCE
+from pipelines.searching.together import Together
+
+
+@dataclass
+class Held:
+    """A model that waits with its first call for `go`; the queries that came, and the texts of each call."""
+
+    come: list[str] = field(default_factory=list)
+    calls: list[list[str]] = field(default_factory=list)
+    go: threading.Event = field(default_factory=threading.Event)
+
+    def release(self, after: int) -> None:
+        """Let the first call go on when so many queries have come."""
+        while len(self.come) < after:
+            time.sleep(0.001)
+        self.go.set()
 
 
 @pytest.fixture
-def asked(pictures, monkeypatch):
-    """The texts that each call of the model got; it is slow, so that others come to wait."""
-    finder, calls = pictures.views.searched, []
+def held(pictures, monkeypatch):
+    """The model of the page with pictures, held."""
+    finder, held, coming = pictures.views.searched, Held(), Together.__call__
     by_texts = finder.by_texts
 
-    def slowly(texts, k):
-        calls.append(texts)
-        time.sleep(0.05)
+    def waits(texts, k):
+        held.calls.append(texts)
+        held.go.wait(60)
         return by_texts(texts, k)
 
-    monkeypatch.setattr(finder, "by_texts", slowly)
-    return calls
+    async def counted(together, asked):
+        held.come.append(asked)
+        return await coming(together, asked)
+
+    monkeypatch.setattr(finder, "by_texts", waits)
+    monkeypatch.setattr(Together, "__call__", counted)
+    return held
 
 
-def test_two_hundred_at_once_are_answered_together_and_pictures_meanwhile(pictures, asked):
+def test_two_hundred_at_once_are_answered_together_and_pictures_meanwhile(pictures, held):
     id = pictures.views.searched.items[0].id
     texts = [f"a dog {number}" for number in range(200)]
     with ThreadPoolExecutor(len(texts)) as pool:
         answers = [pool.submit(text_page, pictures, q=text) for text in texts]
-        while not asked:
-            time.sleep(0.001)
-        assert get(pictures, f"/picture?id={id}")[0] == 200
-        waiting = sum(not answer.done() for answer in answers)
+        assert get(pictures, f"/picture?id={id}")[0] == 200, "while the model is at work"
+        held.release(after=len(texts))
         answers = [answer.result() for answer in answers]
-    assert waiting > 30, "the picture came while queries waited"
     assert [status for status, _ in answers] == [200] * 200
     assert all(f'value="{text}"' in html for text, (_, html) in zip(texts, answers, strict=True))
-    assert sorted(text for call in asked for text in call) == sorted(texts)
-    assert max(map(len, asked)) == AT_ONCE, "what waited was answered together"
+    assert sorted(text for call in held.calls for text in call) == sorted(texts)
+    assert max(map(len, held.calls)) == AT_ONCE, "what waited was answered together"
     alone = pictures.views.searched.by_text(texts[7], 10)
     assert ids(answers[7][1]) == [hit.id for hit in alone]
 
@@ -61,11 +80,11 @@ def test_a_query_that_is_wrong_spoils_none_that_it_waited_with(pictures):
     assert [hit.id for hit in same] == [hit.id for hit in finder.by_text("a cat and a dog", 5)]
 
 
-def test_a_failure_of_ours_is_one_querys_and_has_the_headers(pictures, asked, monkeypatch):
-    slowly = pictures.views.searched.by_texts
+def test_a_failure_of_ours_is_one_querys_and_has_the_headers(pictures, held, monkeypatch):
+    waits = pictures.views.searched.by_texts
 
     def broken(texts, k):
-        found = slowly(texts, k)
+        found = waits(texts, k)
         if "a secret" in texts:
             raise RuntimeError("a secret of the model")
         return found
@@ -73,8 +92,13 @@ def test_a_failure_of_ours_is_one_querys_and_has_the_headers(pictures, asked, mo
     monkeypatch.setattr(pictures.views.searched, "by_texts", broken)
     texts = ["a dog", "a secret", *(f"a cat {number}" for number in range(6))]
     with ThreadPoolExecutor(len(texts)) as pool:
-        answers = list(pool.map(lambda text: get(pictures, f"/?{urlencode({'q': text})}"), texts))
-    assert any(len(call) > 1 and "a secret" in call for call in asked), "it was asked with others"
+        first = pool.submit(get, pictures, "/?q=a+dog")
+        while not held.calls:
+            time.sleep(0.001)
+        others = [pool.submit(get, pictures, f"/?{urlencode({'q': text})}") for text in texts[1:]]
+        held.release(after=len(texts))
+        answers = [answer.result() for answer in [first, *others]]
+    assert any(len(call) > 1 and "a secret" in call for call in held.calls), "it was asked with others"
     assert [status for status, _, _ in answers] == [500 if text == "a secret" else 200 for text in texts]
     for _, headers, data in answers:
         assert b"secret of" not in data
