@@ -116,6 +116,23 @@ def test_towers_give_the_patches_of_their_last_layer(towers, name, kind, before)
         np.testing.assert_allclose(with_cls_ND, np.concatenate([tokens[:1], x_ND]), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("grid", [1, 2, 3, 4, 6])
+def test_patches_are_averaged_over_a_grid_of_cells(towers, grid):
+    image, name = noise(), str(towers["dinov2"])
+    (all_ND,) = BACKBONES.build(f"dinov2(name={name!r}, cls=True)")([image])
+    backbone = BACKBONES.build(f"dinov2(name={name!r}, cls=True, grid={grid})")
+    (x_ND,) = backbone([image])
+    patch_DRC = torch.tensor(all_ND[1:]).T.reshape(16, 4, 4)
+    cell_ND = torch.nn.functional.adaptive_avg_pool2d(patch_DRC, grid).flatten(1).T
+    np.testing.assert_allclose(x_ND, np.concatenate([all_ND[:1], cell_ND]), rtol=1e-5, atol=1e-6)
+    assert backbone.describe()["grid"] == grid
+
+
+def test_a_grid_without_cells_is_refused(towers):
+    with pytest.raises(InputError, match="grid must be at least 1, not 0"):
+        BACKBONES.build(f"siglip(name={str(towers['siglip'])!r}, grid=0)")
+
+
 def test_towers_take_images_of_every_mode_and_size(towers):
     images = [Image.new(mode, size) for mode in MODES for size in [(1, 1), (3, 40)]]
     for kind in ("clip", "siglip", "dinov2"):
