@@ -17,20 +17,18 @@ class BenchOptions:
     """Names of benchmarks: store, memory, ranks, chunks, costs, pooling, query, adopt, smooth_chamfer, phrases, step,
     video_step, videos, decoders, vqa_step, vqa_metric, workers; all where none is given."""
     quick: bool = False
-    """Tiny sizes, to see that everything runs; the ratios then say nothing."""
+    """Smaller sizes and, where no names are given, only the rows that say most."""
 
 
 @command
 def main() -> None:
     """Measure and print; a target that is missed is shown so, and is no error."""
     options = tyro.cli(BenchOptions, description=__doc__)
-    from pipelines.benchmarks.table import BENCHMARKS, machine, measure
+    from pipelines.benchmarks.table import BENCHMARKS, QUICK, machine, measure
 
     print(machine(), flush=True)
-    report = measure(tuple(dict.fromkeys(options.only)) or tuple(BENCHMARKS), quick=options.quick)
-    print(f"\n{report}")
-    if options.quick:
-        print("\n--quick: tiny sizes; these ratios say nothing")
+    names = tuple(dict.fromkeys(options.only)) or (QUICK if options.quick else tuple(BENCHMARKS))
+    print(f"\n{measure(names, 'quick' if options.quick else 'full')}")
 
 
 if __name__ == "__main__":

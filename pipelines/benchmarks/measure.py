@@ -15,6 +15,8 @@ import torch
 
 from infra.errors import InputError
 
+Scale = Literal["full", "quick", "tiny"]
+"""How much a benchmark does: what its target is for; what fits into continuous integration; what tests run."""
 _STATUS = Path("/proc/self/status")
 _FIELDS = ("VmRSS", "VmHWM", "RssAnon", "RssFile")
 
@@ -24,17 +26,19 @@ class Size:
     """How much a benchmark does; each has its own.
 
     Attributes:
-        quick: what differs where only a benchmark's code is tried; the numbers then say nothing.
+        quick: what differs where a benchmark has to be short; its ratios still say something.
+        tiny: what differs where only a benchmark's code is tried; the numbers then say nothing.
         rounds: how often each side is measured.
     """
 
     quick: ClassVar[Mapping[str, Any]] = {}
+    tiny: ClassVar[Mapping[str, Any]] = {}
     rounds: int = 3
 
     @classmethod
-    def of(cls, *, quick: bool) -> Self:
+    def of(cls, scale: Scale) -> Self:
         """Return the size to measure at."""
-        return cls(**cls.quick) if quick else cls()
+        return cls(**{"full": {}, "quick": cls.quick, "tiny": cls.tiny}[scale])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,17 +13,18 @@ from tqdm import tqdm
 from infra.errors import InputError, unknown
 from infra.ray.session import local_cores
 from infra.tables import aligned
-from pipelines.benchmarks.measure import Measurement
-from pipelines.benchmarks.objectives import adopt, smooth_chamfer
-from pipelines.benchmarks.phrases import phrases
-from pipelines.benchmarks.pooling import costs, pooling
-from pipelines.benchmarks.query import query
-from pipelines.benchmarks.ranks import ranks, ranks_in_chunks
-from pipelines.benchmarks.steps import step, video_step, workers
-from pipelines.benchmarks.store import store, store_memory
-from pipelines.benchmarks.videos import decoders, videos
-from pipelines.benchmarks.vqa_metric import vqa_metric
-from pipelines.benchmarks.vqa_step import vqa_step
+from pipelines.benchmarks.features.store import store, store_memory
+from pipelines.benchmarks.features.videos import decoders, videos
+from pipelines.benchmarks.measure import Measurement, Scale
+from pipelines.benchmarks.pooling.costs import costs
+from pipelines.benchmarks.pooling.gpo import pooling
+from pipelines.benchmarks.scoring.objectives import adopt, smooth_chamfer
+from pipelines.benchmarks.scoring.phrases import phrases
+from pipelines.benchmarks.scoring.ranks import ranks, ranks_in_chunks
+from pipelines.benchmarks.scoring.vqa_accuracy import vqa_metric
+from pipelines.benchmarks.searching.query import query
+from pipelines.benchmarks.training.questions import vqa_step
+from pipelines.benchmarks.training.steps import step, video_step, workers
 
 BENCHMARKS: dict[str, Callable[..., list[Measurement]]] = {
     "store": store,
@@ -44,6 +45,8 @@ BENCHMARKS: dict[str, Callable[..., list[Measurement]]] = {
     "vqa_metric": vqa_metric,
     "workers": workers,
 }
+QUICK = ("store", "ranks", "pooling", "adopt", "smooth_chamfer", "phrases", "vqa_metric")
+"""What `--quick` measures where no names are given."""
 COLUMNS = ("row", "ours", "reference", "ratio (lowest-highest)", "target", "met")
 WIDTH = 110
 
@@ -66,7 +69,7 @@ class BenchReport:
         return "\n".join(lines)
 
 
-def measure(names: Sequence[str], *, quick: bool = False) -> BenchReport:
+def measure(names: Sequence[str], scale: Scale = "full") -> BenchReport:
     """Run benchmarks one after another.
 
     Raises:
@@ -81,7 +84,7 @@ def measure(names: Sequence[str], *, quick: bool = False) -> BenchReport:
         for name in bar:
             bar.set_postfix_str(name)
             try:
-                rows += BENCHMARKS[name](quick=quick)
+                rows += BENCHMARKS[name](scale)
             except InputError as error:
                 unmeasured[name] = str(error)
     return BenchReport(rows=tuple(rows), unmeasured=unmeasured)

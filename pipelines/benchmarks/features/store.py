@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from infra.store import FeatureStore
-from pipelines.benchmarks.measure import Measurement, Sides, Size, apart, by_turns, memory, seconds
+from pipelines.benchmarks.measure import Measurement, Scale, Sides, Size, apart, by_turns, memory, seconds
 from pipelines.benchmarks.random_data import feature_sets, feature_store
 
 Padded = Callable[[np.ndarray], tuple[Tensor, Tensor]]
@@ -29,7 +29,7 @@ class StoreSize(Size):
     An epoch, in which sets are checked, reads each of them once for each of its `captions`.
     """
 
-    quick: ClassVar = {"sets": 40, "dim": 16, "batch": 8, "batches": 2, "rounds": 3}
+    tiny: ClassVar = {"sets": 40, "dim": 16, "batch": 8, "batches": 2, "rounds": 3}
     sets: int = 3200
     dim: int = 2048
     batch: int = 128
@@ -38,9 +38,9 @@ class StoreSize(Size):
     rounds: int = 11
 
 
-def store(*, quick: bool = False) -> list[Measurement]:
+def store(scale: Scale = "full") -> list[Measurement]:
     """Measure the time of a batch against a numpy memmap and against h5py."""
-    size = StoreSize.of(quick=quick)
+    size = StoreSize.of(scale)
     with tempfile.TemporaryDirectory() as name:
         folder, rng = Path(name), np.random.default_rng(0)
         size_S = rng.integers(10, 37, size.sets)
@@ -145,7 +145,7 @@ def _first_epoch(folder: Path, number: int, size: StoreSize, *, checked: bool) -
 class GrowthSize(Size):
     """The small store has `sets` of 36 vectors; from both stores as many `batches` of `batch` sets are read."""
 
-    quick: ClassVar = {"sets": 50, "vectors": 8, "dim": 64, "batch": 8, "batches": 5, "rounds": 1}
+    tiny: ClassVar = {"sets": 50, "vectors": 8, "dim": 64, "batch": 8, "batches": 5, "rounds": 1}
     sets: int = 680
     vectors: int = 36
     dim: int = 2048
@@ -153,9 +153,9 @@ class GrowthSize(Size):
     batches: int = 60
 
 
-def store_memory(*, quick: bool = False) -> list[Measurement]:
+def store_memory(scale: Scale = "full") -> list[Measurement]:
     """Measure the growth of a fresh process's own memory while it reads a store, and one ten times as large."""
-    size = GrowthSize.of(quick=quick)
+    size = GrowthSize.of(scale)
     with tempfile.TemporaryDirectory() as name:
         folders = {times: Path(name) / str(times) for times in (10, 1)}
         stores = {

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from infra.registry import OBJECTIVES, SIMILARITIES
-from pipelines.benchmarks.measure import Measurement, Size, apart, by_turns, growth, seconds
+from pipelines.benchmarks.measure import Measurement, Scale, Size, apart, by_turns, growth, seconds
 from pipelines.benchmarks.random_data import random_tensors
 from tasks.objectives.base import batch_positives
 
@@ -19,7 +19,7 @@ from tasks.objectives.base import batch_positives
 class AdoptSize(Size):
     """Pairs of a `batch`; `steps` of them are timed in a round."""
 
-    quick: ClassVar = {"batch": 16, "dim": 8, "steps": 1, "rounds": 3}
+    tiny: ClassVar = {"batch": 16, "dim": 8, "steps": 1, "rounds": 3}
     batch: int = 1024
     dim: int = 1024
     steps: int = 5
@@ -30,7 +30,7 @@ class AdoptSize(Size):
 class ChamferSize(Size):
     """Sets of `k` vectors of COCO's test split; the times are those of `queries` images, memory that of all."""
 
-    quick: ClassVar = {"images": 12, "captions": 30, "queries": 6, "k": 2, "dim": 8, "rounds": 3}
+    tiny: ClassVar = {"images": 12, "captions": 30, "queries": 6, "k": 2, "dim": 8, "rounds": 3}
     images: int = 5000
     captions: int = 25_000
     queries: int = 1000
@@ -39,9 +39,9 @@ class ChamferSize(Size):
     limit_MB: float = 1000.0
 
 
-def adopt(*, quick: bool = False) -> list[Measurement]:
+def adopt(scale: Scale = "full") -> list[Measurement]:
     """Measure a step's similarities, loss and gradient of embeddings, early in training, when K is large."""
-    size = AdoptSize.of(quick=quick)
+    size = AdoptSize.of(scale)
     embeddings = [x_BD.requires_grad_() for x_BD in random_tensors(*[(size.batch, size.dim)] * 2, unit=True)]
     sides = by_turns(
         _steps("adopt", embeddings, size), _steps("infonce", embeddings, size), rounds=size.rounds
@@ -73,9 +73,9 @@ def _steps(spec: str, embeddings: list[Tensor], size: AdoptSize) -> Callable[[in
     return lambda _: 1e3 * seconds(lambda: [step() for _ in range(size.steps)]) / size.steps
 
 
-def smooth_chamfer(*, quick: bool = False) -> list[Measurement]:
+def smooth_chamfer(scale: Scale = "full") -> list[Measurement]:
     """Measure the scores of a test split: time against the product alone, and memory beyond embeddings and scores."""
-    size = ChamferSize.of(quick=quick)
+    size = ChamferSize.of(scale)
     visual_QKD, text_GKD = sets(size)
     some_QKD = visual_QKD[: size.queries]
     with torch.inference_mode():

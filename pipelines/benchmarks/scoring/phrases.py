@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pipelines.benchmarks.measure import Measurement, Size, apart, by_turns, growth, seconds
+from pipelines.benchmarks.measure import Measurement, Scale, Size, apart, by_turns, growth, seconds
 from pipelines.benchmarks.random_data import random_tensors
 from tasks.models.hgr_scores import phrase_scores
 from tasks.models.padded_sets import PaddedSets
@@ -19,7 +19,7 @@ from tasks.models.padded_sets import PaddedSets
 class PhraseSize(Size):
     """A part of an evaluation as the authors' code has it."""
 
-    quick: ClassVar = {"videos": 4, "texts": 5, "frames": 3, "phrases": 2, "width": 8}
+    tiny: ClassVar = {"videos": 4, "texts": 5, "frames": 3, "phrases": 2, "width": 8}
     videos: int = 300
     texts: int = 300
     frames: int = 20
@@ -27,9 +27,9 @@ class PhraseSize(Size):
     width: int = 1024
 
 
-def phrases(*, quick: bool = False) -> list[Measurement]:
+def phrases(scale: Scale = "full") -> list[Measurement]:
     """Measure time and memory of one level's scores."""
-    size = PhraseSize.of(quick=quick)
+    size = PhraseSize.of(scale)
     frame_VFD, phrase_TPD = embeddings(size)
     with torch.inference_mode():
         torch.testing.assert_close(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,17 +13,32 @@ import torch.distributed as dist
 
 from infra.compute.device import best_device
 from infra.ray.session import local_cores
-from pipelines.benchmarks.measure import Measurement, apart, by_turns
-from pipelines.benchmarks.training import TrainingSize, Watch, random_run, train
+from pipelines.benchmarks.measure import Measurement, Scale, apart, by_turns
+from pipelines.benchmarks.training.watched import TrainingSize, Watch, random_run, train
 from pipelines.recipe import derive
 from tasks.run import Run
 
-MEDIUM = TrainingSize(steps=8, visual="regions(width=512)", text="bigru(width=512, min_count=1)")
+
+@dataclass(frozen=True, kw_only=True)
+class VideoSize(TrainingSize):
+    """Fewer steps, since each is of three kinds."""
+
+    steps: int = 3
+    warm: int = 1
 
 
-def step(*, quick: bool = False) -> list[Measurement]:
+@dataclass(frozen=True, kw_only=True)
+class WorkerSize(TrainingSize):
+    """Half the width, so that what workers tell each other is not all of a step."""
+
+    steps: int = 8
+    visual: str = "regions(width=512)"
+    text: str = "bigru(width=512, min_count=1)"
+
+
+def step(scale: Scale = "full") -> list[Measurement]:
     """Measure the parts of a step of `coco_region_bigru`, on the GPU where there is one."""
-    size = TrainingSize.of(quick=quick)
+    size = TrainingSize.of(scale)
     device = best_device()
     with tempfile.TemporaryDirectory() as name:
         run = random_run(Path(name), size)
@@ -67,9 +82,9 @@ def _part(
     )
 
 
-def video_step(*, quick: bool = False) -> list[Measurement]:
+def video_step(scale: Scale = "full") -> list[Measurement]:
     """Measure a step of VSE-infinity and of HGR on videos, on the GPU where there is one."""
-    size = TrainingSize.of(quick=True) if quick else TrainingSize(steps=3, warm=1)
+    size = VideoSize.of(scale)
     device = best_device()
 
     def step_of(run: Run) -> float:
@@ -105,9 +120,9 @@ def video_step(*, quick: bool = False) -> list[Measurement]:
         ]
 
 
-def workers(*, quick: bool = False) -> list[Measurement]:
+def workers(scale: Scale = "full") -> list[Measurement]:
     """Measure training in one process and in two."""
-    size = TrainingSize.of(quick=True) if quick else MEDIUM
+    size = WorkerSize.of(scale)
     with tempfile.TemporaryDirectory() as name:
         run = random_run(Path(name), size)
         sides = by_turns(

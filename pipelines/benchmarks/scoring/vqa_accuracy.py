@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from pipelines.benchmarks.measure import Measurement, Size, by_turns, seconds
+from pipelines.benchmarks.measure import Measurement, Scale, Size, by_turns, seconds
 from tasks.questions.accuracy import official_accuracy
 from tasks.questions.answers import normalise, trim, with_digits, without_punctuation
 
@@ -16,7 +16,7 @@ from tasks.questions.answers import normalise, trim, with_digits, without_punctu
 class AccuracySize(Size):
     """VQA 2.0's val2014 by default; the loop does `sample` questions of it."""
 
-    quick: ClassVar = {"questions": 400, "different": 50, "sample": 100, "rounds": 1}
+    tiny: ClassVar = {"questions": 400, "different": 50, "sample": 100, "rounds": 1}
     questions: int = 214_354
     different: int = 60_000  # answers
     sample: int = 5_000
@@ -26,9 +26,9 @@ class AccuracySize(Size):
 _PEOPLE = 10
 
 
-def vqa_metric(*, quick: bool = False) -> list[Measurement]:
+def vqa_metric(scale: Scale = "full") -> list[Measurement]:
     """Measure the accuracy of random predictions by the rule of 2021."""
-    size = AccuracySize.of(quick=quick)
+    size = AccuracySize.of(scale)
     predictions, answers = random_answers(size)
     sample = slice(size.sample)
     ours_S = official_accuracy(predictions[sample], answers[sample], version="2021")

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from infra.paths import home
 from infra.registry import AGGREGATORS, CROSS_ENCODERS, OBJECTIVES, SIMILARITIES
-from pipelines.benchmarks.measure import Measurement, Size, seconds
+from pipelines.benchmarks.measure import Measurement, Scale, Size, seconds
 from pipelines.benchmarks.random_data import whole_sets
 from tasks.models.branch import Branch
 from tasks.models.padded_sets import PaddedSets
@@ -32,7 +32,7 @@ COLOURS = {"dual encoder": "#1c4e80", "sets of 4": "#c1622d", "cross-modal": "#6
 class QuerySize(Size):
     """Galleries, the widths of embeddings, and the sets of a pair as score attention has them."""
 
-    quick: ClassVar = {
+    tiny: ClassVar = {
         "galleries": (20, 50),
         "width": 16,
         "pair_width": 16,
@@ -61,9 +61,9 @@ class Cost:
     flops: float
 
 
-def query(*, quick: bool = False) -> list[Measurement]:
+def query(scale: Scale = "full") -> list[Measurement]:
     """Measure one query against each gallery, and draw it."""
-    size = QuerySize.of(quick=quick)
+    size = QuerySize.of(scale)
     with torch.inference_mode():
         costs = {"dual encoder": _dual(size), f"sets of {size.k}": _sets(size), "cross-modal": _cross(size)}
     path = draw(costs, size, home() / "bench" / "query.png")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipelines.benchmarks.measure import Measurement, Size, apart, by_turns, growth, seconds
+from pipelines.benchmarks.measure import Measurement, Scale, Size, apart, by_turns, growth, seconds
 from pipelines.benchmarks.random_data import random_tensors
 from tasks.scoring.metrics import Positives, rank_queries
 from tasks.scoring.protocols import evaluate_protocol, protocol_named
@@ -21,7 +21,7 @@ from tasks.similarities.cosine import Cosine
 class RankSize(Size):
     """COCO's test split by default: `images` with five captions each; an argsort for `sample` queries a direction."""
 
-    quick: ClassVar = {"images": 60, "dim": 8, "sample": 20, "rounds": 3, "chunk_rounds": 1}
+    tiny: ClassVar = {"images": 60, "dim": 8, "sample": 20, "rounds": 3, "chunk_rounds": 1}
     images: int = 5000
     dim: int = 1024
     sample: int = 500
@@ -35,15 +35,15 @@ class RankSize(Size):
         return 5 * self.images
 
 
-def ranks(*, quick: bool = False) -> list[Measurement]:
+def ranks(scale: Scale = "full") -> list[Measurement]:
     """Measure ranking of a given score matrix: time against numpy, and memory beyond the scores."""
-    size = RankSize.of(quick=quick)
+    size = RankSize.of(scale)
     return [_speed(size), _memory(size)]
 
 
-def ranks_in_chunks(*, quick: bool = False) -> list[Measurement]:
+def ranks_in_chunks(scale: Scale = "full") -> list[Measurement]:
     """Measure ranking from embeddings block by block: time and memory against making the whole matrix first."""
-    size = RankSize.of(quick=quick)
+    size = RankSize.of(scale)
     visual_QD, text_GD = embeddings(size)
 
     def time(work: Callable[[Tensor, Tensor], None]) -> Callable[[int], float]:

@@ -11,10 +11,13 @@ import torch
 
 from infra.errors import InputError
 from pipelines import bench
-from pipelines.benchmarks import measure, ranks, store, table, training
+from pipelines.benchmarks import measure, table
+from pipelines.benchmarks.features import store
 from pipelines.benchmarks.measure import Measurement
 from pipelines.benchmarks.random_data import caption_corpus, feature_sets, feature_store, random_tensors
-from pipelines.benchmarks.steps import parts
+from pipelines.benchmarks.scoring import ranks
+from pipelines.benchmarks.training import watched
+from pipelines.benchmarks.training.steps import parts
 from tasks.datasets.corpus import Corpus
 
 pytestmark = pytest.mark.ray
@@ -28,7 +31,7 @@ def row(**changes) -> Measurement:
 @pytest.mark.parametrize("name", table.BENCHMARKS)
 def test_every_benchmark_runs_small_and_gives_sane_numbers(name, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    rows = table.BENCHMARKS[name](quick=True)
+    rows = table.BENCHMARKS[name]("tiny")
     assert rows
     for found in rows:
         assert math.isfinite(found.ratio), found
@@ -41,16 +44,16 @@ def test_every_benchmark_runs_small_and_gives_sane_numbers(name, tmp_path, monke
 
 
 def test_the_parts_of_a_step_make_up_the_whole():
-    shares = [found.ours for found in table.BENCHMARKS["step"](quick=True)]
+    shares = [found.ours for found in table.BENCHMARKS["step"]("tiny")]
     assert len(shares) == 3
-    watch = training.Watch(device=torch.device("cpu"))
+    watch = watched.Watch(device=torch.device("cpu"))
     watch.ended, watch.began, watch.scored = [0.0, 5.0, 9.0], [1.0, 5.5, 10.0], [3.0, 8.0]
     assert parts(watch).tolist() == [[1000, 2000, 2000], [500, 2500, 1000]]
 
 
 def test_training_stops_after_the_steps_that_were_asked_for(tmp_path):
-    run = training.random_run(tmp_path, training.TrainingSize.of(quick=True))
-    watch = training.train(run, steps=3, device=torch.device("cpu"))
+    run = watched.random_run(tmp_path, watched.TrainingSize.of("tiny"))
+    watch = watched.train(run, steps=3, device=torch.device("cpu"))
     assert [len(times) for times in (watch.began, watch.scored, watch.ended)] == [4, 3, 4]
     assert len(watch.batches) >= 4
     times = [
@@ -156,11 +159,11 @@ def test_one_number_a_side_is_ours_over_the_reference_and_better_when_small():
     assert not Measurement.of_two(4.0, 2.0, name="a", measured="b", unit="MB", target=0.5).met
 
 
-def test_a_quick_size_differs_in_what_it_names():
-    usual, quick = (ranks.RankSize.of(quick=each) for each in (False, True))
-    assert (usual.images, quick.images) == (5000, 60)
-    assert usual.limit_MB == quick.limit_MB
-    assert quick.captions == 300
+def test_a_tiny_size_differs_in_what_it_names():
+    full, tiny = (ranks.RankSize.of(scale) for scale in ("full", "tiny"))
+    assert (full.images, tiny.images) == (5000, 60)
+    assert full.limit_MB == tiny.limit_MB
+    assert tiny.captions == 300
 
 
 def test_random_vectors_have_length_one_where_that_is_asked_for():
@@ -181,11 +184,11 @@ def run_main(monkeypatch, *words: str) -> int:
 
 
 def test_a_missed_target_is_shown_and_is_no_error(monkeypatch, capsys):
-    def refuse(*, quick):
+    def refuse(scale):
         raise InputError("this machine has no /proc")
 
     slow = row(name="slow", target=9.0, note="word " * 60)
-    made_up = {"slow": lambda *, quick: [slow, row(name="plain")], "odd": refuse}
+    made_up = {"slow": lambda scale: [slow, row(name="plain")], "odd": refuse}
     monkeypatch.setattr(table, "BENCHMARKS", made_up)
     assert run_main(monkeypatch) == 0
     out = capsys.readouterr().out
@@ -197,16 +200,16 @@ def test_a_missed_target_is_shown_and_is_no_error(monkeypatch, capsys):
 
 def test_only_the_named_benchmarks_run(monkeypatch, capsys):
     made_up = {
-        name: lambda *, quick, name=name: [row(name=f"{name} {quick}")] for name in ("one", "two", "three")
+        name: lambda scale, name=name: [row(name=f"{name} {scale}")] for name in ("one", "two", "three")
     }
     monkeypatch.setattr(table, "BENCHMARKS", made_up)
     assert run_main(monkeypatch, "--quick", "--only", "three", "one", "three") == 0
     out = capsys.readouterr().out
-    assert [word for word in ("one True", "two True", "three True") if word in out] == [
-        "one True",
-        "three True",
+    assert [word for word in ("one quick", "two quick", "three quick") if word in out] == [
+        "one quick",
+        "three quick",
     ]
-    assert out.index("three True") < out.index("one True")
+    assert out.index("three quick") < out.index("one quick")
 
 
 def test_an_unknown_benchmark_ends_with_a_suggestion(monkeypatch, capsys):

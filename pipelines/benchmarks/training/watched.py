@@ -27,7 +27,7 @@ class TrainingSize(Size):
     The recipe is `coco_region_bigru` but for what is said here.
     """
 
-    quick: ClassVar = {
+    tiny: ClassVar = {
         "images": 24,
         "regions": 5,
         "dim": 16,

@@ -1,4 +1,4 @@
-"""What pooling costs: `gpo` beside the usual way to sort and decode, and every aggregator beside a mean."""
+"""`gpo` beside the usual way to sort and decode, beside `max`, and as a part of a region encoder's forward."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from aggregators.base import Aggregator, Context, Pooled
+from aggregators.base import Pooled
 from aggregators.positions import encode_ranks
 from aggregators.ranks.gpo import GPO
 from aggregators.ranks.max import Max
 from encoders.visual.regions import Regions
-from infra.registry import AGGREGATORS
-from pipelines.benchmarks.measure import Measurement, Size, by_turns, seconds
+from pipelines.benchmarks.measure import Measurement, Scale, Size, by_turns, seconds
 from pipelines.benchmarks.random_data import whole_sets
 
 Pool = Callable[[Tensor, Tensor], Pooled]
@@ -27,7 +26,7 @@ Pool = Callable[[Tensor, Tensor], Pooled]
 class PoolingSize(Size):
     """Batches of `batch` sets, of as many elements as each of `elements`; the regions are the first of them."""
 
-    quick: ClassVar = {"batch": 3, "elements": (2, 5), "width": 16, "features": 8, "rounds": 2}
+    tiny: ClassVar = {"batch": 3, "elements": (2, 5), "width": 16, "features": 8, "rounds": 2}
     batch: int = 128
     elements: tuple[int, ...] = (36, 100, 256)
     width: int = 1024
@@ -35,9 +34,9 @@ class PoolingSize(Size):
     rounds: int = 5
 
 
-def pooling(*, quick: bool = False) -> list[Measurement]:
+def pooling(scale: Scale = "full") -> list[Measurement]:
     """Measure forward and backward of GPO at several set sizes, and its share of a region encoder's forward."""
-    size = PoolingSize.of(quick=quick)
+    size = PoolingSize.of(scale)
     torch.manual_seed(0)
     gpo = GPO(size.width)
     rows = []
@@ -117,58 +116,3 @@ def _part_of_encoder(gpo: GPO, size: PoolingSize) -> Measurement:
         note="Reference: the region encoder's forward, a linear map and an MLP, without pooling.",
         **sides.numbers(),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CostSize(Size):
-    """A batch of sets, and of sets of the other modality for aggregators that look at it."""
-
-    quick: ClassVar = {"batch": 2, "elements": 3, "context": 2, "width": 16, "rounds": 2}
-    batch: int = 128
-    elements: int = 36
-    context: int = 14
-    width: int = 1024
-    rounds: int = 5
-
-
-def costs(*, quick: bool = False) -> list[Measurement]:
-    """Measure every aggregator with its default parameters by turns with the mean, in training."""
-    size = CostSize.of(quick=quick)
-    torch.manual_seed(0)
-    mean = aggregator_step(AGGREGATORS.build("mean", size.width), size)
-    sets = f"{size.batch} sets of {size.elements} x {size.width}"
-    rows = []
-    for name, _ in AGGREGATORS.usable():
-        module = AGGREGATORS.build(name, size.width)
-        ours = aggregator_step(module, size)
-        times = by_turns(lambda _, ours=ours: ours(), lambda _: mean(), rounds=size.rounds)
-        weights = sum(parameter.numel() for parameter in module.parameters())
-        rows.append(
-            Measurement(
-                name=f"cost of {name}",
-                measured=f"{weights:,} weights; forward and backward of {sets}",
-                unit="ms",
-                goal="at most",
-                **times.numbers(),
-            )
-        )
-    return rows
-
-
-def aggregator_step(module: Aggregator, size: CostSize) -> Callable[[], float]:
-    """Return what runs an aggregator forward and backward once, and says how many milliseconds that took."""
-    x_BND, mask_BN = whole_sets(size.batch, size.elements, size.width)
-    x_BND.requires_grad_()
-    context = None
-    if module.context == "set":
-        context = Context(*whole_sets(size.batch, size.context, size.width))
-    elif module.context == "vector":
-        context = Context(torch.randn(size.batch, size.width))
-
-    def work() -> None:
-        x_BND.grad = None
-        module.zero_grad()
-        module(x_BND, mask_BN, context=context).vectors.sum().backward()
-
-    work()
-    return lambda: 1e3 * seconds(work)

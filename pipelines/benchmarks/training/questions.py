@@ -17,7 +17,7 @@ from encoders.text.bigru import BiGRU
 from encoders.visual.grid import Grid
 from infra.compute.device import best_device, on_device
 from infra.data import Batch
-from pipelines.benchmarks.measure import Measurement, Size, by_turns, seconds
+from pipelines.benchmarks.measure import Measurement, Scale, Size, by_turns, seconds
 from tasks.fusions.concat import Concat
 from tasks.models.branch import Branch
 from tasks.questions.model import VQAModel
@@ -27,7 +27,7 @@ from tasks.questions.model import VQAModel
 class QuestionSize(Size):
     """Stefanini et al., section IV-B, with five vectors a modality."""
 
-    quick: ClassVar = {
+    tiny: ClassVar = {
         "batch": 4,
         "regions": 3,
         "dim": 6,
@@ -53,9 +53,9 @@ class QuestionSize(Size):
     steps: int = 3
 
 
-def vqa_step(*, quick: bool = False) -> list[Measurement]:
+def vqa_step(scale: Scale = "full") -> list[Measurement]:
     """Measure questions a second in training, on the GPU where there is one."""
-    size = QuestionSize.of(quick=quick)
+    size = QuestionSize.of(scale)
     device = best_device()
     batch = on_device(random_questions(size), device)
     ours = network(size).to(device)

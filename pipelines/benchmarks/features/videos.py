@@ -19,7 +19,7 @@ from encoders.backbones.base import Backbone, build_backbone
 from infra.ray.session import local_cores, ray_session
 from infra.video.decoding import choose_decoder, frames
 from infra.video.sampling import choose_frames
-from pipelines.benchmarks.measure import Measurement, Size, by_turns, seconds
+from pipelines.benchmarks.measure import Measurement, Scale, Size, by_turns, seconds
 from pipelines.extraction.images import stream
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
 
@@ -37,15 +37,15 @@ _FAST = {
 class VideoSize(Size):
     """How much there is: `clips` files of `length` frames of 320 x 240, each read `times` times in a round."""
 
-    quick: ClassVar = {"clips": 2, "length": 24, "times": 1, "rounds": 1}
+    tiny: ClassVar = {"clips": 2, "length": 24, "times": 1, "rounds": 1}
     clips: int = 10
     length: int = 300
     times: int = 15
 
 
-def videos(*, quick: bool = False) -> list[Measurement]:
+def videos(scale: Scale = "full") -> list[Measurement]:
     """Measure the frames a second that are decoded and described."""
-    size = VideoSize.of(quick=quick)
+    size = VideoSize.of(scale)
     backbone = build_backbone(BACKBONE)
     plan = Videos.plan(backbone, VideoOptions(frames=FRAMES), batch=16)
     with tempfile.TemporaryDirectory() as name, ray_session(cpus=local_cores()):
@@ -86,19 +86,19 @@ def videos(*, quick: bool = False) -> list[Measurement]:
 class DecoderSize(Size):
     """How much there is: clips of so many `lengths` of frames, each read `times` times in a round."""
 
-    quick: ClassVar = {"lengths": (24,), "times": 1, "rounds": 1}
+    tiny: ClassVar = {"lengths": (24,), "times": 1, "rounds": 1}
     lengths: tuple[int, ...] = (250, 3000)
     times: int = 4
     rounds: int = 3
 
 
-def decoders(*, quick: bool = False) -> list[Measurement]:
+def decoders(scale: Scale = "full") -> list[Measurement]:
     """Measure the frames that either decoder finds in a second of processor time, in clips of several codecs.
 
     Returns:
         a row for each codec and length; none where decord is not installed.
     """
-    size = DecoderSize.of(quick=quick)
+    size = DecoderSize.of(scale)
     rows: list[Measurement] = []
     if find_spec("decord") is None:
         return rows

@@ -1,0 +1,1 @@
+"""Features: the store, and decoding of videos."""

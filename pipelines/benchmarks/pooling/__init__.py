@@ -1,0 +1,1 @@
+"""Pooling: GPO beside the usual way, and what every aggregator costs."""

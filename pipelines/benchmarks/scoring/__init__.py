@@ -1,0 +1,1 @@
+"""Scoring: objectives, similarities, ranks and official metrics."""
