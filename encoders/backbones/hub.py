@@ -99,12 +99,13 @@ class Pretrained:
     Args:
         name: a model on the hub, or a local folder.
         kind: class of transformers that the model is one of.
+        bfloat16: compute in it, as far as autocast does.
     """
 
-    def __init__(self, name: str, *, kind: str = "AutoModel") -> None:
+    def __init__(self, name: str, *, kind: str = "AutoModel", bfloat16: bool = False) -> None:
         import transformers
 
-        self.name = name
+        self.name, self.bfloat16 = name, bfloat16
         self.processor = from_hub(transformers.AutoImageProcessor, name, backend="pil")
         self.model = from_hub(getattr(transformers, kind), name).eval()
 
@@ -139,12 +140,12 @@ class Pretrained:
         if len({image.shape for image in pixels}) > 1:
             return [state for image in pixels for state in self.states([image])]
         device = best_device()
-        with torch.inference_mode():
+        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16):
             output = self.model.to(device)(torch.stack(pixels).to(device))
         return list(output.last_hidden_state.float().cpu().numpy())
 
     def describe(self) -> dict[str, Any]:
-        """Return the name, the preprocessing and the SHA-256 of the weights."""
+        """Return the name, the preprocessing, the SHA-256 of the weights, and the precision where it is not full."""
         digest = hashlib.sha256()
         for key, value in self.model.state_dict().items():
             digest.update(key.encode())
@@ -154,4 +155,5 @@ class Pretrained:
             "name": folder.resolve().name if folder.is_dir() else self.name,
             "preprocessing": self.processor.to_dict(),
             "sha256": digest.hexdigest(),
+            **({"bfloat16": True} if self.bfloat16 else {}),
         }

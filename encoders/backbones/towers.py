@@ -20,15 +20,20 @@ class CLIP(ViT):
     Args:
         name: a model on the hub, or a local folder.
         cls: put the [CLS] token before the patches.
-        grid: see `ViT`.
+        grid, bfloat16: see `ViT`.
     """
 
     backbone, kind = "clip", "CLIPVisionModel"
 
     def __init__(
-        self, *, name: str = "openai/clip-vit-base-patch32", cls: bool = False, grid: int | None = None
+        self,
+        *,
+        name: str = "openai/clip-vit-base-patch32",
+        cls: bool = False,
+        grid: int | None = None,
+        bfloat16: bool = False,
     ) -> None:
-        super().__init__(name=name, cls=cls, grid=grid)
+        super().__init__(name=name, cls=cls, grid=grid, bfloat16=bfloat16)
 
 
 @BACKBONES.register("siglip")
@@ -38,13 +43,15 @@ class SigLIPBackbone(ViT):
 
     Args:
         name: a model on the hub, or a local folder.
-        grid: see `ViT`.
+        grid, bfloat16: see `ViT`.
     """
 
     backbone, kind = "siglip", "SiglipVisionModel"
 
-    def __init__(self, *, name: str = "google/siglip-base-patch16-224", grid: int | None = None) -> None:
-        super().__init__(name=name, grid=grid)
+    def __init__(
+        self, *, name: str = "google/siglip-base-patch16-224", grid: int | None = None, bfloat16: bool = False
+    ) -> None:
+        super().__init__(name=name, grid=grid, bfloat16=bfloat16)
 
 
 @BACKBONES.register("dinov2")
@@ -55,15 +62,20 @@ class DINOv2(ViT):
     Args:
         name: a model on the hub, or a local folder.
         cls: put the [CLS] token before the patches.
-        grid: see `ViT`.
+        grid, bfloat16: see `ViT`.
     """
 
     backbone = "dinov2"
 
     def __init__(
-        self, *, name: str = "facebook/dinov2-base", cls: bool = False, grid: int | None = None
+        self,
+        *,
+        name: str = "facebook/dinov2-base",
+        cls: bool = False,
+        grid: int | None = None,
+        bfloat16: bool = False,
     ) -> None:
-        super().__init__(name=name, cls=cls, grid=grid)
+        super().__init__(name=name, cls=cls, grid=grid, bfloat16=bfloat16)
         model_type = self._pretrained.model.config.model_type
         if not model_type.startswith("dinov2"):
             raise InputError(f"{name}: a model of type {model_type!r}; expected a DINOv2")

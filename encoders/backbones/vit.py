@@ -26,6 +26,7 @@ class ViT(Backbone):
         cls: put the [CLS] token before the patches. Other tokens that are no patches are always left out.
         grid: average the patches over the cells of a `grid` x `grid` partition; where None, each patch is kept. Where
             patches do not divide evenly, neighbouring cells share some.
+        bfloat16: compute in it, which takes half the time where the processor or GPU has it in hardware.
     """
 
     gpu = True
@@ -34,12 +35,17 @@ class ViT(Backbone):
     """Class of transformers."""
 
     def __init__(
-        self, *, name: str = "google/vit-base-patch16-224", cls: bool = False, grid: int | None = None
+        self,
+        *,
+        name: str = "google/vit-base-patch16-224",
+        cls: bool = False,
+        grid: int | None = None,
+        bfloat16: bool = False,
     ) -> None:
         if grid is not None and grid < 1:
             raise ValueError(f"grid must be at least 1, not {grid}")
         self.cls, self.grid = cls, grid
-        self._pretrained = Pretrained(name, kind=self.kind)
+        self._pretrained = Pretrained(name, kind=self.kind, bfloat16=bfloat16)
         self.dim: int = self._pretrained.setting("hidden_size", of=_KIND)
         self._patch: int = self._pretrained.setting("patch_size", of=_KIND)
 

@@ -128,6 +128,16 @@ def test_patches_are_averaged_over_a_grid_of_cells(towers, grid):
     assert backbone.describe()["grid"] == grid
 
 
+def test_a_backbone_computes_in_bfloat16_on_request_and_says_so(towers):
+    image, name = noise(), str(towers["dinov2"])
+    full, half = (BACKBONES.build(f"dinov2(name={name!r}{more})") for more in ("", ", bfloat16=True"))
+    (x_ND,), (rounded_ND,) = full([image]), half([image])
+    assert rounded_ND.dtype == np.float32
+    assert 0 < np.abs(rounded_ND - x_ND).max() < 0.1 * np.abs(x_ND).max()
+    assert half.describe()["bfloat16"] is True
+    assert "bfloat16" not in full.describe(), "older stores still fit"
+
+
 def test_a_grid_without_cells_is_refused(towers):
     with pytest.raises(InputError, match="grid must be at least 1, not 0"):
         BACKBONES.build(f"siglip(name={str(towers['siglip'])!r}, grid=0)")
