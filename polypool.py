@@ -227,7 +227,7 @@ def compare(experiment: str = "polypool", *, metric: str = "", protocol: str = "
     from infra.tracking import tracking_uri
     from pipelines.comparison import comparison as comparing
     from pipelines.comparison.logging import score_table
-    from pipelines.comparison.per_query import read_queries
+    from pipelines.comparison.runs.per_query import read_queries
 
     uri = tracking_uri(home())
     comparison = comparing.compare(uri, experiment, metric=metric, protocol=protocol)

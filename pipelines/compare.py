@@ -54,7 +54,7 @@ def main() -> None:
     options = tyro.cli(CompareOptions, prog="python -m pipelines.compare", description=__doc__)
     from infra.tracking import tracking_uri, ui_command
     from pipelines.comparison.comparison import compare, with_bootstrap
-    from pipelines.comparison.per_query import read_queries
+    from pipelines.comparison.runs.per_query import read_queries
 
     uri = tracking_uri(home())
     comparison = compare(uri, options.experiment, metric=options.metric, protocol=options.protocol)

@@ -12,11 +12,11 @@ import numpy as np
 
 from infra.errors import InputError
 from infra.tracking import RunRecord
-from pipelines.comparison.cross_task import cross_task_table
-from pipelines.comparison.grouping import arranged
-from pipelines.comparison.groups import Group
-from pipelines.comparison.per_query import Queries, with_differences
-from pipelines.comparison.significance import LEAST
+from pipelines.comparison.runs.grouping import arranged
+from pipelines.comparison.runs.groups import Group
+from pipelines.comparison.runs.per_query import Queries, with_differences
+from pipelines.comparison.statistics.significance import LEAST
+from pipelines.comparison.tables.cross_task import cross_task_table
 from pipelines.training.runs import tags
 from tasks.base import Evaluation, Metric
 from tasks.run import Run

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from infra.errors import InputError
 from infra.tracking import find_runs
-from pipelines.comparison import report as tables
-from pipelines.comparison.critical import why_not
-from pipelines.comparison.cross_task import CrossTaskTable, cross_task_table
-from pipelines.comparison.grouping import arranged
-from pipelines.comparison.groups import Group
+from pipelines.comparison.figures.critical import why_not
 from pipelines.comparison.logging import log_comparison
-from pipelines.comparison.per_query import Read, with_differences
-from pipelines.comparison.render import WIDTH, Table, as_latex, as_markdown, as_text
+from pipelines.comparison.runs.grouping import arranged
+from pipelines.comparison.runs.groups import Group
+from pipelines.comparison.runs.per_query import Read, with_differences
+from pipelines.comparison.tables import report as tables
+from pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_table
+from pipelines.comparison.tables.render import WIDTH, Table, as_latex, as_markdown, as_text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from infra.tracking import Tracker
-from pipelines.comparison.cost_figure import draw_costs
-from pipelines.comparison.costs import costs_of
-from pipelines.comparison.critical import draw_critical, why_not
-from pipelines.comparison.cross_task import CrossTaskTable
-from pipelines.comparison.figures import draw_bars, draw_heat
-from pipelines.comparison.groups import SECONDS, Group, Row
-from pipelines.comparison.render import Table, as_markdown
+from pipelines.comparison.figures.costs import draw_costs
+from pipelines.comparison.figures.critical import draw_critical, why_not
+from pipelines.comparison.figures.scores import draw_bars, draw_heat
+from pipelines.comparison.runs.costs import costs_of
+from pipelines.comparison.runs.groups import SECONDS, Group, Row
+from pipelines.comparison.tables.cross_task import CrossTaskTable
+from pipelines.comparison.tables.render import Table, as_markdown
 
 SCORES, CROSS_TASK = "scores.json", "task_by_aggregator.json"
 _NOTE = 5000  # characters of a description, which older stores cut

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.comparison.figures import shaded
-from pipelines.comparison.groups import decimals, spoken
+from pipelines.comparison.figures.scores import shaded
+from pipelines.comparison.runs.groups import decimals, spoken
 from pipelines.figures.style import INK, bare, new_figure, save, title, wrapped
 from pipelines.sweeping.trials import Trial
 from tasks.base import Metric

@@ -12,7 +12,7 @@ from infra.files import make_folder
 from infra.ray.session import local_cores
 from infra.tracking import Tracker, find_runs
 from pipelines.comparison.comparison import compare, with_bootstrap
-from pipelines.comparison.per_query import read_queries
+from pipelines.comparison.runs.per_query import read_queries
 from pipelines.sweeping.execution import Place, Result
 from pipelines.sweeping.matching import match_trials, records_of
 from pipelines.sweeping.pairs_figure import draw_pairs, pair_means

@@ -24,7 +24,7 @@ from infra.tracking import Tracker, find_runs, tracking_uri
 from infra.trust import trust_modules
 from pipelines.check import check, listing
 from pipelines.comparison.comparison import compare, with_bootstrap
-from pipelines.comparison.per_query import read_queries
+from pipelines.comparison.runs.per_query import read_queries
 from pipelines.models import load, load_run
 from pipelines.recipe import derive
 from pipelines.search import SearchOptions, search

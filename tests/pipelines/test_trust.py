@@ -28,7 +28,7 @@ from infra.registry import KINDS
 from infra.store.manifest import Manifest
 from infra.tracking import Tracker, tracking_uri
 from infra.trust import trusted, vouch
-from pipelines.comparison.costs import weights_of
+from pipelines.comparison.runs.costs import weights_of
 from pipelines.config import read_config
 from pipelines.models import load
 from pipelines.search import SearchOptions, search

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipelines.comparison.per_query import Queries
+from pipelines.comparison.runs.per_query import Queries
 from tasks.base import Evaluation, QueryMean, QueryMetric
 from tasks.scoring.described import retrieval_arrays, retrieval_queries
 from tasks.scoring.metrics import KS, Ranks, retrieval_metrics

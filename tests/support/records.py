@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from infra.tracking import RunRecord
-from pipelines.comparison.cross_task import CrossTaskTable, cross_task_table
-from pipelines.comparison.grouping import arranged
-from pipelines.comparison.groups import Group
+from pipelines.comparison.runs.grouping import arranged
+from pipelines.comparison.runs.groups import Group
+from pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_table
 from tasks.base import Metric
 from tasks.questions.report import ACCURACY
 from tasks.scoring.described import retrieval_records

@@ -15,7 +15,7 @@ from fuzz.cases import Kind, expect
 from fuzz.kinds.results import store_of
 from infra.files import read_json
 from infra.store import FeatureStore, StoreWriter
-from pipelines.comparison.per_query import Queries, load_arrays
+from pipelines.comparison.runs.per_query import Queries, load_arrays
 from tasks.base import Metric, QueryMean, QueryMetric
 from tasks.datasets.open_corpus import open_corpus
 from tasks.datasets.questions import QuestionCorpus

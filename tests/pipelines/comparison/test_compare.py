@@ -13,10 +13,10 @@ from infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from pipelines import compare as module
 from pipelines.comparison import comparison as comparing
 from pipelines.comparison.comparison import Comparison, compare
-from pipelines.comparison.figures import draw_bars
-from pipelines.comparison.groups import Group, Row
-from pipelines.comparison.render import as_markdown, as_text
-from pipelines.comparison.report import scores as table
+from pipelines.comparison.figures.scores import draw_bars
+from pipelines.comparison.runs.groups import Group, Row
+from pipelines.comparison.tables.render import as_markdown, as_text
+from pipelines.comparison.tables.report import scores as table
 from tasks.base import Metric
 from tasks.scoring.described import RSUM
 

@@ -13,12 +13,12 @@ from records import blocks_of, run
 from infra.errors import InputError
 from infra.registry import AGGREGATORS
 from infra.tracking import RunRecord
-from pipelines.comparison import report as tables
 from pipelines.comparison.comparison import Comparison, with_bootstrap
-from pipelines.comparison.costs import costs_of, weights_of
-from pipelines.comparison.grouping import arranged
-from pipelines.comparison.per_query import Queries
-from pipelines.comparison.render import as_text
+from pipelines.comparison.runs.costs import costs_of, weights_of
+from pipelines.comparison.runs.grouping import arranged
+from pipelines.comparison.runs.per_query import Queries
+from pipelines.comparison.tables import report as tables
+from pipelines.comparison.tables.render import as_text
 
 
 class Kept:

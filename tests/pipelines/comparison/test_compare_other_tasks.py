@@ -13,13 +13,13 @@ from toy import toy_run
 
 from infra.errors import InputError
 from infra.tracking import RunRecord, find_runs, tracking_uri
-from pipelines.comparison import report as tables
 from pipelines.comparison.comparison import Comparison, with_bootstrap
-from pipelines.comparison.figures import draw_bars, shaded
-from pipelines.comparison.grouping import arranged
+from pipelines.comparison.figures.scores import draw_bars, shaded
 from pipelines.comparison.logging import draw_all, score_table
-from pipelines.comparison.per_query import Queries
-from pipelines.comparison.render import as_text
+from pipelines.comparison.runs.grouping import arranged
+from pipelines.comparison.runs.per_query import Queries
+from pipelines.comparison.tables import report as tables
+from pipelines.comparison.tables.render import as_text
 from pipelines.evaluate import track_ensemble
 from pipelines.recipe import Ensemble
 from pipelines.training.artifacts import headline, printed

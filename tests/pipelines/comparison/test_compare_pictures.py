@@ -11,12 +11,12 @@ from PIL import Image
 from records import blocks_of, grid, run, three_tasks, vqa
 
 from pipelines.comparison.comparison import Comparison
-from pipelines.comparison.cost_figure import _panel as cost_panel
-from pipelines.comparison.cost_figure import spread
-from pipelines.comparison.costs import costs_of
-from pipelines.comparison.critical import cliques, critical_difference, why_not
-from pipelines.comparison.cross_task import cross_task_table
+from pipelines.comparison.figures.costs import _panel as cost_panel
+from pipelines.comparison.figures.costs import spread
+from pipelines.comparison.figures.critical import cliques, critical_difference, why_not
 from pipelines.comparison.logging import draw_all
+from pipelines.comparison.runs.costs import costs_of
+from pipelines.comparison.tables.cross_task import cross_task_table
 from pipelines.figures.style import new_figure
 
 

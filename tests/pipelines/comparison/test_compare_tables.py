@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from records import blocks_of, run, three_tasks
 
-from pipelines.comparison import report as tables
 from pipelines.comparison.comparison import Comparison
 from pipelines.comparison.logging import note, score_table
-from pipelines.comparison.render import Table, as_latex, as_markdown, as_text
+from pipelines.comparison.tables import report as tables
+from pipelines.comparison.tables.render import Table, as_latex, as_markdown, as_text
 
 
 def test_latex_is_escaped_and_balanced() -> None:

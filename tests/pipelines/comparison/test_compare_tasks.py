@@ -13,10 +13,10 @@ from records import VIDEO, grid, run, scores, three_tasks, vqa
 
 from infra.tracking import Tracker, find_runs, tracking_uri
 from pipelines import compare as module
-from pipelines.comparison import report as tables
 from pipelines.comparison.comparison import compare
-from pipelines.comparison.grouping import arranged
-from pipelines.comparison.render import as_text
+from pipelines.comparison.runs.grouping import arranged
+from pipelines.comparison.tables import report as tables
+from pipelines.comparison.tables.render import as_text
 from tasks.base import Metric
 from tasks.scoring.records import queries_json
 

@@ -11,8 +11,8 @@ import pytest
 from query_results import answers, renamed, retrieval
 
 from infra.errors import InputError
-from pipelines.comparison.per_query import Queries, load_arrays, mean_units
-from pipelines.comparison.significance import Bootstrap, Difference, paired_bootstrap
+from pipelines.comparison.runs.per_query import Queries, load_arrays, mean_units
+from pipelines.comparison.statistics.significance import Bootstrap, Difference, paired_bootstrap
 from tasks.base import QueryMean, QueryMetric
 
 

@@ -6,11 +6,11 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from pipelines.comparison.costs import Costs, costs_of
-from pipelines.comparison.cross_task import Column, CrossTaskTable
-from pipelines.comparison.groups import SECONDS, Group, Row, spoken
-from pipelines.comparison.render import ABSENT, Table
-from pipelines.comparison.significance import Difference
+from pipelines.comparison.runs.costs import Costs, costs_of
+from pipelines.comparison.runs.groups import SECONDS, Group, Row, spoken
+from pipelines.comparison.statistics.significance import Difference
+from pipelines.comparison.tables.cross_task import Column, CrossTaskTable
+from pipelines.comparison.tables.render import ABSENT, Table
 
 
 def scores(group: Group) -> Table:

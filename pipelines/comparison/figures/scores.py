@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from pipelines.comparison.cross_task import Column, CrossTaskTable
-from pipelines.comparison.groups import Group, Row, spoken
+from pipelines.comparison.runs.groups import Group, Row, spoken
+from pipelines.comparison.tables.cross_task import Column, CrossTaskTable
 from pipelines.figures.style import (
     BAR,
     INK,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from infra.errors import InputError, unknown
 from infra.registry import RECIPES
 from infra.tracking import RunRecord
-from pipelines.comparison.groups import SECONDS, Group, Row, ordered
+from pipelines.comparison.runs.groups import SECONDS, Group, Row, ordered
 from pipelines.recipe import Ensemble, published_text
 from tasks.base import Metric
 from tasks.scoring.protocols import PROTOCOLS

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from pipelines.comparison.groups import Group, Row
+from pipelines.comparison.runs.groups import Group, Row
 
 
 @dataclass(frozen=True, kw_only=True)

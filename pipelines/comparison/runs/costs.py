@@ -13,7 +13,7 @@ import torch
 from infra.errors import InputError
 from infra.registry import AGGREGATORS, ENCODERS, Spec
 from infra.tracking import RunRecord
-from pipelines.comparison.groups import Row
+from pipelines.comparison.runs.groups import Row
 
 WEIGHTS, STEP, EMBED = "weights/aggregators", "time/step_ms", "time/embed_ms"
 """What runs log: parameters of the aggregators, milliseconds of a training step, and of an item in evaluation."""

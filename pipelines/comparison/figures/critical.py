@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from pipelines.comparison.cross_task import CrossTaskTable
+from pipelines.comparison.tables.cross_task import CrossTaskTable
 from pipelines.figures.style import INK, MUTED, POINT, lines_of, new_figure, save, title, wrapped
 
 _WRAP = 30

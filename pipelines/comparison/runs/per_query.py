@@ -14,8 +14,8 @@ import numpy as np
 
 from infra.errors import InputError
 from infra.tracking import RunRecord, Tracker
-from pipelines.comparison.groups import Group, Row
-from pipelines.comparison.significance import paired_bootstrap
+from pipelines.comparison.runs.groups import Group, Row
+from pipelines.comparison.statistics.significance import paired_bootstrap
 from tasks.base import QueryMean, QueryMetric
 from tasks.scoring.records import queries_from
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from infra.tracking import RunRecord
-from pipelines.comparison.significance import Bootstrap
+from pipelines.comparison.statistics.significance import Bootstrap
 from tasks.base import Metric
 
 SECONDS = Metric(name="train s", higher_is_better=False, unit="s")

@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from pipelines.comparison.costs import Costs, costs_of
-from pipelines.comparison.groups import SECONDS, Group, Row, spoken
+from pipelines.comparison.runs.costs import Costs, costs_of
+from pipelines.comparison.runs.groups import SECONDS, Group, Row, spoken
 from pipelines.figures.style import (
     BAR,
     INK,

@@ -1,0 +1,1 @@
+"""Which differences are more than luck."""
