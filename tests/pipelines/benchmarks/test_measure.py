@@ -1,0 +1,55 @@
+"""How sides, processes and memory are measured."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from infra.errors import InputError
+from pipelines.benchmarks import measure
+from pipelines.benchmarks.scoring.ranks import RankSize
+
+
+def test_the_ratio_is_the_median_over_rounds_and_the_sides_take_turns():
+    order = []
+
+    def side(name, times):
+        return lambda number: order.append(name) or times[number]
+
+    sides = measure.by_turns(side("ours", [2.0, 4.0, 5.0]), side("theirs", [8.0, 4.0, 10.0]), rounds=3)
+    assert order == ["ours", "theirs", "theirs", "ours", "ours", "theirs"]
+    assert sides.numbers(invert=True) == {"ours": 4, "reference": 8, "ratio": 2, "spread": (1, 4)}
+    assert sides.numbers()["ratio"] == 0.5
+
+
+def test_every_call_has_a_process_of_its_own():
+    processes = measure.apart(os.getpid, [()] * 3)
+    assert len({*processes, os.getpid()}) == 4
+
+
+def hold(size):
+    return (torch.ones(size),)
+
+
+def copy_and_drop(x):
+    x.clone().add_(1)
+
+
+def test_peak_memory_counts_what_is_dropped_again_and_not_what_was_there():
+    (peak,) = measure.apart(measure.growth, [(hold, copy_and_drop, 8_000_000)])
+    assert 32 <= peak < 60
+
+
+def test_without_proc_memory_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(measure, "_STATUS", tmp_path / "status")
+    with pytest.raises(InputError, match="Linux"):
+        measure.memory()
+
+
+def test_a_tiny_size_differs_in_what_it_names():
+    full, tiny = (RankSize.of(scale) for scale in ("full", "tiny"))
+    assert (full.images, tiny.images) == (5000, 60)
+    assert full.limit_MB == tiny.limit_MB
+    assert tiny.captions == 300

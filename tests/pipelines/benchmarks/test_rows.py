@@ -1,0 +1,93 @@
+"""Every benchmark, at a size that takes no time; and what the references of some are."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+
+import numpy as np
+import pytest
+import torch
+
+from pipelines.benchmarks import table
+from pipelines.benchmarks.features import store
+from pipelines.benchmarks.random_data import caption_corpus, feature_sets, feature_store, random_tensors
+from pipelines.benchmarks.scoring import ranks
+from pipelines.benchmarks.training import watched
+from pipelines.benchmarks.training.steps import parts
+from tasks.datasets.corpus import Corpus
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.mark.parametrize("name", table.BENCHMARKS)
+def test_every_benchmark_runs_small_and_gives_sane_numbers(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    rows = table.BENCHMARKS[name]("tiny")
+    assert rows
+    for found in rows:
+        assert math.isfinite(found.ratio), found
+        assert found.ours >= 0, found
+        assert found.reference > 0, found
+        low, high = found.spread or (found.ratio, found.ratio)
+        assert low <= found.ratio <= high, found
+        assert found.measured, found
+    assert not list(tmp_path.glob("tmp*")), "a temporary folder was left behind"
+
+
+def test_the_parts_of_a_step_make_up_the_whole():
+    shares = [found.ours for found in table.BENCHMARKS["step"]("tiny")]
+    assert len(shares) == 3
+    watch = watched.Watch(device=torch.device("cpu"))
+    watch.ended, watch.began, watch.scored = [0.0, 5.0, 9.0], [1.0, 5.5, 10.0], [3.0, 8.0]
+    assert parts(watch).tolist() == [[1000, 2000, 2000], [500, 2500, 1000]]
+
+
+def test_training_stops_after_the_steps_that_were_asked_for(tmp_path):
+    run = watched.random_run(tmp_path, watched.TrainingSize.of("tiny"))
+    watch = watched.train(run, steps=3, device=torch.device("cpu"))
+    assert [len(times) for times in (watch.began, watch.scored, watch.ended)] == [4, 3, 4]
+    assert len(watch.batches) >= 4
+    times = [
+        time
+        for step in zip(watch.ended, watch.began, [*watch.scored, math.inf], strict=True)
+        for time in step
+    ]
+    assert times == sorted(times)
+
+
+def test_the_plain_loop_pads_like_the_store(tmp_path):
+    size_S, rows = np.array([2, 5, 1, 3]), np.array([3, 0, 3])
+    ours = feature_store(tmp_path / "store", size_S, dim=4)
+    vectors_VD = np.concatenate(list(feature_sets(size_S, dim=4)))
+    x_BND, mask_BN = store.loop(vectors_VD, np.array([0, 2, 7, 8, 11]))(rows)
+    assert mask_BN.tolist() == [[True] * 3, [True, True, False], [True] * 3]
+    assert x_BND[1, :2].tolist() == vectors_VD[:2].tolist()
+    assert all(map(torch.equal, ours.padded(rows), (x_BND, mask_BN)))
+
+
+def test_the_corpus_has_captions_of_about_twelve_words(tmp_path):
+    caption_corpus(tmp_path, images=50, words=30)
+    items = Corpus.open(tmp_path).items("train")
+    lengths = [len(caption.split()) for item in items for caption in item.captions]
+    assert (len(items), len(lengths)) == (50, 250)
+    assert min(lengths) >= 8
+    assert max(lengths) <= 16
+    assert np.mean(lengths) == pytest.approx(12, abs=0.6)
+
+
+def test_sorting_finds_the_same_ranks_as_counting():
+    score_QG = np.array([[9, 1, 2, 3], [5, 6, 7, 8]], np.float32)
+    owner_T = np.array([0, 0, 1, 1])
+    assert ranks.argsort_images(score_QG, owner_T, np.arange(2)).tolist() == [0, 0]
+    assert ranks.argsort_captions(score_QG, owner_T, np.arange(4)).tolist() == [0, 1, 0, 0]
+    i2t_Q, t2i_G = ranks.rank_matrix(torch.from_numpy(score_QG))
+    assert (i2t_Q.tolist(), t2i_G.tolist()) == ([0, 0], [0, 1, 0, 0])
+
+
+def test_random_vectors_have_length_one_where_that_is_asked_for():
+    one, other = random_tensors((3, 4), (2, 5, 4), unit=True)
+    torch.testing.assert_close(one.norm(dim=-1), torch.ones(3))
+    torch.testing.assert_close(other.norm(dim=-1), torch.ones(2, 5))
+    assert not torch.equal(one[:2], other[0, :2])
+    assert torch.equal(random_tensors((3, 4), unit=True)[0], one)
