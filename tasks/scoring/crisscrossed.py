@@ -23,8 +23,9 @@ from torch import Tensor
 from infra.errors import InputError
 from tasks.base import Score
 from tasks.datasets.images.cxc import Rated, Ratings
-from tasks.scoring.metrics import KS, Positives, Ties, chance_recall, rank_queries, recall
+from tasks.scoring.metrics import KS, Positives, Ranks, Ties, chance_recall, rank_queries, recall
 from tasks.scoring.scores import AllScores
+from tasks.scoring.tiles import rank_both_ways
 
 SITS, STS, SIS = 3.0, 3.0, 2.5
 """The least ratings of right answers: caption and image, two captions, two images."""
@@ -142,11 +143,9 @@ def evaluate_crisscrossed(
         InputError: the model compares images with captions alone, or a score is NaN.
     """
     metrics, rank_Q, recalls, chance, tied = {}, {}, {}, {}, 0
-    rows = _rows(score, answers)
+    ranked = _ranked(score, answers, ties=ties)
     for direction, positives in answers.of.items():
-        ranks = rank_queries(
-            rows[direction], positives, ties=ties, skip=True, progress=f"ranking {direction}"
-        )
+        ranks = ranked[direction]
         answerable_Q = positives.count_Q > 0
         rank_Q[direction] = _spread(ranks.rank_Q, answerable_Q)
         recalls |= {f"{direction}/R{k}": _spread(ranks.recall_Q(k), answerable_Q) for k in KS}
@@ -169,21 +168,26 @@ def _spread(value_A: np.ndarray, answerable_Q: np.ndarray) -> np.ndarray:
     return value_Q
 
 
-def _rows(score: Score, answers: RightAnswers) -> dict[str, Callable[[int, int], Tensor]]:
-    """Return what scores the queries `start` to `stop` of each direction against their whole gallery."""
+def _ranked(score: Score, answers: RightAnswers, *, ties: Ties) -> dict[str, Ranks]:
+    """Rank each direction's queries against their whole gallery."""
     if not isinstance(score, AllScores):
         raise InputError(
             "this model scores pairs of an image and a caption and has no embeddings of one modality alone, so "
             "captions "
             "cannot be compared with captions; choose another protocol, such as coco-5k"
         )
-    captions, images = answers.of["i2t"].gallery, answers.of["t2i"].gallery
-    return {
-        "i2t": lambda start, stop: score(slice(start, stop), slice(0, captions)),
-        "t2i": lambda start, stop: score(slice(0, images), slice(start, stop)).T,
-        "t2t": _others(score.of_captions, captions),
-        "i2i": _others(score.of_images, images),
+    between = rank_both_ways(score, answers.of["i2t"], ties=ties, progress="ranking i2t and t2i")
+    within = {
+        direction: rank_queries(
+            _others(of_one, len(answers.of[direction])),
+            answers.of[direction],
+            ties=ties,
+            skip=True,
+            progress=f"ranking {direction}",
+        )
+        for direction, of_one in (("t2t", score.of_captions), ("i2i", score.of_images))
     }
+    return dict(zip(_BETWEEN, between, strict=True)) | within
 
 
 def _others(score: Score, items: int) -> Callable[[int, int], Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,10 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from tasks.base import Score
-from tasks.scoring.metrics import Positives, Ranks, Ties, chance_recall, rank_queries
-
-IN_MEMORY = 1 << 30
-"""Bytes of scores that are held; COCO's 5,000 images x 25,000 captions are half of that."""
+from tasks.scoring.metrics import Positives, Ranks, Ties, chance_recall
+from tasks.scoring.tiles import rank_both_ways
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,32 +57,22 @@ class RetrievalGallery:
         return self.rows.stop - self.rows.start
 
     def rank(self, score: Score, *, ties: Ties) -> tuple[Ranks, Ranks]:
-        """Rank captions for every item, and items for every caption.
+        """Rank captions for every item, and items for every caption."""
+        of_items, _ = self.positives()
+        return rank_both_ways(self.within(score), of_items, ties=ties, progress="ranking")
 
-        Scores that fit into `IN_MEMORY` are computed once and looked at from both sides, others once for each.
-        """
-        kept_IG: Tensor | None = None
+    def within(self, score: Score) -> Score:
+        """Return the scores of items and captions of the gallery, by their places in it."""
 
-        def for_items(start: int, stop: int) -> Tensor:
-            nonlocal kept_IG
-            block_IG = _block(score, slice(self.rows.start + start, self.rows.start + stop), self.column_G)
-            size = self.items, len(self.column_G)
-            if kept_IG is None and block_IG.element_size() * math.prod(size) <= IN_MEMORY:
-                kept_IG = block_IG.new_empty(size)
-            if kept_IG is not None:
-                kept_IG[start:stop] = block_IG
-            return block_IG
+        def block(items: slice, captions: slice) -> Tensor:
+            column_G = self.column_G[captions]
+            first, last = int(column_G[0]), int(column_G[-1]) + 1
+            block_IG = score(
+                slice(self.rows.start + items.start, self.rows.start + items.stop), slice(first, last)
+            )
+            return block_IG if last - first == len(column_G) else block_IG[:, column_G - first]
 
-        def for_captions(start: int, stop: int) -> Tensor:
-            if kept_IG is not None:
-                return kept_IG[:, start:stop].T
-            return _block(score, self.rows, self.column_G[start:stop]).T
-
-        of_items, of_captions = self.positives()
-        return (
-            rank_queries(for_items, of_items, ties=ties, progress="ranking captions"),
-            rank_queries(for_captions, of_captions, ties=ties, progress="ranking items"),
-        )
+        return block
 
     def chance(self, *, directions: tuple[str, str] = ("i2t", "t2i")) -> dict[str, float]:
         """Return what random scores reach on average: each recall, such as `i2t/R1`, and `rsum`."""
@@ -98,15 +85,7 @@ class RetrievalGallery:
 
     def positives(self) -> tuple[Positives, Positives]:
         """Return the right captions of every item, and the right items of every caption, as places in here."""
-        items, captions = self.items, len(self.column_G)
-        return (
-            Positives.from_pairs(self.item_P, self.place_P, queries=items, gallery=captions),
-            Positives.from_pairs(self.place_P, self.item_P, queries=captions, gallery=items),
+        of_items = Positives.from_pairs(
+            self.item_P, self.place_P, queries=self.items, gallery=len(self.column_G)
         )
-
-
-def _block(score: Score, rows: slice, column_G: np.ndarray) -> Tensor:
-    """Return the scores of rows against ascending columns, which are asked for as one block."""
-    first, last = int(column_G[0]), int(column_G[-1]) + 1
-    block = score(rows, slice(first, last))
-    return block if last - first == len(column_G) else block[:, column_G - first]
+        return of_items, of_items.turned()

@@ -66,6 +66,11 @@ class Positives:
     def __len__(self) -> int:
         return len(self.start_Q1) - 1
 
+    def turned(self) -> Positives:
+        """Return the right queries of every item: the same pairs, asked from the other side."""
+        query_P = np.repeat(np.arange(len(self)), self.count_Q)
+        return Positives.from_pairs(self.item_P, query_P, queries=self.gallery, gallery=len(self))
+
     @property
     def count_Q(self) -> np.ndarray:
         """How many right answers each query has."""
@@ -144,6 +149,22 @@ def rank_queries(
     Raises:
         InputError: a score is NaN, a query has no right answer, or shapes and `positives` disagree.
     """
+    answerable_Q = check_answers(positives, ties=ties, skip=skip)
+    counts = []
+    with tqdm(total=len(positives), desc=progress, delay=2, leave=False, disable=not progress) as bar:
+        for start, score_QG in _chunks(scores, positives, rows=max(1, chunk // positives.gallery)):
+            counts.append(_count(score_QG, positives, start).cpu())
+            bar.update(len(score_QG))
+    better_Q, wrong_Q, right_Q = torch.cat(counts, dim=1).double().numpy()[:, answerable_Q]
+    return Ranks(better_Q=better_Q, wrong_Q=wrong_Q, right_Q=right_Q, ties=ties)
+
+
+def check_answers(positives: Positives, *, ties: Ties, skip: bool = False) -> np.ndarray:
+    """Return which queries have a right answer, `(Q,)` bool; refuse those without, unless they are skipped.
+
+    Raises:
+        InputError: none has one, or one has none, or there is no such rule of ties.
+    """
     if ties not in TIES:
         raise unknown("tie rule", ties, TIES)
     answerable_Q = positives.count_Q > 0
@@ -154,13 +175,7 @@ def rank_queries(
             f"query {int(np.argmin(answerable_Q))} has no right answer, and {int((~answerable_Q).sum())} "
             f"of {len(answerable_Q)} queries have none; give each one, or rank with skip=True to leave them out"
         )
-    counts = []
-    with tqdm(total=len(positives), desc=progress, delay=2, leave=False, disable=not progress) as bar:
-        for start, score_QG in _chunks(scores, positives, rows=max(1, chunk // positives.gallery)):
-            counts.append(_count(score_QG, positives, start).cpu())
-            bar.update(len(score_QG))
-    better_Q, wrong_Q, right_Q = torch.cat(counts, dim=1).double().numpy()[:, answerable_Q]
-    return Ranks(better_Q=better_Q, wrong_Q=wrong_Q, right_Q=right_Q, ties=ties)
+    return answerable_Q
 
 
 def _chunks(
@@ -198,14 +213,25 @@ def _count(score_QG: Tensor, positives: Positives, start: int) -> Tensor:
     query_P = torch.from_numpy(local_P).to(score_QG.device)
     item_P = torch.from_numpy(positives.item_P[first:last]).to(score_QG.device)
 
-    right_P = score_QG[query_P, item_P]
-    best_Q = score_QG.new_full((queries,), -torch.inf).scatter_reduce(0, query_P, right_P, "amax")
+    best_Q, right_Q = best_scores(query_P, score_QG[query_P, item_P], queries)
     # Written as floats because sums of floats are several times faster than sums of bools, and exact to 2^24.
     hit_QG = torch.empty_like(score_QG, dtype=torch.float32)
     better_Q = torch.gt(score_QG, best_Q[:, None], out=hit_QG).sum(dim=1)
     level_Q = torch.eq(score_QG, best_Q[:, None], out=hit_QG).sum(dim=1)
-    right_Q = torch.zeros_like(level_Q).scatter_add(0, query_P, (right_P == best_Q[query_P]).float())
     return torch.stack([better_Q, level_Q - right_Q, right_Q])
+
+
+def best_scores(query_P: Tensor, right_P: Tensor, queries: int) -> tuple[Tensor, Tensor]:
+    """Return the score of each query's best right answer, and how many right ones have it, both `(Q,)`.
+
+    Args:
+        query_P: the query of each right answer.
+        right_P: what that scores.
+        queries: how many there are; one without a right answer has -inf, and 0 of them.
+    """
+    best_Q = right_P.new_full((queries,), -torch.inf).scatter_reduce(0, query_P, right_P, "amax")
+    best_P = (right_P == best_Q[query_P]).float()
+    return best_Q, best_P.new_zeros(queries).scatter_add(0, query_P, best_P)
 
 
 def recall(ranks: Ranks, *, ks: Sequence[int] = KS, floor_median: bool = True) -> dict[str, float]:

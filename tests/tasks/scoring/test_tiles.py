@@ -1,0 +1,119 @@
+"""Ranks of both directions from one pass, against counts over the whole matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from infra.errors import InputError
+from tasks.scoring import tiles
+from tasks.scoring.metrics import Positives, Ranks
+from tasks.scoring.tiles import rank_both_ways
+
+
+class Asked:
+    """Blocks of a matrix, and how often each score was asked for."""
+
+    def __init__(self, sim_RC: torch.Tensor) -> None:
+        self.sim_RC, self.times_RC, self.largest = sim_RC, np.zeros(sim_RC.shape, int), (0, 0)
+
+    def __call__(self, rows: slice, columns: slice) -> torch.Tensor:
+        block = self.sim_RC[rows, columns]
+        self.times_RC[rows, columns] += 1
+        self.largest = tuple(map(max, self.largest, block.shape))
+        return block
+
+
+def pairs(rows: int, columns: int, *, more: int) -> Positives:
+    """Every column is right for one row, in the rows' order, and `more` pairs are right anywhere."""
+    rng = np.random.default_rng(0)
+    row_P = np.concatenate([np.arange(columns) * rows // columns, rng.integers(0, rows, more)])
+    column_P = np.concatenate([np.arange(columns), rng.integers(0, columns, more)])
+    return Positives.from_pairs(row_P, column_P, queries=rows, gallery=columns)
+
+
+def counted(score_QG: np.ndarray, positives: Positives) -> np.ndarray:
+    """For each query the wrong answers above its best right one, those level with it, and the right ones level."""
+    counts = []
+    for query, score_G in enumerate(score_QG):
+        right = positives.item_P[positives.start_Q1[query] : positives.start_Q1[query + 1]]
+        wrong_G = np.delete(score_G, right)
+        best = score_G[right].max()
+        counts.append([(wrong_G > best).sum(), (wrong_G == best).sum(), (score_G[right] == best).sum()])
+    return np.array(counts).T
+
+
+def numbers(ranks: Ranks) -> np.ndarray:
+    return np.stack([ranks.better_Q, ranks.wrong_Q, ranks.right_Q])
+
+
+@pytest.fixture(params=[(1024, 2048), (7, 5), (3, 40)], ids=str)
+def tile(request, monkeypatch):
+    monkeypatch.setattr(tiles, "TILE", request.param)
+    monkeypatch.setattr(tiles, "LOOKED_AT", 2 * request.param[1])
+    return request.param
+
+
+@pytest.mark.parametrize("held", [0, 400, 1 << 30])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("more", [0, 30])
+def test_both_directions_are_counted_as_in_the_whole_matrix(tile, held, dtype, more, monkeypatch):
+    monkeypatch.setattr(tiles, "HELD", held)
+    of_rows = pairs(20, 61, more=more)
+    sim_RC = torch.randint(0, 9, (20, 61), generator=torch.Generator().manual_seed(more)).to(dtype)
+    before_RC = sim_RC.clone()
+    found = rank_both_ways(lambda rows, columns: sim_RC[rows, columns], of_rows)
+    np.testing.assert_array_equal(numbers(found[0]), counted(sim_RC.double().numpy(), of_rows))
+    np.testing.assert_array_equal(numbers(found[1]), counted(sim_RC.T.double().numpy(), of_rows.turned()))
+    assert found[0].tied > 5
+    assert sim_RC.equal(before_RC), "a score may hand out what it keeps"
+
+
+def test_the_tie_rule_is_passed_on():
+    flat = lambda rows, columns: torch.zeros(20, 61)[rows, columns]  # noqa: E731
+    for ties in ("expected", "pessimistic", "optimistic"):
+        assert {ranks.ties for ranks in rank_both_ways(flat, pairs(20, 61, more=0), ties=ties)} == {ties}
+
+
+def test_each_score_is_computed_once(tile):
+    score = Asked(torch.rand(20, 61, generator=torch.Generator().manual_seed(0)))
+    rank_both_ways(score, pairs(20, 61, more=30))
+    assert (score.times_RC == 1).all()
+    assert all(size <= most for size, most in zip(score.largest, tile, strict=True))
+
+
+def test_without_room_tiles_with_right_answers_are_computed_again_and_no_others(monkeypatch):
+    monkeypatch.setattr(tiles, "TILE", (5, 7))
+    monkeypatch.setattr(tiles, "HELD", 5 * 7 * 4)
+    score = Asked(torch.rand(20, 60, generator=torch.Generator().manual_seed(0)))
+    of_rows = pairs(20, 60, more=0)
+    rank_both_ways(score, of_rows)
+    twice_RC = np.zeros((20, 60), bool)
+    for row, column in zip(np.arange(60) * 20 // 60, np.arange(60), strict=True):
+        twice_RC[row // 5 * 5 : row // 5 * 5 + 5, column // 7 * 7 : column // 7 * 7 + 7] = True
+    twice_RC[:5, :7] = False  # the first has room
+    np.testing.assert_array_equal(score.times_RC, 1 + twice_RC)
+
+
+def test_infinite_scores_are_ranked(tile):
+    inf = torch.inf
+    sim_RC = torch.tensor([[-inf, 0, inf], [inf, inf, -inf], [1.0, 2, inf]])
+    of_rows = Positives.of_images(np.arange(3), images=3)
+    found = rank_both_ways(lambda rows, columns: sim_RC[rows, columns], of_rows)
+    np.testing.assert_array_equal(found[0].rank_Q, [2, 0.5, 0])
+    np.testing.assert_array_equal(found[1].rank_Q, [2, 0, 0.5])
+
+
+def test_a_score_that_is_nan_is_named(tile):
+    sim_RC = torch.zeros(20, 61)
+    sim_RC[17, 44] = torch.nan
+    with pytest.raises(InputError, match="the score of item 17 and caption 44 is NaN; check the features"):
+        rank_both_ways(lambda rows, columns: sim_RC[rows, columns], pairs(20, 61, more=0))
+
+
+@pytest.mark.parametrize(("row_P", "column_P"), [([0, 1], [0, 0]), ([0, 0], [0, 1])])
+def test_a_row_or_a_column_without_a_right_answer_is_refused(row_P, column_P):
+    of_rows = Positives.from_pairs(row_P, column_P, queries=2, gallery=2)
+    with pytest.raises(InputError, match="query 1 has no right answer"):
+        rank_both_ways(lambda rows, columns: torch.zeros(2, 2)[rows, columns], of_rows)
