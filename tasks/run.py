@@ -26,6 +26,10 @@ Epochs = Annotated[
     Rule("in ascending order", lambda epochs: all(a < b for a, b in itertools.pairwise(epochs))),
 ]
 Decay = Annotated[PositiveFloat, Rule("at most 1", lambda factor: factor <= 1)]
+Splits = Annotated[
+    tuple[Literal["train", "val"], ...],
+    Rule("different splits, at least one", lambda splits: 0 < len(splits) == len({*splits})),
+]
 Seed = Annotated[Count, Rule("below 2**63", lambda seed: seed < 2**63)]
 Name = Annotated[str, NOT_EMPTY]
 _SPEC = Rule("a spec", lambda text: not text or bool(Spec.parse(text)))
@@ -63,6 +67,8 @@ class Data:
     """What a batch is made of: captions, each with its image, or images, each with all its captions."""
     text_augment: Part = ""
     """Augmentation of the captions in training, such as `mask_replace_delete(p=0.2)`; empty for none."""
+    vocabulary: Splits = ("train",)
+    """Splits whose words are counted; SCAN's lists, which most papers on COCO share, count `train` and `val`."""
 
     def __post_init__(self) -> None:
         validate(self, prefix="--data.")
@@ -80,6 +86,8 @@ class Optim:
     """Learning rate."""
     weight_decay: NonNegative = 1e-4
     """AdamW's, on every parameter, as in the published codes."""
+    amsgrad: bool = False
+    """Divide by the largest second moment so far (Reddi et al. 2018), as PVSE does."""
     lr_factors: ByPrefix = ()
     """Pairs of a parameter-name prefix and a factor on the learning rate; the longest prefix wins; 0 freezes."""
     freeze: ByPrefix = ()
@@ -92,6 +100,8 @@ class Optim:
     """See `milestones`."""
     warmup_steps: Count = 0
     """Steps over which the learning rate rises linearly from 0."""
+    warmup_start: NonNegative = 0.0
+    """Epochs before that, at the full learning rate: VSE-infinity's grids warm up in the second one."""
     clip: NonNegative = 2.0
     """Largest norm of the whole gradient; 0 for no clipping."""
     drop_last: bool = True

@@ -97,7 +97,7 @@ class VisualLanguageTask(TaskAdapter, Scores, Searchable):
         return FeatureStore.open(resolve(self.run.data.features)) if self._reads_store else None
 
     def encoder_assets(self, texts: Iterable[str]) -> dict[str, Any]:
-        """Return the assets of new encoders: `visual`, and `text`, made from the texts of the training split."""
+        """Return the assets of new encoders: `visual`, and `text`, made from the texts whose words are counted."""
         if self.store:
             visual = {"dim": self.store.dim, "statistics": self.store.manifest.statistics}
         else:

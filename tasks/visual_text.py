@@ -64,8 +64,12 @@ class VisualText(VisualLanguageTask):
     def _prepare(self) -> dict[str, Any]:
         self._check(self.dev_protocol, "val")
         self._check(self.run.protocol, "test")
+        data = self.run.data
         return self.encoder_assets(
-            text for item in self.corpus.items("train") for text in item.captions[: self.run.data.captions]
+            text
+            for split in data.vocabulary
+            for item in self.corpus.items(split)
+            for text in item.captions[: data.captions]
         )
 
     def check_training(self) -> None:

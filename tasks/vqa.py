@@ -101,7 +101,9 @@ class VQA(VisualLanguageTask, Answers):
         labels = [
             q.label for split in splits if split in self.corpus.splits for q in self.corpus.questions(split)
         ]
-        assets = self.encoder_assets(q.question for q in self.corpus.questions("train"))
+        assets = self.encoder_assets(
+            q.question for split in self.run.data.vocabulary for q in self.corpus.questions(split)
+        )
         answers = AnswerVocabulary.build(filter(None, labels), min_count=min_count).answers
         return assets | {"answers": list(answers)}
 

@@ -26,6 +26,7 @@ def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.AdamW:
             for (factor, epochs), parameters in parameter_groups(model, optim).items()
         ],
         weight_decay=optim.weight_decay,
+        amsgrad=optim.amsgrad,
         fused=True,
     )
 
@@ -64,8 +65,13 @@ def _longest(pairs: Iterable[tuple[str, float]], name: str, *, default: float) -
 
 
 def lr_scale(optim: Optim, *, step: int, epoch_steps: int) -> float:
-    """Return the factor on every learning rate at a step, counted from 0."""
-    warmup = min(1.0, (step + 1) / optim.warmup_steps) if optim.warmup_steps else 1.0
+    """Return the factor on every learning rate at a step, counted from 0.
+
+    It is 1 before the warm-up, which begins at the first step that `warmup_start` epochs leave out; the first step of
+    the warm-up takes 1 / `warmup_steps`, the last one 1. What the schedule takes away comes on top.
+    """
+    warmed = step - optim.warmup_start * epoch_steps
+    warmup = min(1.0, (warmed + 1) / optim.warmup_steps) if optim.warmup_steps and warmed >= 0 else 1.0
     if optim.schedule == "step":
         return warmup * optim.decay ** sum(step >= milestone * epoch_steps for milestone in optim.milestones)
     if optim.schedule == "cosine":

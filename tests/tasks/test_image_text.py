@@ -9,8 +9,10 @@ import torch
 from corpora import make_corpus
 from toy import FolderLog, FolderReport, SilentBar
 
+from encoders.text.vocabulary import count_words
 from infra.errors import InputError
 from infra.registry import TASKS
+from infra.spec import changed
 from pipelines.training.loop import Trainer
 from tasks.image_text import ImageText
 
@@ -32,6 +34,22 @@ def test_a_tiny_corpus_is_learnt(run, tmp_path):
     assert np.mean(ranks["t2i_rank"] < 1) * 100 == pytest.approx(metrics["whole/t2i/R1"])
     again = ImageText(run, assets=json.loads((tmp_path / "model" / "assets.json").read_text()))
     assert again.assets == adapter.assets
+
+
+def test_words_are_counted_in_the_splits_that_are_named(run):
+    adapter = TASKS.build(run.task, run)
+    texts = {
+        split: [text for item in adapter.corpus.items(split) for text in item.captions[:2]]
+        for split in ("train", "val")
+    }
+    least = len(texts["train"]) // 3
+    text = changed(run.text, min_count=least)
+    found = {}
+    for splits in (("train",), ("train", "val"), ("val",)):
+        of = replace(run, text=text, data=replace(run.data, vocabulary=splits))
+        found[splits] = TASKS.build(of.task, of).assets["text"]["words"]
+        assert found[splits] == count_words([t for split in splits for t in texts[split]], min_count=least)
+    assert len({*found["train",]} | {*found["train", "val"]}) > len(found["train",])
 
 
 def test_a_batch_pairs_each_caption_with_its_image(run):

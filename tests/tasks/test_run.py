@@ -21,6 +21,8 @@ WRONG = [
     (Optim, {"lr": True}, "--optim.lr must be a finite number, not True"),
     (Optim, {"clip": -1.0}, "--optim.clip must be at least 0"),
     (Optim, {"warmup_steps": -5}, "--optim.warmup-steps must be at least 0, not -5"),
+    (Optim, {"warmup_start": -1.0}, "--optim.warmup-start must be at least 0, not -1.0"),
+    (Optim, {"amsgrad": 1}, "--optim.amsgrad must be True or False, not 1"),
     (Optim, {"weight_decay": -0.1}, "--optim.weight-decay must be at least 0"),
     (Optim, {"epochs": 0}, "--optim.epochs must be at least 1, not 0"),
     (Optim, {"epochs": 2.0}, "--optim.epochs must be a whole number, not 2.0"),
@@ -43,6 +45,9 @@ WRONG = [
     (Data, {"max_words": -1}, "--data.max-words must be at least 0"),
     (Data, {"max_frames": -1}, "--data.max-frames must be at least 0"),
     (Data, {"sample": "video"}, "--data.sample must be one of caption, image"),
+    (Data, {"vocabulary": ()}, "--data.vocabulary must be different splits, at least one, not ()"),
+    (Data, {"vocabulary": ("train", "train")}, "--data.vocabulary must be different splits, at least one"),
+    (Data, {"vocabulary": ("test",)}, "--data.vocabulary must be one of train, val, not 'test'"),
     (Data, {"dataset": ""}, "--data.dataset must be a name"),
     (Data, {"text_augment": "drop(p"}, "--data.text-augment: cannot read the spec"),
     (Data, {"features": None}, "--data.features must be text, not None"),
@@ -83,6 +88,14 @@ def test_bounds_themselves_are_allowed():
     )
     assert replace(toy_run(), seed=2**63 - 1, retries=0, log_every=1, cpus=1, optim=optim, workers=2)
     assert Data(dataset="x", corpus="", captions=1, max_frames=0, max_words=0)
+
+
+def test_a_run_of_a_version_without_some_settings_is_read_back_as_it_was_trained():
+    values = json.loads(json.dumps(to_json(toy_run())))
+    for part, name in (("optim", "warmup_start"), ("optim", "amsgrad"), ("data", "vocabulary")):
+        del values[part][name]
+    run = from_json(values)
+    assert (run.optim.warmup_start, run.optim.amsgrad, run.data.vocabulary) == (0.0, False, ("train",))
 
 
 def test_a_run_is_read_back_from_json():

@@ -176,6 +176,33 @@ def test_learning_rates_follow_their_schedules():
     assert scales[8] == pytest.approx(0)
 
 
+def test_a_warm_up_may_begin_later_and_the_rate_is_whole_before():
+    optim = Optim(epochs=4, schedule="constant", warmup_steps=4, warmup_start=1.0)
+    scales = [lr_scale(optim, step=s, epoch_steps=5) for s in range(12)]
+    assert scales == [1, 1, 1, 1, 1, 0.25, 0.5, 0.75, 1, 1, 1, 1]
+    assert lr_scale(Optim(warmup_start=1.0, schedule="constant"), step=5, epoch_steps=5) == 1
+    fraction = Optim(
+        schedule="constant", warmup_steps=2, warmup_start=0.5
+    )  # where `freeze` of half an epoch ends
+    assert [lr_scale(fraction, step=s, epoch_steps=4) for s in range(4)] == [1, 1, 0.5, 1]
+    cosine = Optim(epochs=2, schedule="cosine", warmup_steps=2, warmup_start=1.0)
+    assert lr_scale(cosine, step=2, epoch_steps=2) == pytest.approx(0.5 * 0.5)
+
+
+def test_amsgrad_keeps_the_largest_second_moment():
+    ours, theirs = (torch.nn.Linear(3, 1) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    optimizer = make_optimizer(ours, Optim(lr=0.1, weight_decay=0.0, amsgrad=True))
+    reference = torch.optim.Adam(theirs.parameters(), lr=0.1, amsgrad=True)
+    for size in (9.0, 0.1, 0.1, 0.1):
+        for model, method in ((ours, optimizer), (theirs, reference)):
+            for parameter in model.parameters():
+                parameter.grad = torch.full_like(parameter, size)
+            method.step()
+    torch.testing.assert_close(ours.weight, theirs.weight)
+    assert torch.equal(optimizer.state[ours.weight]["max_exp_avg_sq"] > 0, torch.ones(1, 3, dtype=torch.bool))
+
+
 def test_the_longest_prefix_decides_the_rate_and_zero_freezes():
     model = Toy(toy_run()).model()
     factors = (("visual.encoder", 0.1), ("visual.encoder.fc", 0.5), ("text.encoder.embed", 0.0))
