@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -10,11 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from encoders.base import TextEncoder
-from encoders.text.glove import read_glove
+from encoders.text.glove import read_glove, simpler
 from encoders.text.vocabulary import SPLITS, Vocabulary, count_words
 from infra.compute.gru import GRU
+from infra.errors import InputError, unknown
 from infra.fields import Rule
 from infra.registry import ENCODERS
+
+STARTS: dict[str, Callable[[Tensor], object]] = {
+    "uniform": lambda weight_VE: nn.init.uniform_(weight_VE, -0.1, 0.1),
+    "scaled": lambda weight_VE: nn.init.uniform_(
+        weight_VE, -(weight_VE.shape[1] ** -0.5), weight_VE.shape[1] ** -0.5
+    ),
+    "normal": nn.init.normal_,
+    "zero": nn.init.zeros_,
+}
+"""How the embeddings of words that GloVe does not know start: in ±0.1 as in VSE++, in ±1 / sqrt(width) as in HGR, from
+N(0, 1) as in PVSE and DivE, at zero as in the bottom-up-attention baseline of VQA."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,19 +46,34 @@ class WordGRU(TextEncoder):
         embedding: width of the word embeddings.
         hidden: width of the GRU per direction.
         dropout: fraction of embedding values dropped in training.
-        glove: a GloVe text file whose vectors the known words start from; others start uniform in ±0.1.
+        glove: a GloVe text file whose vectors the known words start from.
+        start: how other words start, a key of `STARTS`.
+        retry: whether a word that the file lacks takes the vector of a simpler one, `simpler`.
+
+    Raises:
+        InputError: no such start.
     """
 
     assets_kind = WordAssets
 
     def __init__(
-        self, assets: Mapping[str, Any], *, embedding: int, hidden: int, dropout: float, glove: str
+        self,
+        assets: Mapping[str, Any],
+        *,
+        embedding: int,
+        hidden: int,
+        dropout: float,
+        glove: str,
+        start: str,
+        retry: bool = False,
     ) -> None:
         super().__init__()
-        self.glove = glove
+        if start not in STARTS:
+            raise unknown("start of words:", start, STARTS)
+        self.glove, self.retry = glove, retry
         self.words = self.tokenizer(assets).words
         self.embed = nn.Embedding(len(self.words), embedding)
-        nn.init.uniform_(self.embed.weight, -0.1, 0.1)
+        STARTS[start](self.embed.weight)
         self.dropout = nn.Dropout(dropout)
         self.rnn = GRU(embedding, hidden)
 
@@ -74,11 +101,13 @@ class WordGRU(TextEncoder):
         """Start the embeddings of known words from GloVe, where a file is given."""
         if not self.glove:
             return
-        vectors = read_glove(self.glove, self.words, dim=self.embed.embedding_dim)
+        tries = {word: (word, simpler(word)) if self.retry else (word,) for word in self.words}
+        wanted = {name for names in tries.values() for name in names}
+        vectors = read_glove(self.glove, wanted, dim=self.embed.embedding_dim)
         with torch.no_grad():
             for number, word in enumerate(self.words):
-                if word in vectors:
-                    self.embed.weight[number] = torch.from_numpy(vectors[word])
+                if found := [vectors[name] for name in tries[word] if name in vectors]:
+                    self.embed.weight[number] = torch.from_numpy(found[0])
 
     def read(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the embeddings `(B, L, E)`, the states of both directions `(B, L, 2, H)`, and the last `(2, B, H)`."""
@@ -96,9 +125,11 @@ class BiGRU(WordGRU):
         embedding: width of the word embeddings.
         min_count: a word of the training captions is known if it occurs this often (SCAN's lists: 4).
         dropout: fraction of embedding values dropped in training.
-        glove: a GloVe text file whose vectors the known words start from; others start uniform in ±0.1.
+        glove: a GloVe text file whose vectors the known words start from.
+        start: how other words start: `uniform`, `scaled`, `normal` or `zero`; see `STARTS`.
         ends: put tokens for start and end around a caption's words; HGR does not.
-        split: how texts are split into words: `captions`, or `questions`, which keeps most punctuation.
+        split: how texts are split into words: `captions`; `treebank`, exactly as nltk; or `questions`, which keeps most
+            punctuation.
         orthogonal: start the GRU from orthogonal matrices and zero biases, as HGR does.
     """
 
@@ -111,11 +142,12 @@ class BiGRU(WordGRU):
         min_count: int = 4,
         dropout: float = 0.0,
         glove: str = "",
+        start: str = "uniform",
         ends: bool = True,
         split: str = "captions",
         orthogonal: bool = False,
     ) -> None:
-        super().__init__(assets, embedding=embedding, hidden=width, dropout=dropout, glove=glove)
+        super().__init__(assets, embedding=embedding, hidden=width, dropout=dropout, glove=glove, start=start)
         self.width = width
         if orthogonal:
             for name, parameter in self.rnn.named_parameters():
@@ -129,18 +161,25 @@ class BiGRU(WordGRU):
 
 @ENCODERS.register("words")
 class Words(WordGRU):
-    """Elements are the embeddings; the global feature is the average of the last states of a GRU's two directions.
-
-    The text side of PVSE, and of DivE with a BiGRU.
+    """Elements are the embeddings; the global feature is what a GRU has read in the end: the text side of DivE, PVSE.
 
     Args:
         assets: `words`, the vocabulary.
-        width: width of the GRU per direction, and of the global feature.
+        width: width of the global feature.
         embedding: width of the word embeddings: of the elements.
         min_count: a word of the training captions is known if it occurs this often.
         dropout: fraction of embedding values dropped in training, for the elements and the GRU alike.
-        glove: a GloVe text file whose vectors the known words start from (DivE: 840B.300d); others in ±0.1.
-        split: how texts are split into words: `captions`, or `questions`, which keeps most punctuation.
+        glove: a GloVe text file whose vectors the known words start from (DivE and PVSE: 840B.300d).
+        start: how other words start: `uniform`, `scaled`, `normal` or `zero`; see `STARTS`.
+        retry: whether a word that the file lacks takes the vector of itself without hyphens, periods and apostrophes,
+            and of what stands before a slash.
+        split: how texts are split into words; see `BiGRU`.
+        summary: `mean` (DivE): the average of the last states of two directions, each `width` wide; `last_word`
+            (PVSE): the states of both directions at the last word side by side, each half as wide, of which the
+            backward one has read that word alone.
+
+    Raises:
+        InputError: no such start or summary, or an odd width to be shared by two directions.
     """
 
     def __init__(
@@ -152,13 +191,27 @@ class Words(WordGRU):
         min_count: int = 4,
         dropout: float = 0.1,
         glove: str = "",
+        start: str = "uniform",
+        retry: bool = False,
         split: str = "captions",
+        summary: str = "mean",
     ) -> None:
-        super().__init__(assets, embedding=embedding, hidden=width, dropout=dropout, glove=glove)
-        self.width = embedding
-        self.global_width = width
+        if summary not in ("mean", "last_word"):
+            raise unknown("summary of words:", summary, ("mean", "last_word"))
+        beside = summary == "last_word"
+        if beside and width % 2:
+            raise InputError(f"width={width}: two directions side by side need an even width")
+        hidden = width // 2 if beside else width
+        super().__init__(
+            assets, embedding=embedding, hidden=hidden, dropout=dropout, glove=glove, start=start, retry=retry
+        )
+        self.width, self.global_width, self.beside = embedding, width, beside
 
     def forward(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Encode token numbers `(B, L)` to embeddings `(B, L, E)` and global features `(B, S)`."""
-        embedded_BLE, _, last_2BS = self.read(token_BL, mask_BL)
-        return embedded_BLE, mask_BL, last_2BS.mean(dim=0)
+        embedded_BLE, state_BL2H, last_2BH = self.read(token_BL, mask_BL)
+        if not self.beside:
+            return embedded_BLE, mask_BL, last_2BH.mean(dim=0)
+        last_word_B = mask_BL.sum(dim=1) - 1
+        row_B = torch.arange(len(last_word_B), device=last_word_B.device)
+        return embedded_BLE, mask_BL, state_BL2H[row_B, last_word_B].flatten(1)

@@ -1,4 +1,4 @@
-"""GloVe text files: `word v1 ... vD`, separated by single spaces."""
+"""GloVe text files: `word v1 ... vD`, separated by single spaces; and how a word is looked for in one."""
 
 from __future__ import annotations
 
@@ -42,3 +42,11 @@ def read_glove(path: str | Path, words: Iterable[str], *, dim: int) -> dict[str,
                 vectors[word] = vector
             bar.update()
     return vectors
+
+
+def simpler(word: str) -> str:
+    """Return what stands for a word without a vector in the codes of PVSE and DivE.
+
+    Hyphens, periods and apostrophes go, and of `and/or` the first half stays.
+    """
+    return word.translate(str.maketrans("", "", "-.'")).split("/")[0]

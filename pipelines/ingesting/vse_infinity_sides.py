@@ -40,6 +40,8 @@ BERT = {"encoder.bert.": "bert.", "encoder.linear.": "linear.", "aggregator.": "
 NETWORKS = {"detector": "resnet101_caffe", "wsl": "resnext101_32x8d", "imagenet_resnext": "resnext101_32x8d"}
 """The network of a `--backbone_source`. ResNets from ImageNet are missing: the code runs weights of torchvision in
 the layout of Caffe, which no network here has."""
+SPLIT = "treebank"
+"""How the code splits captions into words: by nltk."""
 SIDE = 256
 """Pixels of an image's side where `--input_scale_factor` is 1."""
 
@@ -107,9 +109,9 @@ def bigru_side(release: Release, vocab: Path | None) -> Side:
     weight = release.weights["txt_enc.embed.weight"][order + [row[word] for word in words]]
     width = release.shape("txt_enc.rnn.weight_hh_l0")[1]
     return Side(
-        encoder=_spec(ENCODERS, "bigru", width=width, embedding=embedding),
+        encoder=_spec(ENCODERS, "bigru", width=width, embedding=embedding, split=SPLIT),
         aggregator=_gpo(release, "txt_enc.gpool"),
-        assets={"words": words},
+        assets={"words": words, "split": SPLIT},
         names=BIGRU,
         changed={"txt_enc.embed.weight": weight},
     )

@@ -89,6 +89,65 @@ def test_words_start_from_glove(tmp_path):
     assert Words.prepare(["a dog", "a cat"], min_count=2)["words"] == ["a"]
 
 
+def test_words_may_be_summed_up_at_the_last_word():
+    torch.manual_seed(0)
+    encoder = Words(WORDS, width=8, embedding=6, summary="last_word").double().eval()
+    assert (encoder.global_width, encoder.rnn.hidden_size) == (8, 4)
+    _, _, global_BS = encoder(TOKEN_BL, MASK_BL)
+    expected = []
+    for token_L, mask_L in zip(TOKEN_BL, MASK_BL, strict=True):
+        x_LE = encoder.embed.weight[token_L[mask_L]]
+        forward, backward = (
+            gru_states(x_LE, encoder.rnn, "")[-1],
+            gru_states(x_LE[-1:], encoder.rnn, "_reverse")[0],
+        )
+        expected.append(torch.cat((forward, backward)))
+    torch.testing.assert_close(global_BS, torch.stack(expected), atol=1e-10, rtol=1e-8)
+    torch.testing.assert_close(encoder(TOKEN_BL[1:, :3], MASK_BL[1:, :3])[2][0], global_BS[1])
+
+
+def test_a_summary_or_start_that_there_is_not_is_refused():
+    with pytest.raises(InputError, match=r"summary of words: 'last'\. Did you mean 'last_word'"):
+        Words(WORDS, summary="last")
+    with pytest.raises(InputError, match="two directions side by side need an even width"):
+        Words(WORDS, width=7, summary="last_word")
+    with pytest.raises(InputError, match=r"start of words: 'zeros'\. Did you mean 'zero'"):
+        BiGRU(WORDS, start="zeros")
+
+
+@pytest.mark.parametrize(
+    ("start", "least", "most"),
+    [("uniform", 0.099, 0.1), ("scaled", 0.049, 0.05), ("normal", 3.0, 8.0), ("zero", 0.0, 0.0)],
+)
+def test_words_without_a_vector_start_as_told(tmp_path, start, least, most):
+    path = tmp_path / "glove.txt"
+    path.write_text("dog " + " ".join(["9"] * 400) + "\n")
+    torch.manual_seed(0)
+    words = {"words": ["dog", *(f"w{n}" for n in range(60))]}
+    encoder = BiGRU(words, width=2, embedding=400, glove=str(path), start=start)
+    encoder.load_pretrained()
+    known = encoder.words.index("dog")
+    assert encoder.embed.weight[known].tolist() == [9] * 400
+    others = encoder.embed.weight.detach()[[n for n in range(len(encoder.words)) if n != known]]
+    assert least <= others.abs().max() <= most
+    assert len(others.unique(dim=0)) == (1 if start == "zero" else len(others))
+
+
+def test_words_that_glove_lacks_are_tried_again_in_a_simpler_form(tmp_path):
+    path = tmp_path / "glove.txt"
+    path.write_text("tshirt 1 1\nand 2 2\nus 3 3\nt-shirts 4 4\ntshirts 5 5\n")
+    words = {"words": ["t-shirt", "and/or", "u.s.", "t-shirts", "zebra"]}
+
+    def found(*, retry: bool) -> list[list[float]]:
+        torch.manual_seed(0)
+        encoder = Words(words, width=4, embedding=2, glove=str(path), retry=retry, start="zero")
+        encoder.load_pretrained()
+        return encoder.embed.weight[5:].tolist()
+
+    assert found(retry=True) == [[1, 1], [2, 2], [3, 3], [4, 4], [0, 0]]
+    assert found(retry=False) == [[0, 0], [0, 0], [0, 0], [4, 4], [0, 0]]
+
+
 def explicit_regions(encoder: StackedRegions, x_PF: torch.Tensor, norm: torch.nn.BatchNorm1d) -> torch.Tensor:
     first_PD = x_PF @ encoder.fc.weight.T + encoder.fc.bias
     hidden_PH = norm(first_PD @ encoder.down.weight.T + encoder.down.bias).clamp(min=0)
@@ -146,6 +205,7 @@ def test_pooled_grid_keeps_the_cells_and_maps_their_mean():
     [
         ("words(width=16, embedding=6)", "slots(k=3, head_width=4, width=16, positions=True)", WORDS),
         ("words(width=16, embedding=6)", "pie(k=2, width=16)", WORDS),
+        ("words(width=16, embedding=6, summary=last_word)", "pie(k=2, width=16)", WORDS),
         ("pooled_grid(width=16)", "pie(k=2, width=16)", {"dim": 6}),
         ("stacked_regions(width=16)", "transformer_set(k=3, head_width=4)", {"dim": 6}),
     ],
@@ -159,8 +219,10 @@ def test_a_branch_trains_every_weight(encoder, aggregator, params):
     assert embedding_BKD.shape == residual_BKD.shape == (2, branch.aggregator.num_embeddings, 16)
     torch.testing.assert_close(embedding_BKD.norm(dim=-1), torch.ones(embedding_BKD.shape[:2]))
     (embedding_BKD * torch.randn_like(embedding_BKD)).sum().backward()
-    missing = [name for name, p in branch.named_parameters() if p.grad is None or not p.grad.any()]
-    assert not missing
+    assert all(parameter.grad is not None for parameter in branch.parameters())
+    unmoved = [name for name, parameter in branch.named_parameters() if not parameter.grad.any()]
+    one_word = ["encoder.rnn.weight_hh_l0_reverse"]  # of a direction that has read nothing before
+    assert unmoved == (one_word if "last_word" in encoder else [])
 
 
 def test_a_summary_of_another_width_says_what_to_do():

@@ -87,7 +87,7 @@ def test_regions_and_a_bigru(home, tmp_path, old, parallel):
     weights = save(path, regions(), bigru(), old=old, parallel=parallel)
     trained = converted(home, path, "--vocab", home / "vocab.json")
     run = trained.run
-    assert (run.visual, run.text) == ("regions(width=16)", "bigru(width=16, embedding=8)")
+    assert (run.visual, run.text) == ("regions(width=16)", "bigru(width=16, embedding=8, split=treebank)")
     assert (run.aggregator, run.text_aggregator) == ("gpo(positions=4, hidden=6)", "")
     assert (run.data.dataset, run.protocol, run.optim.milestones) == ("coco", "coco-5k", (15,))
     ours_image, ours_text, pairs = embeddings(trained)
