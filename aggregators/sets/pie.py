@@ -15,7 +15,8 @@ class PIE(SetPrediction):
     """K vectors LN(global feature + residual), one of each head of attention.
 
     A residual is the sigmoid of a linear map of the elements' mean by the head's weights. The weights are a softmax
-    over the elements of w2 tanh(w1 x), as in structured self-attention.
+    over the elements of w2 tanh(w1 x), as in structured self-attention. All maps start from Xavier's uniform weights,
+    as in the authors' code.
 
     Args:
         dim: width of the elements.
@@ -46,6 +47,9 @@ class PIE(SetPrediction):
         self.fc = nn.Linear(dim, self.width)
         self.dropout = nn.Dropout(dropout)
         self.norm = nn.LayerNorm(self.width)
+        for linear in (self.attend[0], self.attend[2], self.fc):
+            nn.init.xavier_uniform_(linear.weight)
+        nn.init.zeros_(self.fc.bias)
 
     def residual(self, x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Return the heads' residuals `(B, K, W)`, between 0 and 1, and their attention weights `(B, K, N)`."""

@@ -72,6 +72,16 @@ def test_against_the_formula():
         torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-7)
 
 
+def test_all_maps_start_from_xaviers_uniform_weights():
+    torch.manual_seed(0)
+    module = PIE(300, k=40, hidden=150, width=200)
+    for weight in (x.weight.detach() for x in (module.attend[0], module.attend[2], module.fc)):
+        bound = (6 / sum(weight.shape)) ** 0.5
+        assert 0.99 * bound < weight.abs().max() <= bound
+        assert weight.std() == pytest.approx(bound / 3**0.5, rel=0.02)
+    assert not module.fc.bias.any()
+
+
 @pytest.mark.parametrize("spec", ["pie(k=1)", "pie(k=3, width=5)", "pie(global_feature=max, hidden=3)"])
 def test_contract(spec):
     torch.manual_seed(0)
