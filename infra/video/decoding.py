@@ -20,7 +20,7 @@ import numpy as np
 
 from infra.errors import InputError, unknown
 from infra.video.containers import DAMAGED, FEWER, BadVideo, Timeline, opened
-from infra.video.sampling import choose_frames
+from infra.video.sampling import sample_frames
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
@@ -29,12 +29,15 @@ _WORTH = 8  # frames that are rather decoded than jumped over
 _DECORD = ("h264", "hevc", "vp8", "vp9", "mpeg4", "mpeg2video", "mpeg1video", "mjpeg")
 
 
-def frames(path: str, *, at_most: int | None = None, decoder: str = "av") -> Iterator[np.ndarray]:
+def frames(
+    path: str, *, every: int = 1, at_most: int | None = None, decoder: str = "av"
+) -> Iterator[np.ndarray]:
     """Yield frames `(H, W, 3)` of a video as uint8 RGB, upright, in order; no other is converted or kept.
 
     Args:
         path: the file.
-        at_most: evenly spaced ones where there are more (`infra.video.sampling`); all where None.
+        every: take the first frame and each so many after it (`infra.video.sampling`).
+        at_most: of these, evenly spaced ones where there are more; all where None.
         decoder: `av` or `decord`.
 
     Raises:
@@ -47,7 +50,7 @@ def frames(path: str, *, at_most: int | None = None, decoder: str = "av") -> Ite
         timeline = Timeline.of(path)
         if not timeline.count:
             raise BadVideo("no frames")
-        chosen = choose_frames(timeline.count, timeline.count if at_most is None else at_most)
+        chosen = sample_frames(timeline.count, every=every, at_most=at_most)
         yield from DECODERS[decoder](path, timeline, chosen.tolist())
     except BadVideo:
         raise

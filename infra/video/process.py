@@ -1,8 +1,9 @@
 """The process that decodes videos for another: requests come in on standard input, frames go out on standard output.
 
-A request is a line of JSON, `{"path": str, "at_most": int | null}`. The answer is a header (`HEADER`) and as many bytes
-as it says, again and again: frames, then the end of the video, or why there are no more. The first header says that
-the process is ready. It has bounds of its own (`infra.video.limits`), for what it reads may have been made to harm.
+A request is a line of JSON, `{"path": str, "every": int, "at_most": int | null}`. The answer is a header (`HEADER`) and
+as many bytes as it says, again and again: frames, then the end of the video, or why there are no more. The first header
+says that the process is ready. It has bounds of its own (`infra.video.limits`), for what it reads may have been made to
+harm.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def serve(
         signal.setitimer(signal.ITIMER_REAL, timeout + _SPARE)
         allow_seconds(timeout)
         try:
-            for x_HW3 in frames(request["path"], at_most=request["at_most"], decoder=decoder):
+            path = request.pop("path")
+            for x_HW3 in frames(path, **request, decoder=decoder):
                 send(*x_HW3.shape[:2], memoryview(np.ascontiguousarray(x_HW3)).cast("B"))
                 signal.setitimer(signal.ITIMER_REAL, timeout + _SPARE)
             send(END)

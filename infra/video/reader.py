@@ -43,7 +43,7 @@ class VideoReader:
         )
         self._process: subprocess.Popen[bytes] | None = None
 
-    def frames(self, path: str | Path, *, at_most: int | None = None) -> Iterator[np.ndarray]:
+    def frames(self, path: str | Path, *, every: int = 1, at_most: int | None = None) -> Iterator[np.ndarray]:
         """Yield the frames `(H, W, 3)` uint8 RGB of a video while they are decoded; see `infra.video.decoding.frames`.
 
         Raises:
@@ -53,7 +53,7 @@ class VideoReader:
         whole = False
         try:
             process = self._running()
-            request = {"path": str(path), "at_most": at_most}
+            request = {"path": str(path), "every": every, "at_most": at_most}
             left = self._ask(process, json.dumps(request).encode() + b"\n")
             while True:
                 height, width, data, left = self._receive(process, left)

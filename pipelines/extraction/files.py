@@ -35,6 +35,7 @@ class _Video:
 
     decoder: Annotated[str, _DECODER]
     frames: Annotated[Any, _FRAMES]
+    every: Annotated[int, at_least(1)] | None = None
     pool: Literal["mean", "concat", "all"] = "mean"
     batch: Annotated[int, at_least(1)] = 16
 
@@ -95,6 +96,7 @@ class FileFeatures:
         video = from_plain(_Video, said, where=f"{self.store.folder / MANIFEST}: source.video")
         options = VideoOptions(
             frames=None if video.frames == "all" else video.frames,
+            every=video.every,
             pool=video.pool,
             decoder=video.decoder.partition(" ")[0],
         )

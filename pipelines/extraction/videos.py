@@ -29,7 +29,9 @@ class VideoOptions:
     """How videos are read."""
 
     frames: int | None = None
-    """Take at most so many frames of a video, evenly spaced; 20 by default, and all for i3d."""
+    """Take at most so many frames of a video, evenly spaced; 20 by default, and all for i3d or with --every."""
+    every: int | None = None
+    """Take the first frame of a video and each so many after it, as HGR does with 16 of MSR-VTT."""
     pool: Literal["mean", "concat", "all"] = "mean"
     """What the cells of a frame become: their mean; side by side one vector; all of them elements of the video."""
     timeout: float = 60.0
@@ -60,17 +62,18 @@ class Videos:
 
     @classmethod
     def plan(cls, backbone: Backbone, options: VideoOptions, *, batch: int) -> Videos:
-        """Return what fits a backbone: those that read whole videos get all frames, others 20 where none is said.
+        """Return what fits a backbone: those that read whole videos get all frames, others 20 where nothing is said.
 
         Raises:
             InputError: numbers that make no sense, a decoder that is not there, or a pooling of frames for a backbone
                 that makes none.
         """
         whole, frames = reads_videos(backbone), options.frames
-        if (frames is not None and frames < 1) or not options.timeout > 0:
-            raise InputError(
-                f"--frames must be at least 1 and --timeout above 0, got {frames} and {options.timeout:g}"
-            )
+        for flag, number in (("--frames", frames), ("--every", options.every)):
+            if number is not None and number < 1:
+                raise InputError(f"{flag} must be at least 1, got {number}")
+        if not options.timeout > 0:
+            raise InputError(f"--timeout must be above 0, got {options.timeout:g}")
         if whole and options.pool != "mean":
             raise InputError(
                 f"--pool {options.pool} is for backbones of images; this one makes vectors of whole videos"
@@ -79,7 +82,7 @@ class Videos:
         decoder = choose_decoder(options.decoder)
         return cls(
             options=options,
-            frames=frames if whole or frames else _FRAMES,
+            frames=frames if whole or frames or options.every else _FRAMES,
             dim=cells * backbone.dim,
             batch=batch,
             decoder=decoder,
@@ -89,7 +92,8 @@ class Videos:
     def describe(self, backbone: Backbone) -> dict[str, object]:
         """Return what the features depend on."""
         pool = {} if reads_videos(backbone) else {"pool": self.options.pool}
-        return {"decoder": self.version, "frames": self.frames or "all"} | pool
+        every = {"every": self.options.every} if self.options.every else {}
+        return {"decoder": self.version, "frames": self.frames or "all"} | every | pool
 
 
 def reads_videos(backbone: Backbone) -> bool:
@@ -127,7 +131,8 @@ class VideoExtractor:
         row = {"id": id, "path": path, "why": "", "data": b"", "frames": 0}
         reader, frames = self._readers.get(), _Counted()
         try:
-            with closing(reader.frames(path, at_most=self._videos.frames)) as decoded:
+            every, at_most = self._videos.options.every or 1, self._videos.frames
+            with closing(reader.frames(path, every=every, at_most=at_most)) as decoded:
                 x_ND = self._features(frames(decoded))
             row |= {"data": np.ascontiguousarray(x_ND, np.float32).tobytes(), "frames": frames.count}
         except BadVideo as bad:

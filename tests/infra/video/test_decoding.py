@@ -22,7 +22,7 @@ from infra.errors import InputError
 from infra.video import decoding
 from infra.video.containers import BadVideo, Timeline
 from infra.video.decoding import DECODERS, choose_decoder, describe_decoder
-from infra.video.sampling import choose_frames
+from infra.video.sampling import choose_frames, sample_frames
 
 COUNT = 50
 both = pytest.mark.skipif(
@@ -38,6 +38,26 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_length_chooses_the_frames_of_the_authors_code(golden):
     for count, row in enumerate(np.load(golden / "hgr_graph_inputs.npz")["frame_select"], start=1):
         assert choose_frames(count, 20).tolist() == row[row >= 0].tolist()
+
+
+def test_every_16th_frame_gives_as_many_as_hgr_released():
+    assert len(sample_frames(300, every=16)) == 19
+    for count in range(1, 70):
+        assert sample_frames(count, every=16).tolist() == [n for n in range(count) if n % 16 == 0]
+        assert sample_frames(count, every=3, at_most=5).tolist() == [
+            3 * n for n in choose_frames(-(-count // 3), 5).tolist()
+        ]
+        assert sample_frames(count).tolist() == list(range(count))
+
+
+@pytest.mark.parametrize("decoder", HERE)
+@pytest.mark.parametrize(("every", "at_most"), [(16, None), (7, 3), (51, None), (1, 4)])
+def test_every_so_manieth_frame_comes_in_order(clip, decoder, every, at_most):
+    whole = decoded(clip, decoder=decoder)
+    wanted = list(range(0, COUNT, every))
+    wanted = wanted if at_most is None else [wanted[n] for n in choose_frames(len(wanted), at_most)]
+    found = decoded(clip, every=every, at_most=at_most, decoder=decoder)
+    np.testing.assert_array_equal(found, whole[wanted])
 
 
 @pytest.mark.parametrize("decoder", HERE)

@@ -116,7 +116,7 @@ def test_a_process_that_hangs_and_was_forgotten_ends_itself(hanging):
         stdout=subprocess.DEVNULL,
         env=os.environ | {"PYTHONPATH": root},
     ) as process:
-        process.stdin.write(json.dumps({"path": str(hanging), "at_most": None}).encode() + b"\n")
+        process.stdin.write(json.dumps({"path": str(hanging), "every": 1, "at_most": None}).encode() + b"\n")
         process.stdin.flush()
         assert process.wait(60) == -signal.SIGALRM
 

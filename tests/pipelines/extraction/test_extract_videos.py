@@ -16,6 +16,7 @@ from infra.video.decoding import choose_decoder, describe_decoder, frames
 from infra.video.sampling import choose_frames
 from pipelines import extract as verb
 from pipelines.extraction import videos as video_extractor
+from pipelines.extraction.files import FileFeatures
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
 from tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
 
@@ -73,7 +74,7 @@ def good(corpus: Path) -> list[Item]:
     return [item for split in opened.splits for item in opened.items(split) if item.id.startswith("clip")]
 
 
-def features(corpus: Path, item: Item, *, pool: str, at_most: int = 20) -> np.ndarray:
+def features(corpus: Path, item: Item, *, pool: str, at_most: int | None = 20) -> np.ndarray:
     """Return a video's features, by loops over frames and cells."""
     path = str(Corpus.open(corpus).image_path(item))
     rows, cells = [], Cells(grid=3)
@@ -159,6 +160,29 @@ def test_cells_of_a_frame_side_by_side_or_all_elements(corpus, tmp_path, here, p
     for id, x_ND in sets_of(tmp_path).items():
         (item,) = (item for item in good(corpus) if item.id == id)
         np.testing.assert_array_equal(x_ND, features(corpus, item, pool=pool, at_most=4).astype(np.float32))
+
+
+@pytest.mark.parametrize("at_most", [None, 2])
+def test_every_so_manieth_frame_and_a_new_file_likewise(corpus, tmp_path, here, at_most):
+    options = VideoOptions(every=8, frames=at_most)
+    extract(corpus=corpus, out=tmp_path, backbone=CELLS, dtype="float32", video=True, videos=options)
+    opened = FeatureStore.open(tmp_path)
+    decoder = describe_decoder(choose_decoder())
+    assert opened.manifest.source["video"] == {
+        "decoder": decoder,
+        "frames": at_most or "all",
+        "every": 8,
+        "pool": "mean",
+    }
+    again = FileFeatures(opened)
+    for id, x_ND in sets_of(tmp_path).items():
+        (item,) = (item for item in good(corpus) if item.id == id)
+        whole_ND = features(corpus, item, pool="mean", at_most=None)
+        wanted = np.arange(0, len(whole_ND), 8)
+        wanted = wanted if at_most is None else wanted[choose_frames(len(wanted), at_most)]
+        np.testing.assert_allclose(x_ND, whole_ND[wanted], rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(again.of(Corpus.open(corpus).image_path(item), video=True), x_ND)
+    again.close()
 
 
 def test_a_backbone_of_whole_videos_gets_all_frames(corpus, tmp_path, here):
@@ -248,6 +272,8 @@ def test_the_command_ends_with_videos_and_frames_a_second(corpus, tmp_path, caps
     ("arguments", "message"),
     [
         (("--video", "--frames", "0"), "at least 1"),
+        (("--video", "--every", "0"), "--every must be at least 1, got 0"),
+        (("--every", "16"), "need --video"),
         (("--video", "--timeout", "0"), "above 0"),
         (("--video", "--timeout", "nan"), "above 0"),
         (("--frames", "5"), "need --video"),

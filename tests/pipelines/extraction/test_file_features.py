@@ -27,6 +27,7 @@ VIDEO = {"decoder": "av 16.0.0", "frames": 4, "pool": "mean"}
         ),
         ({"video": VIDEO | {"frames": 0}}, "frames must be 'all' or a whole number"),
         ({"video": VIDEO | {"frames": True}}, "frames must be 'all' or a whole number"),
+        ({"video": VIDEO | {"every": 0}}, "every must be at least 1, not 0"),
         ({"video": VIDEO | {"pool": ["mean"]}}, "pool must be one of mean, concat, all, not"),
         ({"video": VIDEO, "batch": "16"}, "batch must be a whole number, not '16'"),
         (

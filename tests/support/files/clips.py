@@ -226,12 +226,12 @@ import infra.video.process as process
 
 real = process.frames
 
-def frames(path, *, at_most, decoder):
+def frames(path, *, decoder, **which):
     if "crash" in path:
         os.abort()
     while "spin" in path:
         pass
-    for number, frame in enumerate(real(path, at_most=at_most, decoder=decoder)):
+    for number, frame in enumerate(real(path, decoder=decoder, **which)):
         if "hang" in path and number == 2:
             time.sleep(600)
         yield frame
