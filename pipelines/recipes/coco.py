@@ -1,11 +1,14 @@
-"""COCO with the Karpathy split: VSE-infinity and its VSE++ baselines, tables 2, 9 and 10."""
+"""COCO with the Karpathy split: VSE-infinity and its VSE++ baselines, tables 2, 9 and 10.
+
+Words of BiGRUs are split as nltk does and counted in the training and validation splits, as in SCAN's lists.
+"""
 
 from __future__ import annotations
 
 from pipelines.recipe import Ensemble, derive, recipe
 from tasks.run import Data, Optim, Run
 
-GRID_WARMUP = 4425  # steps of one epoch: the learning rate rises linearly, as the paper says
+EPOCH = 4426  # steps, of 128 captions each, the last of fewer
 
 
 @recipe(
@@ -25,9 +28,10 @@ def coco_region_bigru() -> Run:
             features="data/coco/regions",
             visual_augment="drop(p=0.2)",
             text_augment="mask_replace_delete(p=0.2)",
+            vocabulary=("train", "val"),
         ),
         visual="regions",
-        text="bigru",
+        text="bigru(split=treebank)",
         protocol="coco-5k",
         aggregator="gpo",
         objective="triplet(margin=0.2, warmup_epochs=1)",
@@ -38,11 +42,16 @@ def coco_region_bigru() -> Run:
 def with_bert(run: Run) -> Run:
     """Return a run with BERT for its text, which learns at a tenth of the rate; weight decay of the code."""
     factors = (*run.optim.lr_factors, ("text.encoder.bert", 0.1))
-    return derive(run, text="bert", optim={"weight_decay": 1e-4, "lr_factors": factors})
+    optim = {"weight_decay": 1e-4, "lr_factors": factors}
+    return derive(run, text="bert", data={"vocabulary": ("train",)}, optim=optim)
 
 
 def with_cnn(run: Run, *, name: str, weights: str, factor: float) -> Run:
-    """Return a run whose grid comes from a CNN that is fine-tuned after one frozen epoch; the code's rule for grids."""
+    """Return a run whose grid comes from a CNN that is fine-tuned after one frozen epoch; the code's rule for grids.
+
+    The first epoch, of all negatives, has the whole learning rate; over the second one, the first of the CNN and of the
+    hardest negatives, it rises linearly (appendix A.1; the code multiplies the loss instead, which AdamW undoes).
+    """
     return derive(
         run,
         visual=f"cnn(name={name}, weights={weights!r})",
@@ -51,7 +60,8 @@ def with_cnn(run: Run, *, name: str, weights: str, factor: float) -> Run:
             "weight_decay": 1e-4,
             "lr_factors": (*run.optim.lr_factors, ("visual.encoder.cnn", factor)),
             "freeze": (("visual.encoder.cnn", 1.0),),
-            "warmup_steps": GRID_WARMUP,
+            "warmup_steps": EPOCH,
+            "warmup_start": 1.0,
             "drop_last": False,
         },
     )
@@ -70,7 +80,11 @@ def with_wsl_grid(run: Run) -> Run:
 
 
 def with_resnet152_grid(run: Run) -> Run:
-    """Return a run with the grid of ResNet-152, pretrained on ImageNet; it learns at a tenth of the rate."""
+    """Return a run with the grid of ResNet-152, pretrained on ImageNet; it learns at a tenth of the rate.
+
+    Deviation: the network has the layout of torchvision, in which the weights were trained. The authors ran the same
+    weights in Caffe's: strides in the first convolution of a block, and a stem that pools without padding.
+    """
     return with_cnn(run, name="resnet152", weights="data/weights/resnet152.pth", factor=0.1)
 
 
@@ -163,7 +177,7 @@ def coco_wsl_bert_x2() -> Ensemble:
     source="VSE-infinity, tables 9, 10",
 )
 def coco_resnet152_bigru() -> Run:
-    """VSE-infinity: the grid of ResNet-152 and a BiGRU."""
+    """VSE-infinity: the grid of ResNet-152, in torchvision's layout and not in Caffe's as theirs, and a BiGRU."""
     return with_resnet152_grid(coco_region_bigru())
 
 
@@ -203,5 +217,5 @@ def coco_wsl_bert_vsepp() -> Run:
     source="VSE-infinity, tables 9, 10",
 )
 def coco_resnet152_bigru_vsepp() -> Run:
-    """VSE++: averages of ResNet-152's grid and of words."""
+    """VSE++: averages of ResNet-152's grid, in torchvision's layout and not in Caffe's as theirs, and of words."""
     return as_vsepp(coco_resnet152_bigru())

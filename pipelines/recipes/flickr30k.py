@@ -9,11 +9,12 @@ from pipelines.recipes import coco
 from tasks.run import Run
 
 FOLDER = PurePosixPath("data/flickr30k")
+EPOCH = 1133  # steps, of 128 captions each, the last of fewer
 
 
 def on_flickr30k(run: Run) -> Run:
-    """Return a run of COCO on Flickr30K; warm-up lasts as many epochs as there."""
-    optim = {"warmup_steps": round(run.optim.warmup_steps * 1132 / coco.GRID_WARMUP)}
+    """Return a run of COCO on Flickr30K; warm-up, where there is one, lasts an epoch as there."""
+    optim = {"warmup_steps": EPOCH if run.optim.warmup_steps else 0}
     features = run.data.features and str(
         FOLDER / PurePosixPath(run.data.features).relative_to(run.data.corpus)
     )
@@ -53,7 +54,7 @@ def flickr30k_wsl_bert() -> Run:
 
 @recipe("flickr30k_resnet152_bigru", published={"f30k-1k/rsum": 500.9}, source="VSE-infinity, table 9")
 def flickr30k_resnet152_bigru() -> Run:
-    """VSE-infinity: the grid of ResNet-152 and a BiGRU."""
+    """VSE-infinity: the grid of ResNet-152, in torchvision's layout and not in Caffe's as theirs, and a BiGRU."""
     return on_flickr30k(coco.coco_resnet152_bigru())
 
 
@@ -77,7 +78,7 @@ def flickr30k_wsl_bert_vsepp() -> Run:
 
 @recipe("flickr30k_resnet152_bigru_vsepp", published={"f30k-1k/rsum": 456.3}, source="VSE-infinity, table 9")
 def flickr30k_resnet152_bigru_vsepp() -> Run:
-    """VSE++: averages of ResNet-152's grid and of words."""
+    """VSE++: averages of ResNet-152's grid, in torchvision's layout and not in Caffe's as theirs, and of words."""
     return on_flickr30k(coco.coco_resnet152_bigru_vsepp())
 
 

@@ -22,12 +22,12 @@ FIXED = (("text.encoder.embed", 0.0),)
     source="score attention, table I",
 )
 def vqa2_scoreattn_k1() -> Run:
-    """Score attention with one vector a modality; words start from GloVe and are trained on."""
+    """Score attention with one vector a modality; words start from GloVe, others at zero, and are trained on."""
     return Run(
         task="vqa",
         data=Data(dataset="vqa2", corpus="data/vqa2", features="data/vqa2/regions", max_words=14),
         visual="grid(width=512)",
-        text=f"bigru(width=512, embedding=300, min_count=1, ends=False, split=questions, glove='{_GLOVE}')",
+        text=f"bigru(width=512, min_count=1, ends=False, split=questions, glove='{_GLOVE}', start=zero)",
         cross="cross_modal(heads=8, dropout=0.1)",
         protocol="vqa",
         aggregator="score_attention(k=1, heads=8)",
@@ -146,7 +146,7 @@ def vqa2_scoreattn_k5_fixed() -> Run:
 def vqa2_scoreattn_k5_learned() -> Run:
     """Five vectors; words start from random vectors."""
     run = vqa2_scoreattn_k5()
-    return derive(run, text=without(run.text, "glove"))
+    return derive(run, text=without(run.text, "glove", "start"))
 
 
 @recipe("vqa2_scoreattn_k7_fixed", published={"vqa/accuracy": 61.13}, source="score attention, table II")
@@ -159,4 +159,4 @@ def vqa2_scoreattn_k7_fixed() -> Run:
 def vqa2_scoreattn_k7_learned() -> Run:
     """Seven vectors; words start from random vectors."""
     run = vqa2_scoreattn_k7()
-    return derive(run, text=without(run.text, "glove"))
+    return derive(run, text=without(run.text, "glove", "start"))

@@ -2,7 +2,8 @@
 
 Values are those of the code where the paper differs, but for the learning rate, which falls once, after epoch 15:
 the code's schedule falls again every epoch from there, which ends training early. The grid and patch rows of the
-paper start from backbones that were fine-tuned first and never released; these start from the published ones.
+paper start from backbones that were fine-tuned first and never released; these start from the published ones. The
+warm-up of the paper is the frozen first epoch of its CNN: the learning rate has none in the code.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from pipelines.recipes import coco
 from pipelines.recipes.flickr30k import on_flickr30k
 from tasks.run import Run
 
-PATCHES = "patches(name='google/vit-base-patch16-224-in21k', size=224)"
+PATCHES = "patches(name='google/vit-base-patch16-224', size=224)"
 
 
 def with_2ad(run: Run, *, weight_decay: float = 1e-4) -> Run:
-    """Return a run with ADPOOL and ADOPT."""
-    return derive(run, aggregator="adpool", objective="adopt", optim={"weight_decay": weight_decay})
+    """Return a run with ADPOOL and ADOPT, and without a warm-up of the learning rate."""
+    optim = {"weight_decay": weight_decay, "warmup_steps": 0, "warmup_start": 0.0}
+    return derive(run, aggregator="adpool", objective="adopt", optim=optim)
 
 
 def with_factors(run: Run, **factors: float) -> Run:
@@ -28,7 +30,8 @@ def with_factors(run: Run, **factors: float) -> Run:
 
 def with_patches(run: Run) -> Run:
     """Return a run on the patches of a ViT, which is fine-tuned."""
-    return derive(run, visual=PATCHES, data={"features": "", "visual_augment": ""})
+    data = {"features": "", "visual_augment": ""}
+    return derive(run, visual=PATCHES, data=data, optim={"drop_last": False})
 
 
 @recipe(

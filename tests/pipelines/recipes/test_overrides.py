@@ -1,0 +1,33 @@
+"""What docstrings of recipes offer as the other reading of a paper."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from pipelines.config import read_config
+from pipelines.recipes import msrvtt
+from pipelines.recipes.coco import coco_region_bigru
+
+
+def offered(doc: str) -> list[str]:
+    """Return the flags of a docstring's indented lines."""
+    return shlex.split(" ".join(re.findall(r"^ {4}(--.*)$", doc, flags=re.MULTILINE)))
+
+
+@pytest.mark.parametrize("name", ["msrvtt_vse_infinity", "vatex_vse_infinity"])
+def test_videos_may_be_trained_as_vse_infinity_trains_images(name):
+    run, images = read_config(name, offered(msrvtt.__doc__)), coco_region_bigru()
+    assert (run.optim.clip, run.optim.weight_decay) == (images.optim.clip, 1e-4)
+    assert run.objective == "triplet(margin=0.2)"
+    assert run.text == "bigru(glove='data/glove.42B.300d.txt')"
+    assert (run.visual, run.data.max_words) == ("frames(dropout=0.0)", 0)
+    assert (run.optim.epochs, run.optim.batch, run.optim.lr) == (35, 128, 1e-4)
+
+
+def test_videos_may_be_trained_without_size_augmentation():
+    flags = re.search(r"`(--data.visual-augment.*)`", msrvtt.msrvtt_vse_infinity.__doc__)[1]
+    run = read_config("msrvtt_vse_infinity", shlex.split(flags))
+    assert (run.data.visual_augment, run.data.text_augment) == ("", "")
