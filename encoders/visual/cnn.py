@@ -43,6 +43,11 @@ class CNN(PixelEncoder):
             VSE-infinity, or a file of torchvision's names such as `resnet152-b121ed2d.pth` or that of
             `resnext101_32x8d_wsl`. A model from a checkpoint does not need it.
         size: side of the square that images are squashed to, in pixels; a multiple of 32.
+        layout: `own`, that the network was trained in, or `caffe`, in which the authors of VSE-infinity ran
+            torchvision's weights of ResNet-152, too; the colours stay those of the weights.
+
+    Raises:
+        InputError: no such network or layout.
     """
 
     def __init__(
@@ -53,10 +58,13 @@ class CNN(PixelEncoder):
         name: str = "resnet101_caffe",
         weights: str = "",
         size: int = 512,
+        layout: str = "own",
     ) -> None:
         super().__init__()
+        if layout not in ("own", "caffe"):
+            raise unknown("layout of a network:", layout, ("own", "caffe"))
         self.width, self.weights = width, weights
-        self.cnn = ResNet(**_network(name))
+        self.cnn = ResNet(**_network(name) | ({"caffe": True} if layout == "caffe" else {}))
         self.fc = xavier_linear(self.cnn.width, width)
 
     @classmethod

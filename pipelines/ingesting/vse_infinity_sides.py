@@ -37,9 +37,13 @@ CNN = {
 BIGRU = {"encoder.embed.": "embed.", "encoder.rnn.": "rnn.", "aggregator.": "gpool."}
 BERT = {"encoder.bert.": "bert.", "encoder.linear.": "linear.", "aggregator.": "gpool."}
 """Beginnings of our parameters' names, and of theirs."""
-NETWORKS = {"detector": "resnet101_caffe", "wsl": "resnext101_32x8d", "imagenet_resnext": "resnext101_32x8d"}
-"""The network of a `--backbone_source`. ResNets from ImageNet are missing: the code runs weights of torchvision in
-the layout of Caffe, which no network here has."""
+NETWORKS = {
+    "detector": {"name": "resnet101_caffe"},
+    "imagenet_res152": {"name": "resnet152", "layout": "caffe"},
+    "wsl": {"name": "resnext101_32x8d"},
+    "imagenet_resnext": {"name": "resnext101_32x8d"},
+}
+"""The network of a `--backbone_source`; the code runs ResNets of torchvision in the layout of Caffe."""
 SPLIT = "treebank"
 """How the code splits captions into words: by nltk."""
 SIDE = 256
@@ -77,7 +81,7 @@ def cnn_side(release: Release) -> Side:
     width = release.shape("img_enc.image_encoder.fc.weight")[0]
     size = int(SIDE * release.options.get("input_scale_factor", 1))
     return Side(
-        encoder=_spec(ENCODERS, "cnn", width=width, name=NETWORKS[source], size=size),
+        encoder=_spec(ENCODERS, "cnn", width=width, size=size, **NETWORKS[source]),
         aggregator=_gpo(release, "img_enc.image_encoder.gpool"),
         assets={},
         names=CNN,

@@ -83,7 +83,8 @@ def with_resnet152_grid(run: Run) -> Run:
     """Return a run with the grid of ResNet-152, pretrained on ImageNet; it learns at a tenth of the rate.
 
     Deviation: the network has the layout of torchvision, in which the weights were trained. The authors ran the same
-    weights in Caffe's: strides in the first convolution of a block, and a stem that pools without padding.
+    weights in Caffe's, with strides in the first convolution of a block and a stem that pools without padding:
+    `--visual "cnn(name=resnet152, weights='data/weights/resnet152.pth', layout=caffe)"`.
     """
     return with_cnn(run, name="resnet152", weights="data/weights/resnet152.pth", factor=0.1)
 

@@ -56,7 +56,9 @@ def home(tmp_path_factory):
 
 @pytest.fixture
 def tiny_network(monkeypatch):
-    monkeypatch.setitem(cnn.NETWORKS, "resnet101_caffe", {"depths": (1, 1, 1, 1), "base": 2, "caffe": True})
+    tiny = {"depths": (1, 1, 1, 1), "base": 2}
+    monkeypatch.setitem(cnn.NETWORKS, "resnet101_caffe", tiny | {"caffe": True})
+    monkeypatch.setitem(cnn.NETWORKS, "resnet152", tiny)
 
 
 def places(home: Path) -> list[object]:
@@ -105,16 +107,21 @@ def test_regions_and_a_bigru(home, tmp_path, old, parallel):
     assert tracker.tag("kind") == "released"
 
 
+@pytest.mark.parametrize(
+    ("source", "network"),
+    [("detector", "size=64"), ("imagenet_res152", "size=64, name=resnet152, layout=caffe")],
+)
 @torch.no_grad()
-def test_a_grid_and_bert(home, tmp_path, tiny_network):
+def test_a_grid_and_bert(home, tmp_path, tiny_network, source, network):
     folder = save_bert(tmp_path / "bert")
     path = tmp_path / "model_best.pth"
     text = bert(folder).eval()
-    weights = save(path, grid(), text, parallel=True, precomp_enc_type="backbone", input_scale_factor=0.25)
+    options = {"precomp_enc_type": "backbone", "input_scale_factor": 0.25, "backbone_source": source}
+    weights = save(path, grid(), text, parallel=True, **options)
     assert "img_enc.backbone.resnet.fc.weight" in weights
     assert "txt_enc.bert.pooler.dense.weight" in weights
     trained = converted(home, path, "--bert", folder)
-    assert trained.run.visual == "cnn(width=16, size=64)"
+    assert trained.run.visual == f"cnn(width=16, {network})"
     assert trained.run.data.features == ""
     ours_image, ours_text, pairs = embeddings(trained)
     pixels_B3SS = next(pairs.items(100))[1]["visual"]
@@ -217,11 +224,11 @@ def test_another_architecture(home, tmp_path, edit, said):
 
 def test_an_unknown_backbone(home, tmp_path, tiny_network):
     path = tmp_path / "model_best.pth"
-    save(path, grid(), bigru(), backbone_source="imagenet_res152")
+    save(path, grid(), bigru(), backbone_source="imagenet_res50")
     code, _, err = ingest("vse-infinity", path, *places(home), "--vocab", home / "vocab.json")
     assert code == 2
-    assert "'imagenet_res152'" in err
-    assert "detector, imagenet_resnext, wsl" in err
+    assert "'imagenet_res50'" in err
+    assert "detector, imagenet_res152, imagenet_resnext, wsl" in err
 
 
 @pytest.mark.parametrize(

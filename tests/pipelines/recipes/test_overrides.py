@@ -7,9 +7,9 @@ import shlex
 
 import pytest
 
+from infra.spec import changed
 from pipelines.config import read_config
-from pipelines.recipes import msrvtt
-from pipelines.recipes.coco import coco_region_bigru
+from pipelines.recipes import coco, msrvtt
 
 
 def offered(doc: str) -> list[str]:
@@ -19,7 +19,7 @@ def offered(doc: str) -> list[str]:
 
 @pytest.mark.parametrize("name", ["msrvtt_vse_infinity", "vatex_vse_infinity"])
 def test_videos_may_be_trained_as_vse_infinity_trains_images(name):
-    run, images = read_config(name, offered(msrvtt.__doc__)), coco_region_bigru()
+    run, images = read_config(name, offered(msrvtt.__doc__)), coco.coco_region_bigru()
     assert (run.optim.clip, run.optim.weight_decay) == (images.optim.clip, 1e-4)
     assert run.objective == "triplet(margin=0.2)"
     assert run.text == "bigru(glove='data/glove.42B.300d.txt')"
@@ -31,3 +31,9 @@ def test_videos_may_be_trained_without_size_augmentation():
     flags = re.search(r"`(--data.visual-augment.*)`", msrvtt.msrvtt_vse_infinity.__doc__)[1]
     run = read_config("msrvtt_vse_infinity", shlex.split(flags))
     assert (run.data.visual_augment, run.data.text_augment) == ("", "")
+
+
+def test_a_resnet_of_imagenet_may_run_in_caffes_layout():
+    flags = re.search(r"`(--visual .*)`", coco.with_resnet152_grid.__doc__)[1]
+    run = read_config("coco_resnet152_bigru", shlex.split(flags))
+    assert run.visual == changed(coco.coco_resnet152_bigru().visual, layout="caffe")
