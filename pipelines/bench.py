@@ -18,11 +18,12 @@ class BenchOptions:
     """What to measure."""
 
     only: tuple[str, ...] = ()
-    """Names of benchmarks: store, memory, videos, decoders, pooling, costs, ranks, chunks, smooth_chamfer, adopt,
-    phrases, vqa_metric, query, step, video_step, vqa_step, workers; all where none is given."""
+    """Names of benchmarks; all where none is given: store, memory, videos, decoders, pooling, costs, growth, ranks,
+    chunks, evaluation, smooth_chamfer, adopt, phrases, vqa_metric, query, page, step, video_step, vqa_step, workers."""
     quick: bool = False
-    """Smaller sizes and, where no names are given, only the benchmarks that say most: under two minutes on two cores. A
-    target counts as missed where it is missed by more than twice."""
+    """Smaller sizes and, where no names are given, only the benchmarks that say most: under two minutes on two cores.
+    One thread computes, and its processor's time is taken, so that a busy machine gives the same ratios; a target
+    counts as missed where it is missed by more than twice."""
     markdown: bool = False
     """Print the table of the README."""
 

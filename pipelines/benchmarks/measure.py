@@ -156,20 +156,25 @@ def by_turns(ours: Callable[[int], float], reference: Callable[[int], float], *,
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """Return how long a call takes."""
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+    """Return how long a call computes: by the clock, but where torch has one thread, the processor's time.
+
+    That is the same however busy the machine is. Not for what waits: for a disk, or for other processes.
+    """
+    return processor_seconds(work) if torch.get_num_threads() == 1 else elapsed(work)
 
 
 def processor_seconds(work: Callable[[], Any]) -> float:
-    """Return how long a call keeps its thread's processor, whatever else the machine does.
-
-    For work of one thread that waits for nothing: what other threads do, and reading from a disk, is not counted.
-    """
-    started = time.thread_time()
+    """Return how long a call keeps processors busy, all threads of this process together."""
+    started = time.process_time()
     work()
-    return time.thread_time() - started
+    return time.process_time() - started
+
+
+def elapsed(work: Callable[[], Any]) -> float:
+    """Return how long a call takes by the clock."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
 
 
 def apart(work: Callable[..., Any], calls: Sequence[tuple]) -> list[Any]:

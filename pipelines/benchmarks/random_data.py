@@ -47,8 +47,11 @@ def feature_store(folder: Path, size_S: np.ndarray, *, dim: int) -> FeatureStore
     return FeatureStore.open(folder)
 
 
-def caption_corpus(folder: Path, *, images: int, words: int, captions: int = 5) -> None:
-    """Write a corpus of `images` images for training, their captions of 8 to 16 of `words` words, and 4 to evaluate."""
+def caption_corpus(folder: Path, *, images: int, words: int, captions: int = 5, test: int = 2) -> None:
+    """Write a corpus of `images` images for training, 2 for validation and `test` for tests.
+
+    Each has captions of 8 to 16 of `words` words.
+    """
     rng = np.random.default_rng(0)
 
     def caption() -> str:
@@ -56,6 +59,6 @@ def caption_corpus(folder: Path, *, images: int, words: int, captions: int = 5) 
 
     items = (
         Item(id=str(number), split=split, captions=tuple(caption() for _ in range(captions)))
-        for number, split in enumerate(["train"] * images + ["val", "test"] * 2)
+        for number, split in enumerate(["train"] * images + ["val"] * 2 + ["test"] * test)
     )
     write_corpus(folder, items, source={"reader": "benchmark"})

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from tqdm import tqdm
 
 from infra.errors import InputError, unknown
@@ -17,10 +18,13 @@ from pipelines.benchmarks.features.videos import decoders, videos
 from pipelines.benchmarks.measure import Measurement, Scale
 from pipelines.benchmarks.pooling.costs import costs
 from pipelines.benchmarks.pooling.gpo import pooling
+from pipelines.benchmarks.pooling.growth import growth
+from pipelines.benchmarks.scoring.evaluation import evaluation
 from pipelines.benchmarks.scoring.objectives import adopt, smooth_chamfer
 from pipelines.benchmarks.scoring.phrases import phrases
 from pipelines.benchmarks.scoring.ranks import ranks, ranks_in_chunks
 from pipelines.benchmarks.scoring.vqa_accuracy import vqa_metric
+from pipelines.benchmarks.searching.page import page
 from pipelines.benchmarks.searching.query import query
 from pipelines.benchmarks.training.questions import vqa_step
 from pipelines.benchmarks.training.steps import step, video_step, workers
@@ -32,13 +36,16 @@ BENCHMARKS: dict[str, Callable[[Scale], list[Measurement]]] = {
     "decoders": decoders,
     "pooling": pooling,
     "costs": costs,
+    "growth": growth,
     "ranks": ranks,
     "chunks": ranks_in_chunks,
+    "evaluation": evaluation,
     "smooth_chamfer": smooth_chamfer,
     "adopt": adopt,
     "phrases": phrases,
     "vqa_metric": vqa_metric,
     "query": query,
+    "page": page,
     "step": step,
     "video_step": video_step,
     "vqa_step": vqa_step,
@@ -49,7 +56,7 @@ QUICK = ("store", "pooling", "ranks", "smooth_chamfer", "adopt", "phrases", "vqa
 """Those that `--quick` measures where no names are given: under two minutes in all, on two cores."""
 SLACK: dict[Scale, float] = {"full": 1.0, "quick": 2.0}
 """How many times off its target a ratio may be: a short measurement on a busy machine shows what is broken, no more."""
-ONE_BY_ONE = ("costs",)
+ONE_BY_ONE = ("costs", "growth")
 """Those with a row for each aggregator, which the table of the README leaves out: its table of aggregators has them."""
 COLUMNS = ("row", "ours", "reference", "ratio (lowest-highest)", "target", "met")
 WIDTH = 110
@@ -111,12 +118,16 @@ class BenchReport:
 def measure(names: Sequence[str], scale: Scale = "full") -> BenchReport:
     """Run benchmarks one after another; one that fails keeps none from being measured.
 
+    Where they are to be quick, this process computes in one thread from then on.
+
     Raises:
         InputError: a name that no benchmark has.
     """
     for name in names:
         if name not in BENCHMARKS:
             raise unknown("benchmark", name, BENCHMARKS)
+    if scale == "quick":
+        torch.set_num_threads(1)  # whose time no other process disturbs (`measure.seconds`)
     report = BenchReport(scale=scale, rows={}, unmeasured={}, failed={})
     with tqdm(names, desc="benchmarks", unit="benchmark") as bar:
         for name in bar:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from encoders.backbones.base import Backbone, build_backbone
 from infra.ray.session import local_cores, ray_session
 from infra.video.decoding import choose_decoder, frames
 from infra.video.sampling import choose_frames
-from pipelines.benchmarks.measure import Measurement, Scale, Size, by_turns, seconds
+from pipelines.benchmarks.measure import Measurement, Scale, Size, by_turns, elapsed, processor_seconds
 from pipelines.extraction.images import stream
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
 
@@ -66,8 +65,8 @@ def videos(scale: Scale = "full") -> list[Measurement]:
 
         total = len(paths) * min(FRAMES, size.length)
         sides = by_turns(
-            lambda number: total / seconds(ours),
-            lambda number: total / seconds(reference),
+            lambda number: total / elapsed(ours),
+            lambda number: total / elapsed(reference),
             rounds=size.rounds,
         )
     return [
@@ -107,10 +106,8 @@ def decoders(scale: Scale = "full") -> list[Measurement]:
             path = write_clip(Path(name) / f"{codec}{length}.{suffix}", length, seed=0, codec=codec)
 
             def speed(decoder: str, path: str = path) -> float:
-                started = time.process_time()
-                for _ in range(size.times):
-                    deque(frames(path, at_most=FEW, decoder=decoder), maxlen=0)
-                return size.times * FEW / (time.process_time() - started)
+                read = lambda: deque(frames(path, at_most=FEW, decoder=decoder), maxlen=0)  # noqa: E731
+                return size.times * FEW / processor_seconds(lambda: [read() for _ in range(size.times)])
 
             speed("av"), speed("decord")  # each is imported once
             sides = by_turns(lambda _: speed("av"), lambda _: speed("decord"), rounds=size.rounds)

@@ -36,7 +36,9 @@ def costs(scale: Scale = "full") -> list[Measurement]:
     for name, _ in AGGREGATORS.usable():
         module = AGGREGATORS.build(name, size.width)
         ours = aggregator_step(module, size)
-        times = by_turns(lambda _, ours=ours: ours(), lambda _: mean(), rounds=size.rounds)
+        times = by_turns(
+            lambda _, ours=ours: 1e3 * seconds(ours), lambda _: 1e3 * seconds(mean), rounds=size.rounds
+        )
         weights = sum(parameter.numel() for parameter in module.parameters())
         rows.append(
             Measurement(
@@ -50,8 +52,8 @@ def costs(scale: Scale = "full") -> list[Measurement]:
     return rows
 
 
-def aggregator_step(module: Aggregator, size: CostSize) -> Callable[[], float]:
-    """Return what runs an aggregator forward and backward once, and says how many milliseconds that took."""
+def aggregator_step(module: Aggregator, size: CostSize) -> Callable[[], None]:
+    """Return what runs an aggregator forward and backward once; gradients stay until it is called again."""
     x_BND, mask_BN = whole_sets(size.batch, size.elements, size.width)
     x_BND.requires_grad_()
     context = None
@@ -66,4 +68,4 @@ def aggregator_step(module: Aggregator, size: CostSize) -> Callable[[], float]:
         module(x_BND, mask_BN, context=context).vectors.sum().backward()
 
     work()
-    return lambda: 1e3 * seconds(work)
+    return work

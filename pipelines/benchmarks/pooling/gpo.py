@@ -26,6 +26,7 @@ Pool = Callable[[Tensor, Tensor], Pooled]
 class PoolingSize(Size):
     """Batches of `batch` sets, of as many elements as each of `elements`; the regions are the first of them."""
 
+    quick: ClassVar = {"batch": 32, "rounds": 3}
     tiny: ClassVar = {"batch": 3, "elements": (2, 5), "width": 16, "features": 8, "rounds": 2}
     batch: int = 128
     elements: tuple[int, ...] = (36, 100, 256)

@@ -21,6 +21,7 @@ from tasks.similarities.cosine import Cosine
 class RankSize(Size):
     """COCO's test split by default: `images` with five captions each; an argsort for `sample` queries a direction."""
 
+    quick: ClassVar = {"images": 1000, "sample": 100, "rounds": 5}
     tiny: ClassVar = {"images": 60, "dim": 8, "sample": 20, "rounds": 3, "chunk_rounds": 1}
     images: int = 5000
     dim: int = 1024

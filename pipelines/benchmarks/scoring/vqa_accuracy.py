@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from pipelines.benchmarks.measure import Measurement, Scale, Size, by_turns, seconds
+from pipelines.benchmarks.measure import Measurement, Scale, Size, by_turns, processor_seconds
 from tasks.questions.accuracy import official_accuracy
 from tasks.questions.answers import normalise, trim, with_digits, without_punctuation
 
@@ -16,6 +16,7 @@ from tasks.questions.answers import normalise, trim, with_digits, without_punctu
 class AccuracySize(Size):
     """VQA 2.0's val2014 by default; the loop does `sample` questions of it."""
 
+    quick: ClassVar = {"questions": 21_435, "different": 6_000, "sample": 2_000, "limit": 1.0}
     tiny: ClassVar = {"questions": 400, "different": 50, "sample": 100, "rounds": 1}
     questions: int = 214_354
     different: int = 60_000  # answers
@@ -36,10 +37,10 @@ def vqa_metric(scale: Scale = "full") -> list[Measurement]:
 
     def ours(_: int) -> float:
         normalise.cache_clear()
-        return seconds(lambda: official_accuracy(predictions, answers, version="2021"))
+        return processor_seconds(lambda: official_accuracy(predictions, answers, version="2021"))
 
     def reference(_: int) -> float:
-        taken = seconds(lambda: one_by_one(predictions[sample], answers[sample]))
+        taken = processor_seconds(lambda: one_by_one(predictions[sample], answers[sample]))
         return taken * size.questions / size.sample
 
     times = by_turns(ours, reference, rounds=size.rounds)

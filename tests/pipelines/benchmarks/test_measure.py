@@ -24,6 +24,30 @@ def test_the_ratio_is_the_median_over_rounds_and_the_sides_take_turns():
     assert sides.numbers()["ratio"] == 0.5
 
 
+@pytest.fixture
+def threads():
+    """Let a test choose the number of torch's threads."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def test_one_thread_is_timed_by_its_processor_and_several_by_the_clock(monkeypatch, threads):
+    ticks = {"process_time": 0.0, "perf_counter": 0.0}
+    for clock in ticks:
+        monkeypatch.setattr(measure.time, clock, lambda clock=clock: ticks[clock])
+
+    def work():
+        ticks["process_time"] += 2
+        ticks["perf_counter"] += 10
+
+    threads(1)
+    assert measure.seconds(work) == 2
+    threads(2)
+    assert measure.seconds(work) == 10
+    assert (measure.processor_seconds(work), measure.elapsed(work)) == (2, 10)
+
+
 def test_every_call_has_a_process_of_its_own():
     processes = measure.apart(os.getpid, [()] * 3)
     assert len({*processes, os.getpid()}) == 4

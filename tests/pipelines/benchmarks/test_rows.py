@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import math
+import socket
 import tempfile
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 
 import numpy as np
 import pytest
 import torch
+from quadratic import Quadratic
 
+from infra.registry import SIMILARITIES
 from pipelines.benchmarks import table
 from pipelines.benchmarks.features import store
+from pipelines.benchmarks.pooling import growth
 from pipelines.benchmarks.random_data import caption_corpus, feature_sets, feature_store, random_tensors
-from pipelines.benchmarks.scoring import ranks
+from pipelines.benchmarks.scoring import evaluation, ranks
+from pipelines.benchmarks.searching import page
 from pipelines.benchmarks.training import watched
 from pipelines.benchmarks.training.steps import parts
 from tasks.datasets.corpus import Corpus
+from tasks.models.embeddings import SplitEmbeddings
 
 pytestmark = pytest.mark.ray
 
@@ -83,6 +91,81 @@ def test_sorting_finds_the_same_ranks_as_counting():
     assert ranks.argsort_captions(score_QG, owner_T, np.arange(4)).tolist() == [0, 1, 0, 0]
     i2t_Q, t2i_G = ranks.rank_matrix(torch.from_numpy(score_QG))
     assert (i2t_Q.tolist(), t2i_G.tolist()) == ([0, 0], [0, 1, 0, 0])
+
+
+def test_the_split_of_an_evaluation_has_the_images_of_the_protocol(tmp_path):
+    size = evaluation.EvaluationSize(protocol="f30k-1k", images=1000, dim=4)
+    adapter = evaluation.random_split(tmp_path, size)
+    assert len(adapter.data("test").texts) == size.captions == 5000
+    visual, text = (torch.eye(4).repeat(count // 4, 1) for count in (1000, 5000))
+    score = SplitEmbeddings(visual=visual, text=text, similarity=SIMILARITIES.build("cosine"))
+    found = adapter.evaluate_scores(score, "test", size.protocol)
+    assert found.metrics["ties"] == 6000, "250 images and 1,250 captions are alike"
+
+
+@pytest.mark.parametrize("held", [1, 12, 1000])
+def test_all_vectors_are_multiplied(held, monkeypatch):
+    visual_VD, text_TD = random_tensors((5, 3), (4, 3))
+    parts, mm = [], torch.mm
+
+    def noted(a, b, *, out):
+        parts.append(mm(a, b, out=out).clone())
+
+    monkeypatch.setattr(torch, "mm", noted)
+    evaluation.products(visual_VD, text_TD, held=held)
+    torch.testing.assert_close(torch.cat(parts), visual_VD @ text_TD.T)
+    assert max(part.numel() for part in parts) <= max(held, 4)
+
+
+def test_what_grows_beyond_linear_is_seen(monkeypatch):
+    before = torch.get_num_threads()
+    size = growth.GrowthSize(total=4096, elements=(36, 1024), width=8, rounds=1)
+    monkeypatch.setattr(growth.AGGREGATORS, "build", lambda name, width: Quadratic(width))
+    try:
+        micro_RS, byte_1S = growth.an_element("quadratic", size)
+    finally:
+        torch.set_num_threads(before)
+    assert micro_RS.shape == (1, 2)
+    own_S = byte_1S[0] - 2 * 4 * 8
+    assert 3 * 4 * 1024 > own_S[1] >= 2 * 4 * 1024, (
+        "an element has products with 1,024 others, and their sigmoids"
+    )
+    row = growth._row("quadratic", "memory", "kB", byte_1S, size)
+    assert row.ratio > growth.LINEAR
+    assert "quadratic" in growth._beyond("memory", ["quadratic"], 3, size).note
+
+
+def test_those_who_are_not_answered_waited_for_ever():
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        assert page.ask(closed.getsockname()[1], ["w1", "w2"], patience=5.0).tolist() == [math.inf] * 2
+
+
+class NoResults(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"no results")
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_page_without_results_is_no_answer():
+    with HTTPServer(("127.0.0.1", 0), NoResults) as server:
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        assert page.ask(server.server_port, ["w1"], patience=30.0).tolist() == [math.inf]
+        server.shutdown()
+        thread.join()
+
+
+def test_texts_differ_and_are_the_same_each_time():
+    size = page.PageSize()
+    texts = [page.text(size, number) for number in range(50)]
+    assert texts == [page.text(size, number) for number in range(50)]
+    assert len(set(texts)) == 50
+    assert all(8 <= len(text.split()) <= 16 for text in texts)
 
 
 def test_random_vectors_have_length_one_where_that_is_asked_for():

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import math
 import sys
+from functools import partial
 
 import pytest
+import torch
 
 from infra.errors import InputError
 from pipelines import bench
 from pipelines.benchmarks import table
 from pipelines.benchmarks.measure import Measurement
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    """What is quick leaves torch one thread."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 def row(**changes) -> Measurement:
@@ -137,9 +147,10 @@ def test_markdown_has_a_line_for_each_row_but_those_of_single_aggregators(monkey
 
 
 def test_only_the_named_benchmarks_run(monkeypatch, capsys):
-    made_up = {
-        name: lambda scale, name=name: [row(name=f"{name} {scale}")] for name in ("one", "two", "three")
-    }
+    def measured(scale, name):
+        return [row(name=f"{name} {scale}", note=f"by {torch.get_num_threads()}")]
+
+    made_up = {name: partial(measured, name=name) for name in ("one", "two", "three")}
     monkeypatch.setattr(table, "BENCHMARKS", made_up)
     assert run_main(monkeypatch, "--quick", "--only", "three", "one", "three") == 0
     out = capsys.readouterr().out
@@ -148,6 +159,7 @@ def test_only_the_named_benchmarks_run(monkeypatch, capsys):
         "three quick",
     ]
     assert out.index("three quick") < out.index("one quick")
+    assert out.count("by 1") == 2, "one thread"
 
 
 def test_an_unknown_benchmark_ends_with_a_suggestion(monkeypatch, capsys):
