@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from infra.registry import RECIPES
 from infra.store import FeatureStore, StoreWriter
+from pipelines.recipe import derive
 from tasks.datasets.corpus import Item, write_corpus
+from tasks.run import Run
 
 
 def random_tensors(*shapes: tuple[int, ...], unit: bool = False) -> tuple[Tensor, ...]:
@@ -62,3 +66,20 @@ def caption_corpus(folder: Path, *, images: int, words: int, captions: int = 5, 
         for number, split in enumerate(["train"] * images + ["val"] * 2 + ["test"] * test)
     )
     write_corpus(folder, items, source={"reader": "benchmark"})
+
+
+def image_run(
+    folder: Path, *, images: int, words: int, regions: int, dim: int, test: int = 2, **changes: Any
+) -> Run:
+    """Write a corpus and a store of `regions` vectors an image to `folder`, and return a run on them.
+
+    It is `coco_region_bigru` but for `changes`, settings of a run.
+    """
+    caption_corpus(folder / "corpus", images=images, words=words, test=test)
+    feature_store(folder / "regions", np.full(images + 2 + test, regions), dim=dim)
+    return derive(
+        RECIPES.get("coco_region_bigru")(),
+        task="image_text(dev_protocol='whole')",
+        data={"corpus": str(folder / "corpus"), "features": str(folder / "regions")},
+        **{"protocol": "whole", **changes},
+    )

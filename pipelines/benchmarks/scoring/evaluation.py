@@ -8,14 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from infra.registry import RECIPES, SIMILARITIES, TASKS
+from infra.registry import SIMILARITIES, TASKS
 from pipelines.benchmarks.measure import Measurement, Scale, Size, by_turns, seconds
-from pipelines.benchmarks.random_data import caption_corpus, feature_store, random_tensors
-from pipelines.recipe import derive
+from pipelines.benchmarks.random_data import image_run, random_tensors
 from tasks.image_text import ImageText
 from tasks.models.embeddings import SplitEmbeddings
 
@@ -53,13 +51,14 @@ def evaluation(scale: Scale = "full") -> list[Measurement]:
 
 def random_split(folder: Path, size: EvaluationSize) -> ImageText:
     """Write a corpus with a test split of this size to `folder`, and return the adapter of a run on it."""
-    caption_corpus(folder / "corpus", images=2, words=1000, test=size.images)
-    feature_store(folder / "regions", np.ones(size.images + 4, np.int64), dim=8)
-    run = derive(
-        RECIPES.get("coco_region_bigru")(),
-        task="image_text(dev_protocol='whole')",
+    run = image_run(
+        folder,
+        images=2,
+        words=1000,
+        regions=1,
+        dim=8,
+        test=size.images,
         protocol=size.protocol,
-        data={"corpus": str(folder / "corpus"), "features": str(folder / "regions")},
         text="bigru(min_count=1)",
     )
     adapter = TASKS.build(run.task, run)

@@ -20,11 +20,10 @@ import numpy as np
 import torch
 
 from infra.errors import InputError
-from infra.registry import RECIPES, TASKS
+from infra.registry import TASKS
 from pipelines.benchmarks.measure import Measurement, Scale, Size
-from pipelines.benchmarks.random_data import caption_corpus, feature_store
+from pipelines.benchmarks.random_data import image_run
 from pipelines.models import TrainedModel
-from pipelines.recipe import derive
 from pipelines.searching.server import HOST, Server
 from tasks.run import Run
 
@@ -60,7 +59,16 @@ def page(scale: Scale = "full") -> list[Measurement]:
     """Measure how long those wait who ask at once, and how many are not answered."""
     size = PageSize.of(scale)
     with tempfile.TemporaryDirectory() as name:
-        run = random_search(Path(name), size)
+        run = image_run(
+            Path(name),
+            images=1 + size.words // 11,  # whose captions hold nearly all words
+            words=size.words,
+            regions=1,
+            dim=8,
+            test=size.images,
+            visual=size.visual,
+            text=size.text,
+        )
         with serving(run) as port:
             ask(port, [text(size, -1)], size.patience)  # what is made once is made
             waited_RQ = np.stack(
@@ -99,21 +107,6 @@ def page(scale: Scale = "full") -> list[Measurement]:
             f"{np.median(waited_RQ):.2f} s. Those who ask share the cores with the server. Reference: the limit.",
         ),
     ]
-
-
-def random_search(folder: Path, size: PageSize) -> Run:
-    """Write a corpus and a store to `folder` and return a run on them."""
-    caption_corpus(folder / "corpus", images=1 + size.words // 11, words=size.words, test=size.images)
-    total = 1 + size.words // 11 + 2 + size.images
-    feature_store(folder / "regions", np.ones(total, np.int64), dim=8)
-    return derive(
-        RECIPES.get("coco_region_bigru")(),
-        task="image_text(dev_protocol='whole')",
-        protocol="whole",
-        data={"corpus": str(folder / "corpus"), "features": str(folder / "regions")},
-        visual=size.visual,
-        text=size.text,
-    )
 
 
 def text(size: PageSize, number: int) -> str:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from infra.data import Dataset
-from infra.registry import RECIPES, TASKS
+from infra.registry import TASKS
 from pipelines.benchmarks.measure import Size
-from pipelines.benchmarks.random_data import caption_corpus, feature_store
+from pipelines.benchmarks.random_data import image_run
 from pipelines.training.loop import Trainer
 from tasks.base import TaskAdapter
 from tasks.run import Run
@@ -52,18 +52,8 @@ class TrainingSize(Size):
 
 def random_run(folder: Path, size: TrainingSize) -> Run:
     """Write a corpus and a store to `folder` and return the run that trains on them."""
-    caption_corpus(folder / "corpus", images=size.images, words=size.words)
-    feature_store(folder / "regions", np.full(size.images + 4, size.regions), dim=size.dim)
-    run: Run = RECIPES.get("coco_region_bigru")()
-    return replace(
-        run,
-        task="image_text(dev_protocol='whole')",
-        protocol="whole",
-        data=replace(run.data, corpus=str(folder / "corpus"), features=str(folder / "regions")),
-        optim=replace(run.optim, batch=size.batch),
-        visual=size.visual,
-        text=size.text,
-    )
+    sizes = {"images": size.images, "words": size.words, "regions": size.regions, "dim": size.dim}
+    return image_run(folder, **sizes, optim={"batch": size.batch}, visual=size.visual, text=size.text)
 
 
 class Enough(Exception):
