@@ -22,10 +22,20 @@ FILES = ("model.safetensors", "state.pt", "progress.json")
 
 @dataclass(kw_only=True)
 class Progress:
-    """How far a run is. Samples, not steps, so that it means the same for any number of workers."""
+    """How far a run is. Samples, not steps, so that it means the same for any number of workers.
+
+    Attributes:
+        samples: trained on.
+        seconds: that passed in training.
+        cost: of training on each worker, in `infra.compute.cost.UNIT`.
+        counted: seconds that the cost was counted from.
+        best, best_epoch: the best score on `val` so far.
+    """
 
     samples: Annotated[int, at_least(0)] = 0
     seconds: float = 0.0
+    cost: float = 0.0
+    counted: float = 0.0
     best: float | None = None
     best_epoch: Annotated[int, at_least(0)] = 0
 

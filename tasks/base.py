@@ -80,7 +80,7 @@ class QueryMean:
 class QueryMetric:
     """How a metric follows from single queries: it is the sum of some means over queries.
 
-    A paired bootstrap draws the units of a split, each with all queries that belong to it.
+    Differences are judged by the units of a split, each with all queries that belong to it.
 
     Attributes:
         name: of the metric.
@@ -115,11 +115,12 @@ class Evaluation:
         others: what the other metrics mean that tables may be sorted by, in the order of tables; a number of `metrics`
             that is not among them is a note about the evaluation, such as a count.
         per_query: arrays that say how each query did, such as ids and ranks.
-        query_metrics: which metrics follow from those arrays, and how; the bootstrap knows no others.
+        query_metrics: which metrics follow from those arrays, and how; differences of no others are judged.
         files: more to keep, by file name.
         pictures: what makes records of pages to keep, or files by name. Called once, at the end of a run, and then by
             every worker, since a score may need all of them; those of the first worker are drawn.
-        embed_ms: milliseconds to encode an item and its texts, or to answer a question; NaN if it was not timed.
+        embed_cost: what it cost to encode an item and its texts, or to answer a question, in `infra.compute.cost.UNIT`;
+            NaN if it was not measured.
     """
 
     protocol: str
@@ -130,7 +131,7 @@ class Evaluation:
     query_metrics: tuple[QueryMetric, ...] = ()
     files: dict[str, bytes] = field(default_factory=dict)
     pictures: tuple[Callable[[], Pictures], ...] = ()
-    embed_ms: float = math.nan
+    embed_cost: float = math.nan
     protocol_version: int = 1
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from infra.compute.cost import CostMeter
+from infra.compute.device import device_of
 from infra.data import Batch
 from infra.errors import InputError
 from infra.paths import resolve
@@ -184,14 +185,14 @@ class VisualText(VisualLanguageTask):
     def evaluate(self, model: RetrievalModel, split: str, protocol: str) -> Evaluation:
         """Score a split under a protocol."""
         self._check(protocol, split)
-        started = time.perf_counter()
+        meter = CostMeter(device_of(model))
         score = self.scorer(model, split)
-        milliseconds = 1e3 * (time.perf_counter() - started)
+        cost = meter.lap()
         evaluation = self.evaluate_scores(score, split, protocol)
         attention = partial(self._attention, model, split, score)
         return replace(
             evaluation,
-            embed_ms=milliseconds / len(self.data(split).item_ids),
+            embed_cost=cost / len(self.data(split).item_ids),
             pictures=(*evaluation.pictures, attention),
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property, partial
@@ -13,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from infra.compute.cost import CostMeter
+from infra.compute.device import device_of
 from infra.compute.dist import all_sum, rank
 from infra.errors import InputError, unknown
 from infra.fields import from_plain
@@ -192,6 +193,11 @@ class VQA(VisualLanguageTask, Answers):
     def evaluate_scores(self, score: Score, split: str, protocol: str) -> Evaluation:
         """Evaluate the most probable answers of a split, by any function that gives probabilities."""
         _check_protocol(protocol)
+        report = self._report(split)
+        best_Q, confidence_Q = best_answers(score, questions=len(report.questions), chunk=self.visual_chunk)
+        return report.evaluation(best_Q, confidence_Q, files=rank() == 0)
+
+    def _report(self, split: str) -> Report:
         if split not in self._reports:
             train = self.corpus.questions("train")
             self._reports[split] = Report(
@@ -200,18 +206,19 @@ class VQA(VisualLanguageTask, Answers):
                 prior=AnswerPrior([q.question for q in train], [q.label for q in train]),
                 vocabulary=self.vocabulary,
             )
-        report = self._reports[split]
-        started, questions = time.perf_counter(), len(report.questions)
-        best_Q, confidence_Q = best_answers(score, questions=questions, chunk=self.visual_chunk)
-        milliseconds = 1e3 * (time.perf_counter() - started)
-        evaluation = report.evaluation(best_Q, confidence_Q, files=rank() == 0)
-        return replace(evaluation, embed_ms=milliseconds / questions)
+        return self._reports[split]
 
     def evaluate(self, model: nn.Module, split: str, protocol: str) -> Evaluation:
         """Score a split; one without answers gives no accuracy, and a file of results."""
         _check_protocol(protocol)
-        evaluation = self.evaluate_scores(self.scorer(model, split), split, protocol)
-        return replace(evaluation, pictures=(*evaluation.pictures, partial(self._attention, model, split)))
+        questions, score = len(self._report(split).questions), self.scorer(model, split)
+        meter = CostMeter(device_of(model))
+        evaluation = self.evaluate_scores(score, split, protocol)
+        return replace(
+            evaluation,
+            embed_cost=meter.lap() / questions,
+            pictures=(*evaluation.pictures, partial(self._attention, model, split)),
+        )
 
     def _attention(self, model: nn.Module, split: str) -> AttentionExamples | None:
         questions = self.corpus.questions(split)

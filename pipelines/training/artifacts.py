@@ -16,6 +16,8 @@ from torch import nn
 
 from aggregators.base import Aggregator
 from aggregators.observe import Watched
+from infra.checkpoint import Progress
+from infra.compute.dist import world
 from tasks.base import Evaluation, Pictures
 from tasks.scoring.records import VERSION_TAG, metrics_tag, queries_json
 
@@ -43,14 +45,20 @@ class Log(Protocol):
         """Return what was logged under a name: steps and values."""
 
 
-def costs(model: nn.Module, *, step_seconds: float) -> dict[str, float]:
-    """Return what a run costs: weights, those of aggregators apart, and milliseconds of a training step."""
+def costs(model: nn.Module, progress: Progress, *, steps: int) -> dict[str, float]:
+    """Return what a run costs: weights, those of aggregators apart, and a training step of all workers.
+
+    `cost/step` is in `infra.compute.cost.UNIT`, `cost/step_ms` the milliseconds of processors (or of an accelerator)
+    that it was counted from, and `time/step_ms` those that passed, which say who else was at work, too.
+    """
     pools = [module for module in model.modules() if isinstance(module, Aggregator)]
     of_pools = {id(p): p.numel() for pool in pools for p in pool.parameters()}
     return {
         "weights/all": float(sum(p.numel() for p in model.parameters())),
         "weights/aggregators": float(sum(of_pools.values())),
-        "time/step_ms": 1e3 * step_seconds,
+        "time/step_ms": 1e3 * progress.seconds / max(1, steps),
+        "cost/step_ms": 1e3 * world() * progress.counted / max(1, steps),
+        "cost/step": world() * progress.cost / max(1, steps),
     }
 
 
@@ -76,7 +84,7 @@ def headline(evaluation: Evaluation) -> dict[str, float]:
 
 def log_evaluation(log: Log, evaluation: Evaluation, *, step: int) -> None:
     """Write an evaluation's metrics and what they mean, how each query did, and its files."""
-    times = {} if math.isnan(evaluation.embed_ms) else {"time/embed_ms": evaluation.embed_ms}
+    times = {} if math.isnan(evaluation.embed_cost) else {"cost/embed": evaluation.embed_cost}
     log.log(
         {f"{evaluation.protocol}/{name}": value for name, value in evaluation.metrics.items()} | times,
         step=step,

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from aggregators.observe import Watched, observe
 from infra.checkpoint import Progress, load_checkpoint, load_weights, save_checkpoint
+from infra.compute.cost import CostMeter
 from infra.compute.dist import broadcast_state, gather_objects, rank, world
 from infra.data import Order, load
 from infra.errors import InputError
@@ -119,7 +120,7 @@ class Trainer:
         """Train to the end of an epoch; return whether it got there."""
         run, meter = self.run, Meter()
         self.model.train()
-        started, seconds = time.perf_counter(), self.progress.seconds
+        started, seconds, cost = time.perf_counter(), self.progress.seconds, CostMeter(self.device)
         for size, batch in load(self.data, self.order, self.progress.samples, self.device):
             meter.add(self._train_step(batch), size)
             self.progress.samples += size
@@ -131,10 +132,17 @@ class Trainer:
             inside = self.progress.samples % self.order.epoch_samples
             stop = inside and self._to_stop()
             if stop or (run.checkpoint_every and inside and self.step % run.checkpoint_every == 0):
+                self._count(cost)
                 self._checkpoint({})
+                cost = CostMeter(self.device)
             if stop:
                 return False
+        self._count(cost)
         return True
+
+    def _count(self, cost: CostMeter) -> None:
+        self.progress.cost += cost.lap()
+        self.progress.counted += cost.seconds
 
     def _to_stop(self) -> bool:
         """Whether to stop here, which all workers do together."""
@@ -197,7 +205,7 @@ class Trainer:
         with watch as watched:
             evaluation = self.adapter.evaluate(self.model, "test", self.run.protocol)
         if self.log is not None:
-            spent = costs(self.model, step_seconds=self.progress.seconds / max(1, self.step))
+            spent = costs(self.model, self.progress, steps=self.step)
             self.log.log(headline(evaluation) | spent, step=self.step)
             log_evaluation(self.log, evaluation, step=self.step)
         if self.run.figures:

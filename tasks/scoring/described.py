@@ -60,7 +60,7 @@ def retrieval_arrays(
 def retrieval_queries(units: Mapping[str, str], *, modality: str) -> tuple[QueryMetric, ...]:
     """Say how `rsum`, the recalls and the mean ranks follow from single queries.
 
-    What a bootstrap draws are the items, each with its captions, in all directions.
+    Differences are judged by the items, each with its captions, in all directions.
 
     Args:
         units: by direction, the array that has each query's item; the first two directions make up `rsum`.

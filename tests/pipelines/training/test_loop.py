@@ -12,6 +12,7 @@ from infra.checkpoint import load_weights, save_weights
 from infra.compute.dist import rank, world
 from infra.data import Order
 from infra.errors import InputError
+from pipelines.training import loop
 from pipelines.training.loop import Trainer
 from pipelines.training.optim import lr_scale, make_optimizer
 from tasks.run import Optim, Run
@@ -41,6 +42,9 @@ def test_training_learns_keeps_the_best_and_tests_it_once(tmp_path):
     assert costs["weights/aggregators"] == 2 * 12_704  # gpo, on both sides
     assert costs["weights/all"] == sum(p.numel() for p in trained.model.parameters())
     assert costs["time/step_ms"] > 0
+    assert costs["cost/step"] == pytest.approx(trained.progress.cost / 15)
+    assert costs["cost/step_ms"] == pytest.approx(1e3 * trained.progress.counted / 15)
+    assert costs["cost/step"] > 0
     assert costs["test/score"] == log.rows[-1][1]["whole/score"]
     assert [name for _, row in log.rows for name in row if name.startswith("whole/")] == ["whole/score"]
     assert log.rows[-1][1]["whole/score"] == pytest.approx(max(dev))
@@ -95,6 +99,35 @@ def test_a_run_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on_to_the_same
     assert all(torch.equal(again.model.state_dict()[name], x) for name, x in weights(whole).items())
 
 
+class CountedMeter:
+    """Says of every lap that it cost one."""
+
+    seconds = 2.0
+
+    def __init__(self, device: torch.device) -> None:
+        pass
+
+    def lap(self) -> float:
+        return 1.0
+
+
+def test_costs_are_counted_over_epochs_checkpoints_and_restarts(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "CostMeter", CountedMeter)
+    report = FolderReport()
+    part = trainer(
+        toy_run(checkpoint_every=2), tmp_path / "part", report
+    )  # 5 steps an epoch: laps of 2, 2 and 1
+    part.stopping = lambda: part.step == 8
+    part.train()
+    assert part.progress.cost == 3 + 2
+    again = trainer(toy_run(), tmp_path / "part", report)
+    again.resume(report.last)
+    again.train()
+    assert (again.progress.cost, again.progress.counted) == (7.0, 14.0)
+    logged = next(row for _, row in again.log.rows if "cost/step" in row)
+    assert (logged["cost/step"], logged["cost/step_ms"]) == (pytest.approx(7 / 15), pytest.approx(14e3 / 15))
+
+
 def stopped_worker(folder: str) -> None:
     trained = trainer(toy_run(workers=world()), Path(folder) / f"log{rank()}")
     trained.stopping = lambda: rank() == 1 and trained.step >= 3
@@ -128,7 +161,14 @@ def test_two_workers_train_like_one(tmp_path, drop_last, dtype, tolerance):
         run_workers(worker, str(tmp_path), drop_last, dtype, world=workers)
     one, two = (torch.load(tmp_path / f"{workers}.pt", weights_only=True) for workers in (1, 2))
     for (step, ours), (_, theirs) in zip(one["rows"], two["rows"], strict=True):
-        for name in ours.keys() - {"train/samples_per_second", "time/train_seconds", "time/step_ms"}:
+        measured = {
+            "train/samples_per_second",
+            "time/train_seconds",
+            "time/step_ms",
+            "cost/step",
+            "cost/step_ms",
+        }
+        for name in ours.keys() - measured:
             assert theirs[name] == pytest.approx(ours[name], rel=100 * tolerance, abs=tolerance), (step, name)
     # batch normalisation takes this bias out again: its gradient is nothing but rounding, which Adam scales up
     for name in one["weights"].keys() - {"visual.encoder.down.bias", "visual.encoder.norm.running_mean"}:

@@ -1,0 +1,61 @@
+"""What work costs: counted in processor time, and in a probe timed beside it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from infra.compute import cost
+from infra.compute.cost import CostMeter, probe
+
+CPU = torch.device("cpu")
+
+
+class Clock:
+    """A clock that others move, and a probe that takes as long as it is told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, probes: list[float]) -> None:
+        self.now, self.probes = 100.0, probes
+        monkeypatch.setattr(cost, "seconds", lambda device: self.now)
+        monkeypatch.setattr(cost, "probe", self.probe)
+
+    def probe(self, device: torch.device) -> float:
+        self.now += 7.0  # what a probe takes itself is in no cost
+        return self.probes.pop(0)
+
+
+def test_a_cost_is_the_time_over_the_mean_of_the_probes_around_it(monkeypatch) -> None:
+    clock = Clock(monkeypatch, [0.5, 1.5, 2.5])
+    meter = CostMeter(CPU)
+    clock.now += 10.0
+    assert meter.lap() == pytest.approx(10.0 / 1.0)
+    assert meter.seconds == 10.0
+    clock.now += 4.0
+    assert meter.lap() == pytest.approx(4.0 / 2.0)  # the second probe counts for both
+    assert meter.seconds == 4.0
+
+
+def test_the_time_of_a_cpu_is_that_of_the_processor(monkeypatch) -> None:
+    monkeypatch.setattr(time, "process_time", lambda: 5.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: 9.0)
+    assert cost.seconds(CPU) == 5.0
+
+
+def test_a_probe_is_the_mean_of_its_products(monkeypatch) -> None:
+    ticks = iter([3.0, 3.0 + 8 * 0.25])
+    monkeypatch.setattr(cost, "seconds", lambda device: next(ticks))
+    assert probe(CPU) == 0.25
+
+
+def test_a_probe_leaves_random_numbers_default_types_and_gradients_alone() -> None:
+    state = torch.get_rng_state()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            assert probe(CPU) > 0
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.is_grad_enabled()
