@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+import shlex
 import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 
@@ -29,6 +31,15 @@ def provenance(home: Path) -> dict[str, str]:
         return {**tags, "git_commit": "unknown"}
     dirty = str(bool(changed)).lower()
     return {**tags, "git_commit": commit, "git_dirty": dirty, "mlflow.source.git.commit": commit}
+
+
+def command_line() -> str:
+    """Return the command that this process carries out, as one would type it; empty where it is no verb of ours."""
+    program, *words = sys.argv or [""]
+    path = Path(program)
+    if path.parent.name == "pipelines":
+        return shlex.join(["python", "-m", f"pipelines.{path.stem}", *words])
+    return shlex.join([*program.split(), *words]) if program.startswith("polypool ") else ""
 
 
 def _versions() -> dict[str, str]:

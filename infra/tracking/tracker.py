@@ -19,11 +19,13 @@ from infra.errors import InputError, unknown
 from infra.files import read_json
 from infra.tracking.finding import refuse_deleted, unknown_run
 from infra.tracking.location import connect, explained
-from infra.tracking.provenance import provenance
+from infra.tracking.provenance import command_line, provenance
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+COMMAND = "command"
+"""The tag that holds the command line that a run came from; empty where it was started from Python."""
 _LONG_PARAMS = "long_params.json"
 
 Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
@@ -66,7 +68,7 @@ class Tracker:
         client = connect(uri, create=True)
         with explained(uri):
             experiment_id = _experiment_id(client, experiment, uri=uri, home=home)
-            tags = {**provenance(home), **tags}
+            tags = {**provenance(home), COMMAND: command_line(), **tags}
             run = client.create_run(experiment_id, run_name=name, tags=tags)
             tracker = cls(uri=uri, run_id=run.info.run_id, _client=client)
             try:
@@ -188,7 +190,7 @@ class Tracker:
         from mlflow.entities import Param
         from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH, MAX_PARAMS_TAGS_PER_BATCH
 
-        flat = dict(_flatten(params))
+        flat = dict(flattened(params))
         long = {name: value for name, value in flat.items() if len(value) > MAX_PARAM_VAL_LENGTH}
         if long:
             self.json(_LONG_PARAMS, long)
@@ -216,10 +218,11 @@ def ending(finish: Callable[[Status], None]) -> Iterator[None]:
         finish(status)
 
 
-def _flatten(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def flattened(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield nested parameters as a run keeps them: `a.b`, and the value as text."""
     for name, value in params.items():
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{name}.")
+            yield from flattened(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", json.dumps(value) if isinstance(value, list | tuple) else str(value)
 

@@ -21,6 +21,8 @@ from infra.process.stopping import Stopped, asked_first
 from infra.ray.session import Resources, cores, ray_session
 from infra.ray.tuning import Ended, Halving, reporter, run_side_by_side
 from infra.tracking import RunRecord, Tracker
+from infra.tracking.provenance import command_line
+from infra.tracking.tracker import COMMAND
 from infra.trust import trust_modules, trusted
 from pipelines.sweeping.matching import STOPPED, SWEEP, Match, key, records_of
 from pipelines.sweeping.plan import Plan, duration
@@ -160,6 +162,7 @@ def _train(
         home=place.home,
         metric=decide,
         trusted=trusted(),
+        command=command_line(),
         stop=stop,
     )
     try:
@@ -187,6 +190,7 @@ class Work:
         home: the project's.
         metric: by recipe, the metric that decides which trials are stopped early; empty where none are.
         trusted: modules whose code specs may name.
+        command: the sweep's own command line, which its runs came from.
         stop: a file that ends all trials, each after a checkpoint, once it is there.
     """
 
@@ -196,6 +200,7 @@ class Work:
     home: Path
     metric: dict[str, str]
     trusted: tuple[str, ...]
+    command: str
     stop: Path
 
     def __call__(self, number: int) -> dict[str, Any]:
@@ -212,7 +217,7 @@ class Work:
             if match.run_id:
                 Tracker.attach(self.uri, match.run_id).tags({SWEEP: self.sweep, STOPPED: ""})
                 return {"run_id": resume(match.run_id, stop=self.stop, callbacks=callbacks)}
-            sweep = {SWEEP: self.sweep}
+            sweep = {SWEEP: self.sweep, COMMAND: self.command}
             return {"run_id": start(run, more_tags=sweep, stop=self.stop, callbacks=callbacks)}
         except Stopped:
             return {"stopped": True}

@@ -12,7 +12,7 @@ from places import ROOT
 
 from infra.errors import InputError
 from infra.tracking import RunRecord, Tracker, find_runs, finding, location, tracking_uri, ui_command
-from infra.tracking.provenance import provenance
+from infra.tracking.provenance import command_line, provenance
 
 TRAIN = """
 import pathlib, sys; from infra.tracking import Tracker; home = pathlib.Path(sys.argv[1])
@@ -222,3 +222,17 @@ def test_provenance_takes_the_commit_of_the_home_where_the_code_is_a_copy(
     assert (len(tags["git_commit"]), tags["git_dirty"]) == (40, "false")
     (tmp_path / "file").write_text("two")
     assert provenance(tmp_path)["git_dirty"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "line"),
+    [
+        ("/x/pipelines/train.py", ["coco", "kmax(k=5)"], "python -m pipelines.train coco 'kmax(k=5)'"),
+        ("polypool train", ["coco"], "polypool train coco"),
+        ("/usr/lib/pytest/__main__.py", ["-q"], ""),
+        ("", [], ""),
+    ],
+)
+def test_the_command_line_of_a_verb_is_as_one_would_type_it(program, words, line, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "argv", [program, *words])
+    assert command_line() == line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
 SMALL = ("--cpus", "1", "--optim.epochs", "3")
 FAILING, REFUSING, BLIND = (f"failing_aggregator:{name}" for name in ("Failing", "Refusing", "Blind"))
 RACE = ("--recipes", "tiny", "--experiment", "race", *SMALL, "--aggregators")
+RACERS = ("mean", FAILING, REFUSING, BLIND, "--early-stop", "--concurrent", "2")
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 def race(tiny: Path) -> tuple[str, dict[str, RunRecord]]:
     """What a sweep says, and its runs by aggregator: one trial that ends well, two that fail, one stopped early."""
     with redirect_stdout(StringIO()) as said:
-        code = command(*RACE, "mean", FAILING, REFUSING, BLIND, "--early-stop", "--concurrent", "2")
+        code = command(*RACE, *RACERS)
     assert code == 1
     return said.getvalue(), {name.partition("/")[0]: run for name, run in trained(tiny, "race").items()}
 
@@ -58,7 +60,7 @@ def race(tiny: Path) -> tuple[str, dict[str, RunRecord]]:
 def command(*words: str) -> int:
     """Give a command line and return the exit code."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["sweep", *words])
+        patch.setattr(sys, "argv", ["polypool sweep", *words])
         try:
             module.main()
         except SystemExit as stop:
@@ -91,6 +93,7 @@ def test_what_fails_stops_nothing(tiny: Path, race: tuple[str, dict[str, RunReco
     assert (failed.status, refused.status, done.status) == ("FAILED", "FAILED", "FINISHED")
     assert done.tags["kind"] == "train"
     assert done.tags["seed"] == "0"
+    assert done.tags["command"] == shlex.join(["polypool", "sweep", *RACE, *RACERS])
     assert done.params["optim.epochs"] == "3"
     assert done.metrics["epoch"] == 3
     assert "whole/rsum" in done.metrics
