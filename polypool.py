@@ -226,13 +226,13 @@ def compare(experiment: str = "polypool", *, metric: str = "", protocol: str = "
     from infra.paths import home
     from infra.tracking import tracking_uri
     from pipelines.comparison import comparison as comparing
-    from pipelines.comparison.logging import score_table
+    from pipelines.comparison.results import columns, results
     from pipelines.comparison.runs.per_query import read_queries
 
     uri = tracking_uri(home())
     comparison = comparing.compare(uri, experiment, metric=metric, protocol=protocol)
-    comparison = comparing.with_bootstrap(comparison, partial(read_queries, uri))
-    return pd.DataFrame(score_table(comparison.groups))
+    comparison = comparing.judged(comparison, partial(read_queries, uri))
+    return pd.DataFrame(columns([of for of in results(comparison.groups) if of.decides]))
 
 
 def main() -> None:

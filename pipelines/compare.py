@@ -1,8 +1,8 @@
 """`python -m pipelines.compare --experiment NAME`: tables and figures from the runs of an experiment.
 
 A table for each task, data set and protocol, which never share one; our numbers beside published ones; which
-differences are significant, by a paired bootstrap on per-query results; what the aggregators cost; and, over several
-tasks or data sets, task x aggregator.
+differences are significant, over seeds and queries and corrected for how many pairs there are; what more seeds would
+show; what the aggregators cost; and, over several tasks or data sets, task x aggregator.
 """
 
 from __future__ import annotations
@@ -29,10 +29,14 @@ class CompareOptions:
     """What orders the rows and is drawn, such as `i2t/R1`; each task's primary metric where none is given."""
     protocol: str = ""
     """The only protocol shown; where none is given, every one that a test split was scored under."""
-    bootstrap: bool = True
+    significance: bool = True
     """Say which differences from the best are significant; reads the per-query results of all runs."""
     pairs: bool = False
     """Show the difference of every two aggregators, too."""
+    detect: float = 0.0
+    """A difference of the primary metric, of which to say how many more seeds it needs; 0 for none."""
+    out: Path | None = None
+    """File for the numbers and what they came from (runs, commits, digests, commands): .csv or .parquet."""
     markdown: Path | None = None
     """File for the tables as Markdown."""
     latex: Path | None = None
@@ -53,18 +57,27 @@ def main() -> None:
     """Compare, print, and keep the result."""
     options = tyro.cli(CompareOptions, prog="python -m pipelines.compare", description=__doc__)
     from infra.tracking import tracking_uri, ui_command
-    from pipelines.comparison.comparison import compare, with_bootstrap
+    from infra.tracking.provenance import command_line
+    from pipelines.comparison.comparison import compare, judged, refuse_detect
+    from pipelines.comparison.result_files import refuse_ending, write_results
+    from pipelines.comparison.results import results
     from pipelines.comparison.runs.per_query import read_queries
 
+    refuse_detect(options.detect)
+    if options.out is not None:
+        refuse_ending(options.out)
     uri = tracking_uri(home())
     comparison = compare(uri, options.experiment, metric=options.metric, protocol=options.protocol)
-    if options.bootstrap:
-        comparison = with_bootstrap(comparison, partial(read_queries, uri))
-    comparison = replace(comparison, pairs=options.pairs)
+    if options.significance:
+        comparison = judged(comparison, partial(read_queries, uri))
+    comparison = replace(comparison, pairs=options.pairs, detect=options.detect)
     print(comparison.text(), end="\n\n")
     for path, text in ((options.markdown, comparison.markdown), (options.latex, comparison.latex)):
         if path is not None:
             _write(path, text)
+    if options.out is not None:
+        write_results(results(comparison.groups, compared_by=command_line()), options.out)
+        print(f"written to {options.out}")
     if options.log:
         run_id = comparison.log(uri, folder=home())
         print(f"kept with figures in run {run_id} of {options.experiment!r}")

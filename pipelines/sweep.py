@@ -36,6 +36,8 @@ class SweepOptions:
     """MLflow experiment of the runs, where finished ones are looked for."""
     concurrent: int = 0
     """Trials at once; 0 for as many as the cluster has cores for, by the runs' `cpus` and `workers`."""
+    detect: float = 0.0
+    """A difference of the primary metric, of which to say how many more seeds it needs; 0 for none."""
     early_stop: bool = False
     """Stop the worse half of a recipe's trials after 1, 2, 4, ... epochs, by the score on `val` (ASHA)."""
     dry_run: bool = False
@@ -68,12 +70,14 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
         InputError: whatever cannot be used, before anything starts.
     """
     from infra.tracking import tracking_uri
+    from pipelines.comparison.comparison import refuse_detect
     from pipelines.sweeping.execution import Place, alone, carry_out
     from pipelines.sweeping.matching import match_trials, records_of
     from pipelines.sweeping.plan import Plan
     from pipelines.sweeping.report import estimate, outcome, show_comparison
     from pipelines.sweeping.trials import make_trials
 
+    refuse_detect(options.detect)
     if options.concurrent < 0:
         raise InputError(f"--concurrent must be at least 1, or 0 for what fits, not {options.concurrent}")
     trials = make_trials(
@@ -109,7 +113,7 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
             metrics=trials.metrics if options.early_stop else None,
         )
         print(outcome(agreed, result), end="\n\n")
-        show_comparison(trials, place)
+        show_comparison(trials, place, detect=options.detect)
     return bool(result.failed)
 
 

@@ -194,6 +194,19 @@ class Run:
             )
 
 
+WITHOUT_EFFECT = (
+    "experiment",
+    "published",
+    "source",
+    "cpus",
+    "retries",
+    "log_every",
+    "checkpoint_every",
+    "figures",
+)
+"""Settings that change nothing of a run's result."""
+
+
 def specs(of: Run | Data | Optim, *, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield every spec in a run with its field, such as `data.visual_augment`; empty ones, too."""
     for name, hint in hints(type(of)).items():

@@ -88,12 +88,10 @@ def check_comparison(evaluation: Evaluation, run: Run) -> str:
     )
     _check_means(group)
     if len(units.ids) < LEAST:
-        return f"{metric.name}; the {len(units.ids)} {units.kind} here are too few for a bootstrap"
+        return f"{metric.name}; the {len(units.ids)} {units.kind} here are too few to judge differences by"
     group, more = with_differences(replace(group, rows=_alike(group)), lambda record, protocol: queries)
-    assert group.bootstrap is not None, "; ".join([*notes, *more])
-    return (
-        f"{metric.name} of {group.bootstrap.units}, {metric.best:g} at best and {metric.chance:.4g} by chance"
-    )
+    assert group.judged is not None, "; ".join([*notes, *more])
+    return f"{metric.name} of {group.judged.units}, {metric.best:g} at best and {metric.chance:.4g} by chance"
 
 
 def _two_runs(evaluation: Evaluation, run: Run) -> list[RunRecord]:

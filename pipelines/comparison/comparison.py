@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import textwrap
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from pipelines.comparison.logging import log_comparison
 from pipelines.comparison.runs.grouping import arranged
 from pipelines.comparison.runs.groups import Group
 from pipelines.comparison.runs.per_query import Read, with_differences
+from pipelines.comparison.tables import power
 from pipelines.comparison.tables import report as tables
 from pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_table
 from pipelines.comparison.tables.render import WIDTH, Table, as_latex, as_markdown, as_text
@@ -29,12 +31,14 @@ class Comparison:
         groups: a task, data set and protocol each.
         notes: what is left out, missing or odd.
         pairs: whether all pairs of aggregators are shown.
+        detect: a difference that somebody wishes to show; 0 for none.
     """
 
     experiment: str
     groups: tuple[Group, ...]
     notes: tuple[str, ...]
     pairs: bool = False
+    detect: float = 0.0
 
     @cached_property
     def cross_task(self) -> CrossTaskTable | None:
@@ -47,14 +51,16 @@ class Comparison:
         for group in self.groups:
             all_tables += [tables.scores(group), tables.published(group), tables.differences(group)]
             all_tables += [tables.all_pairs(group)] if self.pairs else []
+            all_tables.append(power.shown_by_seeds(group))
         all_tables += [tables.across(self.cross_task)] if self.cross_task is not None else []
         return [table for table in all_tables if table is not None]
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The notes, and which picture is missing and why, where there is more than one task."""
+        """The notes; which picture is missing and why, where there is more than one task; seeds still needed."""
+        wished = [power.needed(group, self.detect) for group in self.groups] if self.detect else []
         reason = why_not(self.cross_task) if self.cross_task is not None else ""
-        return (*self.notes, *([reason] if reason else ()))
+        return tuple(note for note in (*self.notes, *wished, reason) if note)
 
     def text(self) -> str:
         """Return the tables and notes for a terminal."""
@@ -88,6 +94,18 @@ class Comparison:
         )
 
 
+def refuse_detect(wished: float) -> None:
+    """Refuse a wished difference that is none.
+
+    Raises:
+        InputError: it is negative or no number.
+    """
+    if not 0 <= wished < math.inf:
+        raise InputError(
+            f"--detect must be a difference of the primary metric above 0, such as 1.0, not {wished:g}"
+        )
+
+
 def compare(uri: str, experiment: str, *, metric: str = "", protocol: str = "") -> Comparison:
     """Read the runs of an experiment and arrange them.
 
@@ -110,7 +128,7 @@ def compare(uri: str, experiment: str, *, metric: str = "", protocol: str = "") 
     return Comparison(experiment=experiment, groups=groups, notes=notes)
 
 
-def with_bootstrap(comparison: Comparison, read: Read) -> Comparison:
+def judged(comparison: Comparison, read: Read) -> Comparison:
     """Return a comparison that knows which differences are significant; rows without per-query results are noted."""
     compared = [with_differences(group, read) for group in comparison.groups]
     notes = [note for _, of in compared for note in of]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from infra.tracking import Tracker
+from infra.tracking.provenance import command_line
 from pipelines.comparison.figures.costs import draw_costs
 from pipelines.comparison.figures.critical import draw_critical, why_not
 from pipelines.comparison.figures.scores import draw_bars, draw_heat
-from pipelines.comparison.runs.costs import costs_of
-from pipelines.comparison.runs.groups import SECONDS, Group, Row
+from pipelines.comparison.results import columns, results
+from pipelines.comparison.runs.groups import Group
 from pipelines.comparison.tables.cross_task import CrossTaskTable
 from pipelines.comparison.tables.render import Table, as_markdown
 
@@ -73,7 +72,9 @@ def log_comparison(
                 tracker.artifact(path)
         for name, text in texts.items():
             tracker.text(name, text)
-        tracker.table(SCORES, score_table(groups))
+        tracker.table(
+            SCORES, columns([of for of in results(groups, compared_by=command_line()) if of.decides])
+        )
         if cross_task is not None:
             tracker.table(CROSS_TASK, text_table(tables[-1]))
     return tracker.run_id
@@ -94,42 +95,3 @@ def text_table(table: Table) -> dict[str, list[str]]:
     """Return the texts of a table by its columns."""
     rows = [[" ".join(name.split()) for name in entries] for entries in (table.header, *table.rows)]
     return {name: list(column) for name, *column in zip(*rows, strict=True)}
-
-
-def score_table(groups: Sequence[Group]) -> dict[str, list[Any]]:
-    """Return one line for each row of each group, as columns of numbers; None where one is not known."""
-    lines = [_line(group, row) for group in groups for row in group.rows]
-    return {name: [line[name] for line in lines] for name in lines[0]}
-
-
-def _line(group: Group, row: Row) -> dict[str, Any]:
-    costs, difference, reference = costs_of(row), None, None
-    if group.bootstrap is not None:
-        reference = group.bootstrap.labels[0]
-        difference = group.bootstrap.difference(row.label, reference)
-    numbers = {
-        "mean": group.mean(row),
-        "deviation": group.deviation(row),
-        "chance_normalised": group.chance_normalised(row),
-        "published": row.published.get(group.metric.name, math.nan) if group.metric else math.nan,
-        "difference": difference.value if difference else math.nan,
-        "low": difference.low if difference else math.nan,
-        "high": difference.high if difference else math.nan,
-        "weights": costs.weights,
-        "step_ms": costs.step_ms,
-        "embed_ms": costs.embed_ms,
-        "train_seconds": row.mean(SECONDS.name),
-    }
-    return {
-        "task": group.task,
-        "dataset": group.dataset,
-        "protocol": group.protocol,
-        "aggregator": row.aggregator or row.label,
-        "metric": group.metric.name if group.metric else None,
-        **{name: None if math.isnan(value) else round(value, 4) for name, value in numbers.items()},
-        "against": reference,
-        "significant": difference.significant if difference else None,
-        "recipe": row.recipe,
-        "model": row.model,
-        "seeds": ", ".join(row.seeds),
-    }

@@ -12,7 +12,7 @@ from infra.registry import Spec
 from infra.tracking import RunRecord, Tracker, find_runs
 from pipelines.sweeping.trials import Trial
 from pipelines.training.runs import tags
-from tasks.run import Run, from_json
+from tasks.run import WITHOUT_EFFECT, Run, from_json
 
 SWEEP = "sweep"
 """The tag that names the sweep which trained a run last."""
@@ -80,18 +80,12 @@ def comparable(run: Run) -> Run:
     """Return a run without what does not change its result, so that runs can be compared."""
     text = _spelled(run.text_aggregator)
     aggregator = _spelled(run.aggregator)
+    defaults = Run(data=run.data, visual=run.visual, text=run.text, protocol=run.protocol)
     return replace(
         run,
         aggregator=aggregator,
         text_aggregator="" if text == aggregator else text,
-        experiment=Run.experiment,
-        published={},
-        source="",
-        cpus=1,
-        retries=0,
-        log_every=1,
-        checkpoint_every=0,
-        figures=True,
+        **{name: getattr(defaults, name) for name in WITHOUT_EFFECT},
     )
 
 

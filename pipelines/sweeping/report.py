@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from infra.errors import InputError
 from infra.files import make_folder
 from infra.ray.session import local_cores
 from infra.tracking import Tracker, find_runs
-from pipelines.comparison.comparison import compare, with_bootstrap
+from pipelines.comparison.comparison import compare, judged
 from pipelines.comparison.runs.per_query import read_queries
 from pipelines.sweeping.execution import Place, Result
 from pipelines.sweeping.matching import match_trials, records_of
@@ -59,14 +60,20 @@ def outcome(plan: Plan, result: Result) -> str:
     return "\n".join(lines)
 
 
-def show_comparison(trials: Trials, place: Place) -> None:
-    """Print the comparison of the experiment, log it, and with it the heat maps of visual and text aggregators."""
+def show_comparison(trials: Trials, place: Place, *, detect: float = 0.0) -> None:
+    """Print the comparison of the experiment, log it, and with it the heat maps of visual and text aggregators.
+
+    Args:
+        trials: of the sweep.
+        place: where they are recorded.
+        detect: a difference of which to say how many seeds it needs; 0 for none.
+    """
     try:
         comparison = compare(place.uri, place.experiment)
     except InputError as error:
         print(error)
         return
-    comparison = with_bootstrap(comparison, partial(read_queries, place.uri))
+    comparison = replace(judged(comparison, partial(read_queries, place.uri)), detect=detect)
     print(comparison.text(), end="\n\n")
     run_id = comparison.log(place.uri, folder=place.home)
     print(f"kept with figures in run {run_id} of {place.experiment!r}")

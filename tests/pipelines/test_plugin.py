@@ -23,7 +23,7 @@ from infra.registry import AGGREGATORS, ENCODERS, KINDS, OBJECTIVES, RECIPES
 from infra.tracking import Tracker, find_runs, tracking_uri
 from infra.trust import trust_modules
 from pipelines.check import check, listing
-from pipelines.comparison.comparison import compare, with_bootstrap
+from pipelines.comparison.comparison import compare, judged
 from pipelines.comparison.runs.per_query import read_queries
 from pipelines.models import load, load_run
 from pipelines.recipe import derive
@@ -199,9 +199,9 @@ def test_every_verb_takes_its_task_or_says_in_a_line_why_not(home, said):
     assert "cannot be searched: its adapter has no visual_dim" in said("search", ours, "a dog", refused=True)
 
     uri = tracking_uri(home)
-    compared = with_bootstrap(compare(uri, "polypool"), partial(read_queries, uri))
+    compared = judged(compare(uri, "polypool"), partial(read_queries, uri))
     assert compared.notes == ()
-    assert compared.groups[0].bootstrap.units == "20 images"
+    assert compared.groups[0].judged.units == "20 images"
     assert compared.groups[0].metric.chance == pytest.approx(metrics["test/chance"])
     table = said("compare", "--experiment", "polypool")
     assert re.search(r"first_word", table)

@@ -1,4 +1,4 @@
-"""What the aggregators of a row cost: weights, time of a training step, time to embed."""
+"""What the aggregators of a row cost: weights, a training step, embedding an item."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from infra.registry import AGGREGATORS, ENCODERS, Spec
 from infra.tracking import RunRecord
 from pipelines.comparison.runs.groups import Row
 
-WEIGHTS, STEP, EMBED = "weights/aggregators", "time/step_ms", "time/embed_ms"
-"""What runs log: parameters of the aggregators, milliseconds of a training step, and of an item in evaluation."""
+WEIGHTS, STEP, EMBED = "weights/aggregators", "cost/step", "cost/embed"
+"""What runs log: parameters of the aggregators, and in `infra.compute.cost.UNIT` the cost of a training step, and of an
+item in evaluation. Milliseconds that passed are no cost: they say who else was at work on the machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,25 +26,20 @@ class Costs:
 
     Attributes:
         weights: parameters of all aggregators.
-        step_ms: milliseconds of a training step.
-        embed_ms: milliseconds to embed an item and its captions in evaluation.
+        step: of a training step, in `infra.compute.cost.UNIT`.
+        embed: of embedding an item and its texts, or of answering a question, in evaluation; likewise.
     """
 
     weights: float = math.nan
-    step_ms: float = math.nan
-    embed_ms: float = math.nan
-
-    @property
-    def known(self) -> bool:
-        """Whether there is anything to show."""
-        return not all(math.isnan(value) for value in (self.weights, self.step_ms, self.embed_ms))
+    step: float = math.nan
+    embed: float = math.nan
 
 
 def costs_of(row: Row) -> Costs:
     """Return what the runs of a row logged, or what follows from it; other kinds of rows cost nothing known."""
     runs = row.runs if row.aggregator else ()
     return Costs(
-        weights=_mean(runs, weights_of), step_ms=_mean(runs, _step_ms), embed_ms=_mean(runs, _logged(EMBED))
+        weights=_mean(runs, weights_of), step=_mean(runs, _logged(STEP)), embed=_mean(runs, _logged(EMBED))
     )
 
 
@@ -75,14 +71,6 @@ def _count(aggregator: str, encoder: str) -> int:
     with torch.device("meta"):
         module = AGGREGATORS.build(aggregator, int(width))
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-def _step_ms(run: RunRecord) -> float:
-    """Return what was logged, else what the last logged speed means for a batch."""
-    speed, batch = run.metrics.get("train/samples_per_second", 0.0), run.params.get("optim.batch", "")
-    if STEP in run.metrics or not speed or not batch.isdigit():
-        return run.metrics.get(STEP, math.nan)
-    return 1000.0 * int(batch) / speed
 
 
 def _logged(name: str) -> Callable[[RunRecord], float]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from infra.errors import InputError, unknown
-from infra.registry import RECIPES
 from infra.tracking import RunRecord
 from pipelines.comparison.runs.groups import SECONDS, Group, Row, ordered
-from pipelines.recipe import Ensemble, published_text
+from pipelines.comparison.runs.published import follows_recipe, published_numbers, sources
+from pipelines.comparison.runs.settings import Settings, code_notes, deviations, named
 from tasks.base import Metric
 from tasks.scoring.protocols import PROTOCOLS
 from tasks.scoring.records import VERSION_TAG, metrics_from
@@ -88,9 +87,11 @@ def _group(key: Key, runs: Sequence[RunRecord], metric: str, notes: list[str]) -
     """Arrange one group's runs, latest first, in rows; what is odd about them is added to `notes`."""
     task, dataset, protocol = key
     recipes = {run.tags.get("recipe", "") for run in runs}
+    own, usual = deviations(runs, protocol)
     rows: dict[str, list[RunRecord]] = defaultdict(list)
     for run in runs:
-        rows[_label(run) + (f", {run.tags.get('recipe', '')}" if len(recipes) > 1 else "")].append(run)
+        recipe = run.tags.get("recipe", "") if len(recipes) > 1 else ""
+        rows[", ".join(part for part in (_label(run), recipe, named(own[run.run_id])) if part)].append(run)
     title = f"{task} · {dataset} · {protocol}"
     metrics, odd = _described(title, runs, protocol)
     notes += odd
@@ -103,9 +104,11 @@ def _group(key: Key, runs: Sequence[RunRecord], metric: str, notes: list[str]) -
     all_rows = []
     for label, group in rows.items():
         latest = {run.tags.get("seed", ""): run for run in reversed(group)}
-        notes += _oddities(f"{label} ({protocol})", group, latest)
-        all_rows.append(_row(label, [latest[seed] for seed in sorted(latest)], protocol))
+        notes += _run_again(f"{label} ({protocol})", group, latest)
+        of_seeds = [latest[seed] for seed in sorted(latest, key=lambda seed: (len(seed), seed))]
+        all_rows.append(_row(label, of_seeds, protocol, settings=own[of_seeds[0].run_id]))
     notes += _missing_seeds(title, all_rows)
+    notes += code_notes(title, [run for row in all_rows for run in row.runs])
     had = {name for row in all_rows for name in row.values}
     primary = metrics[0] if metrics else None
     chosen = next((m for m in (*metrics, SECONDS) if m.name == metric and metric in had and metrics), primary)
@@ -116,7 +119,8 @@ def _group(key: Key, runs: Sequence[RunRecord], metric: str, notes: list[str]) -
         rows=ordered(all_rows, chosen),
         metric=chosen,
         metrics=metrics,
-        published=_sources(runs),
+        published=sources(runs),
+        usual=usual,
     )
 
 
@@ -141,10 +145,10 @@ def _described(title: str, runs: Sequence[RunRecord], protocol: str) -> tuple[tu
             f"{title}: runs describe metrics differently, and the latest one counts: {different[0]}{more}"
         )
     if without:
-        named = ", ".join(without[:4]) + (f" and {len(without) - 4} more" if len(without) > 4 else "")
+        listed = ", ".join(without[:4]) + (f" and {len(without) - 4} more" if len(without) > 4 else "")
         then = "they are read like the others" if metrics else "nothing is ranked, normalised or tested"
         notes.append(
-            f"{title}: recorded by an earlier version, which did not say what metrics mean, so {then}: {named}; "
+            f"{title}: recorded by an earlier version, which did not say what metrics mean, so {then}: {listed}; "
             "`python -m pipelines.evaluate RUN_ID` adds it"
         )
     return tuple(metrics.values()), notes
@@ -157,52 +161,6 @@ def _same(one: object, other: object) -> bool:
     if isinstance(one, float) or isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-6) or (math.isnan(one) and math.isnan(other))
     return one == other
-
-
-def _published(run: RunRecord) -> dict[str, float]:
-    """Return the numbers that a run's recipe aims at, by protocol and metric.
-
-    Raises:
-        InputError: the run's record of them is damaged.
-    """
-    text = run.params.get("published") or "{}"
-    try:
-        numbers = json.loads(text)
-        return {str(name): float(value) for name, value in numbers.items()}
-    except (ValueError, TypeError, AttributeError):
-        raise InputError(
-            f"run {run.run_id}: its setting `published` is {text!r}, expected numbers by protocol and metric"
-        ) from None
-
-
-def _sources(runs: Sequence[RunRecord]) -> tuple[str, ...]:
-    """Say what the recipes of runs aim at and where that is printed, a sentence each."""
-    lines = {
-        f"{run.tags.get('recipe', '')}: {published_text(numbers, run.params.get('source', ''))}"
-        for run in runs
-        if (numbers := _published(run))
-    }
-    return tuple(sorted(lines))
-
-
-def _follows_recipe(run: RunRecord) -> bool:
-    """Whether a run has the aggregators and the model of its recipe, whose published numbers are then its to reach."""
-    name = run.tags.get("recipe", "")
-    if name not in RECIPES.names():
-        return False
-    try:
-        recipe = RECIPES.get(name)()
-    except InputError:  # a plug-in that can no longer be used
-        return False
-    if isinstance(recipe, Ensemble):
-        return run.tags.get("kind") == "ensemble"
-    text = recipe.text_aggregator or recipe.aggregator
-    own = run.tags.get("aggregator", "")
-    return (own, run.tags.get("text_aggregator", own), run.tags.get("model", "")) == (
-        recipe.aggregator,
-        text,
-        recipe.model.partition("(")[0],
-    )
 
 
 def _aggregator(run: RunRecord) -> str:
@@ -218,7 +176,7 @@ def _label(run: RunRecord) -> str:
     return ("" if kind == "train" else f"{kind}: ") + _aggregator(run) + (f" in {model}" if model else "")
 
 
-def _row(label: str, runs: Sequence[RunRecord], protocol: str) -> Row:
+def _row(label: str, runs: Sequence[RunRecord], protocol: str, *, settings: Settings) -> Row:
     names = [name.removeprefix(f"{protocol}/") for name in runs[0].metrics if name.startswith(f"{protocol}/")]
     columns = {name: f"{protocol}/{name}" for name in names} | {SECONDS.name: "time/train_seconds"}
     values = {
@@ -227,18 +185,20 @@ def _row(label: str, runs: Sequence[RunRecord], protocol: str) -> Row:
         if all(key in run.metrics for run in runs)
     }
     tags, published = runs[0].tags, {}
-    if numbers := _published(runs[0]):
+    if numbers := published_numbers(runs[0]):
         own = {
             name.removeprefix(f"{protocol}/"): x
             for name, x in numbers.items()
             if name.startswith(f"{protocol}/")
         }
-        published = own if own and all(map(_follows_recipe, runs)) else {}
+        published = own if own and not settings and all(map(follows_recipe, runs)) else {}
     return Row(
         label=label,
         aggregator=_aggregator(runs[0]) if tags.get("kind", "train") == "train" else "",
         recipe=tags.get("recipe", ""),
         model=tags.get("model", ""),
+        settings=named(settings),
+        own_protocol=2 * sum(run.tags.get("protocol", "") == protocol for run in runs) >= len(runs),
         seeds=tuple(run.tags.get("seed", "") for run in runs),
         values=values,
         published=published,
@@ -246,17 +206,13 @@ def _row(label: str, runs: Sequence[RunRecord], protocol: str) -> Row:
     )
 
 
-def _oddities(row: str, group: Sequence[RunRecord], latest: dict[str, RunRecord]) -> Iterator[str]:
-    """Say where a seed ran more than once, and where the runs of a row differ in more than the seed."""
+def _run_again(row: str, group: Sequence[RunRecord], latest: dict[str, RunRecord]) -> Iterator[str]:
+    """Say where a seed ran more than once."""
     for seed in sorted(latest):
         times = sum(run.tags.get("seed", "") == seed for run in group)
         if times > 1:
             named = f"seed {seed}" if seed else "without a seed"
             yield f"{row} {named} finished {times} times; the latest is shown, run {latest[seed].run_id}"
-    params = [run.params for run in latest.values() if run.tags.get("kind", "train") == "train"]
-    names = {name for of_run in params for name in of_run} - {"seed"}
-    if differing := sorted(name for name in names if len({of_run.get(name) for of_run in params}) > 1):
-        yield f"{row}: its runs differ in {', '.join(differing)}"
 
 
 def _missing_seeds(group: str, rows: Sequence[Row]) -> Iterator[str]:

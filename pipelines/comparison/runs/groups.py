@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from infra.tracking import RunRecord
-from pipelines.comparison.statistics.significance import Bootstrap
+from pipelines.comparison.statistics.significance import Judged
 from tasks.base import Metric
 
 SECONDS = Metric(name="train s", higher_is_better=False, unit="s")
@@ -21,9 +21,10 @@ class Row:
 
     Attributes:
         label: what the row of a group is called.
-        aggregator: the same without recipe and model, which tells it apart from others of its column; empty for what is
-            no trained run, such as an ensemble.
+        aggregator: that alone, and the text's where it differs; empty for what is no trained run, such as an ensemble.
         recipe, model: what the aggregator was trained in.
+        settings: those in which the runs are not like most others of recipe and model.
+        own_protocol: whether at least half of the runs chose this protocol, and were not only scored under it as well.
         seeds: one a run.
         values: by metric.
         published: by metric, what the paper reports that the recipe follows; empty where the row is not the recipe's.
@@ -34,10 +35,17 @@ class Row:
     aggregator: str = ""
     recipe: str = ""
     model: str = ""
+    settings: str = ""
+    own_protocol: bool = True
     seeds: tuple[str, ...]
     values: Mapping[str, tuple[float, ...]]
     published: Mapping[str, float] = field(default_factory=dict)
     runs: tuple[RunRecord, ...] = ()
+
+    @property
+    def variant(self) -> str:
+        """The aggregator with its settings, where they differ; empty where there is no aggregator."""
+        return ", ".join(part for part in (self.aggregator, self.settings) if part) if self.aggregator else ""
 
     def mean(self, metric: str) -> float:
         """Return the mean over runs; NaN where a run lacks the metric."""
@@ -60,7 +68,8 @@ class Group:
         metric: what orders them; None where no run says what its metrics mean, and the rows are ordered by name.
         metrics: all that the runs describe, in the order of tables.
         published: which numbers the recipes of its runs aim at, a sentence each.
-        bootstrap: which differences between the rows are significant, where their queries were compared.
+        usual: settings of the rows that name none, where others name them, a sentence each.
+        judged: which differences between the rows are more than luck, where their queries were compared.
     """
 
     task: str
@@ -70,7 +79,8 @@ class Group:
     metric: Metric | None = None
     metrics: tuple[Metric, ...] = ()
     published: tuple[str, ...] = ()
-    bootstrap: Bootstrap | None = None
+    usual: tuple[str, ...] = ()
+    judged: Judged | None = None
 
     @property
     def title(self) -> str:

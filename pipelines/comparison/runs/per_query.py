@@ -1,4 +1,4 @@
-"""How each query of a run did, gathered by the units that a bootstrap draws.
+"""How each query of a run did, gathered by the units that differences are judged by.
 
 Which arrays hold scores, which say whose query it is, and how they make a metric, the run itself has noted.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from infra.errors import InputError
 from infra.tracking import RunRecord, Tracker
 from pipelines.comparison.runs.groups import Group, Row
-from pipelines.comparison.statistics.significance import paired_bootstrap
+from pipelines.comparison.statistics.significance import Sample, judge
 from tasks.base import QueryMean, QueryMetric
 from tasks.scoring.records import queries_from
 
@@ -40,6 +40,17 @@ class Units:
     def score(self) -> float:
         """The metric over all queries."""
         return float((self.sum_Pn.sum(axis=1) / self.count_Pn.sum(axis=1)).sum())
+
+    @property
+    def added_n(self) -> np.ndarray:
+        """What each unit adds to the metric, which is the mean over units.
+
+        A part is a ratio of two sums over units, and what a unit adds to it the ratio's linear term: its queries'
+        scores less what as many average queries would have, by the share of the queries that a unit has on average.
+        """
+        mean_P = self.sum_Pn.sum(axis=1) / self.count_Pn.sum(axis=1)
+        share_P = self.count_Pn.mean(axis=1)
+        return mean_P.sum() + ((self.sum_Pn - mean_P[:, None] * self.count_Pn) / share_P[:, None]).sum(axis=0)
 
     def same_queries(self, other: Units) -> bool:
         """Whether another run was scored on the same queries."""
@@ -134,53 +145,44 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
         raise InputError(f"{path} cannot be read: {error}") from error
 
 
-def mean_units(runs: Sequence[Units]) -> Units:
-    """Average the runs of several seeds, query by query.
-
-    Raises:
-        InputError: they were scored on different queries.
-    """
-    first = runs[0]
-    if not all(first.same_queries(other) for other in runs[1:]):
-        raise InputError("its runs were scored on different queries")
-    return replace(first, sum_Pn=np.mean([units.sum_Pn for units in runs], axis=0))
-
-
 def with_differences(group: Group, read: Read) -> tuple[Group, list[str]]:
-    """Return a group that knows which differences are significant, and notes on rows that could not be compared."""
+    """Return a group that knows which differences are more than luck, and notes on rows that could not be compared."""
     rows = [row for row in group.rows if row.runs and not math.isnan(group.mean(row))]
     if len(rows) < 2:
         return group, []
-    by_label: dict[str, Units] = {}
+    samples: dict[str, Sample] = {}
+    first: Units | None = None
     notes = []
     for row in rows:
         try:
-            units = _row_units(row, group, read)
-            first = next(iter(by_label.values()), units)
-            if not units.same_queries(first):
+            runs = _row_units(row, group, read)
+            first = first or runs[0]
+            if not runs[0].same_queries(first):
                 raise InputError("it was scored on other queries than the rows before it")
-            by_label[row.label] = units
+            samples[row.label] = Sample(seeds=row.seeds, y_Sn=np.stack([units.added_n for units in runs]))
         except InputError as error:
-            notes.append(f"{row.label} ({group.protocol}) is left out of the bootstrap: {error}")
-    if len(by_label) < 2:
+            notes.append(f"{row.label} ({group.protocol}) is not compared by its queries: {error}")
+    if len(samples) < 2:
         return group, notes
-    units = next(iter(by_label.values()))
     try:
-        compared = paired_bootstrap(
-            np.stack([of.sum_Pn for of in by_label.values()]),
-            units.count_Pn,
-            labels=tuple(by_label),
-            units=f"{len(units.ids):,} {units.kind}",
-        )
+        judged = judge(samples, units=f"{len(first.ids):,} {first.kind}")
     except InputError as error:
-        return group, [*notes, f"no bootstrap for {group.title}: {error}"]
-    return replace(group, bootstrap=compared), notes
+        return group, [*notes, f"no differences are judged for {group.title}: {error}"]
+    return replace(group, judged=judged), notes
 
 
-def _row_units(row: Row, group: Group, read: Read) -> Units:
+def _row_units(row: Row, group: Group, read: Read) -> list[Units]:
+    """Return the units of each run of a row.
+
+    Raises:
+        InputError: they cannot be read, or the runs were scored on different queries.
+    """
     name = group.metric.name
-    runs = zip(row.runs, row.values[name], strict=True)
-    return mean_units([read(run, group.protocol).units(name, value) for run, value in runs])
+    values = zip(row.runs, row.values[name], strict=True)
+    first, *others = [read(run, group.protocol).units(name, value) for run, value in values]
+    if not all(first.same_queries(other) for other in others):
+        raise InputError("its runs were scored on different queries")
+    return [first, *others]
 
 
 def _gathered(parts: Sequence[tuple[np.ndarray, np.ndarray]], *, kind: str) -> Units:

@@ -1,58 +1,77 @@
-"""Which differences between aggregators are significant, by a paired bootstrap over the test queries.
+"""Which differences between the rows of a table are more than luck: all pairs, corrected for how many they are.
 
-The units of the test split are drawn anew with replacement, the same draw for all aggregators, and every score is
-computed again. The 95 % interval of a difference is that of its percentiles; where it leaves 0 out, the difference is
-called significant. What another seed would change is not in it: seeds are averaged before.
-
-Source: Efron and Tibshirani, "An introduction to the bootstrap", 1993, chapter 13; Koehn, EMNLP 2004, for paired draws.
+Source: Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from infra.errors import InputError
+from pipelines.comparison.statistics.intervals import LEVEL, Estimate, difference, score
+from pipelines.comparison.statistics.power import Planning, planning
 
-RESAMPLES = 4000
 LEAST = 10
 """Units without which an interval would say nothing."""
-_AT_ONCE = 1 << 22  # draws held at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A difference of two scores, and its 95 % interval."""
+    """A difference of two rows.
+
+    Attributes:
+        value: of the first without the second.
+        low, high: its 95 % interval, not corrected.
+        p: corrected by Holm for all pairs of the table.
+        over_seeds: whether both rows have several runs; else all of this is over queries alone, and what other seeds
+            would do cannot be judged.
+    """
 
     value: float
     low: float
     high: float
+    p: float
+    over_seeds: bool
 
     @property
-    def significant(self) -> bool:
-        """Whether the interval leaves 0 out."""
-        return self.low > 0 or self.high < 0
+    def found(self) -> bool:
+        """Whether there is a difference, as far as it could be tested."""
+        return self.p < LEVEL
+
+    @property
+    def significant(self) -> bool | None:
+        """Whether there is one over seeds and queries; None where the queries show one and seeds cannot be judged."""
+        return None if self.found and not self.over_seeds else self.found
 
     def __neg__(self) -> Difference:
-        return Difference(value=-self.value, low=-self.high, high=-self.low)
+        return Difference(
+            value=-self.value, low=-self.high, high=-self.low, p=self.p, over_seeds=self.over_seeds
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bootstrap:
-    """The differences between the rows of a group.
+class Judged:
+    """What was found of the rows of a group.
 
     Attributes:
-        units: what was drawn, such as `1,064 images with their captions`.
+        units: what queries were gathered by, such as `1,064 images with their captions`.
         labels: the rows that were compared, the best first.
-        pairs: by two labels, the better one first: the score of the first without that of the second.
+        tests: how many pairs there are, which p-values are corrected for.
+        intervals: of each row's score, the ends of the 95 % interval.
+        pairs: by two labels, the better one first.
+        planning: what other numbers of seeds would show; None where no row has two.
     """
 
     units: str
     labels: tuple[str, ...]
+    tests: int
+    intervals: Mapping[str, tuple[float, float]]
     pairs: Mapping[tuple[str, str], Difference]
+    planning: Planning | None = None
 
     def difference(self, one: str, other: str) -> Difference | None:
         """Return the score of a row without that of another; None where one of them was not compared."""
@@ -61,59 +80,65 @@ class Bootstrap:
         return -self.pairs[other, one] if (other, one) in self.pairs else None
 
 
-def paired_bootstrap(
-    sum_APn: np.ndarray,
-    count_Pn: np.ndarray,
-    *,
-    labels: Sequence[str],
-    units: str,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Bootstrap:
-    """Compare scores that are sums of means: over its parts P, what queries score, by the number of queries.
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """What the runs of a row scored.
+
+    Attributes:
+        seeds: of the runs, in their order.
+        y_Sn: what each of n units adds to the score of each run, which is their mean.
+    """
+
+    seeds: tuple[str, ...]
+    y_Sn: np.ndarray
+
+
+def judge(samples: Mapping[str, Sample], *, units: str) -> Judged:
+    """Compare every two rows.
 
     Args:
-        sum_APn: what the queries of each of the n units score together, for each aggregator and part.
-        count_Pn: how many queries of each part a unit has.
-        labels: the aggregators, the best first.
-        units: what is drawn, in words.
-        resamples: how many draws of n units.
-        seed: of the draws.
+        samples: by label, the best first; all of the same units.
+        units: what these are, in words.
 
     Raises:
         InputError: too few units.
     """
-    size = count_Pn.shape[1]
+    size = next(iter(samples.values())).y_Sn.shape[1]
     if size < LEAST:
-        raise InputError(f"{size} queries are too few to be drawn anew, at least {LEAST} are needed")
-    whole_A = _scores(np.ones((1, size), np.float32), sum_APn, count_Pn)[0]
-    draws = np.random.default_rng(seed)
-    score_RA = np.concatenate(
-        [_scores(weight, sum_APn, count_Pn) for weight in _weights(draws, size, resamples)]
+        raise InputError(f"{size} queries are too few to judge differences by, at least {LEAST} are needed")
+    pairs = [*itertools.combinations(samples, 2)]
+    estimates = [_difference(samples[one], samples[other]) for one, other in pairs]
+    corrected = holm([estimate.p for estimate in estimates])
+    return Judged(
+        units=units,
+        labels=tuple(samples),
+        tests=len(pairs),
+        intervals={label: score(sample.y_Sn).interval() for label, sample in samples.items()},
+        pairs={
+            pair: _corrected(estimate, p)
+            for pair, estimate, p in zip(pairs, estimates, corrected, strict=True)
+        },
+        planning=planning(
+            [sample.y_Sn for sample in samples.values()],
+            queries=[estimate.queries.value for estimate in estimates],
+        ),
     )
-    pairs = {}
-    for one, other in itertools.combinations(range(len(labels)), 2):
-        low, high = np.quantile(score_RA[:, one] - score_RA[:, other], (0.025, 0.975)).tolist()
-        value = float(whole_A[one] - whole_A[other])
-        pairs[labels[one], labels[other]] = Difference(value=value, low=low, high=high)
-    return Bootstrap(units=units, labels=tuple(labels), pairs=pairs)
 
 
-def _weights(draws: np.random.Generator, size: int, resamples: int) -> Iterator[np.ndarray]:
-    """Yield how often each unit is in each resample, some resamples at a time: `(r, n)`."""
-    step = max(1, _AT_ONCE // size)
-    for start in range(0, resamples, step):
-        rows = min(step, resamples - start)
-        drawn = draws.integers(size, size=(rows, size), dtype=np.int64)
-        drawn += np.arange(rows)[:, None] * size
-        yield np.bincount(drawn.ravel(), minlength=rows * size).reshape(rows, size).astype(np.float32)
+def holm(p: Sequence[float]) -> list[float]:
+    """Return p-values corrected so that the probability of one wrong `p < level` among all of them is below `level`."""
+    order = np.argsort(p, kind="stable")
+    stepped = np.asarray(p)[order] * np.arange(len(p), 0, -1)
+    corrected = np.empty(len(p))
+    corrected[order] = np.minimum(1.0, np.maximum.accumulate(stepped))
+    return corrected.tolist()
 
 
-def _scores(weight_Rn: np.ndarray, sum_APn: np.ndarray, count_Pn: np.ndarray) -> np.ndarray:
-    """Return the scores of resamples, `(R, A)`."""
-    score_RA = np.zeros((len(weight_Rn), len(sum_APn)))
-    for part, count_n in enumerate(count_Pn):
-        total_RA = weight_Rn @ sum_APn[:, part].T.astype(np.float32)
-        queries_R = weight_Rn @ count_n.astype(np.float32)
-        score_RA += total_RA / np.maximum(queries_R, 1)[:, None]  # a part without queries adds nothing
-    return score_RA
+def _difference(one: Sample, other: Sample) -> Estimate:
+    same = one.seeds == other.seeds and "" not in one.seeds
+    return difference(one.y_Sn, other.y_Sn, same_seeds=same)
+
+
+def _corrected(estimate: Estimate, p: float) -> Difference:
+    low, high = estimate.interval()
+    return Difference(value=estimate.value, low=low, high=high, p=p, over_seeds=estimate.seeds is not None)

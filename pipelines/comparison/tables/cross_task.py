@@ -48,20 +48,15 @@ class Column:
 
     @property
     def own_protocol(self) -> bool:
-        """Whether most of its runs chose this protocol, and were not only scored under it as well."""
-        own = [
-            run.tags.get("protocol", "") == self.group.protocol
-            for row in self.rows.values()
-            for run in row.runs
-        ]
-        return 2 * sum(own) >= len(own)
+        """Whether most of its rows chose this protocol, and were not only scored under it as well."""
+        return 2 * sum(row.own_protocol for row in self.rows.values()) >= len(self.rows)
 
     @property
     def unable(self) -> str:
         """Say why the column cannot count in a mean; empty where it can."""
         if not self.own_protocol:
             return "its runs chose another protocol, which counts"
-        if math.isnan(self.chance_normalised(self.best.aggregator)):
+        if math.isnan(self.chance_normalised(self.best.variant)):
             return f"chance or the best possible value of {self.group.metric.name} is not known"
         return ""
 
@@ -168,7 +163,7 @@ def _columns(group: Group) -> list[Column]:
             group=group,
             recipe=recipe if several else "",
             model=model,
-            rows={row.aggregator: row for row in rows if (row.recipe, row.model) == (recipe, model)},
+            rows={row.variant: row for row in rows if (row.recipe, row.model) == (recipe, model)},
         )
         for recipe, model in kinds
     ]

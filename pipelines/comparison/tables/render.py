@@ -52,12 +52,19 @@ class Table:
 def as_text(table: Table) -> str:
     """Return an aligned table of at most `WIDTH` columns: long labels are wrapped, and too many columns go below."""
     lines = [table.title, *(line for text in table.legend for line in textwrap.wrap(text, WIDTH))]
-    for columns in _parts(table):
-        header, *rows = [[entries[k] for k in (0, *columns)] for entries in (table.header, *table.rows)]
-        lines += ["", *aligned(header, rows, width=WIDTH)]
+    lines += ["", text_rows(table)]
     if table.notes:
         lines += ["", *(line for note in table.notes for line in textwrap.wrap(note, WIDTH))]
     return "\n".join(lines)
+
+
+def text_rows(table: Table) -> str:
+    """Return the rows of an aligned table under its header, and nothing around them."""
+    lines: list[str] = []
+    for columns in _parts(table):
+        header, *rows = [[entries[k] for k in (0, *columns)] for entries in (table.header, *table.rows)]
+        lines += ["", *aligned(header, rows, width=WIDTH)]
+    return "\n".join(lines[1:])
 
 
 def _parts(table: Table) -> Iterator[list[int]]:
@@ -74,8 +81,8 @@ def _parts(table: Table) -> Iterator[list[int]]:
     yield columns
 
 
-def as_markdown(table: Table, *, level: int = 2) -> str:
-    """Return a Markdown table under a heading."""
+def markdown_rows(table: Table) -> str:
+    """Return a Markdown table, and nothing around it."""
     rows = [[" ".join(name.split()) for name in table.header]]
     rows += [
         [f"`{label}`", *(" ".join(entry.split()) for entry in entries)] for label, *entries in table.rows
@@ -84,11 +91,16 @@ def as_markdown(table: Table, *, level: int = 2) -> str:
         "| " + " | ".join(text.replace("|", "\\|").replace("*", "\\*") for text in row) + " |" for row in rows
     ]
     lines.insert(1, "|---|" + "---:|" * (len(table.header) - 1))
+    return "\n".join(lines)
+
+
+def as_markdown(table: Table, *, level: int = 2) -> str:
+    """Return a Markdown table under a heading."""
     parts = [f"{'#' * level} {table.title}"]
     if table.legend:
         sentences = (f"{text[0].upper()}{text[1:]}." for text in table.legend)
         parts.append(" ".join(sentences).replace("*", "\\*"))
-    parts.append("\n".join(lines))
+    parts.append(markdown_rows(table))
     if table.notes:
         parts.append("\n".join(f"- {note}" for note in table.notes))
     return "\n\n".join(parts)

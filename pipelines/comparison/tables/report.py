@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import enum
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from infra.compute.cost import UNIT
 from pipelines.comparison.runs.costs import Costs, costs_of
 from pipelines.comparison.runs.groups import SECONDS, Group, Row, spoken
-from pipelines.comparison.statistics.significance import Difference
+from pipelines.comparison.statistics.intervals import LEVEL
+from pipelines.comparison.statistics.significance import Difference, Judged
 from pipelines.comparison.tables.cross_task import Column, CrossTaskTable
 from pipelines.comparison.tables.render import ABSENT, Table
 
@@ -25,7 +28,7 @@ def scores(group: Group) -> Table:
     sorting = [at for at, name in enumerate(columns) if group.metric and name == group.metric.name]
     return Table(
         title=group.title,
-        legend=(*legend, *_starred(group)),
+        legend=(*legend, *group.usual, *_starred(group)),
         header=("aggregator", "runs", *(column.replace("/", " ") for column in columns)),
         rows=tuple(
             (row.label, str(len(row.seeds)), *(_score(group, row, column) for column in columns))
@@ -37,11 +40,20 @@ def scores(group: Group) -> Table:
 
 
 def _starred(group: Group) -> Iterator[str]:
-    if group.bootstrap is not None:
-        yield (
-            f"*: no significant difference from {group.bootstrap.labels[0]}, as the 95 % interval of a paired "
-            f"bootstrap over {group.bootstrap.units} holds 0 (seeds averaged first)"
-        )
+    if group.judged is None:
+        return
+    best, judged = group.judged.labels[0], group.judged
+    yield f"*: no significant difference from {best} over {judged.units} and seeds, {_corrected(judged)}"
+    if any(verdict(group, row.label, best) is Verdict.QUERIES for row in group.rows):
+        yield f"?: the queries tell it from {best}; of one seed nobody can say what another would change"
+
+
+def _corrected(judged: Judged) -> str:
+    return f"corrected by Holm for {_counted(judged.tests, 'pair')}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count > 1)}"
 
 
 def _score(group: Group, row: Row, column: str) -> str:
@@ -51,18 +63,32 @@ def _score(group: Group, row: Row, column: str) -> str:
     if column == SECONDS.name:
         return f"{mean:.0f}"
     text = _with_deviation(mean, deviation, group.decimals(column))
-    if group.bootstrap is None or group.metric is None or column != group.metric.name:
+    if group.judged is None or group.metric is None or column != group.metric.name:
         return text
-    first = next(other for other in group.rows if other.label == group.bootstrap.labels[0])
-    return text + ("*" if same_as_best(group, row, first) else " ")
+    return text + MARKS[verdict(group, row.label, group.judged.labels[0])]
 
 
-def same_as_best(group: Group, row: Row, best: Row) -> bool | None:
-    """Whether a row's difference from the best is not significant; None for the best itself, and where not known."""
-    if group.bootstrap is None or row.label == best.label:
-        return None
-    difference = group.bootstrap.difference(best.label, row.label)
-    return None if difference is None else not difference.significant
+class Verdict(enum.Enum):
+    """What is known of a difference."""
+
+    UNKNOWN = ABSENT
+    NO = "no"
+    YES = "yes"
+    QUERIES = "by queries"
+
+
+MARKS = {Verdict.UNKNOWN: " ", Verdict.NO: "*", Verdict.YES: " ", Verdict.QUERIES: "?"}
+"""What stands behind a score, by what is known of its difference from the best."""
+
+
+def verdict(group: Group, label: str, other: str) -> Verdict:
+    """Return what is known of the difference of two rows."""
+    difference = group.judged.difference(label, other) if group.judged else None
+    return Verdict.UNKNOWN if difference is None else _verdict(difference)
+
+
+def _verdict(difference: Difference) -> Verdict:
+    return {None: Verdict.QUERIES, True: Verdict.YES, False: Verdict.NO}[difference.significant]
 
 
 def published(group: Group) -> Table | None:
@@ -94,20 +120,19 @@ def differences(group: Group, *, costs: bool = True) -> Table | None:
     """Return how far a group's rows are from the best, and what they cost; None where neither is known."""
     cost = {row.label: costs_of(row) for row in group.rows} if costs else {}
     known = {name for of in cost.values() for name, _ in _COSTS if not math.isnan(getattr(of, name))}
-    if group.bootstrap is None and not known:
+    if group.judged is None and not known:
         return None
     columns = [(name, title) for name, title in _COSTS if name in known]
     header = ["aggregator"]
     legend = []
-    if group.bootstrap is not None:
-        header += [group.metric.name, "difference", "95 % interval", "significant"]
+    if group.judged is not None:
+        header += [group.metric.name, "95 % interval", "difference", *_JUDGED]
         legend.append(
-            f"difference of {spoken(group.metric)} from {group.bootstrap.labels[0]}, over {group.bootstrap.units}, "
-            "seeds averaged first"
+            f"difference of {spoken(group.metric)} from {group.judged.labels[0]}; {_method(group.judged)}"
         )
     rows = []
     for row in group.rows:
-        compared = _compared(group, row) if group.bootstrap is not None else ()
+        compared = _compared(group, row) if group.judged is not None else ()
         rows.append((row.label, *compared, *(_cost(cost[row.label], name) for name, _ in columns)))
     if columns:
         legend.append("; ".join(_MEANING[name] for name, _ in columns))
@@ -119,32 +144,48 @@ def differences(group: Group, *, costs: bool = True) -> Table | None:
     )
 
 
-_COSTS = (("weights", "weights"), ("step_ms", "step ms"), ("embed_ms", "embed ms"))
+_JUDGED = ("95 % interval", "p", "significant")
+_COSTS = (("weights", "weights"), ("step", "step"), ("embed", "embed"))
 _MEANING = {
     "weights": "weights: those of the aggregators",
-    "step_ms": "step ms: milliseconds of a training step",
-    "embed_ms": "embed ms: milliseconds to embed an item of the test split and its texts",
+    "step": f"step: processor time of a training step, in {UNIT} timed beside it",
+    "embed": "embed: likewise, of embedding an item of the test split and its texts, or of answering a question",
 }
+
+
+def _method(judged: Judged) -> str:
+    """Say what intervals and p-values are over."""
+    seeds = [difference.over_seeds for difference in judged.pairs.values()]
+    over = "seeds and queries" if all(seeds) else "seeds (where both rows have two) and queries"
+    if not any(seeds):
+        over = "queries alone, as of one seed nobody can say what another would change"
+    return f"intervals over {over} ({judged.units}), each alone; p {_corrected(judged)}, significant below {LEVEL}"
 
 
 def _cost(costs: Costs, name: str) -> str:
     value = getattr(costs, name)
     if math.isnan(value):
         return ABSENT
-    return f"{value:,.0f}" if name == "weights" or value >= 100 else f"{value:.1f}"
+    return f"{value:,.0f}" if name == "weights" or value >= 100 else f"{value:.3g}"
 
 
 def _compared(group: Group, row: Row) -> tuple[str, ...]:
-    mean, reference = group.mean(row), group.bootstrap.labels[0]
+    mean, reference = group.mean(row), group.judged.labels[0]
     first = ABSENT if math.isnan(mean) else group.number(mean)
-    difference = group.bootstrap.difference(row.label, reference)
-    return (first, *(_difference(difference, group) if difference else (ABSENT, ABSENT, ABSENT)))
+    interval = _interval(group.judged.intervals.get(row.label), group.number)
+    difference = group.judged.difference(row.label, reference)
+    return (first, interval, *(_difference(difference, group) if difference else [ABSENT] * 4))
 
 
-def _difference(difference: Difference, group: Group) -> tuple[str, str, str]:
+def _interval(ends: tuple[float, float] | None, number: Callable[[float], str]) -> str:
+    return f"[{number(ends[0])}, {number(ends[1])}]" if ends else ABSENT
+
+
+def _difference(difference: Difference, group: Group) -> tuple[str, ...]:
     digits = group.decimals(group.metric.name)
-    value, low, high = (_signed(x, digits) for x in (difference.value, difference.low, difference.high))
-    return value, f"[{low}, {high}]", "yes" if difference.significant else "no"
+    interval = _interval((difference.low, difference.high), lambda x: _signed(x, digits))
+    p = f"{difference.p:.3f}" if difference.p >= 0.001 else "< 0.001"
+    return _signed(difference.value, digits), interval, p, _verdict(difference).value
 
 
 def _signed(value: float, digits: int) -> str:
@@ -154,25 +195,29 @@ def _signed(value: float, digits: int) -> str:
 
 def all_pairs(group: Group) -> Table | None:
     """Return the difference of every two rows of a group; None where no queries were compared."""
-    bootstrap = group.bootstrap
-    if bootstrap is None:
+    judged = group.judged
+    if judged is None:
         return None
-    pairs = itertools.combinations(bootstrap.labels, 2)
+    pairs = itertools.combinations(judged.labels, 2)
     return Table(
         title=f"{group.title}: all pairs",
-        legend=(f"{spoken(group.metric)}, of the first without that of the second, over {bootstrap.units}",),
-        header=("pair", "difference", "95 % interval", "significant"),
-        rows=tuple((f"{a} against {b}", *_difference(bootstrap.difference(a, b), group)) for a, b in pairs),
+        legend=(f"{spoken(group.metric)}, of the first without that of the second; {_method(judged)}",),
+        header=("pair", "difference", *_JUDGED),
+        rows=tuple((f"{a} against {b}", *_difference(judged.difference(a, b), group)) for a, b in pairs),
     )
 
 
 def across(cross_task: CrossTaskTable) -> Table:
     """Return task x aggregator."""
     legend = ["a column is one protocol, and numbers of different protocols are never in one column"]
-    stars = any(column.group.bootstrap for column in cross_task.columns)
+    stars = any(column.group.judged for column in cross_task.columns)
     legend.append(
         "primary metric, mean ± sample standard deviation over runs"
-        + ("; *: no significant difference from the best of its column (paired bootstrap)" if stars else "")
+        + (
+            "; *: no significant difference from the best of its column (Holm, over its pairs)"
+            if stars
+            else ""
+        )
     )
     summary = bool(cross_task.complete)
     if summary:
@@ -187,7 +232,7 @@ def across(cross_task: CrossTaskTable) -> Table:
         numbers += [ABSENT if math.isnan(x) else f"{x:.1f}" for x in (mean, rank)] if summary else []
         rows.append((name, *numbers))
     best = {
-        (cross_task.aggregators.index(column.best.aggregator), at)
+        (cross_task.aggregators.index(column.best.variant), at)
         for at, column in enumerate(cross_task.columns, start=1)
     }
     return Table(
@@ -210,4 +255,4 @@ def _entry(column: Column, aggregator: str, stars: bool) -> str:
     if row is None or math.isnan(group.mean(row)):
         return ABSENT + " " * stars
     text = _with_deviation(group.mean(row), group.deviation(row), group.decimals(group.metric.name))
-    return text + ("*" if same_as_best(group, row, column.best) else " " if stars else "")
+    return text + (MARKS[verdict(group, row.label, column.best.label)] if stars else "")

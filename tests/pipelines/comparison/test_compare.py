@@ -97,7 +97,7 @@ def test_what_is_left_out_or_odd_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
         run("gpo", 0, 50.0, ended=1.0),
         run("gpo", 0, 60.0, ended=3.0),
         run("gpo", 0, 70.0, ended=2.0),
-        run("gpo", 1, 62.0, lr=1e-4),
+        run("gpo", 1, 62.0),
         run("max", 0, status="FAILED"),
         run("max", 1, status="RUNNING"),
         run("mean", 0, metrics={"train/loss": 1.0}),
@@ -110,7 +110,6 @@ def test_what_is_left_out_or_odd_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
         "2 runs left out, not finished: max seed 0 (failed), max seed 1 (running)",
         "1 run left out, without scores to show: mean seed 0 (finished)",
         "gpo (whole) seed 0 finished 3 times; the latest is shown, run id-gpo-0-3",
-        "gpo (whole): its runs differ in optim.lr",
     )
     assert all(note in found.text() and f"- {note}" in found.markdown() for note in found.notes)
 

@@ -13,12 +13,12 @@ from records import blocks_of, run
 from infra.errors import InputError
 from infra.registry import AGGREGATORS
 from infra.tracking import RunRecord
-from pipelines.comparison.comparison import Comparison, with_bootstrap
+from pipelines.comparison.comparison import Comparison, judged
 from pipelines.comparison.runs.costs import costs_of, weights_of
 from pipelines.comparison.runs.grouping import arranged
 from pipelines.comparison.runs.per_query import Queries
 from pipelines.comparison.tables import report as tables
-from pipelines.comparison.tables.render import as_text
+from pipelines.comparison.tables.render import Table, as_text
 
 
 class Kept:
@@ -39,36 +39,92 @@ class Kept:
         return made
 
 
+SEEDS = range(5)
+
+
+def judged_rows(kept: Kept, runs: list[RunRecord], notes: tuple[str, ...] = ()) -> Comparison:
+    groups, _ = arranged(runs, experiment="x")
+    return judged(Comparison(experiment="x", groups=groups, notes=notes), kept)
+
+
+def lines_of(table: Table) -> dict[str, str]:
+    return {line.split()[0]: line for line in as_text(table).splitlines() if line.strip()}
+
+
 def test_significant_differences_are_told_from_others_and_missing_files_are_said() -> None:
     kept = Kept()
-    runs = [kept.record("gpo", seed, 0.0) for seed in (0, 1)]
+    runs = [kept.record("gpo", seed, 0.0) for seed in SEEDS]
     runs += [
-        kept.record("max", seed, 0.1, draw=50) for seed in (0, 1)
+        kept.record("max", seed, 0.1, draw=50) for seed in SEEDS
     ]  # other luck, not the same a little worse
-    runs += [kept.record("mean", seed, 1.5) for seed in (0, 1)]
-    runs += [kept.record("lip", seed, 0.8) for seed in (0, 1)]
+    runs += [kept.record("mean", seed, 1.5) for seed in SEEDS]
+    runs += [kept.record("lip", seed, 0.8) for seed in SEEDS]
     del kept.queries[runs[-1].run_id]
-    groups, _ = arranged(runs, experiment="x")
-    found = with_bootstrap(Comparison(experiment="x", groups=groups, notes=("first",)), kept)
+    found = judged_rows(kept, runs, notes=("first",))
     (group,) = found.groups
-    assert group.bootstrap.labels == ("gpo", "max", "mean")
-    assert not group.bootstrap.difference("gpo", "max").significant
-    assert group.bootstrap.difference("gpo", "mean").significant
-    assert group.bootstrap.difference("gpo", "mean").value == pytest.approx(
+    assert group.judged.labels == ("gpo", "max", "mean")
+    assert group.judged.units == "60 images with their captions"
+    assert group.judged.difference("gpo", "max").significant is False
+    assert group.judged.difference("gpo", "mean").significant is True
+    assert group.judged.difference("gpo", "mean").value == pytest.approx(
         group.rows[0].mean("rsum") - next(row for row in group.rows if row.label == "mean").mean("rsum"),
-        abs=1e-3,
+        abs=1e-9,
     )
     gone = f"run {runs[-1].run_id} has no artifact per_query/whole.npz"
-    assert found.notes == ("first", f"lip (whole) is left out of the bootstrap: {gone}")
-    lines = {line.split()[0]: line for line in as_text(tables.scores(group)).splitlines()[5:] if line.strip()}
+    assert found.notes == ("first", f"lip (whole) is not compared by its queries: {gone}")
+    lines = lines_of(tables.scores(group))
     assert [("*" in lines[name]) for name in ("gpo", "max", "lip", "mean")] == [False, True, False, False]
-    assert "*: no significant difference from gpo" in as_text(tables.scores(group))
-    table = as_text(tables.differences(group, costs=False)).splitlines()
-    assert [line.split()[-1] for line in table[-4:]] == ["\u2013", "no", "\u2013", "yes"]
+    shown = " ".join(as_text(tables.scores(group)).split())
+    assert (
+        "*: no significant difference from gpo over 60 images with their captions and seeds, corrected by"
+        in shown
+    )
+    assert "Holm for 3 pairs" in shown
+    table = tables.differences(group, costs=False)
+    assert [cells[-1] for cells in table.rows] == ["\u2013", "no", "\u2013", "yes"]
+    assert table.header == (
+        "aggregator",
+        "rsum",
+        "95 % interval",
+        "difference",
+        "95 % interval",
+        "p",
+        "significant",
+    )
+    low, high = group.judged.intervals["gpo"]
+    assert table.rows[0][2:4] == (f"[{low:.1f}, {high:.1f}]", "\u2013")
+    assert "intervals over seeds and queries (60 images" in table.legend[0]
     pairs = tables.all_pairs(group)
     assert [cells[0] for cells in pairs.rows] == ["gpo against max", "gpo against mean", "max against mean"]
     assert "gpo against max" in replace(found, pairs=True).text()
     assert "gpo against max" not in found.text()
+    assert "what seeds can show" in found.text()
+    assert "needs" in replace(found, detect=10.0).text()
+
+
+def test_of_one_seed_it_is_said_that_seeds_cannot_be_judged() -> None:
+    kept = Kept()
+    runs = [kept.record("gpo", 0, 0.0), kept.record("max", 0, 0.3, draw=50), kept.record("mean", 0, 1.5)]
+    found = judged_rows(kept, runs)
+    (group,) = found.groups
+    lines = lines_of(tables.scores(group))
+    assert [lines[name].split("\u2013")[1][0] for name in ("gpo", "max", "mean")] == [" ", "*", "?"]
+    text = " ".join(replace(found, detect=1.0).text().split())
+    assert "?: the queries tell it from gpo; of one seed nobody can say what another would change" in text
+    assert "intervals over queries alone, as of one seed nobody can say what another would change (60" in text
+    assert [cells[-1] for cells in tables.differences(group).rows] == ["\u2013", "no", "by queries"]
+    assert "with one seed a row nobody can say how many it needs" in text
+    assert "what seeds can show" not in text
+
+
+def test_pairs_of_one_seed_among_others_are_told_apart() -> None:
+    kept = Kept()
+    runs = [kept.record("gpo", seed, 0.0) for seed in SEEDS] + [kept.record("mean", 0, 1.5)]
+    (group,) = judged_rows(kept, runs).groups
+    assert tables.differences(group).rows[-1][-1] == "by queries"
+    more = [kept.record("lip", seed, 1.5) for seed in SEEDS]
+    (group,) = judged_rows(kept, [*runs, *more]).groups
+    assert "over seeds (where both rows have two) and queries (60" in tables.differences(group).legend[0]
 
 
 def test_rows_scored_on_other_queries_or_with_other_values_are_left_out() -> None:
@@ -76,11 +132,10 @@ def test_rows_scored_on_other_queries_or_with_other_values_are_left_out() -> Non
     runs = [kept.record(name, 0, 0.1 * at) for at, name in enumerate(("gpo", "max", "mean"))]
     kept.queries[runs[1].run_id] = renamed(kept.queries[runs[1].run_id], np.arange(1, 61).astype(str))
     kept.queries[runs[2].run_id].arrays["i2t_R1"][:] = 0
-    groups, _ = arranged(runs, experiment="x")
-    found = with_bootstrap(Comparison(experiment="x", groups=groups, notes=()), kept)
-    assert found.groups[0].bootstrap is None
-    assert "max (whole) is left out of the bootstrap: it was scored on other queries" in found.notes[0]
-    assert "mean (whole) is left out of the bootstrap: its queries give rsum" in found.notes[1]
+    found = judged_rows(kept, runs)
+    assert found.groups[0].judged is None
+    assert "max (whole) is not compared by its queries: it was scored on other queries" in found.notes[0]
+    assert "mean (whole) is not compared by its queries: its queries give rsum" in found.notes[1]
 
 
 def test_costs_are_logged_ones_or_follow_from_the_specs() -> None:
@@ -95,14 +150,24 @@ def test_costs_are_logged_ones_or_follow_from_the_specs() -> None:
     assert weights_of(given({"weights/aggregators": 5.0}, specs)) == 5.0
     assert math.isnan(weights_of(given(params={**specs, "visual": "nowhere"})))
     assert math.isnan(weights_of(given(params=specs, model="hgr")))
-    (group,) = blocks_of(
-        given({"train/samples_per_second": 500.0, "time/embed_ms": 2.0}, {"optim.batch": "128"})
+    (group,) = blocks_of(given({"cost/step": 40.25, "cost/embed": 0.12345, "time/step_ms": 1945.0}))
+    assert (costs_of(group.rows[0]).step, costs_of(group.rows[0]).embed) == (40.25, 0.12345)
+    table = tables.differences(group)
+    assert (table.header, table.rows) == (("aggregator", "step", "embed"), (("gpo", "40.2", "0.123"),))
+    assert (
+        "step: processor time of a training step, in products of two 512 x 512 matrices timed"
+        in table.legend[0]
     )
-    costs = costs_of(group.rows[0])
-    assert (costs.step_ms, costs.embed_ms) == (256.0, 2.0)
-    (group,) = blocks_of(
-        given({"train/samples_per_second": 500.0, "time/step_ms": 3.0}, {"optim.batch": "128"})
-    )
-    assert costs_of(group.rows[0]).step_ms == 3.0
-    (line,) = tables.differences(group).rows
-    assert line == ("gpo", "3.0")
+
+
+def test_what_passed_on_the_clock_is_no_cost() -> None:
+    old = {
+        "whole/rsum": 60.0,
+        "time/step_ms": 1945.0,
+        "time/embed_ms": 3.0,
+        "train/samples_per_second": 500.0,
+    }
+    runs = [run("mean", metrics=old), run("slots", metrics={"whole/rsum": 55.0, "cost/step": 1325.0})]
+    (group,) = blocks_of(*runs)
+    assert tables.differences(group).rows == (("mean", "\u2013"), ("slots", "1,325"))
+    assert tables.differences(blocks_of(runs[0])[0]) is None

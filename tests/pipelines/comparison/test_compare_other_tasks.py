@@ -13,9 +13,10 @@ from toy import toy_run
 
 from infra.errors import InputError
 from infra.tracking import RunRecord, find_runs, tracking_uri
-from pipelines.comparison.comparison import Comparison, with_bootstrap
+from pipelines.comparison.comparison import Comparison, judged
 from pipelines.comparison.figures.scores import draw_bars, shaded
-from pipelines.comparison.logging import draw_all, score_table
+from pipelines.comparison.logging import draw_all
+from pipelines.comparison.results import columns, results
 from pipelines.comparison.runs.grouping import arranged
 from pipelines.comparison.runs.per_query import Queries
 from pipelines.comparison.tables import report as tables
@@ -69,7 +70,7 @@ def test_small_errors_are_ranked_above_large_ones_everywhere(tmp_path) -> None:
     assert found.aggregators == ("gpo", "max", "mean")
     assert found.columns[0].best.label == "gpo"
     assert "critical_difference" in [path.stem for path in draw_all([group], found, tmp_path)]
-    scores = score_table([group])
+    scores = columns(results([group]))
     assert (scores["aggregator"][0], scores["chance_normalised"][0]) == ("gpo", pytest.approx(87.5))
 
 
@@ -134,7 +135,7 @@ def test_fractions_are_printed_to_three_decimals_under_the_points_of_others() ->
     ]
 
 
-def test_mean_average_precision_stands_in_means_ranks_and_the_bootstrap() -> None:
+def test_mean_average_precision_stands_in_means_ranks_and_differences() -> None:
     kept = {
         name: precisions(value, seed=at) for at, (name, value) in enumerate({"gpo": 0.7, "max": 0.3}.items())
     }
@@ -142,13 +143,13 @@ def test_mean_average_precision_stands_in_means_ranks_and_the_bootstrap() -> Non
     runs = [mean_average(name, value) for name, value in reached.items()]
     runs += [vqa(name, 0, value) for name, value in (("gpo", 40.0), ("max", 30.0))]
     groups, notes = arranged(runs, experiment="x")
-    found = with_bootstrap(
+    found = judged(
         Comparison(experiment="x", groups=groups, notes=notes),
         lambda record, protocol: kept[record.tags["aggregator"]],
     )
     group = next(group for group in found.groups if group.task == "tags")
-    assert group.bootstrap.units == "80 queries"
-    assert group.bootstrap.difference("gpo", "max").significant
+    assert group.judged.units == "80 queries"
+    assert group.judged.difference("gpo", "max").found
     assert found.cross_task.mean("gpo") == pytest.approx((100 * (reached["gpo"] - 0.1) / 0.9 + 25.0) / 2)
     assert found.cross_task.mean_ranks == {"gpo": 1.0, "max": 2.0}
     assert by_label(tables.differences(group))["gpo"][0] == f"{reached['gpo']:.3f}"
@@ -173,15 +174,15 @@ def test_small_differences_of_errors_have_their_sign_and_the_best_comes_first() 
         for name, of in kept.items()
     ]
     groups, _ = arranged(runs, experiment="x")
-    found = with_bootstrap(
+    found = judged(
         Comparison(experiment="x", groups=groups, notes=()),
         lambda record, protocol: kept[record.tags["aggregator"]],
     )
     (group,) = found.groups
-    assert group.bootstrap.labels == ("gpo", "mean")
+    assert group.judged.labels == ("gpo", "mean")
     worse = by_label(tables.differences(group))["mean"]
-    assert worse[1] == "+2.0"
-    assert worse[3] == "yes"
+    assert worse[2] == "+2.0"
+    assert worse[-1] == "by queries"
 
 
 def test_runs_of_earlier_versions_are_shown_and_not_ranked(tmp_path) -> None:
@@ -201,8 +202,8 @@ def test_runs_of_earlier_versions_are_shown_and_not_ranked(tmp_path) -> None:
     assert "in the order of names" in text
     assert "0.900" in text
     assert draw_all(groups, None, tmp_path) == []
-    assert score_table(groups)["metric"] == [None, None]
-    assert with_bootstrap(Comparison(experiment="x", groups=groups, notes=()), never).groups == groups
+    assert results(groups) == []
+    assert judged(Comparison(experiment="x", groups=groups, notes=()), never).groups == groups
     assert grid(*old, vqa("a", 0, 30.0)) is None
     with pytest.raises(
         InputError, match=r"unknown metric 'f1'.*no record says whether high values of it are good"
@@ -273,7 +274,7 @@ def test_ours_stand_beside_the_papers_where_a_run_is_the_recipes() -> None:
     assert "table 4: msrvtt-full/rsum 174.7" in table.notes[0]
     text = Comparison(experiment="x", groups=(group,), notes=()).text()
     assert "video_text · msrvtt · msrvtt-full: ours and published" in text
-    scores = score_table([group])
+    scores = columns([of for of in results([group]) if of.decides])
     assert dict(zip(scores["aggregator"], scores["published"], strict=True)) == {"gpo": 174.7, "max": None}
     assert tables.published(blocks_of(run("gpo"))[0]) is None
 

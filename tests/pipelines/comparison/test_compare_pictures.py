@@ -11,9 +11,9 @@ from PIL import Image
 from records import blocks_of, grid, run, three_tasks, vqa
 
 from pipelines.comparison.comparison import Comparison
-from pipelines.comparison.figures.costs import _panel as cost_panel
-from pipelines.comparison.figures.costs import spread
+from pipelines.comparison.figures.costs import draw_panel
 from pipelines.comparison.figures.critical import cliques, critical_difference, why_not
+from pipelines.comparison.figures.labels import place
 from pipelines.comparison.logging import draw_all
 from pipelines.comparison.runs.costs import costs_of
 from pipelines.comparison.tables.cross_task import cross_task_table
@@ -58,25 +58,55 @@ def test_figures_are_drawn_for_few_and_many_long_names(count: int, tmp_path: Pat
             )
 
 
-def test_labels_that_are_spread_do_not_overlap() -> None:
-    wanted, sizes = np.array([0.1, 0.1, 0.15, 3.0, 3.9, 3.95]), np.array([0.2, 0.4, 0.2, 0.2, 0.2, 0.2])
-    places = spread(wanted, sizes, 4.0)
-    assert np.all(np.diff(places) >= (sizes[1:] + sizes[:-1]) / 2 - 1e-9)
-    assert places[0] - sizes[0] / 2 >= -1e-9
-    assert places[-1] + sizes[-1] / 2 <= 4 + 1e-9
-    assert places[3] == pytest.approx(3.0)
+def placed(points: list[tuple[float, float]], *, crossed: list[tuple[float, ...]] = ()):
+    point_N2 = np.array(points, float)
+    return place(
+        point_N2,
+        np.tile([40.0, 8.0], (len(points), 1)),
+        near=3.0,
+        taken_M4=np.concatenate([point_N2 - 2, point_N2 + 2], axis=1),
+        crossed_L4=np.array(crossed, float).reshape(-1, 4),
+        room_4=np.array([0.0, 0.0, 200.0, 100.0]),
+    )
+
+
+def overlap(one: np.ndarray, other: np.ndarray) -> float:
+    return float(np.prod(np.maximum(np.minimum(one[2:], other[2:]) - np.maximum(one[:2], other[:2]), 0)))
+
+
+def test_labels_cover_neither_points_nor_each_other_and_stay_inside() -> None:
+    points = [(100, 50), (104, 52), (101, 56), (100, 45), (195, 50), (197, 96), (3, 2)]
+    boxes, covered = placed(points)
+    assert covered.max() == 0
+    assert all(overlap(boxes[a], boxes[b]) == 0 for a in range(7) for b in range(a))
+    assert all(not (box[0] < x < box[2] and box[1] < y < box[3]) for box in boxes for x, y in points)
+    assert boxes[:, :2].min() >= 0
+    assert boxes[:, 2].max() <= 200
+    assert boxes[:, 3].max() <= 100
+    for (x, y), box in zip(points, boxes, strict=True):  # beside its own point
+        assert np.hypot(x - np.clip(x, box[0], box[2]), y - np.clip(y, box[1], box[3])) < 30
+
+
+def test_a_label_stands_right_of_its_point_where_nothing_is_in_the_way_and_keeps_off_lines() -> None:
+    boxes, _ = placed([(100, 50)])
+    assert boxes[0].tolist() == [103, 46, 143, 54]
+    boxes, covered = placed([(100, 50)], crossed=[(110, 0, 111, 100)])
+    assert boxes[0, 2] < 110
+    assert covered[0] == 0
+    _, covered = placed([(100, 50)] * 60)
+    assert covered.max() > 0.1, "and it is said where there is no room"
 
 
 @pytest.mark.parametrize("costs", [(17.0, 21.5), (19.9, 20.1), (12.0, 23.0), (20.0, 45.0), (3.0, 900.0)])
 def test_an_axis_of_costs_shows_two_numbers_at_least(costs) -> None:
     runs = [
-        run(name, metrics={"whole/rsum": 60.0, "time/step_ms": ms})
-        for name, ms in zip("ab", costs, strict=True)
+        run(name, metrics={"whole/rsum": 60.0, "cost/step": cost})
+        for name, cost in zip("ab", costs, strict=True)
     ]
     (group,) = blocks_of(*runs)
     figure = new_figure(9.5, 3.0)
     panel = figure.subplots()
-    cost_panel(panel, group, [(row, costs_of(row).step_ms, 0.0) for row in group.rows], 2.2)
+    draw_panel(panel, group, [(row, costs_of(row).step, 0.0) for row in group.rows])
     figure.draw_without_rendering()
     low, high = panel.get_xlim()
     axis = panel.xaxis

@@ -8,7 +8,8 @@ import pytest
 from records import blocks_of, run, three_tasks
 
 from pipelines.comparison.comparison import Comparison
-from pipelines.comparison.logging import note, score_table
+from pipelines.comparison.logging import note
+from pipelines.comparison.results import columns, results
 from pipelines.comparison.tables import report as tables
 from pipelines.comparison.tables.render import Table, as_latex, as_markdown, as_text
 
@@ -17,7 +18,7 @@ def test_latex_is_escaped_and_balanced() -> None:
     groups = blocks_of(*three_tasks(), run("kmax(k=5), a_b & c%"))
     text = Comparison(experiment="x", groups=groups, notes=("50 % of it",)).latex()
     assert text.startswith("% needs \\usepackage{booktabs}\n% 50 % of it\n")
-    assert text.count("\\begin{table}") == text.count("\\end{table}") == text.count("\\bottomrule") == 4
+    assert text.count("\\begin{table}") == text.count("\\end{table}") == text.count("\\bottomrule") == 7
     assert r"\texttt{kmax(k=5), a\_b \& c\%}" in text
     assert r"\textbf{70.0 $\pm$ 1.4}" in text
     body = [line for line in text.splitlines() if line.endswith("\\\\")]
@@ -50,7 +51,7 @@ def test_published_numbers_stand_under_their_block(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_table_of_scores_has_a_line_for_each_row() -> None:
-    table = score_table(blocks_of(*three_tasks()))
+    table = columns([of for of in results(blocks_of(*three_tasks())) if of.decides])
     assert {len(column) for column in table.values()} == {9}
     assert table["aggregator"][:3] == ["gpo", "mean", "max"]
     assert table["chance_normalised"][0] == pytest.approx(100 * 66.8 / 596.8, abs=1e-3)

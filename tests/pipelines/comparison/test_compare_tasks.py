@@ -146,7 +146,7 @@ def test_the_verb_compares_tasks_with_their_queries(
     assert max(map(len, shown.partition("written to")[0].splitlines())) <= 120
     assert "over 40 images with their captions" in shown
     assert "task x aggregator" in shown
-    assert "mean (vqa) is left out of the bootstrap" in shown
+    assert "mean (vqa) is not compared by its queries" in shown
     assert "has no artifact per_query/vqa.npz" in " ".join(shown.split())
     assert "image_text · coco_mini · whole: all pairs" in shown
     assert (tmp_path / "out" / "t.tex").read_text().count("\\toprule") == shown.count("\n─")

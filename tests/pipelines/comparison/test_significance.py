@@ -1,164 +1,229 @@
-"""Per-query results and the paired bootstrap, against explicit loops."""
+"""Intervals over seeds and queries: how often they hold what is true, and Holm's correction."""
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
-from pathlib import Path
+import math
 
 import numpy as np
 import pytest
-from query_results import answers, renamed, retrieval
+from scipy import stats
 
 from infra.errors import InputError
-from pipelines.comparison.runs.per_query import Queries, load_arrays, mean_units
-from pipelines.comparison.statistics.significance import Bootstrap, Difference, paired_bootstrap
-from tasks.base import QueryMean, QueryMetric
+from pipelines.comparison.statistics.intervals import PAIRED_FROM, Estimate, Variance, difference, score
+from pipelines.comparison.statistics.significance import Difference, Sample, holm, judge
+
+TRUE = 1.5
 
 
-@pytest.mark.parametrize("modality", ["image", "video"])
-def test_metrics_follow_from_the_units(modality: str) -> None:
-    queries, metrics = retrieval(modality=modality)
-    letter = modality[0]
-    for name in ("rsum", f"{letter}2t/R1", f"t2{letter}/R10", f"t2{letter}/meanr"):
-        units = queries.units(name, metrics[name])
-        assert units.score == pytest.approx(metrics[name], abs=1e-9)
-    units = queries.units("rsum", metrics["rsum"])
-    assert (units.kind, len(units.ids)) == (f"{modality}s with their captions", 30)
-    arrays = queries.arrays
-    place = list(units.ids).index(arrays[f"{modality}_id"][5])
-    own_Q = arrays[f"caption_{modality}_id"] == arrays[f"{modality}_id"][5]
-    assert units.count_Pn[:, place].tolist() == [1, 3]
-    recalls = [arrays[f"t2{letter}_R{k}"][own_Q].sum() for k in (1, 5, 10)]
-    assert units.sum_Pn[1, place] == pytest.approx(100 * sum(recalls))
-    assert any(0 < x < 1 for x in arrays[f"t2{letter}_R5"])
-
-
-def test_accuracies_are_by_the_unit_that_the_run_names() -> None:
-    queries, value = answers()
-    units = queries.units("accuracy", value)
-    assert (units.kind, len(units.ids)) == ("images with their questions", 10)
-    assert units.score == pytest.approx(value)
-    assert units.sum_Pn[0, 3] == pytest.approx(100 * queries.arrays["accuracy"][15:20].sum())
-
-
-def test_queries_that_were_not_asked_count_in_no_mean() -> None:
-    arrays = {"id": np.array(["a", "b", "b", "c"]), "score": np.array([1.0, np.nan, 3.0, np.nan])}
-    mean = QueryMean(scores=("score",), units="id", offset=1.0)
-    queries = Queries(arrays=arrays, metrics=(QueryMetric(name="m", means=(mean,), units="things"),))
-    units = queries.units("m", 3.0)
-    assert (units.ids.tolist(), units.count_Pn.tolist(), units.sum_Pn.tolist()) == (
-        ["a", "b"],
-        [[1, 1]],
-        [[2, 4]],
+def normal(
+    rng: np.random.Generator,
+    seeds: tuple[int, int],
+    units: int,
+    *,
+    over_seeds: tuple[float, float],
+    left: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw two rows whose difference is TRUE; variances over seeds are in multiples of that of a mean over units."""
+    hard_n, better_n = 3 * rng.normal(size=units), TRUE + rng.normal(size=units)
+    one, other = (
+        np.sqrt(times / units) * rng.normal(size=(count, 1)) + np.sqrt(left) * rng.normal(size=(count, units))
+        for count, times in zip(seeds, over_seeds, strict=True)
     )
+    return one + hard_n + better_n, other + hard_n
 
 
-def test_what_cannot_be_joined_is_refused() -> None:
-    queries, metrics = retrieval()
-    with pytest.raises(InputError, match=r"its queries give rsum .*, and it logged 1"):
-        queries.units("rsum", 1.0)
-    with pytest.raises(
-        InputError, match="i2t/medr does not follow from its single queries; metrics that do: rsum, i2t"
-    ):
-        queries.units("i2t/medr", 3.0)
-    with pytest.raises(
-        InputError, match=r"its i2t_R5 \(29,\), float64, cannot be joined to image_id \(30,\)"
-    ):
-        replace(queries, arrays={**queries.arrays, "i2t_R5": np.ones(29)}).units("rsum", metrics["rsum"])
-    with pytest.raises(InputError, match=r"its i2t_R5 \(30,\), <U1, cannot be joined"):
-        replace(queries, arrays={**queries.arrays, "i2t_R5": np.full(30, "x")}).units("i2t/R5", 1.0)
-    with pytest.raises(InputError, match="it logged no array caption_image_id, of which its rsum is made"):
-        replace(queries, arrays={k: x for k, x in queries.arrays.items() if k != "caption_image_id"}).units(
-            "rsum", 1.0
-        )
-    with pytest.raises(InputError, match="none of its queries has a accuracy"):
-        replace(answers()[0], arrays={**answers()[0].arrays, "accuracy": np.full(50, np.nan)}).units(
-            "accuracy", 1.0
-        )
-
-
-def test_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
-    arrays = retrieval()[0].arrays
-    np.savez_compressed(tmp_path / "whole.npz", **arrays)
-    assert load_arrays(tmp_path / "whole.npz").keys() == arrays.keys()
-    (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:200])
-    (tmp_path / "objects.npz").write_bytes(b"")
-    np.savez(tmp_path / "objects.npz", accuracy=np.array([{}], dtype=object))
-    for name in ("cut.npz", "objects.npz"):
-        with pytest.raises(InputError, match=rf"{name} cannot be read"):
-            load_arrays(tmp_path / name)
-
-
-def test_seeds_are_averaged_query_by_query() -> None:
-    (one, a), (two, b) = retrieval(seed=1), retrieval(seed=2)
-    two = renamed(two, one.arrays["image_id"])
-    units = [queries.units("rsum", metrics["rsum"]) for queries, metrics in ((one, a), (two, b))]
-    mean = mean_units(units)
-    assert mean.score == pytest.approx((a["rsum"] + b["rsum"]) / 2)
-    assert np.allclose(mean.sum_Pn, (units[0].sum_Pn + units[1].sum_Pn) / 2)
-    with pytest.raises(InputError, match="different queries"):
-        mean_units([units[0], replace(units[1], ids=units[1].ids[::-1])])
-
-
-def test_intervals_are_those_of_an_explicit_loop() -> None:
-    (first, a), (second, b) = retrieval(seed=3), retrieval(seed=4, shift=0.3)
-    second = renamed(second, first.arrays["image_id"])
-    runs = [queries.units("rsum", metrics["rsum"]) for queries, metrics in ((first, a), (second, b))]
-    found = paired_bootstrap(
-        np.stack([run.sum_Pn for run in runs]),
-        runs[0].count_Pn,
-        labels="ab",
-        units="u",
-        resamples=300,
-        seed=7,
-    )
-    drawn_RN = np.random.default_rng(7).integers(30, size=(300, 30))
-    differences = []
-    for drawn_N in drawn_RN:
-        scores = []
-        for run in runs:
-            parts = zip(run.sum_Pn, run.count_Pn, strict=True)
-            scores.append(sum(total[drawn_N].sum() / count[drawn_N].sum() for total, count in parts))
-        differences.append(scores[0] - scores[1])
-    one = found.difference("a", "b")
-    assert one.value == pytest.approx(a["rsum"] - b["rsum"], abs=1e-3)
-    assert (one.low, one.high) == pytest.approx(tuple(np.quantile(differences, (0.025, 0.975))), abs=1e-3)
-    back = found.difference("b", "a")
-    assert (back.value, back.low, back.high) == (-one.value, -one.high, -one.low)
-    assert found.difference("a", "c") is None
-
-
-def test_pairing_finds_what_unpaired_intervals_would_not() -> None:
+@pytest.mark.parametrize("units", [15, 120])
+@pytest.mark.parametrize("over_seeds", [(0.0, 0.0), (1.0, 1.0), (30.0, 30.0), (30.0, 0.0)])
+@pytest.mark.parametrize(
+    ("seeds", "most"), [((2, 2), 1.0), ((3, 3), 0.985), ((5, 5), 0.975), ((10, 10), 0.97), ((2, 5), 1.0)]
+)
+def test_95_of_100_intervals_hold_the_true_difference(seeds, most, over_seeds, units) -> None:
     rng = np.random.default_rng(0)
-    hard_n = 50 * rng.random(400)
-    sum_APn = np.stack([hard_n + 1 + rng.normal(0, 2, 400), hard_n])[:, None]
-    found = paired_bootstrap(sum_APn, np.ones((1, 400), int), labels="ab", units="u").difference("a", "b")
-    assert found.significant
-    assert 0.7 < found.low < found.value < found.high < 1.3
-    expected = 1.96 * (sum_APn[0, 0] - sum_APn[1, 0]).std() / 20  # of a mean of 400 differences
-    assert (found.high - found.low) / 2 == pytest.approx(expected, rel=0.08)
+    held = 0
+    for _ in range(600):
+        one, other = normal(rng, seeds, units, over_seeds=over_seeds, left=0.5)
+        low, high = difference(one, other, same_seeds=True).interval()
+        held += low <= TRUE <= high
+    assert 0.92 <= held / 600 <= most + 0.005  # the standard error of a share of 0.95 is 0.009
+
+
+@pytest.mark.parametrize(("seeds", "units"), [(2, 40), (3, 40), (3, 400), (5, 40), (10, 40)])
+def test_they_hold_it_for_recalls_of_nothing_and_everything(seeds, units) -> None:
+    rng = np.random.default_rng(1)
+    held = 0
+    for _ in range(500):
+        ease_n = 1.5 * rng.normal(size=units)  # of a query; recalls are near 0 or 1 for many
+        one, other = (
+            100.0 * (rng.logistic(size=(seeds, units)) < ease_n + 0.3 * rng.normal(size=(seeds, 1)))
+            for _ in range(2)
+        )
+        low, high = difference(one, other, same_seeds=True).interval()
+        held += low <= 0 <= high
+    assert held / 500 >= 0.92
+
+
+@pytest.mark.parametrize(("seeds", "units"), [(1, 40), (3, 40), (5, 200)])
+def test_intervals_of_a_row_hold_its_score(seeds, units) -> None:
+    rng = np.random.default_rng(2)
+    held = 0
+    for _ in range(600):
+        over_seeds = 0.0 if seeds == 1 else 2.0
+        one, _ = normal(rng, (seeds, 1), units, over_seeds=(over_seeds, 0.0), left=0.5)
+        low, high = score(one - TRUE).interval()
+        held += low <= 0 <= high
+    assert 0.925 <= held / 600 <= 0.985
+
+
+def test_drawing_seeds_and_queries_anew_would_hold_it_far_too_rarely() -> None:
+    """Why no bootstrap: of 2 seeds and percentiles over both, crossed, under two thirds hold the true difference."""
+    rng = np.random.default_rng(3)
+    held = 0
+    for _ in range(200):
+        one, other = normal(rng, (2, 2), 40, over_seeds=(30.0, 0.0), left=0.5)
+        queries_RN = rng.integers(40, size=(300, 40))
+        drawn = [
+            y_Sn[rng.integers(2, size=(300, 2))[:, :, None], queries_RN[:, None]].mean(axis=(1, 2))
+            for y_Sn in (one, other)
+        ]
+        low, high = np.quantile(drawn[0] - drawn[1], (0.025, 0.975))
+        held += low <= TRUE <= high
+    assert held / 200 < 0.75
+
+
+def test_two_seeds_with_a_deviation_of_ten_each_show_no_difference_of_19() -> None:
+    runs = np.array([[-5.0], [5.0]]) * math.sqrt(2)
+    assert runs.std(ddof=1) == pytest.approx(10)
+    found = difference(runs - 19.0 + np.zeros(1064), runs[::-1] + np.zeros(1064))
+    assert found.seeds.df == pytest.approx(2)
+    expected = stats.ttest_ind(runs[:, 0] - 19, runs[:, 0])
+    assert found.p == pytest.approx(expected.pvalue)
+    assert found.p == pytest.approx(0.198, abs=5e-4)  # t = 1.9 at 2 degrees of freedom
+    assert found.interval() == pytest.approx((-19 - 43.03, -19 + 43.03), abs=0.01)
+
+
+def test_without_variance_over_queries_it_is_welchs_test() -> None:
+    rng = np.random.default_rng(4)
+    for counts in ((2, 3), (4, 4), (9, 3)):
+        one, other = rng.normal(0, 1, (counts[0], 1)), rng.normal(2, 3, (counts[1], 1))
+        found = difference(one + np.zeros(20), other + np.zeros(20))
+        expected = stats.ttest_ind(one[:, 0], other[:, 0], equal_var=False)
+        assert (found.p, found.seeds.df) == (pytest.approx(expected.pvalue), pytest.approx(expected.df))
+        assert found.interval() == pytest.approx(tuple(expected.confidence_interval()))
+
+
+def test_one_seed_is_the_paired_test_over_queries_and_seeds_are_not_judged() -> None:
+    one, other = np.random.default_rng(5).normal(0.2, 1, (2, 1, 50))
+    found = difference(one, other)
+    expected = stats.ttest_rel(one[0], other[0])
+    assert found.seeds is None
+    assert (found.p, found.interval()) == (
+        pytest.approx(expected.pvalue),
+        pytest.approx(tuple(expected.confidence_interval())),
+    )
+
+
+def test_variances_are_those_of_an_explicit_analysis() -> None:
+    rng = np.random.default_rng(6)
+    one, other = normal(rng, (3, 4), 25, over_seeds=(2.0, 5.0), left=0.3)
+    found, left = difference(one, other), []
+    for y_Sn in (one, other):
+        runs, units = y_Sn.shape
+        total = 0.0
+        for s in range(runs):
+            for n in range(units):
+                total += (y_Sn[s, n] - y_Sn[s].mean() - y_Sn[:, n].mean() + y_Sn.mean()) ** 2
+        left.append(total / ((runs - 1) * (units - 1)) / (runs * units))
+    paired_n = [one[:, n].mean() - other[:, n].mean() for n in range(25)]
+    assert found.queries.value == pytest.approx(np.var(paired_n, ddof=1) / 25 - sum(left), rel=1e-12)
+    assert found.queries.df == 24
+    assert found.seeds.value == pytest.approx(stats.sem(one.mean(1)) ** 2 + stats.sem(other.mean(1)) ** 2)
+    half = math.sqrt(
+        stats.t.ppf(0.975, found.seeds.df) ** 2 * found.seeds.value
+        + stats.t.ppf(0.975, 24) ** 2 * found.queries.value
+    )
+    assert found.interval() == pytest.approx((found.value - half, found.value + half))
+    assert found.half_width(found.p) == pytest.approx(abs(found.value))
+
+
+def test_seeds_are_paired_where_there_are_enough_and_they_are_the_same() -> None:
+    rng = np.random.default_rng(7)
+    shared_S1 = 5 * rng.normal(size=(PAIRED_FROM, 1))
+    one, other = (shared_S1 + rng.normal(size=(PAIRED_FROM, 30)) for _ in range(2))
+    paired, apart = difference(one, other, same_seeds=True), difference(one, other)
+    assert paired.seeds.value == pytest.approx(stats.sem((one - other).mean(axis=1)) ** 2)
+    assert paired.seeds.df == PAIRED_FROM - 1
+    assert apart.half_width() > 5 * paired.half_width()
+    few = [y_Sn[: PAIRED_FROM - 1] for y_Sn in (one, other)]
+    assert difference(*few, same_seeds=True) == difference(*few)
+
+
+def test_probabilities_reach_from_one_to_nothing() -> None:
+    certain = Variance(value=1e-12, df=500)
+    assert Estimate(value=0.0, seeds=None, queries=certain).p == 1.0
+    assert Estimate(value=5.0, seeds=None, queries=certain).p == 0.0
+    assert Estimate(value=5.0, seeds=None, queries=Variance()).p == 0.0
+    assert Estimate(value=0.0, seeds=None, queries=Variance()).p == 1.0
+    tiny = Estimate(value=10.0, seeds=None, queries=Variance(value=1.0, df=math.inf))
+    assert tiny.p == pytest.approx(2 * stats.norm.sf(10.0), rel=1e-6)
+
+
+def test_holms_correction_is_that_worked_by_hand() -> None:
+    # sorted: 0.005 x 4, 0.01 x 3, 0.03 x 2, 0.04 x 1, of which the last may not be below the one before it
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.4]) == pytest.approx([0.8, 0.8])
+    assert holm([0.9, 0.7, 0.2]) == pytest.approx([1.0, 1.0, 0.6])
+    assert holm([0.02]) == [0.02]
+
+
+def rows(
+    values: dict[str, float], *, seeds: int = 3, units: int = 40, noise: float = 0.5
+) -> dict[str, Sample]:
+    rng = np.random.default_rng(8)
+    hard_n = 5 * rng.normal(size=units)
+    return {
+        label: Sample(
+            seeds=tuple(map(str, range(seeds))),
+            y_Sn=value
+            + hard_n
+            + noise * rng.normal(size=(seeds, 1))
+            + noise * rng.normal(size=(seeds, units)),
+        )
+        for label, value in values.items()
+    }
+
+
+def test_all_pairs_are_corrected_together_and_a_pair_turns_round() -> None:
+    samples = rows({"a": 10.0, "b": 7.5, "c": 0.0, "d": 0.1})
+    judged = judge(samples, units="40 images")
+    assert (judged.labels, judged.tests, len(judged.pairs)) == (("a", "b", "c", "d"), 6, 6)
+    alone = {pair: difference(*(samples[label].y_Sn for label in pair)) for pair in judged.pairs}
+    corrected = dict(zip(alone, holm([found.p for found in alone.values()]), strict=True))
+    assert {pair: found.p for pair, found in judged.pairs.items()} == corrected
+    assert any(found.p < 0.05 < judged.pairs[pair].p for pair, found in alone.items()), "one is lost to Holm"
+    assert judged.difference("a", "d").significant
+    assert judged.difference("c", "d").significant is False
+    one, back = judged.difference("a", "b"), judged.difference("b", "a")
+    assert (back.value, back.low, back.high, back.p) == (-one.value, -one.high, -one.low, one.p)
+    assert judged.difference("a", "e") is None
+    assert judged.intervals["a"] == score(samples["a"].y_Sn).interval()
+
+
+def test_of_one_seed_no_difference_is_significant_and_none_can_still_be_said() -> None:
+    judged = judge(rows({"a": 10.0, "b": 0.0, "c": 0.0}, seeds=1, noise=0.2), units="u")
+    assert judged.planning is None
+    assert judged.difference("a", "b").found
+    assert judged.difference("a", "b").significant is None
+    mixed = rows({"a": 10.0, "b": 0.0}) | {"c": rows({"c": 0.0}, seeds=1)["c"]}
+    judged = judge(mixed, units="u")
+    assert judged.difference("a", "b").significant is True
+    assert judged.difference("a", "c").significant is None
 
 
 def test_equal_scores_do_not_differ_and_few_units_say_nothing() -> None:
-    same = np.ones((2, 1, 40))
-    found = paired_bootstrap(same, np.ones((1, 40), int), labels="ab", units="u")
-    assert found.difference("a", "b") == Difference(value=0.0, low=0.0, high=0.0)
-    assert not found.difference("a", "b").significant
+    same = {label: Sample(seeds=("0",), y_Sn=np.ones((1, 40))) for label in "ab"}
+    assert judge(same, units="u").pairs == {
+        ("a", "b"): Difference(value=0.0, low=0.0, high=0.0, p=1.0, over_seeds=False)
+    }
+    few = {label: Sample(seeds=("0",), y_Sn=np.ones((1, 9))) for label in "ab"}
     with pytest.raises(InputError, match="9 queries are too few"):
-        paired_bootstrap(same[..., :9], np.ones((1, 9), int), labels="ab", units="u")
-
-
-def test_draws_repeat_and_many_queries_take_seconds() -> None:
-    rng = np.random.default_rng(1)
-    sum_APn, count_Pn = rng.random((10, 2, 5000)), np.full((2, 5000), 5)
-    options = {"labels": "abcdefghij", "units": "u"}
-    started = time.process_time()
-    found = paired_bootstrap(sum_APn, count_Pn, **options)
-    assert time.process_time() - started < 10
-    assert isinstance(found, Bootstrap)
-    assert len(found.pairs) == 45
-    few = {"resamples": 50, **options}
-    assert (
-        paired_bootstrap(sum_APn, count_Pn, **few).pairs == paired_bootstrap(sum_APn, count_Pn, **few).pairs
-    )
+        judge(few, units="u")

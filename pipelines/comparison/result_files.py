@@ -1,0 +1,130 @@
+"""Results in files: CSV, which people and git read, or Parquet, by the name's ending."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from infra.errors import InputError
+from infra.fields import from_plain, hints
+from infra.files import atomic, existing, make_folder
+from pipelines.comparison.results import Number, Result, columns
+
+ENDINGS = (".csv", ".parquet")
+WHAT = "results that `python -m pipelines.compare --out` wrote"
+_NAMES = tuple(field.name for field in dataclasses.fields(Result))
+_PARQUET = {
+    str: pa.string(),
+    bool: pa.bool_(),
+    bool | None: pa.bool_(),
+    int: pa.int64(),
+    Number: pa.float64(),
+}
+
+
+def refuse_ending(path: Path) -> None:
+    """Refuse a name of a file of results that says no format.
+
+    Raises:
+        InputError: it ends in neither of `ENDINGS`.
+    """
+    if path.suffix.lower() not in ENDINGS:
+        raise InputError(f"{path}: results are written as {' or '.join(ENDINGS)}, by the end of the name")
+
+
+def write_results(records: Sequence[Result], path: Path) -> None:
+    """Write results, in the format that the name's ending says.
+
+    Raises:
+        InputError: another ending, or the file cannot be written.
+    """
+    refuse_ending(path)
+    data = _parquet(records) if path.suffix.lower() == ".parquet" else _csv(records)
+    make_folder(path.parent)
+    with atomic(path, needs=len(data)) as file:
+        file.write(data)
+
+
+def read_results(path: Path) -> list[Result]:
+    """Read what `write_results` wrote.
+
+    Raises:
+        InputError: there is no such file, or it is damaged; the message names column and line.
+    """
+    refuse_ending(path)
+    path = existing(path, what=WHAT)
+    rows = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
+    records = [from_plain(Result, row, where=f"{path}: {place}") for place, row in rows]
+    if not any(record.decides for record in records):
+        raise InputError(
+            f"{path}: holds no results; write it anew with `python -m pipelines.compare --out {path}`"
+        )
+    return records
+
+
+def _csv(records: Sequence[Result]) -> bytes:
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(_NAMES)
+    rows.writerows([_text(getattr(record, name)) for name in _NAMES] for record in records)
+    return text.getvalue().encode()
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def _parquet(records: Sequence[Result]) -> bytes:
+    schema = pa.schema([(name, _PARQUET[hint]) for name, hint in hints(Result).items()])
+    out = pa.BufferOutputStream()
+    pq.write_table(pa.table(dict(columns(records)), schema=schema), out)
+    return out.getvalue().to_pybytes()
+
+
+def _read_csv(path: Path) -> list[tuple[str, dict[str, object]]]:
+    try:
+        lines = [*csv.reader(io.StringIO(path.read_bytes().decode()), strict=True)]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as CSV: {error}; expected {WHAT}") from None
+    if not lines or tuple(lines[0]) != _NAMES:
+        raise InputError(f"{path}: its columns are not those of {WHAT}; write it anew")
+    rows = []
+    for number, line in enumerate(lines[1:], start=2):
+        if len(line) != len(_NAMES):
+            raise InputError(f"{path}: line {number} has {len(line)} fields, expected {len(_NAMES)}")
+        values = dict(zip(_NAMES, line, strict=True))
+        rows.append(
+            (f"line {number}", {name: _value(text, hints(Result)[name]) for name, text in values.items()})
+        )
+    return rows
+
+
+def _value(text: str, hint: object) -> object:
+    """Return the text of a field as its type; text that does not fit is left for `from_plain` to refuse."""
+    if hint is str:
+        return text
+    if not text:
+        return None
+    if hint in (bool, bool | None):
+        return {"true": True, "false": False}.get(text, text)
+    read: Mapping[object, Callable[[str], object]] = {int: int, Number: float}
+    try:
+        return read[hint](text)
+    except ValueError:
+        return text
+
+
+def _read_parquet(path: Path) -> list[tuple[str, dict[str, object]]]:
+    try:
+        rows = pq.read_table(path).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: cannot be read as Parquet: {error}; expected {WHAT}") from None
+    return [(f"row {number}", row) for number, row in enumerate(rows, start=1)]

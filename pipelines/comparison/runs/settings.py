@@ -1,0 +1,100 @@
+"""What the runs of a table were trained with, so that rows differ in nothing that their names do not say."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, asdict, fields
+
+from infra.tracking import RunRecord
+from infra.tracking.provenance import PACKAGES
+from infra.tracking.tracker import flattened
+from tasks.run import WITHOUT_EFFECT, Data, Optim, Run
+from tasks.scoring.records import VERSION_TAG
+
+_SHOWN = {"recipe", "task", "aggregator", "text_aggregator", "seed", "protocol", "data.dataset"}
+"""Settings that a table's title, a row's name or its number of runs say."""
+DIGESTS = ("data.corpus", "data.features")
+"""Settings that are paths, and tags that hold the digest of what is there."""
+Settings = Mapping[str, str]
+
+
+def deviations(runs: Sequence[RunRecord], protocol: str) -> tuple[dict[str, Settings], tuple[str, ...]]:
+    """Tell the runs of a table apart by their settings, those of each recipe and model among themselves.
+
+    Args:
+        runs: of one task, data set and protocol.
+        protocol: under which they were scored, by versions of its own.
+
+    Returns:
+        By run id, the settings in which a run is not like more than half of the others; all runs have those named of
+        which no value is that frequent. And what the others have, a sentence for each recipe and model.
+    """
+    groups: dict[tuple[str, str], list[RunRecord]] = defaultdict(list)
+    for run in runs:
+        if run.tags.get("kind", "train") == "train":
+            groups[run.tags.get("recipe", ""), run.tags.get("model", "")].append(run)
+    own: dict[str, Settings] = {run.run_id: {} for run in runs}
+    usual = []
+    for (recipe, model), group in sorted(groups.items()):
+        settings = _settings(group, protocol)
+        names = sorted({name for of in settings for name in of})
+        values = {name: [of.get(name, "") for of in settings] for name in names}
+        differing = {name: _most(of) for name, of in values.items() if len({*of}) > 1}
+        for run, of in zip(group, settings, strict=True):
+            own[run.run_id] = {
+                name: of.get(name, "") for name, most in differing.items() if of.get(name, "") != most
+            }
+        if common := {name: most for name, most in differing.items() if most is not None}:
+            of = (f" of {recipe}" if len(groups) > 1 else "") + (f" in {model}" if model else "")
+            usual.append(f"where a row{of} does not say otherwise, {named(common)}")
+    return own, tuple(usual)
+
+
+def named(settings: Settings) -> str:
+    """Return settings as a row's name shows them: `optim.epochs=1, objective=triplet`."""
+    return ", ".join(f"{name}={value or 'none'}" for name, value in settings.items())
+
+
+def code_notes(title: str, runs: Sequence[RunRecord]) -> Iterator[str]:
+    """Say where the runs of a table were trained by other code, or by other versions of packages that count."""
+    commits = Counter(_commit(run) for run in runs if run.tags.get("git_commit"))
+    if len(commits) > 1:
+        counted = ", ".join(f"{commit} ({count})" for commit, count in commits.most_common())
+        yield f"{title}: its runs are of {len(commits)} states of the code, whose changes no row shows: {counted}"
+    for package in ("python", *PACKAGES):
+        versions = sorted({run.tags[package] for run in runs if package in run.tags})
+        if len(versions) > 1:
+            yield f"{title}: its runs used {package} {' and '.join(versions)}"
+
+
+def _commit(run: RunRecord) -> str:
+    changed = " with changes" if run.tags.get("git_dirty") == "true" else ""
+    return run.tags["git_commit"][:10] + changed
+
+
+def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
+    """Return what decides the results of runs; a setting that is younger than a run has its default there."""
+    hidden = _SHOWN | {*WITHOUT_EFFECT}
+    known = {name for run in runs for name in run.params}
+    defaults = {name: value for name, value in _defaults().items() if name in known}
+    all_settings = []
+    digested = [name for name in DIGESTS if all(run.tags.get(name) for run in runs)]
+    for run in runs:
+        settings = {**defaults, **run.params, **{name: run.tags[name][:12] for name in digested}}
+        settings["protocol version"] = run.tags.get(VERSION_TAG + protocol, "1")
+        all_settings.append({name: value for name, value in settings.items() if name not in hidden})
+    return all_settings
+
+
+def _defaults() -> dict[str, str]:
+    """Return the settings that have a default, as tracking shows them."""
+    data = {field.name: field.default for field in fields(Data) if field.default is not MISSING}
+    own = {field.name: field.default for field in fields(Run) if field.default is not MISSING}
+    return dict(flattened(own | {"data": data, "optim": asdict(Optim())}))
+
+
+def _most(values: Sequence[str]) -> str | None:
+    """Return the value that more than half of them are; None where there is none."""
+    value, count = Counter(values).most_common(1)[0]
+    return value if 2 * count > len(values) else None

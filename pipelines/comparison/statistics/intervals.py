@@ -1,0 +1,140 @@
+"""How far a difference of scores may be off, over seeds and over queries.
+
+A row's runs, one a seed, answer the same queries, gathered by the unit they belong to, such as an image with its
+captions. What unit n adds to the score of seed s is `y[s, n]`; the mean over units is the run's score, the mean over
+both the row's. Seeds and units are crossed: `y = row + seed + unit + what is left`, each drawn anew by whoever trains
+with other seeds or asks other queries. A difference of two rows therefore varies by
+
+- `seeds`: the variance of the runs' scores over their number, for each row, added up; Welch's degrees of freedom
+  (Biometrika 34, 1947), which assume neither that the rows vary alike nor that they were run equally often;
+- `queries`: the variance over units of the rows' difference, paired unit by unit, less the part that seeds have in it
+  already.
+
+The interval is `value ± sqrt(t_seeds^2 seeds + t_queries^2 queries)`, each variance with the quantile of t for its own
+degrees of freedom (Howe, JASA 69, 1974; Graybill and Wang, JASA 75, 1980), so that two seeds widen what is owed to
+seeds and nothing else. The p-value is the level at which it just reaches 0.
+
+Chosen by simulation: 24 cases of 2 to 10 seeds and 40 units, from no variance over seeds to 100 times that over
+queries, in one of the rows or in both. Of its 95 % intervals 94.0 to 98.9 % held the true difference (2 seeds: 94.0 to
+98.9; 3: 94.4 to 97.7; 5: 95.0 to 96.4; 10: 94.8 to 95.7). Percentiles of a bootstrap held it in 26 to 95 % with seeds
+averaged first, in 61 to 95 % with seeds drawn and queries anew within each, in 65 to 99 % with seeds and queries drawn
+crosswise (Owen, Annals of Applied Statistics 1, 2007): resampling two or three seeds never shows what others do.
+Satterthwaite's degrees of freedom for the sum of the variances: 89 to 97 %.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import stdtrit
+
+PAIRED_FROM = 10
+"""Common seeds from which on the rows' runs are paired seed by seed. Pairing takes half of the degrees of freedom: with
+ten that pays where runs of one seed correlate by 0.14 (by 0.32 among 45 pairs), with five by 0.31 (0.65)."""
+LEVEL = 0.05
+_LEAST_LOG_P = -230.0  # a probability of 1e-100, which is shown as 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variance:
+    """An estimated variance, and its degrees of freedom."""
+
+    value: float = 0.0
+    df: float = math.inf
+
+    def reach(self, level: float) -> float:
+        """Return the square of what it adds to half an interval that errs with a probability of `level`."""
+        return float(stdtrit(self.df, level / 2)) ** 2 * self.value if self.value else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A score or a difference of two, and what it varies by.
+
+    Attributes:
+        value: the estimate.
+        seeds: its variance over seeds; None where a row has one run, so that nobody can say.
+        queries: its variance over queries, beside what seeds have in it.
+    """
+
+    value: float
+    seeds: Variance | None
+    queries: Variance
+
+    def half_width(self, level: float = LEVEL) -> float:
+        """Return how far an interval that errs with a probability of `level` reaches on each side."""
+        of_seeds = self.seeds.reach(level) if self.seeds else 0.0
+        return math.sqrt(of_seeds + self.queries.reach(level))
+
+    def interval(self, level: float = LEVEL) -> tuple[float, float]:
+        """Return the ends of the interval; over queries alone where nobody can say what seeds do."""
+        half = self.half_width(level)
+        return self.value - half, self.value + half
+
+    @property
+    def p(self) -> float:
+        """The probability of an estimate as far from 0, or farther, where there is nothing to find."""
+        far = abs(self.value)
+        if far <= self.half_width(1.0):
+            return 1.0
+        if far >= self.half_width(math.exp(_LEAST_LOG_P)):
+            return 0.0
+        return math.exp(brentq(lambda log_p: self.half_width(math.exp(log_p)) - far, _LEAST_LOG_P, 0.0))
+
+
+def score(y_Sn: np.ndarray) -> Estimate:
+    """Return the score of a row.
+
+    Args:
+        y_Sn: what each of n units adds, for each of S seeds; the mean over n is a run's score.
+    """
+    runs = len(y_Sn)
+    queries = _over_units(y_Sn.mean(axis=0), less=_left(y_Sn))
+    seeds = Variance(value=_variance_of_mean(y_Sn.mean(axis=1)), df=runs - 1) if runs > 1 else None
+    return Estimate(value=float(y_Sn.mean()), seeds=seeds, queries=queries)
+
+
+def difference(one_Sn: np.ndarray, other_Sn: np.ndarray, *, same_seeds: bool = False) -> Estimate:
+    """Return the score of one row without that of another.
+
+    Args:
+        one_Sn, other_Sn: as of `score`, of the same units; numbers of seeds may differ.
+        same_seeds: whether run s of both has the same seed.
+    """
+    value = float(one_Sn.mean() - other_Sn.mean())
+    if same_seeds and len(one_Sn) >= PAIRED_FROM:
+        paired = score(one_Sn - other_Sn)
+        return Estimate(value=value, seeds=paired.seeds, queries=paired.queries)
+    less = _left(one_Sn) + _left(other_Sn)
+    queries = _over_units(one_Sn.mean(axis=0) - other_Sn.mean(axis=0), less=less)
+    seeds = None
+    if min(len(one_Sn), len(other_Sn)) > 1:
+        seeds = welch(*((_variance_of_mean(y_Sn.mean(axis=1)), len(y_Sn) - 1) for y_Sn in (one_Sn, other_Sn)))
+    return Estimate(value=value, seeds=seeds, queries=queries)
+
+
+def welch(*parts: tuple[float, int]) -> Variance:
+    """Return the sum of independent variances with Welch's degrees of freedom."""
+    total = sum(value for value, _ in parts)
+    spread = sum(value**2 / df for value, df in parts)
+    return Variance(value=total, df=total**2 / spread if spread else math.inf)
+
+
+def _variance_of_mean(values: np.ndarray) -> float:
+    return float(values.var(ddof=1)) / len(values)
+
+
+def _over_units(of_units: np.ndarray, *, less: float) -> Variance:
+    return Variance(value=max(0.0, _variance_of_mean(of_units) - less), df=len(of_units) - 1)
+
+
+def _left(y_Sn: np.ndarray) -> float:
+    """Return the variance of a row's score by what is neither seed nor unit; 0 for one run, of which it is a part."""
+    runs, units = y_Sn.shape
+    if runs == 1:
+        return 0.0
+    left_Sn = y_Sn - y_Sn.mean(axis=1, keepdims=True) - y_Sn.mean(axis=0) + y_Sn.mean()
+    return float(np.square(left_Sn).sum()) / ((runs - 1) * (units - 1)) / (runs * units)

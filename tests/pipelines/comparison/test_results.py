@@ -1,0 +1,260 @@
+"""Results in files, and tables of Markdown files that are written from them."""
+
+from __future__ import annotations
+
+import csv
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from records import blocks_of, run, three_tasks
+
+from infra.errors import InputError
+from pipelines import compare, sweep, tables
+from pipelines.comparison.documents import rendered, renewed
+from pipelines.comparison.result_files import read_results, write_results
+from pipelines.comparison.results import Result, groups_of, results
+from pipelines.comparison.runs.groups import Group
+from pipelines.comparison.statistics.significance import Difference, Judged
+from pipelines.comparison.tables import report
+from pipelines.comparison.tables.cross_task import cross_task_table
+from pipelines.comparison.tables.render import as_text
+
+ORIGIN = {
+    "git_commit": "1" * 40,
+    "command": "python -m pipelines.sweep --aggregators mean 'kmax(k=5)', x",
+    "data.corpus": "c" * 64,
+    "data.features": "f" * 64,
+}
+
+
+def judged_groups() -> tuple[Group, ...]:
+    """Return three tables over two seeds, of which the first is judged, and runs that say what they came from."""
+    runs = [replace(made, tags={**made.tags, **ORIGIN}) for made in three_tasks()]
+    runs[0] = replace(runs[0], tags={**runs[0].tags, "git_commit": "2" * 40, "git_dirty": "true"})
+    first, *others = blocks_of(*runs)
+    best, *rest = (row.label for row in first.rows)
+    judged = Judged(
+        units="1,064 images with their captions",
+        labels=(best, *rest),
+        tests=3,
+        intervals={row.label: (40.0, 75.25) for row in first.rows},
+        pairs={
+            (best, rest[0]): Difference(value=10.0, low=-2.0, high=22.0, p=0.2, over_seeds=True),
+            (best, rest[1]): Difference(value=20.0, low=8.0, high=32.0, p=1 / 3000, over_seeds=True),
+        },
+    )
+    return (replace(first, judged=judged), *others)
+
+
+@pytest.mark.parametrize("name", ["r.csv", "r.parquet", "below/R.CSV"])
+def test_results_are_read_back_as_they_were(tmp_path: Path, name: str) -> None:
+    records = results(judged_groups(), compared_by="python -m pipelines.compare --out 'a b.csv'")
+    write_results(records, tmp_path / name)
+    assert read_results(tmp_path / name) == records
+    assert [path.name for path in (tmp_path / name).parent.iterdir()] == [Path(name).name]
+
+
+def test_a_record_says_what_was_measured_how_sure_and_where_it_came_from() -> None:
+    records = results(judged_groups(), compared_by="me")
+    (gpo,) = [of for of in records if of.task == "image_text" and of.row == "gpo" and of.decides]
+    (mean,) = [of for of in records if of.task == "image_text" and of.row == "mean" and of.metric == "rsum"]
+    assert (gpo.metric, gpo.mean, gpo.seeds, gpo.values) == ("rsum", 70.0, "0; 1", "69; 71")
+    assert gpo.deviation == pytest.approx(math.sqrt(2))
+    assert (gpo.low, gpo.high, gpo.against, gpo.difference) == (40.0, 75.25, "", None)
+    assert (mean.against, mean.difference, mean.difference_low, mean.difference_high) == ("gpo", -10, -22, 2)
+    assert (mean.p, mean.over_seeds, mean.pairs) == (0.2, True, 3)
+    assert gpo.step_cost == 40.0
+    assert gpo.data == f"corpus={'c' * 64}; features={'f' * 64}"
+    assert (gpo.command, gpo.commits, gpo.compared_by) == (ORIGIN["command"], "1" * 40, "me")
+    assert mean.commits == f"{'2' * 40}+; {'1' * 40}"
+    assert mean.run_ids == "id-mean-0-0; id-mean-1-0"
+    others = {of.metric for of in records if of.row == "gpo" and of.task == "image_text"}
+    assert others == {"rsum", "i2t/R1", "i2t/R5", "i2t/R10", "t2i/R1", "t2i/R5", "t2i/R10"}
+    assert all(of.difference is None for of in records if not of.decides)
+
+
+def test_both_formats_can_be_read_without_us(tmp_path: Path) -> None:
+    records = results(judged_groups())
+    for name in ("r.csv", "r.parquet"):
+        write_results(records, tmp_path / name)
+    with (tmp_path / "r.csv").open(newline="") as file:
+        lines = [*csv.DictReader(file)]
+    table = pq.read_table(tmp_path / "r.parquet")
+    assert len(lines) == table.num_rows == len(records)
+    assert [float(line["mean"]) for line in lines] == pytest.approx(table["mean"].to_pylist())
+    assert {line["decides"] for line in lines} == {"true", "false"}
+    assert table.schema.field("p").type == "double"
+    assert table.schema.field("higher_is_better").type == "bool"
+
+
+def test_tables_of_results_are_those_of_the_runs(tmp_path: Path) -> None:
+    groups = judged_groups()
+    write_results(results(groups), tmp_path / "r.csv")
+    again = groups_of(read_results(tmp_path / "r.csv"))
+    assert as_text(report.across(cross_task_table(again))) == as_text(report.across(cross_task_table(groups)))
+    for ours, theirs in zip(again, groups, strict=True):
+        assert report.scores(ours).rows[0][:3] == report.scores(theirs).rows[0][:3]
+        assert report.scores(ours).legend == report.scores(theirs).legend
+
+
+def test_damaged_results_name_file_line_and_column(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    write_results(results(judged_groups()), path)
+    whole = path.read_text()
+    for old, new, message in (
+        ("69; 71", "69; x", r"r.csv: line 2: values must be numbers with '; ' between them, not '69; x'"),
+        ("69; 71", "69", r"r.csv: line 2: 1 values for the seeds '0; 1', expected one for each"),
+        (",true,", ",yes,", r"r.csv: line 2: decides must be True or False, not 'yes'"),
+        ("0.2,true,3", "much,true,3", r"r.csv: line \d+: p must be a finite number, not 'much'"),
+        ("0.2,true,3", "nan,true,3", r"r.csv: line \d+: p must be a finite number, not nan"),
+        ("task,dataset", "Task,dataset", r"r.csv: its columns are not those of results that"),
+        ("\nimage_text,", "\n", r"r.csv: line 2 has \d+ fields, expected \d+"),
+    ):
+        assert old in whole
+        path.write_text(whole.replace(old, new, 1))
+        with pytest.raises(InputError, match=message):
+            read_results(path)
+    path.write_bytes(b"\xff")
+    with pytest.raises(InputError, match="cannot be read as CSV"):
+        read_results(path)
+    path.write_text(whole.splitlines()[0] + "\n")
+    with pytest.raises(InputError, match="holds no results"):
+        read_results(path)
+    (tmp_path / "r.parquet").write_text("PAR1")
+    with pytest.raises(InputError, match="cannot be read as Parquet"):
+        read_results(tmp_path / "r.parquet")
+    with pytest.raises(InputError, match=r"r.xlsx: results are written as .csv or .parquet"):
+        read_results(tmp_path / "r.xlsx")
+    with pytest.raises(InputError, match="no such file"):
+        read_results(tmp_path / "gone.csv")
+
+
+def test_a_table_without_its_deciding_metric_is_refused() -> None:
+    records = [of for of in results(judged_groups()) if not (of.task == "vqa" and of.decides)]
+    with pytest.raises(InputError, match="no metric of vqa · daquar decides"):
+        groups_of([*records, replace(results(judged_groups())[-1], decides=False)])
+
+
+DOCUMENT = """# Title
+
+<!-- table: r.csv -->
+old
+<!-- end of table -->
+
+between
+<!-- table: sub/r.parquet as text -->
+<!-- end of table -->
+after
+"""
+
+
+def document(folder: Path) -> tuple[Path, list[Result]]:
+    records = results(judged_groups())
+    write_results(records, folder / "r.csv")
+    write_results(records, folder / "sub" / "r.parquet")
+    path = folder / "doc.md"
+    path.write_text(DOCUMENT)
+    return path, records
+
+
+def test_a_document_is_renewed_between_its_comments_and_nowhere_else(tmp_path: Path) -> None:
+    path, records = document(tmp_path)
+    new, changed = renewed(DOCUMENT, tmp_path, where="doc.md")
+    assert len(changed) == 2
+    assert renewed(new, tmp_path, where="doc.md") == (new, [])
+    first, second = (
+        rendered(records, file="r.csv"),
+        rendered(records, file="sub/r.parquet", as_in_terminal=True),
+    )
+    assert new == DOCUMENT.replace("old", first).replace("as text -->", f"as text -->\n{second}")
+    assert "| `gpo` | 70.0 ± 1.4 | 120.0 ± 1.4 | 30.0 ± 1.4 |" in first
+    assert "| `mean` | 60.0 ± 1.4\\* |" in first
+    assert "\\*: no significant difference from the best of its column" in " ".join(first.split())
+    assert "From [r.csv](r.csv): 6 runs of commits 1111111111, 2222222222+" in " ".join(first.split())
+    assert f"`{ORIGIN['command']}`" in " ".join(first.split())
+    assert "\n    mean        60.0 ± 1.4*" in second
+    assert path.read_text() == DOCUMENT
+
+
+def test_one_task_has_its_scores_and_one_run_a_commit(tmp_path: Path) -> None:
+    shown = rendered(results(blocks_of(run("gpo"))), file="r.csv")
+    assert "| `gpo` | 1 | 60.0 ± \u2013 |" in shown
+    assert shown.splitlines()[-1] == "From [r.csv](r.csv): 1 run."
+
+
+def test_documents_that_name_no_results_or_have_no_end_are_refused(tmp_path: Path) -> None:
+    document(tmp_path)
+    for text, message in (
+        ("nothing", "x.md: names no results"),
+        ("<!-- table: r.csv -->\n", "the table of r.csv has no line '<!-- end of table -->' after it"),
+        (
+            "<!-- table: r.csv -->\n" + DOCUMENT,
+            "a table begins before '<!-- end of table -->' of the one above",
+        ),
+        (DOCUMENT.replace("r.csv", "gone.csv"), "gone.csv: no such file; expected results that"),
+    ):
+        with pytest.raises(InputError, match=message):
+            renewed(text, tmp_path, where="x.md")
+
+
+def test_the_verb_checks_and_renews(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, _ = document(tmp_path)
+
+    def verb(*words: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["tables", str(path), *words])
+        try:
+            tables.main()
+        except SystemExit as stop:
+            return int(stop.code)
+        return 0
+
+    assert verb("--check") == 1
+    assert path.read_text() == DOCUMENT
+    shown = capsys.readouterr().out
+    assert f"{path}: the table of r.csv is not what its results say" in shown
+    assert f"`python -m pipelines.tables {path}` renews them" in shown
+    assert verb() == 0
+    assert verb("--check") == 0
+    assert verb() == 0
+    path.write_text(path.read_text().replace("70.0", "71.0", 1))
+    assert verb("--check") == 1
+    path.write_text("nothing")
+    assert verb() == 2
+    assert "names no results" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--detect", "-1"],
+            "--detect must be a difference of the primary metric above 0, such as 1.0, not -1",
+        ),
+        (["--detect", "nan"], "not nan"),
+        (["--out", "x.xlsx"], "x.xlsx: results are written as .csv or .parquet, by the end of the name"),
+        (["--out", "x"], "x: results are written as .csv or .parquet"),
+    ],
+)
+def test_nonsense_is_refused_before_anything_is_read(words, message, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////nowhere/at/all.db")
+    monkeypatch.setattr(sys, "argv", ["compare", *words])
+    with pytest.raises(SystemExit) as stop:
+        compare.main()
+    assert (stop.value.code, message in capsys.readouterr().err) == (2, True)
+    if words[0] == "--detect":
+        monkeypatch.setattr(sys, "argv", ["sweep", "--recipes", "demo", "--aggregators", "gpo", *words])
+        with pytest.raises(SystemExit) as stop:
+            sweep.main()
+        assert (stop.value.code, message in capsys.readouterr().err) == (2, True)
+
+
+def test_a_file_in_the_way_of_a_folder_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="file"):
+        write_results(results(judged_groups()), tmp_path / "file" / "r.csv")
