@@ -21,7 +21,7 @@ def provenance(home: Path) -> dict[str, str]:
             `.git`, as in a Ray job.
     """
     tags = {"python": platform.python_version(), **_versions()}
-    checkouts = [folder for folder in (Path(__file__).parents[1], home) if (folder / ".git").exists()]
+    checkouts = [folder for folder in (Path(__file__).parents[2], home) if (folder / ".git").exists()]
     if not checkouts:
         return {**tags, "git_commit": "unknown"}
     try:

@@ -20,7 +20,7 @@ import numpy as np
 from infra.video.containers import BadVideo
 from infra.video.process import BAD, END, HEADER, READY
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _PIPE = 1 << 20  # bytes
 _START = 120.0  # seconds until the process must be ready; machines can be busy
 

@@ -206,12 +206,19 @@ def test_the_uri_is_the_variable_or_a_file_in_the_home(monkeypatch: pytest.Monke
     assert ui_command("http://server:5000") == "open http://server:5000"
 
 
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no checkout")
+def test_provenance_is_that_of_the_code_wherever_the_home_is(tmp_path: Path) -> None:
+    git = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    head = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    assert provenance(tmp_path)["git_commit"] == head
+
+
 def test_provenance_takes_the_commit_of_the_home_where_the_code_is_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from infra.tracking import provenance as module
 
-    monkeypatch.setattr(module, "__file__", str(tmp_path / "copy" / "infra" / "provenance.py"))
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "copy" / "infra" / "tracking" / "provenance.py"))
     assert provenance(tmp_path)["git_commit"] == "unknown"
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "init", "-q"], check=True)

@@ -14,6 +14,7 @@ import pytest
 from clips import HERE, decoded, server, write_bad, write_clip
 from places import ROOT
 
+from infra.video import reader
 from infra.video.containers import BadVideo
 from infra.video.limits import MEMORY
 from infra.video.reader import VideoReader
@@ -166,3 +167,7 @@ def test_a_video_that_takes_too_much_memory_costs_itself_alone(clip, tmp_path):
             with pytest.raises(BadVideo, match="more memory than it is given"):
                 list(reader.frames(large))
             assert len(list(reader.frames(clip))) == COUNT
+
+
+def test_the_process_imports_the_code_of_this_one() -> None:
+    assert reader._ROOT == ROOT
