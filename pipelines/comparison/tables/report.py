@@ -219,6 +219,14 @@ def across(cross_task: CrossTaskTable) -> Table:
             else ""
         )
     )
+    if any(
+        verdict(column.group, row.label, column.best.label) is Verdict.QUERIES
+        for column in cross_task.columns
+        for row in column.rows.values()
+    ):
+        legend.append(
+            "?: the queries tell it from the best; of one seed nobody can say what another would change"
+        )
     summary = bool(cross_task.complete)
     if summary:
         legend.append(
