@@ -57,6 +57,7 @@ class Measurement:
         target: None where there is nothing to reach.
         percent: show the ratio as a percentage, for a part of a whole.
         note: what else a reader should know, in a sentence or two.
+        detail: whether it is one of many of its kind, which the table of the README leaves out.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Measurement:
     target: float | None = None
     percent: bool = False
     note: str = ""
+    detail: bool = False
 
     @classmethod
     def of_two(cls, ours: float, reference: float, **described: Any) -> Measurement:

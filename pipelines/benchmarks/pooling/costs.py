@@ -46,6 +46,7 @@ def costs(scale: Scale = "full") -> list[Measurement]:
                 measured=f"{weights:,} weights; forward and backward of {sets}",
                 unit="ms",
                 goal="at most",
+                detail=True,
                 **times.numbers(),
             )
         )

@@ -97,6 +97,7 @@ def _row(name: str, what: str, unit: str, found_RS: np.ndarray, size: GrowthSize
         unit=unit,
         goal="at most",
         note=f"In sets of {middle}.",
+        detail=True,
         **Sides(ours_R=found_RS[:, -1], reference_R=found_RS[:, 0]).numbers(),
     )
 
@@ -106,8 +107,8 @@ def _beyond(what: str, names: list[str], count: int, size: GrowthSize) -> Measur
     return Measurement(
         name=f"growth of {what}",
         measured=(
-            f"aggregators, of all, whose {what} an element in sets of {size.elements[-1]} is more than {LINEAR} times "
-            f"that in sets of {size.elements[0]}, forward and backward"
+            f"of all aggregators those whose {what} an element, forward and backward, is more than {LINEAR} times as "
+            f"much in sets of {size.elements[-1]} as in sets of {size.elements[0]}: {', '.join(names) or 'none'}"
         ),
         unit="",
         ours=len(names),
@@ -115,5 +116,4 @@ def _beyond(what: str, names: list[str], count: int, size: GrowthSize) -> Measur
         ratio=len(names) / count,
         goal="at most",
         percent=True,
-        note=f"They are: {', '.join(names) or 'none'}.",
     )

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
 import socket
 import tempfile
+from functools import cache
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
 import numpy as np
 import pytest
 import torch
+from places import ROOT
 from quadratic import Quadratic
 
 from infra.registry import SIMILARITIES
 from pipelines.benchmarks import table
 from pipelines.benchmarks.features import store
+from pipelines.benchmarks.measure import Measurement
 from pipelines.benchmarks.pooling import growth
 from pipelines.benchmarks.random_data import caption_corpus, feature_sets, feature_store, random_tensors
 from pipelines.benchmarks.scoring import evaluation, ranks
@@ -28,10 +32,25 @@ from tasks.models.embeddings import SplitEmbeddings
 pytestmark = pytest.mark.ray
 
 
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """Return what measures a benchmark once, at a size that takes no time."""
+
+    @cache
+    def measured(name: str) -> list[Measurement]:
+        folder = tmp_path_factory.mktemp(name)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", str(folder))
+            rows = table.BENCHMARKS[name]("tiny")
+        assert not list(folder.glob("tmp*")), "a temporary folder was left behind"
+        return rows
+
+    return measured
+
+
 @pytest.mark.parametrize("name", table.BENCHMARKS)
-def test_every_benchmark_runs_small_and_gives_sane_numbers(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    rows = table.BENCHMARKS[name]("tiny")
+def test_every_benchmark_runs_small_and_gives_sane_numbers(name, tiny):
+    rows = tiny(name)
     assert rows
     for found in rows:
         assert math.isfinite(found.ratio), found
@@ -40,7 +59,17 @@ def test_every_benchmark_runs_small_and_gives_sane_numbers(name, tmp_path, monke
         low, high = found.spread or (found.ratio, found.ratio)
         assert low <= found.ratio <= high, found
         assert found.measured, found
-    assert not list(tmp_path.glob("tmp*")), "a temporary folder was left behind"
+
+
+@pytest.mark.parametrize("name", table.BENCHMARKS)
+def test_the_readme_shows_every_row_in_the_order_of_the_table(name, tiny):
+    def kind(row_name: str) -> str:
+        return re.sub(r"[\d,]+", "#", row_name)  # sizes differ
+
+    speed = (ROOT / "README.md").read_text().split("\n## Speed\n")[1].split("\n## ")[0]
+    shown = [kind(line.split(" | ")[0]) for line in re.findall(r"^\| (.+)", speed, re.MULTILINE)]
+    rows = list(dict.fromkeys(kind(row.name) for row in tiny(name) if not row.detail))
+    assert [row for row in dict.fromkeys(shown) if row in rows] == rows
 
 
 def test_the_parts_of_a_step_make_up_the_whole():
@@ -132,7 +161,7 @@ def test_what_grows_beyond_linear_is_seen(monkeypatch):
     )
     row = growth._row("quadratic", "memory", "kB", byte_1S, size)
     assert row.ratio > growth.LINEAR
-    assert "quadratic" in growth._beyond("memory", ["quadratic"], 3, size).note
+    assert "quadratic" in growth._beyond("memory", ["quadratic"], 3, size).measured
 
 
 def test_those_who_are_not_answered_waited_for_ever():

@@ -131,9 +131,9 @@ def test_a_benchmark_that_fails_keeps_no_other_from_being_measured(monkeypatch, 
     assert "break_down" in err, "the traceback says where"
 
 
-def test_markdown_has_a_line_for_each_row_but_those_of_single_aggregators(monkeypatch, capsys):
+def test_markdown_has_a_line_for_each_row_that_is_no_detail(monkeypatch, capsys):
     made_up = {
-        "costs": lambda scale: [row(name="cost of gpo")],
+        "costs": lambda scale: [row(name="cost of gpo", detail=True)],
         "one": lambda scale: [row(name="one", target=1.0), row(name="two", spread=(1.0, 2.0))],
     }
     monkeypatch.setattr(table, "BENCHMARKS", made_up)
@@ -169,7 +169,6 @@ def test_an_unknown_benchmark_ends_with_a_suggestion(monkeypatch, capsys):
 
 def test_what_is_quick_is_a_benchmark():
     assert set(table.QUICK) <= set(table.BENCHMARKS)
-    assert set(table.ONE_BY_ONE) <= set(table.BENCHMARKS)
 
 
 def test_help_names_every_benchmark(monkeypatch, capsys):
