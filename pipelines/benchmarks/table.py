@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from tqdm import tqdm
 
 from infra.errors import InputError, unknown
@@ -116,16 +115,12 @@ class BenchReport:
 def measure(names: Sequence[str], scale: Scale = "full") -> BenchReport:
     """Run benchmarks one after another; one that fails keeps none from being measured.
 
-    Where they are to be quick, this process computes in one thread from then on.
-
     Raises:
         InputError: a name that no benchmark has.
     """
     for name in names:
         if name not in BENCHMARKS:
             raise unknown("benchmark", name, BENCHMARKS)
-    if scale == "quick":
-        torch.set_num_threads(1)  # whose time no other process disturbs (`measure.seconds`)
     report = BenchReport(scale=scale, rows={}, unmeasured={}, failed={})
     with tqdm(names, desc="benchmarks", unit="benchmark") as bar:
         for name in bar:

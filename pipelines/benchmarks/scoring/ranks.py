@@ -97,7 +97,7 @@ def _speed(size: RankSize) -> Measurement:
         unit="s",
         target=5.0,
         note=f"Reference: one numpy argsort a query, measured on {size.sample} queries of each direction and scaled. "
-        "Ours uses all cores, numpy's sort one.",
+        "Ours uses all of torch's threads, numpy's sort one.",
         **sides.numbers(invert=True),
     )
 
