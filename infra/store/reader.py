@@ -22,6 +22,7 @@ from tqdm import tqdm
 from infra.errors import InputError
 from infra.files import sha256
 from infra.store.manifest import Manifest, Shard
+from infra.store.mapped import allow_files
 from infra.store.shard import MappedShard, map_shard
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class FeatureStore:
             if size != shard.bytes:
                 state = "is missing" if size is None else f"has {size:,} bytes, not {shard.bytes:,}"
                 raise InputError(f"{path}: {state}; copy the store again, or write it anew")
+        allow_files(len(manifest.shards))
         return cls(folder, manifest)
 
     def __reduce__(self) -> tuple:
@@ -196,6 +198,7 @@ class FeatureStore:
 
     def _verify(self, shard: Shard, *, rows: int = 4096) -> None:
         path, mapped = self.folder / shard.file, self._map(shard)
+        mapped.file.expect_in_order()
         if changed := mapped.changed():
             few = ", ".join(mapped.ids.take(changed[:5]).to_pylist()) + (", ..." if len(changed) > 5 else "")
             raise InputError(

@@ -13,7 +13,6 @@ copy 0.3 ms, once.
 
 from __future__ import annotations
 
-import mmap
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ import xxhash
 from infra.errors import InputError
 from infra.files import atomic, sha256
 from infra.store.manifest import Shard
+from infra.store.mapped import MappedFile
 
 DTYPES = {"float16": pa.float16(), "float32": pa.float32()}
 check_of = xxhash.xxh3_64_intdigest
@@ -44,7 +44,7 @@ class MappedShard:
 
     Args:
         path: the file.
-        file: its mapping.
+        file: its bytes.
         vectors_at: the byte at which the vectors begin.
         ids: `(S,)` Arrow strings.
         offsets: `(S + 1,)` int64; set i is `vectors_VD[offsets[i]:offsets[i + 1]]`.
@@ -54,7 +54,7 @@ class MappedShard:
     """
 
     path: Path
-    file: mmap.mmap
+    file: MappedFile
     vectors_at: int
     ids: pa.StringArray
     offsets: np.ndarray
@@ -63,16 +63,10 @@ class MappedShard:
     trusted: bytearray
 
     def fetch(self, row: int) -> None:
-        """Have the system begin to read a set, as far as it is not in memory, without waiting for it.
-
-        The sets of a batch are then read side by side, and nothing around them: where a page that is missing is only
-        found as it is copied, the system reads ahead of it, on some machines megabytes.
-        """
-        if hasattr(mmap, "MADV_WILLNEED"):
-            width = self.vectors_VD.strides[0]
-            start, end = (self.vectors_at + int(vector) * width for vector in self.offsets[row : row + 2])
-            page = start - start % mmap.PAGESIZE
-            self.file.madvise(mmap.MADV_WILLNEED, page, end - page)
+        """Have the system begin to read a set, as far as it is not in memory, without waiting for it."""
+        width = self.vectors_VD.strides[0]
+        first, last = self.offsets[row : row + 2].tolist()
+        self.file.fetch(self.vectors_at + first * width, self.vectors_at + last * width)
 
     def view(self, row: int) -> np.ndarray:
         """Return a set `(N, D)` as it is in the file; who uses it calls `check`."""
@@ -95,7 +89,8 @@ class MappedShard:
         self.trusted[row] = True
 
     def __getitem__(self, row: int) -> np.ndarray:
-        """Return a set `(N, D)` as `view` does, checked as `check` does."""
+        """Return a set `(N, D)` as `view` does, fetched, and checked as `check` does."""
+        self.fetch(row)
         x_ND = self.view(row)
         self.check(row, x_ND)
         return x_ND
@@ -140,10 +135,9 @@ def map_shard(path: Path, shard: Shard, *, dim: int, dtype: str) -> MappedShard:
         InputError: it is missing or cut short, changed since it was written, or is no such Arrow file.
     """
     file = _mapped(path)
-    data = pa.py_buffer(file)
-    if data.size != shard.bytes:
-        raise _damaged(path, f"has {data.size:,} bytes, not {shard.bytes:,}")
-    if shard.check and _check_around(data, shard, dim=dim, dtype=dtype) != shard.check:
+    if len(file) != shard.bytes:
+        raise _damaged(path, f"has {len(file):,} bytes, not {shard.bytes:,}")
+    if shard.check and _check_around(file, shard, dim=dim, dtype=dtype) != shard.check:
         raise _damaged(
             path, "its ids, offsets or checks changed since they were written, or it is of another store"
         )
@@ -156,38 +150,40 @@ def map_shard(path: Path, shard: Shard, *, dim: int, dtype: str) -> MappedShard:
 def written(path: Path, *, dim: int, dtype: str) -> tuple[Shard, MappedShard]:
     """Return what a manifest is to say of a shard that was just written, and the shard."""
     file = _mapped(path)
-    data, mapped = pa.py_buffer(file), _parsed(path, file, dim=dim, dtype=dtype, checked=True)
+    mapped = _parsed(path, file, dim=dim, dtype=dtype, checked=True)
     described = {
         "file": path.name,
         "sets": len(mapped.ids),
         "vectors": len(mapped.vectors_VD),
-        "bytes": data.size,
+        "bytes": len(file),
         "sha256": sha256(path),
-        "vectors_at": _address(mapped.vectors_VD) - data.address,
+        "vectors_at": mapped.vectors_at,
     }
-    check = _check_around(data, Shard(**described, check=""), dim=dim, dtype=dtype)
+    check = _check_around(file, Shard(**described, check=""), dim=dim, dtype=dtype)
     return Shard(**described, check=check), mapped
 
 
-def _mapped(path: Path) -> mmap.mmap:
+def _mapped(path: Path) -> MappedFile:
     try:
-        with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return MappedFile(path)
     except (OSError, ValueError) as error:  # ValueError: it is empty
         raise _damaged(path, f"cannot be read: {error}") from error
 
 
-def _check_around(data: pa.Buffer, shard: Shard, *, dim: int, dtype: str) -> str:
+def _check_around(file: MappedFile, shard: Shard, *, dim: int, dtype: str) -> str:
     """Return the XXH3 of all bytes but the vectors'."""
-    view, start = memoryview(data), shard.vectors_at
+    start, end = shard.vectors_at, shard.vectors_at + shard.vectors * dim * np.dtype(dtype).itemsize
+    file.fetch(0, start)
+    file.fetch(end, len(file))
+    view = memoryview(file.buffer)
     check = xxhash.xxh3_64(view[:start])
-    check.update(view[start + shard.vectors * dim * np.dtype(dtype).itemsize :])
+    check.update(view[end:])
     return check.hexdigest()
 
 
-def _parsed(path: Path, file: mmap.mmap, *, dim: int, dtype: str, checked: bool) -> MappedShard:
+def _parsed(path: Path, file: MappedFile, *, dim: int, dtype: str, checked: bool) -> MappedShard:
     """Have Arrow parse a file, and check all that it is told to trust, but for the vectors' values."""
-    data, form = pa.py_buffer(file), schema(dim=dim, dtype=dtype, checked=checked)
+    data, form = pa.py_buffer(file.buffer), schema(dim=dim, dtype=dtype, checked=checked)
     try:
         with pa.ipc.open_file(data) as reader:
             fits = reader.num_record_batches == 1 and reader.schema == form

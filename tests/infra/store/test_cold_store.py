@@ -1,21 +1,37 @@
-"""What a store reads from a disk, counted by the system: the sets asked for, and little around them."""
+"""What a store reads from a disk, counted by the system: what is asked for, side by side, and little around it."""
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
+import resource
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from infra.store import FeatureStore, StoreWriter
+from infra.store.statistics import statistics
 
-SETS, SIZE, DIM = 400, 20, 1024  # 16 MB; a set is 40 kB
+SETS, SIZE, DIM = 400, 20, 1024  # 16 MB; a set is 40 kB, ten pages
+PAGES = SETS * SIZE * DIM * 2 // mmap.PAGESIZE
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/io").exists(), reason="this system does not count what a process reads"
+)
 
 
 def read_from_disk() -> int:
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes"))
+
+
+def waits() -> int:
+    """How often the process has touched a page that it then had to wait for."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
 
 def forget(folder: Path) -> None:
@@ -26,21 +42,99 @@ def forget(folder: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-@pytest.mark.skipif(
-    not Path("/proc/self/io").exists(), reason="this system does not count what a process reads"
-)
-def test_a_batch_reads_its_sets_and_little_around_them(tmp_path):
-    x_ND = np.random.default_rng(0).normal(size=(SIZE, DIM)).astype(np.float16)
-    with StoreWriter(tmp_path, dim=DIM, dtype="float16", source={}) as writer:
-        for number in range(SETS):
+def in_memory(path: Path) -> int:
+    """How many bytes of a file the system has in memory."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
+        bytes_N = np.frombuffer(mapping, np.uint8)
+        state_P = np.zeros(-(-len(bytes_N) // mmap.PAGESIZE), np.uint8)
+        address, length = bytes_N.__array_interface__["data"][0], ctypes.c_size_t(len(bytes_N))
+        state = ctypes.c_void_p(state_P.__array_interface__["data"][0])
+        assert ctypes.CDLL(None).mincore(ctypes.c_void_p(address), length, state) == 0
+        del bytes_N
+    return int((state_P & 1).sum()) * mmap.PAGESIZE
+
+
+def write_store(folder: Path, *, sets: int = SETS, size: int = SIZE, **options: int) -> None:
+    x_ND = np.random.default_rng(0).normal(size=(size, DIM)).astype(np.float16)
+    with StoreWriter(folder, dim=DIM, dtype="float16", source={}, **options) as writer:
+        for number in range(sets):
             writer.add(str(number), x_ND)
         writer.close()
-    store, rows = FeatureStore.open(tmp_path), np.random.default_rng(1).permutation(SETS)[:40]
-    store.padded(rows[:1])
+
+
+@pytest.fixture
+def cold(tmp_path: Path) -> Path:
+    """A store that is on a disk and not in memory."""
+    write_store(tmp_path)
     forget(tmp_path)
+    if in_memory(tmp_path / "shard-00000.arrow"):
+        pytest.skip("these files stay in memory")
+    return tmp_path
+
+
+def test_a_batch_reads_its_sets_and_little_around_them_and_so_does_opening(cold: Path) -> None:
+    rows = np.random.default_rng(1).permutation(SETS)[:40]
+    before, waited = read_from_disk(), waits()
+    x_BND, _ = FeatureStore.open(cold).padded(rows)
+    assert x_BND.nbytes <= read_from_disk() - before < 1.3 * x_BND.nbytes
+    assert waits() - waited < len(rows) / 2  # not for any of a set's ten pages, but for the first sets'
+
+
+def test_what_is_not_fetched_is_read_without_anything_around_it(cold: Path) -> None:
+    shard, row = FeatureStore.open(cold).place(200)
     before = read_from_disk()
-    x_BND, _ = store.padded(rows)
-    read = read_from_disk() - before
-    if read == 0:
-        pytest.skip("these files are not on a disk")
-    assert read < 1.4 * x_BND.nbytes
+    assert np.isfinite(shard.view(row)).all()
+    assert read_from_disk() - before <= shard.view(row).nbytes + 2 * mmap.PAGESIZE
+
+
+def test_ids_offsets_and_checks_are_read_in_one_go(tmp_path: Path) -> None:
+    with StoreWriter(tmp_path, dim=1, source={}) as writer:
+        for number in range(40_000):  # 80 pages of ids and more, 80 of offsets; vectors; 80 of checks
+            writer.add(f"{number:08d}", np.ones((1, 1)))
+    forget(tmp_path)
+    if in_memory(tmp_path / "shard-00000.arrow"):
+        pytest.skip("these files stay in memory")
+    store, waited = FeatureStore.open(tmp_path), waits()
+    assert len(store.ids) == 40_000
+    assert waits() - waited < 40
+
+
+def test_a_set_is_read_in_one_go(cold: Path) -> None:
+    store = FeatureStore.open(cold)
+    assert len(store.ids) == SETS
+    before, waited = read_from_disk(), waits()
+    assert store[200].shape == (SIZE, DIM)
+    assert read_from_disk() - before <= store[200].nbytes + 2 * mmap.PAGESIZE
+    assert waits() - waited < 5
+
+
+def verify(store: FeatureStore) -> None:
+    store.verify()
+
+
+def statistics_of_all(store: FeatureStore) -> None:
+    shard, _ = store.place(0)
+    statistics([shard], ids=store.ids.to_pylist(), dim=DIM)
+
+
+def test_all_of_a_large_set_is_fetched(tmp_path: Path) -> None:
+    write_store(tmp_path, sets=3, size=6000)  # 12 MB each
+    path = tmp_path / "shard-00000.arrow"
+    forget(tmp_path)
+    if in_memory(path):
+        pytest.skip("these files stay in memory")
+    shard, row = FeatureStore.open(tmp_path).place(1)
+    around = in_memory(path)
+    shard.fetch(row)
+    wanted, until = shard.view(row).nbytes, time.monotonic() + 30
+    while (found := in_memory(path) - around) < wanted and time.monotonic() < until:
+        time.sleep(0.02)
+    assert wanted <= found <= wanted + 2 * mmap.PAGESIZE
+
+
+@pytest.mark.parametrize("read", [verify, statistics_of_all])
+def test_who_reads_all_of_a_store_does_not_wait_for_each_page(cold: Path, read: Callable) -> None:
+    store, before, waited = FeatureStore.open(cold), read_from_disk(), waits()
+    read(store)
+    assert read_from_disk() - before > SETS * SIZE * DIM * 2
+    assert waits() - waited < PAGES / 8

@@ -1,0 +1,83 @@
+"""A file mapped into memory for reading at random: what is fetched is read, and little else.
+
+Left to itself, the system finds only when a page is touched that it is not in memory. It then waits for the disk, page
+after page, and reads around each of them, on some machines megabytes: where data is larger than memory, these drive out
+what was wanted. So nothing is read around, and what is about to be touched is fetched first: the disk then reads all
+parts of a batch side by side.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from contextlib import suppress
+from pathlib import Path
+
+try:
+    import resource
+except ImportError:  # not a POSIX system
+    resource = None
+
+_PIECE = 128 << 10  # bytes; of longer advice a disk may heed no more than this, the usual read-ahead
+_OTHER_FILES = 512
+FILES_EACH = 2
+"""How many files the system counts as open for each that is mapped: Python's mapping keeps one to itself."""
+
+
+class MappedFile:
+    """A file's bytes, read-only; `buffer` is what numpy and Arrow make views of.
+
+    Systems and file systems that take no advice are read as they like: only the speed differs.
+
+    Args:
+        path: of the file, which must not be empty.
+
+    Raises:
+        OSError, ValueError: it cannot be opened or mapped.
+    """
+
+    def __init__(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, descriptor)
+        self.buffer = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        self._descriptor = descriptor
+        self._advise_all("MADV_RANDOM")
+
+    def __len__(self) -> int:
+        return len(self.buffer)
+
+    def fetch(self, start: int, end: int) -> None:
+        """Have the system begin to read some bytes, as far as they are not in memory, without waiting for them.
+
+        Through the file and not the mapping, as Python's `mmap.madvise` would stop all other threads where the disk's
+        queue is full.
+        """
+        if not hasattr(os, "posix_fadvise"):
+            return
+        end = min(end, len(self))
+        for at in range(start - start % mmap.PAGESIZE, end, _PIECE):
+            with suppress(OSError):
+                os.posix_fadvise(self._descriptor, at, min(_PIECE, end - at), os.POSIX_FADV_WILLNEED)
+
+    def expect_in_order(self) -> None:
+        """From now on the file is read from its beginning to its end, so that reading ahead is right."""
+        self._advise_all("MADV_SEQUENTIAL")
+
+    def _advise_all(self, name: str) -> None:
+        if hasattr(mmap, name):
+            with suppress(OSError):
+                self.buffer.madvise(getattr(mmap, name))
+
+
+def allow_files(count: int) -> None:
+    """Have the system let this process map `count` files, where its limit is lower and may be raised."""
+    if resource is None:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_EACH * count + _OTHER_FILES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):  # a system may have a limit of its own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

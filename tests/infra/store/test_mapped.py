@@ -1,0 +1,205 @@
+"""A store on systems that differ: without advice, files of another user, files in memory, few open files."""
+
+from __future__ import annotations
+
+import gc
+import json
+import mmap
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from places import ROOT
+from stores import DIM, make_sets, write
+
+from infra.errors import InputError
+from infra.store import FeatureStore, StoreWriter
+from infra.store.mapped import MappedFile, allow_files
+
+
+def assert_reads(store: FeatureStore, sets: dict[str, np.ndarray]) -> None:
+    x_BND, mask_BN = store.padded(store.rows(list(sets)))
+    for x_ND, mask_N, expected_ND in zip(x_BND.numpy(), mask_BN.numpy(), sets.values(), strict=True):
+        assert np.array_equal(x_ND[mask_N], expected_ND.astype(np.float16))
+
+
+def refuse(*arguments: object) -> None:
+    raise OSError("this file takes no advice")
+
+
+@pytest.mark.parametrize("advice", ["missing", "refused"])
+def test_without_advice_the_same_is_read_and_checked(
+    small: Path, monkeypatch: pytest.MonkeyPatch, advice: str
+) -> None:
+    names = ("MADV_RANDOM", "MADV_SEQUENTIAL")
+    if advice == "missing":
+        monkeypatch.delattr(os, "posix_fadvise", raising=False)
+        for name in names:
+            monkeypatch.delattr(mmap, name, raising=False)
+    else:
+        monkeypatch.setattr(os, "posix_fadvise", refuse)
+        for name in names:
+            monkeypatch.setattr(mmap, name, 1 << 20)  # which no system knows
+    store = FeatureStore.open(small)
+    assert_reads(store, make_sets(7))
+    store.verify()
+    shard, _ = store.place(0)
+    data = bytearray(shard.path.read_bytes())
+    data[shard.vectors_at] ^= 1
+    shard.path.unlink()
+    shard.path.write_bytes(data)
+    damaged = FeatureStore.open(small)
+    with pytest.raises(InputError, match=r"'id0' .* changed since they were written"):
+        damaged.padded(np.arange(7))
+    with pytest.raises(InputError, match="1 of its 7 sets changed since they were written: id0"):
+        damaged.verify()
+
+
+READ = """
+import json, os, resource, sys
+from pathlib import Path
+
+folder, user, files = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+if files:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+from infra.store import FeatureStore
+import numpy as np
+import torch
+
+if user:
+    os.setuid(user)
+try:
+    folder.joinpath("new").touch()
+    may_write = True
+except OSError:
+    may_write = False
+store = FeatureStore.open(folder)
+x_BND, mask_BN = store.padded(np.arange(len(store)))
+store.verify()
+print(json.dumps({"read": x_BND[mask_BN].tolist(), "may_write": may_write}))
+"""
+
+
+def read_apart(folder: Path, *, user: int = 0, files: int = 0) -> dict:
+    """Read a store in a process of its own, as another user, or with a limit of open files."""
+    command = [sys.executable, "-c", READ, str(folder), str(user), str(files)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def all_vectors(sets: dict[str, np.ndarray]) -> list[list[float]]:
+    return np.concatenate(list(sets.values())).astype(np.float16).tolist()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has other rights")
+def test_a_store_that_may_not_be_written_is_read(sets: dict[str, np.ndarray]) -> None:
+    with tempfile.TemporaryDirectory() as name:  # pytest's folders are closed to other users
+        folder = Path(name) / "store"
+        write(folder, sets)
+        before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+        for path in folder.iterdir():
+            path.chmod(0o444)
+        folder.chmod(0o555)
+        Path(name).chmod(0o755)
+        found = read_apart(folder, user=65534 if os.getuid() == 0 else 0)
+        assert found == {"read": all_vectors(sets), "may_write": False}
+        assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+        folder.chmod(0o755)
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no file system without a disk is at hand")
+def test_files_that_are_on_no_disk_are_read(sets: dict[str, np.ndarray]) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        write(Path(name) / "store", sets)
+        store = FeatureStore.open(Path(name) / "store")
+        assert_reads(store, sets)
+        store.verify()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no such limit")
+def test_more_shards_than_a_process_may_have_files_are_read(tmp_path: Path) -> None:
+    sets = make_sets(90)
+    with StoreWriter(tmp_path / "store", dim=DIM, source={}, shard_bytes=1) as writer:
+        for id, x_ND in sets.items():
+            writer.add(id, x_ND)
+        assert len(writer.close().shards) > 60
+    assert read_apart(tmp_path / "store", files=100)["read"] == all_vectors(sets)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no such limit")
+def test_the_limit_of_open_files_is_raised_as_far_as_needed() -> None:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 4000:
+        pytest.skip("this system allows no more files")
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1000), hard))
+        allow_files(1500)
+        raised = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert 3000 < raised[0] < 4000
+        assert raised[1] == hard
+        allow_files(1)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == raised
+        allow_files(1 << 40)  # more than any system has
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] == hard
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not list open files")
+def test_files_are_closed_once_nothing_needs_them(folder: Path) -> None:
+    def opened() -> int:
+        return sum(
+            str(folder) in os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()
+        )
+
+    store = FeatureStore.open(folder)
+    x_ND = store[0].copy()
+    assert opened() > 0
+    view_ND = store[0]
+    del store
+    gc.collect()
+    assert np.array_equal(view_ND, x_ND)  # a view outlives its store
+    del view_ND
+    gc.collect()
+    assert opened() == 0
+
+
+def test_a_file_that_cannot_be_mapped_is_closed_again(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+    for _ in range(3):
+        with pytest.raises(ValueError, match="empty"):
+            MappedFile(tmp_path / "empty")
+    gc.collect()
+    assert before == (len(os.listdir("/proc/self/fd")) if before else 0)
+
+
+def test_advice_is_in_whole_pages_and_pieces_that_every_disk_heeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(bytes(2_000_000))
+    file, asked = MappedFile(tmp_path / "file"), []
+    monkeypatch.setattr(os, "POSIX_FADV_WILLNEED", "read", raising=False)
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, *advice: asked.append(advice), raising=False)
+    file.fetch(500_001, 900_003)
+    starts, lengths, kinds = zip(*asked, strict=True)
+    assert starts[0] == 500_001 // mmap.PAGESIZE * mmap.PAGESIZE
+    assert [start + length for start, length, _ in asked] == [*starts[1:], 900_003]
+    assert max(lengths) == 131_072  # bytes that Linux reads ahead of any disk, unless it is told otherwise
+    assert not any(start % mmap.PAGESIZE for start in starts)
+    assert set(kinds) == {"read"}
+
+
+def test_what_lies_beyond_the_file_is_not_fetched(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    file = MappedFile(tmp_path / "file")
+    file.fetch(1 << 60, 1 << 62)  # in no time
+    file.fetch(0, 1 << 62)
+    assert (len(file), bytes(file.buffer)) == (3, b"abc")
