@@ -15,6 +15,7 @@ import tyro
 
 from infra.errors import InputError, command
 from infra.paths import home
+from infra.ray.session import ray_beside
 from pipelines.config import read_config, recipe_list
 from pipelines.recipe import Ensemble
 from tasks.run import Run
@@ -40,23 +41,31 @@ def parse(words: list[str]) -> Run | Ensemble | Resume:
     return read_config(name, rest)
 
 
+def train(work: Run | Ensemble | Resume) -> tuple[str, str]:
+    """Do what the command line asks for; return the id of the run, and how it came to its end."""
+    if isinstance(work, Resume):
+        from infra.tracking import Tracker, tracking_uri
+        from pipelines.training.runs import resume
+
+        before = Tracker.attach(tracking_uri(home()), work.run_id, running=False).status()
+        said = "had finished before, and is left as it is" if before == "FINISHED" else "finished"
+        return resume(work.run_id, trust=work.trust), said
+    with ray_beside():  # Ray starts in seconds, and torch is imported in seconds
+        from pipelines.evaluate import start_ensemble
+        from pipelines.training.runs import start
+
+        return (start_ensemble(work) if isinstance(work, Ensemble) else start(work)), "finished"
+
+
 @command
 def main() -> None:
     """Train, and print where to look."""
     work = parse(sys.argv[1:])  # a wrong word is refused before torch is imported, which takes seconds
-    from infra.tracking import Tracker, tracking_uri
-    from pipelines.evaluate import start_ensemble
-    from pipelines.training.artifacts import printed
-    from pipelines.training.runs import resume, start
-
-    said = "finished"
-    if isinstance(work, Resume):
-        if Tracker.attach(tracking_uri(home()), work.run_id, running=False).status() == "FINISHED":
-            said = "had finished before, and is left as it is"
-        run_id = resume(work.run_id, trust=work.trust)
-    else:
-        run_id = start_ensemble(work) if isinstance(work, Ensemble) else start(work)
+    run_id, said = train(work)
     print(f"run {run_id} {said}")
+    from infra.tracking import Tracker, tracking_uri
+    from pipelines.training.artifacts import printed
+
     try:
         tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
         protocol, metrics = tracker.tag("protocol"), tracker.metrics()

@@ -76,7 +76,7 @@ def one_ray() -> Iterator[None]:
         patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{SUPPORT}")
         patch.setenv("RAY_worker_niceness", "0")  # 15 by default: they would starve beside the other tests
         patch.delenv("RAY_ADDRESS", raising=False)
-        with ray_session(cpus=2):
+        with ray_session(cpus=2, shared=True):
             yield
 
 

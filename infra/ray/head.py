@@ -14,15 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from infra.ray.ending import kill, started_by
+from infra.ray.ending import kill, started_by, wait_for
 from infra.ray.jobs import JobServer
+from infra.ray.private import ON_ONE_MACHINE
 
 START_SECONDS = 120
-ON_ONE_MACHINE = {
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # by default a run waits up to two seconds to begin, and to end
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process of its own, for clusters whose machines are taken away
-}
-"""What Ray is told where it runs on this machine alone, unless the environment says otherwise."""
 _END_SECONDS = 3
 PORTS = (
     "--port",
@@ -100,6 +96,6 @@ def _end(head: subprocess.Popen) -> None:
     head.terminate()
     with suppress(subprocess.TimeoutExpired):
         head.wait(_END_SECONDS)
-    kill(started, after=0.1)
+    kill(wait_for(started, seconds=0.1))
     head.kill()
     head.wait()

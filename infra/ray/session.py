@@ -6,16 +6,16 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from infra.errors import InputError
-from infra.process.environment import environment
-from infra.process.stopping import end, kept
-from infra.ray.ending import ending_all
-from infra.ray.head import ON_ONE_MACHINE, free_ports
+from infra.process.stopping import at_once_too, end, kept
+from infra.ray.ending import be_quiet, leave_ray
+from infra.ray.private import ON_ONE_MACHINE, PrivateRay
 
 _SLOW_DASHBOARD = "Failed to query Ray Train Controller actor state"
 """What Ray Train's cleaner says every second until the dashboard has started, which may take a minute."""
@@ -25,24 +25,71 @@ EVERYWHERE = {
     "RAY_COLOR_PREFIX": "0",  # colours would come out as text (infra.process.terminal)
 }
 """What Ray is told, unless the environment says otherwise."""
+_PATIENCE, _NO_PATIENCE = 30.0, 0.5  # seconds for Ray to be left
 
 
-def _default(settings: Mapping[str, str]) -> None:
-    for name, value in settings.items():
-        os.environ.setdefault(name, value)
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """An open session.
+
+    Attributes:
+        private: whether it is this process's own, on this machine.
+        shared: whether it may outlive a run in it, so that what a run took has to be given back whatever becomes of it.
+    """
+
+    private: bool
+    shared: bool
+
+
+_begun: list[tuple[PrivateRay, bool]] = []
+_open: list[Session] = []
 
 
 @contextmanager
-def ray_session(*, cpus: int | None = None) -> Iterator[None]:
+def ray_beside(*, cpus: int | None = None, shared: bool = False) -> Iterator[None]:
+    """Let a private Ray begin beside what is inside, for the sessions in it, and end it with every process of it.
+
+    Nothing begins where there is a Ray already, or RAY_ADDRESS names one.
+
+    Args:
+        cpus: how many cores it has; those of this machine where None.
+        shared: as of `Session`.
+    """
+    running = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+    if _begun or running or os.environ.get("RAY_ADDRESS", "local") != "local":
+        yield
+        return
+    _default({**EVERYWHERE, **ON_ONE_MACHINE})
+    # Ray Train asks the dashboard how the actors of shared sessions are
+    private = PrivateRay(cpus=cpus, dashboard=shared)
+    _begun.append((private, shared))
+    try:
+        with at_once_too(partial(private.end, after=0.0)):
+            yield
+    finally:
+        _begun.clear()
+        with at_once_too(partial(private.end, after=0.0)):
+            private.end()
+
+
+@contextmanager
+def ray_session(*, cpus: int | None = None, shared: bool = False) -> Iterator[Session]:
     """Use the cluster that RAY_ADDRESS names (a Ray job has one), or a private one on this machine, then leave it.
 
-    Inside another session, that one is used and left open.
+    Inside another session, that one is used and left open. A private one is that of `ray_beside` where this is in one.
+
+    Args:
+        cpus: as of `ray_beside`.
+        shared: whether several runs share it.
+
+    Raises:
+        InputError: RAY_ADDRESS names no cluster.
     """
     _default(EVERYWHERE)
     import ray
 
     if ray.is_initialized():
-        yield
+        yield _open[-1] if _open else Session(private=False, shared=True)
         return
     address = os.environ.get("RAY_ADDRESS", "local")
     if address.startswith("http"):
@@ -52,45 +99,52 @@ def ray_session(*, cpus: int | None = None) -> Iterator[None]:
         )
     if ":" in address and not _answers(address):
         raise InputError(f"no Ray cluster answers at RAY_ADDRESS={address}; start it, or unset RAY_ADDRESS")
-    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": True}
-    if address == "local":
-        _default(ON_ONE_MACHINE)
-        # Ray Train asks the dashboard how its actors are, and complains every second where there is none
-        options |= {"include_dashboard": True, "dashboard_host": "127.0.0.1", "num_cpus": cpus}
-
-    def start() -> None:
-        try:
-            with kept(), _known_address() if address == "local" else nullcontext():
-                ray.init(address=address, **options)
-        except ConnectionError as error:
-            raise InputError(f"no Ray cluster answers at RAY_ADDRESS={address}: {error}") from error
-        except SystemExit:  # what Ray makes of SIGTERM while it starts
-            end(signal.SIGTERM)
-
-    if address == "local":
-        with ending_all(start):
-            yield
-        return
-    start()
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    with ray_beside(cpus=cpus, shared=shared):
+        if private := address == "local":
+            begun, shared = _begun[0]
+            address = begun.address()
+            _heed_environment()
+        with _connected(address):
+            _open.append(Session(private=private, shared=shared))
+            try:
+                yield _open[-1]
+            finally:
+                _open.pop()
 
 
 @contextmanager
-def _known_address() -> Iterator[None]:
-    """Let the processes of a private session inherit its address.
+def _connected(address: str) -> Iterator[None]:
+    """Connect to a cluster, and leave it after what is inside; quickly after Ctrl-C."""
+    import ray
 
-    Ray Train frees the cores of a run that was ended by force only if it finds the session, and where several run on a
-    machine it finds none by itself.
-    """
-    from ray.util import get_node_ip_address
-
-    (port,) = free_ports(1)
-    ours = {"RAY_GCS_SERVER_PORT": str(port), "RAY_ADDRESS": f"{get_node_ip_address()}:{port}"}
-    with environment(ours):
+    try:
+        with kept():
+            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=True)
+    except ConnectionError as error:
+        raise InputError(f"no Ray cluster answers at RAY_ADDRESS={address}: {error}") from error
+    except SystemExit:  # what Ray makes of SIGTERM while it connects
+        end(signal.SIGTERM)
+    patience = _PATIENCE
+    try:
         yield
+    except KeyboardInterrupt:
+        patience = _NO_PATIENCE
+        be_quiet()
+        raise
+    finally:
+        leave_ray(seconds=patience)
+
+
+def _heed_environment() -> None:
+    """Let Ray read its settings anew: it may have been imported before it was told of tokens."""
+    from ray._raylet import Config
+
+    Config.initialize("")
+
+
+def _default(settings: Mapping[str, str]) -> None:
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
 
 
 def cores(kind: str = "CPU") -> int:

@@ -105,7 +105,7 @@ def carry_out(
     result, matches = Result(), plan.to_do
     if not matches:
         return result
-    with ray_session():
+    with ray_session(shared=True):
         concurrent = concurrent or fitting(matches)
         print(f"{plan.summary()}, {concurrent} at once", flush=True)
         # scores of different recipes cannot be compared, so that each has a race of its own

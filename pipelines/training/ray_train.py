@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from infra.errors import InputError
 from infra.process.stopping import Stopped, asked_first
 from infra.ray.progress import LineBar
-from infra.ray.session import Resources
+from infra.ray.session import Resources, Session
 from infra.registry import TASKS
 from infra.tracking import Outbox, Tracker
 from infra.tracking.tracker import Status
@@ -23,7 +23,9 @@ from infra.trust import trust_flags, trust_modules, trusted
 from tasks.run import Run, modules
 
 if TYPE_CHECKING:
-    from ray.train.torch import TorchTrainer
+    from ray import ObjectRef
+
+    from infra.ray.trainer import RunTrainer
 
 OUTBOX = "outbox"
 """In a run's folder, what it logged until MLflow has it."""
@@ -48,6 +50,7 @@ class _Work:
         terminal: whether the driver's output is one, where progress may be drawn over and over.
         trusted: modules whose code specs may name.
         stop: the file that asks the workers to end after a checkpoint.
+        assets: of the adapter, or None, in Ray's keeping: a vocabulary may be large.
     """
 
     run: Run
@@ -58,6 +61,7 @@ class _Work:
     terminal: bool
     trusted: tuple[str, ...]
     stop: Path
+    assets: ObjectRef
 
     def outbox(self) -> Outbox:
         """Return the log of the run, which connects to MLflow by itself."""
@@ -66,7 +70,14 @@ class _Work:
 
 
 def fit(
-    run: Run, *, tracker: Tracker, home: Path, resources: Resources, stop: Path, callbacks: Sequence[Any] = ()
+    run: Run,
+    *,
+    tracker: Tracker,
+    home: Path,
+    session: Session,
+    assets: dict[str, Any] | None = None,
+    stop: Path,
+    callbacks: Sequence[Any] = (),
 ) -> None:
     """Train a run on Ray Train workers; one that was started under the same id goes on from its last checkpoint.
 
@@ -74,7 +85,8 @@ def fit(
         run: its complete description.
         tracker: of the run that records it.
         home: the folder where its checkpoints are kept, under `runs/<id>`.
-        resources: of each worker.
+        session: the open one.
+        assets: of its adapter, where they are known; each worker makes them anew where None.
         stop: a file that asks the workers to end after a checkpoint, once it is there; SIGTERM makes it.
         callbacks: Ray Train's, called with every report of the workers, such as `infra.ray.tuning.reporter`.
 
@@ -83,8 +95,10 @@ def fit(
         RuntimeError: a worker failed more often than `run.retries` allows.
         Stopped: a signal came, or somebody made the file `stop`.
     """
+    import ray
     from ray.train.v2.api.exceptions import TrainingFailedError
 
+    resources = Resources.plan(run.workers, cpus=run.cpus)
     work = _Work(
         run=run,
         run_id=tracker.run_id,
@@ -94,8 +108,9 @@ def fit(
         terminal=sys.stderr.isatty(),
         trusted=trusted(),
         stop=stop,
+        assets=ray.put(assets),
     )
-    trainer = _trainer(work, resources, callbacks)
+    trainer = _trainer(work, resources, session, callbacks)
 
     def ask() -> None:
         stop.touch()
@@ -114,19 +129,15 @@ def fit(
         raise RuntimeError(f"training failed; `{resume}` goes on: {error}") from error
 
 
-def _trainer(work: _Work, resources: Resources, callbacks: Sequence[Any]) -> TorchTrainer:
+def _trainer(work: _Work, resources: Resources, session: Session, callbacks: Sequence[Any]) -> RunTrainer:
     from ray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
 
-    class Interruptible(TorchTrainer):
-        """Leaves Ctrl-C to us: Ray Train would ask its workers to end, wait for them, and exit with code 0 or 1."""
-
-        def _register_sigint_handler(self, controller: Any) -> None:
-            pass
+    from infra.ray.trainer import RunTrainer
 
     run = work.run
-    return Interruptible(
+    return RunTrainer(
         _worker,
+        session=session,
         train_loop_config={"work": work},
         scaling_config=ScalingConfig(
             num_workers=run.workers, use_gpu=resources.gpu, resources_per_worker={"CPU": resources.cpus}
@@ -166,6 +177,7 @@ def _worker(config: dict[str, _Work]) -> None:
     work = config["work"]
     os.environ["POLYPOOL_HOME"] = str(work.home)
     trust_modules(*work.trusted)
+    import ray
     import ray.train
     import torch
     from ray.experimental.tqdm_ray import tqdm as drawn_by_the_driver
@@ -185,7 +197,7 @@ def _worker(config: dict[str, _Work]) -> None:
     with closing(work.outbox()) if first else nullcontext() as log:
         trainer = Trainer(
             work.run,
-            TASKS.build(work.run.task, work.run),
+            TASKS.build(work.run.task, work.run, assets=ray.get(work.assets)),
             log=log,
             report=report,
             device=get_device(),

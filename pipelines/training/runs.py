@@ -17,7 +17,7 @@ from infra.errors import InputError
 from infra.files import make_folder
 from infra.paths import home
 from infra.process.stopping import at_once_too, to_go_on
-from infra.ray.session import Resources, ray_session
+from infra.ray.session import ray_beside, ray_session
 from infra.registry import TASKS
 from infra.tracking import Outbox, Tracker, tracking_uri
 from infra.tracking.outbox import CLOSE_SECONDS, JOURNAL, REFUSED
@@ -106,20 +106,20 @@ def start(
         callbacks: those of `fit`.
     """
     uri = tracking_uri(home())
-    adapter = prepare(run)
-    name = f"{run.recipe} {run.aggregator} seed {run.seed}"
-    tracker = Tracker.start(
-        run.experiment,
-        uri=uri,
-        home=home(),
-        name=name,
-        tags=tags(run) | (more_tags or {}),
-        params=to_params(run),
-    )
-    with recorded(tracker):
-        tracker.json("run.json", to_json(run))
-        tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})
-        return launch(run, tracker, stop=stop, callbacks=callbacks)
+    with ray_beside():
+        adapter = prepare(run)
+        tracker = Tracker.start(
+            run.experiment,
+            uri=uri,
+            home=home(),
+            name=f"{run.recipe} {run.aggregator} seed {run.seed}",
+            tags=tags(run) | (more_tags or {}),
+            params=to_params(run),
+        )
+        with recorded(tracker):
+            tracker.json("run.json", to_json(run))
+            tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})
+            return launch(run, tracker, assets=adapter.assets, stop=stop, callbacks=callbacks)
 
 
 def resume(
@@ -204,12 +204,26 @@ def send(tracker: Tracker, status: Status | None = None) -> None:
         )
 
 
-def launch(run: Run, tracker: Tracker, *, stop: Path | None = None, callbacks: Sequence[Any] = ()) -> str:
+def launch(
+    run: Run,
+    tracker: Tracker,
+    *,
+    assets: dict[str, Any] | None = None,
+    stop: Path | None = None,
+    callbacks: Sequence[Any] = (),
+) -> str:
     """Train on Ray workers under a tracked run."""
     if stop is None:
         stop = make_folder(run_folder(home(), tracker.run_id)) / "stop"
         stop.unlink(missing_ok=True)
-    with to_go_on(resume_command(run, tracker.run_id)), ray_session():
-        resources = Resources.plan(run.workers, cpus=run.cpus)
-        fit(run, tracker=tracker, home=home(), resources=resources, stop=stop, callbacks=callbacks)
+    with to_go_on(resume_command(run, tracker.run_id)), ray_session() as session:
+        fit(
+            run,
+            tracker=tracker,
+            home=home(),
+            session=session,
+            assets=assets,
+            stop=stop,
+            callbacks=callbacks,
+        )
     return tracker.run_id

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from pipelines.training.loop import Trainer
 from tasks.run import Run
 
 
-def launch(run: Run, tracker: Tracker, *, stop: Path | None = None, callbacks: Sequence[object] = ()) -> str:
+def launch(run: Run, tracker: Tracker, **_: object) -> str:
     """Stand in for `pipelines.training.runs.launch`."""
     folder = home() / "runs" / tracker.run_id
     checkpoint = folder / "checkpoint_9"  # later than Ray's, which are named by the year

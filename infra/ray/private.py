@@ -1,0 +1,69 @@
+"""A Ray of this process's own on this machine, which begins beside what this process does meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from infra.ray.ending import kill, started_by, wait_for
+
+ON_ONE_MACHINE = {
+    "RAY_AUTH_MODE": "token",  # the one in the user's home, which Ray makes: others on this machine have none
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # by default a run waits up to two seconds to begin, and to end
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process of its own, for clusters whose machines are taken away
+}
+"""What Ray is told where it runs on this machine alone, unless the environment says otherwise."""
+_IDLE = {"RAY_prestart_worker_first_driver": "0"}
+"""What the process that has a private Ray is told besides: it has no work, for which Ray would start workers."""
+_PROGRAM = Path(__file__).with_name("private_process.py")
+_TO_END = 0.3  # seconds
+
+
+class PrivateRay:
+    """A Ray that is being started, in a process which ends with this one, whatever becomes of it.
+
+    Args:
+        cpus: how many cores it has; those of this machine where None.
+        dashboard: whether it has what answers questions about its state, which takes seconds to start.
+    """
+
+    def __init__(self, *, cpus: int | None, dashboard: bool) -> None:
+        options = {"num_cpus": cpus, "include_dashboard": dashboard, "dashboard_host": "127.0.0.1"}
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as this)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(_PROGRAM), json.dumps(options)],
+            env={**ON_ONE_MACHINE, **os.environ, **_IDLE},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            start_new_session=True,  # Ctrl-C is for this process
+        )
+
+    def address(self) -> str:
+        """Wait until it has begun, and return where.
+
+        Raises:
+            RuntimeError: it did not begin; the end of what it said is in the message.
+        """
+        address = self._process.stdout.readline().decode().strip()
+        if not address:
+            self._process.wait()
+            self._said.seek(0)
+            said = self._said.read().decode(errors="replace")
+            raise RuntimeError(f"Ray did not start; it said last:\n{said[-2000:]}")
+        return address
+
+    def end(self, *, after: float = _TO_END) -> None:
+        """End it with all that it has started, by force where that takes longer than so many seconds."""
+        family = started_by(self._process.pid)
+        self._process.stdin.close()
+        wait_for(family, seconds=after)
+        self._process.send_signal(signal.SIGSTOP)  # it may be about to start more
+        kill([*family, *started_by(self._process.pid)])
+        self._process.kill()
+        self._process.wait()
