@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 
+from infra.process.garbage import search_seldom
 from infra.process.stopping import say, stoppable
 from infra.process.terminal import Shown, shown
 
@@ -44,6 +45,7 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
 
     @functools.wraps(main)
     def run() -> None:
+        search_seldom()
         try:
             with stoppable(), redirect_stdout(Shown(sys.stdout)):
                 main()

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-_TO_DIE = 1.0  # seconds that the system may take to end what was killed
-
 
 def leave_ray(*, seconds: float) -> None:
     """Shut Ray down, but wait for it no longer than some seconds: it asks processes that may hang."""
@@ -47,7 +45,6 @@ def kill(processes: Sequence[Any]) -> None:
     for process in processes:
         with suppress(_psutil().NoSuchProcess):
             process.kill()
-    wait_for(processes, seconds=_TO_DIE)
 
 
 def _psutil() -> Any:

@@ -21,7 +21,7 @@ ON_ONE_MACHINE = {
 _IDLE = {"RAY_prestart_worker_first_driver": "0"}
 """What the process that has a private Ray is told besides: it has no work, for which Ray would start workers."""
 _PROGRAM = Path(__file__).with_name("private_process.py")
-_TO_END = 0.3  # seconds
+_TO_DIE = 1.0  # seconds that the system may take to end what was killed
 
 
 class PrivateRay:
@@ -58,12 +58,13 @@ class PrivateRay:
             raise RuntimeError(f"Ray did not start; it said last:\n{said[-2000:]}")
         return address
 
-    def end(self, *, after: float = _TO_END) -> None:
-        """End it with all that it has started, by force where that takes longer than so many seconds."""
+    def end(self) -> None:
+        """End it with all that it has started, there and then: what it holds is gone with its owner."""
         family = started_by(self._process.pid)
-        self._process.stdin.close()
-        wait_for(family, seconds=after)
         self._process.send_signal(signal.SIGSTOP)  # it may be about to start more
         kill([*family, *started_by(self._process.pid)])
         self._process.kill()
         self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._said):
+            stream.close()
+        wait_for(family, seconds=_TO_DIE)

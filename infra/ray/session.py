@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 from infra.errors import InputError
 from infra.process.stopping import at_once_too, end, kept
@@ -64,11 +63,11 @@ def ray_beside(*, cpus: int | None = None, shared: bool = False) -> Iterator[Non
     private = PrivateRay(cpus=cpus, dashboard=shared)
     _begun.append((private, shared))
     try:
-        with at_once_too(partial(private.end, after=0.0)):
+        with at_once_too(private.end):
             yield
     finally:
         _begun.clear()
-        with at_once_too(partial(private.end, after=0.0)):
+        with at_once_too(private.end):
             private.end()
 
 

@@ -27,7 +27,7 @@ from infra.trust import trust_modules, trusted
 from pipelines.sweeping.matching import STOPPED, SWEEP, Match, key, records_of
 from pipelines.sweeping.plan import Plan, duration
 from pipelines.training.ray_train import CHECKPOINT_SECONDS
-from pipelines.training.runs import resume, start, tags
+from pipelines.training.runs import resume, send, start, tags
 from tasks.base import Metric
 from tasks.run import Run
 
@@ -250,6 +250,8 @@ def _settle(
         end, record = ends.get(number), records.get(key(tags(match.trial.run)))
         match = replace(match, run_id=record.run_id if record else "")
         tracker = Tracker.attach(place.uri, record.run_id, running=False) if record else None
+        if tracker:
+            send(tracker)  # the last words of one whose process was ended
         error = _error(end) if end else ""
         if error:
             result.failed.append((match, last_line(error)))

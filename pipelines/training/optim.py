@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable, Sequence
 
@@ -12,6 +13,16 @@ from infra.errors import InputError, unknown
 from tasks.run import Optim
 
 
+class PlainAdamW(torch.optim.AdamW):
+    """AdamW without what torch wraps around its methods for its compiler: importing that takes two seconds."""
+
+    add_param_group = inspect.unwrap(torch.optim.AdamW.add_param_group)
+    state_dict = inspect.unwrap(torch.optim.AdamW.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.AdamW.load_state_dict)
+    zero_grad = inspect.unwrap(torch.optim.AdamW.zero_grad)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
+
 def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.AdamW:
     """Return AdamW with one group for each learning-rate factor and time of freezing.
 
@@ -20,7 +31,7 @@ def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.AdamW:
     Raises:
         InputError: a prefix that no parameter has, or nothing to train.
     """
-    return torch.optim.AdamW(
+    return PlainAdamW(
         [
             {"params": parameters, "lr": optim.lr, "factor": factor, "frozen_epochs": epochs}
             for (factor, epochs), parameters in parameter_groups(model, optim).items()

@@ -17,7 +17,8 @@ from infra.process.stopping import Stopped, asked_first
 from infra.ray.progress import LineBar
 from infra.ray.session import Resources, Session
 from infra.registry import TASKS
-from infra.tracking import Outbox, Tracker
+from infra.tracking import Tracker
+from infra.tracking.journal import Journal
 from infra.tracking.tracker import Status
 from infra.trust import trust_flags, trust_modules, trusted
 from tasks.run import Run, modules
@@ -63,10 +64,10 @@ class _Work:
     stop: Path
     assets: ObjectRef
 
-    def outbox(self) -> Outbox:
-        """Return the log of the run, which connects to MLflow by itself."""
+    def journal(self) -> Journal:
+        """Return the log of the run, which the driver sends on to MLflow."""
         folder = run_folder(self.home, self.run_id) / OUTBOX
-        return Outbox(folder, lambda: Tracker.attach(self.tracking_uri, self.run_id, running=False))
+        return Journal(folder, lambda: Tracker.attach(self.tracking_uri, self.run_id, running=False))
 
 
 def fit(
@@ -194,7 +195,7 @@ def _worker(config: dict[str, _Work]) -> None:
     logging.getLogger(str(context)).setLevel(logging.WARNING)
     torch.set_num_threads(work.threads)
     first = ray.train.get_context().get_world_rank() == 0
-    with closing(work.outbox()) if first else nullcontext() as log:
+    with closing(work.journal()) if first else nullcontext() as log:
         trainer = Trainer(
             work.run,
             TASKS.build(work.run.task, work.run, assets=ray.get(work.assets)),

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from infra.checkpoint import FILES
+from infra.compute.unfilled import Unfilled
 from infra.errors import InputError
 from infra.files import make_folder
 from infra.paths import home
@@ -20,7 +19,8 @@ from infra.process.stopping import at_once_too, to_go_on
 from infra.ray.session import ray_beside, ray_session
 from infra.registry import TASKS
 from infra.tracking import Outbox, Tracker, tracking_uri
-from infra.tracking.outbox import CLOSE_SECONDS, JOURNAL, REFUSED
+from infra.tracking.journal import JOURNAL
+from infra.tracking.outbox import CLOSE_SECONDS, REFUSED
 from infra.tracking.tracker import Status, ending
 from infra.trust import trust_modules
 from pipelines.training.best_checkpoint import other_than_trained
@@ -64,7 +64,7 @@ def prepare(run: Run, **arguments: Any) -> TaskAdapter:
     adapter: TaskAdapter = TASKS.build(run.task, run, **arguments)
     refuse_unused(run, adapter.unused)
     adapter.check_training()
-    with torch.device("meta"):
+    with Unfilled():
         parameter_groups(adapter.model(pretrained=False), run.optim)
     return adapter
 
@@ -106,8 +106,8 @@ def start(
         callbacks: those of `fit`.
     """
     uri = tracking_uri(home())
+    adapter = prepare(run)
     with ray_beside():
-        adapter = prepare(run)
         tracker = Tracker.start(
             run.experiment,
             uri=uri,
@@ -116,7 +116,7 @@ def start(
             tags=tags(run) | (more_tags or {}),
             params=to_params(run),
         )
-        with recorded(tracker):
+        with recorded(tracker, new=True):
             tracker.json("run.json", to_json(run))
             tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})
             return launch(run, tracker, assets=adapter.assets, stop=stop, callbacks=callbacks)
@@ -171,9 +171,20 @@ def refuse_lost(tracker: Tracker, folder: Path) -> None:
 
 
 @contextmanager
-def recorded(tracker: Tracker) -> Iterator[None]:
-    """End a run with what is inside; what MLflow does not take now waits in its folder, and nothing fails of it."""
-    with at_once_too(lambda: finish_soon(tracker, "KILLED").join(1)), ending(lambda how: send(tracker, how)):
+def recorded(tracker: Tracker, *, new: bool = False) -> Iterator[None]:
+    """Send what the workers log, and end the run with what is inside.
+
+    What MLflow does not take now waits in the run's folder, and nothing fails of it.
+
+    Args:
+        tracker: of the run.
+        new: whether it has logged nothing yet.
+    """
+    outbox = Outbox(run_folder(home(), tracker.run_id) / OUTBOX, lambda: tracker)
+    if new:
+        outbox.begin()
+    killed = at_once_too(lambda: finish_soon(tracker, "KILLED").join(1))
+    with killed, ending(lambda how: _close(outbox, tracker, how)):
         yield
 
 
@@ -185,21 +196,23 @@ def send(tracker: Tracker, status: Status | None = None) -> None:
         status: how it ended now, if it did.
     """
     folder = run_folder(home(), tracker.run_id) / OUTBOX
-    if status is None and not folder.is_dir():
-        return
-    outbox = Outbox(folder, lambda: tracker)
+    if status is not None or folder.is_dir():
+        _close(Outbox(folder, lambda: tracker), tracker, status)
+
+
+def _close(outbox: Outbox, tracker: Tracker, status: Status | None) -> None:
     if status is not None:
         outbox.end(status)
     outbox.close(KILLED_SECONDS if status == "KILLED" else CLOSE_SECONDS)
     again = f"`python -m pipelines.train resume {tracker.run_id}`"
     if outbox.unsent:
         kept = f"{outbox.unsent:,} entries of run {tracker.run_id} are not in MLflow yet ({outbox.why or 'no answer'})"
-        print(f"note: {kept}: {folder / JOURNAL} keeps them, and {again} sends them", file=sys.stderr)
+        print(f"note: {kept}: {outbox.folder / JOURNAL} keeps them, and {again} sends them", file=sys.stderr)
     elif (status or tracker.status()) == "FINISHED" and not outbox.refused:
-        shutil.rmtree(folder)
+        shutil.rmtree(outbox.folder)
     if outbox.refused:
         print(
-            f"note: MLflow refused {outbox.refused:,} entries: {folder / REFUSED} has them and why",
+            f"note: MLflow refused {outbox.refused:,} entries: {outbox.folder / REFUSED} has them and why",
             file=sys.stderr,
         )
 
