@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from torch import nn
@@ -23,8 +24,7 @@ class Unfilled(TorchFunctionMode):
         options: Mapping[str, Any] | None = None,
     ) -> Any:
         """Call a function of torch, unless it would write into a parameter."""
-        name = getattr(function, "__name__", "")
+        options, name = options or {}, getattr(function, "__name__", "")
+        first = next(chain(arguments, options.values()), None)  # torch.nn.init names all it passes on
         writes = name.endswith("_") and not name.endswith("__") and name != "requires_grad_"
-        if writes and arguments and isinstance(arguments[0], nn.Parameter):
-            return arguments[0]
-        return function(*arguments, **(options or {}))
+        return first if writes and isinstance(first, nn.Parameter) else function(*arguments, **options)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from functools import cached_property
 from pathlib import Path
 
 from infra.ray.ending import kill, started_by, wait_for
@@ -44,8 +45,9 @@ class PrivateRay:
             start_new_session=True,  # Ctrl-C is for this process
         )
 
+    @cached_property
     def address(self) -> str:
-        """Wait until it has begun, and return where.
+        """Where it is, once it has begun.
 
         Raises:
             RuntimeError: it did not begin; the end of what it said is in the message.

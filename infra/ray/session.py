@@ -101,7 +101,7 @@ def ray_session(*, cpus: int | None = None, shared: bool = False) -> Iterator[Se
     with ray_beside(cpus=cpus, shared=shared):
         if private := address == "local":
             begun, shared = _begun[0]
-            address = begun.address()
+            address = begun.address
             _heed_environment()
         with _connected(address):
             _open.append(Session(private=private, shared=shared))

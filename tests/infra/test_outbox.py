@@ -15,7 +15,8 @@ import pytest
 from infra.errors import InputError
 from infra.tracking import Outbox, Tracker, location
 from infra.tracking import outbox as module
-from infra.tracking.outbox import JOURNAL, REFUSED, SENT
+from infra.tracking.journal import JOURNAL, Journal
+from infra.tracking.outbox import REFUSED, SENT
 
 
 class Refusal(Exception):
@@ -178,6 +179,43 @@ def test_what_was_logged_can_be_read_while_nobody_answers(
     assert outbox.why
     assert outbox.history("other") == [(7, 4.0)]
     assert outbox.history("loss")[-1] == (7, 5.0)
+
+
+def test_what_another_process_writes_is_sent_meanwhile(
+    opened: Callable[[], Outbox], mlflow: Recorder, tmp_path: Path
+) -> None:
+    outbox = opened()
+    outbox.begin()
+    training = Journal(tmp_path / "outbox", nobody)
+    training.log({"loss": 0.5}, step=1)
+    training.log({"loss": 0.25}, step=2)
+    limit = time.monotonic() + 20
+    while outbox.unsent and time.monotonic() < limit:
+        time.sleep(0.02)
+    assert mlflow.got == [("loss", 0.5, 1), ("loss", 0.25, 2)]
+    training.close()
+    with (tmp_path / "outbox" / JOURNAL).open("a") as journal:
+        journal.write('{"kind": "num')  # the other one was killed
+    outbox.end("FAILED")
+    outbox.close(10)
+    assert mlflow.got[2:] == ["FAILED"]
+    assert (outbox.unsent, outbox.refused) == (0, 1)
+
+
+def nobody() -> Tracker:
+    raise AssertionError("nobody else is asked")
+
+
+def test_a_run_that_began_here_knows_all_that_it_logged(tmp_path: Path, mlflow: Recorder) -> None:
+    journal = Journal(tmp_path, nobody)
+    journal.begin()
+    journal.log({"loss": 1.0}, step=3)
+    assert journal.history("loss") == [(3, 1.0)]
+    assert journal.history("other") == []
+    journal.close()
+    later = Journal(tmp_path, nobody)  # after a restart
+    later.log({"loss": 0.5}, step=4)
+    assert later.history("loss") == [(3, 1.0), (4, 0.5)]
 
 
 def test_a_socket_that_never_answers_takes_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fuzz.cases import Kind, expect
-from infra.tracking.outbox import FILES, JOURNAL, SENT, Entry, Outbox
+from infra.tracking.journal import FILES, JOURNAL, Entry
+from infra.tracking.outbox import SENT, Outbox
 from infra.tracking.tracker import Point, Status
 
 _ENTRIES = [
+    Entry(kind="begin", time=0),
     Entry(kind="tags", time=1, values={"kind": "train"}),
     *(
         Entry(kind="numbers", time=2 + i, step=i, values={"loss": repr(1 / (1 + i)), "x": "nan"})

@@ -1,0 +1,128 @@
+"""A Ray of a process's own: it begins beside other work, and ends with its owner, however that ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import ROOT
+
+from infra.ray import private
+from infra.ray.ending import started_by
+from infra.ray.private import PrivateRay
+from infra.ray.session import Session, ray_beside, ray_session
+
+pytestmark = pytest.mark.ray
+
+OWNER = """
+import os, signal, sys, time
+from infra.errors import InputError, command
+from infra.ray.ending import started_by
+from infra.ray.session import ray_beside, ray_session
+
+@command
+def main():
+    with ray_beside(cpus=1):
+        {inside}
+
+def tell():
+    print(*(each.pid for each in started_by(os.getpid())), flush=True)
+
+main()
+"""
+
+
+def owner(inside: str) -> subprocess.Popen:
+    """Start a process that has a private Ray, and does something beside it."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", OWNER.format(inside=inside)], cwd=ROOT, env=env, **pipes)
+
+
+def alive(pids: list[int]) -> list[int]:
+    """Return those of some processes that are there, but for those that have ended and nobody has looked after."""
+    states = [Path(f"/proc/{pid}/stat") for pid in pids]
+    return [
+        pid
+        for pid, state in zip(pids, states, strict=True)
+        if state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z"
+    ]
+
+
+def test_a_session_is_that_which_began_and_leaves_no_process_behind():
+    inside = """
+        assert "ray" not in sys.modules
+        with ray_session() as session:
+            import ray
+            cores = ray.cluster_resources()["CPU"]
+            assert ray.get(ray.remote(lambda: os.getpid()).remote()) != os.getpid()
+            tell()
+        with ray_session() as again:
+            assert ray.is_initialized()
+        print(session == again, session, cores)
+    """.strip()
+    process = owner(inside)
+    said, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    pids, text = said.splitlines()
+    assert text == f"True {Session(private=True, shared=False)} 1.0"
+    assert len(pids.split()) > 5
+    assert alive([int(pid) for pid in pids.split()]) == []
+
+
+def test_an_error_beside_its_start_leaves_no_process_behind():
+    process = owner('time.sleep(1.5); tell(); raise InputError("such is the input")')
+    said, errors = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert errors == "error: such is the input\n"
+    pids = [int(pid) for pid in said.split()]
+    assert pids
+    assert alive(pids) == []
+
+
+def test_it_ends_though_its_owner_is_killed():
+    process = owner(
+        """
+        with ray_session():
+            tell()
+            time.sleep(600)
+    """.strip()
+    )
+    pids = [int(pid) for pid in process.stdout.readline().split()]
+    assert len(alive(pids)) > 5, process.communicate()[1]
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    limit = time.monotonic() + 60
+    while alive(pids) and time.monotonic() < limit:
+        time.sleep(0.2)
+    assert alive(pids) == []
+
+
+def test_one_that_does_not_begin_says_why(tmp_path, monkeypatch):
+    program = tmp_path / "program.py"
+    program.write_text("raise SystemExit('no room for ' + __import__('sys').argv[1])")
+    monkeypatch.setattr(private, "_PROGRAM", program)
+    begun = PrivateRay(cpus=3, dashboard=True)
+    with pytest.raises(
+        RuntimeError, match=r"(?s)Ray did not start; it said last:\nno room for (.*)"
+    ) as error:
+        _ = begun.address
+    options = json.loads(str(error.value).partition("no room for ")[2])
+    assert options == {"num_cpus": 3, "include_dashboard": True, "dashboard_host": "127.0.0.1"}
+    begun.end()
+
+
+def test_nothing_begins_where_there_is_a_cluster(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    before = started_by(os.getpid())
+    with ray_beside():
+        assert started_by(os.getpid()) == before
+        with pytest.raises(ValueError, match="no Ray cluster answers"), ray_session():
+            pass
