@@ -77,10 +77,24 @@ def end_at_once(number: int, frame: FrameType | None = None) -> None:
 
 
 def end(number: int, frame: FrameType | None = None) -> None:
-    """Handle a signal: raise it, and let the next one end the process there and then."""
+    """Handle a signal: raise it, and let the next one end the process there and then.
+
+    While torch is imported this one does: torch looks for numpy meanwhile, and takes what is raised for its absence.
+    """
+    if _in_import_of("torch", frame):
+        end_at_once(number)
     listen(end_at_once)
     _came.append(number)
     raise Stopped
+
+
+def _in_import_of(module: str, frame: FrameType | None) -> bool:
+    """Whether the code of a module is being run for the first time, by its frame or one that waits for it."""
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == module:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def run_async(main: Coroutine[Any, Any, None]) -> None:

@@ -26,6 +26,7 @@ from pipelines.benchmarks.scoring.vqa_accuracy import vqa_metric
 from pipelines.benchmarks.searching.page import page
 from pipelines.benchmarks.searching.query import query
 from pipelines.benchmarks.training.questions import vqa_step
+from pipelines.benchmarks.training.start import start
 from pipelines.benchmarks.training.steps import step, video_step, workers
 
 BENCHMARKS: dict[str, Callable[[Scale], list[Measurement]]] = {
@@ -49,6 +50,7 @@ BENCHMARKS: dict[str, Callable[[Scale], list[Measurement]]] = {
     "video_step": video_step,
     "vqa_step": vqa_step,
     "workers": workers,
+    "start": start,
 }
 """All benchmarks by name, in the order of the table."""
 QUICK = ("store", "pooling", "ranks", "evaluation", "adopt", "phrases", "vqa_metric")

@@ -178,3 +178,32 @@ def test_an_import_is_stopped_with_the_line_alone(tmp_path: Path) -> None:
         assert process.returncode == 130
         assert err.startswith("stopped by Ctrl-C; to go on: python -")
         assert err.count("\n") == 1
+
+
+IMPORTING = """
+import os, signal, sys
+from infra.errors import command
+from infra.process.stopping import at_once_too
+
+class Signalling:
+    def find_spec(self, name, path, target=None):
+        if name == "numpy.lib._iotools":
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+@command
+def main():
+    sys.meta_path.insert(0, Signalling())
+    with at_once_too(lambda: print("undone", flush=True)):
+        import torch
+    print("went on without", "numpy.lib._iotools" in sys.modules)
+
+main()
+"""
+
+
+def test_a_signal_is_not_taken_for_the_absence_of_a_library() -> None:
+    words = [sys.executable, "-c", IMPORTING]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (143, "undone\n")
+    assert done.stderr.startswith("stopped by SIGTERM; to go on: ")
