@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-import torch
 from torch import Tensor
 
 from infra.errors import InputError
@@ -21,27 +20,17 @@ class SetSimilarity(Similarity):
 
     @abstractmethod
     def combine(self, scaled_QKLG: Tensor) -> Tensor:
-        """Return the `(Q, G)` scores of sets whose elements have these scaled cosines."""
+        """Return the `(Q, G)` scores of sets whose elements have these scaled cosines, which it may overwrite."""
 
     def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
         """Return the `(Q, G)` scores, computed block by block; so is the gradient."""
         learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        return in_blocks(self._score, *as_sets(query, gallery), learned)
+        return in_blocks(self.combine, *as_sets(query, gallery), learned, factor=self.factor)
 
     def pairs(self, query: Tensor, gallery: Tensor) -> Tensor:
         """Return the `(P,)` scores of the p-th set against the p-th."""
         query_PKD, gallery_PLD = as_sets(query, gallery)
         return self.combine((self.factor * query_PKD @ gallery_PLD.mT)[..., None]).squeeze(1)
-
-    def _score(self, query_QKD: Tensor, gallery_LGD: Tensor) -> Tensor:
-        (q, k), (l, g) = query_QKD.shape[:2], gallery_LGD.shape[:2]  # noqa: E741
-        query_VD, gallery_WD, nothing = (
-            query_QKD.flatten(0, 1),
-            gallery_LGD.flatten(0, 1),
-            query_QKD.new_zeros(()),
-        )
-        scaled_VW = torch.addmm(nothing, query_VD, gallery_WD.T, beta=0, alpha=self.factor)
-        return self.combine(scaled_VW.view(q, k, l, g))
 
 
 def as_sets(query: Tensor, gallery: Tensor) -> tuple[Tensor, Tensor]:

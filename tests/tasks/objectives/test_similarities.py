@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.functional import normalize
+from torch.utils.flop_counter import FlopCounterMode
 
 from infra.errors import InputError
 from infra.registry import SIMILARITIES
@@ -49,9 +50,14 @@ def _best(lines, of_line):
     return sum(map(of_line, lines)) / len(lines)
 
 
-@pytest.fixture(params=[(3, 4), (1024, 1024)], ids=["many blocks", "one block"])
+@pytest.fixture(
+    params=[((3, 4), 1 << 25), ((3, 4), 0), ((1024, 1024), 1 << 25)], ids=["many", "again", "one"]
+)
 def block(request, monkeypatch):
-    monkeypatch.setitem(blocks.VECTORS, "cpu", request.param)
+    """Many blocks, whose products are kept for the gradient or computed again, and one block."""
+    size, stored = request.param
+    monkeypatch.setitem(blocks.VECTORS, "cpu", size)
+    monkeypatch.setattr(blocks, "STORED", stored)
 
 
 CASES = [(spec, k, 3) for spec in OF_SETS for k in (3, 2) if (spec, k) != ("aligned_mean", 2)]
@@ -141,13 +147,32 @@ def test_what_is_not_a_number_stays_so(spec):
 
 
 @pytest.mark.parametrize("spec", OF_SETS)
-def test_memory_in_training_is_that_of_a_block(spec, monkeypatch):
-    """What autograd keeps are the embeddings."""
+@pytest.mark.parametrize(("stored", "more"), [(20 * 4 * 30 * 4 - 1, 0), (20 * 4 * 30 * 4, 20 * 4 * 30 * 4)])
+def test_training_holds_products_up_to_a_bound_and_nothing_else_but_embeddings(
+    spec, stored, more, monkeypatch
+):
+    monkeypatch.setattr(blocks, "STORED", stored)
     monkeypatch.setitem(blocks.VECTORS, "cpu", (8, 8))
     x, y, kept = sets(20, 4), sets(30, 4, seed=1), []
+    similarity = SIMILARITIES.build(spec).double()
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
-        SIMILARITIES.build(spec).double()(x, y)
-    assert max(kept) <= y.numel()
+        similarity(x, y)
+    more = 0 if spec == "aligned_mean" else more
+    parameters = sum(parameter.numel() for parameter in similarity.parameters())
+    assert sum(kept) == x.numel() + y.numel() + parameters + more
+
+
+@pytest.mark.parametrize(("stored", "products"), [(20 * 4 * 30 * 4, 3), (20 * 4 * 30 * 4 - 1, 4)])
+def test_a_step_forms_the_products_once_and_one_more_for_each_gradient(stored, products, block, monkeypatch):
+    monkeypatch.setattr(blocks, "STORED", stored)
+    x, y, similarity = sets(20, 4), sets(30, 4, seed=1), SIMILARITIES.build("smooth_chamfer")
+    one = 2 * 20 * 4 * 30 * 4 * x.shape[-1]
+    with FlopCounterMode(display=False) as counter:
+        sim_QG = similarity(x, y)
+    assert counter.get_total_flops() == one, "both directions of the formula share them"
+    with FlopCounterMode(display=False) as counter:
+        sim_QG.sum().backward()
+    assert counter.get_total_flops() == (products - 1) * one
 
 
 def test_sets_into_cosine_say_which_similarities_fit():
