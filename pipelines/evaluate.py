@@ -1,6 +1,9 @@
 """`python -m pipelines.evaluate RUN_ID [RUN_ID ...]`: score trained runs under a named protocol.
 
 Several runs are an ensemble: the mean of their score matrices, as in all the papers.
+
+A model that looks at every pair of image and caption takes days for COCO's 5,000 x 25,000. With --rerank 100 it looks
+at the 100 best of a first pass for each query, and for that pass at as many probes: tasks/scoring/ranking/reranking.py.
 """
 
 from __future__ import annotations
@@ -35,6 +38,9 @@ class EvaluateOptions:
     """Named protocol; the run's own where none is given."""
     split: str = "test"
     """The split that is scored."""
+    rerank: int | None = None
+    """Score this many of each query's gallery, by a model that looks at every pair; the protocol is then called
+    PROTOCOL-rerankK, and compared with its like alone."""
     task: str = ""
     """Task adapter with other parameters, such as "image_text(cxc='data/cxc')"; each run's own where empty."""
     trust: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
@@ -127,13 +133,18 @@ def track_ensemble(
 def main() -> None:
     """Score, log and print."""
     options = tyro.cli(EvaluateOptions, prog="python -m pipelines.evaluate", description=__doc__)
+    if options.rerank is not None and options.rerank < 1:
+        raise InputError(f"--rerank must be at least 1, such as 100, not {options.rerank}")
     from pipelines.models import load_run
     from pipelines.training.artifacts import log_evaluation, log_pictures, printed
+    from tasks.scoring.protocols import RERANK
 
     models = [
         load_run(run_id, task=options.task, trust=options.trust) for run_id in dict.fromkeys(options.run_ids)
     ]
     protocol = options.protocol or models[0].run.protocol
+    if options.rerank:
+        protocol = f"{protocol}{RERANK}{options.rerank}"
     evaluation = evaluate(models, protocol=protocol, split=options.split)
     if options.split != "test":
         evaluation = replace(evaluation, protocol=f"{options.split}/{protocol}")

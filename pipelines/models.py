@@ -116,7 +116,8 @@ class TrainedModel:
             query: a text, or the `Path` of an image or video.
             k: how many.
             split: the split that is searched.
-            index: `exact`, `two-pass` for many sets of vectors, `faiss` for many single ones, or `auto`.
+            index: `exact`, `two-pass` for many sets of vectors or for many queries of a model that looks at every pair,
+                `faiss` for many single vectors, or `auto`.
 
         Raises:
             InputError: the model does not retrieve, its corpus is not at hand, or a query that it cannot read.

@@ -41,7 +41,8 @@ class SearchOptions:
     split: str = "test"
     """The split that is searched."""
     index: Method = "auto"
-    """How: exact, two-pass for many sets of vectors, faiss for many single ones (pip install faiss-cpu)."""
+    """How: exact, two-pass for many sets of vectors or many queries of a model that looks at every pair, faiss for
+    many single vectors (pip install faiss-cpu)."""
     web: bool = False
     """Open a page on 127.0.0.1."""
     port: int = 0

@@ -25,8 +25,10 @@ from tasks.run import Run
 from tasks.scoring.attended import caption_pairs
 from tasks.scoring.attention import AttentionExamples, nearest_captions
 from tasks.scoring.described import RSUM, retrieval_arrays, retrieval_queries, retrieval_records
+from tasks.scoring.evaluation import evaluate_protocol
 from tasks.scoring.examples import RankedQueries, RetrievalExamples, ranked_queries, retrieval_examples
-from tasks.scoring.protocols import ScoringProtocol, evaluate_protocol, protocol_named
+from tasks.scoring.protocols import ScoringProtocol, check_rerank, protocol_named
+from tasks.scoring.scores import PairsScore
 from tasks.visual_language import VisualLanguageTask
 
 
@@ -100,8 +102,15 @@ class VisualText(VisualLanguageTask):
         return self._splits[split]
 
     def model(self, *, pretrained: bool = True) -> RetrievalModel:
-        """Return a new model."""
-        return retrieval_model(self.run, self.parts(pretrained=pretrained))
+        """Return a new model.
+
+        Raises:
+            InputError: it does not fit the protocols by which it is to be scored.
+        """
+        model = retrieval_model(self.run, self.parts(pretrained=pretrained))
+        for protocol in (self.dev_protocol, self.run.protocol):
+            check_rerank(protocol_named(protocol), looks_at_pairs=model.looks_at_pairs)
+        return model
 
     def loss(self, model: RetrievalModel, batch: Batch, *, epoch: float) -> dict[str, Tensor]:
         """Return the objective on the global batch, its parts, and the mean similarity of pairs and of others."""
@@ -125,6 +134,7 @@ class VisualText(VisualLanguageTask):
     def evaluate_scores(self, score: Score, split: str, protocol: str) -> Evaluation:
         """Rank a split under a protocol, by any function that scores its items against its captions."""
         pairs, letter, named = self.data(split), self.modality[0], protocol_named(protocol)
+        check_rerank(named, looks_at_pairs=isinstance(score, PairsScore))
         directions = f"{letter}2t", f"t2{letter}"
         result = evaluate_protocol(
             named,
@@ -185,6 +195,7 @@ class VisualText(VisualLanguageTask):
     def evaluate(self, model: RetrievalModel, split: str, protocol: str) -> Evaluation:
         """Score a split under a protocol."""
         self._check(protocol, split)
+        check_rerank(protocol_named(protocol), looks_at_pairs=model.looks_at_pairs)
         meter = CostMeter(device_of(model))
         score = self.scorer(model, split)
         cost = meter.lap()

@@ -13,6 +13,7 @@ from infra.data import Batch
 from infra.errors import InputError
 from pipelines.searching import Method
 from pipelines.searching.indices import Exact, Faiss, Index, PairScore, TopK, TwoPass, top_k
+from pipelines.searching.probed import ProbedGallery
 from tasks.models.base import RetrievalModel
 from tasks.models.embeddings import Batches, encode_split
 from tasks.similarities.cosine import Cosine
@@ -56,17 +57,21 @@ def make_gallery(
         side: which side is searched.
         batches: gives its samples.
         sample: gives a few queries of the other side, on which what is not exact is measured.
-        method: `auto` is exact, and in two passes for many sets of vectors.
+        method: `auto` is exact, and in two passes for many sets of vectors. In two passes, a model that looks at every
+            pair first looks at many, and then at few for each query.
 
     Raises:
         InputError: the method does not fit the model.
     """
     if model.has_embeddings:
         return EmbeddingGallery(model, side, batches(), sample=sample, method=method)
+    if method == "two-pass" and model.looks_at_pairs:
+        return ProbedGallery(model, side, batches(), sample())
     if method in ("two-pass", "faiss"):
+        others = "exact or two-pass" if model.looks_at_pairs else "exact"
         raise InputError(
-            f"--index {method} searches embeddings, and {type(model).__name__} looks at every pair; "
-            "choose --index exact"
+            f"--index {method} searches embeddings, and {type(model).__name__} makes none of images and captions "
+            f"apart; choose --index {others}"
         )
     return PairGallery(model, side, batches())
 

@@ -67,6 +67,11 @@ def top_k_of_parts(parts: Iterable[Tensor], k: int) -> TopK:
     return TopK(place_K, score_K)
 
 
+def evenly(count: int, at_most: int) -> np.ndarray:
+    """Return up to so many numbers below `count`, evenly spaced."""
+    return np.unique(np.linspace(0, count - 1, min(count, at_most)).round().astype(np.int64))
+
+
 def parts_of(embedding: Tensor) -> Iterator[Tensor]:
     """Cut a gallery's embeddings into parts of bounded memory."""
     return iter(embedding.split(max(1, NUMBERS // embedding[0].numel())))

@@ -10,13 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from infra.data import Batch
 from infra.errors import InputError
 from pipelines.searching import Method
 from pipelines.searching.galleries import Gallery, make_gallery
-from pipelines.searching.indices import TopK
+from pipelines.searching.indices import TopK, evenly
 from pipelines.searching.queries import VisualQueries, text_query
 from tasks.base import Searchable
 from tasks.inputs.pairs import Pairs
@@ -72,7 +70,7 @@ class RetrievalSearch:
             self.model,
             "visual",
             lambda: self.pairs.items(CHUNK),
-            sample=lambda: self.pairs.captions.batch(_evenly(len(self.pairs.texts), SAMPLE)),
+            sample=lambda: self.pairs.captions.batch(evenly(len(self.pairs.texts), SAMPLE)),
             method=self.method,
         )
 
@@ -81,7 +79,7 @@ class RetrievalSearch:
         """The captions, likewise."""
 
         def sample() -> Batch:
-            item_B = _evenly(len(self.items), SAMPLE)
+            item_B = evenly(len(self.items), SAMPLE)
             visual, mask_BN = self.pairs.visual.batch(item_B, sample_B=item_B, draw=None)
             return {"visual": visual, "visual_mask": mask_BN}
 
@@ -160,8 +158,3 @@ class RetrievalSearch:
     def close(self) -> None:
         """End the processes that decode."""
         self.queries.close()
-
-
-def _evenly(count: int, at_most: int) -> np.ndarray:
-    """Return up to so many numbers below `count`, evenly spaced."""
-    return np.unique(np.linspace(0, count - 1, min(count, at_most)).round().astype(np.int64))

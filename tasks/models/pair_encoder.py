@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from math import isqrt
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from tqdm import tqdm
 
 from infra.compute.device import device_of
-from infra.compute.dist import gather, gather_objects, gather_shared, gather_uneven, rank, world
+from infra.compute.dist import gather, gather_objects, gather_shared
 from infra.data import Batch
 from infra.errors import InputError
 from tasks.models.base import RetrievalModel, Scored
 from tasks.models.branch import Branch, pool_both
 from tasks.models.embeddings import Batches
 from tasks.models.padded_sets import PaddedSets, encode_sets
+from tasks.models.pair_scores import PairScores
 from tasks.objectives.base import Objective
 from tasks.regularisers.base import Regulariser
 from tasks.similarities.base import Similarity
 from tasks.similarities.vectors import at_least_float32, l2_normalise
-
-IMAGES, CAPTIONS = 64, 128
-"""Images and captions that a split's scores are computed for at once; captions of equal length come together."""
 
 
 class PairEncoder(RetrievalModel):
@@ -44,6 +40,8 @@ class PairEncoder(RetrievalModel):
         chunk: pairs computed at a time, 256 or, without a cross-modal encoder, 1,024 by default. In training, each part
             is computed a second time for the gradient, so that memory grows with `chunk`, not with a batch's pairs.
     """
+
+    looks_at_pairs = True
 
     def __init__(
         self,
@@ -89,6 +87,13 @@ class PairEncoder(RetrievalModel):
             ]
         )
 
+    @torch.no_grad()
+    def score_pairs(self, visual: PaddedSets, text: PaddedSets) -> Tensor:
+        """Return the `(P,)` scores of the p-th image with the p-th caption, in at least float32, without gradient."""
+        size = self.side**2
+        parts = zip(visual.split(size), text.split(size), strict=True)
+        return torch.cat([self._similarity(*self._side_by_side(*part)) for part in parts])
+
     def score_batch(self, batch: Batch) -> Scored:
         """Score the global batch: each worker its own images against the captions of all."""
         text = self.encode_text(batch)
@@ -101,7 +106,7 @@ class PairEncoder(RetrievalModel):
         device = device_of(self)
         visual = encode_sets(self.encode_visual, images, device=device)
         text = encode_sets(self.encode_text, captions, device=device)
-        return PairScores(self.score, visual=visual, text=text)
+        return PairScores(self, visual=visual, text=text)
 
     def _checkpointed(self, visual: PaddedSets, text: PaddedSets) -> Tensor:
         if not torch.is_grad_enabled():
@@ -110,69 +115,23 @@ class PairEncoder(RetrievalModel):
 
     def _score_block(self, visual: PaddedSets, text: PaddedSets) -> Tensor:
         """Return the `(V, T)` scores of a few images and captions, all pairs at once."""
-        shape = len(visual.x_BND), len(text.x_BND)
-        embeddings_of = self._embeddings if self.cross is None else self._crossed_embeddings
-        visual_P, text_P = (
-            l2_normalise(at_least_float32(embedding)) for embedding in embeddings_of(visual, text)
-        )
-        with torch.autocast(visual_P.device.type, enabled=False):
-            return self.similarity.pairs(visual_P, text_P).view(shape)
-
-    def _crossed_embeddings(self, visual: PaddedSets, text: PaddedSets) -> tuple[Tensor, Tensor]:
-        """Return both embeddings of each pair, `(V * T, D)` or `(V * T, K, D)`, once its sets have met."""
         rows, columns = len(visual.x_BND), len(text.x_BND)
-        crossed = self.cross(
-            *(part.repeat_interleave(columns, dim=0) for part in visual),
-            *(torch.cat([part] * rows) for part in text),
-        )
-        return pool_both((self.visual, self.text), (crossed[:2], crossed[2:]))
+        if self.cross is None:
+            pooled = pool_both((self.visual, self.text), (visual, text), all_pairs=True)
+            return self._similarity(*(x_VT.flatten(0, 1) for x_VT in pooled)).view(rows, columns)
+        visual = PaddedSets(*(part.repeat_interleave(columns, dim=0) for part in visual))
+        text = PaddedSets(*(torch.cat([part] * rows) for part in text))
+        return self._similarity(*self._side_by_side(visual, text)).view(rows, columns)
 
-    def _embeddings(self, visual: PaddedSets, text: PaddedSets) -> tuple[Tensor, Tensor]:
-        """Return the same, where the aggregators alone see both sets of a pair."""
-        visual_VT, text_VT = pool_both((self.visual, self.text), (visual, text), all_pairs=True)
-        return visual_VT.flatten(0, 1), text_VT.flatten(0, 1)
+    def _side_by_side(self, visual: PaddedSets, text: PaddedSets) -> tuple[Tensor, Tensor]:
+        """Return both embeddings of the p-th image with the p-th caption, `(P, D)` or `(P, K, D)`."""
+        if self.cross is not None:
+            crossed = self.cross(*visual, *text)
+            visual, text = PaddedSets(*crossed[:2]), PaddedSets(*crossed[2:])
+        return pool_both((self.visual, self.text), (visual, text))
 
-
-class PairScores:
-    """Called with two slices, it returns a block of the score matrix; every worker must ask for the same blocks.
-
-    Args:
-        score: scores every image with every caption of two padded sets.
-        visual: the sets of the images or videos, `(N, D)` each.
-        text: the sets of the captions.
-    """
-
-    def __init__(
-        self,
-        score: Callable[[PaddedSets, PaddedSets], Tensor],
-        *,
-        visual: Sequence[Tensor],
-        text: Sequence[Tensor],
-    ) -> None:
-        self.score, self.visual, self.text = score, visual, text
-        shape, device = (len(visual), len(text)), visual[0].device
-        self.sim_VT = torch.zeros(shape, device=device)
-        self.known_VT = torch.zeros(shape, dtype=torch.bool, device=device)
-
-    @torch.inference_mode()
-    def __call__(self, images: slice, captions: slice) -> Tensor:
-        """Return the scores of images against captions, `(V, T)`, float32; each is computed once."""
-        block = images, captions
-        if not self.known_VT[block].all():
-            own = np.array_split(np.arange(len(self.visual))[images], world())[rank()]
-            self.sim_VT[block] = gather_uneven(self._compute(own, np.arange(len(self.text))[captions]))
-            self.known_VT[block] = True
-        return self.sim_VT[block]
-
-    def _compute(self, row_V: np.ndarray, column_T: np.ndarray) -> Tensor:
-        sim_VT = self.sim_VT.new_empty(len(row_V), len(column_T))
-        by_size_T = np.argsort([len(self.text[column]) for column in column_T], kind="stable")
-        starts = range(0, len(row_V), IMAGES)
-        for start in tqdm(starts, desc="scoring pairs", leave=False, delay=2, disable=rank() > 0):
-            part = slice(start, start + IMAGES)
-            visual = PaddedSets.pad([self.visual[row] for row in row_V[part]])
-            for first in range(0, len(column_T), CAPTIONS):
-                place_T = by_size_T[first : first + CAPTIONS]
-                text = PaddedSets.pad([self.text[column] for column in column_T[place_T]])
-                sim_VT[part, torch.from_numpy(place_T)] = self.score(visual, text).float()
-        return sim_VT
+    def _similarity(self, *embeddings_P: Tensor) -> Tensor:
+        """Return the `(P,)` scores of pairs' embeddings."""
+        visual_P, text_P = (l2_normalise(at_least_float32(embedding)) for embedding in embeddings_P)
+        with torch.autocast(visual_P.device.type, enabled=False):
+            return self.similarity.pairs(visual_P, text_P)

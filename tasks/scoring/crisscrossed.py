@@ -24,8 +24,8 @@ from infra.errors import InputError
 from tasks.base import Score
 from tasks.datasets.images.cxc import Rated, Ratings
 from tasks.scoring.metrics import KS, Positives, Ranks, Ties, chance_recall, rank_queries, recall
+from tasks.scoring.ranking.tiles import rank_both_ways
 from tasks.scoring.scores import AllScores
-from tasks.scoring.tiles import rank_both_ways
 
 SITS, STS, SIS = 3.0, 3.0, 2.5
 """The least ratings of right answers: caption and image, two captions, two images."""

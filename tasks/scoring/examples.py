@@ -16,9 +16,10 @@ from torch import Tensor
 from tasks.base import PictureRecord, Score
 from tasks.datasets.media import PicturedItem
 from tasks.inputs.pairs import Pairs
-from tasks.scoring.gallery import RetrievalGallery
+from tasks.scoring.evaluation import ProtocolResult
 from tasks.scoring.metrics import Positives
-from tasks.scoring.protocols import ProtocolResult, ScoringProtocol
+from tasks.scoring.protocols import ScoringProtocol
+from tasks.scoring.ranking.gallery import RetrievalGallery
 
 HITS = 5
 QUERIES = {"image": 12, "video": 8}

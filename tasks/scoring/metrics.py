@@ -115,7 +115,9 @@ class Ranks:
             return (self.rank_Q < k).astype(np.float64)
         reach_Q = np.clip(k - self.better_Q, 0, None)
         miss_Q = np.ones_like(reach_Q)
-        for drawn in range(k):
+        for drawn in range(
+            min(k, 1 + int(self.wrong_Q.max()))
+        ):  # one more than there are wrong ones is right
             wrong_Q = np.clip(self.wrong_Q - drawn, 0, None)
             fraction_Q = wrong_Q / np.maximum(wrong_Q + self.right_Q, 1)
             miss_Q *= np.where(drawn < reach_Q, fraction_Q, 1.0)

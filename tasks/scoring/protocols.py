@@ -1,20 +1,13 @@
-"""Named ways to score retrieval, so that two numbers with one name can be compared.
-
-Scores are asked for block by block, `score(images, captions)` with two slices, and never held together.
-"""
+"""Named ways to score retrieval, so that two numbers with one name can be compared."""
 
 from __future__ import annotations
 
-import itertools
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, replace
 
 from infra.errors import InputError, unknown
-from tasks.base import Score
-from tasks.scoring.gallery import RetrievalGallery
-from tasks.scoring.metrics import KS, Ties, retrieval_metrics
+from tasks.scoring.ranking.reranking import VERSION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +27,8 @@ class ScoringProtocol:
         folds: contiguous parts of equal size, each a gallery of its own; their metrics are averaged.
         crisscrossed: right answers are those of Crisscrossed Captions, between modalities and within them
             (`tasks.scoring.crisscrossed`), instead of each image's own captions.
+        rerank: how many of each query's gallery are scored, for models that look at every pair
+            (`tasks.scoring.ranking.reranking`); 0 for all.
     """
 
     name: str
@@ -47,6 +42,28 @@ class ScoringProtocol:
     floor_median: bool = True
     folds: int = 1
     crisscrossed: bool = False
+    rerank: int = 0
+
+    def reranked(self, k: int) -> ScoringProtocol:
+        """Return the same protocol with `k` of each query's gallery scored, which has a name and numbers of its own.
+
+        Raises:
+            InputError: k is no number of things, or scores within a modality are asked for.
+        """
+        if k < 1:
+            raise InputError(f"rerank={k}: at least 1 of each query's gallery must be scored, such as 100")
+        if self.crisscrossed:
+            raise InputError(
+                f"protocol {self.name!r} compares captions with captions, which a model of pairs does not; it cannot "
+                "be reranked"
+            )
+        return replace(
+            self,
+            name=f"{self.name}{RERANK}{k}",
+            about=f"{self.about}; {k} of each query's gallery are scored",
+            version=self.version + VERSION - 1,
+            rerank=k,
+        )
 
     def fits(self, items: int, captions: int) -> bool:
         """Say whether a split of this size can be scored so."""
@@ -87,6 +104,9 @@ class ScoringProtocol:
                 f"{captions:,} captions; protocols that fit it: {', '.join(others) or 'none'}"
             )
 
+
+RERANK = "-rerank"
+"""Stands before K in the name of a protocol that scores K of each query's gallery: `coco-5k-rerank100`."""
 
 PROTOCOLS: dict[str, ScoringProtocol] = {
     protocol.name: protocol
@@ -167,97 +187,37 @@ PROTOCOLS: dict[str, ScoringProtocol] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProtocolResult:
-    """What `evaluate_protocol` found.
-
-    Args:
-        metrics: `i2t/R1`, ..., `rsum`; means over the folds.
-        ranks_i2t: 0-based rank of each item's best caption, in its own fold.
-        ranks_t2i: 0-based rank of each caption's best item, in its own fold.
-        recalls: by `i2t/R1` and the like, the recall of each query, from 0 to 1, in the order of the ranks.
-        caption_G: the captions that were ranked, as places in the split.
-        ties: queries of both directions whose right answer has the same score as a wrong one.
-        chance: what random scores reach of `i2t/R1`, ..., `rsum` on average.
-    """
-
-    metrics: dict[str, float]
-    ranks_i2t: np.ndarray
-    ranks_t2i: np.ndarray
-    recalls: dict[str, np.ndarray]
-    caption_G: np.ndarray
-    ties: int
-    chance: dict[str, float]
-
-
 def protocol_named(name: str) -> ScoringProtocol:
-    """Return a protocol by its name."""
-    if name not in PROTOCOLS:
-        raise unknown("protocol", name, PROTOCOLS)
-    return PROTOCOLS[name]
+    """Return a protocol by its name, such as `coco-5k`, or `coco-5k-rerank100`."""
+    exact, marked, k = name.partition(RERANK)
+    if exact not in PROTOCOLS:
+        raise unknown("protocol", exact, PROTOCOLS)
+    if not marked:
+        return PROTOCOLS[exact]
+    if not re.fullmatch(r"-?[0-9]+", k):
+        raise InputError(
+            f"protocol {name!r}: expected a number behind {RERANK!r}, such as {exact}{RERANK}100"
+        )
+    return PROTOCOLS[exact].reranked(int(k))
 
 
-def evaluate_protocol(
-    protocol: ScoringProtocol,
-    score: Score,
-    owner_T: np.ndarray,
-    n_items: int,
-    *,
-    texts: Sequence[str] | None = None,
-    directions: tuple[str, str] = ("i2t", "t2i"),
-    ties: Ties = "expected",
-) -> ProtocolResult:
-    """Score a split under a protocol.
-
-    Args:
-        protocol: how.
-        score: the scores of a block, `score(items, captions) -> (items, captions)`; higher is more alike.
-        owner_T: the image or video of each caption of the split, in the items' order.
-        n_items: images or videos of the split.
-        texts: the captions themselves, which `distinct` protocols compare.
-        directions: what items to captions and captions to items are called.
-        ties: see `rank_queries`.
+def check_rerank(protocol: ScoringProtocol, *, looks_at_pairs: bool) -> None:
+    """Refuse to rerank for a model that need not look at every pair.
 
     Raises:
-        InputError: the split has the wrong size, captions are out of order, an item has no caption, or a
-            score is NaN.
+        InputError: says what to do.
     """
-    owner_T = np.asarray(owner_T)
-    if np.any(np.diff(owner_T) < 0):
-        at = int(np.argmax(np.diff(owner_T) < 0)) + 1
-        raise InputError(f"caption {at} belongs to an earlier item than caption {at - 1}: sort them by item")
-    items = min(n_items, protocol.first or n_items)
-    if items < n_items:
-        owner_T = owner_T[: np.searchsorted(owner_T, items)]
-    protocol.check(items, len(owner_T))
-    assert texts is not None or not protocol.distinct, "distinct captions are told apart by their texts"
-
-    bounds = np.linspace(0, items, protocol.folds + 1, dtype=int).tolist()
-    folds = [
-        RetrievalGallery.of(slice(*fold), owner_T, texts=texts if protocol.distinct else None)
-        for fold in itertools.pairwise(bounds)
-    ]
-    ranked = [fold.rank(score, ties=ties) for fold in folds]
-    metrics = [
-        retrieval_metrics(i2t, t2i, directions=directions, floor_median=protocol.floor_median)
-        for i2t, t2i in ranked
-    ]
-    chance = [fold.chance(directions=directions) for fold in folds]
-    recalls = {
-        f"{direction}/R{k}": np.concatenate([ranks[side].recall_Q(k) for ranks in ranked])
-        for side, direction in enumerate(directions)
-        for k in KS
-    }
-    return ProtocolResult(
-        metrics=_mean(metrics),
-        ranks_i2t=np.concatenate([i2t.rank_Q for i2t, _ in ranked]),
-        ranks_t2i=np.concatenate([t2i.rank_Q for _, t2i in ranked]),
-        recalls=recalls,
-        caption_G=np.concatenate([fold.column_G for fold in folds]),
-        ties=sum(i2t.tied + t2i.tied for i2t, t2i in ranked),
-        chance=_mean(chance),
-    )
+    if protocol.rerank and not looks_at_pairs:
+        exact, _, _ = protocol.name.partition(RERANK)
+        raise InputError(
+            f"protocol {protocol.name!r} is for models that look at every pair, and this one encodes images and "
+            f"captions apart, so that all its scores are quickly had; evaluate it under {exact!r}"
+        )
 
 
-def _mean(folds: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {name: float(np.mean([fold[name] for fold in folds])) for name in folds[0]}
+def is_for_test(name: str) -> bool:
+    """Whether a protocol of this name is one for the test split."""
+    try:
+        return protocol_named(name).split == "test"
+    except InputError:
+        return False

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from pipelines.benchmarks.measure import Measurement, Scale, Size, apart, by_turns, growth, seconds
 from pipelines.benchmarks.random_data import random_tensors
+from tasks.scoring.evaluation import evaluate_protocol
 from tasks.scoring.metrics import Positives, rank_queries
-from tasks.scoring.protocols import evaluate_protocol, protocol_named
+from tasks.scoring.protocols import protocol_named
 from tasks.similarities.cosine import Cosine
 
 

@@ -12,7 +12,7 @@ from pipelines.comparison.runs.groups import SECONDS, Group, Row, ordered
 from pipelines.comparison.runs.published import follows_recipe, published_numbers, sources
 from pipelines.comparison.runs.settings import Settings, code_notes, deviations, named
 from tasks.base import Metric
-from tasks.scoring.protocols import PROTOCOLS
+from tasks.scoring.protocols import is_for_test
 from tasks.scoring.records import VERSION_TAG, metrics_from
 
 Key = tuple[str, str, str]
@@ -43,9 +43,7 @@ def arranged(
         for name in _protocols(run, protocol):
             by_key[run.tags.get("task", ""), run.tags.get("dataset", ""), name].append(run)
     if not by_key and protocol:
-        scored = {
-            name for run in finished for name in _scored(run) & {*PROTOCOLS, run.tags.get("protocol", "")}
-        }
+        scored = {name for run in finished for name in _protocols(run, "")}
         raise unknown("protocol", protocol, scored, f" Those are what the runs of {experiment!r} have.")
     if not by_key:
         raise InputError(f"experiment {experiment!r} has nothing to compare yet; {'; '.join(notes)}")
@@ -61,8 +59,8 @@ def arranged(
 
 def _protocols(run: RunRecord, only: str) -> set[str]:
     """Return the protocols of a run's scores: `only`, or its own and others of test splits."""
-    tests = {name for name, protocol in PROTOCOLS.items() if protocol.split == "test"}
-    return _scored(run) & ({only} if only else {run.tags.get("protocol", ""), *tests})
+    own = run.tags.get("protocol", "")
+    return {name for name in _scored(run) if (name == only if only else name == own or is_for_test(name))}
 
 
 def _scored(run: RunRecord) -> set[str]:

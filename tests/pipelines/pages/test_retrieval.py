@@ -19,7 +19,7 @@ from infra.registry import TASKS
 from pipelines.pages.draw import draw
 from tasks.datasets.corpus import Corpus, write_corpus
 from tasks.image_text import ImageText
-from tasks.models.pair_encoder import PairScores
+from tasks.models.pair_scores import PairScores
 from tasks.run import Run
 from tasks.scoring.examples import HITS, RankedQueries, RetrievalExample, find_examples
 from tasks.scoring.metrics import Positives
@@ -255,8 +255,11 @@ def test_ratings_of_crisscrossed_captions_decide_what_is_right(run, tmp_path, mo
     assert "the best right one is at rank" in html
 
 
-def alike(images, texts) -> torch.Tensor:
-    return torch.einsum("ind,gmd->ig", images.x_BND, texts.x_BND)
+class Alike:
+    """In the place of a model that looks at every pair."""
+
+    def score(self, images, texts) -> torch.Tensor:
+        return torch.einsum("ind,gmd->ig", images.x_BND, texts.x_BND)
 
 
 def alike_sets(number: int) -> list[torch.Tensor]:
@@ -268,10 +271,10 @@ def pairs_found(adapter: ImageText) -> tuple[object, ...]:
     """Return what a model that looks at every pair finds, and the record of its page."""
     sets, data = alike_sets(30 + 60), adapter.data("test")
     found = find_examples(
-        PairScores(alike, visual=sets[:30], text=sets[30:]), Made(distinct=True).queries, count=4
+        PairScores(Alike(), visual=sets[:30], text=sets[30:]), Made(distinct=True).queries, count=4
     )
     sets, items = alike_sets(len(data.item_ids) + len(data.texts)), len(data.item_ids)
-    score = PairScores(alike, visual=sets[:items], text=sets[items:])
+    score = PairScores(Alike(), visual=sets[:items], text=sets[items:])
     return found, adapter.evaluate_scores(score, "test", "whole").pictures[0]()
 
 

@@ -18,7 +18,9 @@ from tiny_models import save_vit
 from infra.errors import InputError
 from infra.tracking import Tracker, tracking_uri
 from pipelines.search import SearchOptions, hit_table, main, search
+from pipelines.searching import probed, retrieval
 from pipelines.searching.galleries import EmbeddingGallery, PairGallery
+from pipelines.searching.probed import ProbedGallery
 
 WORDS = "bigru(width=16, embedding=8, min_count=1, ends=False)"
 MODELS = {
@@ -55,6 +57,33 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return tmp_path
+
+
+@pytest.mark.parametrize("least", [100, 6])
+@pytest.mark.parametrize(
+    "change", [{"aggregator": "score_attention(heads=2)"}, {"cross": "cross_modal(heads=2)"}]
+)
+def test_two_passes_rank_the_candidates_of_the_probes(tiny, change, least, monkeypatch):
+    """20 images and 40 captions; a query and the gallery are described by their scores with 5 of each other."""
+    monkeypatch.setattr(probed, "LEAST", least)
+    monkeypatch.setattr(retrieval, "SAMPLE", 5)
+    trained = untrained(replace(tiny, **{"aggregator": "mean"} | change))
+    pairs = trained.adapter.data("test")
+    sim_VT = trained.adapter.scorer(trained.model, "test")(slice(0, 20), slice(0, 40)).double().numpy()
+    finder = trained.open_search(index="two-pass")
+    assert isinstance(finder.items_gallery, ProbedGallery)
+    row_P, column_P = (np.linspace(0, size - 1, 5).round().astype(int) for size in (20, 40))
+    joined = np.linalg.pinv(sim_VT[np.ix_(row_P, column_P)], rcond=1e-3)
+    first_VT = sim_VT[:, column_P] @ joined @ sim_VT[row_P]
+    for column in (3, 8):
+        candidates = np.argsort(-first_VT[:, column], kind="stable")[:least]
+        order = candidates[np.argsort(-sim_VT[candidates, column], kind="stable")][:5]
+        hits = finder.by_text(pairs.texts[column], 5)
+        np.testing.assert_allclose([hit.score for hit in hits], sim_VT[order, column], rtol=1e-4, atol=1e-6)
+    candidates = np.argsort(-first_VT[7], kind="stable")[: 2 * least]
+    hits = finder.by_id(pairs.item_ids[7], 11)
+    expected = np.sort(sim_VT[7, candidates])[::-1][:11]
+    np.testing.assert_allclose([hit.score for hit in hits], expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -174,8 +203,8 @@ def test_a_manifest_that_names_no_backbone_is_said(extractor, message, pictures,
     [
         ("two-pass", "vectors", "for sets of vectors"),
         ("faiss", "sets", "single vectors"),
-        ("two-pass", "hgr", "looks at every pair"),
-        ("faiss", "pairs", "looks at every pair"),
+        ("two-pass", "hgr", "makes none of images and captions apart; choose --index exact$"),
+        ("faiss", "pairs", "makes none of images and captions apart; choose --index exact or two-pass"),
     ],
 )
 def test_an_index_that_does_not_fit_is_refused(tiny, method, change, message):

@@ -7,52 +7,24 @@ import pytest
 import torch
 from corpora import make_corpus
 from formulas import cross_modal_of
+from pair_models import CROSS, MODELS, batch_of, model_of
 from torch.nn.parallel import DistributedDataParallel
-from toy import WORDS, FolderLog, FolderReport, SilentBar, ToyData, toy_run
+from toy import FolderLog, FolderReport, SilentBar
 from workers import run_workers
 
 from aggregators.base import Context, pool_all_pairs
 from aggregators.random_sets import random_sets
 from aggregators.relations.score_attention import ScoreAttention
-from encoders.text.bigru import BiGRU
-from encoders.visual.regions import Regions
 from infra.compute.dist import broadcast_state, gather_uneven, rank
 from infra.errors import InputError
 from infra.registry import TASKS
 from pipelines.training.loop import Trainer
-from tasks.models.build import Parts, retrieval_model
 from tasks.models.padded_sets import PaddedSets
 from tasks.models.pair_encoder import PairEncoder
-
-CROSS = "cross_modal(heads=2, dropout=0.0)"
-MODELS = [
-    (CROSS, "mean"),
-    (CROSS, "score_attention(k=1, heads=2)"),
-    ("", "score_attention(k=1, heads=2)"),
-    (CROSS, "score_attention(k=2, heads=2)"),
-    ("", "score_attention(k=3, heads=4)"),
-]
-
-
-def model_of(cross: str, aggregator: str, **changes) -> PairEncoder:
-    """A small model in float64, with weights that do not depend on the default precision."""
-    torch.manual_seed(0)
-    visual, text = Regions({"dim": 6}, width=8), BiGRU({"words": WORDS}, width=8, embedding=4)
-    run = toy_run(cross=cross, aggregator=aggregator, **changes)
-    return retrieval_model(run, Parts(run, visual=lambda: visual, text=lambda: text)).double()
 
 
 def parts_of(model: PairEncoder) -> tuple[torch.nn.Module, ...]:
     return model.visual, model.text, model.similarity, model.objective
-
-
-def batch_of(*index: int) -> dict[str, torch.Tensor]:
-    """Samples of the toy task; from the twentieth on, captions are cut, so that they differ in length."""
-    batch = ToyData().batch(np.array(index), seed=1, epoch=0)
-    batch["text_mask"][torch.tensor(index) >= 20, 3:] = False
-    longest = int(batch["text_mask"].sum(dim=1).max())
-    batch |= {key: batch[key][:, :longest] for key in ("text", "text_mask")}
-    return {key: x.double() if x.is_floating_point() else x for key, x in batch.items()}
 
 
 def cosine(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -159,11 +131,16 @@ def scores(run) -> dict[str, torch.Tensor]:
     score = adapter.scorer(model, "test")
     block = score(slice(3, 9), slice(4, 17))
     found = adapter.evaluate(model, "test", "whole")
-    return {
+    of_run = {
         "block": block,
         "whole": score(slice(None), slice(None)),
         "rsum": torch.tensor(found.metrics["rsum"]),
     }
+    if model.looks_at_pairs:
+        reranked = adapter.evaluate(model, "test", "whole-rerank4")
+        of_run["pairs"] = adapter.scorer(model, "test").of_pairs(np.arange(9), np.arange(9, 0, -1))
+        of_run |= {name: torch.from_numpy(reranked.per_query[name]) for name in ("i2t_rank", "t2i_rank")}
+    return of_run
 
 
 def share(rank: int, world: int) -> dict[str, torch.Tensor]:
@@ -232,19 +209,6 @@ def test_a_tiny_corpus_is_learnt(run, tmp_path, changes, epochs, factor):
     Trainer(run, adapter, log=log, report=FolderReport(), device=torch.device("cpu"), bar=SilentBar).train()
     metrics = log.rows[-2][1] | log.rows[-1][1]
     assert metrics["whole/rsum"] > factor * metrics["test/chance"]
-
-
-def test_a_score_is_computed_once(run):
-    run = replace(run, aggregator="score_attention(heads=2)")
-    adapter = TASKS.build(run.task, run)
-    score = adapter.scorer(adapter.model(), "test")
-    calls, compute = [], score.score
-    score.score = lambda v, t: calls.append(len(v.x_BND) * len(t.x_BND)) or compute(v, t)
-    first = score(slice(0, 10), slice(None)).clone()
-    score(slice(10, 20), slice(None))
-    whole = score(slice(None), slice(None))
-    assert sum(calls) == 20 * 40
-    assert torch.equal(whole[:10], first)
 
 
 @pytest.mark.parametrize("aggregator", ["mean", "max", "logsumexp", "conv1d", "cls", "kmax(k=2)", "gpo"])

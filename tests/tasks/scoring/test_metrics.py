@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from infra.errors import InputError
-from tasks.scoring.gallery import RetrievalGallery
 from tasks.scoring.metrics import Positives, Ranks, chance_recall, rank_queries, recall, retrieval_metrics
+from tasks.scoring.ranking.gallery import RetrievalGallery
 
 
 def owners(images: int, captions: int = 5) -> np.ndarray:

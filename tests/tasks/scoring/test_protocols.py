@@ -8,9 +8,10 @@ import torch
 
 from infra.errors import InputError
 from tasks.base import Score
-from tasks.scoring.gallery import RetrievalGallery
+from tasks.scoring.evaluation import evaluate_protocol
 from tasks.scoring.metrics import Positives, rank_queries
-from tasks.scoring.protocols import PROTOCOLS, ScoringProtocol, evaluate_protocol, protocol_named
+from tasks.scoring.protocols import PROTOCOLS, ScoringProtocol, protocol_named
+from tasks.scoring.ranking.gallery import RetrievalGallery
 from tasks.scoring.scores import mean_score
 
 

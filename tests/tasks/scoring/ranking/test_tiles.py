@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from infra.errors import InputError
-from tasks.scoring import tiles
 from tasks.scoring.metrics import Positives, Ranks
-from tasks.scoring.tiles import rank_both_ways
+from tasks.scoring.ranking import tiles
+from tasks.scoring.ranking.tiles import rank_both_ways
 
 
 class Asked:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from tasks.base import Score
 from tasks.scoring.metrics import Positives, Ranks, Ties, chance_recall
-from tasks.scoring.tiles import rank_both_ways
+from tasks.scoring.ranking.reranking import rank_reranked
+from tasks.scoring.ranking.tiles import rank_both_ways
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +57,19 @@ class RetrievalGallery:
         """How many images or videos there are."""
         return self.rows.stop - self.rows.start
 
-    def rank(self, score: Score, *, ties: Ties) -> tuple[Ranks, Ranks]:
-        """Rank captions for every item, and items for every caption."""
+    def rank(self, score: Score, *, ties: Ties, rerank: int = 0) -> tuple[Ranks, Ranks]:
+        """Rank captions for every item, and items for every caption.
+
+        Args:
+            score: of the split.
+            ties: see `rank_queries`.
+            rerank: how many of a query's gallery are scored, by a `PairsScore`; see `rank_reranked`. 0 for all. Where
+                it reaches the smaller side, every pair is one of them, and all are ranked by their scores.
+        """
         of_items, _ = self.positives()
+        if 0 < rerank < min(self.items, len(self.column_G)):
+            row_V = np.arange(self.rows.start, self.rows.stop)
+            return rank_reranked(score, row_V, self.column_G, of_items, k=rerank, ties=ties)
         return rank_both_ways(self.within(score), of_items, ties=ties, progress="ranking")
 
     def within(self, score: Score) -> Score:

@@ -1,0 +1,115 @@
+"""Scores of a split under a protocol.
+
+They are asked for block by block, `score(images, captions)` with two slices, and never held together.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from infra.errors import InputError
+from tasks.base import Score
+from tasks.scoring.metrics import KS, Ranks, Ties, retrieval_metrics
+from tasks.scoring.protocols import ScoringProtocol
+from tasks.scoring.ranking.gallery import RetrievalGallery
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProtocolResult:
+    """What `evaluate_protocol` found.
+
+    Args:
+        metrics: `i2t/R1`, ..., `rsum`; means over the folds.
+        ranks_i2t: 0-based rank of each item's best caption, in its own fold.
+        ranks_t2i: 0-based rank of each caption's best item, in its own fold.
+        recalls: by `i2t/R1` and the like, the recall of each query, from 0 to 1, in the order of the ranks.
+        caption_G: the captions that were ranked, as places in the split.
+        ties: queries of both directions whose right answer has the same score as a wrong one.
+        chance: what random scores reach of `i2t/R1`, ..., `rsum` on average.
+    """
+
+    metrics: dict[str, float]
+    ranks_i2t: np.ndarray
+    ranks_t2i: np.ndarray
+    recalls: dict[str, np.ndarray]
+    caption_G: np.ndarray
+    ties: int
+    chance: dict[str, float]
+
+
+def evaluate_protocol(
+    protocol: ScoringProtocol,
+    score: Score,
+    owner_T: np.ndarray,
+    n_items: int,
+    *,
+    texts: Sequence[str] | None = None,
+    directions: tuple[str, str] = ("i2t", "t2i"),
+    ties: Ties = "expected",
+) -> ProtocolResult:
+    """Score a split under a protocol.
+
+    Args:
+        protocol: how.
+        score: the scores of a block, `score(items, captions) -> (items, captions)`; higher is more alike. A
+            `PairsScore`, where the protocol reranks.
+        owner_T: the image or video of each caption of the split, in the items' order.
+        n_items: images or videos of the split.
+        texts: the captions themselves, which `distinct` protocols compare.
+        directions: what items to captions and captions to items are called.
+        ties: see `rank_queries`.
+
+    Raises:
+        InputError: the split has the wrong size, captions are out of order, an item has no caption, or a
+            score is NaN.
+    """
+    owner_T = np.asarray(owner_T)
+    if np.any(np.diff(owner_T) < 0):
+        at = int(np.argmax(np.diff(owner_T) < 0)) + 1
+        raise InputError(f"caption {at} belongs to an earlier item than caption {at - 1}: sort them by item")
+    items = min(n_items, protocol.first or n_items)
+    if items < n_items:
+        owner_T = owner_T[: np.searchsorted(owner_T, items)]
+    protocol.check(items, len(owner_T))
+    assert texts is not None or not protocol.distinct, "distinct captions are told apart by their texts"
+
+    bounds = np.linspace(0, items, protocol.folds + 1, dtype=int).tolist()
+    folds = [
+        RetrievalGallery.of(slice(*fold), owner_T, texts=texts if protocol.distinct else None)
+        for fold in itertools.pairwise(bounds)
+    ]
+    ranked = [fold.rank(score, ties=ties, rerank=protocol.rerank) for fold in folds]
+    metrics = [
+        retrieval_metrics(i2t, t2i, directions=directions, floor_median=protocol.floor_median)
+        | _reached(i2t, t2i, directions=directions, k=protocol.rerank)
+        for i2t, t2i in ranked
+    ]
+    chance = [fold.chance(directions=directions) for fold in folds]
+    recalls = {
+        f"{direction}/R{k}": np.concatenate([ranks[side].recall_Q(k) for ranks in ranked])
+        for side, direction in enumerate(directions)
+        for k in KS
+    }
+    return ProtocolResult(
+        metrics=_mean(metrics),
+        ranks_i2t=np.concatenate([i2t.rank_Q for i2t, _ in ranked]),
+        ranks_t2i=np.concatenate([t2i.rank_Q for _, t2i in ranked]),
+        recalls=recalls,
+        caption_G=np.concatenate([fold.column_G for fold in folds]),
+        ties=sum(i2t.tied + t2i.tied for i2t, t2i in ranked),
+        chance=_mean(chance),
+    )
+
+
+def _mean(folds: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: float(np.mean([fold[name] for fold in folds])) for name in folds[0]}
+
+
+def _reached(i2t: Ranks, t2i: Ranks, *, directions: tuple[str, str], k: int) -> dict[str, float]:
+    """Return the recall at k where k were reranked: how often the first pass found something right for them."""
+    sides = zip(directions, (i2t, t2i), strict=True)
+    return {f"{side}/R{k}": 100.0 * float(np.mean(ranks.recall_Q(k))) for side, ranks in sides} if k else {}

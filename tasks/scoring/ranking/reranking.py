@@ -1,0 +1,138 @@
+"""Ranks by a model that looks at every pair, for galleries with too many: a first pass, and the model for its best.
+
+The first pass is the model itself, asked about few pairs: an item is described by its scores with K probe captions, a
+caption by its scores with K probe items, and both are joined by the scores of the probes with each other (a CUR
+decomposition of the score matrix). Their product is near the model's own score where the score matrix has little rank.
+So no second model has a say in what is found. Of V items and T captions the model sees 2 K (V + T) pairs or fewer,
+instead of V T.
+
+Source of the first pass: Yadav et al., "Efficient nearest neighbor search for cross-encoder models using matrix
+factorization", EMNLP 2022 (ANNCUR).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from infra.errors import InputError
+from tasks.scoring.metrics import Positives, Ranks, Ties, rank_queries
+from tasks.scoring.scores import PairsScore
+
+VERSION = 1
+"""Raised whenever the same model would get other numbers."""
+RTOL = 1e-3
+"""Singular values of the probes' scores below this part of the largest are noise."""
+
+
+def first_pass(
+    score: PairsScore, row_V: np.ndarray, column_T: np.ndarray, *, probes: int
+) -> tuple[Tensor, Tensor]:
+    """Describe items and captions, so that `item_VP @ caption_TP.T` is near their scores.
+
+    Args:
+        score: of the model.
+        row_V: the items, as places in the split.
+        column_T: the captions, likewise.
+        probes: how many items, and how many captions, all of the other side are scored with; the same ones each time.
+
+    Returns:
+        `(V, P)` and `(T, P)`, float64.
+
+    Raises:
+        InputError: a score is NaN or infinite.
+    """
+    rng = np.random.default_rng(0)
+    probe_V, probe_T = (
+        np.sort(rng.choice(of, min(probes, len(of)), replace=False)) for of in (row_V, column_T)
+    )
+    item_VP = score.of_all(row_V, probe_T).double()
+    caption_PT = score.of_all(probe_V, column_T).double()
+    if not (item_VP.isfinite().all() and caption_PT.isfinite().all()):
+        raise InputError(
+            "the model gives scores that are no numbers; check the features and the checkpoint: a diverged model "
+            "scores like this"
+        )
+    between_PP = item_VP[torch.from_numpy(np.searchsorted(row_V, probe_V)).to(item_VP.device)]
+    return item_VP @ joined(between_PP), caption_PT.T.contiguous()
+
+
+def joined(between_PP: Tensor) -> Tensor:
+    """Return what joins scores with probe captions and scores with probe items, by those of the probes, float64."""
+    return torch.linalg.pinv(between_PP.double(), rtol=RTOL)
+
+
+def put_first(first_QG: Tensor, place_QK: Tensor, score_QK: Tensor) -> Tensor:
+    """Return `(Q, G)` float64 scores: those of the places given, and below them all others in the order of `first_QG`.
+
+    Others that are equal stay so.
+    """
+    first_QG, score_QK = first_QG.double(), score_QK.double()
+    gap_Q = first_QG.amax(dim=1) - score_QK.amin(dim=1) + 1
+    return (first_QG - gap_Q[:, None]).scatter(1, place_QK, score_QK)
+
+
+def best_places(first_QG: Tensor, k: int) -> Tensor:
+    """Return the places of the k best, `(Q, K)`; of equals, those that come first in the gallery."""
+    return first_QG.argsort(dim=1, descending=True, stable=True)[:, :k]
+
+
+def rank_reranked(
+    score: PairsScore,
+    row_V: np.ndarray,
+    column_T: np.ndarray,
+    of_items: Positives,
+    *,
+    k: int,
+    ties: Ties,
+) -> tuple[Ranks, Ranks]:
+    """Rank captions for every item, and items for every caption.
+
+    Each query's k best of the first pass come first, in the order of the model's scores; the others stay behind them in
+    the order of the first pass.
+
+    Args:
+        score: of the model.
+        row_V: the items of the gallery, as places in the split, ascending.
+        column_T: its captions, likewise.
+        of_items: the right captions of every item.
+        k: how many of a query's gallery the model scores, and how many probes there are.
+        ties: see `rank_queries`.
+    """
+    item_VP, caption_TP = first_pass(score, row_V, column_T, probes=k)
+
+    def captions_of(row_P: np.ndarray, column_P: np.ndarray) -> Tensor:
+        return score.of_pairs(row_V[row_P], column_T[column_P])
+
+    def items_of(column_P: np.ndarray, row_P: np.ndarray) -> Tensor:
+        return captions_of(row_P, column_P)
+
+    return (
+        rank_queries(
+            _reranked(item_VP, caption_TP, captions_of, k=k), of_items, ties=ties, progress="ranking captions"
+        ),
+        rank_queries(
+            _reranked(caption_TP, item_VP, items_of, k=k),
+            of_items.turned(),
+            ties=ties,
+            progress="ranking items",
+        ),
+    )
+
+
+def _reranked(
+    query_QP: Tensor, gallery_GP: Tensor, score: Callable[[np.ndarray, np.ndarray], Tensor], *, k: int
+) -> Callable[[int, int], Tensor]:
+    """Return what scores queries `start` to `stop` against the gallery; `score` takes places of both."""
+
+    def rows(start: int, stop: int) -> Tensor:
+        first_QG = query_QP[start:stop] @ gallery_GP.T
+        place_QK = best_places(first_QG, k)
+        query_P = np.repeat(np.arange(start, stop), place_QK.shape[1])
+        score_P = score(query_P, place_QK.flatten().cpu().numpy())
+        return put_first(first_QG, place_QK, score_P.view_as(place_QK))
+
+    return rows

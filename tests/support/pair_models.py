@@ -1,0 +1,38 @@
+"""Small models that look at every pair, and a batch of theirs."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from toy import WORDS, ToyData, toy_run
+
+from encoders.text.bigru import BiGRU
+from encoders.visual.regions import Regions
+from tasks.models.build import Parts, retrieval_model
+from tasks.models.pair_encoder import PairEncoder
+
+CROSS = "cross_modal(heads=2, dropout=0.0)"
+MODELS = [
+    (CROSS, "mean"),
+    (CROSS, "score_attention(k=1, heads=2)"),
+    ("", "score_attention(k=1, heads=2)"),
+    (CROSS, "score_attention(k=2, heads=2)"),
+    ("", "score_attention(k=3, heads=4)"),
+]
+
+
+def model_of(cross: str, aggregator: str, **changes) -> PairEncoder:
+    """A small model in float64, with weights that do not depend on the default precision."""
+    torch.manual_seed(0)
+    visual, text = Regions({"dim": 6}, width=8), BiGRU({"words": WORDS}, width=8, embedding=4)
+    run = toy_run(cross=cross, aggregator=aggregator, **changes)
+    return retrieval_model(run, Parts(run, visual=lambda: visual, text=lambda: text)).double()
+
+
+def batch_of(*index: int) -> dict[str, torch.Tensor]:
+    """Samples of the toy task; from the twentieth on, captions are cut, so that they differ in length."""
+    batch = ToyData().batch(np.array(index), seed=1, epoch=0)
+    batch["text_mask"][torch.tensor(index) >= 20, 3:] = False
+    longest = int(batch["text_mask"].sum(dim=1).max())
+    batch |= {key: batch[key][:, :longest] for key in ("text", "text_mask")}
+    return {key: x.double() if x.is_floating_point() else x for key, x in batch.items()}
