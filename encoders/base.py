@@ -93,15 +93,20 @@ class FeatureEncoder(Encoder):
             self.register_buffer("mean_F", torch.tensor(statistics["mean"]))
             self.register_buffer("scale_F", torch.tensor(statistics["std"]).clamp(min=1e-6).reciprocal())
 
-    def features(self, x_BNF: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the features `(B, N, F)` in the precision of the weights.
+    def features(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the features `(..., F)` in the precision of the weights.
 
-        With `standardise`, they are standardised and zero in the pads.
+        With `standardise`, they are standardised, and zero in the pads.
+
+        Args:
+            x: as they are stored.
+            mask: `(...)`, True for real elements; None where there are no pads.
         """
-        x_BNF = x_BNF.to(next(self.parameters()).dtype)
+        x = x.to(next(self.parameters()).dtype)
         if self.standardise:
-            x_BNF = ((x_BNF - self.mean_F) * self.scale_F).masked_fill(~mask_BN[..., None], 0.0)
-        return x_BNF
+            x = (x - self.mean_F) * self.scale_F
+            x = x if mask is None else x.masked_fill(~mask[..., None], 0.0)
+        return x
 
 
 class Tokenizer(Protocol):

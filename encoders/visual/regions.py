@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from encoders.base import FeatureEncoder, xavier_linear
 from encoders.visual.batchnorm import SetBatchNorm
+from encoders.visual.rows import Rows
 from infra.registry import ENCODERS
 
 
@@ -26,9 +27,9 @@ class _ResidualMLP(FeatureEncoder):
         self.norm = SetBatchNorm(hidden)
         self.up = nn.Linear(hidden, width)
 
-    def mlp(self, x_BNI: Tensor, mask_BN: Tensor) -> Tensor:
-        """Map `(B, N, I)` to `(B, N, D)`; the statistics are those of the elements, without pads."""
-        return self.up(self.norm(self.down(x_BNI), mask_BN).relu())
+    def mlp(self, x_RI: Tensor, real_R: Tensor | None) -> Tensor:
+        """Map `(R, I)` to `(R, D)`; the statistics are those of the real elements."""
+        return self.up(self.norm(self.down(x_RI), real_R).relu())
 
 
 @ENCODERS.register("regions")
@@ -56,8 +57,9 @@ class Regions(_ResidualMLP):
 
     def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Map features `(B, N, F)` to `(B, N, D)`."""
-        x_BNF = self.features(x_BNF, mask_BN)
-        return self.fc(x_BNF) + self.mlp(x_BNF, mask_BN), mask_BN
+        rows = Rows(mask_BN)
+        x_RF = self.features(rows.of(x_BNF), rows.real_R)
+        return rows.sets(self.fc(x_RF) + self.mlp(x_RF, rows.real_R)), mask_BN
 
 
 @ENCODERS.register("stacked_regions")
@@ -88,5 +90,6 @@ class StackedRegions(_ResidualMLP):
 
     def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Map features `(B, N, F)` to `(B, N, D)`."""
-        x_BND = self.fc(self.features(x_BNF, mask_BN))
-        return self.dropout(x_BND + self.mlp(x_BND, mask_BN)), mask_BN
+        rows = Rows(mask_BN)
+        x_RD = self.fc(self.features(rows.of(x_BNF), rows.real_R))
+        return rows.sets(self.dropout(x_RD + self.mlp(x_RD, rows.real_R))), mask_BN

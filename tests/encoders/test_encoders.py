@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import copy
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +14,7 @@ from encoders.text.glove import read_glove
 from encoders.text.vocabulary import Vocabulary, count_words, split_question, split_words
 from encoders.visual.batchnorm import SetBatchNorm
 from encoders.visual.grid import Grid
-from encoders.visual.regions import Regions
+from encoders.visual.regions import Regions, StackedRegions
 from infra.errors import InputError
 from tasks.inputs.captions import Captions
 from tasks.models.branch import Branch
@@ -99,12 +102,46 @@ def test_padding_does_not_change_the_regions_in_training():
     torch.testing.assert_close(encoder(wide, torch.nn.functional.pad(mask, (0, 3)))[0][:, :4][mask], expected)
 
 
+@pytest.mark.parametrize("kind", [Regions, partial(StackedRegions, dropout=0.0)])
+@pytest.mark.parametrize("sizes", [[4, 2, 1], [4, 4, 4]])
+def test_regions_are_the_same_with_and_without_pads_among_the_rows(monkeypatch, kind, sizes):
+    """A GPU maps pads, too, rather than wait for the number of real elements."""
+    torch.manual_seed(0)
+    packed = kind({"dim": 6}, width=8).double()
+    padded = copy.deepcopy(packed)
+    mask, cot = mask_of(np.array(sizes), 4), torch.randn(3, 4, 8, dtype=torch.float64)
+    x = torch.randn(3, 4, 6, dtype=torch.float64, requires_grad=True)
+
+    def run(encoder):
+        out = encoder(x, mask)[0][mask]
+        return out, *torch.autograd.grad((out * cot[mask]).sum(), [x, *encoder.parameters()])
+
+    found = run(packed)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    for ours, theirs in zip(found, run(padded), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    for ours, theirs in zip(packed.buffers(), padded.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_a_whole_batch_of_regions_is_mapped_by_the_explicit_formula():
+    torch.manual_seed(0)
+    encoder = Regions({"dim": 6}, width=8).double()
+    x, mask = torch.randn(3, 4, 6, dtype=torch.float64), mask_of(np.array([4, 2, 3]), 4)
+    real = x[mask]
+    hidden = real @ encoder.down.weight.T + encoder.down.bias
+    normal = (hidden - hidden.mean(dim=0)) / (hidden.var(dim=0, unbiased=False) + encoder.norm.eps).sqrt()
+    mapped = (normal * encoder.norm.weight + encoder.norm.bias).clamp(min=0)
+    expected = real @ encoder.fc.weight.T + encoder.fc.bias + mapped @ encoder.up.weight.T + encoder.up.bias
+    torch.testing.assert_close(encoder(x, mask)[0][mask], expected, rtol=1e-12, atol=1e-12)
+
+
 def test_set_batch_norm_is_batch_norm_of_the_real_elements():
     torch.manual_seed(0)
     encoder = Regions({"dim": 6}, width=8)
     reference = torch.nn.BatchNorm1d(4)
-    x = torch.randn(3, 5, 4, requires_grad=True)
-    mask = mask_of(np.array([5, 2, 1]), 5)
+    x = torch.randn(15, 4, requires_grad=True)
+    mask = mask_of(np.array([5, 2, 1]), 5).flatten()
     ours = encoder.norm(x, mask)[mask]
     theirs = reference(x[mask])
     torch.testing.assert_close(ours, theirs)
@@ -291,11 +328,11 @@ def test_a_missing_bert_says_what_to_do(monkeypatch):
 
 def test_batch_normalisation_under_bfloat16_has_the_statistics_of_float32():
     draw = torch.Generator().manual_seed(0)
-    x_BND = (torch.randn(103, 36, 4, generator=draw) + 6).bfloat16()
-    mask_BN = torch.arange(36) < torch.full((103, 1), 36)
+    x_RD = (torch.randn(103 * 36 + 5, 4, generator=draw) + 6).bfloat16()
+    real_R = torch.arange(len(x_RD)) < 103 * 36
     ours, exact = SetBatchNorm(4), SetBatchNorm(4).double()
-    out_BND, expected_BND = ours(x_BND, mask_BN), exact(x_BND.double(), mask_BN)
-    assert out_BND.dtype == torch.bfloat16
+    out_RD, expected_RD = ours(x_RD, real_R)[real_R], exact(x_RD.double(), real_R)[real_R]
+    assert out_RD.dtype == torch.bfloat16
     torch.testing.assert_close(ours.running_mean.double(), exact.running_mean, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(ours.running_var.double(), exact.running_var, rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(out_BND.double(), expected_BND, rtol=2**-8, atol=1e-3)
+    torch.testing.assert_close(out_RD.double(), expected_RD, rtol=2**-8, atol=1e-3)

@@ -1,0 +1,139 @@
+"""One direction of a GRU on a CPU, and the way back through it.
+
+With r and z the gates and n the candidate of a step, as `torch.nn.GRU` has them: q = W_hn h + b_hn,
+n = tanh(W_in x + b_in + r q), and the next state is n + z (h - n).
+
+Elements are read step by step, and those of one step lie together: of every set the first, then of those that have one
+the second, and so on, longer sets first. So the sets that a step reads are the first of those before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from infra.compute.products import ROWS, Product
+
+WIDTHS = 16
+"""Widths of inputs are filled up to a multiple of this: torch's products of others take up to 1.6 times as long."""
+
+
+class Direction:
+    """The recurrence with one set of weights.
+
+    Args:
+        active: how many sets have an element at each of the T steps; S elements in all.
+        of_input_GE, of_state_GH: weights; G is r, z, n, H of each.
+        input_bias_G, state_bias_G: biases.
+    """
+
+    def __init__(
+        self,
+        active: Sequence[int],
+        of_input_GE: Tensor,
+        of_state_GH: Tensor,
+        input_bias_G: Tensor,
+        state_bias_G: Tensor,
+    ) -> None:
+        self.active, self.hidden, self.inputs = active, of_state_GH.shape[1], of_input_GE.shape[1]
+        self.of_input_GE = F.pad(of_input_GE, (0, -self.inputs % WIDTHS))
+        self.of_state_GH, self.input_bias_G, self.state_bias_G = of_state_GH, input_bias_G, state_bias_G
+
+    def read(self, x_SE: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return the states `(S, H)`, and what `back` needs beside them."""
+        gates, real = slice(2 * self.hidden), len(x_SE)
+        x_SE = F.pad(x_SE, (0, -self.inputs % WIDTHS, 0, ROWS))
+        of_gates_EG, of_n_EH = self.of_input_GE[gates].T, self.of_input_GE[gates.stop :].T
+        gate_bias_G = self.input_bias_G[gates] + self.state_bias_G[gates]
+        gate_SG = torch.addmm(gate_bias_G, x_SE, of_gates_EG)
+        n_SH = torch.addmm(self.input_bias_G[gates.stop :], x_SE, of_n_EH)
+        to_gates = Product(self.of_state_GH[gates])
+        to_q = Product(self.of_state_GH[gates.stop :], self.state_bias_G[gates.stop :])
+        state_SH = torch.zeros_like(n_SH)
+        kept = []
+        past = None
+        for here, rows in self._steps():
+            if past is None:
+                gate_AG, q_AH = gate_SG[rows].sigmoid(), to_q.bias_N.expand(rows.stop, -1)
+            else:
+                past_AH = state_SH[past.start : past.start + rows.stop - rows.start]
+                gate_AG, q_AH = to_gates(past_AH, plus_MN=gate_SG[rows]).sigmoid_(), to_q(past_AH)
+            count = here.stop - here.start
+            r_AH, z_AH = gate_AG[:count].chunk(2, dim=1)
+            n_AH = n_SH[here].addcmul_(r_AH, q_AH[:count]).tanh_()
+            if past is None:
+                torch.addcmul(n_AH, z_AH, n_AH, value=-1, out=state_SH[here])
+            else:
+                torch.lerp(n_AH, past_AH[:count], z_AH, out=state_SH[here])
+            kept += [gate_AG, q_AH]
+            past = here
+        return state_SH[:real], [x_SE, n_SH, state_SH, *kept]
+
+    def _steps(self) -> list[tuple[slice, slice]]:
+        """Return where each step's elements are, and these with as many of the next as make a whole number of ROWS."""
+        steps, start = [], 0
+        for count in self.active:
+            steps.append((slice(start, start + count), slice(start, start + count + -count % ROWS)))
+            start += count
+        return steps
+
+    def back(self, grad_SH: Tensor, kept: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the gradients of elements and weights from those of the states, which are overwritten."""
+        x_SE, n_SH, state_SH, *kept = kept
+        hidden, real = self.hidden, len(grad_SH)
+        grad_SH = F.pad(grad_SH, (0, 0, 0, ROWS))
+        grad_n_SH = torch.empty_like(grad_SH)
+        grad_state_SG = grad_SH.new_empty(len(grad_SH), 3 * hidden)  # of r, z, q
+        grad_state_SG[real:] = (
+            0  # read beside the last step's, to no effect; but what lies there may be slow to read
+        )
+        to_past = Product(self.of_state_GH.T)
+        steps = self._steps()
+        for number in reversed(range(len(steps))):
+            here, rows = steps[number]
+            gate_AG, q_AH = kept[2 * number : 2 * number + 2]
+            count = here.stop - here.start
+            r_AH, z_AH = gate_AG.chunk(2, dim=1)
+            n_AH = n_SH[here]
+            through_AH = grad_SH[rows] * z_AH
+            grad_n_AH = grad_n_SH[here]
+            grad_r, grad_z, grad_q = grad_state_SG[here].chunk(3, dim=1)
+            torch.sub(grad_SH[here], through_AH[:count], out=grad_n_AH)  # grad (1 - z)
+            if number:
+                past = steps[number - 1][0]
+                torch.sub(state_SH[past][:count], n_AH, out=grad_z)
+            else:
+                torch.neg(n_AH, out=grad_z)
+            grad_z.mul_(grad_n_AH).mul_(z_AH[:count])
+            torch.ops.aten.tanh_backward.grad_input(grad_n_AH, n_AH, grad_input=grad_n_AH)
+            torch.mul(grad_n_AH, r_AH[:count], out=grad_q)
+            torch.mul(grad_n_AH, q_AH[:count], out=grad_r)
+            torch.ops.aten.sigmoid_backward.grad_input(grad_r, r_AH[:count], grad_input=grad_r)
+            if number:
+                carry_AH = to_past(grad_state_SG[rows], plus_MN=through_AH)
+                grad_SH[past][:count] += carry_AH[:count]
+        return self._gradients(x_SE[:real], state_SH, grad_n_SH[:real], grad_state_SG[:real])
+
+    def _gradients(
+        self, x_SE: Tensor, state_SH: Tensor, grad_n_SH: Tensor, grad_state_SG: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Return the gradients of elements and weights from those of n, and of r, z and q."""
+        hidden, first = self.hidden, self.active[0]
+        grad_gate_SG = grad_state_SG[:, : 2 * hidden]
+        grad_x_SE = torch.addmm(
+            grad_n_SH @ self.of_input_GE[2 * hidden :], grad_gate_SG, self.of_input_GE[: 2 * hidden]
+        )
+        of_input = torch.cat((grad_gate_SG.T @ x_SE, grad_n_SH.T @ x_SE))
+        of_state = grad_state_SG[first:].T @ state_SH[self._past()]
+        state_bias = grad_state_SG.sum(dim=0)
+        input_bias = torch.cat((state_bias[: 2 * hidden], grad_n_SH.sum(dim=0)))
+        return grad_x_SE[:, : self.inputs], of_input[:, : self.inputs], of_state, input_bias, state_bias
+
+    def _past(self) -> Tensor:
+        """Return for each element but the first of every set which one it comes after."""
+        active_T = torch.tensor(self.active)
+        step_S = torch.repeat_interleave(active_T)
+        return torch.arange(self.active[0], len(step_S)) - active_T[step_S[self.active[0] :] - 1]
