@@ -87,9 +87,7 @@ class Direction:
         grad_SH = F.pad(grad_SH, (0, 0, 0, ROWS))
         grad_n_SH = torch.empty_like(grad_SH)
         grad_state_SG = grad_SH.new_empty(len(grad_SH), 3 * hidden)  # of r, z, q
-        grad_state_SG[real:] = (
-            0  # read beside the last step's, to no effect; but what lies there may be slow to read
-        )
+        grad_state_SG[real:] = 0  # read beside the last step's rows, to no effect
         to_past = Product(self.of_state_GH.T)
         steps = self._steps()
         for number in reversed(range(len(steps))):

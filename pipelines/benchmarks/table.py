@@ -25,6 +25,7 @@ from pipelines.benchmarks.scoring.ranks import ranks, ranks_in_chunks
 from pipelines.benchmarks.scoring.vqa_accuracy import vqa_metric
 from pipelines.benchmarks.searching.page import page
 from pipelines.benchmarks.searching.query import query
+from pipelines.benchmarks.training.paper import paper_step
 from pipelines.benchmarks.training.questions import vqa_step
 from pipelines.benchmarks.training.start import start
 from pipelines.benchmarks.training.steps import step, video_step, workers
@@ -46,6 +47,7 @@ BENCHMARKS: dict[str, Callable[[Scale], list[Measurement]]] = {
     "vqa_metric": vqa_metric,
     "query": query,
     "page": page,
+    "paper_step": paper_step,
     "step": step,
     "video_step": video_step,
     "vqa_step": vqa_step,

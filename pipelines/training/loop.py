@@ -122,7 +122,7 @@ class Trainer:
         self.model.train()
         started, seconds, cost = time.perf_counter(), self.progress.seconds, CostMeter(self.device)
         for size, batch in load(self.data, self.order, self.progress.samples, self.device):
-            meter.add(self._train_step(batch), size)
+            meter.add(self.train_step(batch), size)
             self.progress.samples += size
             self.progress.seconds = seconds + time.perf_counter() - started
             if self.bar is not None:
@@ -150,7 +150,8 @@ class Trainer:
             return self.stopping()
         return self.step % self.run.log_every == 0 and any(gather_objects(self.stopping()))
 
-    def _train_step(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    def train_step(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Change the weights by a batch on the device; return the loss, its parts and the norm of the gradient."""
         optim, order = self.run.optim, self.order
         set_lr(self.optimizer, optim, lr_scale(optim, step=self.step, epoch_steps=order.epoch_steps))
         with self.precision:

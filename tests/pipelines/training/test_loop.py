@@ -260,7 +260,7 @@ def test_the_longest_prefix_decides_the_rate_and_zero_freezes():
 def test_the_gradient_is_clipped_as_a_whole(tmp_path):
     trained = trainer(toy_run(optim={"clip": 1e-3}), tmp_path)
     data = trained.data.batch(trained.order.batches(0).__next__(), seed=0, epoch=0)
-    norm = trained._train_step(data)["gradient_norm"]
+    norm = trained.train_step(data)["gradient_norm"]
     clipped = torch.stack([p.grad.norm() for p in trained.model.parameters()]).norm()
     assert norm > 1e-3
     assert clipped == pytest.approx(1e-3, rel=1e-3)
