@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from infra.compute.memory import keep_freed_memory
 from infra.errors import InputError
 from infra.process.stopping import Stopped, asked_first
 from infra.ray.progress import LineBar
@@ -194,6 +195,7 @@ def _worker(config: dict[str, _Work]) -> None:
     context = Path(ray.__file__).parent / "train/v2/_internal/execution/context.py"
     logging.getLogger(str(context)).setLevel(logging.WARNING)
     torch.set_num_threads(work.threads)
+    keep_freed_memory()
     first = ray.train.get_context().get_world_rank() == 0
     with closing(work.journal()) if first else nullcontext() as log:
         trainer = Trainer(

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from infra.compute.memory import keep_freed_memory
 from infra.data import Batch
 from infra.registry import TASKS
 from pipelines.benchmarks.measure import Measurement, Scale, by_turns, seconds
@@ -35,6 +36,7 @@ class PaperSize(TrainingSize):
 def paper_step(scale: Scale = "full") -> list[Measurement]:
     """Measure a step of `coco_region_bigru` as the loop takes it, on the CPU."""
     size = PaperSize.of(scale)
+    keep_freed_memory()  # as training's workers do; it serves all sides here
     with tempfile.TemporaryDirectory() as name:
         run = random_run(Path(name), size)
         trainer, whole = past_warm_up(run), past_warm_up(derive(run, data={"visual_augment": ""}))
