@@ -85,7 +85,7 @@ def _text(value: object) -> str:
 def _parquet(records: Sequence[Result]) -> bytes:
     schema = pa.schema([(name, _PARQUET[hint]) for name, hint in hints(Result).items()])
     out = pa.BufferOutputStream()
-    pq.write_table(pa.table(dict(columns(records)), schema=schema), out)
+    pq.write_table(pa.table(dict(columns(records)), schema=schema), out, write_page_checksum=True)
     return out.getvalue().to_pybytes()
 
 
@@ -124,7 +124,7 @@ def _value(text: str, hint: object) -> object:
 
 def _read_parquet(path: Path) -> list[tuple[str, dict[str, object]]]:
     try:
-        rows = pq.read_table(path).to_pylist()
-    except (pa.ArrowException, OSError) as error:
+        rows = pq.read_table(path, page_checksum_verification=True).to_pylist()
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: text that is no UTF-8
         raise InputError(f"{path}: cannot be read as Parquet: {error}; expected {WHAT}") from None
     return [(f"row {number}", row) for number, row in enumerate(rows, start=1)]

@@ -208,6 +208,15 @@ def test_all_pairs_are_corrected_together_and_a_pair_turns_round() -> None:
     assert judged.intervals["a"] == score(samples["a"].y_Sn).interval()
 
 
+def test_rows_of_other_seeds_are_not_paired() -> None:
+    y_Sn = 5 * np.random.default_rng(9).normal(size=(PAIRED_FROM, 1)) + np.arange(20.0)
+    names = tuple(map(str, range(PAIRED_FROM)))
+    one, other = Sample(seeds=names, y_Sn=y_Sn + 0.1), Sample(seeds=(*names[1:], "x"), y_Sn=y_Sn)
+    assert judge({"a": one, "b": other}, units="u").difference("a", "b").significant is False
+    other = Sample(seeds=names, y_Sn=y_Sn)
+    assert judge({"a": one, "b": other}, units="u").difference("a", "b").significant is True
+
+
 def test_of_one_seed_no_difference_is_significant_and_none_can_still_be_said() -> None:
     judged = judge(rows({"a": 10.0, "b": 0.0, "c": 0.0}, seeds=1, noise=0.2), units="u")
     assert judged.planning is None
