@@ -28,14 +28,15 @@ class Progress:
         samples: trained on.
         seconds: that passed in training.
         cost: of training on each worker, in `infra.compute.cost.UNIT`.
-        counted: seconds that the cost was counted from.
+        cost_seconds, cost_steps: of how many seconds and steps that is.
         best, best_epoch: the best score on `val` so far.
     """
 
     samples: Annotated[int, at_least(0)] = 0
     seconds: float = 0.0
     cost: float = 0.0
-    counted: float = 0.0
+    cost_seconds: float = 0.0
+    cost_steps: Annotated[int, at_least(0)] = 0
     best: float | None = None
     best_epoch: Annotated[int, at_least(0)] = 0
 

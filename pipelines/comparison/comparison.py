@@ -16,7 +16,7 @@ from pipelines.comparison.logging import log_comparison
 from pipelines.comparison.runs.grouping import arranged
 from pipelines.comparison.runs.groups import Group
 from pipelines.comparison.runs.per_query import Read, with_differences
-from pipelines.comparison.tables import power
+from pipelines.comparison.tables import differences, power
 from pipelines.comparison.tables import report as tables
 from pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_table
 from pipelines.comparison.tables.render import WIDTH, Table, as_latex, as_markdown, as_text
@@ -49,8 +49,8 @@ class Comparison:
         """Return all tables, in the order in which they are shown."""
         all_tables: list[Table | None] = []
         for group in self.groups:
-            all_tables += [tables.scores(group), tables.published(group), tables.differences(group)]
-            all_tables += [tables.all_pairs(group)] if self.pairs else []
+            all_tables += [tables.scores(group), tables.published(group), differences.differences(group)]
+            all_tables += [differences.all_pairs(group)] if self.pairs else []
             all_tables.append(power.shown_by_seeds(group))
         all_tables += [tables.across(self.cross_task)] if self.cross_task is not None else []
         return [table for table in all_tables if table is not None]

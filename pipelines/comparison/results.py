@@ -31,7 +31,8 @@ class Result:
     Attributes:
         task, dataset, protocol: the table it stands in.
         row: its name there.
-        aggregator, recipe, model, settings: what the runs were, and where these differ from most others.
+        aggregator, recipe, model, settings: what the runs were, and where these differ from most others of the table.
+        usual: what those have of such settings, in words.
         metric, unit, higher_is_better, best, chance: what is measured.
         decides: whether it is the metric that rows are ordered and judged by.
         own_protocol: whether the runs chose this protocol, and were not only scored under it as well.
@@ -60,6 +61,7 @@ class Result:
     recipe: str
     model: str
     settings: str
+    usual: str
     metric: str
     decides: bool
     unit: str
@@ -126,6 +128,7 @@ def _of_row(group: Group, row: Row, compared_by: str) -> Iterable[Result]:
         "recipe": row.recipe,
         "model": row.model,
         "settings": row.settings,
+        "usual": APART.join(group.usual),
         "own_protocol": row.own_protocol,
         "seeds": APART.join(row.seeds),
         **_costs(row),
@@ -232,6 +235,7 @@ def _group(records: Sequence[Result]) -> Group:
         rows=tuple(_row(of) for of in rows.values()),
         metric=metrics[first.metric],
         metrics=tuple(metrics.values()),
+        usual=tuple(first.usual.split(APART)) if first.usual else (),
         judged=_judged_of(deciding),
     )
 

@@ -57,8 +57,8 @@ def costs(model: nn.Module, progress: Progress, *, steps: int) -> dict[str, floa
         "weights/all": float(sum(p.numel() for p in model.parameters())),
         "weights/aggregators": float(sum(of_pools.values())),
         "time/step_ms": 1e3 * progress.seconds / max(1, steps),
-        "cost/step_ms": 1e3 * world() * progress.counted / max(1, steps),
-        "cost/step": world() * progress.cost / max(1, steps),
+        "cost/step_ms": 1e3 * world() * progress.cost_seconds / max(1, progress.cost_steps),
+        "cost/step": world() * progress.cost / max(1, progress.cost_steps),
     }
 
 

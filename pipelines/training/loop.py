@@ -120,7 +120,8 @@ class Trainer:
         """Train to the end of an epoch; return whether it got there."""
         run, meter = self.run, Meter()
         self.model.train()
-        started, seconds, cost = time.perf_counter(), self.progress.seconds, CostMeter(self.device)
+        started, seconds = time.perf_counter(), self.progress.seconds
+        cost, first = CostMeter(self.device), self.step
         for size, batch in load(self.data, self.order, self.progress.samples, self.device):
             meter.add(self.train_step(batch), size)
             self.progress.samples += size
@@ -132,17 +133,18 @@ class Trainer:
             inside = self.progress.samples % self.order.epoch_samples
             stop = inside and self._to_stop()
             if stop or (run.checkpoint_every and inside and self.step % run.checkpoint_every == 0):
-                self._count(cost)
+                self._count(cost, self.step - first)
                 self._checkpoint({})
-                cost = CostMeter(self.device)
+                cost, first = CostMeter(self.device), self.step
             if stop:
                 return False
-        self._count(cost)
+        self._count(cost, self.step - first)
         return True
 
-    def _count(self, cost: CostMeter) -> None:
+    def _count(self, cost: CostMeter, steps: int) -> None:
         self.progress.cost += cost.lap()
-        self.progress.counted += cost.seconds
+        self.progress.cost_seconds += cost.seconds
+        self.progress.cost_steps += steps
 
     def _to_stop(self) -> bool:
         """Whether to stop here, which all workers do together."""

@@ -19,6 +19,7 @@ _ONE = Result(
     recipe="tiny",
     model="",
     settings="",
+    usual="",
     metric="rsum",
     decides=True,
     unit="",

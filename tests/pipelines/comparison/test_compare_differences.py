@@ -18,6 +18,7 @@ from pipelines.comparison.runs.costs import costs_of, weights_of
 from pipelines.comparison.runs.grouping import arranged
 from pipelines.comparison.runs.per_query import Queries
 from pipelines.comparison.tables import report as tables
+from pipelines.comparison.tables.differences import all_pairs, differences
 from pipelines.comparison.tables.render import Table, as_text
 
 
@@ -76,11 +77,11 @@ def test_significant_differences_are_told_from_others_and_missing_files_are_said
     assert [("*" in lines[name]) for name in ("gpo", "max", "lip", "mean")] == [False, True, False, False]
     shown = " ".join(as_text(tables.scores(group)).split())
     assert (
-        "*: no significant difference from gpo over 60 images with their captions and seeds, corrected by"
+        "*: no significant difference from gpo over seeds and 60 images with their captions, corrected by"
         in shown
     )
     assert "Holm for 3 pairs" in shown
-    table = tables.differences(group, costs=False)
+    table = differences(group, costs=False)
     assert [cells[-1] for cells in table.rows] == ["\u2013", "no", "\u2013", "yes"]
     assert table.header == (
         "aggregator",
@@ -94,7 +95,7 @@ def test_significant_differences_are_told_from_others_and_missing_files_are_said
     low, high = group.judged.intervals["gpo"]
     assert table.rows[0][2:4] == (f"[{low:.1f}, {high:.1f}]", "\u2013")
     assert "intervals over seeds and queries (60 images" in table.legend[0]
-    pairs = tables.all_pairs(group)
+    pairs = all_pairs(group)
     assert [cells[0] for cells in pairs.rows] == ["gpo against max", "gpo against mean", "max against mean"]
     assert "gpo against max" in replace(found, pairs=True).text()
     assert "gpo against max" not in found.text()
@@ -111,8 +112,8 @@ def test_of_one_seed_it_is_said_that_seeds_cannot_be_judged() -> None:
     assert [lines[name].split("\u2013")[1][0] for name in ("gpo", "max", "mean")] == [" ", "*", "?"]
     text = " ".join(replace(found, detect=1.0).text().split())
     assert "?: the queries tell it from gpo; of one seed nobody can say what another would change" in text
-    assert "intervals over queries alone, as of one seed nobody can say what another would change (60" in text
-    assert [cells[-1] for cells in tables.differences(group).rows] == ["\u2013", "no", "by queries"]
+    assert "intervals over queries alone (of one seed nobody can say what another would change) (60" in text
+    assert [cells[-1] for cells in differences(group).rows] == ["\u2013", "no", "by queries"]
     assert "with one seed a row nobody can say how many it needs" in text
     assert "what seeds can show" not in text
 
@@ -121,10 +122,10 @@ def test_pairs_of_one_seed_among_others_are_told_apart() -> None:
     kept = Kept()
     runs = [kept.record("gpo", seed, 0.0) for seed in SEEDS] + [kept.record("mean", 0, 1.5)]
     (group,) = judged_rows(kept, runs).groups
-    assert tables.differences(group).rows[-1][-1] == "by queries"
+    assert differences(group).rows[-1][-1] == "by queries"
     more = [kept.record("lip", seed, 1.5) for seed in SEEDS]
     (group,) = judged_rows(kept, [*runs, *more]).groups
-    assert "over seeds (where both rows have two) and queries (60" in tables.differences(group).legend[0]
+    assert "over seeds (where both rows have two) and queries (60" in differences(group).legend[0]
 
 
 def test_rows_scored_on_other_queries_or_with_other_values_are_left_out() -> None:
@@ -152,7 +153,7 @@ def test_costs_are_logged_ones_or_follow_from_the_specs() -> None:
     assert math.isnan(weights_of(given(params=specs, model="hgr")))
     (group,) = blocks_of(given({"cost/step": 40.25, "cost/embed": 0.12345, "time/step_ms": 1945.0}))
     assert (costs_of(group.rows[0]).step, costs_of(group.rows[0]).embed) == (40.25, 0.12345)
-    table = tables.differences(group)
+    table = differences(group)
     assert (table.header, table.rows) == (("aggregator", "step", "embed"), (("gpo", "40.2", "0.123"),))
     assert (
         "step: processor time of a training step, in products of two 512 x 512 matrices timed"
@@ -169,5 +170,5 @@ def test_what_passed_on_the_clock_is_no_cost() -> None:
     }
     runs = [run("mean", metrics=old), run("slots", metrics={"whole/rsum": 55.0, "cost/step": 1325.0})]
     (group,) = blocks_of(*runs)
-    assert tables.differences(group).rows == (("mean", "\u2013"), ("slots", "1,325"))
-    assert tables.differences(blocks_of(runs[0])[0]) is None
+    assert differences(group).rows == (("mean", "\u2013"), ("slots", "1,325"))
+    assert differences(blocks_of(runs[0])[0]) is None

@@ -20,6 +20,7 @@ from pipelines.comparison.results import columns, results
 from pipelines.comparison.runs.grouping import arranged
 from pipelines.comparison.runs.per_query import Queries
 from pipelines.comparison.tables import report as tables
+from pipelines.comparison.tables.differences import differences
 from pipelines.comparison.tables.render import as_text
 from pipelines.evaluate import track_ensemble
 from pipelines.recipe import Ensemble
@@ -152,7 +153,7 @@ def test_mean_average_precision_stands_in_means_ranks_and_differences() -> None:
     assert group.judged.difference("gpo", "max").found
     assert found.cross_task.mean("gpo") == pytest.approx((100 * (reached["gpo"] - 0.1) / 0.9 + 25.0) / 2)
     assert found.cross_task.mean_ranks == {"gpo": 1.0, "max": 2.0}
-    assert by_label(tables.differences(group))["gpo"][0] == f"{reached['gpo']:.3f}"
+    assert by_label(differences(group))["gpo"][0] == f"{reached['gpo']:.3f}"
     assert not [note for note in found.cross_task.notes if "no mean" in note]
 
 
@@ -180,7 +181,7 @@ def test_small_differences_of_errors_have_their_sign_and_the_best_comes_first() 
     )
     (group,) = found.groups
     assert group.judged.labels == ("gpo", "mean")
-    worse = by_label(tables.differences(group))["mean"]
+    worse = by_label(differences(group))["mean"]
     assert worse[2] == "+2.0"
     assert worse[-1] == "by queries"
 
@@ -266,6 +267,15 @@ def test_ours_stand_beside_the_papers_where_a_run_is_the_recipes() -> None:
         "max": {},
         "gpo": {"rsum": 174.7, "v2t/R1": 20.0},
     }
+    odd = [
+        video("gpo", 171.0),
+        video("max", 1.0),
+        video("mean", 1.0),
+        video("gpo", 1.0, **{"optim.epochs": "1"}),
+    ]
+    odd[-1] = replace(odd[-1], run_id="odd")
+    rows = blocks_of(*odd)[0].rows
+    assert {row.label for row in rows if row.published} == {"gpo"}, "a run of one epoch aims at nothing"
     table = tables.published(group)
     assert table.rows == (
         ("gpo", "rsum", "170.0", "174.7", "-4.7"),

@@ -144,7 +144,7 @@ def test_the_verb_compares_tasks_with_their_queries(
     module.main()
     shown = capsys.readouterr().out
     assert max(map(len, shown.partition("written to")[0].splitlines())) <= 120
-    assert "over 40 images with their captions" in shown
+    assert "over seeds and 40 images with their captions" in " ".join(shown.split())
     assert "task x aggregator" in shown
     assert "mean (vqa) is not compared by its queries" in shown
     assert "has no artifact per_query/vqa.npz" in " ".join(shown.split())

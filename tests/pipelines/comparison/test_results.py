@@ -99,6 +99,20 @@ def test_tables_of_results_are_those_of_the_runs(tmp_path: Path) -> None:
     for ours, theirs in zip(again, groups, strict=True):
         assert report.scores(ours).rows[0][:3] == report.scores(theirs).rows[0][:3]
         assert report.scores(ours).legend == report.scores(theirs).legend
+    (ours, theirs) = again[0].judged, groups[0].judged
+    assert (ours.labels, ours.units, ours.tests) == (theirs.labels, theirs.units, theirs.tests)
+    assert ours.difference("gpo", "mean") == theirs.difference("gpo", "mean")
+    assert ours.intervals == theirs.intervals
+
+
+def test_settings_that_differ_are_shown_in_tables_of_results_too() -> None:
+    runs = [replace(made, params={**made.params, "optim.epochs": "10"}) for made in three_tasks()]
+    runs[0] = replace(runs[0], params={**runs[0].params, "optim.epochs": "1"})
+    groups = blocks_of(*runs)
+    assert groups[0].usual
+    again = groups_of(results(groups))
+    assert [group.usual for group in again] == [group.usual for group in groups]
+    assert as_text(report.across(cross_task_table(again))) == as_text(report.across(cross_task_table(groups)))
 
 
 def test_damaged_results_name_file_line_and_column(tmp_path: Path) -> None:
@@ -111,6 +125,7 @@ def test_damaged_results_name_file_line_and_column(tmp_path: Path) -> None:
         (",true,", ",yes,", r"r.csv: line 2: decides must be True or False, not 'yes'"),
         ("0.2,true,3", "much,true,3", r"r.csv: line \d+: p must be a finite number, not 'much'"),
         ("0.2,true,3", "nan,true,3", r"r.csv: line \d+: p must be a finite number, not nan"),
+        ("69; 71", '"69; 71', "r.csv: cannot be read as CSV: .*expected"),
         ("task,dataset", "Task,dataset", r"r.csv: its columns are not those of results that"),
         ("\nimage_text,", "\n", r"r.csv: line 2 has \d+ fields, expected \d+"),
     ):

@@ -94,6 +94,8 @@ def test_variants_have_lines_of_their_own_over_tasks_and_no_published_numbers() 
     found = grid(*runs, *(vqa(name, 0, 30.0) for name in ("gpo", "max", "mean")))
     assert set(found.aggregators) == {"gpo", "gpo, optim.epochs=1", "max", "mean"}
     assert found.complete == ("gpo", "max", "mean")
+    shown = " ".join(as_text(tables.across(found)).split())
+    assert "image_text · coco_mini · whole: where a row does not say otherwise, optim.epochs=10" in shown
 
 
 def test_other_code_and_other_packages_are_said() -> None:

@@ -43,7 +43,7 @@ def test_training_learns_keeps_the_best_and_tests_it_once(tmp_path):
     assert costs["weights/all"] == sum(p.numel() for p in trained.model.parameters())
     assert costs["time/step_ms"] > 0
     assert costs["cost/step"] == pytest.approx(trained.progress.cost / 15)
-    assert costs["cost/step_ms"] == pytest.approx(1e3 * trained.progress.counted / 15)
+    assert costs["cost/step_ms"] == pytest.approx(1e3 * trained.progress.cost_seconds / 15)
     assert costs["cost/step"] > 0
     assert costs["test/score"] == log.rows[-1][1]["whole/score"]
     assert [name for _, row in log.rows for name in row if name.startswith("whole/")] == ["whole/score"]
@@ -123,9 +123,18 @@ def test_costs_are_counted_over_epochs_checkpoints_and_restarts(tmp_path, monkey
     again = trainer(toy_run(), tmp_path / "part", report)
     again.resume(report.last)
     again.train()
-    assert (again.progress.cost, again.progress.counted) == (7.0, 14.0)
+    assert (again.progress.cost, again.progress.cost_seconds, again.progress.cost_steps) == (7.0, 14.0, 15)
     logged = next(row for _, row in again.log.rows if "cost/step" in row)
     assert (logged["cost/step"], logged["cost/step_ms"]) == (pytest.approx(7 / 15), pytest.approx(14e3 / 15))
+
+
+def test_costs_of_a_run_that_an_earlier_version_began_are_of_the_steps_since(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "CostMeter", CountedMeter)
+    trained = trainer(toy_run(), tmp_path)
+    trained.progress.samples, trained.progress.seconds = 2 * 40, 5.0
+    trained.train()
+    logged = next(row for _, row in trained.log.rows if "cost/step" in row)
+    assert logged["cost/step"] == pytest.approx(1 / 5)
 
 
 def stopped_worker(folder: str) -> None:
