@@ -52,11 +52,9 @@ def sorted_sum(x_BND: Tensor, weight: Tensor, mask_BN: Tensor) -> Tensor:
 
 def _sorted_sum(x_BND: Tensor, weight_BNC: Tensor, mask_BN: Tensor) -> Tensor:
     """Sum with torch alone, for weights in the precision of the sums."""
-    weight_BNC = weight_BNC.masked_fill(~_real_ranks(mask_BN)[..., None], 0.0)
     sorted_BND = _sort_descending(x_BND, mask_BN).to(weight_BNC.dtype)
-    if weight_BNC.shape[2] == x_BND.shape[2]:
-        return (sorted_BND * weight_BNC).sum(dim=1).to(x_BND.dtype)
-    return torch.einsum("bnd,bn->bd", sorted_BND, weight_BNC[..., 0]).to(x_BND.dtype)
+    weight_BNC = weight_BNC.masked_fill(~_real_ranks(mask_BN)[..., None], 0.0)
+    return (sorted_BND * weight_BNC).sum(dim=1).to(x_BND.dtype)
 
 
 def sort_descending(x_BND: Tensor, mask_BN: Tensor) -> Tensor:
@@ -80,31 +78,43 @@ def _kernels(x_BND: Tensor, dtype: torch.dtype) -> ModuleType | None:
     """Return what is made for these sets on their device; None where torch has to do."""
     if torch.compiler.is_compiling():
         return None
+    _, size, dim = x_BND.shape
     if x_BND.device.type == "cpu":
-        return native if native.library(dtype) is not None and _compiled_is_faster(dtype) else None
+        usable = size <= native.LARGEST and native.library(dtype) is not None
+        return native if usable and _compiled_is_faster(dtype, *_alike(size, dim)) else None
     if x_BND.device.type != "cuda" or dtype != torch.float32:
         return None
     cuda = _cuda()
-    return cuda if cuda is not None and x_BND.shape[1] <= cuda.LARGEST else None
+    return cuda if cuda is not None and size <= cuda.LARGEST else None
+
+
+def _alike(size: int, dim: int) -> tuple[int, int]:
+    """Return the set size and the channels that stand for these: the next powers of two, of channels 16 at most.
+
+    The compiled sort takes as long for one channel as for the 8 or 16 that it takes at a time.
+    """
+    return 1 << (size - 1).bit_length(), min(1 << (dim.bit_length() - 1), 16)
 
 
 @lru_cache
-def _compiled_is_faster(dtype: torch.dtype) -> bool:
-    """Whether compiled code sorts faster than torch; tried once, and kept beside the compiled file."""
-    return native.kept(dtype, "times faster than torch", lambda: _times_faster(dtype)) > 1.0
+def _compiled_is_faster(dtype: torch.dtype, size: int, dim: int) -> bool:
+    """Whether compiled code sorts such sets faster than torch; tried once, and kept beside the compiled file."""
+    what = f"times faster than torch, sets of {size} x {dim}"
+    return native.kept(dtype, what, lambda: _times_faster(dtype, size, dim)) > 1.0
 
 
-def _times_faster(dtype: torch.dtype) -> float:
-    """Return how many times less of a core's time compiled code takes than torch, there and back, at 36 elements.
+def _times_faster(dtype: torch.dtype, size: int, dim: int) -> float:
+    """Return how many times less of a core's time compiled code takes than torch, there and back.
 
     Few enough sets for one thread, whose own time is taken: what else the machine does counts for nothing.
     """
     seconds: dict[Callable[..., Tensor], list[float]] = {native.SortedSum.apply: [], _sorted_sum: []}
+    sets = -(-native.SMALL // (2 * size * dim))
     with torch.inference_mode(False), torch.enable_grad():
         draw = torch.Generator().manual_seed(0)
-        x_BND = torch.rand(6, 36, 256, dtype=dtype, generator=draw).requires_grad_()
-        weight_BNC = torch.ones(6, 36, 1, dtype=dtype, requires_grad=True)
-        mask_BN = torch.ones(6, 36, dtype=torch.bool)
+        x_BND = torch.rand(sets, size, dim, dtype=dtype, generator=draw).requires_grad_()
+        weight_BNC = torch.ones(sets, size, 1, dtype=dtype, requires_grad=True)
+        mask_BN = torch.ones(sets, size, dtype=torch.bool)
         for _ in range(5):
             for way, taken in seconds.items():
                 started = time.thread_time()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -105,10 +106,20 @@ def test_a_number_is_measured_once_and_kept_beside_the_compiled_file(compiled, m
     loaded = build(torch.float32)
     monkeypatch.setattr(native, "library", lambda dtype: loaded)
     assert native.kept(torch.float32, "speed", lambda: 2.5) == 2.5
+    assert native.kept(torch.float32, "another", lambda: 3.5) == 3.5
     assert native.kept(torch.float32, "speed", lambda: 9.0) == 2.5
     (kept,) = (tmp_path / "polypool").glob("*.json")
-    kept.write_text("{")
-    assert native.kept(torch.float32, "speed", lambda: 9.0) == 9.0
+    for damaged in ("{", "[1]", '{"speed": null}'):
+        kept.write_text(damaged)
+        assert native.kept(torch.float32, "speed", lambda: 9.0) == 9.0
+
+
+def test_numbers_of_processes_that_measure_at_once_are_all_kept(compiled, monkeypatch):
+    loaded = build(torch.float32)
+    monkeypatch.setattr(native, "library", lambda dtype: loaded)
+    native.kept(torch.float32, "one", lambda: native.kept(torch.float32, "other", lambda: 1.0) + 1.0)
+    assert native.kept(torch.float32, "one", lambda: 9.0) == 2.0
+    assert native.kept(torch.float32, "other", lambda: 9.0) == 1.0
 
 
 def test_a_number_is_measured_by_each_process_that_built_for_itself(compiled, monkeypatch, tmp_path):
@@ -120,20 +131,41 @@ def test_a_number_is_measured_by_each_process_that_built_for_itself(compiled, mo
     assert not Path(loaded._name).parent.exists()
 
 
-@pytest.mark.parametrize("faster", [0.9, 1.1])
-def test_compiled_code_that_is_slower_is_never_used(monkeypatch, faster):
-    monkeypatch.setattr(native, "kept", lambda dtype, what, measure: faster)
-    ways = []
+def test_compiled_code_is_used_where_it_is_faster(monkeypatch):
+    faster = {"sets of 4 x 2": 0.9, "sets of 8 x 2": 1.1, "sets of 4 x 16": 1.1}
+    asked, ways = [], []
+
+    def kept(dtype, what, measure):
+        asked.append(what.partition(", ")[2])
+        return faster[asked[-1]]
+
+    monkeypatch.setattr(native, "kept", kept)
     monkeypatch.setattr(native, "_call", lambda *_: ways.append("compiled"))
     sorted_sum._compiled_is_faster.cache_clear()
     try:
-        sorted_sum.sort_descending(*random_sets([4, 3], 3))
+        for size, dim, expected in ((4, 3, 0), (3, 2, 0), (5, 3, 1), (3, 17, 1), (4, 300, 1)):
+            ways.clear()
+            sorted_sum.sort_descending(*random_sets([size, 1], dim))
+            assert len(ways) == expected, (size, dim)
     finally:
         sorted_sum._compiled_is_faster.cache_clear()
-    assert ways == ["compiled"] * (faster > 1)
+    assert asked == [*faster], "once for all that are alike"
 
 
-@pytest.mark.parametrize("lacking", ["-mno-avx512f", "-mno-avx"])
+@pytest.mark.parametrize(
+    "refused", ["-fopenmp", "-march=native -mcpu=native", "-fopenmp -march=native -mcpu=native"]
+)
+def test_flags_that_a_compiler_refuses_are_left_out(monkeypatch, tmp_path, refused):
+    compiler = tmp_path / "compiler"
+    tests = "".join(f'[ "$flag" = {flag} ] && exit 1\n' for flag in refused.split())
+    compiler.write_text(f'#!/bin/sh\nfor flag; do\n{tests}:\ndone\nexec {os.environ.get("CC", "cc")} "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", str(compiler))
+    assert sorts(monkeypatch, build(torch.float32))
+
+
+@pytest.mark.parametrize("lacking", ["-mno-avx", "-mno-sse3"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_processors_with_shorter_vectors_sort_the_same(monkeypatch, tmp_path, lacking, dtype):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -33,10 +33,11 @@ def scattered(sizes, dim, *, dtype=torch.float64, seed=0):
     return x_BND.masked_fill(~mask_BN[..., None], torch.nan), mask_BN
 
 
-def explicit(x_BND, weight, mask_BN):
-    """The definition, one set, channel and rank at a time; and its gradients for a result's gradient of `g`."""
+def explicit(x_BND, weight, mask_BN, g_BD=None):
+    """The definition, one set, channel and rank at a time; and its gradients for that of the result."""
     out_BD = np.zeros((len(x_BND), x_BND.shape[2]))
-    grad_x, grad_w, g_BD = np.zeros(x_BND.shape), np.zeros(weight.shape), cotangent(out_BD.shape).numpy()
+    grad_x, grad_w = np.zeros(x_BND.shape), np.zeros(weight.shape)
+    g_BD = cotangent(out_BD.shape).numpy() if g_BD is None else g_BD
     for b, d in itertools.product(*map(range, out_BD.shape)):
         real = [n for n in range(x_BND.shape[1]) if mask_BN[b, n]]
         for k, n in enumerate(sorted(real, key=lambda n: -x_BND[b, n, d])):
@@ -51,7 +52,7 @@ def cotangent(shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("dim", [1, 3, 16, 21])
+@pytest.mark.parametrize("dim", [1, 3, 16, 21, 270])
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_values_and_gradients_follow_the_definition(way, dim, per_channel, dtype):
@@ -82,6 +83,20 @@ def test_sorted_values(way):
         size = int(mask_N.sum())
         np.testing.assert_array_equal(sorted_ND[:size], -np.sort(-x_ND[mask_N].numpy(), axis=0))
         assert (sorted_ND[size:] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sets_of_every_size_are_sorted_and_their_gradients_go_back(way, dtype):
+    x_BND, mask_BN = scattered([*range(1, 71), 127, 128, 129, 300], 17, dtype=dtype)
+    rank_BN = torch.arange(mask_BN.shape[1], dtype=dtype).expand(mask_BN.shape)
+    x_BND.requires_grad_()
+    sorted_sum(x_BND, rank_BN, mask_BN).sum().backward()
+    sorted_BND = sort_descending(x_BND.detach(), mask_BN)
+    for x_ND, mask_N, sorted_ND, rank_ND in zip(x_BND.detach(), mask_BN, sorted_BND, x_BND.grad, strict=True):
+        real_ND, size = x_ND[mask_N], int(mask_N.sum())
+        expected_ND, from_ND = real_ND.sort(dim=0, descending=True)
+        assert torch.equal(sorted_ND[:size], expected_ND)
+        assert torch.equal(rank_ND[mask_N].gather(0, from_ND), rank_BN[0, :size, None].expand_as(from_ND))
 
 
 def test_only_what_is_needed_gets_a_gradient(way):
@@ -116,6 +131,17 @@ def test_nan_and_infinity_stay_in_their_channel(way):
         torch.testing.assert_close(out_BD[at], clean_BD[at])
 
 
+def test_every_rank_gives_its_weight_to_one_element_whatever_the_values_are(way):
+    values = [torch.nan, -torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 1.0, 1.0, 5e-324, -1e308]
+    draw = torch.Generator().manual_seed(0)
+    choice_BND = torch.randint(len(values), (40, 9, 5), generator=draw)
+    x_BND = torch.tensor(values, dtype=torch.float64)[choice_BND].requires_grad_()
+    weight_BN = torch.rand(40, 9, dtype=torch.float64, generator=draw)
+    sorted_sum(x_BND, weight_BN, torch.ones(40, 9, dtype=torch.bool)).sum().backward()
+    given_BND = x_BND.grad.sort(dim=1).values
+    assert torch.equal(given_BND, weight_BN.sort(dim=1).values[..., None].expand_as(given_BND))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_rounded_once(way, dtype):
     x_BND, mask_BN = random_sets([30, 11], 7)
@@ -124,6 +150,25 @@ def test_half_precision_is_rounded_once(way, dtype):
     expected_BD, _, _ = explicit(x_BND.double().numpy(), weight_BN.double().numpy(), mask_BN.numpy())
     assert out_BD.dtype == dtype
     torch.testing.assert_close(out_BD, torch.from_numpy(expected_BD).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_gradients_in_half_precision_are_rounded_once(way, dtype, per_channel):
+    _, mask_BN = scattered([30, 11, 1], 7)
+    place_BND = torch.rand(*mask_BN.shape, 7, generator=torch.Generator().manual_seed(1)).argsort(dim=1)
+    x_BND = (place_BND - 13).to(dtype).masked_fill(~mask_BN[..., None], torch.nan)  # no two are the same
+    weight = torch.randn(*mask_BN.shape, *[7] * per_channel).to(dtype)
+    x_BND.requires_grad_()
+    weight.requires_grad_()
+    out_BD = sorted_sum(x_BND, weight, mask_BN)
+    g_BD = cotangent(out_BD.shape).to(dtype)
+    out_BD.backward(g_BD)
+    inputs = x_BND.detach().double().numpy(), weight.detach().double().numpy(), mask_BN.numpy()
+    _, *expected = explicit(*inputs, g_BD.double().numpy())
+    for found, wanted in zip((x_BND.grad, weight.grad), expected, strict=True):
+        assert found.dtype == dtype
+        torch.testing.assert_close(found, torch.from_numpy(wanted).to(dtype))
 
 
 def test_many_threads_give_the_result_of_one(way):
@@ -140,11 +185,30 @@ def test_many_threads_give_the_result_of_one(way):
         torch.testing.assert_close(other, found[0])
 
 
+def across(t):
+    """The same tensor, whose last two axes lie the other way round in memory."""
+    return t.transpose(-1, -2).contiguous().transpose(-1, -2)
+
+
 def test_the_layout_in_memory_does_not_matter(way):
+    x_BND, mask_BN = random_sets([6, 4, 5], 5)
+    weight_BND = torch.rand(x_BND.shape)
+    found = []
+    for laid in (torch.clone, across):
+        x, weight, mask = laid(x_BND).requires_grad_(), laid(weight_BND).requires_grad_(), laid(mask_BN)
+        out_BD, sorted_BND = sorted_sum(x, weight, mask), sort_descending(x, mask)
+        loss = (out_BD * laid(weight_BND[:, 0])).sum() + (sorted_BND * laid(weight_BND)).sum()
+        found.append((out_BD, sorted_BND, *torch.autograd.grad(loss, (x, weight))))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_weights_beyond_the_size_of_a_set_count_for_nothing(way):
     x_BND, mask_BN = random_sets([6, 4], 5)
     weight_BN = torch.rand(mask_BN.shape)
-    across = x_BND.transpose(1, 2).contiguous().transpose(1, 2)
-    torch.testing.assert_close(sorted_sum(across, weight_BN, mask_BN), sorted_sum(x_BND, weight_BN, mask_BN))
+    beyond_BN = weight_BN.clone()
+    beyond_BN[1, 4:] = torch.nan
+    torch.testing.assert_close(sorted_sum(x_BND, beyond_BN, mask_BN), sorted_sum(x_BND, weight_BN, mask_BN))
 
 
 def test_what_does_not_fit_is_refused(way):
@@ -168,6 +232,13 @@ def test_a_traced_model_holds_torch_alone():
     weight_BN = torch.rand(mask_BN.shape)
     traced = torch.compile(sorted_sum, backend="eager", fullgraph=True)
     torch.testing.assert_close(traced(x_BND, weight_BN, mask_BN), sorted_sum(x_BND, weight_BN, mask_BN))
+
+
+def test_sets_beyond_the_largest_are_left_to_torch(monkeypatch):
+    monkeypatch.setattr(native, "LARGEST", 4)
+    monkeypatch.setattr(native, "_call", lambda *_: pytest.fail("compiled code was called"))
+    x_BND, mask_BN = random_sets([5, 3], 3)
+    sorted_sum(x_BND, torch.ones(2, 5), mask_BN)
 
 
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false", ""])
