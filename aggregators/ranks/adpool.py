@@ -76,7 +76,7 @@ class ADPool(Aggregator):
         """Return the weight of the token level in each result, `(B, 1)`; that of the embedding level is 1 minus it."""
         if self.balance is None:
             return torch.full_like(token_BD[:, :1], self.fixed_weight)
-        return torch.sigmoid(self.balance(token_BD) - self.balance(embedding_BD))
+        return torch.sigmoid(self.balance(token_BD) - self.balance(embedding_BD)).to(token_BD.dtype)
 
     def _token_weights(self, sorted_BND: Tensor, mask_BN: Tensor) -> Tensor:
         score_BNC = self.linear(sorted_BND)

@@ -39,6 +39,19 @@ def test_large_sets_keep_their_precision(spec, dtype):
     assert (found - exact).abs().max() < 8 * torch.finfo(dtype).eps * exact.abs().max()
 
 
+@pytest.mark.parametrize("sets_in_half", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("spec", AGGREGATORS.names())
+def test_large_sets_keep_their_precision_under_autocast(spec, dtype, sets_in_half):
+    torch.manual_seed(0)
+    module = AGGREGATORS.build(spec, 16).eval()
+    inputs = random_inputs([512, 300], module=module, dim=16).fill(0.0)
+    with torch.autocast("cpu", dtype=dtype):
+        found = inputs.cast(dtype if sets_in_half else torch.float32).pool(module).vectors.double()
+    exact = inputs.cast(torch.float64).pool(copy.deepcopy(module).double()).vectors
+    assert (found - exact).abs().max() < 8 * torch.finfo(dtype).eps * exact.abs().max()
+
+
 @pytest.mark.parametrize("spec", AGGREGATORS.names())
 def test_sums_over_large_sets_do_not_overflow(spec):
     torch.manual_seed(0)

@@ -222,7 +222,7 @@ def test_weights_that_need_features_have_no_sizes_alone():
         AGGREGATORS.build("gpo(feature_conditioned=True)", 4).size_weights(torch.tensor([3]))
 
 
-@pytest.mark.parametrize("decoder", ["bigru", "interpolate"])
+@pytest.mark.parametrize("decoder", ["bigru", "transformer", "mlp", "interpolate"])
 def test_weights_leave_autocast(decoder):
     torch.manual_seed(0)
     gpo, mask_BN = GPO(4, decoder=decoder), torch.ones(2, 36, dtype=torch.bool)
