@@ -6,6 +6,7 @@ import math
 import re
 import socket
 import tempfile
+from contextlib import nullcontext
 from functools import cache
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
@@ -162,6 +163,18 @@ def test_what_grows_beyond_linear_is_seen(monkeypatch):
     row = growth._row("quadratic", "memory", "kB", byte_1S, size)
     assert row.ratio > growth.LINEAR
     assert "quadratic" in growth._beyond("memory", ["quadratic"], 3, size).measured
+
+
+def test_the_page_is_as_slow_as_for_one_in_a_hundred(monkeypatch):
+    waited_Q = np.r_[np.full(197, 0.5), 1.0, 3.0, math.inf]
+    monkeypatch.setattr(page, "image_run", lambda *_, **__: None)
+    monkeypatch.setattr(page, "serving", lambda run: nullcontext(0))
+    monkeypatch.setattr(page, "ask", lambda port, texts, patience: waited_Q[: len(texts)])
+    unanswered, slow = page.page("full")
+    assert (unanswered.ours, unanswered.ratio) == (5, 5 / 1000), "five rounds"
+    assert unanswered.misses(), "one is too many"
+    assert (slow.ours, slow.ratio) == (3.0, 1.5)
+    assert slow.misses()
 
 
 def test_those_who_are_not_answered_waited_for_ever():

@@ -19,6 +19,7 @@ from pipelines.benchmarks.measure import Measurement
 def threads():
     """What is quick leaves torch one thread."""
     before = torch.get_num_threads()
+    torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
 
