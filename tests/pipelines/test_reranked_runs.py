@@ -17,6 +17,7 @@ from pipelines.comparison.runs.grouping import arranged
 from pipelines.models import load_run
 from pipelines.training.runs import prepare
 from tasks.models.pair_scores import PairScores
+from tasks.scoring.ranking import reranking
 
 CROSS = {"cross": "cross_modal(heads=2)", "aggregator": "mean"}
 KINDS = {
@@ -113,6 +114,7 @@ def test_a_run_whose_protocols_do_not_fit_its_model_is_refused_before_training(r
 
 def test_few_pairs_are_looked_at(run, monkeypatch):
     known = []
+    monkeypatch.setattr(reranking, "PROBES", 3)
     of_pairs = PairScores.of_pairs
     monkeypatch.setattr(
         PairScores, "of_pairs", lambda self, *places: known.append(self.known_VT) or of_pairs(self, *places)

@@ -1,13 +1,13 @@
 """Ranks by a model that looks at every pair, for galleries with too many: a first pass, and the model for its best.
 
-The first pass is the model itself, asked about few pairs: an item is described by its scores with K probe captions, a
-caption by its scores with K probe items, and both are joined by the scores of the probes with each other (a CUR
-decomposition of the score matrix). Their product is near the model's own score where the score matrix has little rank.
-So no second model has a say in what is found. Of V items and T captions the model sees 2 K (V + T) pairs or fewer,
-instead of V T.
+The first pass is the model itself, asked about few pairs: an item is described by its scores with P probe captions, a
+caption by its scores with P probe items, and the scores of the probes with each other join the two (a CUR decomposition
+of the score matrix). Their product is near the model's own score as far as P probes span the score matrix. So no second
+model has a say in what is found. With K of each query's gallery ranked, the model looks at (P + K) (V + T) of the V T
+pairs of V items and T captions, or fewer.
 
 Source of the first pass: Yadav et al., "Efficient nearest neighbor search for cross-encoder models using matrix
-factorization", EMNLP 2022 (ANNCUR).
+factorization", EMNLP 2022 (ANNCUR). There the join is a pseudo-inverse; here it is damped, which needs fewer probes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from tasks.scoring.scores import PairsScore
 
 VERSION = 1
 """Raised whenever the same model would get other numbers."""
-RTOL = 1e-3
-"""Singular values of the probes' scores below this part of the largest are noise."""
+PROBES = 100
+"""Probes of each side at least. On 600 photographs of COCO with 3,000 captions, the ten best of score attention were
+among the 20 best of the first pass to 97 or 99 in 100; with 50 probes to 92 or 98, with 20 to 62 or 85."""
+DAMPING = 1e-5
+"""What is added to the squared singular values of the probes' scores, as a part of the largest."""
 
 
 def first_pass(
@@ -60,9 +63,16 @@ def first_pass(
     return item_VP @ joined(between_PP), caption_PT.T.contiguous()
 
 
-def joined(between_PP: Tensor) -> Tensor:
-    """Return what joins scores with probe captions and scores with probe items, by those of the probes, float64."""
-    return torch.linalg.pinv(between_PP.double(), rtol=RTOL)
+def joined(between_IC: Tensor) -> Tensor:
+    """Return what joins scores with probe captions and scores with probe items, `(C, I)` of `(I, C)`, float64.
+
+    With M the scores of probe items with probe captions, it is `(M' M + d I)^-1 M'`.
+    """
+    between_IC = between_IC.double()
+    gram_CC = between_IC.T @ between_IC
+    damping = DAMPING * torch.linalg.matrix_norm(between_IC, ord=2).square() + torch.finfo(torch.double).tiny
+    eye_CC = torch.eye(len(gram_CC), dtype=gram_CC.dtype, device=gram_CC.device)
+    return torch.linalg.solve(gram_CC + damping * eye_CC, between_IC.T)
 
 
 def put_first(first_QG: Tensor, place_QK: Tensor, score_QK: Tensor) -> Tensor:
@@ -99,10 +109,10 @@ def rank_reranked(
         row_V: the items of the gallery, as places in the split, ascending.
         column_T: its captions, likewise.
         of_items: the right captions of every item.
-        k: how many of a query's gallery the model scores, and how many probes there are.
+        k: how many of a query's gallery the model scores; there are as many probes, but `PROBES` at least.
         ties: see `rank_queries`.
     """
-    item_VP, caption_TP = first_pass(score, row_V, column_T, probes=k)
+    item_VP, caption_TP = first_pass(score, row_V, column_T, probes=max(k, PROBES))
 
     def captions_of(row_P: np.ndarray, column_P: np.ndarray) -> Tensor:
         return score.of_pairs(row_V[row_P], column_T[column_P])
