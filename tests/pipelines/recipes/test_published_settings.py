@@ -198,7 +198,7 @@ def test_batches_epochs_and_the_optimiser(name):
     for parameter in model.parameters():
         parameter.requires_grad_(True)
     optimizer = make_optimizer(model, run.optim)
-    assert type(optimizer) is torch.optim.AdamW  # Adam, where nothing decays
+    assert isinstance(optimizer, torch.optim.AdamW)  # Adam, where nothing decays
     assert setting["optimizer"] in ("AdamW", "Adam", "AMSGrad")
     assert setting["optimizer"] == "AdamW" or setting["decay"] == 0
     for group in optimizer.param_groups:
