@@ -19,6 +19,8 @@ from infra.compute.recurrence import Direction
 
 WIDE = 256
 """Hidden widths below this take torch less time on a CPU, too: there it is calls that cost, not products."""
+FEW = 8
+"""Up to so many sets take torch less time without gradients: laying out the weights anew is most of the work."""
 
 
 class GRU(nn.GRU):
@@ -44,7 +46,8 @@ class GRU(nn.GRU):
             The states `(B, N, R, H)` of R directions, zero in the pads, and each direction's last `(R, B, H)`.
         """
         device = x_BNE.device.type
-        if device != "cpu" or self.hidden_size < WIDE or torch.is_autocast_enabled(device) or _traced():
+        small = self.hidden_size < WIDE or (len(x_BNE) <= FEW and not torch.is_grad_enabled())
+        if device != "cpu" or small or torch.is_autocast_enabled(device) or _traced():
             return self._packed(x_BNE, size_B)
         order = _Order(size_B, x_BNE.shape[1], directions=len(self.weights))
         return _Read.apply(x_BNE, order, *(weight for direction in self.weights for weight in direction))

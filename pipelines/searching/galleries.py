@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 import torch
@@ -29,13 +29,10 @@ class Gallery(Protocol):
     """What can be searched."""
 
     at_once: int
-    """Queries that `encode` takes at most."""
+    """Queries that `best` takes at most."""
 
-    def encode(self, queries: Batch) -> Sequence[Any]:
-        """Return what `top` takes of each query of a batch, which are of the other modality."""
-
-    def top(self, query: Any, k: int) -> TopK:
-        """Return the k best for one query.
+    def best(self, queries: Batch, k: int) -> list[TopK]:
+        """Return the k best for each query of a batch, which are of the other modality.
 
         Raises:
             InputError: a score is no number.
@@ -104,9 +101,7 @@ class EmbeddingGallery:
         embedding = encode_split(lambda batch: branch[side](batch).vectors, batches, device=self.device)
 
         def score(part: Tensor, query: Tensor) -> Tensor:
-            return (
-                model.similarity(part, query) if side == "visual" else model.similarity(query, part)
-            ).flatten()
+            return model.similarity(part, query) if side == "visual" else model.similarity(query, part).T
 
         sets = isinstance(model.similarity, SetSimilarity) and embedding.ndim == 3
         if method == "auto":
@@ -131,13 +126,9 @@ class EmbeddingGallery:
         queries = self._embedding(sample())
         return TwoPass(embedding, score, queries) if method == "two-pass" else Faiss(embedding, queries)
 
-    def encode(self, queries: Batch) -> Sequence[Tensor]:
-        """Return the embedding of each query, a batch of one."""
-        return self._embedding(queries).split(1)
-
-    def top(self, query: Tensor, k: int) -> TopK:
-        """Return the k best."""
-        return self.index.top(query, k)
+    def best(self, queries: Batch, k: int) -> list[TopK]:
+        """Return the k best for each query."""
+        return self.index.top(self._embedding(queries), k)
 
 
 class PairGallery:
@@ -156,15 +147,11 @@ class PairGallery:
         return encode_batch(on_device(batch, self.device))
 
     @torch.inference_mode()
-    def encode(self, queries: Batch) -> Sequence[Any]:
-        """Return what the model makes of a batch of one."""
-        return [self._encoded(queries, "text" if self.side == "visual" else "visual")]
-
-    @torch.inference_mode()
-    def top(self, query: Any, k: int) -> TopK:
-        """Return the k best."""
+    def best(self, queries: Batch, k: int) -> list[TopK]:
+        """Return the k best for the query of a batch of one."""
+        query = self._encoded(queries, "text" if self.side == "visual" else "visual")
         score_G = torch.empty(sum(len(number_B) for number_B, _ in self._parts))
         for number_B, part in self._parts:
             pair = (part, query) if self.side == "visual" else (query, part)
             score_G[number_B] = self.model.score(*pair).float().flatten().cpu()
-        return top_k(score_G, k)
+        return [top_k(score_G, k)]

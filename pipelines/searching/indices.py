@@ -18,7 +18,7 @@ from infra.errors import InputError
 NUMBERS = 1 << 24  # of a part of the gallery: 64 MB
 
 PairScore = Callable[[Tensor, Tensor], Tensor]
-"""`score(gallery embeddings (G, ...), query embedding (1, ...)) -> (G,)`."""
+"""`score(gallery embeddings (G, ...), query embeddings (Q, ...)) -> (G, Q)`."""
 
 
 class TopK(NamedTuple):
@@ -31,8 +31,8 @@ class TopK(NamedTuple):
 class Index(Protocol):
     """What finds a gallery's best embeddings."""
 
-    def top(self, query: Tensor, k: int) -> TopK:
-        """Return the k best for one query, `(1, D)` or `(1, K, D)`.
+    def top(self, queries: Tensor, k: int) -> list[TopK]:
+        """Return the k best for each query of `(Q, D)` or `(Q, K, D)`.
 
         Raises:
             InputError: a score is no number.
@@ -89,9 +89,10 @@ class Exact:
         self.embedding, self.score = embedding, score
 
     @torch.inference_mode()
-    def top(self, query: Tensor, k: int) -> TopK:
-        """Return the k best for one query."""
-        return top_k_of_parts((self.score(part, query) for part in parts_of(self.embedding)), k)
+    def top(self, queries: Tensor, k: int) -> list[TopK]:
+        """Return the k best for each query; all queries are scored with a part of the gallery at once."""
+        score_PGQ = [self.score(part, queries).float().cpu() for part in parts_of(self.embedding)]
+        return [top_k_of_parts((score_GQ[:, q] for score_GQ in score_PGQ), k) for q in range(len(queries))]
 
 
 AT = 10  # the recall that counts is that of the ten best
@@ -127,7 +128,8 @@ class TwoPass:
     @torch.inference_mode()
     def _depths(self, query: Tensor) -> dict[str, int]:
         """Return how many candidates hold the ten best of a query, by what guides their choice."""
-        place_K = Exact(self.embedding_GKD, self.score).top(query, AT).place_K.to(self.embedding_GKD.device)
+        (best,) = Exact(self.embedding_GKD, self.score).top(query, AT)
+        place_K = best.place_K.to(self.embedding_GKD.device)
         largest_GL = torch.cat([_largest(part, query) for part in parts_of(self.embedding_GKD)])
         depths = {}
         for name, pool in GUIDES.items():
@@ -135,15 +137,18 @@ class TwoPass:
             depths[name] = int((first_G >= first_G[place_K].min()).sum())
         return depths
 
+    def top(self, queries: Tensor, k: int) -> list[TopK]:
+        """Return the k best for each query, as far as they are candidates."""
+        return [self._top(query, k) for query in queries.split(1)]
+
     @torch.inference_mode()
-    def top(self, query: Tensor, k: int) -> TopK:
-        """Return the k best for one query, as far as they are candidates."""
+    def _top(self, query: Tensor, k: int) -> TopK:
         count = self.candidates * -(-k // AT)
         pool = GUIDES[self.guide]
         first = top_k_of_parts((pool(_largest(part, query)) for part in parts_of(self.embedding_GKD)), count)
         place_C = first.place_K.sort().values
-        score_C = self.score(self.embedding_GKD[place_C.to(self.embedding_GKD.device)], query).float().cpu()
-        chosen, score_K = top_k(score_C, k)
+        score_C1 = self.score(self.embedding_GKD[place_C.to(self.embedding_GKD.device)], query).float().cpu()
+        chosen, score_K = top_k(score_C1.flatten(), k)
         return TopK(place_C[chosen], score_K)
 
 
@@ -206,16 +211,19 @@ class Faiss:
         self.index.nprobe = clusters
         return self.index.search(query_SD, AT)[1]
 
-    def top(self, query: Tensor, k: int) -> TopK:
-        """Return the k best for one query `(1, D)`.
+    def top(self, queries: Tensor, k: int) -> list[TopK]:
+        """Return the k best for each query of `(Q, D)`.
 
         Raises:
-            InputError: the query's embedding holds NaN.
+            InputError: a query's embedding holds NaN.
         """
-        if not torch.isfinite(query).all():
+        if not torch.isfinite(queries).all():
             raise InputError(
                 "the model gives an embedding that is no number; it has diverged, or the query holds NaN"
             )
+        return [self._top(query, k) for query in queries.split(1)]
+
+    def _top(self, query: Tensor, k: int) -> TopK:
         k = min(k, self.index.ntotal)
         score_K, place_K = self._search(query, k)
         if self.clusters and (place_K < 0).any():  # the clusters that are looked at hold fewer than k

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -42,27 +41,25 @@ class ProbedGallery:
         self.model, self.side, self.device = model, side, device_of(model)
         self._encode = {"visual": model.encode_visual, "text": model.encode_text}
         self.sets = encode_sets(self._encode[side], batches, device=self.device)
-        (queries,) = self.encode(sample)
-        probes = [x_ND[mask_N] for x_ND, mask_N in zip(*queries, strict=True)]
+        probes = [x_ND[mask_N] for x_ND, mask_N in zip(*self._encoded(sample), strict=True)]
         sides = (self.sets, probes) if side == "visual" else (probes, self.sets)
         sim_VT = PairScores(model, visual=sides[0], text=sides[1])(slice(None), slice(None)).double()
         described_GP = sim_VT if side == "visual" else sim_VT.T
         self.probe_P = evenly(len(self.sets), len(probes))
         self.described_PG = (described_GP @ joined(described_GP[self.probe_P])).T
 
-    @torch.inference_mode()
-    def encode(self, queries: Batch) -> Sequence[PaddedSets]:
-        """Return what the model makes of a batch of queries."""
+    def _encoded(self, queries: Batch) -> PaddedSets:
         other = "text" if self.side == "visual" else "visual"
-        return [self._encode[other](on_device(queries, self.device))]
+        return self._encode[other](on_device(queries, self.device))
 
     @torch.inference_mode()
-    def top(self, query: PaddedSets, k: int) -> TopK:
-        """Return the k best, as far as they are candidates."""
+    def best(self, queries: Batch, k: int) -> list[TopK]:
+        """Return the k best for the query of a batch of one, as far as they are candidates."""
+        query = self._encoded(queries)
         first_1G = self._scores(query, self.probe_P).double()[None] @ self.described_PG
         place_C = best_places(first_1G, LEAST * -(-k // AT))[0].sort().values.cpu()
         chosen, score_K = top_k(self._scores(query, place_C.numpy()).cpu(), k)
-        return TopK(place_C[chosen], score_K)
+        return [TopK(place_C[chosen], score_K)]
 
     def _scores(self, query: PaddedSets, place_C: np.ndarray) -> Tensor:
         some = PaddedSets.pad([self.sets[place] for place in place_C])

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from infra.data import Batch
 from infra.errors import InputError
@@ -98,22 +97,19 @@ class RetrievalSearch:
         return found
 
     def by_texts(self, texts: Sequence[str], k: int) -> list[list[Hit] | InputError]:
-        """Return what `by_text` returns for each text, or the error that it raises; they are encoded together."""
+        """Return what `by_text` returns for each text, or the error that it raises; they are searched together."""
         size = self.items_gallery.at_once
         if len(texts) > size:
             return [*self.by_texts(texts[:size], k), *self.by_texts(texts[size:], k)]
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # a parser of role graphs counts what it parsed
-                queries = self.items_gallery.encode(text_query(self.adapter, *texts))
+                queries = text_query(self.adapter, *texts)
+            tops = self.items_gallery.best(queries, k)
         except InputError as error:
             return [error] if len(texts) == 1 else [self.by_texts([text], k)[0] for text in texts]
-        return [self._items(query, k) for query in queries]
+        return [self._items(top) for top in tops]
 
-    def _items(self, query: Any, k: int) -> list[Hit] | InputError:
-        try:
-            top = self.items_gallery.top(query, k)
-        except InputError as error:
-            return error
+    def _items(self, top: TopK) -> list[Hit]:
         return self._hits(top, [(place, self.items[place].captions[0]) for place in top.place_K.tolist()])
 
     def by_file(self, path: Path, k: int, *, video: bool) -> list[Hit]:
@@ -134,8 +130,7 @@ class RetrievalSearch:
 
     def _captions(self, query: Batch, k: int) -> list[Hit]:
         gallery, owner_T = self.captions_gallery, self.pairs.owner_T
-        (encoded,) = gallery.encode(query)
-        top = gallery.top(encoded, k)
+        (top,) = gallery.best(query, k)
         return self._hits(
             top, [(int(owner_T[place]), self.pairs.texts[place]) for place in top.place_K.tolist()]
         )

@@ -109,7 +109,10 @@ class Server:
 
     def run(self) -> None:
         """Serve until `stop`, or Ctrl-C in the main thread; queries that are under way are finished."""
-        self._server.run(sockets=[self._socket])
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)  # nothing is under way
 
     def stop(self) -> None:
         """Let `run` return."""

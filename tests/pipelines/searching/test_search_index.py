@@ -40,15 +40,16 @@ def test_scores_that_are_no_numbers_are_an_error():
 
 def test_exact_search_is_that_of_float64_in_parts(monkeypatch):
     monkeypatch.setattr(indices, "NUMBERS", 70)  # parts of seven
-    embedding_GD, query_1D = units(61, 10, seed=0), units(1, 10, seed=1)
-    found = Exact(embedding_GD, lambda part, query: (part @ query.T).flatten()).top(query_1D, 10)
-    sim_G = embedding_GD.double().numpy() @ query_1D[0].double().numpy()
-    assert found.place_K.tolist() == np.argsort(-sim_G)[:10].tolist()
-    np.testing.assert_allclose(found.score_K, np.sort(sim_G)[::-1][:10], rtol=1e-5)
+    embedding_GD, query_QD = units(61, 10, seed=0), units(3, 10, seed=1)
+    found = Exact(embedding_GD, lambda part, queries: part @ queries.T).top(query_QD, 10)
+    sim_QG = query_QD.double().numpy() @ embedding_GD.double().numpy().T
+    for (place_K, score_K), sim_G in zip(found, sim_QG, strict=True):
+        assert place_K.tolist() == np.argsort(-sim_G)[:10].tolist()
+        np.testing.assert_allclose(score_K, np.sort(sim_G)[::-1][:10], rtol=1e-5)
 
 
 def recall(index: object, whole: Exact, queries: torch.Tensor) -> float:
-    pairs = [(index.top(query[None], 10), whole.top(query[None], 10)) for query in queries]
+    pairs = list(zip(index.top(queries, 10), whole.top(queries, 10), strict=True))
     for found, right in pairs:  # what both find has the same score
         at = dict(zip(*(x.tolist() for x in right), strict=True))
         for place, score in zip(*(x.tolist() for x in found), strict=True):
@@ -68,7 +69,7 @@ def test_two_passes_over_sets_that_are_made_up_find_the_ten_best(name, monkeypat
 
     def score(part: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            return similarity(part, query).flatten()
+            return similarity(part, query)
 
     whole, index = Exact(embedding_GKD, score), TwoPass(embedding_GKD, score, queries[:64])
     assert index.candidates < len(embedding_GKD) / 2, "it would be no saving"
@@ -109,8 +110,8 @@ def test_faiss_finds_the_ten_best(small):
     index = Faiss(embedding_GD, queries_QD[::2], small=small)
     assert index.recall >= 0.999
     assert (index.clusters > 0) == (small < 3000)
-    whole = Exact(embedding_GD, lambda part, query: (part @ query.T).flatten())
+    whole = Exact(embedding_GD, lambda part, queries: part @ queries.T)
     assert recall(index, whole, queries_QD[1::2]) >= 0.995
-    assert sorted(index.top(queries_QD[:1], 4000).place_K.tolist()) == list(range(3000))
+    assert sorted(index.top(queries_QD[:1], 4000)[0].place_K.tolist()) == list(range(3000))
     with pytest.raises(InputError, match="no number"):
         index.top(torch.full((1, 32), torch.nan), 3)
