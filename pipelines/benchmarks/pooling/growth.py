@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from aggregators.base import Aggregator
 from infra.errors import InputError
 from infra.registry import AGGREGATORS
 from pipelines.benchmarks.measure import Measurement, Scale, Sides, Size, apart, memory, seconds
@@ -49,21 +50,24 @@ def growth(scale: Scale = "full") -> list[Measurement]:
 
 
 def _all(size: GrowthSize) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    torch.manual_seed(0)
     names = [name for name, _ in AGGREGATORS.usable()]
-    return {name: an_element(name, size) for name in tqdm(names, desc="growth", leave=False, delay=2)}
+    return {
+        name: an_element(AGGREGATORS.build(name, size.width), size)
+        for name in tqdm(names, desc="growth", leave=False, delay=2)
+    }
 
 
-def an_element(name: str, size: GrowthSize) -> tuple[np.ndarray, np.ndarray]:
+def an_element(module: Aggregator, size: GrowthSize) -> tuple[np.ndarray, np.ndarray]:
     """Return what an element of sets of each size takes: microseconds of each round `(R, S)`, and bytes `(1, S)`.
 
-    One core's microseconds. Bytes are those of the elements and their gradient, and at the peak of all the rest.
+    One core's microseconds. Bytes are those of the elements and their gradient, and at the peak of all the rest. To be
+    called `apart`: it leaves torch with one thread, and what is freed is given back at once from then on.
 
     Raises:
         InputError: the system does not tell the peak of a process anew.
     """
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    module = AGGREGATORS.build(name, size.width)
     count_S = np.array([max(1, size.total // elements) * elements for elements in size.elements])
     steps = [
         aggregator_step(module, CostSize(batch=count // elements, elements=elements, width=size.width))

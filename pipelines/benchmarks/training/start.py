@@ -13,15 +13,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from infra.tracking import find_runs, tracking_uri
+from infra.tracking import find_runs
 from pipelines.benchmarks.measure import Measurement, Scale, Size, by_turns, elapsed
 from pipelines.benchmarks.random_data import image_run
 from tasks.run import Run
 
 _SECONDS = 5.0
 """That a run may take besides."""
-_OTHERS = ("RAY_ADDRESS", "MLFLOW_TRACKING_URI")
-"""Settings that would have it run, or recorded, elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +43,14 @@ def start(scale: Scale = "full") -> list[Measurement]:
         folder = Path(name)
         sizes = {"images": size.images, "words": size.words, "regions": size.regions, "dim": size.dim}
         run = image_run(folder, **sizes, visual=size.visual, text=size.text)
-        env = {name: value for name, value in os.environ.items() if name not in _OTHERS}
-        env["POLYPOOL_HOME"] = str(folder)
+        uri = f"sqlite:///{folder / 'mlflow.db'}"
+        env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+        env |= {"POLYPOOL_HOME": str(folder), "MLFLOW_TRACKING_URI": uri}
 
         def trained(_: int) -> float:
             words = ["pipelines.train", run.recipe, *_flags(run, size)]
             seconds = elapsed(lambda: _python(words, env))
-            latest, *_ = find_runs(tracking_uri(folder), run.experiment)
+            latest, *_ = find_runs(uri, run.experiment)
             return seconds - latest.metrics["time/train_seconds"]
 
         def empty(number: int) -> float:

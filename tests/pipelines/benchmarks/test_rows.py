@@ -20,7 +20,7 @@ from quadratic import Quadratic
 from infra.registry import SIMILARITIES
 from pipelines.benchmarks import table
 from pipelines.benchmarks.features import store
-from pipelines.benchmarks.measure import Measurement
+from pipelines.benchmarks.measure import Measurement, apart
 from pipelines.benchmarks.pooling import growth
 from pipelines.benchmarks.random_data import caption_corpus, feature_sets, feature_store, random_tensors
 from pipelines.benchmarks.scoring import evaluation, ranks
@@ -147,14 +147,9 @@ def test_all_vectors_are_multiplied(held, monkeypatch):
     assert max(part.numel() for part in parts) <= max(held, 4)
 
 
-def test_what_grows_beyond_linear_is_seen(monkeypatch):
-    before = torch.get_num_threads()
+def test_what_grows_beyond_linear_is_seen():
     size = growth.GrowthSize(total=4096, elements=(36, 1024), width=8, rounds=1)
-    monkeypatch.setattr(growth.AGGREGATORS, "build", lambda name, width: Quadratic(width))
-    try:
-        micro_RS, byte_1S = growth.an_element("quadratic", size)
-    finally:
-        torch.set_num_threads(before)
+    ((micro_RS, byte_1S),) = apart(growth.an_element, [(Quadratic(size.width), size)])
     assert micro_RS.shape == (1, 2)
     own_S = byte_1S[0] - 2 * 4 * 8
     kept = 2 * 4 * 1024  # an element's products with 1,024 others, and their sigmoids
