@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -52,7 +53,7 @@ class _Work:
         terminal: whether the driver's output is one, where progress may be drawn over and over.
         trusted: modules whose code specs may name.
         stop: the file that asks the workers to end after a checkpoint.
-        assets: of the adapter, or None, in Ray's keeping: a vocabulary may be large.
+        assets: of the adapter, or None, as JSON in Ray's keeping: a vocabulary may be large.
     """
 
     run: Run
@@ -110,7 +111,7 @@ def fit(
         terminal=sys.stderr.isatty(),
         trusted=trusted(),
         stop=stop,
-        assets=ray.put(assets),
+        assets=ray.put(json.dumps(assets)),
     )
     trainer = _trainer(work, resources, session, callbacks)
 
@@ -200,7 +201,7 @@ def _worker(config: dict[str, _Work]) -> None:
     with closing(work.journal()) if first else nullcontext() as log:
         trainer = Trainer(
             work.run,
-            TASKS.build(work.run.task, work.run, assets=ray.get(work.assets)),
+            TASKS.build(work.run.task, work.run, assets=json.loads(ray.get(work.assets))),
             log=log,
             report=report,
             device=get_device(),

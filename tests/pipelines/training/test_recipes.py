@@ -133,6 +133,10 @@ def test_a_recipe_trains_two_steps_and_is_evaluated(name, trained, corpus, quest
         assert [*adapter.model().state_dict()] == trained[kind(recipe)]
         return
     log = FolderLog(tmp_path)
+    told = TASKS.build(run.task, run, assets=json.loads(json.dumps(adapter.assets)))  # as workers are
+    ours, theirs = (each.data("train").batch(np.arange(3), seed=1, epoch=2) for each in (adapter, told))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(value, theirs[key]) for key, value in ours.items())
     trainer = Trainer(run, adapter, log=log, report=FolderReport(), device=torch.device("cpu"), bar=SilentBar)
     before = {key: value.clone() for key, value in trainer.model.state_dict().items()}
     trained[kind(recipe)] = [*before]
