@@ -7,11 +7,14 @@ import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tqdm import tqdm
 
 from infra.errors import InputError, unknown
 from infra.tables import aligned
+from pipelines.benchmarks.features.cold import against, store_beyond, store_cold
+from pipelines.benchmarks.features.other_formats import LANCE, LMDB, WEBDATASET
 from pipelines.benchmarks.features.store import store, store_memory
 from pipelines.benchmarks.features.videos import decoders, videos
 from pipelines.benchmarks.measure import Measurement, Scale
@@ -32,6 +35,11 @@ from pipelines.benchmarks.training.steps import step, video_step, workers
 
 BENCHMARKS: dict[str, Callable[[Scale], list[Measurement]]] = {
     "store": store,
+    "store_cold": store_cold,
+    "store_beyond": store_beyond,
+    "lmdb": partial(against, LMDB),
+    "webdataset": partial(against, WEBDATASET),
+    "lance": partial(against, LANCE),
     "memory": store_memory,
     "videos": videos,
     "decoders": decoders,

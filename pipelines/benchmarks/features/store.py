@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -13,13 +12,11 @@ from typing import ClassVar
 import h5py
 import numpy as np
 import torch
-from torch import Tensor
 
 from infra.store import FeatureStore
+from pipelines.benchmarks.features.formats import Padded, ends, hdf5_bytes, loop, write_hdf5
 from pipelines.benchmarks.measure import Measurement, Scale, Sides, Size, apart, by_turns, memory, seconds
-from pipelines.benchmarks.random_data import feature_sets, feature_store
-
-Padded = Callable[[np.ndarray], tuple[Tensor, Tensor]]
+from pipelines.benchmarks.random_data import feature_store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +43,11 @@ def store(scale: Scale = "full") -> list[Measurement]:
         folder, rng = Path(name), np.random.default_rng(0)
         size_S = rng.integers(10, 37, size.sets)
         ours = feature_store(folder / "store", size_S, dim=size.dim)
-        end_S1 = np.concatenate([[0], size_S.cumsum()])
-        flat = _write_flat(folder, size_S, dim=size.dim)
-        mapped = np.memmap(folder / "flat", np.float16, "r").reshape(-1, size.dim)
-        with h5py.File(flat, "r") as file:
+        end_S1 = ends(size_S)
+        write_hdf5(folder, size_S, size.dim)
+        path, start = hdf5_bytes(folder)
+        mapped = np.memmap(path, np.float16, "r", start).reshape(-1, size.dim)
+        with h5py.File(path, "r") as file:
             note = f"{size.sets:,} sets, {mapped.nbytes / 1e6:,.0f} MB, page cache warm. "
             against_numpy = _compare(ours, loop(np.asarray(mapped), end_S1), size)
             against_h5py = _compare(ours, loop(file["features"], end_S1), size)
@@ -87,33 +85,6 @@ def store(scale: Scale = "full") -> list[Measurement]:
             **against_none,
         ),
     ]
-
-
-def _write_flat(folder: Path, size_S: np.ndarray, *, dim: int) -> Path:
-    """Write the sets one after another to `flat`, bare, and to the dataset `features` of an HDF5 file."""
-    path, start = folder / "flat.hdf5", 0
-    with (folder / "flat").open("wb") as bare, h5py.File(path, "w") as file:
-        features = file.create_dataset("features", (int(size_S.sum()), dim), np.float16)
-        for x_ND in feature_sets(size_S, dim=dim):
-            bare.write(x_ND.tobytes())
-            features[start : start + len(x_ND)] = x_ND
-            start += len(x_ND)
-    return path
-
-
-def loop(vectors_VD: np.ndarray | h5py.Dataset, end_S1: np.ndarray) -> Padded:
-    """Return what anyone would write: a zeroed tensor, and one slice for each set."""
-
-    def padded(row_B: np.ndarray) -> tuple[Tensor, Tensor]:
-        first_B, last_B = end_S1[row_B], end_S1[row_B + 1]
-        size_B = last_B - first_B
-        width = int(size_B.max())
-        x_BND = np.zeros((len(row_B), width, vectors_VD.shape[1]), vectors_VD.dtype)
-        for x_ND, first, last in zip(x_BND, first_B.tolist(), last_B.tolist(), strict=True):
-            x_ND[: last - first] = vectors_VD[first:last]
-        return torch.from_numpy(x_BND), torch.from_numpy(np.arange(width) < size_B[:, None])
-
-    return padded
 
 
 def _compare(ours: FeatureStore, reference: Padded, size: StoreSize) -> dict:
