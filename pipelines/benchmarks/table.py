@@ -63,7 +63,17 @@ BENCHMARKS: dict[str, Callable[[Scale], list[Measurement]]] = {
     "start": start,
 }
 """All benchmarks by name, in the order of the table."""
-QUICK = ("store", "pooling", "ranks", "evaluation", "adopt", "phrases", "vqa_metric", "paper_step")
+QUICK = (
+    "store",
+    "store_cold",
+    "pooling",
+    "ranks",
+    "evaluation",
+    "adopt",
+    "phrases",
+    "vqa_metric",
+    "paper_step",
+)
 """Those that `--quick` measures where no names are given: under two minutes in all, on two cores."""
 SLACK: dict[Scale, float] = {"full": 1.0, "quick": 2.0}
 """How many times off its target a ratio may be: a short measurement on a busy machine shows what is broken, no more."""

@@ -52,7 +52,7 @@ def _write_store(folder: Path, size_S: np.ndarray, dim: int) -> None:
 
 
 def _store(folder: Path, size_S: np.ndarray, dim: int, row_KB: Sequence[np.ndarray]) -> Batches:
-    return map(FeatureStore.open(folder).padded, row_KB)
+    yield from map(FeatureStore.open(folder).padded, row_KB)
 
 
 STORE = Format(name="store", how="", write=_write_store, batches=_store)
