@@ -21,6 +21,7 @@ from pipelines.benchmarks.measure import Measurement, Scale
 from pipelines.benchmarks.pooling.costs import costs
 from pipelines.benchmarks.pooling.gpo import pooling
 from pipelines.benchmarks.pooling.growth import growth
+from pipelines.benchmarks.pooling.sorted_sum import sorting
 from pipelines.benchmarks.scoring.evaluation import evaluation
 from pipelines.benchmarks.scoring.objectives import adopt, smooth_chamfer
 from pipelines.benchmarks.scoring.phrases import phrases
@@ -43,6 +44,7 @@ BENCHMARKS: dict[str, Callable[[Scale], list[Measurement]]] = {
     "memory": store_memory,
     "videos": videos,
     "decoders": decoders,
+    "sorted_sum": sorting,
     "pooling": pooling,
     "costs": costs,
     "growth": growth,
@@ -66,6 +68,7 @@ BENCHMARKS: dict[str, Callable[[Scale], list[Measurement]]] = {
 QUICK = (
     "store",
     "store_cold",
+    "sorted_sum",
     "pooling",
     "ranks",
     "evaluation",

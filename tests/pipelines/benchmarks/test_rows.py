@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import platform
 import re
+import shutil
 import socket
+import subprocess
 import tempfile
 from contextlib import nullcontext
 from functools import cache
@@ -25,7 +28,7 @@ from infra.registry import SIMILARITIES
 from pipelines.benchmarks import table
 from pipelines.benchmarks.features import cold, formats, memory_group, other_formats, page_cache
 from pipelines.benchmarks.measure import Measurement, apart
-from pipelines.benchmarks.pooling import growth
+from pipelines.benchmarks.pooling import growth, sorted_sum
 from pipelines.benchmarks.random_data import caption_corpus, feature_sets, feature_store, random_tensors
 from pipelines.benchmarks.scoring import evaluation, ranks
 from pipelines.benchmarks.searching import page
@@ -157,6 +160,37 @@ def test_what_was_forgotten_is_read_from_the_disk_again(tmp_path):
     before = page_cache.read_from_disks()
     path.read_bytes()
     assert page_cache.read_from_disks() - before >= 1 << 20
+
+
+@pytest.mark.parametrize(("name", "lacks"), [("AVX2", "__AVX512F__"), ("no AVX", "__AVX__")])
+def test_code_has_no_wider_instructions_than_it_is_measured_with(name, lacks):
+    command = ["cc", "-march=native", *sorted_sum.WITHOUT[name], "-dM", "-E", "-x", "c", os.devnull]
+    if platform.machine() != "x86_64" or not shutil.which("cc"):
+        pytest.skip("needs a C compiler for x86")
+    defined = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert lacks not in defined
+    assert ("__AVX2__" in defined) == (name == "AVX2" and "avx2" in Path("/proc/cpuinfo").read_text())
+
+
+def test_processes_with_fewer_instructions_leave_this_one_as_it_is(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "kept")
+    before = dict(os.environ)
+    with sorted_sum._restricted("no AVX"):
+        assert apart(torch.backends.cpu.get_cpu_capability, [()]) == ["DEFAULT"]
+        assert Path(os.environ["XDG_CACHE_HOME"]).is_dir()
+    assert os.environ == before
+
+
+def test_without_a_compiler_the_sorted_sum_is_not_measured(monkeypatch):
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(InputError, match="no C compiler"):
+        sorted_sum.sorting("tiny")
+
+
+def test_a_sort_of_torchs_sums_the_same():
+    x_BND = torch.tensor([[[1.0, 5.0], [3.0, 4.0], [9.0, 9.0]]], dtype=torch.float64)
+    weight_BN, mask_BN = torch.tensor([[2.0, 1.0, 7.0]]), torch.tensor([[True, True, False]])
+    assert sorted_sum.torch_sort(x_BND, weight_BN, mask_BN).tolist() == [[7.0, 14.0]]
 
 
 def test_the_corpus_has_captions_of_about_twelve_words(tmp_path):
