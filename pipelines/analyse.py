@@ -17,7 +17,7 @@ from infra.tables import aligned
 
 if TYPE_CHECKING:
     from pipelines.models import TrainedModel
-    from tasks.base import Scores
+    from tasks.base import Evaluation, Scores
     from tasks.models.embeddings import SplitEmbeddings
 
 _SIDES = ("visual", "text", "joint")
@@ -81,18 +81,21 @@ def geometry(embeddings: SplitEmbeddings, trained: TrainedModel, split: str) -> 
 
 def elements(
     embeddings: SplitEmbeddings, trained: TrainedModel, split: str, protocol: str
-) -> dict[str, float]:
-    """Return the main score with the whole sets, `all`, and with fewer elements of one modality."""
+) -> tuple[str, dict[str, float]]:
+    """Return the protocol's main metric, and it with the whole sets, `all`, and with fewer elements of one modality."""
     from tasks.scoring.set_analysis import ablated
 
-    adapter, primary = _scores(trained), trained.adapter.primary.name
+    adapter = _scores(trained)
 
-    def score(of: SplitEmbeddings) -> float:
-        return adapter.evaluate_scores(of, split, protocol).metrics[primary]
+    def score(of: SplitEmbeddings) -> Evaluation:
+        return adapter.evaluate_scores(of, split, protocol)
 
     whole = score(embeddings)
-    fewer = {f"{elements}/{side}": score(some) for side, elements, some in ablated(embeddings)}
-    return {f"all/{name.partition('/')[2]}": whole for name in fewer} | fewer
+    metric = whole.primary.name
+    fewer = {
+        f"{elements}/{side}": score(some).metrics[metric] for side, elements, some in ablated(embeddings)
+    }
+    return metric, {f"all/{name.partition('/')[2]}": whole.metrics[metric] for name in fewer} | fewer
 
 
 def table(numbers: Mapping[str, float], *, digits: int) -> list[str]:
@@ -128,9 +131,9 @@ def main() -> None:
         print("\nimages and captions are single vectors: variance and elements are for models of sets")
     elif options.elements:
         protocol = options.protocol or run.protocol
-        numbers = elements(embeddings, trained, split, protocol)
+        metric, numbers = elements(embeddings, trained, split, protocol)
         trained.tracker.log({f"{prefix}/{protocol}/{name}": value for name, value in numbers.items()}, step=0)
-        print(f"\n{trained.adapter.primary.name} under {protocol}, with elements of\n")
+        print(f"\n{metric} under {protocol}, with elements of\n")
         print(*table(numbers, digits=1), sep="\n")
 
 

@@ -1,6 +1,7 @@
 """`python -m pipelines.evaluate RUN_ID [RUN_ID ...]`: score trained runs under a named protocol.
 
-Several runs are an ensemble: the mean of their score matrices, as in all the papers.
+Several runs are an ensemble: the mean of their score matrices, as in all the papers. Several protocols, each behind a
+--protocol of its own, are shown side by side.
 
 A model that looks at every pair of image and caption takes days for COCO's 5,000 x 25,000. With --rerank 100 it looks
 at the 100 best of a first pass for each query, and for that pass at as many probes: tasks/scoring/ranking/reranking.py.
@@ -25,7 +26,7 @@ from pipelines.recipe import Ensemble
 if TYPE_CHECKING:
     from infra.tracking import Tracker
     from pipelines.models import TrainedModel
-    from tasks.base import Evaluation
+    from tasks.base import Evaluation, Score, Scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +35,8 @@ class EvaluateOptions:
 
     run_ids: Annotated[tuple[str, ...], tyro.conf.Positional]
     """One run, or several for an ensemble."""
-    protocol: str = ""
-    """Named protocol; the run's own where none is given."""
+    protocol: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """Named protocol, once for each; the run's own where none is given. Examples are drawn by the first."""
     split: str = "test"
     """The split that is scored."""
     rerank: int | None = None
@@ -54,13 +55,36 @@ def evaluate(models: Sequence[TrainedModel], *, protocol: str, split: str) -> Ev
         InputError: the task cannot average the scores of several models, the runs are of different tasks or data, or
             the protocol does not fit the split.
     """
+    if len(models) == 1:
+        return models[0].evaluate(protocol, split=split)
+    models[0].adapter.check_protocol(protocol, split)
+    adapter, score = _scored(models, split)
+    return adapter.evaluate_scores(score, split, protocol)
+
+
+def side_by_side(models: Sequence[TrainedModel], *, protocols: Sequence[str], split: str) -> list[Evaluation]:
+    """Score one run, or the ensemble of several, under some protocols; images and texts are encoded once.
+
+    Raises:
+        InputError: see `evaluate`; or the task has no scores that several protocols could share.
+    """
+    if len(protocols) == 1:
+        return [evaluate(models, protocol=protocols[0], split=split)]
+    for protocol in protocols:
+        models[0].adapter.check_protocol(protocol, split)
+    adapter, score = _scored(models, split)
+    return [adapter.evaluate_scores(score, split, protocol) for protocol in protocols]
+
+
+def _scored(models: Sequence[TrainedModel], split: str) -> tuple[Scores, Score]:
+    """Return the first model's adapter, and the mean of all scores."""
     from tasks.base import Scores
     from tasks.scoring.scores import mean_score
 
-    if len(models) == 1:
-        return models[0].evaluate(protocol, split=split)
     adapters = [
-        trained.as_a(Scores, "be part of an ensemble", instead="evaluate its runs one by one")
+        trained.as_a(
+            Scores, "average scores, or share them", instead="evaluate runs and protocols one by one"
+        )
         for trained in models
     ]
     first = adapters[0]
@@ -72,7 +96,7 @@ def evaluate(models: Sequence[TrainedModel], *, protocol: str, split: str) -> Ev
             )
         first.check_same_data(other, split)
     scores = [adapter.scorer(trained.model, split) for trained, adapter in zip(models, adapters, strict=True)]
-    return first.evaluate_scores(mean_score(scores), split, protocol)
+    return first, scores[0] if len(scores) == 1 else mean_score(scores)
 
 
 def start_ensemble(ensemble: Ensemble) -> str:
@@ -129,6 +153,30 @@ def track_ensemble(
     )
 
 
+def table(evaluations: Sequence[Evaluation]) -> list[str]:
+    """Return the lines of a table: a row a metric, a column an evaluation, whose names stand above if there are two."""
+    from pipelines.training.artifacts import printed
+
+    columns = [
+        each.metrics
+        | ({} if math.isnan(each.primary.chance) else {f"chance {each.primary.name}": each.primary.chance})
+        for each in evaluations
+    ]
+    sizes = [max(9, len(each.protocol)) if len(evaluations) > 1 else 9 for each in evaluations]
+    names = list(dict.fromkeys(name for column in columns for name in column))
+    first = max(16, *map(len, names))
+    rows = [
+        (name, *(printed(column[name]) if name in column else "\u2013" for column in columns))
+        for name in names
+    ]
+    if len(evaluations) > 1:
+        rows.insert(0, ("", *(each.protocol for each in evaluations)))
+    return [
+        f"  {name:<{first}} " + "  ".join(f"{x:>{size}}" for x, size in zip(values, sizes, strict=True))
+        for name, *values in rows
+    ]
+
+
 @command
 def main() -> None:
     """Score, log and print."""
@@ -136,28 +184,26 @@ def main() -> None:
     if options.rerank is not None and options.rerank < 1:
         raise InputError(f"--rerank must be at least 1, such as 100, not {options.rerank}")
     from pipelines.models import load_run
-    from pipelines.training.artifacts import log_evaluation, log_pictures, printed
+    from pipelines.training.artifacts import log_evaluation, log_pictures
     from tasks.scoring.protocols import RERANK
 
     models = [
         load_run(run_id, task=options.task, trust=options.trust) for run_id in dict.fromkeys(options.run_ids)
     ]
-    protocol = options.protocol or models[0].run.protocol
-    if options.rerank:
-        protocol = f"{protocol}{RERANK}{options.rerank}"
-    evaluation = evaluate(models, protocol=protocol, split=options.split)
+    reranked = f"{RERANK}{options.rerank}" if options.rerank else ""
+    named = options.protocol or (models[0].run.protocol,)
+    protocols = [f"{name}{reranked}" for name in dict.fromkeys(named)]
+    evaluations = side_by_side(models, protocols=protocols, split=options.split)
     if options.split != "test":
-        evaluation = replace(evaluation, protocol=f"{options.split}/{protocol}")
-    tracker = models[0].tracker if len(models) == 1 else track_ensemble(models, protocol)
+        evaluations = [replace(each, protocol=f"{options.split}/{each.protocol}") for each in evaluations]
+    tracker = models[0].tracker if len(models) == 1 else track_ensemble(models, protocols[0])
     with nullcontext() if len(models) == 1 else tracker.ending():
-        log_evaluation(tracker, evaluation, step=0)
-        log_pictures(tracker, *evaluation.pictures)
+        for evaluation in evaluations:
+            log_evaluation(tracker, evaluation, step=0)
+        log_pictures(tracker, *evaluations[0].pictures)
     names = ", ".join(f"{t.run.recipe} {t.run.aggregator} seed {t.run.seed}" for t in models)
-    print(f"{names}: {options.split} under {protocol} (run {tracker.run_id})")
-    for name, value in evaluation.metrics.items():
-        print(f"  {name:<16} {printed(value)}")
-    if not math.isnan(evaluation.primary.chance):
-        print(f"  {f'chance {evaluation.primary.name}':<16} {printed(evaluation.primary.chance)}")
+    print(f"{names}: {options.split} under {', '.join(protocols)} (run {tracker.run_id})")
+    print(*table(evaluations), sep="\n")
 
 
 if __name__ == "__main__":

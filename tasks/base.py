@@ -110,8 +110,8 @@ class Evaluation:
         metrics: numbers by name, without the protocol.
         protocol_version: raised whenever what the protocol computes changes, so that numbers of two versions are never
             taken for the same.
-        primary: the deciding metric, that of the adapter with the chance level of this split. A split without answers
-            has no value of it in `metrics`.
+        primary: the deciding metric of the protocol, with the chance level of this split; under the adapter's
+            `dev_protocol` that is the adapter's own. A split without answers has no value of it in `metrics`.
         others: what the other metrics mean that tables may be sorted by, in the order of tables; a number of `metrics`
             that is not among them is a note about the evaluation, such as a count.
         per_query: arrays that say how each query did, such as ids and ranks.
@@ -180,6 +180,13 @@ class TaskAdapter(Protocol):
             model: called, not picked apart, since DDP may be wrapped around it.
             batch: this worker's share of the batch.
             epoch: epochs trained so far, as a fraction.
+        """
+
+    def check_protocol(self, protocol: str, split: str) -> None:
+        """Refuse a protocol that cannot be had of a split, before time is spent on its scores.
+
+        Raises:
+            InputError: such as a protocol for another size of split, or files that it needs and that are missing.
         """
 
     @abstractmethod

@@ -65,8 +65,8 @@ class VisualText(VisualLanguageTask):
         return Corpus.open(resolve(self.run.data.corpus))
 
     def _prepare(self) -> dict[str, Any]:
-        self._check(self.dev_protocol, "val")
-        self._check(self.run.protocol, "test")
+        self.check_protocol(self.dev_protocol, "val")
+        self.check_protocol(self.run.protocol, "test")
         data = self.run.data
         return self.encoder_assets(
             text
@@ -194,7 +194,7 @@ class VisualText(VisualLanguageTask):
 
     def evaluate(self, model: RetrievalModel, split: str, protocol: str) -> Evaluation:
         """Score a split under a protocol."""
-        self._check(protocol, split)
+        self.check_protocol(protocol, split)
         check_rerank(protocol_named(protocol), looks_at_pairs=model.looks_at_pairs)
         meter = CostMeter(device_of(model))
         score = self.scorer(model, split)
@@ -207,7 +207,7 @@ class VisualText(VisualLanguageTask):
             pictures=(*evaluation.pictures, attention),
         )
 
-    def _check(self, protocol: str, split: str) -> None:
+    def check_protocol(self, protocol: str, split: str) -> None:
         """Refuse a protocol that cannot be had before time is spent on its scores."""
         limit = self.run.data.captions
         captions = [len(item.captions[:limit]) for item in self.corpus.items(split)]

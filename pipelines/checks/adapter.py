@@ -165,9 +165,10 @@ class AdapterChecks:
 
     def _evaluates(self) -> str:
         primary = self.adapter.primary
-        for split, protocol in (("val", self.adapter.dev_protocol), ("test", self.run.protocol)):
-            check_evaluation(self.scores[split], protocol=protocol, primary=primary)
-        return f"{primary.name} {self.scores['test'].metrics[primary.name]:.4g} before any training"
+        check_evaluation(self.scores["val"], protocol=self.adapter.dev_protocol, primary=primary)
+        test = self.scores["test"]
+        check_evaluation(test, protocol=self.run.protocol, primary=test.primary)
+        return f"{test.primary.name} {test.metrics[test.primary.name]:.4g} before any training"
 
     def _compares(self) -> str:
         return check_comparison(self.scores["test"], self.run)

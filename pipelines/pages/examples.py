@@ -15,6 +15,12 @@ from tasks.scoring.examples import HITS, RetrievalExamples
 
 FRAMES, FRAME, GAP = 4, (160, 120), 3
 """Of a video's strip: how many frames, their largest size, and what is between two, in pixels."""
+_JUDGED = {
+    "own": "",
+    "cxc": " Right is also what people rated so.",
+    "eccv": " Right is what ECCV Caption found to be so, and queries are those it has.",
+}
+"""What is right beside, or instead of, an image's own captions."""
 
 
 def retrieval_page(record: RetrievalExamples) -> str:
@@ -59,8 +65,7 @@ def _about(record: RetrievalExamples) -> str:
         parts = f"its first {record.ranked_items:,} {record.modality}s alone"
     if parts:
         about += f" The protocol looks in {parts}, so its ranks are better or the same."
-    if protocol.crisscrossed:
-        about += " Right is also what people rated so."
+    about += _JUDGED[protocol.right]
     return about
 
 

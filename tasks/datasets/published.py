@@ -122,3 +122,9 @@ CXC = {
         rows="ratings",
     ),
 }
+# Chun et al., ECCV 2022 (the statistics beside the released files): right answers of all queries.
+ECCV = Published(
+    name="ECCV Caption",
+    splits={"image_to_caption": 22_550, "caption_to_image": 11_279},
+    rows="pairs",
+)

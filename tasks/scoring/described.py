@@ -12,6 +12,10 @@ from tasks.scoring.metrics import KS
 
 RSUM = Metric(name="rsum", best=600.0)
 """The sum of six recalls: at 1, 5 and 10, in both directions."""
+MAP_AT_R = Metric(name="map_at_r", best=100.0, unit="%")
+"""The mean of mAP@R over both directions."""
+EXTENDED = ("map_at_r", "r_precision", "R1")
+"""What each direction is judged by where queries have many right answers (`tasks.scoring.extended`)."""
 
 
 def retrieval_records(
@@ -82,5 +86,42 @@ def retrieval_queries(units: Mapping[str, str], *, modality: str) -> tuple[Query
         *(
             of(f"{direction}/meanr", QueryMean(scores=(f"{direction}_rank",), units=array, offset=1.0))
             for direction, array in units.items()
+        ),
+    )
+
+
+def extended_records(directions: Sequence[str], chance: Mapping[str, float]) -> tuple[Metric, ...]:
+    """Describe `map_at_r`, and what some directions are judged by, in the order of tables.
+
+    Args:
+        directions: such as `i2t`, `t2i`.
+        chance: what random scores reach, by name.
+    """
+    names = [f"{direction}/{name}" for direction in directions for name in EXTENDED]
+    return tuple(
+        Metric(name=name, best=MAP_AT_R.best, chance=chance[name], unit=MAP_AT_R.unit)
+        for name in (MAP_AT_R.name, *names)
+    )
+
+
+def extended_queries(units: Mapping[str, str], *, modality: str) -> tuple[QueryMetric, ...]:
+    """Say how `map_at_r` and what makes it up follow from single queries, by arrays named like `i2t_map_at_r`.
+
+    Args:
+        units: by direction, the array that has each query's item.
+        modality: what the items are.
+    """
+    called = f"{modality}s with their captions"
+
+    def mean(direction: str, name: str, factor: float) -> QueryMean:
+        return QueryMean(scores=(f"{direction}_{name}",), units=units[direction], factor=factor)
+
+    both = tuple(mean(direction, "map_at_r", 100.0 / len(units)) for direction in units)
+    return (
+        QueryMetric(name=MAP_AT_R.name, means=both, units=called),
+        *(
+            QueryMetric(name=f"{direction}/{name}", means=(mean(direction, name, 100.0),), units=called)
+            for direction in units
+            for name in EXTENDED
         ),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from infra.errors import InputError, unknown
 from tasks.scoring.ranking.reranking import VERSION
@@ -25,8 +26,9 @@ class ScoringProtocol:
         distinct: a caption that several items share stands in the gallery once, with several right answers.
         floor_median: the median rank is rounded down, as in VSE++ and its followers, but not in HGR.
         folds: contiguous parts of equal size, each a gallery of its own; their metrics are averaged.
-        crisscrossed: right answers are those of Crisscrossed Captions, between modalities and within them
-            (`tasks.scoring.crisscrossed`), instead of each image's own captions.
+        right: which answers are right: each image's `own` captions; by the ratings of Crisscrossed Captions, `cxc`,
+            between modalities and within them (`tasks.scoring.crisscrossed`); or those of ECCV Caption, `eccv`, for its
+            queries alone (`tasks.scoring.extended`).
         rerank: how many of each query's gallery are scored, for models that look at every pair
             (`tasks.scoring.ranking.reranking`); 0 for all.
     """
@@ -41,7 +43,7 @@ class ScoringProtocol:
     distinct: bool = False
     floor_median: bool = True
     folds: int = 1
-    crisscrossed: bool = False
+    right: Literal["own", "cxc", "eccv"] = "own"
     rerank: int = 0
 
     def reranked(self, k: int) -> ScoringProtocol:
@@ -52,11 +54,12 @@ class ScoringProtocol:
         """
         if k < 1:
             raise InputError(f"rerank={k}: at least 1 of each query's gallery must be scored, such as 100")
-        if self.crisscrossed:
-            raise InputError(
-                f"protocol {self.name!r} compares captions with captions, which a model of pairs does not; it cannot "
-                "be reranked"
-            )
+        if self.right != "own":
+            why = {
+                "cxc": "compares captions with captions, which a model of pairs does not",
+                "eccv": "asks for few of the queries, whose whole gallery is scored",
+            }
+            raise InputError(f"protocol {self.name!r} {why[self.right]}; it cannot be reranked")
         return replace(
             self,
             name=f"{self.name}{RERANK}{k}",
@@ -129,7 +132,14 @@ PROTOCOLS: dict[str, ScoringProtocol] = {
             about="COCO, Karpathy test, by the ratings of Crisscrossed Captions; also text-text and image-image",
             items=5000,
             captions=25000,
-            crisscrossed=True,
+            right="cxc",
+        ),
+        ScoringProtocol(
+            name="coco-eccv",
+            about="COCO, Karpathy test, by the right answers of ECCV Caption to its queries: mAP@R, R-Precision, R@1",
+            items=5000,
+            captions=25000,
+            right="eccv",
         ),
         ScoringProtocol(
             name="f30k-1k",

@@ -1,4 +1,4 @@
-"""Small files of words, ids and ratings: GloVe, id lists, role graphs, Crisscrossed Captions."""
+"""Small files of words, ids and ratings: GloVe, id lists, role graphs, Crisscrossed Captions, ECCV Caption."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 from cxc_files import caption, image, write_csvs
+from eccv_files import write_eccv
 
 from encoders.text.glove import read_glove
 from fuzz.cases import Kind, expect
 from tasks.datasets.id_lists import read_id_rows, read_ids
 from tasks.datasets.images.cxc import read_cxc
+from tasks.datasets.images.eccv import read_eccv
 from tasks.datasets.videos.role_graphs import find_role_graphs, read_role_graphs
 
 _IDS = ["COCO_1", "2", "café"]
@@ -102,7 +104,26 @@ def _read_cxc(folder: Path) -> int:
     return 0
 
 
+def _eccv(folder: Path) -> None:
+    write_eccv(
+        folder,
+        image_to_caption={7: [11, 12, 13], 8: [21]},
+        caption_to_image={11: [7], 21: [8, 7]},
+    )
+
+
+def _read_eccv(folder: Path) -> int:
+    read = read_eccv(folder)
+    for answers in (read.image_to_caption, read.caption_to_image):
+        for query, ids in answers.items():
+            expect(query.isdecimal() and len(ids) > 0, f"query {query} has {ids}")
+            expect(all(id.isdecimal() for id in ids), f"an id of {query} is no number")
+            expect(len({*ids}) == len(ids), f"an answer of {query} counts twice")
+    return 0
+
+
 _CXC = {f"{kind}_test.csv": "csv" for kind in ("sits", "sts", "sis")}
+_ECCV = {f"eccv_{name}.json": "json" for name in ("image_to_caption", "caption_to_image")}
 _FORMS = {"ids.txt": "lines", "ids.json": "json", "rows.json": "json", "ids.npy": "npy"}
 
 KINDS = [
@@ -113,4 +134,5 @@ KINDS = [
     ),
     Kind(name="role graphs", make=_graphs, read=_read_graphs, damaged={"graphs.json": "json"}),
     Kind(name="cxc", make=_cxc, read=_read_cxc, damaged=_CXC),
+    Kind(name="eccv", make=_eccv, read=_read_eccv, damaged=_ECCV),
 ]

@@ -245,7 +245,7 @@ def test_ratings_of_crisscrossed_captions_decide_what_is_right(run, tmp_path, mo
         sts=[(caption(f"{ids[0]}0"), caption(f"{ids[1]}0"), 4)],
         sis=[(image(ids[0]), image(ids[1]), 4)],
     )
-    monkeypatch.setitem(PROTOCOLS, "made-cxc", ScoringProtocol(name="made-cxc", about="", crisscrossed=True))
+    monkeypatch.setitem(PROTOCOLS, "made-cxc", ScoringProtocol(name="made-cxc", about="", right="cxc"))
     adapter = ImageText(
         replace(run, data=replace(run.data, corpus=str(tmp_path / "corpus"))), cxc=str(folder)
     )

@@ -112,7 +112,7 @@ def home(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POLYPOOL_HOME", str(folder))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        small = ScoringProtocol(name="small-cxc", about="", crisscrossed=True)
+        small = ScoringProtocol(name="small-cxc", about="", right="cxc")
         patch.setitem(PROTOCOLS, "small-cxc", small)
         yield folder
 

@@ -1,0 +1,238 @@
+"""Retrieval by the right answers of ECCV Caption: mAP@R, R-Precision and R@1, each image to captions and back.
+
+ECCV Caption says for some images and some captions of a split which answers are right, whatever COCO says; these are
+the queries, and the whole split is their gallery. R, the number of a query's right answers, counts those that the split
+does not have, too (two of the released ones), as the authors' evaluator does. Where that takes equal scores as they
+come, here they stand in random order (`tasks.scoring.ranking.precision`).
+
+Source: Chun et al., "ECCV Caption: correcting false negatives by collecting machine-and-human-verified image-caption
+associations for MS-COCO", ECCV 2022, and the evaluator of the package `eccv-caption` 0.1.0.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from infra.errors import InputError
+from tasks.base import Score
+from tasks.datasets.images.eccv import Extended
+from tasks.scoring.described import EXTENDED, MAP_AT_R
+from tasks.scoring.metrics import Positives, chance_recall, rank_queries
+from tasks.scoring.ranking.precision import chance_precision, precision_at_r
+from tasks.scoring.scores import PairsScore
+
+DIRECTIONS = ("i2t", "t2i")
+_CHUNK = 1 << 22
+"""Scores that are computed at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The queries of one direction and what is right for them.
+
+    Attributes:
+        query_A: the A queries, as places among the split's images or captions, ascending.
+        positives: their right answers, as places in the gallery.
+        total_A: R, how many right answers each has, those outside the split included.
+        own: what COCO itself says is right for them.
+    """
+
+    query_A: np.ndarray
+    positives: Positives
+    total_A: np.ndarray
+    own: Positives
+
+    @property
+    def in_split(self) -> Positives:
+        """The right answers of all images or captions of the split; those that are not asked have none."""
+        query_P = np.repeat(self.query_A, self.positives.count_Q)
+        return Positives.from_pairs(
+            query_P, self.positives.item_P, queries=len(self.own), gallery=self.own.gallery
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtendedResult:
+    """What `evaluate_extended` found.
+
+    Attributes:
+        metrics: `i2t/map_at_r`, `i2t/r_precision`, `i2t/R1`, likewise `t2i`, and `map_at_r`, in per cent; by direction
+            how many `queries` were asked, how many have by COCO a wrong first result (`coco_errors`), and how many of
+            these are right by ECCV Caption (`false_negatives`).
+        of_query: by direction and name, such as `i2t_map_at_r`, what each image or caption of the split scores, from 0
+            to 1; NaN where it was not asked.
+        rank_Q: by direction, the 0-based rank of each best right answer; NaN likewise.
+        first_Q: by direction, the place of each query's first result, of equals the first of the split; -1 likewise.
+        false_negative_Q: by direction, which queries' first results are right and unknown to COCO, bool.
+        chance: what random scores reach on average of the metrics in per cent.
+    """
+
+    metrics: dict[str, float]
+    of_query: dict[str, np.ndarray]
+    rank_Q: dict[str, np.ndarray]
+    first_Q: dict[str, np.ndarray]
+    false_negative_Q: dict[str, np.ndarray]
+    chance: dict[str, float]
+
+
+def asked(
+    extended: Extended, *, image_ids: Sequence[str], caption_ids: Sequence[str], owner_T: np.ndarray
+) -> dict[str, Asked]:
+    """Find queries and right answers in a split, by direction.
+
+    Args:
+        extended: the right answers, by ids.
+        image_ids: of the N images, in order.
+        caption_ids: of the G captions, in order.
+        owner_T: the image of each caption, in the images' order.
+
+    Raises:
+        InputError: none of the queries is in this split, or none of a query's right answers.
+    """
+    images, captions = ({str(id): at for at, id in enumerate(ids)} for ids in (image_ids, caption_ids))
+    of_images = Positives.of_images(owner_T, images=len(images))
+    return {
+        "i2t": _asked(extended.image_to_caption, images, captions, own=of_images),
+        "t2i": _asked(extended.caption_to_image, captions, images, own=of_images.turned()),
+    }
+
+
+def _asked(
+    answers: Mapping[str, tuple[str, ...]],
+    queries: Mapping[str, int],
+    gallery: Mapping[str, int],
+    *,
+    own: Positives,
+) -> Asked:
+    known = sorted((queries[query], query) for query in answers if query in queries)
+    if not known:
+        raise InputError(
+            f"none of the {len(answers):,} queries of ECCV Caption, such as {next(iter(answers))}, is in this split, "
+            f"which has {next(iter(queries))}: ingest COCO from Karpathy's JSON, and score its test split"
+        )
+    pairs = []
+    for row, (_, query) in enumerate(known):
+        places = [(row, gallery[id]) for id in answers[query] if id in gallery]
+        if not places:
+            raise InputError(
+                f"query {query} of ECCV Caption has none of its right answers in this split, the first of which is "
+                f"{answers[query][0]}: ingest COCO from Karpathy's JSON again, with all captions"
+            )
+        pairs += places
+    query_P, item_P = np.array(pairs, np.int64).T
+    return Asked(
+        query_A=np.array([at for at, _ in known], np.int64),
+        positives=Positives.from_pairs(query_P, item_P, queries=len(known), gallery=len(gallery)),
+        total_A=np.array([len(answers[query]) for _, query in known], np.int64),
+        own=own,
+    )
+
+
+def evaluate_extended(score: Score, of: Mapping[str, Asked]) -> ExtendedResult:
+    """Score the queries of both directions against their whole galleries.
+
+    Args:
+        score: of blocks of the split; each score is computed once.
+        of: queries and right answers, by direction.
+
+    Raises:
+        InputError: a score is NaN.
+    """
+    metrics, of_query, rank_Q, first_Q, missed_Q, chance = {}, {}, {}, {}, {}, {}
+    tied = 0
+    for direction, score_AG in zip(
+        DIRECTIONS, _scores(score, *(of[name] for name in DIRECTIONS)), strict=True
+    ):
+        asks = of[direction]
+        ranks = rank_queries(score_AG, asks.positives)
+        map_A, precision_A, tied_A = precision_at_r(score_AG, asks.positives, asks.total_A)
+        first_A = score_AG.argmax(dim=1).cpu().numpy()
+        is_right_A = _holds(asks.positives, np.arange(len(first_A)), first_A)
+        is_own_A = _holds(asks.own, asks.query_A, first_A)
+        values = dict(zip(EXTENDED, (map_A, precision_A, ranks.recall_Q(1)), strict=True))
+        metrics |= {f"{direction}/{name}": 100.0 * float(x_A.mean()) for name, x_A in values.items()}
+        metrics |= {
+            f"{direction}/queries": float(len(first_A)),
+            f"{direction}/coco_errors": float((~is_own_A).sum()),
+            f"{direction}/false_negatives": float((is_right_A & ~is_own_A).sum()),
+        }
+        size = len(asks.own)
+        of_query |= {f"{direction}_{name}": _spread(x_A, asks, size, np.nan) for name, x_A in values.items()}
+        rank_Q[direction] = _spread(ranks.rank_Q, asks, size, np.nan)
+        first_Q[direction] = _spread(first_A, asks, size, -1)
+        missed_Q[direction] = _spread(is_right_A & ~is_own_A, asks, size, False)
+        by_chance = (
+            *chance_precision(asks.positives, asks.total_A),
+            chance_recall(asks.positives, ks=(1,))["R1"],
+        )
+        chance |= {f"{direction}/{name}": x for name, x in zip(EXTENDED, by_chance, strict=True)}
+        tied += int(tied_A.sum())
+    for numbers in (metrics, chance):
+        numbers[MAP_AT_R.name] = sum(numbers[f"{name}/map_at_r"] for name in DIRECTIONS) / len(DIRECTIONS)
+    return ExtendedResult(
+        metrics=metrics | {"ties": float(tied)},
+        of_query=of_query,
+        rank_Q=rank_Q,
+        first_Q=first_Q,
+        false_negative_Q=missed_Q,
+        chance=chance,
+    )
+
+
+def _scores(score: Score, i2t: Asked, t2i: Asked) -> tuple[Tensor, Tensor]:
+    """Return the scores of each direction's queries with their gallery, a row a query."""
+    images, captions = len(i2t.own), i2t.own.gallery
+    if isinstance(score, PairsScore):  # what nobody asks for would be most of the work
+        return (
+            score.of_all(i2t.query_A, np.arange(captions)),
+            score.of_all(np.arange(images), t2i.query_A).T.contiguous(),
+        )
+    rows, columns = [], []
+    step = max(1, _CHUNK // captions)
+    for start in range(0, images, step):
+        block_NG = score(slice(start, min(start + step, images)), slice(0, captions))
+        first, last = np.searchsorted(i2t.query_A, (start, start + step))
+        rows.append(block_NG[torch.from_numpy(i2t.query_A[first:last] - start).to(block_NG.device)])
+        columns.append(block_NG[:, torch.from_numpy(t2i.query_A).to(block_NG.device)])
+    return torch.cat(rows), torch.cat(columns).T.contiguous()
+
+
+def false_negatives(
+    result: ExtendedResult, *, image_ids: Sequence[str], caption_ids: Sequence[str], texts: Sequence[str]
+) -> bytes:
+    """Return as CSV the queries whose first result is right and unknown to COCO, and that result.
+
+    Args:
+        result: of a split.
+        image_ids, caption_ids, texts: of its images and captions, in order.
+    """
+    with StringIO(newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(("direction", "query", "found", "caption"))
+        for direction, wrong_Q in result.false_negative_Q.items():
+            for query in wrong_Q.nonzero()[0].tolist():
+                found = int(result.first_Q[direction][query])
+                image, caption = (query, found) if direction == "i2t" else (found, query)
+                ids = image_ids[image], caption_ids[caption]
+                rows.writerow((direction, *(ids if direction == "i2t" else ids[::-1]), texts[caption]))
+        return file.getvalue().encode()
+
+
+def _holds(positives: Positives, query_A: np.ndarray, item_A: np.ndarray) -> np.ndarray:
+    """Return whether each item is a right answer of its query, `(A,)` bool."""
+    query_P = np.repeat(np.arange(len(positives)), positives.count_Q)
+    return np.isin(query_A * positives.gallery + item_A, query_P * positives.gallery + positives.item_P)
+
+
+def _spread(value_A: np.ndarray, asks: Asked, size: int, absent: float | bool) -> np.ndarray:
+    """Return `(Q,)`: the values of the queries in their places in the split, and what stands for the others."""
+    value_Q = np.full(size, absent, dtype=value_A.dtype)
+    value_Q[asks.query_A] = value_A
+    return value_Q

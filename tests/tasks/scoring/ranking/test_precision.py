@@ -1,0 +1,98 @@
+"""mAP@R and R-Precision against their definitions, written out in loops over sorted results."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.scoring.metrics import Positives
+from tasks.scoring.ranking import precision
+from tasks.scoring.ranking.precision import chance_precision, precision_at_r
+
+
+def of_order(order: list[int], right: set[int], total: int) -> tuple[float, float]:
+    """The definitions, of one query's results in order."""
+    precisions, hits = [], 0
+    for rank, item in enumerate(order[:total], start=1):
+        hits += item in right
+        precisions.append(hits / rank if item in right else 0.0)
+    return sum(precisions) / total, hits / total
+
+
+def of_scores(scores: list[float], right: set[int], total: int) -> np.ndarray:
+    """The mean of the definitions over all orders that the scores allow."""
+    best_first = sorted(scores, reverse=True)
+    orders = [
+        list(order)
+        for order in permutations(range(len(scores)))
+        if [scores[item] for item in order] == best_first
+    ]
+    return np.mean([of_order(order, right, total) for order in orders], axis=0)
+
+
+def drawn(
+    seed: int, *, queries: int, gallery: int, most: int
+) -> tuple[list[set[int]], Positives, np.ndarray]:
+    """Right answers of some queries, and R, which is larger for every other query."""
+    rng = np.random.default_rng(seed)
+    right = [
+        set(rng.choice(gallery, rng.integers(1, most + 1), replace=False).tolist()) for _ in range(queries)
+    ]
+    pairs = np.array([(query, item) for query, items in enumerate(right) for item in items])
+    positives = Positives.from_pairs(*pairs.T, queries=queries, gallery=gallery)
+    return right, positives, np.array([len(items) + query % 2 for query, items in enumerate(right)])
+
+
+@pytest.mark.parametrize("chunk", [1, 70, 1 << 22])
+def test_they_are_the_definitions_on_random_scores(monkeypatch, chunk: int) -> None:
+    monkeypatch.setattr(precision, "_CHUNK", chunk)
+    score_AG = np.random.default_rng(3).normal(size=(40, 30))
+    right, positives, total_A = drawn(3, queries=40, gallery=30, most=12)
+    score_AG += 1.5 * np.array([[item in items for item in range(30)] for items in right])
+    found = precision_at_r(torch.from_numpy(score_AG), positives, total_A)
+    for query, items in enumerate(right):
+        order = np.argsort(-score_AG[query]).tolist()
+        expected = of_order(order, items, int(total_A[query]))
+        assert (found[0][query], found[1][query]) == pytest.approx(expected, abs=1e-12)
+    assert 0.2 < found[0].mean() < found[1].mean() < 0.9
+    assert not found[2].any()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_equal_scores_are_in_random_order(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    score_AG = rng.integers(0, 3, (12, 6)).astype(np.float32)
+    right, positives, total_A = drawn(seed, queries=12, gallery=6, most=5)
+    total_A[0] += 4  # more right answers than there are results
+    map_A, precision_A, tied_A = precision_at_r(torch.from_numpy(score_AG), positives, total_A)
+    for query, items in enumerate(right):
+        scores, total = score_AG[query].tolist(), int(total_A[query])
+        assert (map_A[query], precision_A[query]) == pytest.approx(of_scores(scores, items, total))
+        reached = set(sorted(scores, reverse=True)[:total])
+        mixed = any(
+            len({item in items for item, score in enumerate(scores) if score == level}) == 2
+            for level in reached
+        )
+        assert tied_A[query] == mixed
+
+
+def test_chance_is_what_one_score_for_all_reaches() -> None:
+    right, positives, total_A = drawn(0, queries=9, gallery=6, most=6)
+    total_A[0] += 3
+    found = precision_at_r(torch.zeros(9, 6), positives, total_A)
+    expected = np.mean(
+        [of_scores([0.0] * 6, items, int(total)) for items, total in zip(right, total_A, strict=True)], axis=0
+    )
+    assert [x_A.mean() for x_A in found[:2]] == pytest.approx(expected)
+    assert chance_precision(positives, total_A) == pytest.approx(100 * expected)
+
+
+def test_scores_of_minus_infinity_are_equal_like_others() -> None:
+    positives = Positives.from_pairs(np.array([0, 0]), np.array([0, 2]), queries=1, gallery=4)
+    score_AG = torch.tensor([[1.0, -torch.inf, -torch.inf, -torch.inf]])
+    map_A, precision_A, _ = precision_at_r(score_AG, positives, np.array([2]))
+    assert map_A.tolist() == pytest.approx([(1 + 1 / 3) / 2])
+    assert precision_A.tolist() == pytest.approx([(1 + 1 / 3) / 2])

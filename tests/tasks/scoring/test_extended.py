@@ -1,0 +1,248 @@
+"""Retrieval by ECCV Caption's right answers against the rules in loops, and against its own package's evaluator."""
+
+from __future__ import annotations
+
+import csv
+from io import StringIO
+
+import numpy as np
+import pytest
+import torch
+
+from infra.errors import InputError
+from tasks.datasets.images.eccv import Extended, read_eccv
+from tasks.scoring import extended
+from tasks.scoring.extended import asked, evaluate_extended, false_negatives
+
+DIRECTIONS = ("i2t", "t2i")
+
+
+class Blocks:
+    """Scores from a whole matrix; notes how often each was asked for."""
+
+    def __init__(self, sim_NG: torch.Tensor) -> None:
+        self.sim_NG, self.times_NG = sim_NG, torch.zeros(sim_NG.shape)
+
+    def __call__(self, images: slice, captions: slice) -> torch.Tensor:
+        self.times_NG[images, captions] += 1
+        return self.sim_NG[images, captions]
+
+
+class OfPairs(Blocks):
+    """In the place of a model that looks at every pair."""
+
+    def __call__(self, images: slice, captions: slice) -> torch.Tensor:
+        pytest.fail("it is asked for a whole block")
+
+    def of_all(self, row_V: np.ndarray, column_T: np.ndarray) -> torch.Tensor:
+        self.times_NG[row_V[:, None], column_T[None]] += 1
+        return self.sim_NG[row_V][:, column_T]
+
+    def of_pairs(self, row_P: np.ndarray, column_P: np.ndarray) -> torch.Tensor:
+        return self.sim_NG[row_P, column_P]
+
+
+class Case:
+    """A made split of 30 images with 2 or 3 captions; 11 images and 13 captions are asked, and not in order."""
+
+    def __init__(self, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        self.owner_T = np.repeat(np.arange(30), rng.integers(2, 4, 30))
+        self.image_ids = np.array([str(500 + 3 * i) for i in range(30)])
+        self.caption_ids = [str(9000 + 7 * i) for i in range(len(self.owner_T))]
+        self.texts = [f"caption {i}, of image {owner}" for i, owner in enumerate(self.owner_T)]
+        self.sim_NG = torch.from_numpy(rng.normal(size=(30, len(self.owner_T))))
+        self.sim_NG[self.owner_T, np.arange(len(self.owner_T))] += 1.5
+        self.of = {"i2t": {}, "t2i": {}}
+        for image in rng.permutation(30)[:11].tolist():
+            more = rng.choice(len(self.owner_T), 6, replace=False)
+            own = np.flatnonzero(self.owner_T == image)[1:]  # one of COCO's own is not right
+            self.of["i2t"][image] = sorted({*more.tolist(), *own.tolist()} - {int(own[0]) - 1})
+        for caption in rng.permutation(len(self.owner_T))[:13].tolist():
+            self.of["t2i"][caption] = sorted({int(self.owner_T[caption]), *rng.choice(30, 4).tolist()})
+
+    def extended(self, *, unknown: bool = False) -> Extended:
+        more = ("1",) if unknown else ()
+        return Extended(
+            image_to_caption={
+                self.image_ids[q]: tuple(self.caption_ids[a] for a in answers) + more
+                for q, answers in self.of["i2t"].items()
+            },
+            caption_to_image={
+                self.caption_ids[q]: tuple(self.image_ids[a] for a in answers) + more
+                for q, answers in self.of["t2i"].items()
+            }
+            | ({"2": ("3",)} if unknown else {}),
+        )
+
+    def asked(self, extended: Extended | None = None):
+        return asked(
+            extended or self.extended(),
+            image_ids=self.image_ids,
+            caption_ids=self.caption_ids,
+            owner_T=self.owner_T,
+        )
+
+    def rows(self, direction: str) -> np.ndarray:
+        return (self.sim_NG if direction == "i2t" else self.sim_NG.T).numpy()
+
+    def own(self, direction: str, query: int, item: int) -> bool:
+        image, caption = (query, item) if direction == "i2t" else (item, query)
+        return bool(self.owner_T[caption] == image)
+
+
+def of_query(order: list[int], right: set[int], total: int) -> dict[str, float]:
+    """What one query scores, by the definitions."""
+    hits = [sum(item in right for item in order[:rank]) for rank in range(1, total + 1)]
+    at_hits = [hits[rank] / (rank + 1) for rank in range(total) if order[rank] in right]
+    return {
+        "map_at_r": sum(at_hits) / total,
+        "r_precision": hits[-1] / total,
+        "R1": float(order[0] in right),
+    }
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_it_is_the_rules_written_out(seed: int, unknown: bool) -> None:
+    case = Case(seed)
+    found = evaluate_extended(Blocks(case.sim_NG), case.asked(case.extended(unknown=unknown)))
+    both = 0.0
+    for direction in DIRECTIONS:
+        expected, rows, errors, missed = {}, case.rows(direction), 0, []
+        for query, answers in case.of[direction].items():
+            order = np.argsort(-rows[query]).tolist()
+            expected[query] = of_query(order, {*answers}, len(answers) + unknown)
+            if not case.own(direction, query, order[0]):
+                errors += 1
+                missed += [query] if order[0] in answers else []
+            assert found.first_Q[direction][query] == order[0]
+            assert found.rank_Q[direction][query] == min(order.index(item) for item in answers)
+        for name in ("map_at_r", "r_precision", "R1"):
+            values = np.full(len(rows), np.nan)
+            values[list(expected)] = [one[name] for one in expected.values()]
+            np.testing.assert_allclose(found.of_query[f"{direction}_{name}"], values, atol=1e-12)
+            assert found.metrics[f"{direction}/{name}"] == pytest.approx(100 * np.nanmean(values))
+        assert found.metrics[f"{direction}/queries"] == len(expected)
+        assert found.metrics[f"{direction}/coco_errors"] == errors > len(missed)
+        assert found.metrics[f"{direction}/false_negatives"] == len(missed)
+        assert found.false_negative_Q[direction].nonzero()[0].tolist() == sorted(missed)
+        assert np.isnan(found.rank_Q[direction]).sum() == (found.first_Q[direction] == -1).sum() > 0
+        both += found.metrics[f"{direction}/map_at_r"] / 2
+    assert found.metrics["map_at_r"] == pytest.approx(both)
+    assert found.metrics["ties"] == 0
+    assert sum(found.metrics[f"{direction}/false_negatives"] for direction in DIRECTIONS) > 0
+
+
+def test_false_negatives_are_listed_with_what_was_found() -> None:
+    case = Case()
+    found = evaluate_extended(Blocks(case.sim_NG), case.asked())
+    table = false_negatives(found, image_ids=case.image_ids, caption_ids=case.caption_ids, texts=case.texts)
+    rows = list(csv.DictReader(StringIO(table.decode(), newline="")))
+    expected = []
+    for direction in DIRECTIONS:
+        for query in sorted(case.of[direction]):
+            first = int(np.argmax(case.rows(direction)[query]))
+            if first in case.of[direction][query] and not case.own(direction, query, first):
+                image, caption = (query, first) if direction == "i2t" else (first, query)
+                ids = [case.image_ids[image], case.caption_ids[caption]]
+                expected.append([direction, *ids[:: 1 if direction == "i2t" else -1], case.texts[caption]])
+    assert [list(row.values()) for row in rows] == expected
+    assert {row[0] for row in expected} == {"i2t", "t2i"}
+
+
+@pytest.mark.parametrize("chunk", [1, 200, 1 << 22])
+def test_each_score_is_computed_once_and_those_of_pairs_where_asked_alone(monkeypatch, chunk: int) -> None:
+    monkeypatch.setattr(extended, "_CHUNK", chunk)
+    case = Case()
+    blocks, pairs = Blocks(case.sim_NG), OfPairs(case.sim_NG)
+    found, alike = (evaluate_extended(score, case.asked()) for score in (blocks, pairs))
+    assert (blocks.times_NG == 1).all()
+    assert pairs.times_NG.sum() == 11 * len(case.owner_T) + 13 * 30
+    assert found.metrics == alike.metrics
+
+
+def test_a_collapsed_model_scores_what_chance_does() -> None:
+    case = Case()
+    case.sim_NG[:] = 0.5
+    found = evaluate_extended(Blocks(case.sim_NG), case.asked())
+    for name, chance in found.chance.items():
+        assert found.metrics[name] == pytest.approx(chance), name
+    assert {"map_at_r", "i2t/map_at_r", "t2i/r_precision", "t2i/R1"} <= found.chance.keys()
+    assert found.metrics["ties"] == 11 + 13
+    assert found.first_Q["i2t"].max() == 0  # of equals the first
+
+
+def test_what_is_not_in_the_split_is_refused() -> None:
+    case = Case()
+    foreign = Extended(image_to_caption={"1": ("2",)}, caption_to_image={"2": ("1",)})
+    with pytest.raises(
+        InputError, match="none of the 1 queries of ECCV Caption, such as 1, is in this split"
+    ):
+        case.asked(foreign)
+    lost = Extended(
+        image_to_caption={case.image_ids[4]: ("17", "18")}, caption_to_image={case.caption_ids[0]: ("1",)}
+    )
+    with pytest.raises(
+        InputError, match=f"query {case.image_ids[4]} of ECCV Caption has none .* is 17: ingest"
+    ):
+        case.asked(lost)
+    case.sim_NG[case.owner_T[3], 3] = torch.nan
+    case.of["t2i"][3] = [1]
+    with pytest.raises(InputError, match="a score that is NaN"):
+        evaluate_extended(Blocks(case.sim_NG), case.asked())
+
+
+def test_it_agrees_with_the_evaluator_of_the_package() -> None:
+    package = pytest.importorskip("eccv_caption", reason="not installed (pip install 'polypool[eccv]')")
+    metrics = package.Metrics()
+    coco, right = metrics.coco_gts["i2t"], metrics.eccv_gts
+    ids = {"i2t": [*coco], "t2i": [caption for own in coco.values() for caption in own]}
+    owner_T = np.repeat(np.arange(5000), 5)
+    generator = torch.Generator().manual_seed(0)
+    image_ND = torch.randn(5000, 48, generator=generator, dtype=torch.float64)
+    caption_GD = image_ND[owner_T]
+    row = {image: at for at, image in enumerate(ids["i2t"])}
+    for at, caption in enumerate(ids["t2i"]):  # of some captions also the other images that are right
+        if caption in right["t2i"]:
+            caption_GD[at] = image_ND[[row[image] for image in right["t2i"][caption]]].sum(dim=0)
+    caption_GD += 1.5 * torch.randn(caption_GD.shape, generator=generator, dtype=torch.float64)
+
+    def best(direction: str, gallery: list[int]) -> dict[int, list[int]]:
+        query_QD, gallery_GD = (image_ND, caption_GD) if direction == "i2t" else (caption_GD, image_ND)
+        place = {id: at for at, id in enumerate(ids[direction])}
+        orders = {
+            query: (gallery_GD @ query_QD[place[query]]).argsort(descending=True)[:60].tolist()
+            for query in right[direction]
+        }
+        return {query: [gallery[item] for item in order] for query, order in orders.items()}
+
+    retrieved = {"i2t": best("i2t", ids["t2i"]), "t2i": best("t2i", ids["i2t"])}
+    theirs = metrics.eccv_metrics(retrieved, "all")
+    ours = evaluate_extended(
+        lambda images, captions: image_ND[images] @ caption_GD[captions].T,
+        asked(
+            read_eccv(None),
+            image_ids=[str(id) for id in ids["i2t"]],
+            caption_ids=[str(id) for id in ids["t2i"]],
+            owner_T=owner_T,
+        ),
+    )
+    for name, called in (("map_at_r", "map_at_r"), ("r_precision", "rprecision"), ("R1", "r1")):
+        for direction in DIRECTIONS:
+            reached = 100 * theirs[f"eccv_{called}"][direction]
+            assert ours.metrics[f"{direction}/{name}"] == pytest.approx(reached, abs=1e-9)
+            assert 5 < reached < 95
+    assert (ours.metrics["i2t/queries"], ours.metrics["t2i/queries"]) == (1261, 1332)
+    errors = [100 * (1 - value) for value in _by_coco(metrics, retrieved)]
+    for direction, error in zip(DIRECTIONS, errors, strict=True):
+        queries = ours.metrics[f"{direction}/queries"]
+        assert 100 * ours.metrics[f"{direction}/coco_errors"] / queries == pytest.approx(error)
+
+
+def _by_coco(metrics, retrieved) -> list[float]:
+    """The share of ECCV Caption's queries whose first result is COCO's own, by the lists of the package."""
+    return [
+        np.mean([found[0] in metrics.coco_gts[name][query] for query, found in retrieved[name].items()])
+        for name in DIRECTIONS
+    ]
