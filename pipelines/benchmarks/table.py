@@ -26,6 +26,7 @@ from pipelines.benchmarks.scoring.evaluation import evaluation
 from pipelines.benchmarks.scoring.objectives import adopt, smooth_chamfer
 from pipelines.benchmarks.scoring.phrases import phrases
 from pipelines.benchmarks.scoring.ranks import ranks, ranks_in_chunks
+from pipelines.benchmarks.scoring.reranking import reranking
 from pipelines.benchmarks.scoring.vqa_accuracy import vqa_metric
 from pipelines.benchmarks.searching.page import page
 from pipelines.benchmarks.searching.query import query
@@ -51,6 +52,7 @@ BENCHMARKS: dict[str, Callable[[Scale], list[Measurement]]] = {
     "ranks": ranks,
     "chunks": ranks_in_chunks,
     "evaluation": evaluation,
+    "rerank": reranking,
     "smooth_chamfer": smooth_chamfer,
     "adopt": adopt,
     "phrases": phrases,

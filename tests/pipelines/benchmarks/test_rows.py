@@ -30,12 +30,13 @@ from pipelines.benchmarks.features import cold, formats, memory_group, other_for
 from pipelines.benchmarks.measure import Measurement, apart
 from pipelines.benchmarks.pooling import growth, sorted_sum
 from pipelines.benchmarks.random_data import caption_corpus, feature_sets, feature_store, random_tensors
-from pipelines.benchmarks.scoring import evaluation, ranks
+from pipelines.benchmarks.scoring import evaluation, ranks, reranking
 from pipelines.benchmarks.searching import page
 from pipelines.benchmarks.training import watched
 from pipelines.benchmarks.training.steps import parts
 from tasks.datasets.corpus import Corpus
 from tasks.models.embeddings import SplitEmbeddings
+from tasks.scoring.ranking import reranking as first_pass
 
 pytestmark = pytest.mark.ray
 
@@ -210,6 +211,15 @@ def test_sorting_finds_the_same_ranks_as_counting():
     assert ranks.argsort_captions(score_QG, owner_T, np.arange(4)).tolist() == [0, 1, 0, 0]
     i2t_Q, t2i_G = ranks.rank_matrix(torch.from_numpy(score_QG))
     assert (i2t_Q.tolist(), t2i_G.tolist()) == ([0, 0], [0, 1, 0, 0])
+
+
+def test_reranking_says_how_many_pairs_were_looked_at(monkeypatch):
+    monkeypatch.setattr(first_pass, "PROBES", 2)
+    (row,) = reranking.reranking("tiny")
+    scored, all_pairs = map(int, re.search(r"scores (\d+) of (\d+) pairs", row.measured).groups())
+    assert all_pairs == 6 * 30
+    both_probes = 2 * 30 + 2 * 6 - 2 * 2
+    assert both_probes < scored <= both_probes + 2 * (6 + 30)
 
 
 def test_the_split_of_an_evaluation_has_the_images_of_the_protocol(tmp_path):
