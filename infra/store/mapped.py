@@ -11,14 +11,19 @@ from __future__ import annotations
 import mmap
 import os
 import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Generic, TypeVar
 
 try:
     import resource
 except ImportError:  # not a POSIX system
     resource = None
 
+Place = TypeVar("Place")
+SURE = 64
+"""So many batches are fetched ahead before it is tried again whether that is needed."""
 _PIECE = 128 << 10  # bytes; of longer advice a disk may heed no more than this, the usual read-ahead
 _OTHER_FILES = 512
 FILES_EACH = 2
@@ -68,6 +73,45 @@ class MappedFile:
         if hasattr(mmap, name):
             with suppress(OSError):
                 self.buffer.madvise(getattr(mmap, name))
+
+
+class Ahead(Generic[Place]):
+    """Has the parts of a batch fetched before they are touched, where they are not in memory.
+
+    To fetch is a call to the system for each part, all for nothing where memory holds them: a third of the time that
+    such a batch takes. So now and then a batch is begun without, and goes on so unless the disk had to be waited for.
+
+    Args:
+        fetch: has the system begin to read a part.
+    """
+
+    def __init__(self, fetch: Callable[[Place], None]) -> None:
+        self._fetch, self._left = fetch, SURE
+
+    def __call__(self, places: Sequence[Place]) -> Iterator[Place]:
+        """Yield the parts of a batch, each to be touched before the next one is asked for."""
+        before, asked = disk_waits(), 0
+        if self._left > 0 or before is None:
+            self._left -= 1
+            asked = self._fetch_all(places)
+        for number, place in enumerate(places):
+            looked = number & (number - 1) == 0  # after 1, 2, 4, ...
+            if asked == 0 and looked and disk_waits() != before:
+                self._left = SURE
+                asked = self._fetch_all(places[number:])
+            yield place
+
+    def _fetch_all(self, places: Sequence[Place]) -> int:
+        for place in places:
+            self._fetch(place)
+        return len(places)
+
+
+def disk_waits() -> int | None:
+    """Return how often this thread waited for a page to be read from a disk; None where the system does not say."""
+    if resource is None or not hasattr(resource, "RUSAGE_THREAD"):
+        return None
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
 
 
 def allow_files(count: int) -> None:

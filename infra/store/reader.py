@@ -22,7 +22,7 @@ from tqdm import tqdm
 from infra.errors import InputError
 from infra.files import sha256
 from infra.store.manifest import Manifest, Shard
-from infra.store.mapped import allow_files
+from infra.store.mapped import Ahead, allow_files
 from infra.store.shard import MappedShard, map_shard
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class FeatureStore:
         ]  # row at which each shard begins
         self._mapped: list[MappedShard | None] = [None] * len(manifest.shards)
         self._mapping = threading.Lock()
+        self._ahead = Ahead(lambda place: place[0].fetch(place[1]))
 
     @classmethod
     def open(cls, folder: str | Path) -> FeatureStore:
@@ -157,16 +158,14 @@ class FeatureStore:
         import torch  # here, so that who reads no tensors, such as `ingest`, starts without it
 
         places = [self.place(row) for row in np.asarray(rows).tolist()]
-        for shard, local in places:
-            shard.fetch(local)
         sets = [shard.view(local) for shard, local in places]
         if keep is not None:
             indices = [_indices(k, len(x_ND)) for k, x_ND in zip(keep, sets, strict=True)]
         sizes = np.array([len(part) for part in (sets if keep is None else indices)], np.int64)
         width = int(sizes.max(initial=0))
         x_BND = np.empty((len(sets), width, self.dim), self.dtype)
-        for i, (x_ND, (shard, local)) in enumerate(zip(sets, places, strict=True)):
-            kept_ND = x_BND[i, : sizes[i]]
+        for i, (shard, local) in enumerate(self._ahead(places)):
+            x_ND, kept_ND = sets[i], x_BND[i, : sizes[i]]
             if keep is None:
                 kept_ND[:] = x_ND
                 shard.check(local, kept_ND)  # the copy, as it is in the processor's cache, is read in no time

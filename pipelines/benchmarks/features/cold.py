@@ -31,7 +31,7 @@ class ColdSize(Size):
     sets: int = 3200
     dim: int = 2048
     batch: int = 128
-    rounds: int = 5
+    rounds: int = 11
 
     def rows(self, number: int) -> list[np.ndarray]:
         """Return the rows of each batch of a round."""
