@@ -90,7 +90,7 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
     )
     short = sorted({trial.run.recipe for trial in trials.all if trial.run.optim.epochs < 2})
     if options.early_stop and short:
-        raise InputError(f"--early-stop needs at least 2 epochs, and {', '.join(short)} has one")
+        raise InputError(f"--early-stop needs at least 2 epochs, and {', '.join(short)} has fewer")
     place = Place(uri=tracking_uri(home()), home=home(), experiment=options.experiment)
 
     def plan() -> Plan:

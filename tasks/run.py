@@ -78,8 +78,8 @@ class Data:
 class Optim:
     """How the weights are found: AdamW, with the schedule of the learning rate in steps or epochs."""
 
-    epochs: Positive = 25
-    """Passes over the training split."""
+    epochs: Count = 25
+    """Passes over the training split; 0 scores pretrained weights as they are."""
     batch: Positive = 128
     """Samples in the global batch, over all workers."""
     lr: PositiveFloat = 5e-4

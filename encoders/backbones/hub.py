@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -53,14 +53,39 @@ def from_hub(kind: Any, name: str, **options: Any) -> Any:
     raise InputError(f"cannot load {name!r} with {kind.__name__}: {reason.rstrip(' .')}. {_HELP}")
 
 
-def from_config(config: Mapping[str, Any]) -> Any:
+def half_of_pair(name: str, half: Literal["text", "vision"]) -> Any:
+    """Return the configuration of one half of a model of images and texts, whose projections are as wide as the pair's.
+
+    Raises:
+        InputError: there is no such model, or it has no such half.
+    """
+    from transformers import AutoConfig
+
+    pair = from_hub(AutoConfig, name)
+    if not hasattr(pair, f"{half}_config"):
+        raise InputError(
+            f"{name}: a model of type {pair.model_type!r} has no {half} half; expected one of images and texts, such "
+            "as openai/clip-vit-base-patch32"
+        )
+    config = getattr(pair, f"{half}_config")
+    if hasattr(pair, "projection_dim"):  # a half keeps a default of its own, whatever the pair has
+        config.projection_dim = pair.projection_dim
+    return config
+
+
+def from_config(config: Mapping[str, Any], *, kind: str = "") -> Any:
     """Return a new model of a configuration as `to_dict` gives it, without trained weights.
 
     What names code to fetch and run (`auto_map`, kernels on the hub) is left out of it.
 
+    Args:
+        config: with its `model_type`.
+        kind: class of transformers; the usual one of that type where empty.
+
     Raises:
         InputError: transformers has no such model, or a value that it cannot be built with.
     """
+    import transformers
     from transformers import AutoConfig, AutoModel
 
     plain = {
@@ -70,6 +95,8 @@ def from_config(config: Mapping[str, Any]) -> Any:
     }
     try:
         known = AutoConfig.for_model(config["model_type"], **plain)
+        if kind:
+            return getattr(transformers, kind)(known)
         return AutoModel.from_config(known, trust_remote_code=False)
     except Exception as error:  # transformers and torch raise whatever a wrong value leads to
         reason = next(iter(str(error).splitlines()), "")
@@ -100,14 +127,15 @@ class Pretrained:
         name: a model on the hub, or a local folder.
         kind: class of transformers that the model is one of.
         bfloat16: compute in it, as far as autocast does.
+        options: passed on to what loads the model.
     """
 
-    def __init__(self, name: str, *, kind: str = "AutoModel", bfloat16: bool = False) -> None:
+    def __init__(self, name: str, *, kind: str = "AutoModel", bfloat16: bool = False, **options: Any) -> None:
         import transformers
 
         self.name, self.bfloat16 = name, bfloat16
         self.processor = from_hub(transformers.AutoImageProcessor, name, backend="pil")
-        self.model = from_hub(getattr(transformers, kind), name).eval()
+        self.model = from_hub(getattr(transformers, kind), name, **options).eval()
 
     def setting(self, name: str, *, of: str) -> Any:
         """Return an entry of the model's configuration.
@@ -131,18 +159,23 @@ class Pretrained:
         options |= {"return_tensors": "pt", "input_data_format": "channels_last"}
         return [self.processor([rgb(image)], **options)["pixel_values"][0] for image in images]
 
-    def states(self, pixels: list[Tensor]) -> list[np.ndarray]:
-        """Return the last hidden state of each image, float32: `(N, D)` tokens or a `(D, H, W)` map."""
+    def states(self, pixels: list[Tensor], *, of: str = "last_hidden_state") -> list[np.ndarray]:
+        """Return an output of the model for each image, float32.
+
+        Args:
+            pixels: of each image.
+            of: its name; the last hidden state is `(N, D)` tokens or a `(D, H, W)` map.
+        """
         import torch
 
         from infra.compute.device import best_device
 
         if len({image.shape for image in pixels}) > 1:
-            return [state for image in pixels for state in self.states([image])]
+            return [state for image in pixels for state in self.states([image], of=of)]
         device = best_device()
         with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16):
             output = self.model.to(device)(torch.stack(pixels).to(device))
-        return list(output.last_hidden_state.float().cpu().numpy())
+        return list(output[of].float().cpu().numpy())
 
     def describe(self) -> dict[str, Any]:
         """Return the name, the preprocessing, the SHA-256 of the weights, and the precision where it is not full."""

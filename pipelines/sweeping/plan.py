@@ -133,5 +133,5 @@ def _scaled(record: RunRecord, epochs: int) -> float:
     whole = (record.ended or record.started) - record.started
     training = min(record.metrics.get("time/train_seconds", whole), whole)
     recorded = record.params.get("optim.epochs", "")
-    trained = int(recorded) if recorded.isascii() and recorded.isdigit() and int(recorded) else epochs
+    trained = int(recorded) if recorded.isascii() and recorded.isdigit() and int(recorded) else max(1, epochs)
     return training * epochs / trained + min(whole - training, max(60.0, training))

@@ -46,17 +46,21 @@ class Log(Protocol):
 
 
 def costs(model: nn.Module, progress: Progress, *, steps: int) -> dict[str, float]:
-    """Return what a run costs: weights, those of aggregators apart, and a training step of all workers.
+    """Return what a run costs: weights, those of aggregators apart, and a training step of all workers, if it had any.
 
     `cost/step` is in `infra.compute.cost.UNIT`, `cost/step_ms` the milliseconds of processors (or of an accelerator)
     that it was counted from, and `time/step_ms` those that passed, which say who else was at work, too.
     """
     pools = [module for module in model.modules() if isinstance(module, Aggregator)]
     of_pools = {id(p): p.numel() for pool in pools for p in pool.parameters()}
-    return {
+    weights = {
         "weights/all": float(sum(p.numel() for p in model.parameters())),
         "weights/aggregators": float(sum(of_pools.values())),
-        "time/step_ms": 1e3 * progress.seconds / max(1, steps),
+    }
+    if not steps:
+        return weights
+    return weights | {
+        "time/step_ms": 1e3 * progress.seconds / steps,
         "cost/step_ms": 1e3 * world() * progress.cost_seconds / max(1, progress.cost_steps),
         "cost/step": world() * progress.cost / max(1, progress.cost_steps),
     }

@@ -89,7 +89,7 @@ class Trainer:
     def train(self) -> None:
         """Train to the last epoch, keep the best on `val`, and score it on `test` once.
 
-        Where it is to stop, it returns after a checkpoint.
+        Without any epoch that is the model as it begins. Where it is to stop, it returns after a checkpoint.
         """
         if world() > 1:
             with warnings.catch_warnings():  # newer versions of torch have another name for the option
@@ -100,6 +100,8 @@ class Trainer:
         while self.epoch < self.run.optim.epochs:
             if not self._train_epoch():
                 return
+            self._checkpoint(self._validate())
+        if not self.run.optim.epochs:  # pretrained weights as they are
             self._checkpoint(self._validate())
         if self.bar is not None:
             self.bar.close()

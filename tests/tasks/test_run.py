@@ -24,7 +24,7 @@ WRONG = [
     (Optim, {"warmup_start": -1.0}, "--optim.warmup-start must be at least 0, not -1.0"),
     (Optim, {"amsgrad": 1}, "--optim.amsgrad must be True or False, not 1"),
     (Optim, {"weight_decay": -0.1}, "--optim.weight-decay must be at least 0"),
-    (Optim, {"epochs": 0}, "--optim.epochs must be at least 1, not 0"),
+    (Optim, {"epochs": -1}, "--optim.epochs must be at least 0, not -1"),
     (Optim, {"epochs": 2.0}, "--optim.epochs must be a whole number, not 2.0"),
     (Optim, {"epochs": True}, "--optim.epochs must be a whole number, not True"),
     (Optim, {"batch": 0}, "--optim.batch must be at least 1"),

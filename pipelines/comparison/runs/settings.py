@@ -52,8 +52,11 @@ def deviations(runs: Sequence[RunRecord], protocol: str) -> tuple[dict[str, Sett
 
 
 def named(settings: Settings) -> str:
-    """Return settings as a row's name shows them: `optim.epochs=1, objective=triplet`."""
-    return ", ".join(f"{name}={value or 'none'}" for name, value in settings.items())
+    """Return settings as a row's name shows them: `optim.epochs=1, objective=triplet`; no epoch is `zero-shot`."""
+    words = {name: f"{name}={value or 'none'}" for name, value in settings.items()}
+    if settings.get("optim.epochs") == "0":
+        words["optim.epochs"] = "zero-shot"
+    return ", ".join(words.values())
 
 
 def code_notes(title: str, runs: Sequence[RunRecord]) -> Iterator[str]:

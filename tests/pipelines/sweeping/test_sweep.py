@@ -185,7 +185,7 @@ def test_wrong_words_end_before_anything_starts(tiny: Path, capsys: pytest.Captu
     assert "--optim.epochs" in capsys.readouterr().err
     once = ("--recipes", "tiny", "--aggregators", "mean", "--optim.epochs", "1", "--early-stop")
     assert command(*once) == 2
-    assert "--early-stop needs at least 2 epochs, and tiny has one" in capsys.readouterr().err
+    assert "--early-stop needs at least 2 epochs, and tiny has fewer" in capsys.readouterr().err
     assert "none" not in (tiny / "runs").as_posix()
     with pytest.raises(Exception, match="unknown experiment 'none'"):
         find_runs(tracking_uri(tiny), "none")

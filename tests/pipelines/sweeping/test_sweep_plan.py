@@ -154,7 +154,7 @@ def test_what_a_sweep_decides_is_no_flag(run: Run, flags: list[str], option: str
     [
         (["--optim.epoch", "2"], "--optim.epochs"),
         (["--cpus", "x"], "--cpus"),
-        (["--optim.epochs", "0"], "at least 1"),
+        (["--optim.epochs", "-1"], "at least 0"),
         (["epochs=2"], "epochs=2"),
     ],
 )

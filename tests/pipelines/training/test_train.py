@@ -81,6 +81,21 @@ def test_a_run_of_two_workers_is_tracked_whole(distributed, run, home):
     assert from_json(tracker.read_json("run.json")) == replace(run, workers=2)
 
 
+def test_a_run_without_an_epoch_scores_the_model_that_it_begins_with(run):
+    at_once = replace(run, optim=replace(run.optim, epochs=0), seed=3)
+    made = keep_run(at_once)
+    run_id = start(at_once)
+    logged = attached(run_id).metrics()
+    expected = evaluate.evaluate([load_run(made)], protocol="whole", split="test")
+    assert logged["whole/rsum"] == pytest.approx(expected.metrics["rsum"])
+    assert logged["dev/best_rsum"] == logged["dev/rsum"]
+    assert logged["weights/all"] > 0
+    assert not {"train/loss", "cost/step", "time/step_ms"} & logged.keys()
+    for name, weight in best_weights(made).items():
+        assert weight.equal(best_weights(run_id)[name])
+    assert resume(run_id) == run_id
+
+
 def test_a_finished_run_is_evaluated_again_to_the_same_numbers(distributed):
     trained = load_run(distributed)
     found = evaluate.evaluate([trained], protocol="whole", split="test")

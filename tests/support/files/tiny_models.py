@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 WORDS = [
     "[PAD]",
@@ -55,4 +56,91 @@ def save_vit(folder: Path) -> str:
     )
     ViTModel(config, add_pooling_layer=False).save_pretrained(folder)
     ViTImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(folder)
+    return str(folder)
+
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz.,!'"
+_SIZE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+def save_clip(folder: Path, *, longest: int = 77) -> str:
+    """Save a CLIP of width 16 on 32 pixels, whose embeddings are 12 wide, with tokenizer and preprocessing."""
+    import transformers as tf
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    ends, end = ["<|startoftext|>", "<|endoftext|>"], "</w>"
+    merges = [
+        ("d", "o"),
+        ("do", f"g{end}"),
+        ("t", "h"),
+        ("th", f"e{end}"),
+        ("n", f"d{end}"),
+        ("a", f"nd{end}"),
+    ]
+    pieces = [*ends, *_LETTERS, *(letter + end for letter in _LETTERS), *("".join(pair) for pair in merges)]
+    split = Tokenizer(
+        models.BPE(
+            vocab={piece: number for number, piece in enumerate(pieces)},
+            merges=merges,
+            unk_token=ends[1],
+            end_of_word_suffix=end,
+        )
+    )
+    split.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+    split.pre_tokenizer = pre_tokenizers.Whitespace()
+    split.decoder = decoders.BPEDecoder(suffix=end)
+    words = tf.PreTrainedTokenizerFast(
+        tokenizer_object=split,
+        bos_token=ends[0],
+        eos_token=ends[1],
+        unk_token=ends[1],
+        pad_token=ends[1],
+        model_max_length=longest,
+    )
+    text = _SIZE | {"vocab_size": len(words), "max_position_embeddings": longest}
+    text |= {"bos_token_id": words.bos_token_id, "eos_token_id": words.eos_token_id}
+    vision = _SIZE | {"image_size": 32, "patch_size": 8}
+    model = tf.CLIPModel(tf.CLIPConfig(text_config=text, vision_config=vision, projection_dim=12))
+    cropped = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
+    return _saved(folder, model, words, tf.CLIPImageProcessorPil(**cropped))
+
+
+def save_siglip(folder: Path, *, longest: int = 64) -> str:
+    """Save a SigLIP of width 16 on 32 pixels with a unigram tokenizer and preprocessing."""
+    import transformers as tf
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    special = ["<pad>", "</s>", "<unk>"]
+    pieces = [*special, *_LETTERS, "\u2581", "\u2581the", "\u2581dog", "\u2581and", "ing"]
+    scores = [0.0] * len(special) + [-len(pieces) / len(piece) for piece in pieces[len(special) :]]
+    split = Tokenizer(models.Unigram(list(zip(pieces, scores, strict=True)), unk_id=2))
+    split.pre_tokenizer = pre_tokenizers.Metaspace()
+    words = tf.PreTrainedTokenizerFast(
+        tokenizer_object=split,
+        eos_token=special[1],
+        pad_token=special[1],
+        unk_token=special[2],
+        model_max_length=longest,
+    )
+    text = _SIZE | {"vocab_size": len(words), "max_position_embeddings": longest}
+    vision = _SIZE | {"image_size": 32, "patch_size": 8}
+    model = tf.SiglipModel(tf.SiglipConfig(text_config=text, vision_config=vision))
+    square = {"height": 32, "width": 32}
+    return _saved(folder, model, words, tf.SiglipImageProcessorPil(size=square))
+
+
+def _saved(folder: Path, model: Any, words: Any, pictures: Any) -> str:
+    """Save a pair with random weights, which are larger than new ones, so that images and texts differ."""
+    import torch
+
+    folder.mkdir(parents=True, exist_ok=True)
+    draw = torch.Generator().manual_seed(0)
+    scrambled = {
+        key: 0.3 * torch.randn(x.shape, generator=draw)
+        for key, x in model.state_dict().items()
+        if x.is_floating_point()
+    }
+    model.load_state_dict(model.state_dict() | scrambled)
+    for part in (model, words, pictures):
+        part.save_pretrained(folder)
     return str(folder)

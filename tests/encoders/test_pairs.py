@@ -1,0 +1,190 @@
+"""CLIP and SigLIP as pairs: scores and embeddings against transformers' own whole models, on small random ones."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pictures import noise
+from tiny_models import save_bert, save_clip, save_siglip
+
+from aggregators.averages.mean import Mean
+from encoders.base import TextEncoder
+from infra.errors import InputError
+from infra.registry import AGGREGATORS, BACKBONES, ENCODERS
+from pipelines.checks.encoders import encoder_checks
+from tasks.inputs.captions import Captions
+from tasks.models.branch import Branch
+from tasks.models.dual_encoder import DualEncoder
+from tasks.objectives.infonce import InfoNCE
+from tasks.similarities.cosine import Cosine
+
+KINDS = ("clip", "siglip")
+CAPTIONS = ["a dog beside the house", "The bird, the boat and the tree!", "dogs", "running a car and one cat"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, str]:
+    root = tmp_path_factory.mktemp("pairs")
+    return {"clip": save_clip(root / "clip"), "siglip": save_siglip(root / "siglip")}
+
+
+def whole(folder: str):
+    from transformers import AutoImageProcessor, AutoModel
+
+    return AutoModel.from_pretrained(folder).eval(), AutoImageProcessor.from_pretrained(folder, backend="pil")
+
+
+def theirs(kind: str, folder: str, captions: list[str]) -> dict[str, torch.Tensor]:
+    """Return the texts as the whole model wants them, by the tokenizer's own call."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    if kind == "clip":
+        words = AutoTokenizer.from_pretrained(folder)
+        ended = [f"{words.bos_token}{text}{words.eos_token}" for text in captions]
+        return words(ended, padding=True, add_special_tokens=False, return_tensors="pt")
+    words = PreTrainedTokenizerFast.from_pretrained(folder)
+    strip = str.maketrans("", "", string.punctuation)
+    ended = [text.lower().translate(strip) + words.eos_token for text in captions]
+    tokens = words(ended, padding="max_length", add_special_tokens=False, return_tensors="pt")
+    return {"input_ids": tokens["input_ids"]}  # a SigLIP has no mask
+
+
+def text_half(kind: str, folder: str, captions: list[str], **params) -> tuple[TextEncoder, dict]:
+    encoder_kind = ENCODERS.get(f"{kind}_text")
+    assets = encoder_kind.prepare(captions, name=folder, **params)
+    encoder = encoder_kind(assets, name=folder, **params)
+    encoder.load_pretrained()
+    batch = Captions(captions, encoder_kind.tokenizer(assets)).batch(np.arange(len(captions)))
+    return encoder.eval(), batch
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_are_those_of_the_whole_model(folders, kind: str) -> None:
+    folder, images = folders[kind], [noise(40, 32), noise(32, 50), noise(33, 33)]
+    model, processor = whole(folder)
+    with torch.no_grad():
+        pixels = processor(images, return_tensors="pt")["pixel_values"]
+        out = model(pixel_values=pixels, **theirs(kind, folder, CAPTIONS))
+        scale, shift = model.logit_scale.exp(), getattr(model, "logit_bias", 0.0)
+    expected_VT = (out.logits_per_image - shift) / scale
+    assert expected_VT.std() > 0.02
+    backbone = BACKBONES.build(f"{kind}(name={folder!r}, pooled=True)")
+    features = np.stack(backbone(images))
+    assert features.shape == (3, 1, backbone.dim)
+    encoder, batch = text_half(kind, folder, CAPTIONS, pooled=True)
+    visual = ENCODERS.build("stored", {"dim": backbone.dim, "statistics": None})
+    assert encoder.width == visual.width == backbone.dim
+    pair = DualEncoder(
+        Branch(visual, Mean(visual.width)), Branch(encoder, Mean(encoder.width)), Cosine(), InfoNCE()
+    )
+    batch |= {"visual": torch.from_numpy(features), "visual_mask": torch.ones(3, 1, dtype=torch.bool)}
+    with torch.no_grad():
+        found_VT = pair.score(pair.encode_visual(batch), pair.encode_text(batch))
+    torch.testing.assert_close(found_VT, expected_VT, atol=1e-5, rtol=0)
+    described = backbone.describe()
+    assert (described["backbone"], described["pooled"]) == (kind, True)
+    assert "pooled" not in BACKBONES.build(f"{kind}(name={folder!r})").describe(), "older stores still fit"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [None, 6])
+def test_tokens_are_the_last_states_through_a_map(folders, kind: str, width: int | None) -> None:
+    encoder, batch = text_half(kind, folders[kind], CAPTIONS, width=width)
+    model, _ = whole(folders[kind])
+    tokens = theirs(kind, folders[kind], CAPTIONS)
+    with torch.no_grad():
+        x_BND, mask_BN = encoder(batch["text"], batch["text_mask"])
+        out = model.text_model(**tokens)
+        state_BLH = out.last_hidden_state
+        own = model.text_projection if kind == "clip" else model.text_model.head
+        expected_BLD = (own if width is None else encoder.fc)(state_BLH)
+    assert mask_BN.equal(batch["text_mask"])
+    assert x_BND.shape == (4, mask_BN.shape[1], encoder.width)
+    torch.testing.assert_close(x_BND[mask_BN], expected_BLD[:, : x_BND.shape[1]][mask_BN], atol=1e-5, rtol=0)
+    gpo = AGGREGATORS.build("gpo", encoder.width)
+    assert gpo(x_BND, mask_BN).vectors.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_long_texts_are_cut_as_in_pretraining(tmp_path: Path, kind: str) -> None:
+    folder = {"clip": save_clip, "siglip": save_siglip}[kind](tmp_path / kind, longest=8)
+    captions = ["a dog", "the dog and the cat and the house and the boat and the car"]
+    encoder, batch = text_half(kind, folder, captions, pooled=True)
+    assert batch["text"].shape[1] > 12
+    texts = [theirs(kind, folder, [caption])["input_ids"][:, :8] for caption in captions]
+    texts[1][0, -1] = 1  # the end token of both
+    model, _ = whole(folder)
+    with torch.no_grad():
+        found_BND, mask_BN = encoder(batch["text"], batch["text_mask"])
+        expected = [model.get_text_features(input_ids=ids) for ids in texts]
+    assert mask_BN.shape == (2, 1)
+    for row, features in enumerate(expected):
+        features = getattr(features, "pooler_output", features)
+        torch.testing.assert_close(found_BND[row], features, atol=1e-5, rtol=0)
+    sets, _ = text_half(kind, folder, captions)
+    x_BND, mask_BN = sets(batch["text"], batch["text_mask"])
+    assert x_BND.shape[:2] == mask_BN.shape == (2, 8 if kind == "clip" else 7)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("params", ["", ", pooled=True", ", width=6", ", width=6, pooled=True"])
+def test_they_keep_the_promises_of_encoders(folders, kind: str, params: str) -> None:
+    for check in encoder_checks(f"{kind}_text(name={folders[kind]!r}{params})"):
+        check.run()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_they_are_rebuilt_without_their_folder(folders, kind: str) -> None:
+    encoder, batch = text_half(kind, folders[kind], CAPTIONS)
+    encoder_kind = type(encoder)
+    again = encoder_kind(encoder_kind.prepare(CAPTIONS, name=folders[kind]), name="not/there")
+    again.load_state_dict(encoder.state_dict())
+    for one, other in zip(again.eval()(*batch.values()), encoder(*batch.values()), strict=True):
+        assert one.equal(other)
+
+
+def test_a_siglip_reads_lower_case_without_punctuation_and_a_siglip_2_with_it(folders) -> None:
+    kind = ENCODERS.get("siglip_text")
+    assets = kind.prepare(CAPTIONS, name=folders["siglip"])
+    shouted, said = kind.tokenizer(assets).encode([" The  DOG's, boat! ", "the dogs boat"])
+    assert shouted == said
+    assert (assets["strips"], kind.tokenizer(assets).ends) == (True, False)
+    shouted, said = kind.tokenizer(assets | {"strips": False}).encode(["The DOG's boat", "the dogs boat"])
+    assert shouted != said
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_model_is_refused(folders, tmp_path: Path, kind: str) -> None:
+    other = folders["siglip" if kind == "clip" else "clip"]
+    with pytest.raises(InputError, match=f"kind of text half in {other}"):
+        ENCODERS.get(f"{kind}_text").prepare([], name=other)
+    with pytest.raises(InputError, match="a model of type 'bert' has no text half"):
+        ENCODERS.get(f"{kind}_text").prepare([], name=save_bert(tmp_path / "bert"))
+    with pytest.raises(InputError, match=r"cannot load|weights are missing"):
+        BACKBONES.build(f"{kind}(name={other!r}, pooled=True)")
+    with pytest.raises(InputError, match=r"no-such: no such folder"):
+        ENCODERS.get(f"{kind}_text").prepare([], name="./no-such")
+    assets = ENCODERS.get(f"{kind}_text").prepare([], name=folders[kind])
+    with pytest.raises(InputError, match="width must be at least 1"):
+        ENCODERS.build(f"{kind}_text(name={folders[kind]!r}, width=0)", assets)
+
+
+def test_an_embedding_of_the_whole_image_has_no_cells(folders) -> None:
+    for more in ("cls=True", "grid=2"):
+        with pytest.raises(InputError, match="leave out cls and grid"):
+            BACKBONES.build(f"clip(name={folders['clip']!r}, pooled=True, {more})")
+
+
+def test_stored_features_are_a_set_as_they_are() -> None:
+    for check in encoder_checks("stored"):
+        if "gradients" not in check.what:  # there is nothing to learn
+            check.run()
+    x_BNF = torch.tensor([[[3.0, 4.0], [0.0, 0.0]]], dtype=torch.float16)
+    mask_BN = torch.tensor([[True, False]])
+    as_is, unit = (ENCODERS.build(f"stored(unit={unit})", {"dim": 2}) for unit in (False, True))
+    assert as_is(x_BNF, mask_BN)[0].equal(x_BNF.float())
+    torch.testing.assert_close(unit(x_BNF, mask_BN)[0], torch.tensor([[[0.6, 0.8], [0.0, 0.0]]]))

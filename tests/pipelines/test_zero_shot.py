@@ -1,0 +1,124 @@
+"""Pretrained pairs without training: from pictures to a run beside trained ones, in the scores of the whole model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import in_process
+import numpy as np
+import pytest
+import torch
+from tiny_models import save_clip, save_siglip
+
+from infra.registry import BACKBONES, ENCODERS
+from infra.store import StoreWriter
+from infra.tracking import find_runs, tracking_uri
+from pipelines.comparison.runs.grouping import arranged
+from pipelines.models import load_run
+from pipelines.training import runs
+from pipelines.training.runs import start
+from tasks.datasets.corpus import Item, write_corpus
+from tasks.run import Data, Optim, Run
+
+KINDS = ("clip", "siglip")
+WORDS = ("dog", "cat", "car", "tree", "boat", "bird")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POLYPOOL_HOME", str(folder))
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        patch.setattr(runs, "launch", in_process.launch)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def pairs(home) -> dict[str, Run]:
+    """A run of each kind, without training, on clips of one to four frames."""
+    rng = np.random.default_rng(0)
+    items = [
+        Item(
+            id=str(i),
+            split=split,
+            captions=(f"a {WORDS[i % 6]} and the {WORDS[i % 5]}", f"one {WORDS[i % 6]}"),
+        )
+        for i, split in enumerate(["train"] * 8 + ["val"] * 6 + ["test"] * 12)
+    ]
+    write_corpus(home / "corpus", items, source={"made": "by a test"})
+    made = {}
+    for kind, save in (("clip", save_clip), ("siglip", save_siglip)):
+        name = save(home / kind)
+        backbone = BACKBONES.build(f"{kind}(name={name!r}, pooled=True)")
+        with StoreWriter(home / f"{kind}-features", dim=backbone.dim, dtype="float32", source={}) as writer:
+            for item in items:
+                writer.add(item.id, rng.normal(size=(rng.integers(1, 5), backbone.dim)).astype(np.float32))
+            writer.close(statistics_of=[item.id for item in items[:8]])
+        made[kind] = Run(
+            recipe="pair",
+            task="video_text",
+            data=Data(dataset="clips", corpus="corpus", features=f"{kind}-features", captions=2),
+            visual="stored(unit=True)",
+            text=f"{kind}_text(name={name!r}, pooled=True)",
+            aggregator="mean",
+            protocol="whole",
+            objective="infonce",
+            optim=Optim(epochs=0, batch=4, schedule="cosine"),
+            experiment=f"of {kind}",
+            cpus=1,
+            retries=0,
+        )
+    return made
+
+
+def expected_scores(kind: str, run: Run, run_id: str) -> np.ndarray:
+    """The mean of unit frames against texts, by the whole model of transformers."""
+    from transformers import AutoModel
+
+    trained = load_run(run_id)
+    model = AutoModel.from_pretrained(trained.model.text.encoder.name).eval()
+    adapter, texts = trained.adapter, trained.adapter.data("test").texts
+    words, rows = ENCODERS.get(f"{kind}_text").tokenizer(adapter.assets["text"]), []
+    for text in texts:
+        ids = [number for word in next(iter(words.encode([text]))) for number in word]
+        ids = [0, *ids, 1] if kind == "clip" else [*ids, *[1] * (64 - len(ids))]
+        with torch.no_grad():
+            features = model.get_text_features(input_ids=torch.tensor([ids]))
+        rows.append(getattr(features, "pooler_output", features)[0].numpy())
+    text_TD = np.stack(rows)
+    video_VD = []
+    for item_id in adapter.data("test").item_ids:
+        (row,) = adapter.store.rows([item_id])
+        x_ND = adapter.store[row]
+        video_VD.append((x_ND / np.linalg.norm(x_ND, axis=1, keepdims=True)).mean(axis=0))
+    unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (np.stack(video_VD), text_TD)]
+    return unit[0] @ unit[1].T
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_without_training_scores_as_the_whole_model_does(home: Path, pairs, kind: str) -> None:
+    run = pairs[kind]
+    run_id = start(run)
+    trained = load_run(run_id)
+    found_VT = trained.adapter.scorer(trained.model, "test")(slice(None), slice(None)).numpy()
+    expected_VT = expected_scores(kind, run, run_id)
+    np.testing.assert_allclose(found_VT, expected_VT, atol=1e-5)
+    assert expected_VT.std() > 0.05
+    logged = trained.tracker.metrics()
+    best_T = found_VT.argmax(axis=0)
+    assert logged["whole/t2v/R1"] == pytest.approx(100 * np.mean(best_T == np.repeat(np.arange(12), 2)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_stands_beside_a_trained_run_and_says_so(home: Path, pairs, kind: str) -> None:
+    run = replace(pairs[kind], experiment=f"beside {kind}")
+    start(run)
+    start(replace(run, optim=replace(run.optim, epochs=1, lr=1e-3)))
+    records = find_runs(tracking_uri(home), run.experiment)
+    groups, _ = arranged(records, experiment=run.experiment)
+    (group,) = (group for group in groups if group.protocol == "whole")
+    labels = {row.label for row in group.rows}
+    assert any("zero-shot" in label for label in labels)
+    assert any("optim.epochs=1" in label for label in labels)
