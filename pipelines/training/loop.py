@@ -74,7 +74,9 @@ class Trainer:
         self.progress = Progress()
         steps = run.optim.epochs * self.order.epoch_steps
         self.bar = (
-            bar(desc=f"{run.recipe} {run.aggregator}", total=steps, unit="step") if rank() == 0 else None
+            bar(desc=f"{run.recipe} {run.aggregator}", total=steps, unit="step")
+            if steps and rank() == 0
+            else None
         )
         self.parallel: nn.Module = self.model
         torch.manual_seed(run.seed + rank())
