@@ -1,0 +1,104 @@
+"""Small corpora described by a pretrained DINOv2, with words of their own or a pretrained sentence encoder.
+
+The stores are those that `extract` makes with `dinov2(grid=4)`, and of videos with `dinov2`: sixteen vectors of an
+image, one of a frame. Settings were chosen on the validation splits, with the mean. MiniLM was trained on captions of
+COCO among others, maybe those of the test split here: its numbers on COCO are to be read so.
+"""
+
+from __future__ import annotations
+
+from pipelines.recipe import derive, recipe
+from pipelines.recipes.coco_mini import coco_mini
+from pipelines.recipes.daquar import daquar
+from pipelines.recipes.msrvtt_mini import msrvtt_mini
+from tasks.run import Run
+
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+PATCHES = "regions(width=384, standardise=True)"
+INFONCE = "infonce(temperature=0.1)"
+
+
+@recipe("coco_mini_dinov2")
+def coco_mini_dinov2() -> Run:
+    """2,618 photographs of 4 x 4 mean patches each, a BiGRU, InfoNCE."""
+    return derive(
+        coco_mini(),
+        data={"features": "data/coco_mini/dinov2_4x4"},
+        visual=PATCHES,
+        text="bigru(width=384, embedding=256, min_count=2, dropout=0.3)",
+        objective=INFONCE,
+        optim={"lr": 1e-3},
+    )
+
+
+@recipe("coco_mini_dinov2_minilm")
+def coco_mini_dinov2_minilm() -> Run:
+    """The same photographs, and a frozen MiniLM with a linear map."""
+    return _frozen(coco_mini_dinov2())
+
+
+@recipe("coco_mini_dinov2_minilm_tuned")
+def coco_mini_dinov2_minilm_tuned() -> Run:
+    """The same photographs, and a MiniLM that learns at a hundredth of the rate."""
+    return _tuned(coco_mini_dinov2())
+
+
+@recipe("msrvtt_mini_dinov2")
+def msrvtt_mini_dinov2() -> Run:
+    """1,200 clips of up to 12 frames each, a BiGRU, InfoNCE."""
+    return derive(
+        msrvtt_mini(),
+        data={"features": "data/msrvtt_mini/dinov2", "max_frames": 12},
+        visual=PATCHES,
+        text="bigru(width=384, embedding=256, min_count=2, dropout=0.3, ends=False)",
+        objective=INFONCE,
+        optim={"lr": 1e-3},
+    )
+
+
+@recipe("msrvtt_mini_dinov2_minilm")
+def msrvtt_mini_dinov2_minilm() -> Run:
+    """The same clips, and a frozen MiniLM with a linear map."""
+    return _frozen(msrvtt_mini_dinov2())
+
+
+@recipe("msrvtt_mini_dinov2_minilm_tuned")
+def msrvtt_mini_dinov2_minilm_tuned() -> Run:
+    """The same clips, and a MiniLM that learns at a hundredth of the rate."""
+    return _tuned(msrvtt_mini_dinov2())
+
+
+@recipe("daquar_dinov2")
+def daquar_dinov2() -> Run:
+    """DAQUAR's photographs of 4 x 4 mean patches each, and a BiGRU for its questions."""
+    return derive(
+        daquar(),
+        data={"features": "data/daquar/dinov2_4x4"},
+        visual="grid(width=256, standardise=True)",
+        text="bigru(width=256, embedding=128, min_count=2, dropout=0.3, ends=False, split=questions)",
+    )
+
+
+@recipe("daquar_dinov2_minilm")
+def daquar_dinov2_minilm() -> Run:
+    """The same questions, and a frozen MiniLM with a linear map."""
+    return _frozen(daquar_dinov2(), width=256)
+
+
+@recipe("daquar_dinov2_minilm_tuned")
+def daquar_dinov2_minilm_tuned() -> Run:
+    """The same questions, and a MiniLM that learns at a hundredth of the rate."""
+    return _tuned(daquar_dinov2(), width=256)
+
+
+def _frozen(run: Run, *, width: int = 384) -> Run:
+    return _with_minilm(run, width=width, factor=0.0)
+
+
+def _tuned(run: Run, *, width: int = 384) -> Run:
+    return _with_minilm(run, width=width, factor=0.01)
+
+
+def _with_minilm(run: Run, *, width: int, factor: float) -> Run:
+    factors = (("text.encoder.bert", factor),)
+    return derive(run, text=f"bert(name='{MINILM}', width={width})", optim={"lr_factors": factors})
