@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pipelines.recipe import derive, recipe
-from pipelines.recipes.coco_mini import coco_mini
-from pipelines.recipes.daquar import daquar
-from pipelines.recipes.msrvtt_mini import msrvtt_mini
+from pipelines.recipes.mini import coco_mini, daquar, msrvtt_mini
 from tasks.run import Run
 
 

@@ -8,9 +8,7 @@ COCO among others, maybe those of the test split here: its numbers on COCO are t
 from __future__ import annotations
 
 from pipelines.recipe import derive, recipe
-from pipelines.recipes.coco_mini import coco_mini
-from pipelines.recipes.daquar import daquar
-from pipelines.recipes.msrvtt_mini import msrvtt_mini
+from pipelines.recipes.mini import coco_mini, daquar, msrvtt_mini
 from tasks.run import Run
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"

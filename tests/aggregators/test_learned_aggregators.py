@@ -26,6 +26,7 @@ SPECS = [
     "gcn",
     "gcn(then=seq2seq, layers=2)",
     "gcn(then=kmax(k=2))",
+    "sequential(layers=2, heads=2, positions=4)",
 ]
 
 
@@ -96,6 +97,35 @@ def seq2seq(x_ND: Tensor, p: dict[str, Tensor]) -> Tensor:
     return h_D
 
 
+def sequential(x_ND: Tensor, p: dict[str, Tensor]) -> Tensor:
+    def norm(name: str, y_D: Tensor) -> Tensor:
+        centred_D = y_D - y_D.mean()
+        return centred_D / (centred_D.square().mean() + 1e-5).sqrt() * p[f"{name}.weight"] + p[f"{name}.bias"]
+
+    new = [x_D + p["position_PD"][min(n, 3)] for n, x_D in enumerate(x_ND)]
+    for layer in ("layers.0", "layers.1"):
+        parts = [
+            linear(p, f"{layer}.query_key_value", norm(f"{layer}.norm", y_D)).reshape(3, 2, -1) for y_D in new
+        ]
+        between = []
+        for y_D, (query_HE, _, _) in zip(new, parts, strict=True):
+            heads = []
+            for head in range(2):
+                scores = [query_HE[head] @ key_HE[head] / math.sqrt(3) for _, key_HE, _ in parts]
+                heads.append(
+                    sum(
+                        a * value_HE[head] for a, (_, _, value_HE) in zip(softmax(scores), parts, strict=True)
+                    )
+                )
+            between.append(y_D + linear(p, f"{layer}.out", torch.cat(heads)))
+        new = []
+        for y_D in between:
+            hidden = linear(p, f"{layer}.up", norm(f"{layer}.norm_mlp", y_D))
+            new.append(y_D + linear(p, f"{layer}.down", hidden * (1.702 * hidden).sigmoid()))
+    unit = [(x_D + y_D) / (x_D + y_D).norm() for x_D, y_D in zip(x_ND, new, strict=True)]
+    return sum(unit) / len(unit)
+
+
 def gcn(x_ND: Tensor, p: dict[str, Tensor]) -> Tensor:
     x_ND = x_ND / x_ND.norm(dim=1, keepdim=True)
     for layer in ("layers.0", "layers.1"):
@@ -122,6 +152,7 @@ def gcn(x_ND: Tensor, p: dict[str, Tensor]) -> Tensor:
         ("self_attention", self_attention),
         ("seq2seq", seq2seq),
         ("gcn(layers=2)", gcn),
+        ("sequential(layers=2, heads=2, positions=4)", sequential),
     ],
 )
 def test_values_and_gradients_follow_the_formula(spec, explicit):

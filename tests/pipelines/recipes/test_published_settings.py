@@ -30,7 +30,7 @@ from tasks.run import Optim, Run
 FILE = tomllib.loads((Path(__file__).parent / "published_settings.toml").read_text())
 WATCHED = 3  # epochs, every step of them; of later ones the first step and the last
 NAMES = RECIPES.names()
-RUNS = [name for name in NAMES if isinstance(RECIPES.get(name)(), Run)]
+RUNS = [n for n in NAMES if isinstance(RECIPES.get(n)(), Run) and n not in FILE["untrained"]]
 Setting = Mapping[str, Any]
 
 
@@ -46,7 +46,7 @@ SETTINGS = dict(settings())
 
 
 def test_every_recipe_stands_in_the_file_once_with_its_source():
-    named = [recipe for recipe, _ in settings()] + [*FILE["ensembles"]]
+    named = [recipe for recipe, _ in settings()] + [*FILE["ensembles"], *FILE["untrained"]]
     missing, gone = sorted({*NAMES} - {*named}), sorted({*named} - {*NAMES})
     assert not missing, (
         f"write down in published_settings.toml how these were trained, and where it is printed: {missing}"
@@ -56,7 +56,13 @@ def test_every_recipe_stands_in_the_file_once_with_its_source():
     assert all(own["source"] for own in FILE["setting"])
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in RUNS])
+@pytest.mark.parametrize("name", [*FILE["untrained"]])
+def test_what_is_not_trained_has_no_epoch(name):
+    assert FILE["untrained"][name]
+    assert RECIPES.get(name)().optim.epochs == 0
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if isinstance(RECIPES.get(name)(), Ensemble)])
 def test_an_ensemble_has_its_members(name):
     ensemble: Ensemble = RECIPES.get(name)()
     assert list(ensemble.members) == FILE["ensembles"][name]
@@ -72,11 +78,14 @@ class Made(NamedTuple):
 
 def made(run: Run) -> Made:
     """Return the recipe's own model, whose parameters have their names and one number each; and their shapes."""
-    from transformers import BertConfig, ViTConfig
+    from transformers import BertConfig, CLIPTextConfig, CLIPVisionConfig, ViTConfig
 
+    of_clip = "clip" in Spec.parse(run.visual).params.get("name", "")
     kinds = {
         "bert": {"config": BertConfig().to_dict()},
-        "patches": {"config": ViTConfig().to_dict()},
+        "clip_text": {"config": CLIPTextConfig().to_dict(), "specials": {"end": 1, "pad": 1}},
+        "patches": {"config": (CLIPVisionConfig() if of_clip else ViTConfig()).to_dict()},
+        "stored": {"dim": 512},
         "cnn": {},
     }
     features = {"dim": 2048, "statistics": {"mean": [0.0] * 2048, "std": [1.0] * 2048}}

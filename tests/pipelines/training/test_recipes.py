@@ -14,7 +14,7 @@ import torch
 from corpora import make_corpus, make_questions
 from PIL import Image
 from places import ROOT
-from tiny_models import save_bert, save_vit
+from tiny_models import save_bert, save_clip, save_vit
 from toy import FolderLog, FolderReport, SilentBar
 
 from encoders.visual.cnn import NETWORKS
@@ -59,7 +59,13 @@ def questions(tmp_path_factory) -> Run:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("models")
-    return {"bert": save_bert(folder / "bert"), "patches": save_vit(folder / "vit")}
+    clip = save_clip(folder / "clip", width=10, layers=12)  # as wide as the corpus's features
+    return {
+        "bert": save_bert(folder / "bert"),
+        "patches": save_vit(folder / "vit"),
+        "clip_text": clip,
+        "openai/clip-vit-base-patch32": clip,
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -80,8 +86,13 @@ def small(registry, text: str, models: dict[str, str]) -> str:
         given["positions"] = (1, 1)  # the cells of 32 pixels
     if registry is AGGREGATORS and "width" not in spec.params:
         given.pop("width", None)  # the aggregator's is that of its elements
+    if (
+        "width" in given
+        and spec.params.get("width", registry.get(spec.name).__init__.__kwdefaults__["width"]) is None
+    ):
+        given.pop("width")  # the model's own
     if spec.name in models:
-        given["name"] = models[spec.name]
+        given["name"] = models.get(spec.params.get("name", ""), models[spec.name])
     return str(Spec(spec.name, spec.params | given))
 
 

@@ -63,8 +63,8 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz.,!'"
 _SIZE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 
 
-def save_clip(folder: Path, *, longest: int = 77) -> str:
-    """Save a CLIP of width 16 on 32 pixels, whose embeddings are 12 wide, with tokenizer and preprocessing."""
+def save_clip(folder: Path, *, longest: int = 77, width: int = 12, layers: int = 2) -> str:
+    """Save a CLIP of 16 channels on 32 pixels, whose embeddings have a width, with tokenizer and preprocessing."""
     import transformers as tf
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -97,10 +97,11 @@ def save_clip(folder: Path, *, longest: int = 77) -> str:
         pad_token=ends[1],
         model_max_length=longest,
     )
-    text = _SIZE | {"vocab_size": len(words), "max_position_embeddings": longest}
+    size = _SIZE | {"num_hidden_layers": layers}
+    text = size | {"vocab_size": len(words), "max_position_embeddings": longest}
     text |= {"bos_token_id": words.bos_token_id, "eos_token_id": words.eos_token_id}
-    vision = _SIZE | {"image_size": 32, "patch_size": 8}
-    model = tf.CLIPModel(tf.CLIPConfig(text_config=text, vision_config=vision, projection_dim=12))
+    vision = size | {"image_size": 32, "patch_size": 8}
+    model = tf.CLIPModel(tf.CLIPConfig(text_config=text, vision_config=vision, projection_dim=width))
     cropped = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
     return _saved(folder, model, words, tf.CLIPImageProcessorPil(**cropped))
 

@@ -1,0 +1,79 @@
+"""A transformer over a sequence, then the mean: seqTransf of CLIP4Clip (Luo et al., Neurocomputing 2022)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from aggregators.averages.weighted import masked_mean, zero_pads
+from aggregators.base import Aggregator, Pooled
+from infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("sequential")
+class Sequential(Aggregator):
+    """Elements with their positions go through layers of self-attention; what comes out is added to them.
+
+    The layers are CLIP's: norms come first, the MLP is four times as wide. The sum of an element and what became of it
+    has length 1 before the mean. Deviations: the published model begins with the first layers and the positions of
+    CLIP's text half, this one with CLIP's random start; positions beyond the last share it.
+
+    Args:
+        dim: width of the elements, which `heads` must divide.
+        layers: of attention and MLP.
+        heads: of each attention; CLIP has one for 64 channels.
+        positions: how many have an embedding of their own.
+    """
+
+    symmetric = False
+
+    def __init__(self, dim: int, *, layers: int = 4, heads: int = 8, positions: int = 77) -> None:
+        super().__init__()
+        for name, number in (("layers", layers), ("heads", heads), ("positions", positions)):
+            if not isinstance(number, int) or number < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, not {number!r}")
+        if dim % heads:
+            raise ValueError(f"heads must divide the width of the elements, {dim}, not {heads}")
+        self.position_PD = nn.Parameter(0.01 * torch.randn(positions, dim))
+        self.layers = nn.ModuleList(_Layer(dim, heads=heads, layers=layers) for _ in range(layers))
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        """Return the `(B, D)` means."""
+        x_BND = zero_pads(x_BND, mask_BN)
+        place_BN = (mask_BN.cumsum(dim=1) - 1).clamp(min=0, max=len(self.position_PD) - 1)
+        y_BND = x_BND + nn.functional.embedding(place_BN, self.position_PD)
+        for layer in self.layers:
+            y_BND = layer(y_BND, mask_BN)
+        unit_BND = nn.functional.normalize(x_BND + y_BND, dim=-1, eps=1e-6)
+        return Pooled(masked_mean(unit_BND, mask_BN))
+
+
+class _Layer(nn.Module):
+    """Attention and an MLP, each behind a norm and beside a path around it."""
+
+    def __init__(self, dim: int, *, heads: int, layers: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm, self.norm_mlp = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.query_key_value, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.up, self.down = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+        inner, last = dim**-0.5, dim**-0.5 * (2 * layers) ** -0.5
+        for linear, deviation in (
+            (self.query_key_value, inner),
+            (self.out, last),
+            (self.up, (2 * dim) ** -0.5),
+            (self.down, last),
+        ):
+            nn.init.normal_(linear.weight, std=deviation)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
+        """Return the elements `(B, N, D)`; pads attend, and nothing attends to them."""
+        split_BND = self.query_key_value(self.norm(x_BND)).chunk(3, dim=-1)
+        query, key, value = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in split_BND)
+        attended = nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask_BN[:, None, None, :]
+        )
+        x_BND = x_BND + self.out(attended.transpose(1, 2).flatten(2))
+        hidden = self.up(self.norm_mlp(x_BND))
+        return x_BND + self.down(hidden * (1.702 * hidden).sigmoid())  # CLIP's approximation of GELU
