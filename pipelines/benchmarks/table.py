@@ -14,6 +14,7 @@ from tqdm import tqdm
 from infra.errors import InputError, unknown
 from infra.tables import aligned
 from pipelines.benchmarks.features.cold import against, store_beyond, store_cold
+from pipelines.benchmarks.features.images import images
 from pipelines.benchmarks.features.other_formats import LANCE, LMDB, WEBDATASET
 from pipelines.benchmarks.features.store import store, store_memory
 from pipelines.benchmarks.features.videos import decoders, videos
@@ -43,6 +44,7 @@ BENCHMARKS: dict[str, Callable[[Scale], list[Measurement]]] = {
     "webdataset": partial(against, WEBDATASET),
     "lance": partial(against, LANCE),
     "memory": store_memory,
+    "images": images,
     "videos": videos,
     "decoders": decoders,
     "sorted_sum": sorting,

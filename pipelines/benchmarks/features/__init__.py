@@ -1,1 +1,1 @@
-"""Features: the store, and decoding of videos."""
+"""Features: the store, extraction from images and videos, and decoding."""
