@@ -130,6 +130,30 @@ def test_long_texts_are_cut_as_in_pretraining(tmp_path: Path, kind: str) -> None
     assert x_BND.shape[:2] == mask_BN.shape == (2, 8 if kind == "clip" else 7)
 
 
+def test_a_clip_reads_the_end_of_a_text_at_each_length(tmp_path: Path) -> None:
+    encoder, _ = text_half("clip", save_clip(tmp_path / "clip", longest=6), ["a"])
+    for size in range(2, 10):
+        token_BL = torch.arange(10, 20)[None].masked_fill(torch.arange(10) >= size, 0)
+        token_BL[0, size - 1] = 1
+        token_BN, mask_BN, last_B = encoder.read(token_BL, torch.arange(10)[None] < size)
+        read = min(size, 6)
+        assert token_BN[0, :read].tolist() == [*range(10, 9 + read), 1]
+        assert (mask_BN.sum(), last_B.tolist()) == (read, [read - 1])
+
+
+def test_a_siglip_reads_text_end_and_pads(tmp_path: Path) -> None:
+    """The pads of SigLIP 2 are not its end token."""
+    kind, folder = ENCODERS.get("siglip_text"), save_siglip(tmp_path / "siglip", longest=6)
+    assets = kind.prepare([], name=folder)
+    encoder = kind(assets | {"specials": assets["specials"] | {"pad": 0}}, name=folder)
+    for size in range(1, 10):
+        token_BL = torch.arange(10, 20)[None]  # what is under the mask is not read
+        token_BP, mask_BN, last_B = encoder.read(token_BL, torch.arange(10)[None] < size)
+        read = min(size, 5)
+        assert token_BP.tolist() == [[*range(10, 10 + read), 1, *[0] * (5 - read)]]
+        assert (mask_BN.sum(), mask_BN.shape, last_B.tolist()) == (read, (1, 5), [5])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("params", ["", ", pooled=True", ", width=6", ", width=6, pooled=True"])
 def test_they_keep_the_promises_of_encoders(folders, kind: str, params: str) -> None:
