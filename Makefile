@@ -73,6 +73,7 @@ bench-quick: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m pipelines.tables --check
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
