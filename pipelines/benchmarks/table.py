@@ -71,7 +71,6 @@ BENCHMARKS: dict[str, Callable[[Scale], list[Measurement]]] = {
 """All benchmarks by name, in the order of the table."""
 QUICK = (
     "store",
-    "store_cold",
     "sorted_sum",
     "pooling",
     "ranks",
