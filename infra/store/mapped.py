@@ -22,7 +22,7 @@ except ImportError:  # not a POSIX system
     resource = None
 
 Place = TypeVar("Place")
-SURE = 64
+SURE = 16
 """So many batches are fetched ahead before it is tried again whether that is needed."""
 _PIECE = 128 << 10  # bytes; of longer advice a disk may heed no more than this, the usual read-ahead
 _OTHER_FILES = 512
