@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -130,9 +131,9 @@ class _TextTower(TextEncoder):
             mask_BN = mask_BN.new_ones(len(last_B), 1)
         return self.fc(state_BNH[:, : mask_BN.shape[1]]), mask_BN
 
+    @abstractmethod
     def read(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return what the model reads, the mask of the elements, which come first, and the place that is pooled."""
-        raise NotImplementedError
 
 
 @ENCODERS.register("clip_text")

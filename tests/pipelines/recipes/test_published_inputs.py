@@ -1,0 +1,110 @@
+"""Every recipe's sets, words and parts against what papers and their codes print, by calling what training calls."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from published import RUNS, SETTINGS, recipe
+from torch import Tensor
+
+from infra.registry import AGGREGATORS, AUGMENTATIONS, ENCODERS, Spec
+from infra.spec import changed
+from tasks.augmentations.sets import draw_for
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_sets_lose_as_many_elements_in_training(name):
+    run, setting, _ = recipe(name)
+    wanted, spec = setting["dropped"], run.data.visual_augment
+    assert bool(wanted) == bool(spec)
+    if wanted:
+        share, whole = dropped(spec, wanted["of"])
+        assert share == pytest.approx(wanted["share"], abs=0.003)
+        assert whole == pytest.approx(wanted["whole"], abs=0.02)
+
+
+@functools.cache
+def dropped(spec: str, size: int) -> tuple[float, float]:
+    """Return the share of elements that an augmentation drops, and the share of sets of `size` that it leaves whole."""
+    stay = AUGMENTATIONS.build(spec)(np.full(8000, size), np.arange(8000), draw_for(0, 0, 0))
+    kept = np.array([set_N.mean() for set_N in stay])
+    return 1 - kept.mean(), (kept == 1).mean()
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_captions_lose_as_many_words_in_training(name):
+    run, setting, _ = recipe(name)
+    wanted, spec = setting["words_augmented"], run.data.text_augment
+    assert bool(wanted) == bool(spec)
+    if wanted:
+        assert word_fates(spec) == pytest.approx(wanted, abs=0.002)
+
+
+@functools.cache
+def word_fates(spec: str) -> dict[str, float]:
+    """Return the shares of words that an augmentation masks, replaces and deletes."""
+    captions, words = 20_000, 10
+    caption_P, word_P = (x.ravel() for x in np.indices((captions, words)))
+    old_P = np.full(captions * words, 2**30, np.int32)
+    new_P, stay_P = AUGMENTATIONS.build(spec)(
+        old_P, word_P, caption_P, draw_for(0, 0, 1), mask_subword=-1, vocabulary=2**20
+    )
+    masked_P, other_P = new_P == -1, (new_P != old_P) & (new_P != -1)
+    return {
+        "masked": float((masked_P & stay_P).mean()),
+        "replaced": float((other_P & stay_P).mean()),
+        "deleted": float((~stay_P).mean()),
+    }
+
+
+# --------------------------------------------------------------------------------------------------- words and parts
+
+QUOTED = {
+    "treebank": ["``", "can", "not", "''", "5:50", "?"],
+    "captions": ['"', "cannot", '"', "5", ":", "50", "?"],
+    "questions": ['"cannot"', "5:50"],
+}
+STARTS: dict[str, Callable[[Tensor], bool]] = {
+    "uniform": lambda x_VE: 0.099 < x_VE.abs().max() <= 0.1,
+    "scaled": lambda x_VE: 0.99 < x_VE.abs().max() * math.sqrt(300) <= 1.000001,
+    "normal": lambda x_VE: abs(x_VE.std() - 1) < 0.01 and x_VE.abs().max() > 3,
+    "zero": lambda x_VE: not x_VE.any(),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in RUNS if SETTINGS.get(name, {}).get("words")])
+def test_captions_become_words_as_they_did(name):
+    run, setting, _ = recipe(name)
+    words, spec = setting["words"], Spec.parse(run.text)
+    encoder = ENCODERS.get(spec.name)
+    assert (list(run.data.vocabulary), run.data.max_words) == (words["counted"], words["longest"])
+    often = [" ".join(["dog"] * words["least"] + ["cat"] * (words["least"] - 1))]
+    assets = encoder.prepare(often, **spec.params)
+    assert assets["words"] == ["dog"]
+    tokenizer = encoder.tokenizer(assets)
+    assert tokenizer.ends == words["ends"]
+    assert tokenizer.split('"cannot" 5:50?') == QUOTED[words["split"]]
+    torch.manual_seed(0)
+    small = changed(run.text, width=4, glove="")
+    weight_VE = ENCODERS.build(small, {"words": [f"w{n}" for n in range(200)]}).embed.weight.detach()
+    assert weight_VE.shape[1] == 300
+    assert STARTS[words["start"]](weight_VE)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_parts_that_papers_are_exact_about(name):
+    run, setting, (model, shapes) = recipe(name)
+    for module, share in setting.get("dropout", {}).items():
+        assert model.get_submodule(module).p == share, module
+    for parameter, shape in setting.get("shapes", {}).items():
+        assert shapes[parameter] == shape, parameter
+    if "logsumexp" in setting:
+        pooled = AGGREGATORS.build(run.aggregator, 1)(
+            torch.zeros(1, 3, 1), torch.ones(1, 3, dtype=torch.bool)
+        )
+        assert float(pooled.vectors) == pytest.approx(math.log(3) if setting["logsumexp"] == "sum" else 0.0)

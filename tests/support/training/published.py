@@ -1,0 +1,77 @@
+"""What papers and their authors' codes print of every recipe, and the recipe's model without weights.
+
+The values are in `published_settings.toml`, and nothing of them is read from the project.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from places import ROOT
+from torch import nn
+
+from infra.registry import ENCODERS, RECIPES, Spec
+from tasks.models.build import Parts, retrieval_model
+from tasks.questions.model import vqa_model
+from tasks.run import Run
+
+FILE = tomllib.loads((ROOT / "tests/pipelines/recipes/published_settings.toml").read_text())
+NAMES = RECIPES.names()
+RUNS = [n for n in NAMES if isinstance(RECIPES.get(n)(), Run) and n not in FILE["untrained"]]
+Setting = Mapping[str, Any]
+
+
+def settings() -> Iterator[tuple[str, Setting]]:
+    """Yield each recipe that the file names, with its setting."""
+    by_name: dict[str, Setting] = {}
+    for own in FILE["setting"]:
+        by_name[own["name"]] = (by_name[own["like"]] if "like" in own else {}) | own
+        yield from ((recipe, by_name[own["name"]]) for recipe in own["recipes"])
+
+
+SETTINGS = dict(settings())
+
+
+class Made(NamedTuple):
+    model: nn.Module
+    shapes: dict[str, list[int]]
+
+
+def made(run: Run) -> Made:
+    """Return the recipe's own model, whose parameters have their names and one number each; and their shapes."""
+    from transformers import BertConfig, CLIPTextConfig, CLIPVisionConfig, ViTConfig
+
+    of_clip = "clip" in Spec.parse(run.visual).params.get("name", "")
+    kinds = {
+        "bert": {"config": BertConfig().to_dict()},
+        "clip_text": {"config": CLIPTextConfig().to_dict(), "specials": {"end": 1, "pad": 1}},
+        "patches": {"config": (CLIPVisionConfig() if of_clip else ViTConfig()).to_dict()},
+        "stored": {"dim": 512},
+        "cnn": {},
+    }
+    features = {"dim": 2048, "statistics": {"mean": [0.0] * 2048, "std": [1.0] * 2048}}
+    visual = kinds.get(Spec.parse(run.visual).name, features)
+    text = kinds.get(Spec.parse(run.text).name, {"words": ["a", "dog"]})
+    parts = Parts(
+        run,
+        visual=lambda: ENCODERS.build(run.visual, visual),
+        text=lambda: ENCODERS.build(run.text, text),
+    )
+    with torch.device("meta"):
+        model = vqa_model(run, parts, answers=3129) if run.protocol == "vqa" else retrieval_model(run, parts)
+    shapes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
+    for module in model.modules():
+        for key, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[key] = nn.Parameter(torch.zeros(1))
+    return Made(model, shapes)
+
+
+@functools.cache
+def recipe(name: str) -> tuple[Run, Setting, Made]:
+    run: Run = RECIPES.get(name)()
+    return run, SETTINGS[name], made(run)
