@@ -9,6 +9,7 @@ files give the same bytes. A run that was stopped goes on where it was when it i
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,6 +116,8 @@ class _Extraction:
     def of(cls, backbone: str, videos: VideoOptions | None, *, batch: int) -> _Extraction:
         """Return that of a backbone, of images where no options of videos are given."""
         built = build_backbone(backbone)
+        if built.note:
+            print(f"note: {built.note}", file=sys.stderr)
         if videos is None:
             return cls.on_images(backbone, built, batch=batch)
         return cls.on_videos(backbone, built, Videos.plan(built, videos, batch=batch))

@@ -20,11 +20,13 @@ class Backbone(ABC):
         gpu: whether it computes on a GPU where there is one; each worker of it then gets one.
         reads: `image`: it is called with a list of images, and returns a `(N, D)` float32 array for each; `video`: it
             is called with an iterator over a video's frames, and returns one `(N, D)` float32 array.
+        note: what `extract` says before it starts, such as that a setting does not suit this machine.
     """
 
     dim: int
     gpu: bool = False
     reads: Literal["image", "video"] = "image"
+    note: str = ""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:

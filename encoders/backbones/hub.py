@@ -128,14 +128,21 @@ class Pretrained:
         kind: class of transformers that the model is one of.
         bfloat16: compute in it, as far as autocast does.
         options: passed on to what loads the model.
+
+    Attributes:
+        note: says that bfloat16 is slow here, where it is; else empty.
     """
 
     def __init__(self, name: str, *, kind: str = "AutoModel", bfloat16: bool = False, **options: Any) -> None:
         import transformers
 
+        from infra.compute.device import best_device, computes_bfloat16
+
         self.name, self.bfloat16 = name, bfloat16
         self.processor = from_hub(transformers.AutoImageProcessor, name, backend="pil")
         self.model = from_hub(getattr(transformers, kind), name, **options).eval()
+        slow = bfloat16 and not computes_bfloat16(best_device())
+        self.note = "bfloat16 is emulated on this machine, and slower than float32" if slow else ""
 
     def setting(self, name: str, *, of: str) -> Any:
         """Return an entry of the model's configuration.

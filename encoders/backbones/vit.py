@@ -46,6 +46,7 @@ class ViT(Backbone):
             raise ValueError(f"grid must be at least 1, not {grid}")
         self.cls, self.grid = cls, grid
         self._pretrained = Pretrained(name, kind=self.kind, bfloat16=bfloat16)
+        self.note = self._pretrained.note
         self.dim: int = self._pretrained.setting("hidden_size", of=_KIND)
         self._patch: int = self._pretrained.setting("patch_size", of=_KIND)
 

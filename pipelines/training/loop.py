@@ -18,6 +18,7 @@ from tqdm import tqdm
 from aggregators.observe import Watched, observe
 from infra.checkpoint import Progress, load_checkpoint, load_weights, save_checkpoint
 from infra.compute.cost import CostMeter
+from infra.compute.device import computes_bfloat16
 from infra.compute.dist import broadcast_state, gather_objects, rank, world
 from infra.data import Order, load
 from infra.errors import InputError
@@ -255,7 +256,5 @@ class Meter:
 def wants_bfloat16(precision: str, device: torch.device) -> bool:
     """Whether to compute in bfloat16; `auto` takes it on a GPU that has it."""
     return precision == "bfloat16" or (
-        precision == "auto"
-        and device.type == "cuda"
-        and torch.cuda.is_bf16_supported(including_emulation=False)
+        precision == "auto" and device.type == "cuda" and computes_bfloat16(device)
     )

@@ -138,6 +138,16 @@ def test_a_backbone_computes_in_bfloat16_on_request_and_says_so(towers):
     assert "bfloat16" not in full.describe(), "older stores still fit"
 
 
+@pytest.mark.parametrize(("flag", "slow"), [("avx512_f", True), ("avx512_bf16", False), ("bf16", False)])
+def test_a_machine_without_bfloat16_is_told_that_it_is_slow(towers, monkeypatch, flag, slow):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {flag: True}, raising=False)
+    name = str(towers["dinov2"])
+    full, half = (BACKBONES.build(f"dinov2(name={name!r}{more})") for more in ("", ", bfloat16=True"))
+    assert not full.note
+    assert ("slower" in half.note) == slow
+
+
 def test_a_grid_without_cells_is_refused(towers):
     with pytest.raises(InputError, match="grid must be at least 1, not 0"):
         BACKBONES.build(f"siglip(name={str(towers['siglip'])!r}, grid=0)")
