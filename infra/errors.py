@@ -47,7 +47,9 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
     def run() -> None:
         search_seldom()
         try:
-            with stoppable(), redirect_stdout(Shown(sys.stdout)):
+            from infra.storage.arguments import path_arguments  # here, as it raises what is above
+
+            with stoppable(), redirect_stdout(Shown(sys.stdout)), path_arguments():
                 main()
                 sys.stdout.flush()
         except InputError as error:

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from infra.errors import InputError
+from infra.storage.places import local
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def existing(path: str | Path, *, what: str) -> Path:
     """Return `path` if it is a readable file; `what` says in the message what was looked for."""
-    path = Path(path)
+    path = local(path, what=what)
     if not _holds(path.is_file):
         raise InputError(f"{path}: no such file; expected {what}")
     if not os.access(path, os.R_OK):
@@ -48,7 +49,7 @@ def why_no_file(path: str | Path) -> str | None:
 
 def existing_folder(path: str | Path, *, what: str) -> Path:
     """Return `path` if it is a folder; `what` says in the message what was looked for."""
-    path = Path(path)
+    path = local(path, what=what)
     if not _holds(path.is_dir):
         raise InputError(f"{path}: no such folder; expected {what}")
     return path
@@ -79,7 +80,7 @@ def walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 def make_folder(path: str | Path) -> Path:
     """Create a folder and its parents unless they exist."""
-    path = Path(path)
+    path = local(path, what="a folder to make")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
@@ -98,6 +99,7 @@ def atomic(path: Path, *, needs: int = 0) -> Iterator[BinaryIO]:
     Raises:
         InputError: the file cannot be opened, or no space is left.
     """
+    path = local(path, what="a file to write")
     part = path.with_name(f".{path.name}.part")
     try:
         file = open(part, "wb")  # noqa: SIM115 (closed below, before the rename)

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from infra.errors import InputError
+from infra.storage.places import local
 
 
 def home() -> Path:
@@ -22,7 +23,7 @@ def home() -> Path:
         InputError: a Ray job on a machine that does not hold the project.
     """
     if named := os.environ.get("POLYPOOL_HOME"):
-        return Path(named).resolve()
+        return local(named, what="POLYPOOL_HOME, the folder of data and runs,").resolve()
     if "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:
         return Path.cwd()
     if installed := _editable_folder():
@@ -37,7 +38,7 @@ def home() -> Path:
 
 def resolve(path: str | Path) -> Path:
     """Return an absolute path; a relative one starts at `home()`."""
-    path = Path(path).expanduser()
+    path = local(path).expanduser()
     return path if path.is_absolute() else home() / path
 
 

@@ -17,6 +17,7 @@ import tyro
 from infra.errors import command
 from infra.files import atomic, make_folder
 from infra.paths import home
+from infra.storage.places import local
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,9 @@ def main() -> None:
     refuse_detect(options.detect)
     if options.out is not None:
         refuse_ending(options.out)
+    for name in ("out", "markdown", "latex"):
+        if (path := getattr(options, name)) is not None:
+            local(path, what=f"the file of --{name}")
     uri = tracking_uri(home())
     comparison = compare(uri, options.experiment, metric=options.metric, protocol=options.protocol)
     if options.significance:

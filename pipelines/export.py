@@ -15,6 +15,7 @@ import tyro
 from infra.errors import InputError, command
 from infra.files import make_folder
 from infra.paths import home
+from infra.storage.places import local
 from infra.tracking import Tracker, tracking_uri
 
 if TYPE_CHECKING:
@@ -46,11 +47,11 @@ def export(run_id: str, out: Path, *, trust: Sequence[str] = ()) -> TrainedModel
     from pipelines.models import load
     from pipelines.training.best_checkpoint import ASSETS, RUN, WEIGHTS, best_checkpoint
 
-    tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
-    checkpoint = best_checkpoint(tracker)
-    out = out.absolute()
+    out = local(out, what="the folder of --out").absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out}: exists already; choose another folder with --out")
+    tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
+    checkpoint = best_checkpoint(tracker)
     trained = load(checkpoint, trust=trust)
     make_folder(out.parent)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:

@@ -22,6 +22,7 @@ from tqdm import tqdm
 from encoders.backbones.base import Backbone, build_backbone
 from infra.errors import InputError, command
 from infra.ray.session import ray_session
+from infra.storage.places import local
 from infra.store import StoreWriter
 from infra.store.findings import USUAL
 from infra.store.manifest import Manifest
@@ -79,6 +80,7 @@ def extract(
         raise InputError(f"--batch and --limit must be at least 1, got {batch} and {limit}")
     if not video and videos != _DEFAULTS:
         raise InputError("settings of videos, such as --frames, need --video and a corpus of videos")
+    out = local(out, what="the folder of --out")
     started = time.monotonic()
     opened = open_corpus(corpus)
     chosen = list(splits or opened.splits)

@@ -255,7 +255,7 @@ def load(source: str | Path, *, task: str = "", trust: Sequence[str] = ()) -> Tr
         InputError: no such folder or run, a file of the model is missing or damaged, it belongs to another version, or
             names a module that is not trusted.
     """
-    if isinstance(source, Path) or Path(source).is_dir():
+    if isinstance(source, Path) or "/" in source or Path(source).is_dir():
         folder = existing_folder(source, what="a folder that `python -m pipelines.export` wrote")
         return _load_folder(folder, task=task, trust=trust)
     return load_run(source, task=task, trust=trust)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from infra.errors import InputError, command
+from infra.storage.places import local
 from pipelines.searching import Method
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ def search(options: SearchOptions) -> str:
     visuals = [visual for visual in (options.image, options.video, options.id) if visual]
     if len(visuals) > 1:
         raise InputError("give one of --image, --video and --id, not several")
+    for file in (options.image, options.video):
+        local(file or "", what="an image or video to ask with")
     if not options.query and not visuals:
         raise InputError("nothing to look for: give a text, --image FILE, --video FILE, --id ID, or --web")
     from pipelines.searching.answers import AnswerSearch

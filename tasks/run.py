@@ -15,6 +15,7 @@ import tyro
 from infra.errors import InputError
 from infra.fields import NOT_EMPTY, Rule, above, at_least, from_plain, hints, validate
 from infra.spec import Spec
+from infra.storage.places import local
 from infra.trust import modules_of, refuse_untrusted
 
 Count = Annotated[int, at_least(0)]
@@ -72,6 +73,8 @@ class Data:
 
     def __post_init__(self) -> None:
         validate(self, prefix="--data.")
+        for name in ("corpus", "features"):
+            local(getattr(self, name), what=f"--data.{name}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from infra.errors import InputError
 from infra.files import sha256
+from infra.storage.places import local as local_path
 from infra.store.manifest import Manifest, Shard
 from infra.store.mapped import Ahead, allow_files
 from infra.store.shard import MappedShard, map_shard
@@ -50,7 +51,8 @@ class FeatureStore:
         Raises:
             InputError: it is missing, half written, of another version, or a file is missing or cut short.
         """
-        folder, manifest = Path(folder).absolute(), Manifest.read(folder)
+        folder = local_path(folder, what="a feature store").absolute()
+        manifest = Manifest.read(folder)
         for shard in manifest.shards:
             path = folder / shard.file
             size = path.stat().st_size if path.is_file() else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from infra.errors import InputError
+from infra.storage.places import local
 from tasks.datasets.corpus import Corpus
 from tasks.datasets.questions import QuestionCorpus
 
@@ -18,7 +19,8 @@ def open_corpus(folder: str | Path) -> Corpus | QuestionCorpus:
     Raises:
         InputError: there is none, there are two, or it cannot be read.
     """
-    captions, questions = (Path(folder) / f"{kind.form.name}.json" for kind in (Corpus, QuestionCorpus))
+    folder = local(folder, what="a corpus")
+    captions, questions = (folder / f"{kind.form.name}.json" for kind in (Corpus, QuestionCorpus))
     if captions.exists() and questions.exists():
         raise InputError(
             f"{folder}: has both {captions.name} and {questions.name}; keep each corpus in a folder of its own"

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from infra.errors import InputError
 from infra.fields import at_least, from_plain
 from infra.files import atomic, make_folder, read_json, sha256, write_json
+from infra.storage.places import local
 from infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
 
 Row = TypeVar("Row")
@@ -104,6 +105,7 @@ def write_table(
         InputError: nothing usable came, the tolerance is exceeded (a corpus that was there stays as it was), or no
             space is left.
     """
+    images = local(images, what=f"the folder of {form.images}") if images else ""
     folder, findings = make_folder(folder), Findings()
     path = folder / f"{form.name}.arrow"
     with atomic(path) as file:
@@ -124,7 +126,7 @@ def write_table(
     manifest = {
         "version": form.version,
         "source": source,
-        form.images: str(Path(images).resolve()) if images else "",
+        form.images: str(local(images).resolve()) if images else "",
         "sha256": sha256(path),
     }
     write_json(folder / f"{form.name}.json", manifest | asdict(summary))
@@ -194,7 +196,7 @@ class StoredTable:
             InputError: there is none, it is half written or of another version, its bytes were changed, or a field of
                 its manifest or a column of its table is not what it has to be.
         """
-        folder, form = Path(folder), cls.form
+        folder, form = local(folder, what=cls.form.what), cls.form
         path = folder / f"{form.name}.json"
         manifest = read_json(path, what=f"the manifest of {form.what}, as ingest writes it")
         if not isinstance(manifest, dict) or manifest.get("version") != form.version:

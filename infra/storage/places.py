@@ -1,0 +1,110 @@
+"""What names a place of data: a path of this machine, or a URL. Every path that a user gives comes through here."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+from urllib.parse import unquote
+
+from infra.errors import InputError
+
+SCHEMES = {"s3": "s3", "gs": "gs", "gcs": "gs", "hf": "hf"}
+"""Schemes of object storage, each with the one that it is written as."""
+POSSIBLE = "a path of this machine, file:///..., s3://..., gs://... or hf://..."
+
+_URL = re.compile(
+    r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL
+)  # of two letters and more: C:/ is a drive of Windows
+_FILE = re.compile(r"file:(?://([^/]*))?(/.*)", re.DOTALL | re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Url:
+    """A folder or file in object storage; printed as it is written, `s3://bucket/data/coco`.
+
+    Args:
+        scheme: one of `SCHEMES`.
+        path: bucket and key.
+    """
+
+    scheme: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.path}"
+
+    def __truediv__(self, name: str) -> Self:
+        return type(self)(scheme=self.scheme, path=f"{self.path}/{name}")
+
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return self.path.rpartition("/")[2]
+
+
+def place(path: str | Path | Url) -> Path | Url:
+    """Return what a user calls a folder or file as a path of this machine, or as a URL of object storage.
+
+    `file:///x` is `/x`. A `Path` that was made of a URL, and so has one slash less, is understood, too.
+
+    Raises:
+        InputError: a URL of another kind, without a bucket, or with a password or settings in it.
+    """
+    if isinstance(path, Url):
+        return path
+    text = str(path)
+    found = _URL.match(text)
+    if found is None:
+        return Path(path)
+    if found[1].lower() == "file":
+        return _file(text)
+    scheme, parts = found[1].lower(), [part for part in found[2].split("/") if part]
+    if parts and ("@" in parts[0] or ":" in parts[0]):
+        raise InputError(
+            f"{_shown(text)}: a URL holds no user and no password here, as it is kept and shown; leave them out, "
+            f"and set them where tools of {scheme}:// look (environment, profile, instance)"
+        )
+    if scheme not in SCHEMES:
+        raise InputError(f"{_shown(text)}: nothing is read from or written to {scheme}://; give {POSSIBLE}")
+    if "?" in text:
+        raise InputError(
+            f"{_shown(text)}: a URL holds no settings here (what follows its ?); leave them out, and set them where "
+            f"tools of {scheme}:// look (environment, profile, instance)"
+        )
+    if not parts:
+        raise InputError(f"{text}: names no bucket; give one, such as {scheme}://bucket/data/coco")
+    return Url(scheme=SCHEMES[scheme], path="/".join(parts))
+
+
+def local(path: str | Path | Url, *, what: str = "this") -> Path:
+    """Return a path of this machine.
+
+    Args:
+        path: given by a user.
+        what: it is of, for the message.
+
+    Raises:
+        InputError: it is a URL of object storage, or none that is understood.
+    """
+    found = place(path)
+    if isinstance(found, Url):
+        raise InputError(
+            f"{found}: {what} must be on this machine, not in object storage; give a path, or file:///..."
+        )
+    return found
+
+
+def _file(text: str) -> Path:
+    """Return the path that a `file:` URL names."""
+    found = _FILE.fullmatch(text)
+    if found is None or (found[1] or "localhost") != "localhost":
+        raise InputError(f"{text}: names no file of this machine; give {POSSIBLE}")
+    return Path(unquote(found[2]))
+
+
+def _shown(text: str) -> str:
+    """Return a URL without what may be secret in it: who signs in, and settings."""
+    scheme, _, rest = text.partition("?")[0].partition(":")
+    return f"{scheme.lower()}://{re.sub('.*@', '...@', rest.lstrip('/'), flags=re.DOTALL)}"

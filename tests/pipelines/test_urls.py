@@ -1,0 +1,60 @@
+"""What verbs do with URLs that they cannot serve: one line, exit code 2, and nothing is made."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines.config import read_run
+
+KARPATHY = ["--json", "here.json", "--images", "."]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["extract", "--corpus", "ftp://host/x", "--out", "features"],
+        ["extract", "--corpus", "corpus", "--out", "ftp://host/x"],
+        ["ingest", "karpathy", "--json", "ftp://host/x", "--images", ".", "--out", "corpus"],
+        ["ingest", "karpathy", *KARPATHY, "--out", "ftp://host/x"],
+        ["ingest", "karpathy", "--json", "here.json", "--images", "ftp://host/x", "--out", "corpus"],
+        ["ingest", "arrays", "--dir", "ftp://host/x", "--out", "store"],
+        ["ingest", "butd", "--tsv", "ftp://host/x", "--out", "store"],
+        ["ingest", "verify", "--store", "ftp://host/x"],
+        ["ingest", "vse-infinity", "ftp://host/x"],
+        ["export", "0" * 32, "--out", "ftp://host/x"],
+        ["compare", "--out", "ftp://host/x.csv"],
+        ["compare", "--latex", "ftp://host/x.tex"],
+        ["search", "0" * 32, "--image", "ftp://host/x.jpg"],
+        ["tables", "ftp://host/x.md"],
+    ],
+)
+def test_a_url_that_cannot_be_served_is_one_line_and_code_2(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.json").write_text('{"dataset": "mine", "images": []}')
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(f"pipelines.{words[0]}").main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2, said
+    assert said.startswith("error: ftp://host/x"), said
+    assert "s3://" in said
+    assert said.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["here.json"]
+
+
+@pytest.mark.parametrize("flag", ["--data.features", "--data.corpus"])
+def test_a_run_that_cannot_have_its_data_is_refused_with_its_flags(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        read_run("coco_mini", [flag, "ftp://host/x"])
+    assert ended.value.code == 2
+    assert "ftp://host/x: nothing is read" in capsys.readouterr().err
