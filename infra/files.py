@@ -9,11 +9,12 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from infra.errors import InputError
+from infra.process.locking import open_locked
 from infra.storage.places import local
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -97,27 +98,34 @@ def atomic(path: Path, *, needs: int = 0) -> Iterator[BinaryIO]:
         needs: bytes about to be written, for the message where they do not fit.
 
     Raises:
-        InputError: the file cannot be opened, or no space is left.
+        InputError: the file cannot be opened, another process is writing it, or no space is left.
     """
     path = local(path, what="a file to write")
     part = path.with_name(f".{path.name}.part")
     try:
-        file = open(part, "wb")  # noqa: SIM115 (closed below, before the rename)
+        locked = open_locked(part)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error
-    try:
-        with file:
+    if locked is None:
+        raise InputError(
+            f"{path}: another process is writing this file; wait for its end, or choose another name"
+        )
+    with open(part, "wb", opener=lambda *_: locked.handle) as file:
+        try:
+            file.truncate()
             yield file
             needs = max(needs, file.tell())
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, path)
-        _sync_folder(path.parent)
-    except BaseException as error:
-        part.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno in _FULL:
-            raise _no_space(path, needs) from error
-        raise
+            os.replace(part, path)  # before others may write the part, who wait for this file to be closed
+        except BaseException as error:
+            part.unlink(missing_ok=True)
+            with suppress(OSError):
+                file.close()
+            if isinstance(error, OSError) and error.errno in _FULL:
+                raise _no_space(path, needs) from error
+            raise
+    _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:

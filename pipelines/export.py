@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from infra.errors import InputError, command
-from infra.files import make_folder
 from infra.paths import home
+from infra.process.lease import Lease
 from infra.storage.places import local
 from infra.tracking import Tracker, tracking_uri
 
@@ -48,19 +48,19 @@ def export(run_id: str, out: Path, *, trust: Sequence[str] = ()) -> TrainedModel
     from pipelines.training.best_checkpoint import ASSETS, RUN, WEIGHTS, best_checkpoint
 
     out = local(out, what="the folder of --out").absolute()
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out}: exists already; choose another folder with --out")
-    tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
-    checkpoint = best_checkpoint(tracker)
-    trained = load(checkpoint, trust=trust)
-    make_folder(out.parent)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
-        part = Path(temporary) / "part"
-        part.mkdir()
-        for file in (WEIGHTS, RUN, ASSETS):
-            shutil.copyfile(checkpoint / file, part / file)
-        (part / README).write_text(_readme(tracker, trained, out.name))
-        os.replace(part, out)
+    with Lease.take(out.with_name(f".{out.name}.lock"), of=f"{out}: another export writes this folder"):
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise InputError(f"{out}: exists already; choose another folder with --out")
+        tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
+        checkpoint = best_checkpoint(tracker)
+        trained = load(checkpoint, trust=trust)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
+            part = Path(temporary) / "part"
+            part.mkdir()
+            for file in (WEIGHTS, RUN, ASSETS):
+                shutil.copyfile(checkpoint / file, part / file)
+            (part / README).write_text(_readme(tracker, trained, out.name))
+            os.replace(part, out)
     return trained
 
 

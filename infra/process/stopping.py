@@ -186,7 +186,7 @@ def say() -> int:
     number = _came[0] if _came else signal.SIGINT
     if number == signal.SIGHUP:
         return 128 + number
-    again = _next[-1] if _next else _same_command()
+    again = _next[-1] if _next else same_command()
     with suppress(OSError, ValueError, RuntimeError):  # a signal may have come in the middle of a print
         sys.stdout.flush()
     with suppress(OSError, ValueError):
@@ -200,7 +200,7 @@ def _fresh_line() -> str:
     return "\n" if sys.stderr.isatty() else ""
 
 
-def _same_command() -> str:
+def same_command() -> str:
     """Return the command line of this process as one would type it."""
     _, *words = sys.orig_argv
     installed = bool(words) and Path(words[0]).name == "polypool"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import weakref
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,6 +13,7 @@ from tqdm import tqdm
 
 from infra.errors import InputError, unknown
 from infra.files import make_folder
+from infra.process.lease import take_folder
 from infra.store import journal
 from infra.store.findings import Findings, Flagged, Skipped, Tolerance, describe
 from infra.store.ids import wrong_id
@@ -52,7 +54,7 @@ class StoreWriter:
         shard_bytes: size at which a shard is full; one set is never divided. This much memory is used.
 
     Raises:
-        InputError: the folder holds a complete store, or shards of another job.
+        InputError: the folder holds a complete store, or shards of another job, or somebody else writes to it.
     """
 
     def __init__(
@@ -69,15 +71,18 @@ class StoreWriter:
         if dim < 1:
             raise InputError(f"{folder}: vectors of width {dim}, expected at least 1")
         self.folder = make_folder(folder)
+        self._release = weakref.finalize(self, take_folder(self.folder).release)
         self.dim, self.dtype, self.source = dim, dtype, source
         self.done: set[str] = set()
         self._shards: list[Shard] = []
         self._job = {"version": VERSION, "dim": dim, "dtype": dtype, "source": source}
         self._findings = Findings()
         self._flagged: list[Flagged] = []  # of the shard that is being filled
-        finished = journal.begin(self.folder, self._job)
-        for shard in tqdm(finished, desc="finished shards", unit="shard", disable=not finished):
-            self._resume(shard)
+        try:
+            self._go_on(journal.begin(self.folder, self._job))
+        except BaseException:
+            self._release()
+            raise
         self._seen: set[str] = set()
         self._manifest: Manifest | None = None
         rows = max(1, shard_bytes // (dim * np.dtype(dtype).itemsize))
@@ -158,6 +163,7 @@ class StoreWriter:
         manifest.write(self.folder)
         journal.end(self.folder)
         self._manifest = manifest
+        self._release()
         return manifest
 
     def _refuse(self, id: str, x_ND: np.ndarray) -> str | None:
@@ -216,6 +222,11 @@ class StoreWriter:
         journal.Journal(job=self._job, shards=tuple(self._shards)).write(self.folder)
         self._ids, self._ends, self._checks, self._flagged = [], [0], [], []
 
+    def _go_on(self, finished: Sequence[Shard]) -> None:
+        """Take up what an interrupted writer has finished."""
+        for shard in tqdm(finished, desc="finished shards", unit="shard", disable=not finished):
+            self._resume(shard)
+
     def _resume(self, shard: Shard) -> None:
         path = self.folder / shard.file
         found, mapped = written(path, dim=self.dim, dtype=self.dtype)
@@ -248,5 +259,8 @@ class StoreWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.close()
+        try:
+            if kind is None:
+                self.close()
+        finally:
+            self._release()

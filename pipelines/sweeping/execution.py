@@ -13,10 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from infra.errors import InputError
 from infra.files import make_folder
+from infra.process.lease import Lease
 from infra.process.stopping import Stopped, asked_first
 from infra.ray.session import Resources, cores, ray_session
 from infra.ray.tuning import Ended, Halving, reporter, run_side_by_side
@@ -67,16 +66,8 @@ def alone(home: Path, experiment: str) -> Iterator[None]:
     Raises:
         InputError: another one is.
     """
-    folder = make_folder(home / "runs")
-    path = folder / f"sweep-{re.sub(r'[^A-Za-z0-9_.-]', '_', experiment)}.lock"
-    try:
-        held = FileLock(path).acquire(blocking=False)
-    except Timeout:
-        raise InputError(
-            f"another sweep of experiment {experiment!r} is at work (it holds {path}): wait for it, or use another "
-            "--experiment"
-        ) from None
-    with held:
+    path = home / "runs" / f"sweep-{re.sub(r'[^A-Za-z0-9_.-]', '_', experiment)}.lock"
+    with Lease.take(path, of=f"experiment {experiment!r}: another sweep of it is at work"):
         yield
 
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from infra.errors import InputError
 from infra.fields import at_least, from_plain
 from infra.files import atomic, make_folder, read_json, sha256, write_json
+from infra.process.lease import take_folder
 from infra.storage.places import local
 from infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
 
@@ -102,35 +103,32 @@ def write_table(
         tolerance: what may be left out or odd.
 
     Raises:
-        InputError: nothing usable came, the tolerance is exceeded (a corpus that was there stays as it was), or no
-            space is left.
+        InputError: nothing usable came, the tolerance is exceeded (a corpus that was there stays as it was),
+            somebody else writes to the folder, or no space is left.
     """
     images = local(images, what=f"the folder of {form.images}") if images else ""
     folder, findings = make_folder(folder), Findings()
     path = folder / f"{form.name}.arrow"
-    with atomic(path) as file:
-        with pa.ipc.new_file(file, form.schema) as table:
-            rows = _usable(entries, findings, clean=clean, key=key, duplicate=duplicate)
-            while batch := list(islice(rows, form.batch)):
-                tally.add(batch)
-                table.write_batch(_columns(batch, form.schema))
-        if not tally.splits:
-            raise InputError(f"{folder}: nothing usable was found; {describe(findings.skipped)}")
-        file.flush()
-        for case in audit(pa.ipc.open_file(pa.memory_map(str(file.name))).read_all()):
-            findings.add(case)
-        rows, parts = (tally.splits, form.rows), (tally.parts, form.parts)
-        findings.judge(folder, tolerance=tolerance, rows=rows, parts=parts)
-    skipped, flagged = findings.close(folder, prefix=f"{form.name}.")
-    summary = tally.summary(skipped=skipped, flagged=flagged)
-    manifest = {
-        "version": form.version,
-        "source": source,
-        form.images: str(local(images).resolve()) if images else "",
-        "sha256": sha256(path),
-    }
-    write_json(folder / f"{form.name}.json", manifest | asdict(summary))
-    return summary
+    with take_folder(folder):
+        with atomic(path) as file:
+            with pa.ipc.new_file(file, form.schema) as table:
+                rows = _usable(entries, findings, clean=clean, key=key, duplicate=duplicate)
+                while batch := list(islice(rows, form.batch)):
+                    tally.add(batch)
+                    table.write_batch(_columns(batch, form.schema))
+            if not tally.splits:
+                raise InputError(f"{folder}: nothing usable was found; {describe(findings.skipped)}")
+            file.flush()
+            for case in audit(pa.ipc.open_file(pa.memory_map(str(file.name))).read_all()):
+                findings.add(case)
+            rows, parts = (tally.splits, form.rows), (tally.parts, form.parts)
+            findings.judge(folder, tolerance=tolerance, rows=rows, parts=parts)
+        skipped, flagged = findings.close(folder, prefix=f"{form.name}.")
+        summary = tally.summary(skipped=skipped, flagged=flagged)
+        about = {"version": form.version, "source": source, "sha256": sha256(path)}
+        about[form.images] = str(images.resolve()) if images else ""
+        write_json(folder / f"{form.name}.json", about | asdict(summary))
+        return summary
 
 
 def _columns(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:

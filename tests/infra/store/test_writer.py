@@ -267,7 +267,7 @@ def test_no_space_left_says_what_is_needed_and_leaves_nothing(
     writer.add("first", sets["id0"])
     with pytest.raises(InputError, match=r"shard-00000\.arrow: no space left: [\d,]+ bytes are needed"):
         writer.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["writing.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "writing.json"]
     monkeypatch.undo()
     write(tmp_path, sets)
     FeatureStore.open(tmp_path).verify()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -274,11 +276,15 @@ def test_a_dry_run_shows_the_grid_and_lines_that_train_the_same(run: Run) -> Non
 
 
 def test_one_sweep_of_an_experiment_at_a_time(tmp_path: Path) -> None:
-    with alone(tmp_path, "a b"), alone(tmp_path, "other"):
-        second = alone(tmp_path, "a b")
-        with pytest.raises(InputError, match="another sweep of experiment 'a b' is at work"):
-            second.__enter__()
-    with alone(tmp_path, "a b"):
+    def second() -> str:
+        with pytest.raises(InputError) as refused, alone(tmp_path, "a b"):
+            pass
+        return str(refused.value)
+
+    with alone(tmp_path, "a b"), alone(tmp_path, "other"), ThreadPoolExecutor(1) as thread:
+        said = thread.submit(second).result()
+        assert said.startswith(f"experiment 'a b': another sweep of it is at work (process {os.getpid()} on ")
+    with ThreadPoolExecutor(1) as thread, alone(tmp_path, "a b"):
         pass
 
 

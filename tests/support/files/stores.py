@@ -34,5 +34,5 @@ def write(folder: Path, sets: dict[str, np.ndarray], *, dtype: str = "float16", 
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return the bytes of every file."""
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    """Return the bytes of every file, but for what a writer that was killed held."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
