@@ -10,6 +10,7 @@ from infra.tracking import Tracker
 from infra.tracking.provenance import command_line
 from pipelines.comparison.figures.costs import draw_costs
 from pipelines.comparison.figures.critical import draw_critical, why_not
+from pipelines.comparison.figures.parameters import draw_parameters
 from pipelines.comparison.figures.scores import draw_bars, draw_heat
 from pipelines.comparison.results import columns, results
 from pipelines.comparison.runs.groups import Group
@@ -29,6 +30,8 @@ def draw_all(groups: Sequence[Group], cross_task: CrossTaskTable | None, folder:
         draw_bars(groups, paths[-1])
     if draw_costs(groups, folder / "costs.png"):
         paths.append(folder / "costs.png")
+    if draw_parameters(groups, folder / "parameters.png"):
+        paths.append(folder / "parameters.png")
     if cross_task is not None:
         paths.append(folder / "heat_map.png")
         draw_heat(cross_task, paths[-1])

@@ -161,11 +161,16 @@ def _same(one: object, other: object) -> bool:
     return one == other
 
 
-def _aggregator(run: RunRecord) -> str:
-    """Name the aggregator of a run, and the text's where that differs."""
+def _specs(run: RunRecord) -> tuple[str, ...]:
+    """Return the spec of a run's aggregator, and that of the text's where it differs."""
     own = run.tags.get("aggregator", "?")
     text = run.tags.get("text_aggregator", own)
-    return own if text == own else f"{own}, text {text}"
+    return (own,) if text == own else (own, text)
+
+
+def _aggregator(run: RunRecord) -> str:
+    """Name the aggregator of a run, and the text's where that differs."""
+    return ", text ".join(_specs(run))
 
 
 def _label(run: RunRecord) -> str:
@@ -183,6 +188,7 @@ def _row(label: str, runs: Sequence[RunRecord], protocol: str, *, settings: Sett
         if all(key in run.metrics for run in runs)
     }
     tags, published = runs[0].tags, {}
+    trained = tags.get("kind", "train") == "train"
     if numbers := published_numbers(runs[0]):
         own = {
             name.removeprefix(f"{protocol}/"): x
@@ -192,7 +198,8 @@ def _row(label: str, runs: Sequence[RunRecord], protocol: str, *, settings: Sett
         published = own if own and not settings and all(map(follows_recipe, runs)) else {}
     return Row(
         label=label,
-        aggregator=_aggregator(runs[0]) if tags.get("kind", "train") == "train" else "",
+        aggregator=_aggregator(runs[0]) if trained else "",
+        specs=_specs(runs[0]) if trained else (),
         recipe=tags.get("recipe", ""),
         model=tags.get("model", ""),
         settings=named(settings),

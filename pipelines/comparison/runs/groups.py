@@ -22,6 +22,7 @@ class Row:
     Attributes:
         label: what the row of a group is called.
         aggregator: that alone, and the text's where it differs; empty for what is no trained run, such as an ensemble.
+        specs: of the aggregator, and of the text's where it differs; empty where a row was read from a file.
         recipe, model: what the aggregator was trained in.
         settings: those in which the runs are not like most others of recipe and model.
         own_protocol: whether at least half of the runs chose this protocol, and were not only scored under it as well.
@@ -33,6 +34,7 @@ class Row:
 
     label: str
     aggregator: str = ""
+    specs: tuple[str, ...] = ()
     recipe: str = ""
     model: str = ""
     settings: str = ""

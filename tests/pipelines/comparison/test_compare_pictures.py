@@ -14,6 +14,8 @@ from pipelines.comparison.comparison import Comparison
 from pipelines.comparison.figures.costs import draw_panel
 from pipelines.comparison.figures.critical import cliques, critical_difference, why_not
 from pipelines.comparison.figures.labels import place
+from pipelines.comparison.figures.parameters import curves_of
+from pipelines.comparison.figures.parameters import draw_panel as draw_parameter_panel
 from pipelines.comparison.logging import draw_all
 from pipelines.comparison.runs.costs import costs_of
 from pipelines.comparison.tables.cross_task import cross_task_table
@@ -48,7 +50,8 @@ def test_figures_are_drawn_for_few_and_many_long_names(count: int, tmp_path: Pat
     runs += [vqa(name, 0, 30.0 + at % 7) for at, name in enumerate(names)]
     groups = blocks_of(*runs)
     files = draw_all(groups, cross_task_table(groups), tmp_path)
-    assert [path.stem for path in files] == ["compare", "costs", "heat_map", "critical_difference"]
+    over_k = ["parameters"] * (count > 3)  # of which two are no curve
+    assert [path.stem for path in files] == ["compare", "costs", *over_k, "heat_map", "critical_difference"]
     for path in files:
         with Image.open(path) as image:
             assert len(image.convert("RGB").getcolors(maxcolors=1 << 20)) > 10
@@ -114,3 +117,35 @@ def test_an_axis_of_costs_shows_two_numbers_at_least(costs) -> None:
     assert (
         len({t.label1.get_text() for t in ticks if t.label1.get_text() and low <= t.get_loc() <= high}) >= 2
     )
+
+
+def over_k(*values: int, text: str = "") -> list:
+    more = {"text_aggregator": text} if text else {}
+    return [run(f"kmax(k={k})", seed, rsum=50.0 + k + seed, **more) for k in values for seed in (0, 2)]
+
+
+def test_a_parameter_of_which_three_values_were_tried_has_a_curve(tmp_path: Path) -> None:
+    runs = [*over_k(10, 2, 5), run("gpo", rsum=57.0), run("slots(k=4)"), run("slots(k=2, iterations=3)")]
+    (group,) = blocks_of(*runs)
+    (curve,) = curves_of(group)
+    assert (curve.name, curve.parameter) == ("kmax, mini", "k")
+    assert curve.value_P.tolist() == [2, 5, 10]
+    assert [group.mean(row) for row in curve.rows] == [53.0, 56.0, 61.0]
+    panel = new_figure(8.5, 4.0).subplots()
+    draw_parameter_panel(panel, group, [curve])
+    (curved,) = (line for line in panel.lines if len(line.get_xdata()) == 3)
+    np.testing.assert_allclose(curved.get_xydata(), [[2, 53], [5, 56], [10, 61]])
+    across = [line.get_ydata()[0] for line in panel.lines if line is not curved]
+    assert sorted(across) == [57.0, 60.0, 60.0], "the other rows"
+    band = panel.collections[0].get_paths()[0].vertices
+    assert band[:, 1].min() == pytest.approx(53 - math.sqrt(2))
+    assert band[:, 1].max() == pytest.approx(61 + math.sqrt(2))
+    assert "parameters.png" in [path.name for path in draw_all([group], None, tmp_path)]
+
+
+def test_a_curve_joins_rows_that_differ_in_nothing_else() -> None:
+    assert not curves_of(*blocks_of(*over_k(1, 2), run("mean")))
+    assert not curves_of(*blocks_of(*over_k(1, 2), *over_k(3, text="mean")))
+    (curve,) = curves_of(*blocks_of(*over_k(1, 2, 3, text="mean"), *over_k(4)))
+    assert (curve.name, len(curve.rows)) == ("kmax, text mean, mini", 3)
+    assert not curves_of(*blocks_of(*over_k(1, 2), *(run(f"gem(p={p})") for p in ("'a'", True, 3))))
