@@ -20,6 +20,8 @@ _FEWEST = 3
 _COLOURS = (POINT, "#b5541c", "#3d7a3f", "#7a4f9e")
 _LOGARITHMIC = 8.0
 """How many times the smallest value the largest is before the axis is logarithmic."""
+_LABEL = 0.042
+"""Height of a line of a label, as a share of a panel's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,12 +100,7 @@ def draw_panel(panel: Axes, group: Group, curves: Sequence[ParameterCurve]) -> N
         low_P, high_P = np.array([_around(group, row) for row in curve.rows]).T
         panel.fill_between(curve.value_P, low_P, high_P, color=colour, alpha=0.13, linewidth=0, zorder=2)
         panel.plot(curve.value_P, mean_P, "o-", color=colour, label=curve.name, zorder=4)
-    for row in group.rows:
-        mean = group.mean(row)
-        if row.label not in on_curves and not math.isnan(mean):
-            panel.axhline(mean, color=BAR, linewidth=1, linestyle=(0, (4, 2)), zorder=1)
-            at = {"transform": panel.get_yaxis_transform(), "va": "center", "fontsize": 8, "color": MUTED}
-            panel.text(1.01, mean, f"{row.label}  {group.number(mean)}", **at)
+    _draw_others(panel, group, [row for row in group.rows if row.label not in on_curves])
     value_P = np.unique(np.concatenate([curve.value_P for curve in curves]))
     if value_P.min() > 0 and value_P.max() > _LOGARITHMIC * value_P.min():
         panel.set_xscale("log")
@@ -115,6 +112,42 @@ def draw_panel(panel: Axes, group: Group, curves: Sequence[ParameterCurve]) -> N
     panel.legend(frameon=False, fontsize=9, loc="best")
     panel.grid(color=LINE, linewidth=0.8, zorder=0)
     bare(panel, spines=("left", "bottom"))
+
+
+def _draw_others(panel: Axes, group: Group, rows: Sequence[Row]) -> None:
+    """Draw rows as lines across the panel, and their names beside it."""
+    rows = [row for row in rows if not math.isnan(group.mean(row))]
+    mean_R = np.array([group.mean(row) for row in rows])
+    for mean in mean_R:
+        panel.axhline(mean, color=BAR, linewidth=1, linestyle=(0, (4, 2)), zorder=1)
+    at = {"transform": panel.get_yaxis_transform(), "va": "center", "fontsize": 8, "color": MUTED}
+    for row, mean, place in zip(rows, mean_R, apart(mean_R, _LABEL * np.ptp(panel.get_ylim())), strict=True):
+        panel.text(1.01, place, f"{row.label}  {group.number(mean)}", **at)
+
+
+def apart(y_R: np.ndarray, gap: float) -> np.ndarray:
+    """Return places `(R,)` in the order of `y_R`, as near to these as can be, no two nearer than `gap`.
+
+    Neighbours that are too near move as one block, whose middle stays where the mean of its members was.
+    """
+    order_R = np.argsort(y_R, kind="stable")
+    blocks: list[list[float]] = []  # the places wanted of each block, lowest first
+    for y in y_R[order_R]:
+        blocks.append([float(y)])
+        while len(blocks) > 1 and _first(blocks[-1], gap) - _last(blocks[-2], gap) < gap:
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    places = [_first(block, gap) + at * gap for block in blocks for at in range(len(block))]
+    place_R = np.empty_like(y_R)
+    place_R[order_R] = places
+    return place_R
+
+
+def _first(block: Sequence[float], gap: float) -> float:
+    return sum(block) / len(block) - gap * (len(block) - 1) / 2
+
+
+def _last(block: Sequence[float], gap: float) -> float:
+    return _first(block, gap) + gap * (len(block) - 1)
 
 
 def _around(group: Group, row: Row) -> tuple[float, float]:

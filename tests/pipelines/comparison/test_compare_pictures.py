@@ -14,7 +14,7 @@ from pipelines.comparison.comparison import Comparison
 from pipelines.comparison.figures.costs import draw_panel
 from pipelines.comparison.figures.critical import cliques, critical_difference, why_not
 from pipelines.comparison.figures.labels import place
-from pipelines.comparison.figures.parameters import curves_of
+from pipelines.comparison.figures.parameters import apart, curves_of
 from pipelines.comparison.figures.parameters import draw_panel as draw_parameter_panel
 from pipelines.comparison.logging import draw_all
 from pipelines.comparison.runs.costs import costs_of
@@ -149,3 +149,17 @@ def test_a_curve_joins_rows_that_differ_in_nothing_else() -> None:
     (curve,) = curves_of(*blocks_of(*over_k(1, 2, 3, text="mean"), *over_k(4)))
     assert (curve.name, len(curve.rows)) == ("kmax, text mean, mini", 3)
     assert not curves_of(*blocks_of(*over_k(1, 2), *(run(f"gem(p={p})") for p in ("'a'", True, 3))))
+
+
+def test_names_beside_a_panel_keep_apart_and_stay_near() -> None:
+    np.testing.assert_allclose(apart(np.array([5.0, 1.0, 9.0]), 2.0), [5, 1, 9])
+    np.testing.assert_allclose(apart(np.array([4.0, 4.0, 1.0]), 2.0), [3, 5, 1])
+    np.testing.assert_allclose(
+        apart(np.array([4.1, 4.0, 2.5]), 2.0), [5.533333, 3.533333, 1.533333], atol=1e-5
+    )
+    draw = np.random.default_rng(0)
+    y_R = draw.uniform(0, 10, 20)
+    place_R = apart(y_R, 0.7)
+    assert np.diff(np.sort(place_R)).min() > 0.7 - 1e-9
+    assert (np.argsort(place_R) == np.argsort(y_R)).all()
+    assert np.isclose(place_R.mean(), y_R.mean())
