@@ -224,14 +224,14 @@ def compare(experiment: str = "polypool", *, metric: str = "", protocol: str = "
     import pandas as pd
 
     from infra.paths import home
-    from infra.tracking import tracking_uri
+    from infra.tracking import Artifacts, tracking_uri
     from pipelines.comparison import comparison as comparing
     from pipelines.comparison.results import columns, results
     from pipelines.comparison.runs.per_query import read_queries
 
     uri = tracking_uri(home())
     comparison = comparing.compare(uri, experiment, metric=metric, protocol=protocol)
-    comparison = comparing.judged(comparison, partial(read_queries, uri))
+    comparison = comparing.judged(comparison, partial(read_queries, Artifacts(uri)))
     return pd.DataFrame(columns([of for of in results(comparison.groups) if of.decides]))
 
 

@@ -57,7 +57,7 @@ def _write(path: Path, text: Callable[[], str]) -> None:
 def main() -> None:
     """Compare, print, and keep the result."""
     options = tyro.cli(CompareOptions, prog="python -m pipelines.compare", description=__doc__)
-    from infra.tracking import tracking_uri, ui_command
+    from infra.tracking import Artifacts, tracking_uri, ui_command
     from infra.tracking.provenance import command_line
     from pipelines.comparison.comparison import compare, judged, refuse_detect
     from pipelines.comparison.result_files import refuse_ending, write_results
@@ -73,7 +73,7 @@ def main() -> None:
     uri = tracking_uri(home())
     comparison = compare(uri, options.experiment, metric=options.metric, protocol=options.protocol)
     if options.significance:
-        comparison = judged(comparison, partial(read_queries, uri))
+        comparison = judged(comparison, partial(read_queries, Artifacts(uri)))
     comparison = replace(comparison, pairs=options.pairs, detect=options.detect)
     print(comparison.text(), end="\n\n")
     for path, text in ((options.markdown, comparison.markdown), (options.latex, comparison.latex)):

@@ -19,7 +19,10 @@ _PAGE = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """A run as it is recorded. Times are seconds since 1970; metrics are the last ones logged."""
+    """A run as it is recorded.
+
+    Times are seconds since 1970; metrics are the last ones logged; `artifacts` is the URI of the folder of its files.
+    """
 
     run_id: str
     name: str
@@ -29,6 +32,7 @@ class RunRecord:
     tags: Mapping[str, str]
     params: Mapping[str, str]
     metrics: Mapping[str, float]
+    artifacts: str = ""
 
 
 def find_runs(uri: str, experiment: str, *, finished: bool = True) -> list[RunRecord]:
@@ -74,6 +78,7 @@ def _record(run: Any) -> RunRecord:
         tags=data.tags,
         params=data.params,
         metrics=data.metrics,
+        artifacts=info.artifact_uri,
     )
 
 

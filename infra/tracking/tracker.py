@@ -13,10 +13,10 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import unquote, urlparse
 
 from infra.errors import InputError, unknown
 from infra.files import read_json
+from infra.tracking.artifacts import folder_at
 from infra.tracking.finding import refuse_deleted, unknown_run
 from infra.tracking.location import connect, explained
 from infra.tracking.provenance import command_line, provenance
@@ -147,12 +147,9 @@ class Tracker:
             InputError: the run has no such artifact; the message lists those it has.
         """
         held = [item.path for item in self._ask("list_artifacts")]
-        root = urlparse(self._ask("get_run").info.artifact_uri)
+        folder = folder_at(self._ask("get_run").info.artifact_uri)
         if artifact_path.split("/")[0] in held:
-            if root.scheme == "file":
-                path = Path(unquote(root.path)) / artifact_path
-            else:
-                path = Path(self._ask("download_artifacts", artifact_path))
+            path = folder / artifact_path if folder else Path(self._ask("download_artifacts", artifact_path))
             if path.exists():
                 return path
         raise unknown(f"artifact of run {self.run_id}:", artifact_path, held)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from infra.errors import AbsentError, InputError
+from infra.files import read_json
 from infra.registry import Spec
-from infra.tracking import RunRecord, Tracker, find_runs
+from infra.tracking import Artifacts, RunRecord, find_runs
 from pipelines.sweeping.trials import Trial
 from pipelines.training.runs import tags
 from tasks.run import WITHOUT_EFFECT, Run, from_json
@@ -67,7 +68,8 @@ def match_trials(uri: str, trials: Sequence[Trial], records: Sequence[RunRecord]
     for record in records:
         if record.tags.get("kind") == "train":
             by_tags[key(record.tags)].append(record)
-    return [_match(uri, trial, by_tags[key(tags(trial.run))]) for trial in trials]
+    artifacts = Artifacts(uri)
+    return [_match(artifacts, trial, by_tags[key(tags(trial.run))]) for trial in trials]
 
 
 def key(of: Mapping[str, str]) -> tuple[str, ...]:
@@ -96,8 +98,8 @@ def _spelled(spec: str) -> str:
         return spec
 
 
-def _match(uri: str, trial: Trial, candidates: Sequence[RunRecord]) -> Match:
-    settings = {record.run_id: _settings(uri, record) for record in candidates}
+def _match(artifacts: Artifacts, trial: Trial, candidates: Sequence[RunRecord]) -> Match:
+    settings = {record.run_id: _settings(artifacts, record) for record in candidates}
     same = [record for record in candidates if settings[record.run_id] == comparable(trial.run)]
     for record in same:
         if record.status == "FINISHED":
@@ -117,10 +119,10 @@ def _match(uri: str, trial: Trial, candidates: Sequence[RunRecord]) -> Match:
     return Match(trial=trial, note=notes[0] if notes else "")
 
 
-def _settings(uri: str, record: RunRecord) -> Run | InputError:
+def _settings(artifacts: Artifacts, record: RunRecord) -> Run | InputError:
     """Return the settings of a recorded run, or why they cannot be used."""
     try:
-        recorded = Tracker.attach(uri, record.run_id, running=False).read_json("run.json")
-        return comparable(from_json(recorded))
+        path = artifacts.path(record, "run.json")
+        return comparable(from_json(read_json(path, what=f"the settings of run {record.run_id}")))
     except InputError as error:
         return error

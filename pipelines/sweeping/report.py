@@ -11,7 +11,7 @@ from pathlib import Path
 from infra.errors import InputError
 from infra.files import make_folder
 from infra.ray.session import local_cores
-from infra.tracking import Tracker, find_runs
+from infra.tracking import Artifacts, Tracker, find_runs
 from pipelines.comparison.comparison import compare, judged
 from pipelines.comparison.runs.per_query import read_queries
 from pipelines.sweeping.execution import Place, Result
@@ -73,7 +73,7 @@ def show_comparison(trials: Trials, place: Place, *, detect: float = 0.0) -> Non
     except InputError as error:
         print(error)
         return
-    comparison = replace(judged(comparison, partial(read_queries, place.uri)), detect=detect)
+    comparison = replace(judged(comparison, partial(read_queries, Artifacts(place.uri))), detect=detect)
     print(comparison.text(), end="\n\n")
     run_id = comparison.log(place.uri, folder=place.home)
     print(f"kept with figures in run {run_id} of {place.experiment!r}")

@@ -5,13 +5,24 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from places import ROOT
 
 from infra.errors import InputError
-from infra.tracking import RunRecord, Tracker, find_runs, finding, location, tracking_uri, ui_command
+from infra.tracking import (
+    Artifacts,
+    RunRecord,
+    Tracker,
+    find_runs,
+    finding,
+    location,
+    tracking_uri,
+    ui_command,
+)
 from infra.tracking.provenance import command_line, provenance
 
 TRAIN = """
@@ -122,6 +133,12 @@ def test_artifacts_come_back(uri: str, home: Path, tmp_path: Path) -> None:
         tracker.download("modle")
     with pytest.raises(InputError, match="unknown artifact"):
         tracker.download("model/none.bin")
+    recorded, artifacts = record(uri, tracker.run_id), Artifacts(uri)
+    assert artifacts.path(recorded, "notes/a.md").read_text() == "# é"
+    assert artifacts.path(recorded, "copy/model.bin").read_bytes() == b"weights"
+    for name in ("notes/b.md", "none", "model"):
+        with pytest.raises(InputError, match=f"^run {tracker.run_id} has no artifact {name}$"):
+            artifacts.path(recorded, name)
 
 
 def test_many_params_and_pages_of_runs(uri: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,3 +260,39 @@ def test_provenance_takes_the_commit_of_the_home_where_the_code_is_a_copy(
 def test_the_command_line_of_a_verb_is_as_one_would_type_it(program, words, line, monkeypatch) -> None:
     monkeypatch.setattr(sys, "argv", [program, *words])
     assert command_line() == line
+
+
+def test_files_of_a_server_are_copied_once_and_a_missing_one_is_told_from_a_failure(uri: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    class Server:
+        """One that keeps `run.json`, and breaks at `broken.json`."""
+
+        def download_artifacts(self, run_id: str, name: str, target: str) -> str:
+            if name != "kept/run.json":
+                raise MlflowException("500 Internal Server Error")
+            path = Path(target, name)
+            path.parent.mkdir()
+            path.write_text(run_id)
+            return str(path)
+
+        def list_artifacts(self, run_id: str, folder: str | None) -> list[SimpleNamespace]:
+            names = {"kept": ["kept/run.json", "kept/broken.json"], None: ["kept", "broken.json"]}
+            return [SimpleNamespace(path=name) for name in names[folder]]
+
+    artifacts = Artifacts(uri)
+    artifacts.__dict__["_client"] = Server()
+    of = RunRecord(
+        run_id="r1", name="", status="FINISHED", started=0.0, ended=1.0, tags={}, params={}, metrics={}
+    )
+    of = replace(of, artifacts="mlflow-artifacts:/0/r1/artifacts")
+    path = artifacts.path(of, "kept/run.json")
+    assert path.read_text() == "r1"
+    for name in ("kept/none.json", "none.json"):
+        with pytest.raises(InputError, match=f"run r1 has no artifact {name}"):
+            artifacts.path(of, name)
+    for name in ("kept/broken.json", "broken.json"):
+        with pytest.raises(InputError, match="500 Internal"):
+            artifacts.path(of, name)
+    del artifacts
+    assert not path.exists(), "copies end with the reader"

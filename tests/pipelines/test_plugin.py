@@ -20,7 +20,7 @@ from places import TESTS
 
 from infra.errors import InputError
 from infra.registry import AGGREGATORS, ENCODERS, KINDS, OBJECTIVES, RECIPES
-from infra.tracking import Tracker, find_runs, tracking_uri
+from infra.tracking import Artifacts, Tracker, find_runs, tracking_uri
 from infra.trust import trust_modules
 from pipelines.check import check, listing
 from pipelines.comparison.comparison import compare, judged
@@ -199,7 +199,7 @@ def test_every_verb_takes_its_task_or_says_in_a_line_why_not(home, said):
     assert "cannot be searched: its adapter has no visual_dim" in said("search", ours, "a dog", refused=True)
 
     uri = tracking_uri(home)
-    compared = judged(compare(uri, "polypool"), partial(read_queries, uri))
+    compared = judged(compare(uri, "polypool"), partial(read_queries, Artifacts(uri)))
     assert compared.notes == ()
     assert compared.groups[0].judged.units == "20 images"
     assert compared.groups[0].metric.chance == pytest.approx(metrics["test/chance"])

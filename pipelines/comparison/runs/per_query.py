@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from infra.errors import InputError
-from infra.tracking import RunRecord, Tracker
+from infra.tracking import Artifacts, RunRecord
 from pipelines.comparison.runs.groups import Group, Row
 from pipelines.comparison.statistics.significance import Sample, judge
 from tasks.base import QueryMean, QueryMetric
@@ -114,26 +114,18 @@ Read = Callable[[RunRecord, str], Queries]
 """Returns what a run logged of its queries under a protocol, or raises InputError."""
 
 
-def read_queries(uri: str, run: RunRecord, protocol: str) -> Queries:
+def read_queries(artifacts: Artifacts, run: RunRecord, protocol: str) -> Queries:
     """Read what a run logged of its queries.
 
     Raises:
         InputError: it is gone, or cannot be read.
     """
     name = f"per_query/{protocol.replace('/', '-')}"
-    tracker = Tracker.attach(uri, run.run_id, running=False)
-    arrays, described = (_artifact(tracker, f"{name}.{kind}") for kind in ("npz", "json"))
+    arrays, described = (artifacts.path(run, f"{name}.{kind}") for kind in ("npz", "json"))
     return Queries(
         arrays=load_arrays(arrays),
         metrics=queries_from(described.read_text(), where=f"run {run.run_id}: {name}.json"),
     )
-
-
-def _artifact(tracker: Tracker, name: str) -> Path:
-    try:
-        return tracker.download(name)
-    except InputError:
-        raise InputError(f"run {tracker.run_id} has no artifact {name}") from None
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:

@@ -1,0 +1,68 @@
+"""Files that runs keep: the stored ones themselves where these are at hand, copies of a server's elsewhere."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlparse
+
+from infra.errors import InputError
+from infra.tracking.finding import RunRecord
+from infra.tracking.location import connect, explained
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+def folder_at(artifact_uri: str) -> Path | None:
+    """Return the folder that a run's artifacts are in; None where a server keeps them."""
+    root = urlparse(artifact_uri)
+    return Path(unquote(root.path)) if root.scheme == "file" else None
+
+
+class Artifacts:
+    """The files of many runs, read with one connection, and none where they are on a disk at hand.
+
+    What comes from a server is kept until this is dropped.
+
+    Args:
+        uri: the store of the runs.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+
+    def path(self, run: RunRecord, name: str) -> Path:
+        """Return the path of a file that a run keeps.
+
+        Raises:
+            InputError: it keeps none of that name, or the server does not answer.
+        """
+        missing = InputError(f"run {run.run_id} has no artifact {name}")
+        if (folder := folder_at(run.artifacts)) is not None:
+            if not (folder / name).is_file():
+                raise missing
+            return folder / name
+        from mlflow.exceptions import MlflowException
+
+        target = Path(self._copies.name) / run.run_id
+        target.mkdir(exist_ok=True)
+        with explained(self.uri):
+            try:
+                return Path(self._client.download_artifacts(run.run_id, name, str(target)))
+            except MlflowException:
+                # which of its many errors says that there is no such file depends on the server
+                beside = self._client.list_artifacts(run.run_id, name.rpartition("/")[0] or None)
+                if name in [item.path for item in beside]:
+                    raise
+                raise missing from None
+
+    @cached_property
+    def _client(self) -> MlflowClient:
+        return connect(self.uri)
+
+    @cached_property
+    def _copies(self) -> tempfile.TemporaryDirectory:
+        return tempfile.TemporaryDirectory(prefix="polypool-artifacts-")
