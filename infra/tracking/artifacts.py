@@ -40,10 +40,9 @@ class Artifacts:
         Raises:
             InputError: it keeps none of that name, or the server does not answer.
         """
-        missing = InputError(f"run {run.run_id} has no artifact {name}")
         if (folder := folder_at(run.artifacts)) is not None:
             if not (folder / name).is_file():
-                raise missing
+                raise _missing(run, name)
             return folder / name
         from mlflow.exceptions import MlflowException
 
@@ -57,7 +56,7 @@ class Artifacts:
                 beside = self._client.list_artifacts(run.run_id, name.rpartition("/")[0] or None)
                 if name in [item.path for item in beside]:
                     raise
-                raise missing from None
+                raise _missing(run, name) from None
 
     @cached_property
     def _client(self) -> MlflowClient:
@@ -66,3 +65,7 @@ class Artifacts:
     @cached_property
     def _copies(self) -> tempfile.TemporaryDirectory:
         return tempfile.TemporaryDirectory(prefix="polypool-artifacts-")
+
+
+def _missing(run: RunRecord, name: str) -> InputError:
+    return InputError(f"run {run.run_id} has no artifact {name}")

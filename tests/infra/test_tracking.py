@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import subprocess
@@ -295,4 +296,5 @@ def test_files_of_a_server_are_copied_once_and_a_missing_one_is_told_from_a_fail
         with pytest.raises(InputError, match="500 Internal"):
             artifacts.path(of, name)
     del artifacts
+    gc.collect()
     assert not path.exists(), "copies end with the reader"
