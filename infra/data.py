@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -25,6 +26,41 @@ class Dataset(Protocol):
 
     def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> Batch:
         """Return the batch of these samples, augmented as in this epoch of training."""
+
+
+@runtime_checkable
+class FetchesAhead(Protocol):
+    """What comes from far away and can be told what will be asked for."""
+
+    def fetch_ahead(self, index_B: np.ndarray) -> Sequence[Future]:
+        """Begin to fetch what some numbers stand for; return what may be cancelled of that."""
+
+
+def fetch_ahead(source: object, index_B: np.ndarray) -> Sequence[Future]:
+    """Begin to fetch what some numbers stand for, where the source can; return what may be cancelled of that."""
+    return source.fetch_ahead(index_B) if isinstance(source, FetchesAhead) else ()
+
+
+def announced(source: object, parts: Iterable[np.ndarray], *, ahead: int = 8) -> Iterator[np.ndarray]:
+    """Yield parts of numbers, each a while after the source was told of it.
+
+    Args:
+        source: of what they stand for.
+        parts: numbers that are asked for together, such as a batch.
+        ahead: how many parts are on their way beside the one that is in use.
+    """
+    waiting: deque[tuple[np.ndarray, Sequence[Future]]] = deque()
+    try:
+        for index_B in parts:
+            waiting.append((index_B, fetch_ahead(source, index_B)))
+            if len(waiting) > ahead:
+                yield waiting.popleft()[0]
+        while waiting:
+            yield waiting.popleft()[0]
+    finally:
+        for _, coming in waiting:
+            for future in coming:
+                future.cancel()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,21 +113,27 @@ def load(
 ) -> Iterator[tuple[int, dict[str, Tensor]]]:
     """Yield `(size of the global batch, this worker's part on the device)` for the rest of an epoch.
 
-    The next batch is made in a thread while the current one is used.
+    The next batch is made in a thread while the current one is used, and what data far away has of some more is on its
+    way.
     """
     epoch = samples // order.epoch_samples
+    sizes: deque[int] = deque()
 
-    def make(index_B: np.ndarray) -> tuple[int, dict[str, Tensor]]:
-        own_B = np.array_split(index_B, world())[rank()]
+    def own() -> Iterator[np.ndarray]:
+        for index_B in order.batches(samples):
+            sizes.append(len(index_B))
+            yield np.array_split(index_B, world())[rank()]
+
+    def make(own_B: np.ndarray, size: int) -> tuple[int, dict[str, Tensor]]:
         batch = data.batch(own_B, seed=order.seed, epoch=epoch)
         if device.type == "cuda":
             batch = {key: x.pin_memory().to(device, non_blocking=True) for key, x in batch.items()}
-        return len(index_B), batch
+        return size, batch
 
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as pool:
         waiting = None
-        for index_B in order.batches(samples):
-            coming = pool.submit(make, index_B)
+        for own_B in announced(data, own()):
+            coming = pool.submit(make, own_B, sizes.popleft())
             if waiting is not None:
                 yield waiting.result()
             waiting = coming

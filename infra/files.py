@@ -17,7 +17,7 @@ from infra.errors import InputError
 from infra.process.locking import open_locked
 from infra.storage.places import local
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def existing(path: str | Path, *, what: str) -> Path:
@@ -122,7 +122,7 @@ def atomic(path: Path, *, needs: int = 0) -> Iterator[BinaryIO]:
             part.unlink(missing_ok=True)
             with suppress(OSError):
                 file.close()
-            if isinstance(error, OSError) and error.errno in _FULL:
+            if isinstance(error, OSError) and error.errno in FULL:
                 raise _no_space(path, needs) from error
             raise
     _sync_folder(path.parent)
@@ -157,15 +157,29 @@ def read_json(path: str | Path, *, what: str, **options: Any) -> Any:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}; expected {what}") from error
+    return parse_json(data, where=path, what=what, **options)
+
+
+def parse_json(data: bytes, *, where: object, what: str, **options: Any) -> Any:
+    """Read JSON in UTF-8; `options` go to `json.loads`.
+
+    Args:
+        data: the bytes.
+        where: they come from.
+        what: was expected there.
+
+    Raises:
+        InputError: they are no JSON; the message says where it breaks off.
+    """
     try:
         return json.loads(data, **options)
     except json.JSONDecodeError as error:
         raise InputError(
-            f"{path}: not valid JSON at line {error.lineno}, character {error.pos:,}: {error.msg}; "
+            f"{where}: not valid JSON at line {error.lineno}, character {error.pos:,}: {error.msg}; "
             f"expected {what}. The file may be cut short: fetch or write it again"
         ) from error
     except (ValueError, RecursionError) as error:  # no UTF-8, or a number of more digits than Python reads
-        raise InputError(f"{path}: not valid JSON: {error}; expected {what}") from error
+        raise InputError(f"{where}: not valid JSON: {error}; expected {what}") from error
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from infra.errors import InputError
-from infra.storage.places import local
+from infra.storage.places import Url, local, place
 
 
 def home() -> Path:
@@ -40,6 +40,12 @@ def resolve(path: str | Path) -> Path:
     """Return an absolute path; a relative one starts at `home()`."""
     path = local(path).expanduser()
     return path if path.is_absolute() else home() / path
+
+
+def resolve_place(path: str | Path) -> Path | Url:
+    """Return a URL of object storage as it is, and any other path as `resolve` does."""
+    found = place(path)
+    return found if isinstance(found, Url) else resolve(found)
 
 
 def _editable_folder() -> Path | None:

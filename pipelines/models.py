@@ -5,6 +5,7 @@ An exported folder needs no MLflow, no corpus and no feature store.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,8 @@ from infra.errors import InputError
 from infra.files import existing, existing_folder, read_json
 from infra.paths import home
 from infra.registry import TASKS
+from infra.storage.cache import whole
+from infra.storage.places import Url, place
 from infra.tracking import Tracker, tracking_uri
 from infra.trust import trust_modules, vouch
 from pipelines.searching import Method
@@ -246,7 +249,7 @@ def load(source: str | Path, *, task: str = "", trust: Sequence[str] = ()) -> Tr
     """Load a trained model: of the folder of this name where there is one, else of the run with this id.
 
     Args:
-        source: a folder that `python -m pipelines.export` wrote, or the id of a run.
+        source: a folder that `python -m pipelines.export` wrote, its URL, or the id of a run.
         task: the adapter's spec with other parameters, such as `image_text(cxc='data/cxc')`; the run's own where empty.
         trust: modules whose code the run may name as `module:Name`, such as `("my_package.parts",)`; without, a run
             names registered parts and installed plug-ins alone.
@@ -255,8 +258,10 @@ def load(source: str | Path, *, task: str = "", trust: Sequence[str] = ()) -> Tr
         InputError: no such folder or run, a file of the model is missing or damaged, it belongs to another version, or
             names a module that is not trusted.
     """
-    if isinstance(source, Path) or "/" in source or Path(source).is_dir():
-        folder = existing_folder(source, what="a folder that `python -m pipelines.export` wrote")
+    if isinstance(found := place(source), Url):
+        return _load_url(found, task=task, trust=trust)
+    if isinstance(source, Path) or "/" in source or found.is_dir():
+        folder = existing_folder(found, what="a folder that `python -m pipelines.export` wrote")
         return _load_folder(folder, task=task, trust=trust)
     return load_run(source, task=task, trust=trust)
 
@@ -265,6 +270,18 @@ def load_run(run_id: str, *, task: str = "", trust: Sequence[str] = ()) -> Train
     """Load the best checkpoint of a run, as `load` does; the model has the run's tracker."""
     tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
     return _load_folder(best_checkpoint(tracker), task=task, trust=trust, tracker=tracker)
+
+
+def _load_url(url: Url, *, task: str, trust: Sequence[str]) -> TrainedModel:
+    """Load an exported folder of object storage, of a copy in the cache."""
+    copies = {name: whole(url / name) for name in (RUN, ASSETS, WEIGHTS)}
+    with tempfile.TemporaryDirectory(prefix="polypool.") as folder:
+        for name, copy in copies.items():
+            (Path(folder) / name).symlink_to(copy)
+        try:
+            return _load_folder(Path(folder), task=task, trust=trust)
+        except InputError as error:
+            raise InputError(str(error).replace(folder, str(url))) from error
 
 
 def _load_folder(

@@ -15,7 +15,7 @@ import tyro
 from infra.errors import InputError
 from infra.fields import NOT_EMPTY, Rule, above, at_least, from_plain, hints, validate
 from infra.spec import Spec
-from infra.storage.places import local
+from infra.storage.places import place
 from infra.trust import modules_of, refuse_untrusted
 
 Count = Annotated[int, at_least(0)]
@@ -47,15 +47,16 @@ ByPrefix = Annotated[
 class Data:
     """Where the data is and how training samples are made of it.
 
-    Paths are relative to the project's home: the folder a command runs in, or POLYPOOL_HOME.
+    Paths are relative to the project's home: the folder a command runs in, or POLYPOOL_HOME. Corpora and stores may be
+    in object storage: `s3://bucket/data/coco`, `gs://...` or `hf://...`.
     """
 
     dataset: Name
     """Name of the data set, a tag of the run."""
     corpus: str
-    """Folder of an ingested corpus: ids, splits, captions."""
+    """Folder of an ingested corpus, or its URL: ids, splits, captions."""
     features: str = ""
-    """Folder of a feature store; unused where the visual encoder reads pixels."""
+    """Folder of a feature store, or its URL; unused where the visual encoder reads pixels."""
     captions: Positive = 5
     """How many captions of each item are used; all papers cut COCO's to five."""
     visual_augment: Part = ""
@@ -74,7 +75,7 @@ class Data:
     def __post_init__(self) -> None:
         validate(self, prefix="--data.")
         for name in ("corpus", "features"):
-            local(getattr(self, name), what=f"--data.{name}")
+            place(getattr(self, name))
 
 
 @dataclass(frozen=True, kw_only=True)

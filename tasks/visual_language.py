@@ -16,7 +16,7 @@ from encoders.base import Encoder
 from infra.data import Order
 from infra.errors import InputError
 from infra.fields import from_plain
-from infra.paths import resolve
+from infra.paths import resolve_place
 from infra.registry import AUGMENTATIONS, ENCODERS, Spec
 from infra.store import FeatureStore
 from tasks.base import Scores, Searchable, TaskAdapter
@@ -94,7 +94,7 @@ class VisualLanguageTask(TaskAdapter, Scores, Searchable):
     @cached_property
     def store(self) -> FeatureStore | None:
         """The features; None where the visual encoder reads pixels."""
-        return FeatureStore.open(resolve(self.run.data.features)) if self._reads_store else None
+        return FeatureStore.open(resolve_place(self.run.data.features)) if self._reads_store else None
 
     def encoder_assets(self, texts: Iterable[str]) -> dict[str, Any]:
         """Return the assets of new encoders: `visual`, and `text`, made from the texts whose words are counted."""

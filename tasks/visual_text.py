@@ -13,7 +13,7 @@ from infra.compute.cost import CostMeter
 from infra.compute.device import device_of
 from infra.data import Batch
 from infra.errors import InputError
-from infra.paths import resolve
+from infra.paths import resolve_place
 from tasks.base import Evaluation, Score
 from tasks.datasets.corpus import Corpus
 from tasks.datasets.media import pictured
@@ -62,7 +62,7 @@ class VisualText(VisualLanguageTask):
     @cached_property
     def corpus(self) -> Corpus:
         """The items and their captions."""
-        return Corpus.open(resolve(self.run.data.corpus))
+        return Corpus.open(resolve_place(self.run.data.corpus))
 
     def _prepare(self) -> dict[str, Any]:
         self.check_protocol(self.dev_protocol, "val")

@@ -17,7 +17,7 @@ from infra.compute.device import device_of
 from infra.compute.dist import all_sum, rank
 from infra.errors import InputError, unknown
 from infra.fields import from_plain
-from infra.paths import resolve
+from infra.paths import resolve_place
 from infra.registry import TASKS
 from tasks.base import Answers, Evaluation, Score
 from tasks.datasets.questions import Question, QuestionCorpus
@@ -83,7 +83,7 @@ class VQA(VisualLanguageTask, Answers):
     @cached_property
     def corpus(self) -> QuestionCorpus:
         """The questions."""
-        return QuestionCorpus.open(resolve(self.run.data.corpus))
+        return QuestionCorpus.open(resolve_place(self.run.data.corpus))
 
     def held(self, assets: Any) -> dict[str, Any]:
         """Return the assets of a checkpoint, with the answers that a model of it knows."""

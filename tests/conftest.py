@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import object_storage
 import pytest
 from places import ROOT, SUPPORT
 
@@ -96,6 +98,38 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("POLYPOOL_HOME", str(folder))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         yield folder
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[object_storage.Server]:
+    """An S3 server of this process, for all its tests."""
+    server = object_storage.Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def bucket(
+    s3_server: object_storage.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[object_storage.Bucket]:
+    """An empty bucket, and an environment in which it is reached, with an empty cache."""
+    environment = {
+        **object_storage.KEYS,
+        "AWS_ENDPOINT_URL": s3_server.endpoint,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_REGION": "us-east-1",
+        "POLYPOOL_CACHE": str(tmp_path / "cache"),
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("POLYPOOL_CACHE_GB", raising=False)
+    made = object_storage.Bucket(s3_server, f"bucket-{secrets.token_hex(4)}")
+    made.system.create_dir(made.name)
+    s3_server.requests.clear()
+    s3_server.sent = 0
+    yield made
+    s3_server.faults.clear()
+    made.system.delete_dir(made.name)
 
 
 @pytest.fixture(scope="session")

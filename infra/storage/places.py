@@ -43,6 +43,11 @@ class Url:
         """The last part of its path."""
         return self.path.rpartition("/")[2]
 
+    @property
+    def parent(self) -> Self:
+        """The folder that it is in."""
+        return type(self)(scheme=self.scheme, path=self.path.rpartition("/")[0])
+
 
 def place(path: str | Path | Url) -> Path | Url:
     """Return what a user calls a folder or file as a path of this machine, or as a URL of object storage.

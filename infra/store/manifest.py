@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from infra.errors import InputError
+from infra.errors import AbsentError, InputError
 from infra.fields import Rule, at_least, from_plain
-from infra.files import existing_folder, read_json, write_json
+from infra.files import existing_folder, write_json
+from infra.storage.places import Url, place
+from infra.storage.reading import read_json
 
 VERSION = 2
 """Since version 2 every set, the rest of each shard, and the manifest have a check. Version 1 is read as it was."""
@@ -149,19 +151,24 @@ class Manifest:
         write_json(folder / NAME, data | {"check": _check_of(data)})
 
     @classmethod
-    def read(cls, folder: str | Path) -> Manifest:
+    def read(cls, folder: str | Path | Url) -> Manifest:
         """Read the manifest of a store.
 
         Raises:
             InputError: there is no store, it is half written, of another version, or its manifest is damaged.
         """
-        path = existing_folder(folder, what="a feature store, as ingest and extract write it") / NAME
-        if not path.exists():
+        folder, what = place(folder), "the manifest of a feature store"
+        try:
+            if not isinstance(folder, Url):
+                folder = existing_folder(folder, what="a feature store, as ingest and extract write it")
+                if not (folder / NAME).exists():
+                    raise AbsentError
+            data = read_json(path := folder / NAME, what=what)
+        except AbsentError as error:
             raise InputError(
                 f"{folder}: not a complete feature store: it has no {NAME}, which is written last. "
                 f"Run the command that writes it again (it goes on where it stopped), or check the path"
-            )
-        data = read_json(path, what="the manifest of a feature store")
+            ) from error
         version = data.get("version") if isinstance(data, dict) else None
         if type(version) is int and version > VERSION:
             raise InputError(

@@ -7,9 +7,11 @@ never handed out: see `infra.store.shard`.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from bisect import bisect_right
 from collections.abc import Sequence
+from concurrent.futures import Future
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +22,7 @@ import pyarrow.compute as pc
 from tqdm import tqdm
 
 from infra.errors import InputError
-from infra.files import sha256
-from infra.storage.places import local as local_path
+from infra.storage.places import Url, place
 from infra.store.manifest import Manifest, Shard
 from infra.store.mapped import Ahead, allow_files
 from infra.store.shard import MappedShard, map_shard
@@ -30,10 +31,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+Place = tuple[MappedShard, int]
+"""A shard, and the number of a set in it."""
+
+
 class FeatureStore:
     """A complete store; open it with `FeatureStore.open`. Only the path is pickled."""
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
+    def __init__(self, folder: Path | Url, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
         self._first = [
@@ -45,14 +50,18 @@ class FeatureStore:
         self._ahead = Ahead(lambda place: place[0].fetch(place[1]))
 
     @classmethod
-    def open(cls, folder: str | Path) -> FeatureStore:
-        """Open the store in `folder`.
+    def open(cls, folder: str | Path | Url) -> FeatureStore:
+        """Open the store in `folder`, which may be a URL: what is read of it is then kept in a cache on this machine.
 
         Raises:
             InputError: it is missing, half written, of another version, or a file is missing or cut short.
         """
-        folder = local_path(folder, what="a feature store").absolute()
-        manifest = Manifest.read(folder)
+        folder = place(folder)
+        if isinstance(folder, Url):
+            from infra.store.remote import RemoteStore  # here, as it derives from this class
+
+            return RemoteStore.open_url(folder)
+        folder, manifest = folder.absolute(), Manifest.read(folder)
         for shard in manifest.shards:
             path = folder / shard.file
             size = path.stat().st_size if path.is_file() else None
@@ -63,7 +72,7 @@ class FeatureStore:
         return cls(folder, manifest)
 
     def __reduce__(self) -> tuple:
-        return type(self).open, (self.folder,)
+        return FeatureStore.open, (self.folder,)
 
     @property
     def dim(self) -> int:
@@ -122,14 +131,25 @@ class FeatureStore:
             InputError: its bytes changed since they were written, which is found at the first time.
         """
         shard, local = self.place(row)
+        self.ready([(shard, local)])
         return shard[local]
 
-    def place(self, row: int) -> tuple[MappedShard, int]:
+    def place(self, row: int) -> Place:
         """Return the shard that a row is in, and its number there."""
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of a store with {len(self)} sets")
         index = bisect_right(self._first, row) - 1
         return self._mapped[index] or self._shard(index), row - self._first[index]
+
+    def ready(self, places: Sequence[Place]) -> None:
+        """Return once some sets can be read, which those of this machine always can."""
+
+    def fetch_ahead(self, rows: np.ndarray) -> Sequence[Future]:
+        """Begin to fetch the sets in `rows`, which will be asked for soon; return what may be cancelled of that.
+
+        There is nothing to do for a store of this machine, where the system fetches a batch in no time.
+        """
+        return ()
 
     def sizes(self, rows: np.ndarray) -> np.ndarray:
         """Return the number of vectors of each row, int64."""
@@ -160,6 +180,7 @@ class FeatureStore:
         import torch  # here, so that who reads no tensors, such as `ingest`, starts without it
 
         places = [self.place(row) for row in np.asarray(rows).tolist()]
+        self.ready(places)
         sets = [shard.view(local) for shard, local in places]
         if keep is not None:
             indices = [_indices(k, len(x_ND)) for k, x_ND in zip(keep, sets, strict=True)]
@@ -206,7 +227,7 @@ class FeatureStore:
                 f"{path}: {len(changed):,} of its {shard.sets:,} sets changed since they were written: {few}; copy "
                 "this file again, or write the store anew"
             )
-        if sha256(path) != shard.sha256:
+        if hashlib.sha256(mapped.file.buffer).hexdigest() != shard.sha256:
             raise InputError(
                 f"{path}: its bytes changed since it was written (SHA-256 differs); write it again"
             )

@@ -23,6 +23,7 @@ import xxhash
 
 from infra.errors import InputError
 from infra.files import atomic, sha256
+from infra.storage.places import Url
 from infra.store.manifest import Shard
 from infra.store.mapped import MappedFile
 
@@ -43,7 +44,7 @@ class MappedShard:
     """Views of a memory-mapped shard with S sets and V vectors; nothing is copied.
 
     Args:
-        path: the file.
+        path: the file, or the URL that it is a copy of.
         file: its bytes.
         vectors_at: the byte at which the vectors begin.
         ids: `(S,)` Arrow strings.
@@ -53,7 +54,7 @@ class MappedShard:
         trusted: for each set whether its check was compared, which any thread may do.
     """
 
-    path: Path
+    path: Path | Url
     file: MappedFile
     vectors_at: int
     ids: pa.StringArray
@@ -134,7 +135,11 @@ def map_shard(path: Path, shard: Shard, *, dim: int, dtype: str) -> MappedShard:
     Raises:
         InputError: it is missing or cut short, changed since it was written, or is no such Arrow file.
     """
-    file = _mapped(path)
+    return shard_of(path, _mapped(path), shard, dim=dim, dtype=dtype)
+
+
+def shard_of(path: Path | Url, file: MappedFile, shard: Shard, *, dim: int, dtype: str) -> MappedShard:
+    """Return the views of a file that is mapped already, as `map_shard` does; `path` is what messages call it."""
     if len(file) != shard.bytes:
         raise _damaged(path, f"has {len(file):,} bytes, not {shard.bytes:,}")
     if shard.check and _check_around(file, shard, dim=dim, dtype=dtype) != shard.check:
@@ -181,7 +186,7 @@ def _check_around(file: MappedFile, shard: Shard, *, dim: int, dtype: str) -> st
     return check.hexdigest()
 
 
-def _parsed(path: Path, file: MappedFile, *, dim: int, dtype: str, checked: bool) -> MappedShard:
+def _parsed(path: Path | Url, file: MappedFile, *, dim: int, dtype: str, checked: bool) -> MappedShard:
     """Have Arrow parse a file, and check all that it is told to trust, but for the vectors' values."""
     data, form = pa.py_buffer(file.buffer), schema(dim=dim, dtype=dtype, checked=checked)
     try:
@@ -220,5 +225,5 @@ def _address(x: np.ndarray) -> int:
     return x.__array_interface__["data"][0]
 
 
-def _damaged(path: Path, why: str) -> InputError:
+def _damaged(path: Path | Url, why: str) -> InputError:
     return InputError(f"{path}: {why}; copy this file again, or write the store anew")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from infra.errors import InputError
-from infra.storage.places import local
+from infra.storage.places import Url, place
+from infra.storage.reading import is_file
 from tasks.datasets.corpus import Corpus
 from tasks.datasets.questions import QuestionCorpus
 
 
-def open_corpus(folder: str | Path) -> Corpus | QuestionCorpus:
-    """Open the corpus in `folder`, whichever it is.
+def open_corpus(folder: str | Path | Url) -> Corpus | QuestionCorpus:
+    """Open the corpus in `folder`, which may be a URL, whichever it is.
 
     Both have `splits`, `digest`, `ids` (of images or videos), `items(split)` (with `id`, `split` and `path`) and
     `image_path(item)`.
@@ -19,10 +20,10 @@ def open_corpus(folder: str | Path) -> Corpus | QuestionCorpus:
     Raises:
         InputError: there is none, there are two, or it cannot be read.
     """
-    folder = local(folder, what="a corpus")
+    folder = place(folder)
     captions, questions = (folder / f"{kind.form.name}.json" for kind in (Corpus, QuestionCorpus))
-    if captions.exists() and questions.exists():
+    if (has_questions := is_file(questions)) and is_file(captions):
         raise InputError(
             f"{folder}: has both {captions.name} and {questions.name}; keep each corpus in a folder of its own"
         )
-    return QuestionCorpus.open(folder) if questions.exists() else Corpus.open(folder)
+    return QuestionCorpus.open(folder) if has_questions else Corpus.open(folder)

@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 
 from infra.errors import InputError
 from infra.fields import at_least, from_plain
-from infra.files import atomic, make_folder, read_json, sha256, write_json
+from infra.files import atomic, make_folder, sha256, write_json
 from infra.process.lease import take_folder
-from infra.storage.places import local
+from infra.storage.places import Url, local, place
+from infra.storage.reading import at_hand, read_json
 from infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
 
 Row = TypeVar("Row")
@@ -181,26 +182,26 @@ class StoredTable:
     manifest_kind: ClassVar[type[TableManifest]]
     """What its manifest holds."""
 
-    def __init__(self, folder: Path, manifest: TableManifest, table: pa.Table) -> None:
+    def __init__(self, folder: Path | Url, manifest: TableManifest, table: pa.Table) -> None:
         self.folder = folder
         self.manifest = manifest
         self._table = table
 
     @classmethod
-    def open(cls, folder: str | Path) -> Self:
-        """Open the corpus in `folder`; its table is memory-mapped.
+    def open(cls, folder: str | Path | Url) -> Self:
+        """Open the corpus in `folder`, which may be a URL; its table is memory-mapped.
 
         Raises:
             InputError: there is none, it is half written or of another version, its bytes were changed, or a field of
                 its manifest or a column of its table is not what it has to be.
         """
-        folder, form = local(folder, what=cls.form.what), cls.form
+        folder, form = place(folder), cls.form
         path = folder / f"{form.name}.json"
         manifest = read_json(path, what=f"the manifest of {form.what}, as ingest writes it")
         if not isinstance(manifest, dict) or manifest.get("version") != form.version:
             raise InputError(f"{path}: not {form.what} of version {form.version}; ingest it again")
         manifest = from_plain(cls.manifest_kind, manifest, where=str(path))
-        path = folder / f"{form.name}.arrow"
+        path = at_hand(folder / f"{form.name}.arrow", sha256=manifest.sha256)
         if not path.is_file() or sha256(path) != manifest.sha256:
             raise InputError(f"{path}: missing, half written or changed (SHA-256 differs); ingest it again")
         table = _read_table(path, form)

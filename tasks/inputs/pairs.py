@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from infra.compute.dist import rank, world
-from infra.data import Batch
+from infra.data import Batch, announced, fetch_ahead
 from infra.store import FeatureStore
 from infra.video.sampling import choose_frames
 from tasks.augmentations.sets import Draw, draw_for
@@ -61,6 +62,10 @@ class StoredSets:
     ) -> None:
         self.store, self.augment, self.limit = store, augment, limit
         self.rows = store.rows(ids)
+
+    def fetch_ahead(self, item_B: np.ndarray) -> Sequence[Future]:
+        """Begin to fetch the sets of items that will be asked for; see `infra.data.FetchesAhead`."""
+        return self.store.fetch_ahead(self.rows[item_B])
 
     def batch(self, item_B: np.ndarray, *, sample_B: np.ndarray, draw: Draw | None) -> tuple[Tensor, Tensor]:
         """Return the sets `(B, N, F)` and their mask."""
@@ -119,6 +124,10 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.item_ids) if self.by_item else len(self.texts)
 
+    def fetch_ahead(self, index_B: np.ndarray) -> Sequence[Future]:
+        """Begin to fetch what samples that will be asked for read; see `infra.data.FetchesAhead`."""
+        return fetch_ahead(self.visual, index_B if self.by_item else self.owner_T[index_B])
+
     def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> Batch:
         """Return `visual`, `visual_mask` and `item` of items, `text`, `text_mask`, ... and `row` of captions."""
         item_N = index_B if self.by_item else self.owner_T[index_B]
@@ -142,7 +151,8 @@ class Pairs:
 
     def items(self, size: int) -> Iterator[tuple[Tensor, Batch]]:
         """Yield every image or video, each worker its share; see `Batches`."""
-        for number_B in _parts(np.arange(len(self.item_ids)), size, "encoding items"):
+        parts = _parts(np.arange(len(self.item_ids)), size, "encoding items")
+        for number_B in announced(self.visual, parts, ahead=1):
             visual, mask_BN = self.visual.batch(number_B, sample_B=number_B, draw=None)
             yield torch.from_numpy(number_B), {"visual": visual, "visual_mask": mask_BN}
 

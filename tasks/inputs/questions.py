@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from infra.data import Batch
+from infra.data import Batch, fetch_ahead
 from tasks.augmentations.sets import draw_for
 from tasks.augmentations.words import MaskReplaceDelete
 from tasks.inputs.pairs import TextInputs, VisualInputs
@@ -46,6 +48,10 @@ class QuestionData:
 
     def __len__(self) -> int:
         return len(self.image_Q)
+
+    def fetch_ahead(self, index_B: np.ndarray) -> Sequence[Future]:
+        """Begin to fetch the images of questions that will be asked for; see `infra.data.FetchesAhead`."""
+        return fetch_ahead(self.visual, self.image_Q[index_B])
 
     def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> Batch:
         """Return `visual`, `visual_mask`, `text`, `text_mask`, ... and `target` `(B, A)` of questions.

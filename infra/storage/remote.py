@@ -1,0 +1,205 @@
+"""Files in object storage, through the file systems of pyarrow: each call is tried a few times, and then said to fail.
+
+Who may read and write is found where the storage's own tools look: in the environment (`AWS_ACCESS_KEY_ID`, ...), in a
+profile, or at the machine itself. `AWS_ENDPOINT_URL` names another server than Amazon's that speaks S3.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeVar
+
+from pyarrow import NativeFile, fs
+
+from infra.errors import AbsentError, InputError
+from infra.files import parse_json
+from infra.storage.places import Url
+
+T = TypeVar("T")
+
+ATTEMPTS = 5
+"""How often a call is made before it is given up; the S3 client itself asks twice each time."""
+_PAUSE = 0.2  # seconds before the second attempt, twice as many before each further one
+_PART = 8 << 20  # bytes that are read or written at once
+_REFUSED = re.compile(
+    "ACCESS_DENIED|INVALID_ACCESS_KEY|INVALID_CLIENT|SIGNATURE|TOKEN|PERMISSION_DENIED|HTTP status 40[13]|40[13] Client"
+)
+
+
+class RemoteFile:
+    """A file in object storage, of which any part can be read, from several threads.
+
+    Args:
+        url: of the file. Nothing is asked until the first use.
+    """
+
+    def __init__(self, url: Url) -> None:
+        self.url = url
+        self._file: NativeFile | None = None
+        self._opening = Lock()
+
+    @property
+    def size(self) -> int:
+        """Its size in bytes.
+
+        Raises:
+            AbsentError: there is no such file.
+            InputError: the storage does not answer, or refuses.
+        """
+        return tried(self.url, "read", lambda: self._opened().size())
+
+    def read(self, start: int = 0, end: int | None = None) -> bytes:
+        """Return the bytes from `start` to `end`, or to the end of the file.
+
+        Raises:
+            AbsentError: there is no such file.
+            InputError: the storage does not answer, refuses, or has fewer bytes.
+        """
+
+        def ask() -> bytes:
+            file = self._opened()
+            length = (file.size() if end is None else end) - start
+            data = file.read_at(length, start)
+            if len(data) != length:
+                raise OSError(f"{len(data):,} bytes came of {length:,} from byte {start:,} on")
+            return data
+
+        return tried(self.url, "read", ask)
+
+    def _opened(self) -> NativeFile:
+        with self._opening:
+            if self._file is None:
+                system, path = _at(self.url)
+                self._file = system.open_input_file(path)
+            return self._file
+
+
+def read_json(url: Url, *, what: str) -> Any:
+    """Read a JSON file, as `infra.files.read_json` does of this machine.
+
+    Raises:
+        AbsentError: there is no such file.
+        InputError: the storage does not answer, refuses, or the file is no JSON.
+    """
+    try:
+        return parse_json(RemoteFile(url).read(), where=url, what=what)
+    except AbsentError as error:
+        raise AbsentError(f"{url}: no such file; expected {what}") from error
+
+
+def exists(url: Url) -> bool:
+    """Whether there is a file of this name.
+
+    Raises:
+        InputError: the storage does not answer, or refuses.
+    """
+    return _info(url).type == fs.FileType.File
+
+
+def state(url: Url) -> tuple[int, str]:
+    """Return a file's size in bytes and when it was written, which change where its content does.
+
+    Raises:
+        AbsentError: there is no such file.
+        InputError: the storage does not answer, or refuses.
+    """
+    info = _info(url)
+    if info.type != fs.FileType.File:
+        raise AbsentError(f"{url}: no such file")
+    return info.size, str(info.mtime_ns)
+
+
+def upload(path: Path, url: Url) -> None:
+    """Write a file of this machine to object storage, where it appears whole or not at all.
+
+    Raises:
+        InputError: the storage does not answer, or refuses.
+    """
+
+    def send() -> None:
+        system, key = _at(url)
+        with path.open("rb") as file, system.open_output_stream(key) as out:
+            while part := file.read(_PART):
+                out.write(part)
+        if (there := system.get_file_info(key).size) != path.stat().st_size:
+            raise OSError(f"{there} of {path.stat().st_size:,} bytes arrived")
+
+    tried(url, "written", send)
+
+
+def tried(url: Url, how: str, act: Callable[[], T]) -> T:
+    """Return what a call gives, which is made again, ever later, where the storage does not answer well.
+
+    Args:
+        url: that it is about.
+        how: what cannot be done where it fails, such as `read`.
+        act: the call.
+
+    Raises:
+        AbsentError: there is no such file.
+        InputError: the storage refuses, or has failed `ATTEMPTS` times.
+    """
+    pause = _PAUSE
+    for left in reversed(range(ATTEMPTS)):
+        try:
+            return act()
+        except InputError:
+            raise
+        except FileNotFoundError as error:
+            raise AbsentError(f"{url}: no such file") from error
+        except Exception as error:  # file systems of fsspec raise what their clients do
+            why = " ".join(str(error).split()) or type(error).__name__
+            if _REFUSED.search(why):
+                raise InputError(
+                    f"{url}: may not be {how}: {why}. Credentials are taken from the environment, the profile or the "
+                    "machine, as by the storage's own tools: check that these can, and the name of the bucket"
+                ) from error
+            if not left:
+                raise InputError(
+                    f"{url}: cannot be {how}, tried {ATTEMPTS} times: {why}. Check the connection (and "
+                    "AWS_ENDPOINT_URL, if it is set), and run the command again, which goes on where it stopped"
+                ) from error
+        time.sleep(pause * random.uniform(0.5, 1))
+        pause *= 2
+    raise AssertionError
+
+
+def _info(url: Url) -> fs.FileInfo:
+    system, path = _at(url)
+    return tried(url, "read", lambda: system.get_file_info(path))
+
+
+def _at(url: Url) -> tuple[fs.FileSystem, str]:
+    """Return the file system of a URL, and its path there."""
+    bucket = url.path.partition("/")[0]
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    return _system(url.scheme, bucket, endpoint), url.path
+
+
+@cache
+def _system(scheme: str, bucket: str, endpoint: str | None) -> fs.FileSystem:
+    """Return one client for all that a process reads of a bucket."""
+    if scheme == "s3":
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        if not (region or endpoint):
+            with suppress(OSError):  # it says more clearly what is wrong when a file is asked for
+                region = fs.resolve_s3_region(bucket)
+        return fs.S3FileSystem(
+            region=region,
+            endpoint_override=endpoint,
+            connect_timeout=10,
+            retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=2),
+        )
+    if scheme == "gs":
+        return fs.GcsFileSystem(retry_time_limit=timedelta(seconds=30))
+    system, _ = fs.FileSystem.from_uri(f"{scheme}://{bucket}")
+    return system

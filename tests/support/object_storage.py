@@ -1,0 +1,157 @@
+"""An S3 server of this process, whose answers tests can spoil."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs as fs
+
+KEYS = {"AWS_ACCESS_KEY_ID": "an-access-key", "AWS_SECRET_ACCESS_KEY": "the-secret-of-the-tests"}
+Answer = Callable[[], Iterable[bytes]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One request: its method, the key that it is about, and its `Range`."""
+
+    method: str
+    key: str
+    range: str = ""
+
+
+@dataclass(kw_only=True)
+class Fault:
+    """Spoils some answers.
+
+    Args:
+        spoil: gets the body, and returns what is sent of it; None for a status 503 instead.
+        key: the end of the keys that are meant.
+        method: of the requests.
+        times: how many are spoilt.
+        status: sent where there is no `spoil`.
+    """
+
+    spoil: Callable[[bytes], Iterable[bytes]] | None = None
+    key: str = ""
+    method: str = "GET"
+    times: int = 1
+    status: str = "503 Slow Down"
+
+
+@dataclass
+class Server:
+    """The server, as a WSGI application around moto's."""
+
+    faults: list[Fault] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+    sent: int = 0
+    """Bytes of bodies that answered GET."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+        from werkzeug.serving import make_server
+
+        logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
+        self._moto = DomainDispatcherApplication(create_backend_app)
+        self._server = make_server("127.0.0.1", 0, self, threaded=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    @property
+    def endpoint(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self._server.port}"
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable) -> Iterable[bytes]:
+        request = Request(
+            method=environ["REQUEST_METHOD"], key=environ["PATH_INFO"], range=environ.get("HTTP_RANGE", "")
+        )
+        with self._lock:
+            self.requests.append(request)
+            fault = next((one for one in self.faults if one.times and self._meant(one, request)), None)
+            if fault:
+                fault.times -= 1
+        if fault and fault.spoil is None:
+            start_response(fault.status, [("Content-Length", "0")])
+            return []
+        answer = self._moto(environ, start_response)
+        if request.method != "GET":
+            return answer
+        body = b"".join(answer)
+        with self._lock:
+            self.sent += len(body)
+        return fault.spoil(body) if fault else [body]
+
+    def _meant(self, fault: Fault, request: Request) -> bool:
+        return request.method == fault.method and request.key.endswith(fault.key)
+
+    def close(self) -> None:
+        """Stop."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@dataclass
+class Bucket:
+    """A bucket of its own for a test."""
+
+    server: Server
+    name: str
+
+    @property
+    def url(self) -> str:
+        """Its URL."""
+        return f"s3://{self.name}"
+
+    @property
+    def system(self) -> fs.S3FileSystem:
+        """A client that may make and delete buckets."""
+        return fs.S3FileSystem(
+            access_key="other",
+            secret_key="other",
+            region="us-east-1",
+            endpoint_override=self.server.endpoint,
+            allow_bucket_creation=True,
+            allow_bucket_deletion=True,
+        )
+
+    def put(self, folder: Path, name: str) -> str:
+        """Copy a folder into it; return its URL."""
+        fs.copy_files(str(folder), f"{self.name}/{name}", destination_filesystem=self.system)
+        return f"{self.url}/{name}"
+
+    def keys(self, below: str = "") -> list[str]:
+        """Return the keys of all files below one."""
+        selector = fs.FileSelector(f"{self.name}/{below}".rstrip("/"), recursive=True, allow_not_found=True)
+        found = self.system.get_file_info(selector)
+        return sorted(info.path.removeprefix(f"{self.name}/") for info in found if info.is_file)
+
+    def read(self, key: str) -> bytes:
+        """Return a file's bytes."""
+        with self.system.open_input_stream(f"{self.name}/{key}") as file:
+            return file.read()
+
+    def asked(self, key: str = "", method: str = "GET") -> list[Request]:
+        """Return the requests so far about keys with this end."""
+        return [each for each in self.server.requests if each.method == method and each.key.endswith(key)]
+
+
+def cut(after: int) -> Callable[[bytes], Iterator[bytes]]:
+    """Return what breaks a connection off when so many bytes of the body were sent."""
+
+    def spoil(body: bytes) -> Iterator[bytes]:
+        yield body[:after]
+
+    return spoil
+
+
+def damaged(at: int) -> Callable[[bytes], list[bytes]]:
+    """Return what flips a bit of a body."""
+    return lambda body: [body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]]
