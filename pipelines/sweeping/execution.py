@@ -15,7 +15,7 @@ from typing import Any
 
 from infra.errors import InputError
 from infra.files import make_folder
-from infra.process.lease import Lease
+from infra.process.lease import BEAT_SECONDS, STALE_SECONDS, HeldError, Lease
 from infra.process.stopping import Stopped, asked_first
 from infra.ray.session import Resources, cores, ray_session
 from infra.ray.tuning import Ended, Halving, reporter, run_side_by_side
@@ -25,6 +25,7 @@ from infra.tracking.tracker import COMMAND
 from infra.trust import trust_modules, trusted
 from pipelines.sweeping.matching import STOPPED, SWEEP, Match, key, records_of
 from pipelines.sweeping.plan import Plan, duration
+from pipelines.training.folder import take_run
 from pipelines.training.ray_train import CHECKPOINT_SECONDS
 from pipelines.training.runs import resume, send, start, tags
 from tasks.base import Metric
@@ -206,8 +207,8 @@ class Work:
             metric = self.metric.get(run.recipe)
             callbacks = [reporter(metric)] if metric else []
             if match.run_id:
-                Tracker.attach(self.uri, match.run_id).tags({SWEEP: self.sweep, STOPPED: ""})
-                return {"run_id": resume(match.run_id, stop=self.stop, callbacks=callbacks)}
+                again = {SWEEP: self.sweep, STOPPED: ""}
+                return {"run_id": resume(match.run_id, more_tags=again, stop=self.stop, callbacks=callbacks)}
             sweep = {SWEEP: self.sweep, COMMAND: self.command}
             return {"run_id": start(run, more_tags=sweep, stop=self.stop, callbacks=callbacks)}
         except Stopped:
@@ -232,17 +233,31 @@ def _of_sweep(place: Place, sweep: str) -> dict[tuple[str, ...], RunRecord]:
     return {key(record.tags): record for record in records if record.tags.get(SWEEP) == sweep}
 
 
+def _last_words(tracker: Tracker, place: Place, *, patience: float) -> None:
+    """Send what a run logged whose process was ended, which it may not be yet."""
+    limit = time.monotonic() + patience
+    while True:
+        try:
+            with take_run(place.home, tracker.run_id):
+                return send(tracker)
+        except HeldError:
+            if time.monotonic() >= limit:
+                return None
+            time.sleep(0.2)
+
+
 def _settle(
     matches: Sequence[Match], ends: dict[int, Ended], result: Result, place: Place, sweep: str
 ) -> None:
     """Note how each trial ended, in the result and in what was recorded of those whose process was ended."""
     records = _of_sweep(place, sweep)
+    patience = STALE_SECONDS + BEAT_SECONDS if len(ends) == len(matches) else 0.0  # none where Ctrl-C came
     for number, match in enumerate(matches):
         end, record = ends.get(number), records.get(key(tags(match.trial.run)))
         match = replace(match, run_id=record.run_id if record else "")
         tracker = Tracker.attach(place.uri, record.run_id, running=False) if record else None
         if tracker:
-            send(tracker)  # the last words of one whose process was ended
+            _last_words(tracker, place, patience=patience)
         error = _error(end) if end else ""
         if error:
             result.failed.append((match, last_line(error)))

@@ -23,6 +23,7 @@ from infra.tracking import Tracker
 from infra.tracking.journal import Journal
 from infra.tracking.tracker import Status
 from infra.trust import trust_flags, trust_modules, trusted
+from pipelines.training.folder import OUTBOX, run_folder
 from tasks.run import Run, modules
 
 if TYPE_CHECKING:
@@ -30,15 +31,8 @@ if TYPE_CHECKING:
 
     from infra.ray.trainer import RunTrainer
 
-OUTBOX = "outbox"
-"""In a run's folder, what it logged until MLflow has it."""
 CHECKPOINT_SECONDS = 20.0
 """How long SIGTERM waits for a checkpoint; batch systems kill after 30 seconds."""
-
-
-def run_folder(home: Path, run_id: str) -> Path:
-    """Return where a run keeps its checkpoints, and what MLflow has not got yet."""
-    return home / "runs" / run_id
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from infra.checkpoint import FILES
 from infra.compute.unfilled import Unfilled
 from infra.errors import InputError
 from infra.files import make_folder
@@ -24,8 +23,9 @@ from infra.tracking.outbox import CLOSE_SECONDS, REFUSED
 from infra.tracking.tracker import Status, ending
 from infra.trust import trust_modules
 from pipelines.training.best_checkpoint import other_than_trained
+from pipelines.training.folder import OUTBOX, refuse_lost, run_folder, take_run
 from pipelines.training.optim import parameter_groups
-from pipelines.training.ray_train import OUTBOX, finish_soon, fit, resume_command, run_folder
+from pipelines.training.ray_train import finish_soon, fit, resume_command
 from tasks.base import TaskAdapter
 from tasks.run import Run, from_json, modules, to_json, to_params
 
@@ -116,58 +116,54 @@ def start(
             tags=tags(run) | (more_tags or {}),
             params=to_params(run),
         )
-        with recorded(tracker, new=True):
+        with take_run(home(), tracker.run_id), recorded(tracker, new=True):
             tracker.json("run.json", to_json(run))
             tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})
             return launch(run, tracker, assets=adapter.assets, stop=stop, callbacks=callbacks)
 
 
 def resume(
-    run_id: str, *, trust: Sequence[str] = (), stop: Path | None = None, callbacks: Sequence[Any] = ()
+    run_id: str,
+    *,
+    trust: Sequence[str] = (),
+    more_tags: Mapping[str, str] | None = None,
+    stop: Path | None = None,
+    callbacks: Sequence[Any] = (),
 ) -> str:
     """Go on with an interrupted run and return its id; a finished one is left as it is.
 
     Args:
         run_id: the run.
         trust: modules whose code the run may name.
+        more_tags: set on the run where it goes on.
         stop: as of `fit`; where None, a file of the run's own.
         callbacks: those of `fit`.
 
     Raises:
+        HeldError: another process trains it.
         InputError: no such run, or one that was not trained; its settings are gone or damaged, or they name a module
             that is not trusted; its checkpoints are gone.
     """
     trust_modules(*trust)
     uri = tracking_uri(home())
-    tracker = Tracker.attach(uri, run_id, running=False)
+    tracker, folder = Tracker.attach(uri, run_id, running=False), run_folder(home(), run_id)
     if (kind := tracker.tag("kind")) != "train":
         raise InputError(f"run {run_id} {other_than_trained(kind)}")
-    send(tracker)
-    if tracker.status() == "FINISHED":
+    if not folder.is_dir() and tracker.status() != "FINISHED":
+        refuse_lost(tracker, folder)  # before the folder is made
+    elif not folder.is_dir():
         return run_id
-    run = from_json(tracker.read_json("run.json"), where=f"run.json of run {run_id}")
-    refuse_lost(tracker, run_folder(home(), run_id))
-    tracker = Tracker.attach(uri, run_id)
-    with recorded(tracker):
-        return launch(run, tracker, stop=stop, callbacks=callbacks)
-
-
-def refuse_lost(tracker: Tracker, folder: Path) -> None:
-    """Refuse a run that has trained an epoch, whose checkpoint is not, or not whole, in its folder.
-
-    Raises:
-        InputError: it cannot go on.
-    """
-    *_, last = [None, *sorted(folder.glob("checkpoint_[0-9]*"))]
-    if last is None and "epoch" not in tracker.metrics():
-        return  # it ended before its first checkpoint, and starts again
-    missing = [name for name in FILES if last is None or not (last / name).is_file()]
-    if missing:
-        what = f"{last} lacks {', '.join(missing)}" if last else f"there is no checkpoint in {folder}"
-        raise InputError(
-            f"run {tracker.run_id} cannot go on: {what}. Bring the folder back (or set POLYPOOL_HOME to where it is), "
-            f"or train it anew: `python -m pipelines.rerun {tracker.run_id}`"
-        )
+    with take_run(home(), run_id):
+        send(tracker)
+        if tracker.status() == "FINISHED":
+            return run_id
+        run = from_json(tracker.read_json("run.json"), where=f"run.json of run {run_id}")
+        refuse_lost(tracker, folder)
+        tracker = Tracker.attach(uri, run_id)
+        with recorded(tracker):
+            if more_tags:
+                tracker.tags(more_tags)
+            return launch(run, tracker, stop=stop, callbacks=callbacks)
 
 
 @contextmanager

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -22,6 +24,7 @@ from pipelines.sweeping import execution
 from pipelines.sweeping.execution import ERROR
 from pipelines.sweeping.matching import STOPPED, SWEEP
 from pipelines.training import runs
+from pipelines.training.folder import take_run
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
 
@@ -169,6 +172,24 @@ def test_what_is_done_is_not_done_again_and_what_was_interrupted_goes_on(
 
     assert command(*grid, *sweep, "--dry-run") == 0
     assert "tiny max, text mean seed 0  finished, run" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_a_run_that_another_process_trains_is_left_to_it(
+    tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = ("--recipes", "tiny", "--experiment", "held", *SMALL, "--aggregators", "mean")
+    assert command(*grid) == 0
+    capsys.readouterr()
+    (run,) = trained(tiny, "held").values()
+    tracker = Tracker.attach(tracking_uri(tiny), run.run_id)  # unfinished again
+    with ThreadPoolExecutor(1) as elsewhere:
+        lease = elsewhere.submit(take_run, tiny, run.run_id).result()
+        assert command(*grid) == 1
+        lease.release()
+    said = capsys.readouterr().out
+    assert f"run {run.run_id} is being trained by another process (process {os.getpid()} on " in said
+    assert (tracker.status(), tracker.tag(SWEEP)) == ("RUNNING", run.tags[SWEEP])
 
 
 def test_wrong_words_end_before_anything_starts(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:

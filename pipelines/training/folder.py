@@ -1,0 +1,72 @@
+"""A run's folder: its checkpoints, what MLflow has not got yet, and the lease of the one process that trains it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from infra.checkpoint import FILES
+from infra.errors import InputError
+from infra.files import read_json
+from infra.process.lease import NAME, Lease
+from infra.tracking import Tracker
+
+OUTBOX = "outbox"
+"""In a run's folder, what it logged until MLflow has it."""
+_SNAPSHOT = "checkpoint_manager_snapshot.json"
+"""In it, what Ray Train knows of the run's checkpoints."""
+
+
+def run_folder(home: Path, run_id: str) -> Path:
+    """Return where a run keeps its checkpoints, and what MLflow has not got yet."""
+    return home / "runs" / run_id
+
+
+def take_run(home: Path, run_id: str) -> Lease:
+    """Take the lease on a run's folder, which is made where it is not there.
+
+    Raises:
+        HeldError: another process trains the run, on this machine or another.
+        InputError: nothing can be written there.
+    """
+    return Lease.take(run_folder(home, run_id) / NAME, of=f"run {run_id} is being trained by another process")
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """Return the checkpoint that a run goes on with, which may be gone; None where it has made none.
+
+    Raises:
+        InputError: what Ray Train noted of the checkpoints is damaged.
+    """
+    path = folder / _SNAPSHOT
+    if not path.is_file():
+        return max(folder.glob("checkpoint_[0-9]*"), default=None)
+    noted = read_json(path, what="what is known of a run's checkpoints")
+    latest = noted.get("latest_checkpoint_result") if isinstance(noted, dict) else None
+    name = latest.get("checkpoint_dir_name") if isinstance(latest, dict) else None
+    if not isinstance(name, str):
+        raise InputError(f"{path}: names no checkpoint")
+    return folder / name
+
+
+def refuse_lost(tracker: Tracker, folder: Path) -> None:
+    """Refuse a run that has trained, whose checkpoint is not, or not whole, in its folder.
+
+    Raises:
+        InputError: it cannot go on.
+    """
+    try:
+        last = last_checkpoint(folder)
+        missing = [name for name in FILES if last is None or not (last / name).is_file()]
+        what = f"{last} lacks {', '.join(missing)}" if last else f"there is no checkpoint in {folder}"
+    except InputError as error:
+        last, missing, what = folder, FILES, str(error)
+    if last is None:
+        metrics = tracker.metrics()
+        began = (folder / OUTBOX).is_dir()  # it ended before its first checkpoint, and starts again
+        if not metrics or (began and "epoch" not in metrics):
+            return
+    if missing:
+        raise InputError(
+            f"run {tracker.run_id} cannot go on: {what}. Bring the folder back (or set POLYPOOL_HOME to where it is), "
+            f"or train it anew: `python -m pipelines.rerun {tracker.run_id}`"
+        )
