@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _SELDOM = (50_000, 20, 100)
 
@@ -15,3 +17,15 @@ def search_seldom() -> None:
     """
     gc.set_threshold(*_SELDOM)
     atexit.register(gc.freeze)
+
+
+@contextmanager
+def without_search() -> Iterator[None]:
+    """Let Python look for no garbage while many objects are made that stay: it would look at all of them each time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from infra.errors import AbsentError, InputError, unknown
+from infra.process.garbage import without_search
 from infra.tracking.location import connect, explained
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def find_runs(uri: str, experiment: str, *, finished: bool = True) -> list[RunRe
         AbsentError: there is no such store or experiment (the message lists those there are).
     """
     client = connect(uri)
-    with explained(uri):
+    with explained(uri), without_search():
         known = {each.name: each.experiment_id for each in client.search_experiments()}
         if experiment not in known:
             refuse_deleted(client.get_experiment_by_name(experiment), uri)

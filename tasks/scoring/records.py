@@ -52,7 +52,7 @@ def metrics_from(tags: Mapping[str, str], protocol: str, *, run: str) -> tuple[M
     if TAG + protocol not in tags:
         return ()
     where = f"run {run}: the tag {TAG}{protocol}"
-    metrics = from_plain(tuple[Metric, ...], _parsed(tags[TAG + protocol], where), where=where)
+    metrics = _read(tuple[Metric, ...], tags[TAG + protocol], where=where)
     if not metrics:
         raise InputError(f"{where} describes no metric, expected at least the primary one")
     return metrics
@@ -69,7 +69,7 @@ def queries_from(text: str, *, where: str) -> tuple[QueryMetric, ...]:
     Raises:
         InputError: it is damaged; the message begins with `where` and names place and field.
     """
-    return from_plain(tuple[QueryMetric, ...], _parsed(text, where), where=where)
+    return _read(tuple[QueryMetric, ...], text, where=where)
 
 
 def _plain(record: Any) -> dict[str, Any]:
@@ -84,6 +84,17 @@ def _plain(record: Any) -> dict[str, Any]:
         for name, (value, default) in fields.items()
         if value != default and not (isinstance(value, float) and math.isnan(value))
     }
+
+
+_READ: dict[tuple[Any, str], Any] = {}
+"""What was read before: thousands of runs have the same text."""
+
+
+def _read(kind: Any, text: str, *, where: str) -> Any:
+    """Return the records in a text; `where` begins the message where it is damaged."""
+    if (kind, text) not in _READ:
+        _READ[kind, text] = from_plain(kind, _parsed(text, where), where=where)
+    return _READ[kind, text]
 
 
 def _parsed(text: str, where: str) -> Any:

@@ -6,7 +6,8 @@ Which arrays hold scores, which say whose query it is, and how they make a metri
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -123,18 +124,45 @@ def read_queries(artifacts: Artifacts, run: RunRecord, protocol: str) -> Queries
     name = f"per_query/{protocol.replace('/', '-')}"
     arrays, described = (artifacts.path(run, f"{name}.{kind}") for kind in ("npz", "json"))
     return Queries(
-        arrays=load_arrays(arrays),
+        arrays=StoredArrays(arrays),
         metrics=queries_from(described.read_text(), where=f"run {run.run_id}: {name}.json"),
     )
 
 
-def load_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Read the arrays of a file, without unpickling objects."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return dict(file)
-    except Exception as error:  # a file cut short raises whatever its zip, header or decompressor raises
-        raise InputError(f"{path} cannot be read: {error}") from error
+class StoredArrays(Mapping[str, np.ndarray]):
+    """The arrays of a file, each read when it is asked for, without unpickling objects.
+
+    Raises:
+        InputError: the file, or an array that is asked for, cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._readable():
+            self._file = np.load(path, allow_pickle=False)
+            self._names = self._file.files
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._names:
+            raise KeyError(name)
+        with self._readable():
+            return self._file[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # a file cut short raises whatever its zip, header or decompressor raises
+            raise InputError(f"{self.path} cannot be read: {error}") from error
 
 
 def with_differences(group: Group, read: Read) -> tuple[Group, list[str]]:

@@ -15,7 +15,7 @@ from fuzz.cases import Kind, expect
 from fuzz.kinds.results import store_of
 from infra.files import read_json
 from infra.store import FeatureStore, StoreWriter
-from pipelines.comparison.runs.per_query import Queries, load_arrays
+from pipelines.comparison.runs.per_query import Queries, StoredArrays
 from tasks.base import Metric, QueryMean, QueryMetric
 from tasks.datasets.open_corpus import open_corpus
 from tasks.datasets.questions import QuestionCorpus
@@ -130,7 +130,7 @@ def _read_tag(folder: Path) -> int:
 
 def _read_queries(folder: Path) -> int:
     """Gather what queries scored, as a comparison does."""
-    arrays = load_arrays(folder / "queries.npz")
+    arrays = StoredArrays(folder / "queries.npz")
     queries = Queries(
         arrays=arrays, metrics=queries_from(_text(folder / "queries.json"), where="queries.json")
     )

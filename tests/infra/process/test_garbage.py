@@ -1,23 +1,18 @@
 from __future__ import annotations
 
-import subprocess
-import sys
+import gc
 
-from places import ROOT
+import pytest
 
-CODE = """
-import atexit, gc
-from infra.errors import command
-atexit.register(lambda: print(gc.get_freeze_count() > 1000))
-
-@command
-def main():
-    print(gc.get_threshold()[0] > 10_000, gc.get_freeze_count())
-
-main()
-"""
+from infra.process.garbage import without_search
 
 
-def test_a_command_looks_for_garbage_seldom_and_at_its_end_not_at_all():
-    done = subprocess.run([sys.executable, "-c", CODE], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["True 0", "True"]
+def test_the_search_for_garbage_goes_on_afterwards_as_before() -> None:
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="inside"), without_search():
+        assert not gc.isenabled()
+        with without_search():
+            pass
+        assert not gc.isenabled(), "the inner one found it off"
+        raise ValueError("inside")
+    assert gc.isenabled()

@@ -10,7 +10,7 @@ import pytest
 from query_results import answers, retrieval
 
 from infra.errors import InputError
-from pipelines.comparison.runs.per_query import Queries, Units, load_arrays
+from pipelines.comparison.runs.per_query import Queries, StoredArrays, Units
 from tasks.base import QueryMean, QueryMetric
 
 
@@ -79,13 +79,17 @@ def test_what_cannot_be_joined_is_refused() -> None:
 def test_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
     arrays = retrieval()[0].arrays
     np.savez_compressed(tmp_path / "whole.npz", **arrays)
-    assert load_arrays(tmp_path / "whole.npz").keys() == arrays.keys()
+    stored = StoredArrays(tmp_path / "whole.npz")
+    assert stored.keys() == arrays.keys()
+    assert all(np.array_equal(stored[name], arrays[name]) for name in arrays)
+    assert "i2t_R5" in stored
+    assert "i2t_R7" not in stored
     (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:200])
     (tmp_path / "objects.npz").write_bytes(b"")
     np.savez(tmp_path / "objects.npz", accuracy=np.array([{}], dtype=object))
     for name in ("cut.npz", "objects.npz"):
         with pytest.raises(InputError, match=rf"{name} cannot be read"):
-            load_arrays(tmp_path / name)
+            dict(StoredArrays(tmp_path / name))
 
 
 def test_units_add_up_to_the_metric_as_resampling_them_does() -> None:
