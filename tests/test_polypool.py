@@ -130,7 +130,7 @@ def test_the_command_finds_its_verbs(words, code, said, monkeypatch, capsys):
 
 
 def test_arguments_are_read_before_torch_is_imported():
-    verbs = ["train", "sweep", "check", "ingest", "extract", "bench", "synthetic"]
+    verbs = ["train", "sweep", "check", "ingest", "extract", "bench", "synthetic", "runs"]
     lines = [f"{verb} --help" for verb in verbs]
     lines += ["train --list", "train coco_mini --help", "train coco_mnii", "train coco_mini --agregator gpo"]
     lines += ["train coco_mini --aggregator gpoo", "check gpoo"]

@@ -118,7 +118,11 @@ def fit(
             trainer.fit()
         if stop.exists():
             raise Stopped
-    except TrainingFailedError as error:
+    except (Exception, SystemExit) as error:
+        if stop.exists() or not stop.parent.is_dir():  # who asked us to end may end the workers, and be gone
+            raise Stopped from error
+        if not isinstance(error, TrainingFailedError):
+            raise
         for failure in getattr(error, "worker_failures", {}).values():
             if cause := _input_error(failure):
                 raise InputError(str(cause)) from error

@@ -17,18 +17,19 @@ import torch
 from corpora import make_corpus
 from kept import keep_run
 from places import ROOT
+from ray.train.v2.api.exceptions import WorkerGroupError
 from safetensors.torch import load_file
 
 from infra import paths
 from infra.errors import InputError
 from infra.process import stopping
-from infra.process.stopping import stoppable
+from infra.process.stopping import Stopped, stoppable
 from infra.ray.ending import started_by
 from infra.ray.session import ray_session
 from infra.tracking import Tracker, find_runs, tracking_uri
 from pipelines import evaluate, train
 from pipelines.models import load_run
-from pipelines.training import runs
+from pipelines.training import ray_train, runs
 from pipelines.training.runs import resume, start
 from tasks.run import from_json, to_json
 
@@ -145,6 +146,28 @@ def test_sigterm_leaves_a_checkpoint_with_which_the_run_goes_on(finished, run, h
         assert resume(record.run_id) == record.run_id
     ours, theirs = best_weights(record.run_id), best_weights(finished)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize(
+    ("asked", "state"),
+    [(Path.touch, "KILLED"), (lambda stop: stop.parent.rmdir(), "KILLED"), (str, "FAILED")],
+)
+def test_workers_that_are_ended_with_a_run_that_was_asked_to_stop_are_no_failure(
+    asked, state, run, home, tmp_path, monkeypatch
+):
+    stop = tmp_path / "sweep" / "stop"
+    stop.parent.mkdir()
+
+    class Trainer:
+        def fit(self) -> None:
+            asked(stop)
+            raise WorkerGroupError("they are gone", {0: RuntimeError("killed")})
+
+    monkeypatch.setattr(ray_train, "_trainer", lambda *_: Trainer())
+    with pytest.raises(Stopped if state == "KILLED" else RuntimeError):
+        start(run, stop=stop)
+    (record, *_) = find_runs(tracking_uri(home), "polypool", finished=False)
+    assert record.status == state
 
 
 def test_ctrl_c_leaves_no_process_behind_and_says_what_to_type(run, home):

@@ -1,0 +1,125 @@
+"""The list of runs, and what becomes of those whose process is dead."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from toy import toy_run
+
+from infra.errors import InputError
+from infra.process.lease import Holder
+from infra.tracking import Tracker, tracking_uri
+from pipelines import runs as module
+from pipelines.training import runs
+from pipelines.training.folder import run_folder, take_run
+from tasks.run import to_params
+
+
+@pytest.fixture
+def made(home: Path) -> Iterator[dict[str, Tracker]]:
+    """Runs of an experiment of its own: one that is trained now, a dead one, one of elsewhere, and one that ended."""
+    made = {}
+    with ThreadPoolExecutor(1) as somebody:
+        for name in ("alive", "dead", "elsewhere", "ended"):
+            run = toy_run(aggregator="max" if name == "alive" else "mean", seed=3)
+            made[name] = Tracker.start(
+                "several",
+                uri=tracking_uri(home),
+                home=home,
+                name=name,
+                tags=runs.tags(run),
+                params=to_params(run),
+            )
+        lease = somebody.submit(take_run, home, made["alive"].run_id).result()
+        made["alive"].log({"epoch": 2}, step=10)
+        run_folder(home, made["dead"].run_id).mkdir(parents=True)
+        run_folder(home, made["ended"].run_id).mkdir(parents=True)
+        made["ended"].finish("FAILED")
+        yield made
+        lease.release()
+    for tracker in made.values():
+        tracker._ask("delete_run")
+
+
+def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", ["runs", "--experiment", "several", *words])
+    module.main()
+    return capsys.readouterr().out
+
+
+def test_the_list_says_how_far_each_is_and_who_is_at_work(
+    made: dict[str, Tracker], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = said(monkeypatch, capsys).splitlines()
+    (header,) = (line for line in lines if line.startswith("run "))
+    assert header.split() == ["run", "state", "recipe", "aggregator", "seed", "epoch", "age", "at", "work"]
+    of = {name: next(line for line in lines if tracker.run_id in line) for name, tracker in made.items()}
+    here = Holder.this()
+    assert of["alive"].split()[1:5] == ["RUNNING", "toy", "max", "3"]
+    assert "2 of 3" in of["alive"]
+    assert of["alive"].endswith(f" s  process {here.process} on {here.host}")
+    assert of["dead"].endswith(" s  nobody")
+    assert "0 of 3" in of["dead"]
+    assert of["elsewhere"].endswith(" s  unknown: its folder is not here")
+    assert " FAILED " in of["ended"]
+    assert of["ended"].endswith(" s")
+    assert lines[-1].startswith("1 of them shown as running is trained by nobody: --mark-dead")
+    listed = {row["run_id"]: row for row in json.loads(said(monkeypatch, capsys, "--json"))}
+    assert {listed[tracker.run_id]["behind"] for tracker in made.values()} == {
+        "alive",
+        "nobody",
+        "unknown",
+        "",
+    }
+    alive = listed[made["alive"].run_id]
+    assert (alive["epoch"], alive["epochs"], alive["holder"]["process"]) == (2, 3, here.process)
+    assert 0 <= alive["age"] < 600
+
+
+def test_the_dead_are_marked_and_nobody_else(
+    made: dict[str, Tracker], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = said(monkeypatch, capsys, "--mark-dead")
+    assert out.startswith(f"run {made['dead'].run_id}: nobody trains it, now KILLED\n\n")
+    states = {name: tracker.status() for name, tracker in made.items()}
+    assert states == {"alive": "RUNNING", "dead": "KILLED", "elsewhere": "RUNNING", "ended": "FAILED"}
+    assert said(monkeypatch, capsys, "--mark-dead").startswith("every run shown as running may be alive\n")
+    assert [*run_folder(Path.cwd(), "").glob("*")] == []
+
+
+def test_a_run_that_ended_while_mlflow_was_away_ends_as_it_did(
+    made: dict[str, Tracker], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(*_: object, **__: object) -> None:
+        raise InputError("nobody answers")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tracker, "finish", nobody)
+        runs.send(made["dead"], "FINISHED")
+    found = module.rows(tracking_uri(home), "several", home=home)
+    assert module.mark_dead(tracking_uri(home), found, home=home) == {made["dead"].run_id: "FINISHED"}
+
+
+def test_one_that_is_gone_on_with_meanwhile_is_left_alone(made: dict[str, Tracker], home: Path) -> None:
+    found = module.rows(tracking_uri(home), "several", home=home)
+    with ThreadPoolExecutor(1) as somebody:
+        lease = somebody.submit(take_run, home, made["dead"].run_id).result()
+        assert module.mark_dead(tracking_uri(home), found, home=home) == {}
+        lease.release()
+    assert made["dead"].status() == "RUNNING"
+
+
+def test_an_experiment_that_there_is_not_is_one_line(
+    made: dict[str, Tracker], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["runs", "--experiment", "severall"])
+    with pytest.raises(SystemExit) as ended:
+        module.main()
+    assert ended.value.code == 2
+    assert "Did you mean 'several'" in capsys.readouterr().err
