@@ -15,7 +15,7 @@ import tyro
 from infra.errors import InputError, command
 from infra.paths import home
 from infra.process.lease import Lease
-from infra.storage.places import local
+from infra.storage.places import Url, place
 from infra.tracking import Tracker, tracking_uri
 
 if TYPE_CHECKING:
@@ -31,36 +31,58 @@ class ExportOptions:
     run_id: tyro.conf.Positional[str]
     """A run that was trained."""
     out: Path
-    """Folder to make; it must not exist yet, or be empty."""
+    """Folder to make, or its URL; it must not exist yet, or be empty."""
     trust: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """A module whose code the run may name, as module:Name; once for each."""
 
 
-def export(run_id: str, out: Path, *, trust: Sequence[str] = ()) -> TrainedModel:
-    """Write the best model of a run to the folder `out`, and return it loaded; see `pipelines.models.load`.
+def export(run_id: str, out: Path | Url, *, trust: Sequence[str] = ()) -> TrainedModel:
+    """Write the best model of a run to the folder or URL `out`, and return it loaded; see `pipelines.models.load`.
 
-    The folder appears whole or not at all.
+    The folder appears whole or not at all; in object storage, `run.json`, without which it is none, comes last.
 
     Raises:
         InputError: no such run, it has no model, or the folder is in use.
     """
-    from pipelines.models import load
-    from pipelines.training.best_checkpoint import ASSETS, RUN, WEIGHTS, best_checkpoint
-
-    out = local(out, what="the folder of --out").absolute()
+    out = place(out)
+    if isinstance(out, Url):
+        return _export_to_url(run_id, out, trust=trust)
+    out = out.absolute()
     with Lease.take(out.with_name(f".{out.name}.lock"), of=f"{out}: another export writes this folder"):
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InputError(f"{out}: exists already; choose another folder with --out")
-        tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
-        checkpoint = best_checkpoint(tracker)
-        trained = load(checkpoint, trust=trust)
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
             part = Path(temporary) / "part"
             part.mkdir()
-            for file in (WEIGHTS, RUN, ASSETS):
-                shutil.copyfile(checkpoint / file, part / file)
-            (part / README).write_text(_readme(tracker, trained, out.name))
+            trained = _write(run_id, part, name=out.name, trust=trust)
             os.replace(part, out)
+    return trained
+
+
+def _export_to_url(run_id: str, out: Url, *, trust: Sequence[str]) -> TrainedModel:
+    from infra.storage import remote
+    from pipelines.training.best_checkpoint import ASSETS, RUN, WEIGHTS
+
+    if remote.exists(out / RUN):
+        raise InputError(f"{out}: exists already; choose another folder with --out")
+    with tempfile.TemporaryDirectory(prefix="polypool.") as part:
+        trained = _write(run_id, Path(part), name=str(out), trust=trust)
+        for file in (WEIGHTS, ASSETS, README, RUN):
+            remote.upload(Path(part) / file, out / file)
+    return trained
+
+
+def _write(run_id: str, part: Path, *, name: str, trust: Sequence[str]) -> TrainedModel:
+    """Write all files of an export to an empty folder, whose last name will be another."""
+    from pipelines.models import load
+    from pipelines.training.best_checkpoint import ASSETS, RUN, WEIGHTS, best_checkpoint
+
+    tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
+    checkpoint = best_checkpoint(tracker)
+    trained = load(checkpoint, trust=trust)
+    for file in (WEIGHTS, RUN, ASSETS):
+        shutil.copyfile(checkpoint / file, part / file)
+    (part / README).write_text(_readme(tracker, trained, name))
     return trained
 
 
@@ -112,8 +134,8 @@ def main() -> None:
     """Export, and say how to load."""
     options = tyro.cli(ExportOptions, prog="python -m pipelines.export", description=__doc__)
     trained = export(options.run_id, options.out, trust=options.trust)
-    size = sum(file.stat().st_size for file in options.out.iterdir())
-    print(f"written to {options.out}: {size / 1e6:,.1f} MB\n\n{example(trained, str(options.out))}")
+    size, out = sum(x.nbytes for x in trained.model.state_dict().values()), place(options.out)
+    print(f"written to {out}: weights of {size / 1e6:,.1f} MB\n\n{example(trained, str(out))}")
 
 
 if __name__ == "__main__":

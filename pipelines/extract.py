@@ -22,7 +22,7 @@ from tqdm import tqdm
 from encoders.backbones.base import Backbone, build_backbone
 from infra.errors import InputError, command
 from infra.ray.session import ray_session
-from infra.storage.places import local
+from infra.storage.places import Url, place
 from infra.store import StoreWriter
 from infra.store.findings import USUAL
 from infra.store.manifest import Manifest
@@ -60,8 +60,8 @@ def extract(
     training split's features. Run again after an interruption, it goes on where it stopped.
 
     Args:
-        corpus: folder of the corpus, as ingest writes it.
-        out: folder of the store.
+        corpus: folder of the corpus, as ingest writes it, or its URL.
+        out: folder of the store, or its URL.
         backbone: what describes an image: cells, resnet or vit, with parameters, such as 'cells(grid=7)'; or all frames
             of a video: i3d.
         dtype: what numbers are stored as.
@@ -80,7 +80,7 @@ def extract(
         raise InputError(f"--batch and --limit must be at least 1, got {batch} and {limit}")
     if not video and videos != _DEFAULTS:
         raise InputError("settings of videos, such as --frames, need --video and a corpus of videos")
-    out = local(out, what="the folder of --out")
+    out, corpus = place(out), place(corpus)
     started = time.monotonic()
     opened = open_corpus(corpus)
     chosen = list(splits or opened.splits)
@@ -203,7 +203,7 @@ def _write(
     return stored, frames
 
 
-def _report(out: Path, manifest: Manifest, *, unit: str, new: int, frames: int, seconds: float) -> None:
+def _report(out: Path | Url, manifest: Manifest, *, unit: str, new: int, frames: int, seconds: float) -> None:
     size = sum(shard.bytes for shard in manifest.shards)
     numbers = f"{manifest.vectors:,} vectors of {manifest.dim} x {manifest.dtype}, {size:,} bytes"
     print(f"{out}: {manifest.sets:,} {unit}s, {numbers}")

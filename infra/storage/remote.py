@@ -136,6 +136,17 @@ def upload(path: Path, url: Url) -> None:
     tried(url, "written", send)
 
 
+def delete(url: Url) -> None:
+    """Delete a file, if there is one.
+
+    Raises:
+        InputError: the storage does not answer, or refuses.
+    """
+    system, path = _at(url)
+    with suppress(AbsentError):
+        tried(url, "deleted", lambda: system.delete_file(path))
+
+
 def tried(url: Url, how: str, act: Callable[[], T]) -> T:
     """Return what a call gives, which is made again, ever later, where the storage does not answer well.
 

@@ -15,7 +15,7 @@ from infra.store.findings import Flagged
 from infra.store.manifest import NAME as MANIFEST
 from infra.store.manifest import Shard
 
-_NAME = "writing.json"
+NAME = "writing.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Journal:
 
     def write(self, folder: Path) -> None:
         """Write it, atomically."""
-        write_json(folder / _NAME, asdict(self))
+        write_json(folder / NAME, asdict(self))
 
 
 def begin(folder: Path, job: dict[str, Any]) -> tuple[Shard, ...]:
@@ -59,7 +59,7 @@ def begin(folder: Path, job: dict[str, Any]) -> tuple[Shard, ...]:
 
 def end(folder: Path) -> None:
     """Remove the journal of a store that is complete, and what was kept of its shards."""
-    (folder / _NAME).unlink(missing_ok=True)
+    (folder / NAME).unlink(missing_ok=True)
     for path in folder.glob("flagged-*.json"):
         path.unlink()
 
@@ -94,9 +94,9 @@ def _beside(folder: Path, shard: str) -> Path:
 
 
 def _read(folder: Path, job: dict[str, Any]) -> Journal:
-    path = folder / _NAME
+    path = folder / NAME
     if not path.exists():
-        raise InputError(f"{folder}: holds shards but neither {MANIFEST} nor {_NAME}; remove this folder")
+        raise InputError(f"{folder}: holds shards but neither {MANIFEST} nor {NAME}; remove this folder")
     try:
         journal = read_record(Journal, path, what="the journal of an interrupted writer")
     except InputError as error:

@@ -64,10 +64,10 @@ class FetchedShard(MappedShard):
         piece_K = np.unique(np.searchsorted(self.row_P, np.fromiter(rows, np.int64), side="right"))
         absent = piece_K[~self.pieces.there()[piece_K]].tolist()
         with self.lock:
-            futures = {self.coming[piece] for piece in absent if piece in self.coming}
+            futures = dict.fromkeys(self.coming[piece] for piece in absent if piece in self.coming)
             for first, last in self._runs([piece for piece in absent if piece not in self.coming]):
                 future = _requests().submit(self._fetch, first, last)
-                futures.add(future)
+                futures[future] = None
                 self.coming.update(dict.fromkeys(range(first, last + 1), future))
                 future.add_done_callback(lambda _, run=range(first, last + 1): self._came(run))
         return list(futures)

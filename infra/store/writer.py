@@ -12,11 +12,13 @@ import numpy as np
 from tqdm import tqdm
 
 from infra.errors import InputError, unknown
-from infra.files import make_folder
 from infra.process.lease import take_folder
+from infra.storage.destination import destination
+from infra.storage.places import Url
 from infra.store import journal
-from infra.store.findings import Findings, Flagged, Skipped, Tolerance, describe
+from infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
 from infra.store.ids import wrong_id
+from infra.store.manifest import NAME as MANIFEST
 from infra.store.manifest import VERSION, Manifest, Shard
 from infra.store.shard import DTYPES, MappedShard, check_of, map_shard, write_shard, written
 from infra.store.statistics import statistics
@@ -44,10 +46,11 @@ class StoreWriter:
 
     A writer that died leaves its finished shards. The next one with the same dim, dtype and source keeps
     them, has their ids in `done`, and writes what is missing; given the same sets in the same order, the
-    shards are the same, byte for byte.
+    shards are the same, byte for byte. In object storage each shard is there when it is finished, and the manifest
+    last; what is unfinished waits in the cache's folder, where the next writer on this machine finds it.
 
     Args:
-        folder: the store; made where it does not exist.
+        folder: the store, made where it does not exist, or its URL.
         dim: width D of every vector.
         dtype: `float16` or `float32`.
         source: where the features come from; anything that JSON can hold.
@@ -59,7 +62,7 @@ class StoreWriter:
 
     def __init__(
         self,
-        folder: str | Path,
+        folder: str | Path | Url,
         *,
         dim: int,
         dtype: str = "float16",
@@ -70,7 +73,8 @@ class StoreWriter:
             raise unknown("dtype of a store", dtype, DTYPES)
         if dim < 1:
             raise InputError(f"{folder}: vectors of width {dim}, expected at least 1")
-        self.folder = make_folder(folder)
+        self._to = destination(folder)
+        self.folder = self._to.folder
         self._release = weakref.finalize(self, take_folder(self.folder).release)
         self.dim, self.dtype, self.source = dim, dtype, source
         self.done: set[str] = set()
@@ -79,6 +83,7 @@ class StoreWriter:
         self._findings = Findings()
         self._flagged: list[Flagged] = []  # of the shard that is being filled
         try:
+            self._to.begin(marker=journal.NAME, last=MANIFEST)
             self._go_on(journal.begin(self.folder, self._job))
         except BaseException:
             self._release()
@@ -160,7 +165,7 @@ class StoreWriter:
             flagged=flagged,
             statistics=None if statistics_of is None else self._statistics(statistics_of),
         )
-        manifest.write(self.folder)
+        self._to.finish(manifest.write, (*(shard.file for shard in self._shards), SKIPPED, WARNINGS))
         journal.end(self.folder)
         self._manifest = manifest
         self._release()
@@ -220,12 +225,14 @@ class StoreWriter:
         journal.keep(self.folder, path.name, self._flagged)
         self._finished(*written(path, dim=self.dim, dtype=self.dtype))
         journal.Journal(job=self._job, shards=tuple(self._shards)).write(self.folder)
+        self._to.send(path.name)
         self._ids, self._ends, self._checks, self._flagged = [], [0], [], []
 
     def _go_on(self, finished: Sequence[Shard]) -> None:
         """Take up what an interrupted writer has finished."""
         for shard in tqdm(finished, desc="finished shards", unit="shard", disable=not finished):
             self._resume(shard)
+        self._to.send(journal.NAME, *(shard.file for shard in finished))
 
     def _resume(self, shard: Shard) -> None:
         path = self.folder / shard.file

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from infra.files import existing_folder, identity
+from infra.storage.places import place
 from infra.store import FeatureStore
 from infra.store.findings import USUAL, Skipped, Tolerance
 from pipelines.ingesting.report import Tolerate, content, report_store
@@ -136,7 +137,7 @@ def verify(*, store: Path) -> None:
     """
     opened = FeatureStore.open(store)
     opened.verify()
-    print(f"{store}: good: {content(opened.manifest)}")
+    print(f"{opened.folder}: good: {content(opened.manifest)}")
     if not opened.manifest.checked:
         print(
             "a store of version 1, without checks: later damage is noticed by `verify` only; write it anew to have them"
@@ -153,7 +154,7 @@ def _write(
     tolerance: Tolerance,
 ) -> None:
     """Write a store and say what it holds; where a corpus is given, compare the ids with its own."""
-    reference = open_corpus(corpus) if corpus else None
+    out, reference = place(out), open_corpus(corpus) if corpus else None
     report_store(out, write_features(out, sets, source=source, dtype=dtype, tolerance=tolerance))
     if reference:
         listing = out / "unmatched.json"

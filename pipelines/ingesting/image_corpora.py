@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from infra.files import identity
+from infra.storage.places import place
 from infra.store.findings import USUAL
 from pipelines.ingesting.feature_stores import DType
 from pipelines.ingesting.report import Tolerate, report_corpus, report_findings, report_store
@@ -101,7 +102,7 @@ def _report_questions(out: Path, summary: QuestionSummary) -> None:
     splits = ", ".join(
         f"{split} {count:,} about {summary.images[split]:,} images" for split, count in summary.splits.items()
     )
-    print(f"{out}: {sum(summary.splits.values()):,} questions ({splits})")
+    print(f"{place(out)}: {sum(summary.splits.values()):,} questions ({splits})")
     print(compare_counts([VQA2], summary.splits))
     irregular = {number: count for number, count in summary.answers.items() if number not in ("0", _ANSWERS)}
     if irregular:

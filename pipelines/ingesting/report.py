@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from infra.storage.places import Url, place
 from infra.store.findings import SKIPPED, WARNINGS, Tolerance, describe
 from infra.store.manifest import Manifest
 from tasks.datasets.corpus import FORMAT, CorpusSummary
@@ -17,7 +18,7 @@ from tasks.datasets.tables import Format
 Tolerate = Annotated[Tolerance, tyro.conf.arg(name="")]  # its fields are flags of the verb
 
 
-def report_corpus(out: Path, summary: CorpusSummary, *, published: Sequence[Published]) -> None:
+def report_corpus(out: Path | Url, summary: CorpusSummary, *, published: Sequence[Published]) -> None:
     """Say how many items and captions a corpus has, whether they are those published, and what was left out or is odd.
 
     Args:
@@ -26,15 +27,15 @@ def report_corpus(out: Path, summary: CorpusSummary, *, published: Sequence[Publ
         published: the data sets that it may be; none where that is not known.
     """
     splits = ", ".join(f"{split} {count:,}" for split, count in summary.splits.items())
-    print(f"{out}: {sum(summary.splits.values()):,} items ({splits}), {summary.captions:,} captions")
+    print(f"{place(out)}: {sum(summary.splits.values()):,} items ({splits}), {summary.captions:,} captions")
     if published:
         print(compare_counts(published, summary.splits, captions=summary.captions))
     report_findings(out, skipped=summary.skipped, flagged=summary.flagged, form=FORMAT)
 
 
-def report_store(out: Path, manifest: Manifest) -> None:
+def report_store(out: Path | Url, manifest: Manifest) -> None:
     """Say what a store holds, and what was left out."""
-    print(f"{out}: {content(manifest)}")
+    print(f"{place(out)}: {content(manifest)}")
     report_findings(out, skipped=manifest.skipped, flagged=manifest.flagged)
 
 
@@ -46,7 +47,7 @@ def content(manifest: Manifest) -> str:
 
 
 def report_findings(
-    out: Path, *, skipped: dict[str, Any], flagged: dict[str, Any], form: Format | None = None
+    out: Path | Url, *, skipped: dict[str, Any], flagged: dict[str, Any], form: Format | None = None
 ) -> None:
     """Say what was left out, what is used and odd, and where both are listed.
 
@@ -56,6 +57,7 @@ def report_findings(
         flagged: as `Findings.flagged` has it.
         form: of a corpus; None for a store.
     """
+    out = place(out)
     print(describe(skipped))
     if skipped["count"]:
         print(f"  all of them: {out / (form.skipped if form else SKIPPED)}")

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from infra.errors import InputError
+from infra.storage.places import Url
 from infra.store.findings import USUAL, Flagged, Skipped, Tolerance
 from infra.store.ids import is_unicode, wrong_id
 from tasks.datasets.audit import shared_captions, shared_files
@@ -111,7 +112,7 @@ def clean(item: Item, *, images: str | Path = "") -> Iterator[Item | Skipped | F
 
 
 def write_corpus(
-    folder: str | Path,
+    folder: str | Path | Url,
     items: Iterable[Item | Skipped | Flagged],
     *,
     source: dict[str, Any],

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.errors import InputError
+from infra.storage.places import Url
 from infra.store.findings import USUAL, Flagged, Skipped, Tolerance
 from infra.store.ids import is_unicode, wrong_id
 from tasks.datasets.audit import shared_files, shared_images
@@ -133,7 +134,7 @@ def clean(question: Question, *, images: str | Path = "") -> Iterator[Question |
 
 
 def write_questions(
-    folder: str | Path,
+    folder: str | Path | Url,
     questions: Iterable[Question | Skipped | Flagged],
     *,
     source: dict[str, Any],

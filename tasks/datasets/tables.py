@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 
 from infra.errors import InputError
 from infra.fields import at_least, from_plain
-from infra.files import atomic, make_folder, sha256, write_json
+from infra.files import atomic, sha256, write_json
 from infra.process.lease import take_folder
+from infra.storage.destination import destination
 from infra.storage.places import Url, local, place
 from infra.storage.reading import at_hand, read_json
 from infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
@@ -75,7 +76,7 @@ class Tally(Protocol[Row, Summary]):
 
 
 def write_table(
-    folder: str | Path,
+    folder: str | Path | Url,
     entries: Iterable[Row | Skipped | Flagged],
     *,
     form: Format,
@@ -91,7 +92,7 @@ def write_table(
     """Write a corpus from a stream: the table, then its manifest, and the lists of what was left out and is odd.
 
     Args:
-        folder: the corpus; made where it does not exist, and one that is there is replaced.
+        folder: the corpus, or its URL; made where it does not exist, and one that is there is replaced.
         entries: rows, what a reader had to leave out, and what is odd.
         form: how they are kept.
         clean: yields what is wrong with a row, and then the row with what is good, if anything is.
@@ -108,8 +109,9 @@ def write_table(
             somebody else writes to the folder, or no space is left.
     """
     images = local(images, what=f"the folder of {form.images}") if images else ""
-    folder, findings = make_folder(folder), Findings()
-    path = folder / f"{form.name}.arrow"
+    to, findings = destination(folder), Findings()
+    folder, table_name, manifest_name = to.folder, f"{form.name}.arrow", f"{form.name}.json"
+    path = folder / table_name
     with take_folder(folder):
         with atomic(path) as file:
             with pa.ipc.new_file(file, form.schema) as table:
@@ -128,7 +130,10 @@ def write_table(
         summary = tally.summary(skipped=skipped, flagged=flagged)
         about = {"version": form.version, "source": source, "sha256": sha256(path)}
         about[form.images] = str(images.resolve()) if images else ""
-        write_json(folder / f"{form.name}.json", about | asdict(summary))
+        to.finish(
+            lambda into: write_json(into / manifest_name, about | asdict(summary)),
+            (table_name, form.skipped, form.warnings),
+        )
         return summary
 
 

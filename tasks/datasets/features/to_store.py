@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow.compute as pc
 
 from infra.errors import InputError
-from infra.files import write_json
+from infra.storage.destination import write_json
+from infra.storage.places import Url
 from infra.store import FeatureStore, StoreWriter
 from infra.store.findings import USUAL, Findings, Skipped, Tolerance, describe
 from infra.store.manifest import Manifest
@@ -44,7 +45,7 @@ def as_set(x: np.ndarray, *, channels_first: bool = False) -> np.ndarray:
 
 
 def write_features(
-    folder: str | Path,
+    folder: str | Path | Url,
     sets: Iterable[Features | Skipped],
     *,
     source: dict[str, Any],
@@ -87,7 +88,7 @@ def _first(sets: Iterator[Features | Skipped]) -> tuple[list[Skipped], Features 
 
 
 def cross_check(
-    store: FeatureStore, corpus: Corpus | QuestionCorpus, *, listing: Path
+    store: FeatureStore, corpus: Corpus | QuestionCorpus, *, listing: Path | Url
 ) -> dict[str, list[str]]:
     """Return the ids with `captions only`, or `questions only`, and with `features only`; write them to `listing`."""
     apart = {

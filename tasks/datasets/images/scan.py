@@ -21,6 +21,7 @@ from tqdm import tqdm
 from infra.arrays import map_array
 from infra.errors import InputError
 from infra.files import existing, existing_folder, identity
+from infra.storage.places import place
 from infra.store import StoreWriter
 from infra.store.findings import USUAL
 from infra.store.manifest import Manifest
@@ -146,7 +147,8 @@ def write_scan(
     splits = open_scan(folder)
     source = {"reader": "scan", "files": [file for split in splits for file in identity(*split.files)]}
     dim = splits[0].dim
-    store = Path(out) / "regions"
+    out = place(out)
+    store = out / "regions"
     with StoreWriter(store, dim=dim, dtype=dtype, source=source, shard_bytes=shard_bytes) as writer:
         summary = write_corpus(out, _stored(splits, writer), source=source, tolerance=tolerance)
         return summary, writer.close(tolerance=tolerance)

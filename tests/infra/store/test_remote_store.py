@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -67,8 +69,7 @@ def test_few_sets_cost_few_bytes_and_none_the_second_time(bucket: Bucket, tmp_pa
     for x_ND, id in zip(x_BND.numpy(), ["id3", "id40", "id4"], strict=True):
         assert np.array_equal(x_ND, sets[id])
     assert bucket.server.sent - around == 3 * size
-    ranges = {request.range for request in bucket.asked("shard-00000.arrow")[-2:]}
-    assert len(ranges) == 2  # neighbours come in one request
+    assert len(bucket.asked("shard-00000.arrow")) == 2 + 2  # neighbours come in one request
     again = FeatureStore.open(url)
     sent = bucket.server.sent
     again.padded(again.rows(["id4", "id40"]))
@@ -77,23 +78,41 @@ def test_few_sets_cost_few_bytes_and_none_the_second_time(bucket: Bucket, tmp_pa
 
 
 def test_what_was_announced_is_not_asked_for_again(bucket: Bucket, tmp_path: Path) -> None:
-    large(tmp_path / "large", 12)
+    sets = large(tmp_path / "large", 12)
     store = FeatureStore.open(bucket.put(tmp_path / "large", "large"))
-    rows = store.rows([f"id{n}" for n in range(0, 12, 2)])
+    rows, answer = store.rows([f"id{n}" for n in range(0, 12, 2)]), threading.Event()
+
+    def slow(body: bytes) -> Iterator[bytes]:
+        answer.wait()
+        yield body
+
+    bucket.server.faults.append(Fault(spoil=slow, key="arrow", times=len(rows)))
     coming = store.fetch_ahead(rows)
-    store.padded(rows)
-    assert all(future.done() for future in coming)
     assert len(coming) == len(rows)
+    assert set(store.fetch_ahead(rows[1:])) == set(coming[1:])
+    answer.set()
+    assert np.array_equal(store.padded(rows)[0][-1].numpy(), sets["id10"])
+    assert all(future.done() for future in coming)
     assert len(bucket.asked("arrow")) == 2 + len(rows)  # what is around the vectors, and each set once
+    assert not store.fetch_ahead(rows)
 
 
-def test_a_request_that_was_cancelled_is_made_by_who_needs_it(bucket: Bucket, tmp_path: Path) -> None:
-    sets = large(tmp_path / "large", 60)
+def test_a_request_that_was_cancelled_is_made_by_who_needs_it(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets, cancelled = large(tmp_path / "large", 10), []
     store = FeatureStore.open(bucket.put(tmp_path / "large", "large"))
-    rows = store.rows([f"id{n}" for n in range(0, 60, 2)])
-    for future in reversed(store.fetch_ahead(rows)):
-        future.cancel()
-    assert np.array_equal(store.padded(rows)[0][-1].numpy(), sets["id58"])
+    rows, finish = store.rows([f"id{n}" for n in range(0, 10, 2)]), remote_store.finish
+
+    def cancel(futures: Sequence[Future]) -> None:
+        if not cancelled:  # the first time
+            cancelled.extend(future for future in futures[::-1] if future.cancel())
+        finish(futures)
+
+    monkeypatch.setattr(remote_store, "finish", cancel)
+    monkeypatch.setattr(remote_store, "_requests", functools.cache(lambda: ThreadPoolExecutor(1)))
+    assert np.array_equal(store.padded(rows)[0][-1].numpy(), sets["id8"])
+    assert cancelled
 
 
 def test_threads_and_stores_share_what_each_has_fetched(bucket: Bucket, tmp_path: Path) -> None:
@@ -139,6 +158,22 @@ def test_an_answer_that_is_spoilt_is_asked_for_again(
     assert torch.equal(there.padded(row_B)[0], here.padded(row_B)[0])
     assert fault.times == 0
     there.verify()
+
+
+def test_a_set_that_comes_damaged_is_not_kept(bucket: Bucket, tmp_path: Path) -> None:
+    sets = large(tmp_path / "large", 3)
+    url = bucket.put(tmp_path / "large", "large")
+    store = FeatureStore.open(url)
+    rows = store.rows(["id1"])
+    fault = Fault(spoil=damaged(1000), key="arrow", times=1)
+    bucket.server.faults.append(fault)
+    assert np.array_equal(store.padded(rows)[0][0].numpy(), sets["id1"])
+    assert fault.times == 0
+    fault.times = 99
+    with pytest.raises(InputError, match="tried 5 times: the set 'id2' is not the one that was written"):
+        store[2]
+    fault.times = 0
+    assert np.array_equal(FeatureStore.open(url)[2], sets["id2"])
 
 
 @pytest.mark.parametrize("name", FAULTS)

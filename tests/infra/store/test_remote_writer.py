@@ -1,0 +1,120 @@
+"""Stores written to object storage: the same files, never half a store, and an interrupted one goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from object_storage import Bucket, Fault
+from stores import DIM, SHARD_BYTES, contents, make_sets, write
+
+from infra.errors import InputError
+from infra.storage import cache
+from infra.store import FeatureStore, StoreWriter
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not pause between attempts."""
+    monkeypatch.setattr("infra.storage.remote._PAUSE", 0)
+    monkeypatch.setattr("infra.storage.remote.ATTEMPTS", 2)
+
+
+def there(bucket: Bucket, below: str = "store") -> dict[str, bytes]:
+    return {key.removeprefix(f"{below}/"): bucket.read(key) for key in bucket.keys(below)}
+
+
+def writer(bucket: Bucket) -> StoreWriter:
+    return StoreWriter(f"{bucket.url}/store", dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES)
+
+
+def waiting() -> list[Path]:
+    """Return what waits to be sent."""
+    return [*(cache.folder() / "writing").glob("*")]
+
+
+def test_a_store_is_written_as_it_would_be_here(
+    bucket: Bucket, folder: Path, sets: dict[str, np.ndarray]
+) -> None:
+    with StoreWriter(f"{bucket.url}/store", dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES) as to:
+        for id, x_ND in sets.items():
+            to.add(id, x_ND)
+        to.skip("a row", "a reason")
+        manifest = to.close()
+    with StoreWriter(folder / "here", dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES) as to:
+        for id, x_ND in sets.items():
+            to.add(id, x_ND)
+        to.skip("a row", "a reason")
+    assert there(bucket) == contents(folder / "here")
+    assert manifest.digest == FeatureStore.open(f"{bucket.url}/store").digest
+    assert not waiting()
+    with pytest.raises(InputError, match=r"s3://.*/store: is complete; delete it to write it anew"):
+        writer(bucket)
+
+
+def test_an_interrupted_writer_is_unreadable_and_goes_on(
+    bucket: Bucket, folder: Path, sets: dict[str, np.ndarray]
+) -> None:
+    first, all_of_them = writer(bucket), list(sets.items())
+    for id, x_ND in all_of_them[:25]:
+        first.add(id, x_ND)
+    first._release()
+    assert set(there(bucket)) == {"shard-00000.arrow", "shard-00001.arrow", "writing.json"}
+    with pytest.raises(InputError, match=r"s3://.*/store: not a complete feature store"):
+        FeatureStore.open(f"{bucket.url}/store")
+    sent = len(bucket.asked("shard-00000.arrow", "PUT"))
+    assert sent > 0
+    second = writer(bucket)
+    assert {"id0", "id9"} < second.done < set(sets)
+    for id, x_ND in all_of_them:
+        if id not in second.done:
+            second.add(id, x_ND)
+    second.close()
+    assert len(bucket.asked("shard-00000.arrow", "PUT")) == sent
+    assert there(bucket) == contents(folder)
+    assert not waiting()
+
+
+def test_what_was_begun_elsewhere_is_refused(
+    bucket: Bucket, sets: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first = writer(bucket)
+    for id, x_ND in list(sets.items())[:25]:
+        first.add(id, x_ND)
+    monkeypatch.setenv("POLYPOOL_CACHE", str(tmp_path / "another"))
+    with pytest.raises(
+        InputError, match=r"s3://.*/store: was begun by another machine, or with another"
+    ) as refused:
+        writer(bucket)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["shard-00001.arrow", "manifest.json", "writing.json"])
+def test_a_write_that_fails_is_tried_again_and_then_one_error_and_goes_on(
+    name: str, bucket: Bucket, sets: dict[str, np.ndarray], folder: Path
+) -> None:
+    bucket.server.faults.append(Fault(method="PUT", key=name, times=1))
+    url = f"{bucket.url}/store"
+    write(url, sets)
+    assert there(bucket) == contents(folder)
+    bucket.system.delete_dir(f"{bucket.name}/store")
+    fault = Fault(method="PUT", key=name, times=99)
+    bucket.server.faults.append(fault)
+    with pytest.raises(InputError, match=rf"s3://.*/{name}: cannot be written, tried 2 times") as failed:
+        write(url, sets)
+    assert "\n" not in str(failed.value)
+    assert "manifest.json" not in there(bucket)
+    fault.times = 0
+    done = writer(bucket)
+    for id, x_ND in sets.items():
+        if id not in done.done:
+            done.add(id, x_ND)
+    done.close()
+    assert there(bucket) == contents(folder)
+
+
+def test_small_stores_of_one_name_do_not_meet(bucket: Bucket) -> None:
+    for below, seed in (("a", 0), ("b", 1)):
+        write(f"{bucket.url}/{below}/store", make_sets(3, seed=seed))
+    assert len({FeatureStore.open(f"{bucket.url}/{below}/store").digest for below in "ab"}) == 2
