@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import pickle
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -248,6 +250,21 @@ def test_the_cache_keeps_to_its_bound_and_readers_go_on(
         assert sum(path.stat().st_blocks * 512 for path in cache.folder().glob("shards/*")) <= most * 1.5
     assert np.array_equal(held, sets["id0"].astype(np.float16))
     assert bucket.server.sent > 2 * most
+
+
+def test_a_shard_that_the_cache_deleted_is_let_go_of(url: str) -> None:
+    store = FeatureStore.open(url)
+    held, shard = store[0], weakref.ref(store._mapped[0])
+    (kept,) = cache.folder().glob("shards/*")
+    before = held.copy()
+    kept.unlink()
+    store[1]
+    assert np.array_equal(held, before)
+    del held
+    gc.collect()
+    assert shard() is None
+    assert kept.exists()
+    assert np.array_equal(store[0], before)
 
 
 def test_a_store_of_version_1_comes_whole(bucket: Bucket) -> None:
