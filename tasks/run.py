@@ -178,7 +178,7 @@ class Run:
     cpus: Positive = 2
     """Cores of a worker, or its share of the cluster where that is less."""
     retries: Count = 1
-    """How often a failed group of workers starts again from the last checkpoint."""
+    """How many faults in a row, without a checkpoint between them, workers start again after, from the last one."""
     log_every: Positive = 10
     """Steps between two logged losses."""
     checkpoint_every: Count = 0

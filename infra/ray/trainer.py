@@ -1,13 +1,17 @@
-"""Ray Train for one run: without the processes that it starts for what the run has no use for, and waits for.
+"""Ray Train for one run: begun again while it progresses, without processes that the run has no use for.
 
 The only module that looks into Ray Train. Where a newer one has other names for these parts, it starts them all.
 """
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.execution.failure_handling import DefaultFailurePolicy, FailureDecision
 from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 
 from infra.ray.session import Session
@@ -16,6 +20,10 @@ _DATA_SETS = "DatasetsCallback"
 """The part that starts a process for Ray's own data sets, of which no run has one."""
 _CLEANER = "PlacementGroupCleanerCallback"
 """The one that starts a process to free the cores of a run that is ended by force, in a session that goes on."""
+
+
+PAUSE, LONGEST_PAUSE = 2.0, 120.0
+"""Seconds before the second try in a row, after which it doubles, and at most."""
 
 
 class _CoresThatThereAre(FixedScalingPolicy):
@@ -28,17 +36,69 @@ class _CoresThatThereAre(FixedScalingPolicy):
         pass
 
 
+class WhileItProgresses(DefaultFailurePolicy):
+    """Begins again after faults as long as there is progress: Ray counts all faults, this one those in a row without.
+
+    The first fault after progress is tried again at once, the others after a pause that doubles.
+
+    Args:
+        failure_config: how many faults in a row are tried again.
+        progress: returns what is another one when there was progress.
+        refused: what is wrong with the work where an error says so, so that it would fail again; else None.
+    """
+
+    def __init__(
+        self,
+        failure_config: Any,
+        *,
+        progress: Callable[[], object],
+        refused: Callable[[BaseException], BaseException | None],
+    ) -> None:
+        super().__init__(failure_config)
+        self._progress, self._refused, self._seen = progress, refused, progress()
+
+    def make_decision(self, training_failed_error: Any) -> FailureDecision:
+        """Decide what becomes of a fault, and pause."""
+        if (now := self._progress()) != self._seen:
+            self._seen, self._worker_group_failures, self._controller_failures = now, 0, 0
+        failures = getattr(training_failed_error, "worker_failures", {})
+        if any(self._refused(failure) for failure in failures.values()):
+            return FailureDecision.RAISE
+        decision = super().make_decision(training_failed_error)
+        if decision == FailureDecision.RETRY:
+            row = self._worker_group_failures + self._controller_failures
+            pause = 0.0 if row < 2 else min(PAUSE * 2 ** (row - 2), LONGEST_PAUSE)
+            why = str(next(iter(failures.values()), training_failed_error)).strip().splitlines() or [""]
+            then = f"in {pause:.0f} seconds" if pause else "now"
+            print(
+                f"note: training failed ({why[-1]}) and begins again from its last checkpoint, {then}: "
+                f"{row} in a row without progress, of which {self.failure_config.max_failures} are tried again",
+                file=sys.stderr,
+            )
+            time.sleep(pause)
+        return decision
+
+
 class RunTrainer(TorchTrainer):
     """A TorchTrainer that leaves Ctrl-C to us: Ray's would ask its workers to end, wait for them, and exit with 0 or 1.
 
     Args:
         work: what each worker does.
         session: the open one.
+        progress, refused: as of `WhileItProgresses`.
         options: those of TorchTrainer.
     """
 
-    def __init__(self, work: Any, *, session: Session, **options: Any) -> None:
-        self._session = session
+    def __init__(
+        self,
+        work: Any,
+        *,
+        session: Session,
+        progress: Callable[[], object],
+        refused: Callable[[BaseException], BaseException | None],
+        **options: Any,
+    ) -> None:
+        self._session, self._retried = session, {"progress": progress, "refused": refused}
         super().__init__(work, **options)
 
     def _register_sigint_handler(self, controller: Any) -> None:
@@ -49,6 +109,7 @@ class RunTrainer(TorchTrainer):
         return [part for part in super()._create_default_callbacks() if type(part).__name__ not in unused]
 
     def _initialize_and_run_controller(self, **parts: Any) -> Any:
+        parts["failure_policy"] = WhileItProgresses(self.run_config.failure_config, **self._retried)
         if self._session.private:
             parts["scaling_policy"] = _CoresThatThereAre(self.scaling_config)
         return super()._initialize_and_run_controller(**parts)

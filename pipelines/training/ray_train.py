@@ -8,8 +8,9 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from infra.tracking import Tracker
 from infra.tracking.journal import Journal
 from infra.tracking.tracker import Status
 from infra.trust import trust_flags, trust_modules, trusted
-from pipelines.training.folder import OUTBOX, run_folder
+from pipelines.training.folder import OUTBOX, last_checkpoint, run_folder
 from tasks.run import Run, modules
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def fit(
 
     Raises:
         InputError: a worker refused its input.
-        RuntimeError: a worker failed more often than `run.retries` allows.
+        RuntimeError: workers failed more often in a row, without progress, than `run.retries` allows.
         Stopped: a signal came, or somebody made the file `stop`.
     """
     import ray
@@ -139,6 +140,8 @@ def _trainer(work: _Work, resources: Resources, session: Session, callbacks: Seq
     return RunTrainer(
         _worker,
         session=session,
+        progress=partial(_progress, run_folder(work.home, work.run_id)),
+        refused=_input_error,
         train_loop_config={"work": work},
         scaling_config=ScalingConfig(
             num_workers=run.workers, use_gpu=resources.gpu, resources_per_worker={"CPU": resources.cpus}
@@ -152,6 +155,13 @@ def _trainer(work: _Work, resources: Resources, session: Session, callbacks: Seq
             callbacks=list(callbacks),
         ),
     )
+
+
+def _progress(folder: Path) -> str:
+    """Return the name of a run's last checkpoint, empty where there is none."""
+    with suppress(InputError):
+        return getattr(last_checkpoint(folder), "name", "")
+    return ""
 
 
 def finish_soon(tracker: Tracker, status: Status) -> threading.Thread:

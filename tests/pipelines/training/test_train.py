@@ -114,14 +114,19 @@ def test_an_ensemble_is_the_mean_of_score_matrices(finished, run):
     assert found.metrics == pytest.approx(expected.metrics)
 
 
-def test_a_worker_killed_twice_goes_on_and_ends_with_the_weights_of_an_undisturbed_run(finished, run, home):
-    markers = [home / "killed", home / "killed again"]
-    objective = f"faulty:KilledOften(markers={list(map(str, markers))!r}, epochs=[1.4, 3.4])"
+def test_a_worker_killed_again_and_again_goes_on_and_ends_with_the_weights_of_an_undisturbed_run(
+    finished, run, home, capfd
+):
+    markers = [str(home / f"killed {number}") for number in range(3)]
+    objective = f"faulty:KilledOften(markers={markers!r}, epochs=[1.4, 3.4, 3.4])"
     with pytest.raises(RuntimeError, match="train resume"):
         start(replace(run, objective=objective, checkpoint_every=2, retries=1))
     (record, *_) = find_runs(tracking_uri(home), "polypool", finished=False)
     assert record.status == "FAILED"
-    assert all(marker.exists() for marker in markers), "the first time Ray began again by itself"
+    assert all(Path(marker).exists() for marker in markers), (
+        "a checkpoint lies between the first two, and none after"
+    )
+    assert capfd.readouterr().err.count("begins again from its last checkpoint, now: 1 in a row") == 2
     assert resume(record.run_id) == record.run_id
     ours, theirs = best_weights(record.run_id), best_weights(finished)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
