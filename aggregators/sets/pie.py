@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from aggregators.averages.weighted import masked_softmax
 from aggregators.sets.set_prediction import SetPrediction
+from infra.compute.dropout import Dropout
 from infra.errors import InputError
 from infra.registry import AGGREGATORS
 
@@ -45,7 +46,7 @@ class PIE(SetPrediction):
             nn.Linear(dim, hidden, bias=False), nn.Tanh(), nn.Linear(hidden, k, bias=False)
         )
         self.fc = nn.Linear(dim, self.width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.norm = nn.LayerNorm(self.width)
         for linear in (self.attend[0], self.attend[2], self.fc):
             nn.init.xavier_uniform_(linear.weight)

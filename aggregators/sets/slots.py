@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from aggregators.positions import Positions, check_positions, encode_places
 from aggregators.sets.set_prediction import SetPrediction
+from infra.compute.dropout import Dropout
 from infra.errors import InputError
 from infra.registry import AGGREGATORS
 
@@ -65,12 +66,12 @@ class Slots(SetPrediction):
         self.query = nn.Linear(width, inner, bias=False)
         self.key = nn.Linear(dim, inner, bias=False)
         self.value = nn.Linear(dim, inner, bias=False)
-        self.out = nn.Sequential(nn.Linear(inner, width), nn.Dropout(dropout))
+        self.out = nn.Sequential(nn.Linear(inner, width), Dropout(dropout))
         self.feed = nn.Sequential(
             nn.LayerNorm(width),
             nn.Linear(width, hidden * width),
             nn.GELU(),
-            nn.Dropout(dropout),
+            Dropout(dropout),
             nn.Linear(hidden * width, width),
         )
         self.residual_norm = nn.LayerNorm(width)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from encoders.base import xavier_linear
+from infra.compute.dropout import Dropout
 from infra.registry import CROSS_ENCODERS
 
 
@@ -94,7 +95,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.heads = heads
         self.query, self.key, self.value, self.out = (xavier_linear(width, width) for _ in range(4))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.norm = nn.LayerNorm(width)
 
     def forward(self, x_BND: Tensor, context_BMD: Tensor, context_mask_BM: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from torch import Tensor, nn
 
 from encoders.base import TextEncoder
+from infra.compute.dropout import by_sample
 from infra.errors import InputError
 from infra.fields import at_least
 from infra.registry import ENCODERS
@@ -79,6 +80,9 @@ class Subwords:
 class Bert(TextEncoder):
     """The last hidden states of every token, the special ones too, through a linear map.
 
+    Its dropout is drawn by the sample (see `infra.compute.dropout`), but for that inside the attention, which is a
+    function of the library's: with that above zero, as in BERT, several workers learn not quite what one learns.
+
     Args:
         assets: the tokenizer and the model's configuration.
         width: width of the elements that come out.
@@ -95,7 +99,7 @@ class Bert(TextEncoder):
         super().__init__()
         self.width = width
         self.name = name
-        self.bert = _without_pooler(from_config(assets["config"]))
+        self.bert = by_sample(_without_pooler(from_config(assets["config"])))
         self.linear = nn.Linear(self.bert.config.hidden_size, width)
 
     @classmethod

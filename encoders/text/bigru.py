@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from encoders.base import TextEncoder
 from encoders.text.glove import read_glove, simpler
 from encoders.text.vocabulary import SPLITS, Vocabulary, count_words
+from infra.compute.dropout import Dropout
 from infra.compute.gru import GRU
 from infra.errors import InputError, unknown
 from infra.fields import Rule
@@ -74,7 +75,7 @@ class WordGRU(TextEncoder):
         self.words = self.tokenizer(assets).words
         self.embed = nn.Embedding(len(self.words), embedding)
         STARTS[start](self.embed.weight)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.rnn = GRU(embedding, hidden)
 
     @classmethod

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from encoders.base import FeatureEncoder
+from infra.compute.dropout import Dropout
 from infra.registry import ENCODERS
 
 
@@ -28,7 +29,7 @@ class Frames(FeatureEncoder):
         super().__init__(assets, standardise=standardise)
         self.width = width
         self.fc = nn.Linear(assets["dim"], width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Map features `(B, N, F)` to `(B, N, D)`."""

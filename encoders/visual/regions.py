@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from encoders.base import FeatureEncoder, xavier_linear
 from encoders.visual.batchnorm import SetBatchNorm
 from encoders.visual.rows import Rows
+from infra.compute.dropout import Dropout
 from infra.registry import ENCODERS
 
 
@@ -86,10 +87,10 @@ class StackedRegions(_ResidualMLP):
         standardise: bool = False,
     ) -> None:
         super().__init__(assets, width=width, inputs=width, hidden=hidden, standardise=standardise)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Map features `(B, N, F)` to `(B, N, D)`."""
         rows = Rows(mask_BN)
         x_RD = self.fc(self.features(rows.of(x_BNF), rows.real_R))
-        return rows.sets(self.dropout(x_RD + self.mlp(x_RD, rows.real_R))), mask_BN
+        return self.dropout(rows.sets(x_RD + self.mlp(x_RD, rows.real_R))), mask_BN

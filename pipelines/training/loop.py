@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -20,6 +21,7 @@ from infra.checkpoint import Progress, load_checkpoint, load_weights, save_check
 from infra.compute.cost import CostMeter
 from infra.compute.device import computes_bfloat16
 from infra.compute.dist import broadcast_state, gather_objects, rank, world
+from infra.compute.dropout import Draws, drawn
 from infra.data import Order, load
 from infra.errors import InputError
 from pipelines.training.artifacts import (
@@ -80,7 +82,8 @@ class Trainer:
             else None
         )
         self.parallel: nn.Module = self.model
-        torch.manual_seed(run.seed + rank())
+        # for what does not draw by the sample; of no seed and worker as of another
+        torch.manual_seed(int(np.random.SeedSequence((run.seed, rank())).generate_state(1)[0]))
         self.precision = nullcontext()
         if wants_bfloat16(run.optim.precision, device):
             self.precision = torch.autocast(device.type, torch.bfloat16)
@@ -128,7 +131,8 @@ class Trainer:
         started, seconds = time.perf_counter(), self.progress.seconds
         cost, first = CostMeter(self.device), self.step
         for size, batch in load(self.data, self.order, self.progress.samples, self.device):
-            meter.add(self.train_step(batch), size)
+            with drawn(self._draws(size)):
+                meter.add(self.train_step(batch), size)
             self.progress.samples += size
             self.progress.seconds = seconds + time.perf_counter() - started
             if self.bar is not None:
@@ -145,6 +149,11 @@ class Trainer:
                 return False
         self._count(cost, self.step - first)
         return True
+
+    def _draws(self, size: int) -> Draws:
+        """Return the draws of a step on this worker's part of a global batch."""
+        samples = size // world()
+        return Draws(seed=self.run.seed, step=self.step, first=rank() * samples, samples=samples)
 
     def _count(self, cost: CostMeter, steps: int) -> None:
         self.progress.cost += cost.lap()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from infra.compute.dropout import Dropout
 from infra.registry import FUSIONS
 from tasks.fusions.base import Fusion
 
@@ -22,7 +23,7 @@ class Concat(Fusion):
     def __init__(self, visual: int, text: int, *, dropout: float = 0.0) -> None:
         super().__init__()
         self.width = visual + text
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, visual_BV: Tensor, text_BT: Tensor) -> Tensor:
         """Return `(B, V + T)`."""

@@ -5,9 +5,10 @@ So fuses the bottom-up-attention baseline of visual question answering (Anderson
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from encoders.base import xavier_linear
+from infra.compute.dropout import Dropout
 from infra.errors import InputError
 from infra.registry import FUSIONS
 from tasks.fusions.base import Fusion
@@ -30,7 +31,7 @@ class Product(Fusion):
         if self.width < 1:
             raise InputError(f"product(width={width}): the width must be at least 1")
         self.visual, self.text = xavier_linear(visual, self.width), xavier_linear(text, self.width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, visual_BV: Tensor, text_BT: Tensor) -> Tensor:
         """Return `(B, W)`."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from aggregators.base import Aggregator
 from encoders.base import Encoder
+from infra.compute.dropout import Dropout
 from infra.data import Batch
 from infra.errors import InputError
 from tasks.models.padded_sets import PaddedSets
@@ -190,7 +191,7 @@ class GraphAttention(nn.Module):
         self.query = nn.Linear(width, width // 2)
         self.key = nn.Linear(width, width // 2, bias=False)
         self.context = nn.Linear(width, width, bias=False)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.norm = nn.LayerNorm(width)
 
     def forward(self, sentence_BKD: Tensor, phrase_BPD: Tensor, edge_BVV: Tensor) -> tuple[Tensor, Tensor]:

@@ -85,7 +85,10 @@ class Toy:
         return self._data
 
     def model(self, *, pretrained: bool = True) -> DualEncoder:
-        visual, text = Regions({"dim": 6}, width=16), BiGRU({"words": WORDS}, width=16, embedding=8)
+        visual, text = (
+            Regions({"dim": 6}, width=16),
+            BiGRU({"words": WORDS}, width=16, embedding=8, dropout=0.2),
+        )
         branches = (Branch(e, AGGREGATORS.build(self.run.aggregator, 16)) for e in (visual, text))
         return DualEncoder(*branches, Cosine(), OBJECTIVES.build(self.run.objective))
 

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from infra.compute.dropout import Draws, Dropout, by_sample, drawn
+from infra.compute.randomness import uniform
+
+
+def dropped(
+    shape: tuple[int, ...], p: float = 0.3, *, first: int = 0, calls: int = 1, **draws: int
+) -> Tensor:
+    """Return what the last of some dropouts leaves of ones, on a worker that has as many samples as there are rows."""
+    of = {"seed": 0, "step": 5, "samples": shape[0]} | draws
+    layer = Dropout(p)
+    with drawn(Draws(first=first, **of)):
+        for _ in range(calls):
+            x = layer(torch.ones(shape))
+    return x
+
+
+def test_the_share_and_the_scale_are_those_asked_for() -> None:
+    for p in (0.1, 0.5, 0.9):
+        x = dropped((64, 30, 200), p)
+        kept = x != 0
+        count = x.numel()
+        assert kept.double().mean().item() == pytest.approx(1 - p, abs=4 * math.sqrt(p * (1 - p) / count))
+        torch.testing.assert_close(x[kept], torch.full_like(x[kept], 1 / (1 - p)))
+
+
+def test_values_are_dropped_one_by_one() -> None:
+    kept = (dropped((64, 40, 128), 0.5) != 0).double() - 0.5
+    deviation = 0.25 / math.sqrt(kept.numel())
+    for axis in range(3):
+        ahead = kept.narrow(axis, 1, kept.shape[axis] - 1)
+        behind = kept.narrow(axis, 0, kept.shape[axis] - 1)
+        assert abs((ahead * behind).mean().item()) < 5 * deviation, f"neighbours along axis {axis}"
+        over = [other for other in range(3) if other != axis]
+        count = kept.numel() / kept.shape[axis]
+        assert kept.mean(dim=over).std().item() == pytest.approx(0.5 / math.sqrt(count), rel=0.5)
+    assert abs((kept * kept.roll((1, 1), (1, 2))).mean().item()) < 5 * deviation
+
+
+def test_what_is_dropped_follows_the_explicit_formula() -> None:
+    def hashed(word: int) -> int:
+        for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+            word ^= word >> shift
+            word = word * factor % 2**32
+        return word ^ (word >> 16)
+
+    x = dropped((3, 2, 4), 0.4, seed=7, step=11, first=2, calls=2)
+    for b, n, d in np.ndindex(3, 2, 4):
+        key = int(float(uniform(7, 11, 2, 2 + b)) * 2**32)
+        word = hashed(hashed(key ^ (n * 0x9E3779B1 % 2**32)) ^ (d * 0x85EBCA77 % 2**32))
+        signed = word - 2**32 if word >= 2**31 else word
+        assert (x[b, n, d] != 0).item() == (signed >= round(0.4 * 2**32) - 2**31), (b, n, d)
+
+
+def test_a_sample_loses_the_same_on_any_worker_however_its_set_is_padded() -> None:
+    whole = dropped((12, 7, 5))
+    parts = [dropped((6, 9, 5), first=0), dropped((6, 7, 5), first=6)]
+    assert torch.equal(torch.cat([part[:, :7] for part in parts]), whole)
+    five = dropped(
+        (10, 4), samples=2, first=1
+    )  # five captions of each of two images, the second and the third
+    assert torch.equal(five, dropped((20, 4), samples=4)[5:15])
+
+
+def test_seed_step_and_place_in_the_step_each_draw_anew() -> None:
+    others = [dropped((8, 50)), dropped((8, 50), seed=1), dropped((8, 50), step=6), dropped((8, 50), calls=2)]
+    others.append(dropped((8, 50), first=8))
+    for at, one in enumerate(others):
+        for other in others[at + 1 :]:
+            assert 0.3 < (one == other).double().mean().item() < 0.8
+
+
+def test_the_gradient_passes_where_values_stay() -> None:
+    x = torch.ones(4, 6, requires_grad=True)
+    with drawn(Draws(seed=0, step=0, first=0, samples=4)):
+        y = Dropout(0.5)(x)
+    y.sum().backward()
+    assert torch.equal(x.grad, y)
+    assert torch.equal(x, torch.ones(4, 6)), "the input is left as it is"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_every_precision_loses_the_same(dtype: torch.dtype) -> None:
+    layer, draws = Dropout(0.5), {"seed": 0, "step": 0, "first": 0, "samples": 4}
+    with drawn(Draws(**draws)):
+        expected = layer(torch.ones(4, 6))
+    with drawn(Draws(**draws)):
+        x = layer(torch.ones(4, 6, dtype=dtype))
+    assert x.dtype == dtype
+    assert torch.equal(x.float(), expected)
+
+
+def test_outside_a_step_and_in_evaluation_it_is_torch_s() -> None:
+    layer, x = Dropout(0.5), torch.ones(8, 50)
+    torch.manual_seed(3)
+    expected = nn.functional.dropout(x, 0.5)
+    torch.manual_seed(3)
+    assert torch.equal(layer(x), expected)
+    with drawn(Draws(seed=0, step=0, first=0, samples=8)):
+        assert layer.eval()(x) is x
+        assert torch.equal(Dropout(0.0)(x), x)
+        assert not Dropout(1.0)(x).any()
+
+
+def test_a_library_s_module_is_taken_over() -> None:
+    inner = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.2))
+    module = by_sample(nn.ModuleDict({"a": inner, "b": nn.Dropout(0.4), "c": nn.Dropout1d(0.4)}))
+    assert type(module["a"][1]) is Dropout
+    assert (module["a"][1].p, module["b"].p) == (0.2, 0.4)
+    assert type(module["c"]) is nn.Dropout1d, "another kind of dropout stays what it is"
