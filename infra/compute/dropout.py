@@ -110,7 +110,7 @@ def _signed(number: int) -> int:
 
 
 def by_sample(module: nn.Module) -> nn.Module:
-    """Let the dropouts in a library's module draw by the sample; functions, as inside an attention, go on as they do."""
+    """Let the dropouts in a library's module draw by the sample; functions, as in its attention, go on as they do."""
     for name, child in module.named_children():
         if type(child) is nn.Dropout:
             setattr(module, name, Dropout(child.p, child.inplace))
