@@ -10,7 +10,6 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -78,7 +77,7 @@ class Journal:
 
     def __init__(self, folder: Path, earlier: Callable[[], Logged]) -> None:
         self.folder, self._earlier = make_folder(folder), earlier
-        self._journal = (folder / JOURNAL).open("ab")
+        self._journal, self._unanswered = (folder / JOURNAL).open("ab"), False
 
     def begin(self) -> None:
         """Begin a new run."""
@@ -117,16 +116,19 @@ class Journal:
     def history(self, name: str) -> list[tuple[int, float]]:
         """Return every value of a metric with its step, in order.
 
-        What was logged before there was this folder is among them, where MLflow answers.
+        What was logged before there was this folder is among them, where MLflow answers; who waited for it in vain asks
+        no more.
         """
         points, whole = {}, False
         for entry, _ in self.entries():
             whole = whole or (entry is not None and entry.kind == "begin")
             if entry is not None and entry.kind == "numbers" and name in entry.values:
                 points[entry.step] = float(entry.values[name])
-        if not whole:
-            with suppress(InputError):
+        if not whole and not self._unanswered:
+            try:
                 points = dict(self._earlier().history(name)) | points
+            except InputError:
+                self._unanswered = True
         return sorted(points.items())
 
     def entries(self, start: int = 0) -> Iterator[tuple[Entry | None, int]]:

@@ -202,6 +202,16 @@ def test_what_another_process_writes_is_sent_meanwhile(
     assert (outbox.unsent, outbox.refused) == (0, 1)
 
 
+def test_what_was_logged_before_is_asked_for_once_where_nobody_answers(
+    tmp_path: Path, mlflow: Recorder
+) -> None:
+    mlflow.there = False
+    journal = Journal(tmp_path, lambda: mlflow)
+    assert [journal.history(name) for name in ("loss", "norm", "loss")] == [[], [], []]
+    assert mlflow.requests == 1
+    journal.close()
+
+
 def nobody() -> Tracker:
     raise AssertionError("nobody else is asked")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,17 +26,17 @@ def server(tmp_path: Path) -> Iterator[Server]:
     made.kill()
 
 
-class Killing(FolderReport):
-    """Ends the server after the first epoch."""
+class Losing(FolderReport):
+    """Loses the server after the first epoch."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, lose: Callable[[], None]) -> None:
         super().__init__()
-        self.server = server
+        self.lose = lose
 
     def __call__(self, metrics: dict[str, float], folder: Path | None) -> None:
         super().__call__(metrics, folder)
         if self.count == 1:
-            self.server.kill()
+            self.lose()
 
 
 def test_training_goes_on_without_the_server_which_gets_all_when_it_is_back(
@@ -48,7 +49,7 @@ def test_training_goes_on_without_the_server_which_gets_all_when_it_is_back(
         attach = lambda: Tracker.attach(server.uri, tracker.run_id, running=False)  # noqa: E731
         return Outbox(tmp_path / "outbox", attach)
 
-    log, report = outbox(), Killing(server)
+    log, report = outbox(), Losing(server.kill)
     cpu = torch.device("cpu")
     trainer = Trainer(run, Toy(run), log=log, report=report, device=cpu, bar=SilentBar)
     trainer.train()
@@ -69,6 +70,40 @@ def test_training_goes_on_without_the_server_which_gets_all_when_it_is_back(
     best = load_file(tracker.download("model") / "model.safetensors")
     assert all(torch.equal(value, best[name]) for name, value in trainer.model.state_dict().items())
     assert tracker.download("per_query/whole.npz").exists()
+
+
+def test_a_server_that_hangs_is_not_waited_for_and_gets_each_number_once(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    run = toy_run(figures=False)
+    tracker = Tracker.start("e", uri=server.uri, home=tmp_path, name="n", tags={}, params={})
+    log = Outbox(tmp_path / "outbox", lambda: tracker)
+    tried = threading.Event()
+    ask = Tracker._ask
+
+    def noted(self: Tracker, method: str, *args: object, **options: object) -> object:
+        try:
+            return ask(self, method, *args, **options)
+        except InputError:
+            tried.set()
+            raise
+
+    monkeypatch.setattr(Tracker, "_ask", noted)
+    trainer = Trainer(
+        run, Toy(run), log=log, report=Losing(server.hang), device=torch.device("cpu"), bar=SilentBar
+    )
+    trainer.train()
+    assert tried.wait(60), "it was asked meanwhile, and took what it was told without an answer"
+    log.close(0.1)
+    assert log.unsent
+    server.wake()
+    monkeypatch.undo()
+    later = Outbox(tmp_path / "outbox", lambda: Tracker.attach(server.uri, tracker.run_id, running=False))
+    later.close()
+    assert (later.unsent, later.refused) == (0, 0)
+    points = tracker._ask("get_metric_history", "train/loss")
+    assert [point.step for point in points] == list(range(2, trainer.step + 1, run.log_every))
 
 
 def test_the_end_of_a_run_that_mlflow_does_not_take_is_said_and_sent_by_resume(
