@@ -72,14 +72,14 @@ class Order:
     Attributes:
         size: samples in the data set.
         batch: samples in a global batch.
-        drop_last: leave out an epoch's last batch where it is not full; otherwise it is cut to a multiple
-            of the number of workers.
+        unit: an epoch is cut to a multiple of so many samples: a batch, where its last one is left out if it is not
+            full, or what all numbers of workers can share evenly.
         seed: decides the order.
     """
 
     size: int
     batch: int
-    drop_last: bool
+    unit: int
     seed: int
 
     def __post_init__(self) -> None:
@@ -92,8 +92,7 @@ class Order:
     @property
     def epoch_samples(self) -> int:
         """Samples that one epoch trains on."""
-        unit = self.batch if self.drop_last else world()
-        return self.size // unit * unit
+        return self.size // self.unit * self.unit
 
     @property
     def epoch_steps(self) -> int:

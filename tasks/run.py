@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -175,6 +176,9 @@ class Run:
     """MLflow experiment that the run belongs to."""
     workers: Positive = 1
     """Ray Train workers; each holds batch / workers samples."""
+    min_workers: Count = 0
+    """How few will do where machines are lost or still to come; 0 for all. As many train as there is room for and can
+    share a batch evenly; the result is the same but for rounding."""
     cpus: Positive = 2
     """Cores of a worker, or its share of the cluster where that is less."""
     retries: Count = 1
@@ -196,6 +200,21 @@ class Run:
             raise InputError(
                 f"a batch of {self.optim.batch} cannot be shared evenly by {self.workers} workers"
             )
+        if self.min_workers > self.workers:
+            raise InputError(
+                f"--min-workers must be at most --workers, which is {self.workers}, not {self.min_workers}"
+            )
+
+    @property
+    def worker_counts(self) -> tuple[int, ...]:
+        """The numbers of workers that may train, ascending: those that can share a batch evenly."""
+        counts = range(self.min_workers or self.workers, self.workers + 1)
+        return tuple(count for count in counts if self.optim.batch % count == 0)
+
+    @property
+    def epoch_unit(self) -> int:
+        """An epoch has a multiple of so many samples, whichever of these numbers of workers trains it."""
+        return self.optim.batch if self.optim.drop_last else math.lcm(*self.worker_counts)
 
 
 WITHOUT_EFFECT = (
@@ -203,6 +222,7 @@ WITHOUT_EFFECT = (
     "published",
     "source",
     "cpus",
+    "min_workers",
     "retries",
     "log_every",
     "checkpoint_every",

@@ -83,8 +83,8 @@ class VisualLanguageTask(TaskAdapter, Scores, Searchable):
         Raises:
             InputError: they are fewer than a batch.
         """
-        optim = self.run.optim
-        Order(size=samples, batch=optim.batch, drop_last=optim.drop_last, seed=self.run.seed)
+        run = self.run
+        Order(size=samples, batch=run.optim.batch, unit=run.epoch_unit, seed=run.seed)
 
     @property
     @abstractmethod

@@ -181,8 +181,13 @@ class Resources:
     gpu: bool
 
     @classmethod
-    def plan(cls, workers: int, *, cpus: int) -> Resources:
+    def plan(cls, workers: int, *, fewest: int = 0, cpus: int) -> Resources:
         """Share the cluster among the workers: a GPU each where there are enough, and up to `cpus` cores.
+
+        Args:
+            workers: how many there are at most.
+            fewest: how many will do; 0 for all.
+            cpus: the cores that each is to have.
 
         Raises:
             InputError: the cluster has fewer cores than workers.
@@ -191,8 +196,10 @@ class Resources:
 
         has = ray.cluster_resources()
         cores = int(has.get("CPU", 0))
-        if cores < workers:
+        fewest = fewest or workers
+        if cores < fewest:
             raise InputError(
-                f"{workers} workers need as many cores, and the cluster has {cores}; use fewer (--workers)"
+                f"{fewest} workers need as many cores, and the cluster has {cores}; use fewer (--workers)"
             )
-        return cls(cpus=max(1, min(cpus, cores // workers)), gpu=has.get("GPU", 0) >= workers)
+        now = min(workers, cores)
+        return cls(cpus=max(1, min(cpus, cores // now)), gpu=has.get("GPU", 0) >= fewest)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.execution.failure_handling import DefaultFailurePolicy, FailureDecision
-from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
+from ray.train.v2._internal.execution.scaling_policy import ElasticScalingPolicy, FixedScalingPolicy
 
 from infra.ray.session import Session
 
@@ -34,6 +34,23 @@ class _CoresThatThereAre(FixedScalingPolicy):
 
     def _maybe_send_resource_request(self) -> None:
         pass
+
+
+class EvenShares(ElasticScalingPolicy):
+    """As many workers as there is room for, of the numbers that can share a batch evenly.
+
+    Args:
+        scaling_config: Ray's.
+        counts: these numbers, ascending.
+    """
+
+    def __init__(self, scaling_config: Any, *, counts: Sequence[int]) -> None:
+        super().__init__(scaling_config)
+        self._counts = counts
+
+    def _count_possible_workers(self, reserved_resources: Any) -> int:
+        room = super()._count_possible_workers(reserved_resources)
+        return max((count for count in self._counts if count <= room), default=0)
 
 
 class WhileItProgresses(DefaultFailurePolicy):
@@ -85,6 +102,7 @@ class RunTrainer(TorchTrainer):
     Args:
         work: what each worker does.
         session: the open one.
+        worker_counts: the numbers of workers that may train, ascending.
         progress, refused: as of `WhileItProgresses`.
         options: those of TorchTrainer.
     """
@@ -94,11 +112,13 @@ class RunTrainer(TorchTrainer):
         work: Any,
         *,
         session: Session,
-        progress: Callable[[], object],
-        refused: Callable[[BaseException], BaseException | None],
+        worker_counts: Sequence[int] = (1,),
+        progress: Callable[[], object] = lambda: None,
+        refused: Callable[[BaseException], BaseException | None] = lambda error: None,
         **options: Any,
     ) -> None:
-        self._session, self._retried = session, {"progress": progress, "refused": refused}
+        self._session, self._counts = session, worker_counts
+        self._retried = {"progress": progress, "refused": refused}
         super().__init__(work, **options)
 
     def _register_sigint_handler(self, controller: Any) -> None:
@@ -110,6 +130,8 @@ class RunTrainer(TorchTrainer):
 
     def _initialize_and_run_controller(self, **parts: Any) -> Any:
         parts["failure_policy"] = WhileItProgresses(self.run_config.failure_config, **self._retried)
-        if self._session.private:
+        if len(self._counts) > 1:
+            parts["scaling_policy"] = EvenShares(self.scaling_config, counts=self._counts)
+        elif self._session.private:
             parts["scaling_policy"] = _CoresThatThereAre(self.scaling_config)
         return super()._initialize_and_run_controller(**parts)

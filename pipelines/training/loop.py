@@ -69,9 +69,7 @@ class Trainer:
         self.run, self.adapter, self.log, self.report, self.device = run, adapter, log, report, device
         self.stopping = stopping
         self.data = adapter.data("train")
-        self.order = Order(
-            size=len(self.data), batch=run.optim.batch, drop_last=run.optim.drop_last, seed=run.seed
-        )
+        self.order = Order(size=len(self.data), batch=run.optim.batch, unit=run.epoch_unit, seed=run.seed)
         self.model = adapter.model().to(device)
         self.optimizer = make_optimizer(self.model, run.optim)
         self.progress = Progress()
@@ -152,7 +150,7 @@ class Trainer:
 
     def _draws(self, size: int) -> Draws:
         """Return the draws of a step on this worker's part of a global batch."""
-        samples = size // world()
+        samples = size // world()  # as many on each worker
         return Draws(seed=self.run.seed, step=self.step, first=rank() * samples, samples=samples)
 
     def _count(self, cost: CostMeter, steps: int) -> None:

@@ -96,7 +96,7 @@ def fit(
     import ray
     from ray.train.v2.api.exceptions import TrainingFailedError
 
-    resources = Resources.plan(run.workers, cpus=run.cpus)
+    resources = Resources.plan(run.workers, fewest=run.worker_counts[0], cpus=run.cpus)
     work = _Work(
         run=run,
         run_id=tracker.run_id,
@@ -140,11 +140,14 @@ def _trainer(work: _Work, resources: Resources, session: Session, callbacks: Seq
     return RunTrainer(
         _worker,
         session=session,
+        worker_counts=run.worker_counts,
         progress=partial(_progress, run_folder(work.home, work.run_id)),
         refused=_input_error,
         train_loop_config={"work": work},
         scaling_config=ScalingConfig(
-            num_workers=run.workers, use_gpu=resources.gpu, resources_per_worker={"CPU": resources.cpus}
+            num_workers=(run.worker_counts[0], run.workers) if len(run.worker_counts) > 1 else run.workers,
+            use_gpu=resources.gpu,
+            resources_per_worker={"CPU": resources.cpus},
         ),
         run_config=RunConfig(
             name=work.run_id,

@@ -141,7 +141,7 @@ def test_damage_found_in_the_thread_that_loads_reaches_who_trains(small: Path) -
         def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> dict[str, torch.Tensor]:
             return {"visual": self.store.padded(index_B)[0]}
 
-    order = Order(size=7, batch=2, drop_last=False, seed=0)
+    order = Order(size=7, batch=2, unit=1, seed=0)
     with pytest.raises(
         InputError, match=r"the vectors of 'id4' .*`python -m pipelines\.ingest verify --store /"
     ):

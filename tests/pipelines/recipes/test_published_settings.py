@@ -58,7 +58,7 @@ def epoch_steps(run: Run, setting: Setting) -> int:
     order = Order(
         size=FILE["samples"][run.data.dataset][setting["sample"]],
         batch=run.optim.batch,
-        drop_last=run.optim.drop_last,
+        unit=run.epoch_unit,
         seed=0,
     )
     return order.epoch_steps

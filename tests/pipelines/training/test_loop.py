@@ -188,19 +188,19 @@ def test_two_workers_train_like_one(tmp_path, drop_last, dtype, tolerance):
 
 
 def test_the_order_depends_on_seed_and_epoch_alone():
-    order = Order(size=10, batch=4, drop_last=True, seed=1)
+    order = Order(size=10, batch=4, unit=4, seed=1)
     assert (order.epoch_samples, order.epoch_steps) == (8, 2)
     whole = list(order.batches(0))
     assert [b.tolist() for b in order.batches(4)] == [whole[1].tolist()]
     assert [b.tolist() for b in order.batches(8)] != [b.tolist() for b in whole]
     assert len({*whole[0], *whole[1]}) == 8
-    rest = Order(size=10, batch=4, drop_last=False, seed=1)
+    rest = Order(size=10, batch=4, unit=1, seed=1)
     assert [len(b) for b in rest.batches(0)] == [4, 4, 2]
 
 
 def test_a_split_smaller_than_a_batch_is_refused():
     with pytest.raises(InputError, match="smaller batch"):
-        Order(size=3, batch=4, drop_last=True, seed=0)
+        Order(size=3, batch=4, unit=4, seed=0)
 
 
 def test_a_batch_that_workers_cannot_share_is_refused():

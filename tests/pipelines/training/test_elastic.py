@@ -1,0 +1,97 @@
+"""Numbers of workers that change while a run is trained."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ray.train import ScalingConfig
+from toy import FolderLog, SilentBar, Toy, toy_run
+from workers import run_workers
+
+from infra.compute.dist import rank
+from infra.data import Order
+from infra.errors import InputError
+from infra.ray.trainer import EvenShares
+from pipelines.training.loop import Trainer
+from tasks.run import Run, from_json, to_json
+
+LAST = 21
+"""Steps of the run below."""
+
+
+def elastic_run(**changes: Any) -> Run:
+    """Return one of 42 samples in batches of 6, for 1, 2 or 3 workers."""
+    run = toy_run(**changes)
+    return replace(run, workers=3, min_workers=1, optim=replace(run.optim, batch=6, drop_last=False))
+
+
+def stage(folder: str, until: int) -> None:
+    """Go on from the checkpoint in a folder, if there is one, and leave another after a step."""
+    torch.set_default_dtype(torch.float64)
+    checkpoint, place = Path(folder, "checkpoint"), Path(folder, str(rank()))
+
+    def report(metrics: dict[str, Any], made: Path | None) -> None:
+        if made is not None:
+            shutil.rmtree(checkpoint, ignore_errors=True)
+            shutil.copytree(made, checkpoint)
+
+    run = elastic_run()
+    trained = Trainer(
+        run, Toy(run), log=FolderLog(place), report=report, device=torch.device("cpu"), bar=SilentBar
+    )
+    if checkpoint.exists():
+        trained.resume(checkpoint)
+    trained.stopping = lambda: trained.step == until
+    trained.train()
+    assert trained.step == until
+    if rank() == 0:
+        torch.save(trained.model.state_dict(), Path(folder, "weights.pt"))
+
+
+@pytest.mark.parametrize("stages", [[(1, 6), (3, 12), (2, LAST)], [(3, 10), (1, 16), (3, LAST)]])
+def test_workers_that_come_and_go_leave_the_weights_of_one(tmp_path, stages):
+    run_workers(stage, str(tmp_path / "one"), LAST, world=1)
+    for workers, until in stages:
+        run_workers(stage, str(tmp_path / "many"), until, world=workers)
+    one, many = (torch.load(tmp_path / of / "weights.pt", weights_only=True) for of in ("one", "many"))
+    # batch normalisation takes this bias out again: its gradient is nothing but rounding, which Adam scales up
+    for name in one.keys() - {"visual.encoder.down.bias", "visual.encoder.norm.running_mean"}:
+        torch.testing.assert_close(many[name], one[name], rtol=1e-8, atol=1e-9, msg=name)
+
+
+def test_the_numbers_of_workers_are_those_that_share_a_batch_evenly():
+    run = elastic_run()
+    assert (run.worker_counts, run.epoch_unit) == ((1, 2, 3), 6)
+    assert replace(run, min_workers=2).worker_counts == (2, 3)
+    assert replace(run, workers=2, min_workers=0).worker_counts == (2,)
+    four = replace(run, workers=4, optim=replace(run.optim, batch=8))
+    assert (four.worker_counts, four.epoch_unit) == ((1, 2, 4), 4)
+    assert replace(four, optim=replace(four.optim, drop_last=True)).epoch_unit == 8
+    with pytest.raises(InputError, match="--min-workers must be at most --workers, which is 3, not 4"):
+        replace(run, min_workers=4)
+    older = json.loads(json.dumps(to_json(run)))
+    del older["min_workers"]
+    assert from_json(older).min_workers == 0
+
+
+def test_an_epoch_is_as_long_for_any_of_them():
+    run = elastic_run()
+    order = Order(size=41, batch=6, unit=run.epoch_unit, seed=0)
+    assert (order.epoch_samples, order.epoch_steps) == (36, 6)
+    assert all(len(batch) % count == 0 for batch in order.batches(0) for count in run.worker_counts)
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers"), [((1, 1, 1), 2), ((4,), 4), ((0.5,), 0), ((1,), 1), ((9, 9), 4)]
+)
+def test_as_many_train_as_there_is_room_for_and_can_share_a_batch(cores, workers):
+    config = ScalingConfig(num_workers=(1, 4), resources_per_worker={"CPU": 1})
+    policy = EvenShares(config, counts=(1, 2, 4))
+    room = {f"node {number}": {"CPU": of} for number, of in enumerate(cores)}
+    assert policy._count_possible_workers(room) == workers
