@@ -59,6 +59,11 @@ def bound() -> int:
     return int(gigabytes * 1e9)
 
 
+def key(*names: object) -> str:
+    """Return the name of what is kept, made of what tells it from all else, whatever that may hold."""
+    return hashlib.sha256(repr([str(name) for name in names]).encode()).hexdigest()
+
+
 def whole(url: Url, *, sha256: str = "") -> Path:
     """Return a copy of a file, fetched unless it is in the cache; one that was cut off goes on where it stopped.
 
@@ -70,10 +75,10 @@ def whole(url: Url, *, sha256: str = "") -> Path:
         AbsentError: there is no such file.
         InputError: the storage does not answer or refuses, the bytes are others, or no space is left.
     """
-    key = sha256 or hashlib.sha256(repr((str(url), *state(url))).encode()).hexdigest()
-    place = make_folder(folder() / "files" / key)
+    name = key(sha256) if sha256 else key(url, *state(url))
+    place = make_folder(folder() / "files" / name)
     path, part = place / url.name, place / f".{url.name}.part"
-    with FileLock(make_folder(folder() / "locks") / key):
+    with FileLock(make_folder(folder() / "locks") / name):
         if not path.exists():
             if not _fetched(url, part, sha256) and not _fetched(url, part, sha256):
                 raise InputError(

@@ -54,6 +54,10 @@ class Pieces:
         """Return for each piece whether it is there, `(count,)` bool."""
         return np.frombuffer(os.pread(self.descriptor, self.count, self._marks_at), bool)
 
+    def has(self, piece: int) -> bool:
+        """Whether a piece is there."""
+        return os.pread(self.descriptor, 1, self._marks_at + piece) == b"\1"
+
     def write(self, start: int, data: bytes | memoryview) -> None:
         """Write some bytes of the file, which are to be marked once a piece is complete.
 

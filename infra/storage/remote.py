@@ -26,8 +26,8 @@ from infra.storage.places import Url
 
 T = TypeVar("T")
 
-ATTEMPTS = 5
-"""How often a call is made before it is given up; the S3 client itself asks twice each time."""
+ATTEMPTS = 6
+"""How often a call is made before it is given up."""
 _PAUSE = 0.2  # seconds before the second attempt, twice as many before each further one
 _PART = 8 << 20  # bytes that are read or written at once
 _REFUSED = re.compile(
@@ -208,7 +208,7 @@ def _system(scheme: str, bucket: str, endpoint: str | None) -> fs.FileSystem:
             region=region,
             endpoint_override=endpoint,
             connect_timeout=10,
-            retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=2),
+            retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1),
         )
     if scheme == "gs":
         return fs.GcsFileSystem(retry_time_limit=timedelta(seconds=30))

@@ -221,7 +221,9 @@ class RemoteStore(FeatureStore):
         """Return the file in the cache, with what is around the vectors in it."""
         if not shard.check:
             return None
-        path = make_folder(kept.folder() / "shards") / f"{shard.sha256}.{PIECE >> 10}"
+        # of this URL: what another store says that its shard is, is no reason to take it for this one
+        key = kept.key(self.folder / shard.file, shard.sha256, shard.check, shard.bytes, PIECE)
+        path = make_folder(kept.folder() / "shards") / key
         with kept.room(path):
             pieces = Pieces(path, size=shard.bytes, count=2 + shard.bytes // PIECE)
         source, url = self._sources[shard.file], self.folder / shard.file
@@ -239,7 +241,7 @@ class RemoteStore(FeatureStore):
             return parts
 
         with pieces.locked(0, start):
-            if not pieces.there()[0]:
+            if not pieces.has(0):
                 if source.size != shard.bytes:
                     raise InputError(
                         f"{url}: has {source.size:,} bytes, not {shard.bytes:,}; copy the store again, or write it anew"

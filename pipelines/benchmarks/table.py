@@ -16,6 +16,7 @@ from infra.tables import aligned
 from pipelines.benchmarks.features.cold import against, store_beyond, store_cold
 from pipelines.benchmarks.features.images import images
 from pipelines.benchmarks.features.other_formats import LANCE, LMDB, WEBDATASET
+from pipelines.benchmarks.features.remote import remote_store
 from pipelines.benchmarks.features.store import store, store_memory
 from pipelines.benchmarks.features.videos import decoders, videos
 from pipelines.benchmarks.measure import Measurement, Scale
@@ -44,6 +45,7 @@ BENCHMARKS: dict[str, Callable[[Scale], list[Measurement]]] = {
     "webdataset": partial(against, WEBDATASET),
     "lance": partial(against, LANCE),
     "memory": store_memory,
+    "remote_store": remote_store,
     "images": images,
     "videos": videos,
     "decoders": decoders,

@@ -15,7 +15,7 @@ from verbs import exit_code, run, sets_of
 
 import polypool
 from infra.errors import InputError
-from infra.storage import cache
+from infra.storage import cache, remote
 from pipelines import export
 from tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
 
@@ -36,6 +36,10 @@ def items(word: str) -> list[Item]:
 
 def test_a_corpus_is_written_and_replaced(bucket: Bucket, tmp_path: Path) -> None:
     url = f"{bucket.url}/corpus"
+    bucket.server.faults.append(Fault(method="PUT", key="corpus.json", times=remote.ATTEMPTS))
+    with pytest.raises(InputError, match=r"corpus.json: cannot be written"):
+        write_corpus(url, items("nil"), source={}, tolerance=LOOSE)
+    assert bucket.keys("corpus") == ["corpus/corpus.arrow", "corpus/corpus.skipped.jsonl"]
     for word in ("one", "two"):  # of one size
         write_corpus(url, items(word), source={}, tolerance=LOOSE)
         write_corpus(tmp_path / word, items(word), source={}, tolerance=LOOSE)

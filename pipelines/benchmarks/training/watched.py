@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from infra.data import Dataset
+from infra.data import Dataset, fetch_ahead
 from infra.registry import TASKS
 from pipelines.benchmarks.measure import Size
 from pipelines.benchmarks.random_data import image_run
@@ -85,6 +87,10 @@ class Timed:
 
     def __len__(self) -> int:
         return len(self.data)
+
+    def fetch_ahead(self, index_B: np.ndarray) -> Sequence[Future]:
+        """Begin to fetch what samples that will be asked for read."""
+        return fetch_ahead(self.data, index_B)
 
     def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> dict[str, Tensor]:
         """Make a batch."""

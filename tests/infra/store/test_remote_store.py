@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import json
 import pickle
 import threading
 import weakref
@@ -21,6 +22,7 @@ from infra.errors import InputError
 from infra.storage import cache
 from infra.store import FeatureStore, StoreWriter
 from infra.store import remote as remote_store
+from infra.store.manifest import Manifest, _check_of
 
 
 @pytest.fixture(autouse=True)
@@ -172,7 +174,7 @@ def test_a_set_that_comes_damaged_is_not_kept(bucket: Bucket, tmp_path: Path) ->
     assert np.array_equal(store.padded(rows)[0][0].numpy(), sets["id1"])
     assert fault.times == 0
     fault.times = 99
-    with pytest.raises(InputError, match="tried 5 times: the set 'id2' is not the one that was written"):
+    with pytest.raises(InputError, match="tried 6 times: the set 'id2' is not the one that was written"):
         store[2]
     fault.times = 0
     assert np.array_equal(FeatureStore.open(url)[2], sets["id2"])
@@ -212,6 +214,22 @@ def test_damage_in_storage_and_in_the_cache_is_told_apart(url: str, bucket: Buck
     bucket.put(folder, "data/store")
     with pytest.raises(InputError, match=f"{name}: cannot be read, .* are not those that were written"):
         FeatureStore.open(url).ids.to_pylist()
+
+
+def test_a_manifest_cannot_name_places_or_take_another_stores_shards(
+    url: str, bucket: Bucket, folder: Path
+) -> None:
+    store = FeatureStore.open(url)
+    expected = store[0].copy()
+    text = bucket.read("data/store/manifest.json").decode()
+    outside = text.replace(store.manifest.shards[0].sha256, "../../outside")
+    data = json.loads(outside)
+    del data["check"]
+    Manifest._of(data | {"check": _check_of(data)}).write(folder)
+    assert np.array_equal(FeatureStore.open(bucket.put(folder, "other"))[0], expected)
+    names = sorted(path.name for path in cache.folder().glob("shards/*"))
+    assert len(names) == 2
+    assert not [*cache.folder().parent.glob("**/outside*")]
 
 
 @pytest.mark.parametrize("missing", ["manifest.json", "shard-00001.arrow"])

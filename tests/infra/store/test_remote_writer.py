@@ -18,7 +18,7 @@ from infra.store import FeatureStore, StoreWriter
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not pause between attempts."""
     monkeypatch.setattr("infra.storage.remote._PAUSE", 0)
-    monkeypatch.setattr("infra.storage.remote.ATTEMPTS", 2)
+    monkeypatch.setattr("infra.storage.remote.ATTEMPTS", 3)
 
 
 def there(bucket: Bucket, below: str = "store") -> dict[str, bytes]:
@@ -94,14 +94,16 @@ def test_what_was_begun_elsewhere_is_refused(
 def test_a_write_that_fails_is_tried_again_and_then_one_error_and_goes_on(
     name: str, bucket: Bucket, sets: dict[str, np.ndarray], folder: Path
 ) -> None:
-    bucket.server.faults.append(Fault(method="PUT", key=name, times=1))
+    lost = Fault(method="PUT", key=name, status="200 OK")
+    bucket.server.faults += [Fault(method="PUT", key=name, times=1), lost]
     url = f"{bucket.url}/store"
     write(url, sets)
+    assert lost.times == 0
     assert there(bucket) == contents(folder)
     bucket.system.delete_dir(f"{bucket.name}/store")
     fault = Fault(method="PUT", key=name, times=99)
     bucket.server.faults.append(fault)
-    with pytest.raises(InputError, match=rf"s3://.*/{name}: cannot be written, tried 2 times") as failed:
+    with pytest.raises(InputError, match=rf"s3://.*/{name}: cannot be written, tried 3 times") as failed:
         write(url, sets)
     assert "\n" not in str(failed.value)
     assert "manifest.json" not in there(bucket)
