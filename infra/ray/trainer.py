@@ -12,7 +12,12 @@ from typing import Any
 
 from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.execution.failure_handling import DefaultFailurePolicy, FailureDecision
-from ray.train.v2._internal.execution.scaling_policy import ElasticScalingPolicy, FixedScalingPolicy
+from ray.train.v2._internal.execution.scaling_policy import (
+    ElasticScalingPolicy,
+    FixedScalingPolicy,
+    NoopDecision,
+    ScalingDecision,
+)
 
 from infra.ray.session import Session
 
@@ -39,14 +44,24 @@ class _CoresThatThereAre(FixedScalingPolicy):
 class EvenShares(ElasticScalingPolicy):
     """As many workers as there is room for, of the numbers that can share a batch evenly.
 
+    Where there is room for more while they are at work, they are begun anew just after a checkpoint: nothing is lost.
+
     Args:
         scaling_config: Ray's.
         counts: these numbers, ascending.
+        progress: as of `WhileItProgresses`.
     """
 
-    def __init__(self, scaling_config: Any, *, counts: Sequence[int]) -> None:
+    def __init__(self, scaling_config: Any, *, counts: Sequence[int], progress: Callable[[], object]) -> None:
         super().__init__(scaling_config)
-        self._counts = counts
+        self._counts, self._progress, self._seen = counts, progress, progress()
+
+    def make_decision_for_running_worker_group(self, *state: Any) -> ScalingDecision:
+        """Decide whether others are to be at work; called every moment."""
+        seen, self._seen = self._seen, self._progress()
+        return (
+            NoopDecision() if self._seen == seen else super().make_decision_for_running_worker_group(*state)
+        )
 
     def _count_possible_workers(self, reserved_resources: Any) -> int:
         room = super()._count_possible_workers(reserved_resources)
@@ -131,7 +146,9 @@ class RunTrainer(TorchTrainer):
     def _initialize_and_run_controller(self, **parts: Any) -> Any:
         parts["failure_policy"] = WhileItProgresses(self.run_config.failure_config, **self._retried)
         if len(self._counts) > 1:
-            parts["scaling_policy"] = EvenShares(self.scaling_config, counts=self._counts)
+            parts["scaling_policy"] = EvenShares(
+                self.scaling_config, counts=self._counts, progress=self._retried["progress"]
+            )
         elif self._session.private:
             parts["scaling_policy"] = _CoresThatThereAre(self.scaling_config)
         return super()._initialize_and_run_controller(**parts)

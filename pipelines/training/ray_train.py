@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from infra.ray.trainer import RunTrainer
 
+_LOOKS = 10.0
+"""Seconds between two looks for room for more workers."""
 CHECKPOINT_SECONDS = 20.0
 """How long SIGTERM waits for a checkpoint; batch systems kill after 30 seconds."""
 
@@ -146,6 +148,7 @@ def _trainer(work: _Work, resources: Resources, session: Session, callbacks: Seq
         train_loop_config={"work": work},
         scaling_config=ScalingConfig(
             num_workers=(run.worker_counts[0], run.workers) if len(run.worker_counts) > 1 else run.workers,
+            elastic_resize_monitor_interval_s=_LOOKS,
             use_gpu=resources.gpu,
             resources_per_worker={"CPU": resources.cpus},
         ),

@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,11 +88,27 @@ def test_an_epoch_is_as_long_for_any_of_them():
     assert all(len(batch) % count == 0 for batch in order.batches(0) for count in run.worker_counts)
 
 
+def policy(progress=lambda: 0) -> EvenShares:
+    config = ScalingConfig(
+        num_workers=(1, 4), resources_per_worker={"CPU": 1}, elastic_resize_monitor_interval_s=0
+    )
+    return EvenShares(config, counts=(1, 2, 4), progress=progress)
+
+
 @pytest.mark.parametrize(
     ("cores", "workers"), [((1, 1, 1), 2), ((4,), 4), ((0.5,), 0), ((1,), 1), ((9, 9), 4)]
 )
 def test_as_many_train_as_there_is_room_for_and_can_share_a_batch(cores, workers):
-    config = ScalingConfig(num_workers=(1, 4), resources_per_worker={"CPU": 1})
-    policy = EvenShares(config, counts=(1, 2, 4))
     room = {f"node {number}": {"CPU": of} for number, of in enumerate(cores)}
-    assert policy._count_possible_workers(room) == workers
+    assert policy()._count_possible_workers(room) == workers
+
+
+def test_more_workers_begin_just_after_a_checkpoint(monkeypatch):
+    """Ray's own policy decides; what it asks of a cluster is answered here: there is room for three."""
+    checkpoints = ["", "", "first", "first", "second"]
+    of = policy(progress=lambda: checkpoints.pop(0))
+    monkeypatch.setattr(of, "_maybe_send_resource_request", lambda: None)
+    monkeypatch.setattr(of, "_get_reserved_resources", lambda: {"node": {"CPU": 3.0}})
+    at_work = SimpleNamespace(start_time=0.0, num_workers=1)
+    decided = [of.make_decision_for_running_worker_group(at_work, None) for _ in range(4)]
+    assert [getattr(decision, "num_workers", None) for decision in decided] == [None, 2, None, 2]
