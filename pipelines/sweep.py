@@ -69,7 +69,7 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
     Raises:
         InputError: whatever cannot be used, before anything starts.
     """
-    from infra.tracking import tracking_uri
+    from infra.tracking import RunRecord, tracking_uri
     from pipelines.comparison.comparison import refuse_detect
     from pipelines.sweeping.execution import Place, alone, carry_out
     from pipelines.sweeping.matching import match_trials, records_of
@@ -93,16 +93,17 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
         raise InputError(f"--early-stop needs at least 2 epochs, and {', '.join(short)} has fewer")
     place = Place(uri=tracking_uri(home()), home=home(), experiment=options.experiment)
 
-    def plan() -> Plan:
-        matches = match_trials(place.uri, trials.all, records_of(place.uri, place.experiment))
+    def plan(records: Sequence[RunRecord]) -> Plan:
+        matches = match_trials(place.uri, trials.all, records)
         return Plan(matches=tuple(matches), flags=trials.flags, early_stop=options.early_stop)
 
     if options.dry_run:
         words = [word for word in words if word not in ("--dry-run", "--dry_run")]
-        print(estimate(plan(), place, concurrent=options.concurrent, words=words))
+        records = records_of(place.uri, place.experiment)
+        print(estimate(plan(records), place, records, concurrent=options.concurrent, words=words))
         return False
     with alone(place.home, place.experiment):
-        agreed = plan()
+        agreed = plan(records_of(place.uri, place.experiment))
         for match in agreed.to_do:
             if match.note:
                 print(f"{match.trial.name} is trained anew: {match.note}")

@@ -76,7 +76,7 @@ def fitting(matches: Sequence[Match]) -> int:
     """Return how many trials the cluster has cores and GPUs for at once, at least one; needs a Ray session."""
     most = math.inf
     for run in (match.trial.run for match in matches):
-        each = Resources.plan(run.workers, cpus=run.cpus)
+        each = Resources.plan(run.workers, fewest=run.worker_counts[0], cpus=run.cpus)
         most = min(most, cores() // (each.cpus * run.workers))
         if each.gpu:
             most = min(most, cores("GPU") // run.workers)

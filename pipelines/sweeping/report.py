@@ -11,7 +11,7 @@ from pathlib import Path
 from infra.errors import InputError
 from infra.files import make_folder
 from infra.ray.session import local_cores
-from infra.tracking import Artifacts, Tracker, find_runs
+from infra.tracking import Artifacts, RunRecord, Tracker, find_runs
 from pipelines.comparison.comparison import compare, judged
 from pipelines.comparison.runs.per_query import read_queries
 from pipelines.sweeping.execution import Place, Result
@@ -22,17 +22,20 @@ from pipelines.sweeping.trials import Trial, Trials
 from tasks.run import Run
 
 
-def estimate(plan: Plan, place: Place, *, concurrent: int, words: Sequence[str]) -> str:
+def estimate(
+    plan: Plan, place: Place, records: Sequence[RunRecord], *, concurrent: int, words: Sequence[str]
+) -> str:
     """Return what `--dry-run` shows; times come from the runs of the sweep's own and the usual experiment.
 
     Args:
         plan: the trials.
         place: where they are recorded.
+        records: the runs of the sweep's own experiment.
         concurrent: trials at once; where 0, as many as this machine has cores for.
         words: those of the command line, without `--dry-run`.
     """
-    experiments = dict.fromkeys((place.experiment, Run.experiment))
-    records = [record for name in experiments for record in records_of(place.uri, name)]
+    if place.experiment != Run.experiment:
+        records = [*records, *records_of(place.uri, Run.experiment)]
     most = max(match.trial.run.cpus * match.trial.run.workers for match in plan.matches)
     concurrent = concurrent or max(1, local_cores() // most)
     return plan.text(records, concurrent=concurrent, words=words)
