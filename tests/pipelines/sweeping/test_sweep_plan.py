@@ -180,7 +180,9 @@ def test_runs_that_do_not_stand_for_a_new_trial_are_named(run: Run, tmp_path: Pa
     assert [each.state for each in found] == ["new", "new", "new"]
     first, lost, none = (each.note for each in found)
     assert (first, none) == (f"run {failed} failed", "")
-    assert lost.startswith(f"run {bare} may be it, but its settings cannot be used: run ")
+    assert lost.startswith(
+        f"run {bare} may be it, but its settings cannot be used: run {bare} has no artifact run.json"
+    )
     lines = Plan(matches=tuple(found)).text([], concurrent=1, words=()).splitlines()
     assert lines[2].endswith(f"tiny mean seed 0  new, time unknown; run {failed} failed")
     assert lines[4].endswith("time unknown")
