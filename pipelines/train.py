@@ -1,7 +1,8 @@
 """`python -m pipelines.train RECIPE [--overrides]`: train a run, on this machine or as a Ray job.
 
 `--list` shows the recipes and the published numbers they aim at, `RECIPE --help` its settings, and
-`resume RUN_ID` goes on with an interrupted run from its last checkpoint; a finished one is left as it is.
+`resume RUN_ID` goes on with an interrupted run from its last checkpoint; a finished one is left as it is. With
+`RECIPE --run-id-file FILE` the id is written there, and the same command, given again, goes on with that run.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import inspect
 import sys
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -18,6 +21,7 @@ from infra.paths import home
 from infra.ray.session import ray_beside
 from pipelines.config import read_config, recipe_list
 from pipelines.recipe import Ensemble
+from pipelines.training.run_file import FLAG, begun_by, take_flag, write_run_id
 from tasks.run import Run
 
 
@@ -41,8 +45,30 @@ def parse(words: list[str]) -> Run | Ensemble | Resume:
     return read_config(name, rest)
 
 
-def train(work: Run | Ensemble | Resume) -> tuple[str, str]:
-    """Do what the command line asks for; return the id of the run, and how it came to its end."""
+def noted(work: Run | Ensemble | Resume, file: Path) -> Run | Resume:
+    """Return what is left to do of a run whose id a file is to hold: all of it, or to go on with it.
+
+    Raises:
+        InputError: it is no single new run, or not the run of that file.
+    """
+    if isinstance(work, Ensemble):
+        raise InputError(
+            f"{FLAG} is for one run, not an ensemble; train its members: {', '.join(work.members)}"
+        )
+    if isinstance(work, Resume):
+        raise InputError(f"{FLAG} is for a recipe; leave it out where the id is known")
+    run_id = begun_by(file, work)
+    return Resume(run_id=run_id) if run_id else work
+
+
+def train(work: Run | Ensemble | Resume, file: Path | None = None) -> tuple[str, str]:
+    """Do what the command line asks for; return the id of the run, and how it came to its end.
+
+    Args:
+        work: what `parse` returned.
+        file: where a run that begins writes its id, and one that has begun before finds it.
+    """
+    work = noted(work, file) if file else work
     if isinstance(work, Resume):
         from infra.tracking import Tracker, tracking_uri
         from pipelines.training.runs import resume
@@ -54,14 +80,17 @@ def train(work: Run | Ensemble | Resume) -> tuple[str, str]:
         from pipelines.evaluate import start_ensemble
         from pipelines.training.runs import start
 
-        return (start_ensemble(work) if isinstance(work, Ensemble) else start(work)), "finished"
+        if isinstance(work, Ensemble):
+            return start_ensemble(work), "finished"
+        return start(work, begun=partial(write_run_id, file) if file else None), "finished"
 
 
 @command
 def main() -> None:
     """Train, and print where to look."""
-    work = parse(sys.argv[1:])  # a wrong word is refused before torch is imported, which takes seconds
-    run_id, said = train(work)
+    file, words = take_flag(sys.argv[1:])
+    work = parse(words)  # a wrong word is refused before torch is imported, which takes seconds
+    run_id, said = train(work, file)
     print(f"run {run_id} {said}")
     from infra.tracking import Tracker, tracking_uri
     from pipelines.training.artifacts import printed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,7 @@ def start(
     more_tags: Mapping[str, str] | None = None,
     stop: Path | None = None,
     callbacks: Sequence[Any] = (),
+    begun: Callable[[str], object] | None = None,
 ) -> str:
     """Train a new run and return its id.
 
@@ -104,6 +105,7 @@ def start(
         more_tags: beside the usual ones.
         stop: as of `fit`; where None, a file of the run's own.
         callbacks: those of `fit`.
+        begun: called with its id when the run can be resumed, before it trains.
     """
     uri = tracking_uri(home())
     adapter = prepare(run)
@@ -119,6 +121,8 @@ def start(
         with take_run(home(), tracker.run_id), recorded(tracker, new=True):
             tracker.json("run.json", to_json(run))
             tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})
+            if begun:
+                begun(tracker.run_id)
             return launch(run, tracker, assets=adapter.assets, stop=stop, callbacks=callbacks)
 
 

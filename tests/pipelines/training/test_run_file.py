@@ -1,0 +1,103 @@
+"""`train RECIPE --run-id-file FILE`: the same command, given again, goes on with the run that it began."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import in_process
+import pytest
+from corpora import make_corpus
+
+from infra.errors import InputError
+from infra.process.stopping import Stopped
+from infra.tracking import Tracker, find_runs, tracking_uri
+from pipelines.train import Resume, parse, train
+from pipelines.training import runs
+from pipelines.training.run_file import take_flag
+from tasks.run import Run
+
+
+@pytest.fixture(scope="module")
+def run(home: Path) -> Run:
+    made = make_corpus(home)
+    return replace(made, cpus=1, experiment="noted", optim=replace(made.optim, epochs=1))
+
+
+@pytest.fixture(autouse=True)
+def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "launch", in_process.launch)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # so that none begins
+
+
+def count(home: Path) -> int:
+    return len(find_runs(tracking_uri(home), "noted", finished=False))
+
+
+def test_the_same_command_goes_on_with_the_run_that_it_began(
+    run: Run, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a folder" / "run id"
+
+    def stopped(run: Run, tracker: Tracker, **_: object) -> str:
+        assert file.read_text() == f"{tracker.run_id}\n", "it is there before the run trains"
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "launch", stopped)
+        with pytest.raises(Stopped):
+            train(run, file)
+    run_id = file.read_text().strip()
+    tracker = Tracker.attach(tracking_uri(home), run_id, running=False)
+    assert tracker.status() == "KILLED"
+    begun = count(home)
+    assert train(run, file) == (run_id, "finished")
+    assert tracker.status() == "FINISHED"
+    assert train(run, file) == (run_id, "had finished before, and is left as it is")
+    assert count(home) == begun
+
+
+def test_a_file_is_for_one_run_alone(run: Run, home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "id"
+    run_id, _ = train(run, file)
+    begun = count(home)
+    other = replace(run, seed=5, optim=replace(run.optim, epochs=2))
+    with pytest.raises(InputError, match=rf"{run_id} was begun with other settings \(optim.epochs, seed\)"):
+        train(other, file)
+    for words in (["coco_wsl_bert_x2"], ["resume", run_id]):
+        with pytest.raises(InputError, match=r"--run-id-file is for"):
+            train(parse(words), tmp_path / "another")
+    assert count(home) == begun
+    assert file.read_text().strip() == run_id
+    assert not (tmp_path / "another").exists()
+
+
+@pytest.mark.parametrize("held", [b"", b"run 12ab", b"\xff" * 32, b"0" * 32 + b" " * 4000 + b"1"])
+def test_a_file_that_holds_no_id_is_refused_and_kept(run: Run, tmp_path: Path, held: bytes) -> None:
+    file = tmp_path / "id"
+    file.write_bytes(held)
+    with pytest.raises(InputError, match=r"id: holds no id of a run"):
+        train(run, file)
+    assert file.read_bytes() == held
+
+
+def test_a_run_that_is_not_there_is_not_begun_anew(run: Run, home: Path, tmp_path: Path) -> None:
+    train(replace(run, seed=9))  # so that there is a record of runs
+    (tmp_path / "id").write_text("0" * 32)
+    with pytest.raises(InputError, match="0" * 32):
+        train(run, tmp_path / "id")
+
+
+def test_the_flag_stands_anywhere_and_relative_files_lie_in_the_home(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["--run-id-file", "a b", "coco_mini"], ["coco_mini", "--run-id-file=a b"]):
+        assert take_flag(words) == (home / "a b", ["coco_mini"])
+    rest = ["coco_mini", "--optim.lr", "-1e-4", "--seed", "1"]
+    assert take_flag([*rest, "--run-id-file", "/x"]) == (Path("/x"), rest)
+    assert take_flag(["resume", "ab"]) == (None, ["resume", "ab"])
+    assert isinstance(parse(take_flag(["resume", "ab"])[1]), Resume)
+    with pytest.raises(SystemExit) as ended:
+        take_flag(["coco_mini", "--run-id-file"])
+    assert ended.value.code == 2
+    assert "--run-id-file" in capsys.readouterr().err
