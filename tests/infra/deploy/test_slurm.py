@@ -1,0 +1,241 @@
+"""`infra/deploy/slurm.sh` under a scheduler, a Ray and a Python that write down what they are asked for."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from places import ROOT
+
+SCRIPT = ROOT / "infra/deploy/slurm.sh"
+NOTE = 'note() { (flock 9; printf "%q " "$@" >&9; echo >&9) 9>>"$STUBS/log"; }\n'
+BLOCK = """trap 'note "$0" TERM; kill %1; exit 143' TERM; sleep 600 & {then}; wait\n"""
+STUBS = {
+    # what comes after the flags runs on a node of its own name
+    "srun": """flags=()
+        while [ "$1" != bash ]; do
+            case $1 in --nodelist=*) export NODE=${1#*=};; --exclude=*) export NODE=others;; esac
+            flags+=("$1")
+            shift
+        done
+        note srun "${flags[@]}"
+        exec "$@" """,
+    "scontrol": """note scontrol "$@"
+        if [ "$1" = show ]; then printf 'n1\\nn2\\nn3\\n'; else [ ! -e "$STUBS/no requeue" ]; fi""",
+    "hostname": """[ "${1:-}" = -I ] || { echo name; exit; }
+        case ${NODE:-n1} in n1) echo 127.0.0.1 fd00::2 10.0.0.1;; *) echo 10.0.0.2;; esac""",
+    "getent": """sed 's/$/ STREAM name/' "$STUBS/resolves" """,
+    "ip": """case "$*" in
+        *dev*) echo "3: ib0 inet 10.1.0.1/16 scope global";;
+        *) printf '%s inet %s scope global\\n' '1: lo' 127.0.0.1/8 '2: eth7' 10.0.0.1/24 '3: ib0' 10.1.0.1/16;;
+        esac""",
+    "ray": """if [ "$1" = health-check ]; then [ -e "$STUBS/head" ]; exit; fi
+        note ray "$NODE" "gloo=${GLOO_SOCKET_IFNAME:-}" "$RAY_AUTH_MODE-${#RAY_AUTH_TOKEN}" "$@"
+        if [ -e "$STUBS/no head" ]; then exit 3; fi
+        """
+    + BLOCK.format(then='touch "$STUBS/head"'),
+    "python": """note python "at=${RAY_ADDRESS:-}" "home=$POLYPOOL_HOME" "$@"
+        case $2 in infra.*) exit 0;; esac
+        if [ -e "$STUBS/endless" ]; then """
+    + BLOCK.format(then='echo ready >"$STUBS/ready"')
+    + """fi
+        exit "$(cat "$STUBS/code")" """,
+}
+
+
+class Job:
+    """The script as Slurm would run it, among the stubs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.bin = folder, folder / "my env" / "bin"
+        self.bin.mkdir(parents=True)
+        for name, body in STUBS.items():
+            (self.bin / name).write_text(f"#!/usr/bin/env bash\nset -eu\n{NOTE}{body}\n")
+            (self.bin / name).chmod(0o755)
+        (folder / "code").write_text("0")
+        (folder / "resolves").write_text("127.0.1.1")
+        os.mkfifo(folder / "ready")
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "POLYPOOL_", "SLURM_"))}
+        self.env = {
+            **clean,
+            "STUBS": str(folder),
+            "POLYPOOL_ENV": str(self.bin.parent),
+            "POLYPOOL_START_SECONDS": "60",
+            "SLURM_JOB_ID": "1234567",
+            "SLURM_JOB_NODELIST": "n[1-3]",
+            "SLURM_JOB_NUM_NODES": "3",
+            "SLURM_CPUS_PER_TASK": "6",
+        }
+        self.begun: list[subprocess.Popen] = []
+
+    def begin(self, *words: str, **env: str) -> subprocess.Popen:
+        with (self.folder / "output").open("ab") as output:
+            process = subprocess.Popen(
+                ["bash", str(SCRIPT), *words],
+                cwd=self.folder,
+                env=self.env | env,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self.begun.append(process)
+        return process
+
+    def end(self, *words: str, **env: str) -> int:
+        return self.begin(*words, **env).wait(120)
+
+    def wait_until_it_trains(self) -> None:
+        assert (self.folder / "ready").read_text() == "ready\n"
+
+    def log(self, name: str) -> list[list[str]]:
+        """The arguments of each call of a stub, in order."""
+        lines = (self.folder / "log").read_text().splitlines()
+        return [words[1:] for line in lines if (words := shlex.split(line))[0] == name]
+
+    @property
+    def said(self) -> str:
+        return (self.folder / "output").read_text()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    made = Job(tmp_path)
+    yield made
+    for process in made.begun:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def test_ray_begins_on_the_first_node_then_on_the_others_then_the_verb_and_all_of_it_ends(job: Job) -> None:
+    words = ["train", "coco", "--aggregator", "kmax(k = 5)", "--name", 'a\'b "c"*']
+    assert job.end(*words) == 0, job.said
+    head, others = job.log("srun")
+    assert head[:3] == ["--nodes=1", "--ntasks=1", "--nodelist=n1"]
+    assert others[:4] == ["--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--exclude=n1"]
+    assert {"--cpus-per-task=6", "--mem=0", "--kill-on-bad-exit=0"} <= set(head) & set(others)
+    first, rest = job.log("ray")
+    assert first[:3] == ["n1", "gloo=eth7", "token-64"]
+    assert {
+        "start",
+        "--block",
+        "--head",
+        "--port=25670",
+        "--node-ip-address=10.0.0.1",
+        "--num-cpus=6",
+    } <= set(first)
+    assert "--dashboard-host=127.0.0.1" in first
+    assert rest[:1] == ["others"]
+    assert "--address=10.0.0.1:25670" in rest
+    assert "--head" not in rest
+    at = ["at=10.0.0.1:25670", f"home={job.folder}", "-m"]
+    waits, trains = job.log("python")
+    assert waits == [*at, "infra.deploy.nodes", "3", "60"]
+    file = str(job.folder / "slurm-1234567.run")
+    assert trains == [*at, "pipelines.train", *words[1:], "--run-id-file", file]
+    assert sorted(job.log(str(job.bin / "ray"))) == [["TERM"], ["TERM"]], "both are told to end"
+    assert ["requeue", "1234567"] not in job.log("scontrol")
+
+
+def test_at_the_time_limit_the_driver_is_told_then_the_job_queued_again_and_goes_on(job: Job) -> None:
+    file = job.folder / "slurm-1234567.run"
+    file.write_text("of an older job")
+    (job.folder / "endless").touch()
+    process = job.begin("train", "coco")
+    job.wait_until_it_trains()
+    assert not file.exists()
+    file.write_text("id")
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(120) == 143, job.said
+    assert job.log(str(job.bin / "python")) == [["TERM"]]
+    assert job.log("scontrol")[-1] == ["requeue", "1234567"]
+    before = job.log("python")[-1]
+
+    (job.folder / "endless").unlink()
+    (job.folder / "head").unlink()
+    assert job.end("train", "coco", SLURM_RESTART_COUNT="1") == 0, job.said
+    assert job.log("python")[-1] == before, "the same command"
+    assert file.read_text() == "id", "of the run that it goes on with"
+    assert job.log("scontrol").count(["requeue", "1234567"]) == 1
+
+
+def test_a_job_that_somebody_ends_is_not_queued_again(job: Job) -> None:
+    (job.folder / "endless").touch()
+    process = job.begin("sweep", "--recipes", "coco")
+    job.wait_until_it_trains()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 143, job.said
+    assert job.log("python")[-1][3:] == ["pipelines.sweep", "--recipes", "coco"]
+    assert job.log(str(job.bin / "python")) == [["TERM"]]
+    assert ["requeue", "1234567"] not in job.log("scontrol")
+
+
+def test_a_job_that_cannot_be_queued_again_says_so(job: Job) -> None:
+    for name in ("endless", "no requeue"):
+        (job.folder / name).touch()
+    process = job.begin("train", "resume", "12ab")
+    job.wait_until_it_trains()
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(120) == 1
+    assert "cannot be queued again" in job.said
+    assert job.log("python")[-1][3:] == ["pipelines.train", "resume", "12ab"]
+
+
+@pytest.mark.parametrize("code", ["2", "1"])
+def test_what_the_verb_ends_with_the_job_ends_with(job: Job, code: str) -> None:
+    (job.folder / "code").write_text(code)
+    assert job.end("train", "coco") == int(code)
+    assert ["requeue", "1234567"] not in job.log("scontrol")
+
+
+def test_a_head_that_ends_ends_the_job(job: Job) -> None:
+    (job.folder / "no head").touch()
+    assert job.end("train", "coco") == 1
+    assert "Ray ended on a node" in job.said
+    assert len(job.log("srun")) == 1
+    assert not job.log("python")
+
+
+@pytest.mark.parametrize(
+    ("resolves", "env", "gloo"),
+    [
+        ("10.0.0.1", {}, ""),
+        ("", {}, "eth7"),
+        ("10.0.0.1", {"POLYPOOL_INTERFACE": "ib0"}, "ib0"),
+        ("127.0.1.1", {"GLOO_SOCKET_IFNAME": "eth1"}, "eth1"),
+    ],
+)
+def test_gloo_is_told_where_it_would_take_another_interface(
+    job: Job, resolves: str, env: dict[str, str], gloo: str
+) -> None:
+    (job.folder / "resolves").write_text(resolves)
+    token = {"RAY_AUTH_TOKEN": "abc"}
+    assert job.end("compare", **env, **token, SLURM_JOB_NUM_NODES="1") == 0, job.said
+    (head,) = job.log("ray")
+    assert head[1:3] == [f"gloo={gloo}", "token-3"]
+    assert len(job.log("srun")) == 1, "one node has no others"
+
+
+@pytest.mark.parametrize(("words", "lacks", "code"), [([], "", 2), (["train"], "SLURM_JOB_ID", 1)])
+def test_without_a_verb_or_slurm_nothing_begins(job: Job, words: list[str], lacks: str, code: int) -> None:
+    job.env.pop(lacks, None)
+    assert job.end(*words) == code
+    assert "sbatch" in job.said
+    assert not (job.folder / "log").exists()
+
+
+def test_fewer_machines_than_were_asked_for_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from infra.deploy import nodes
+    from infra.errors import InputError
+
+    came: Callable[[], list[str]] = iter([["a"], ["a", "b"], ["a", "b"]]).__next__
+    monkeypatch.setattr(nodes, "addresses", came)
+    monkeypatch.setattr(nodes.time, "sleep", lambda _: None)
+    assert nodes.wait_for(2, seconds=60) == ["a", "b"]
+    with pytest.raises(InputError, match=r"2 of 3 machines came .* in 0 seconds \(a, b\)"):
+        nodes.wait_for(3, seconds=0)
