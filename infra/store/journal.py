@@ -46,6 +46,9 @@ def begin(folder: Path, job: dict[str, Any]) -> tuple[Shard, ...]:
     job = json.loads(json.dumps(job))  # as it will be read back: no tuples
     there = sorted(path.name for path in folder.glob("shard-*.arrow"))
     if not there:
+        if not _is_of(folder, job):
+            for path in (*folder.glob("draft.*"), *folder.glob("flagged-*.json")):
+                path.unlink()
         Journal(job=job).write(folder)
         return ()
     finished = _read(folder, job).shards[: len(there)]
@@ -91,6 +94,14 @@ def shard_name(index: int) -> str:
 
 def _beside(folder: Path, shard: str) -> Path:
     return folder / f"{Path(shard).stem.replace('shard', 'flagged')}.json"
+
+
+def _is_of(folder: Path, job: dict[str, Any]) -> bool:
+    """Whether a writer of this job left the folder as it is."""
+    try:
+        return read_record(Journal, folder / NAME, what="the journal of an interrupted writer").job == job
+    except InputError:
+        return False
 
 
 def _read(folder: Path, job: dict[str, Any]) -> Journal:

@@ -16,6 +16,7 @@ from infra.process.lease import take_folder
 from infra.storage.destination import destination
 from infra.storage.places import Url
 from infra.store import journal
+from infra.store.draft import Draft
 from infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
 from infra.store.ids import wrong_id
 from infra.store.manifest import NAME as MANIFEST
@@ -44,10 +45,11 @@ def _magnitudes(x_ND: np.ndarray) -> np.ndarray:
 class StoreWriter:
     """Writes sets in the order in which they are added.
 
-    A writer that died leaves its finished shards. The next one with the same dim, dtype and source keeps
-    them, has their ids in `done`, and writes what is missing; given the same sets in the same order, the
-    shards are the same, byte for byte. In object storage each shard is there when it is finished, and the manifest
-    last; what is unfinished waits in the cache's folder, where the next writer on this machine finds it.
+    A writer that died leaves its finished shards, and a draft of the one that it was filling. The next one with the
+    same dim, dtype and source keeps them, has their ids in `done`, and writes what is missing; given the same sets in
+    the same order, the shards are the same, byte for byte. In object storage each shard is there when it is finished,
+    and the manifest last; what is unfinished waits in the cache's folder, where the next writer on this machine finds
+    it.
 
     Args:
         folder: the store, made where it does not exist, or its URL.
@@ -81,6 +83,7 @@ class StoreWriter:
         self._shards: list[Shard] = []
         self._job = {"version": VERSION, "dim": dim, "dtype": dtype, "source": source}
         self._findings = Findings()
+        self._draft = Draft(self.folder, dim=dim, dtype=dtype)
         self._flagged: list[Flagged] = []  # of the shard that is being filled
         try:
             self._to.begin(marker=journal.NAME, last=MANIFEST)
@@ -94,6 +97,7 @@ class StoreWriter:
         self._vectors = np.empty((rows, dim), dtype)  # pages that are never touched take no memory
         self._ids: list[str] = []
         self._ends, self._checks = [0], []
+        self._take_up_draft()
 
     def add(self, id: str, x_ND: np.ndarray) -> None:
         """Store the set `x_ND` `(N, D)` as `id`.
@@ -191,17 +195,39 @@ class StoreWriter:
         return None
 
     def _append(self, id: str, x_ND: np.ndarray, *, where: str) -> None:
+        self._flag(x_ND, self._put(id, x_ND), where=where)
+        self._seen.add(id)
+        if self._draft.due():
+            self._draft.keep(**self._unfinished(), flagged=self._flagged)
+
+    def _put(self, id: str, x_ND: np.ndarray) -> np.ndarray:
+        """Take a set into the shard that is being filled; return it as it is there."""
         if self._ids and self._ends[-1] + len(x_ND) > len(self._vectors):
             self._flush()
         start, end = self._ends[-1], self._ends[-1] + len(x_ND)
         if end > len(self._vectors):  # a set larger than a shard has one to itself
             self._vectors = np.empty((end, self.dim), self.dtype)
         self._vectors[start:end] = x_ND
-        self._flag(x_ND, self._vectors[start:end], where=where)
         self._checks.append(check_of(self._vectors[start:end]))
         self._ids.append(id)
         self._ends.append(end)
-        self._seen.add(id)
+        return self._vectors[start:end]
+
+    def _unfinished(self) -> dict[str, Any]:
+        """Return the shard that is being filled, as `write_shard` wants it."""
+        return {
+            "ids": self._ids,
+            "offsets": np.array(self._ends, np.int64),
+            "vectors_VD": self._vectors[: self._ends[-1]],
+            "checks": self._checks,
+        }
+
+    def _take_up_draft(self) -> None:
+        sets, flagged = self._draft.read(self.done)
+        for id, x_ND in sets:
+            self._put(id, x_ND)
+            self.done.add(id)
+        self._flagged += flagged
 
     def _flag(self, x_ND: np.ndarray, stored_ND: np.ndarray, *, where: str) -> None:
         """Warn of zeros that say nothing: sets of nothing else, and values that became zeros."""
@@ -215,16 +241,11 @@ class StoreWriter:
 
     def _flush(self) -> None:
         path = self.folder / journal.shard_name(len(self._shards))
-        write_shard(
-            path,
-            ids=self._ids,
-            offsets=np.array(self._ends, np.int64),
-            vectors_VD=self._vectors[: self._ends[-1]],
-            checks=self._checks,
-        )
+        write_shard(path, **self._unfinished())
         journal.keep(self.folder, path.name, self._flagged)
         self._finished(*written(path, dim=self.dim, dtype=self.dtype))
         journal.Journal(job=self._job, shards=tuple(self._shards)).write(self.folder)
+        self._draft.drop()
         self._to.send(path.name)
         self._ids, self._ends, self._checks, self._flagged = [], [0], [], []
 

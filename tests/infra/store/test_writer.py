@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from places import ROOT
-from stores import DIM, SHARD_BYTES, contents, make_sets, write
+from stores import DIM, SHARD_BYTES, contents, crash_after, go_on, make_sets, write
 
 from infra import files
 from infra.errors import InputError
@@ -103,17 +102,6 @@ def test_nothing_to_store_is_an_error(tmp_path: Path) -> None:
         FeatureStore.open(tmp_path)
 
 
-def crash_after(folder: Path, sets: dict[str, np.ndarray], count: int) -> None:
-    """Write in a process that is killed after `count` sets."""
-    child = os.fork()
-    if not child:
-        writer = StoreWriter(folder, dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES)
-        for id in list(sets)[:count]:
-            writer.add(id, sets[id])
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(child, 0)
-
-
 @pytest.mark.parametrize("count", [0, 5, 23, 40])
 def test_a_killed_writer_is_resumed_byte_for_byte(
     folder: Path, sets: dict[str, np.ndarray], count: int
@@ -129,14 +117,6 @@ def test_a_killed_writer_is_resumed_byte_for_byte(
             if id not in writer.done:
                 writer.add(id, x_ND)
     assert contents(other) == contents(folder)
-
-
-def go_on(folder: Path, sets: dict[str, np.ndarray]) -> None:
-    """Finish what `crash_after` began."""
-    with StoreWriter(folder, dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES) as writer:
-        for id, x_ND in sets.items():
-            if id not in writer.done:
-                writer.add(id, x_ND)
 
 
 def test_a_shard_that_the_journal_does_not_know_is_written_again(

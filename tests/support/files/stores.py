@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -36,3 +38,22 @@ def write(folder: Path, sets: dict[str, np.ndarray], *, dtype: str = "float16", 
 def contents(folder: Path) -> dict[str, bytes]:
     """Return the bytes of every file, but for what a writer that was killed held."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
+
+
+def crash_after(folder: Path, sets: dict[str, np.ndarray], count: int) -> None:
+    """Write in a process that is killed after `count` sets."""
+    child = os.fork()
+    if not child:
+        writer = StoreWriter(folder, dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES)
+        for id in list(sets)[:count]:
+            writer.add(id, sets[id])
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def go_on(folder: Path, sets: dict[str, np.ndarray]) -> None:
+    """Finish what `crash_after` began."""
+    with StoreWriter(folder, dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES) as writer:
+        for id, x_ND in sets.items():
+            if id not in writer.done:
+                writer.add(id, x_ND)
