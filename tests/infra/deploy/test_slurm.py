@@ -34,13 +34,16 @@ STUBS = {
         *dev*) echo "3: ib0 inet 10.1.0.1/16 scope global";;
         *) printf '%s inet %s scope global\\n' '1: lo' 127.0.0.1/8 '2: eth7' 10.0.0.1/24 '3: ib0' 10.1.0.1/16;;
         esac""",
-    "ray": """if [ "$1" = health-check ]; then [ -e "$STUBS/head" ]; exit; fi
+    "ray": """if [ "$1" = health-check ]; then [ -e "$STUBS/on n1" ]; exit; fi
         note ray "$NODE" "gloo=${GLOO_SOCKET_IFNAME:-}" "$RAY_AUTH_MODE-${#RAY_AUTH_TOKEN}" "$@"
         if [ -e "$STUBS/no head" ]; then exit 3; fi
         """
-    + BLOCK.format(then='touch "$STUBS/head"'),
+    + BLOCK.format(then='touch "$STUBS/on $NODE"'),
     "python": """note python "at=${RAY_ADDRESS:-}" "home=$POLYPOOL_HOME" "$@"
-        case $2 in infra.*) exit 0;; esac
+        case $2 in infra.*)
+            until [ "$3" = 1 ] || [ -e "$STUBS/on others" ]; do sleep 0.05; done
+            exit 0
+        esac
         if [ -e "$STUBS/endless" ]; then """
     + BLOCK.format(then='echo ready >"$STUBS/ready"')
     + """fi
@@ -157,7 +160,8 @@ def test_at_the_time_limit_the_driver_is_told_then_the_job_queued_again_and_goes
     before = job.log("python")[-1]
 
     (job.folder / "endless").unlink()
-    (job.folder / "head").unlink()
+    for name in ("on n1", "on others"):
+        (job.folder / name).unlink()
     assert job.end("train", "coco", SLURM_RESTART_COUNT="1") == 0, job.said
     assert job.log("python")[-1] == before, "the same command"
     assert file.read_text() == "id", "of the run that it goes on with"
