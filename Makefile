@@ -86,6 +86,8 @@ COMPILE = echo '$(TORCH)' | $(BIN)/uv pip compile - --quiet --universal --python
 lock: $(READY)
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra dev --no-emit-package torch --output-file requirements.lock
 	$(COMPILE) $(UPGRADE) --no-config --constraint requirements.lock --output-file requirements-cuda.lock
+	echo psycopg2-binary | $(BIN)/uv pip compile - --quiet --universal --python-version 3.11 --only-binary :all: \
+		--generate-hashes --custom-compile-command 'make lock' $(UPGRADE) --output-file infra/deploy/postgres.lock
 	$(BIN)/python -m pip download --quiet --no-deps --dest build/torch '$(TORCH)+cpu'
 	echo "$(TORCH)+cpu $$($(BIN)/python -m pip hash build/torch/*.whl | tail -1)" >requirements-cpu.lock
 	rm -r build/torch

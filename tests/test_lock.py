@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from places import ROOT
 
-LOCKS = ("requirements.lock", "requirements-cpu.lock", "requirements-cuda.lock")
+LOCKS = ("requirements.lock", "requirements-cpu.lock", "requirements-cuda.lock", "infra/deploy/postgres.lock")
 TORCH = re.search(r"^TORCH := torch==(\S+)$", (ROOT / "Makefile").read_text(), re.M)[1]
 
 

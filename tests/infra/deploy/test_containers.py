@@ -1,0 +1,197 @@
+"""The image and the services: every name in them is one that is read, and what belongs together agrees."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+import object_storage
+import yaml
+from packaging.requirements import Requirement
+from places import ROOT
+
+DEPLOY = ROOT / "infra/deploy"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+KNOWN = {  # of a service, in the Compose specification, as far as it is used here
+    *("image", "pull_policy", "restart", "init", "shm_size", "volumes", "environment", "command", "ports"),
+    *("healthcheck", "deploy", "depends_on"),
+}
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
+LINES = [
+    line.strip()
+    for line in re.sub(r"\\\n", " ", DOCKERFILE).splitlines()
+    if line.strip() and not line.startswith("#")
+]
+
+
+def words(service: str) -> list[str]:
+    command = SERVICES[service]["command"]
+    return command if isinstance(command, list) else shlex.split(command)
+
+
+def options(service: str) -> dict[str, Any]:
+    """What the command of a service means to the program that it starts, which refuses flags that it does not know."""
+    program, verb, *flags = words(service)
+    return read(program, verb, flags)
+
+
+def read(program: str, verb: str, flags: list[str]) -> dict[str, Any]:
+    if program == "ray":
+        from ray.scripts.scripts import cli
+    else:
+        assert program == "mlflow"
+        from mlflow.cli import cli
+    command = cli.get_command(click.Context(cli), verb)
+    return command.make_context(verb, flags, resilient_parsing=False).params
+
+
+def test_services_have_known_keys_and_wait_for_services_that_tell_when_they_are_ready() -> None:
+    assert COMPOSE.keys() - {"x-polypool", "x-node", "x-s3"} == {"name", "services", "volumes"}
+    assert SERVICES.keys() == {"head", "worker", "mlflow", "postgres", "s3", "bucket"}
+    assert SERVICES["worker"]["deploy"] == {"replicas": 2}
+    for name, service in SERVICES.items():
+        assert service.keys() <= KNOWN, name
+        for other, waits in service.get("depends_on", {}).items():
+            if waits["condition"] == "service_healthy":
+                assert SERVICES[other]["healthcheck"]["test"][0] == "CMD"
+            else:
+                assert (other, waits["condition"]) == ("bucket", "service_completed_successfully")
+                assert SERVICES[other]["restart"] == "no"
+        for volume in service.get("volumes", ()):
+            source = re.sub(r"\$\{POLYPOOL_DATA:-(\w+)\}", r"\1", volume).partition(":")[0]
+            assert source in COMPOSE["volumes"]
+        for port in service.get("ports", ()):
+            assert port.startswith("127.0.0.1:"), "of this machine alone"
+
+
+def test_ports_of_ray_agree() -> None:
+    head, worker = options("head"), options("worker")
+    assert (head["head"], worker["head"], head["block"], worker["block"]) == (True, False, True, True)
+    assert worker["address"] == f"head:{head['port']}"
+    assert SERVICES["head"]["ports"] == [f"127.0.0.1:{head['dashboard_port']}:{head['dashboard_port']}"]
+    assert head["dashboard_host"] == "0.0.0.0", "or the port cannot be published"
+    for service in ("head", "worker"):
+        _, program, verb, *flags = SERVICES[service]["healthcheck"]["test"]
+        assert read(program, verb, flags)["address"] == worker["address"]
+        assert SERVICES[service]["volumes"] == ["${POLYPOOL_DATA:-data}:/data"]
+    submit = re.search(r"ray job submit --address (\S+)", (DEPLOY / "compose.yaml").read_text())[1]
+    assert urlsplit(submit).port == head["dashboard_port"]
+
+
+def test_what_mlflow_is_told_is_what_its_server_reads_and_the_others_have() -> None:
+    server, told = options("mlflow"), SERVICES["mlflow"]["environment"]
+    from mlflow.cli import cli
+
+    reads = {option.envvar for option in cli.get_command(click.Context(cli), "server").params}
+    assert {name for name in told if name.startswith("MLFLOW_")} <= reads
+    assert (server["host"], server["serve_artifacts"]) == ("0.0.0.0", True)
+    assert SERVICES["head"]["environment"]["MLFLOW_TRACKING_URI"] == f"http://mlflow:{server['port']}"
+    hosts = told["MLFLOW_SERVER_ALLOWED_HOSTS"].split(",")
+    from mlflow.server.security_utils import is_allowed_host_header
+
+    assert all(is_allowed_host_header(hosts, f"{name}:{server['port']}") for name in ("mlflow", "127.0.0.1"))
+    assert f"127.0.0.1:{server['port']}/health" in SERVICES["mlflow"]["healthcheck"]["test"][-1]
+
+    database = urlsplit(re.sub(r"\$\{(\w+):[^}]*\}", r"\1", told["MLFLOW_BACKEND_STORE_URI"]))
+    theirs = SERVICES["postgres"]["environment"]
+    assert (database.scheme, database.hostname, database.port) == ("postgresql", "postgres", 5432)
+    assert database.password == "POSTGRES_PASSWORD"
+    assert (database.username, database.path) == (theirs["POSTGRES_USER"], f"/{theirs['POSTGRES_DB']}")
+
+    keys = SERVICES["s3"]["environment"]
+    assert told["AWS_ENDPOINT_URL"] == f"http://s3{words('s3')[words('s3').index('--address') + 1]}"
+    assert (keys["MINIO_ROOT_USER"], keys["MINIO_ROOT_PASSWORD"]) == (
+        told["AWS_ACCESS_KEY_ID"],
+        told["AWS_SECRET_ACCESS_KEY"],
+    )
+    assert SERVICES["bucket"]["environment"].items() <= told.items()
+
+
+def test_variables_are_those_that_the_code_reads_and_secrets_are_asked_for() -> None:
+    text = "".join(file.read_text() for file in (ROOT / "infra").rglob("*.py"))
+    import ray
+
+    theirs = ("authentication/authentication_token_setup.py", "runtime_env/image_uri.py")
+    known = "".join((Path(ray.__file__).parent / "_private" / file).read_text() for file in theirs)
+    for name, service in SERVICES.items():
+        for variable, value in service["environment"].items():
+            if variable.startswith(("POLYPOOL_", "MLFLOW_TRACKING")):
+                assert re.search(rf"""environ(\.get)?[(\[]"{variable}\"""", text), variable
+            elif variable.startswith("RAY_"):
+                assert f'"{variable}"' in known
+            if re.search("TOKEN|PASSWORD|SECRET", variable):
+                assert re.fullmatch(r"\$\{\w+:\?.+\}", value), f"{name}: {variable} is written down"
+
+
+def test_the_bucket_is_made_once(s3_server: object_storage.Server) -> None:
+    told = SERVICES["bucket"]["environment"]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    env |= (
+        {name: told[name] for name in told} | object_storage.KEYS | {"AWS_ENDPOINT_URL": s3_server.endpoint}
+    )
+    python, *arguments = words("bucket")
+    assert python == "python"
+    bucket = urlsplit(SERVICES["mlflow"]["environment"]["MLFLOW_ARTIFACTS_DESTINATION"]).netloc
+    arguments[-1] += f"print(s3.head_bucket(Bucket={bucket!r})['ResponseMetadata']['HTTPStatusCode'])"
+    for _ in range(2):
+        done = subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True)
+        assert done.stdout == "200\n", done.stderr
+
+
+def let_through(path: str) -> bool:
+    """Whether `Dockerfile.dockerignore` lets a path through: the last rule on it, or on a folder above, decides."""
+    kept = True
+    for rule in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines():
+        if rule and not rule.startswith("#"):
+            pattern = rule.removeprefix("!").removeprefix("**/")
+            parts = path.split("/")
+            anywhere = rule.startswith("**/")
+            above = parts if anywhere else ["/".join(parts[: n + 1]) for n in range(len(parts))]
+            if any(fnmatch.fnmatchcase(each, pattern) for each in above):
+                kept = rule.startswith("!")
+    return kept
+
+
+def test_the_image_is_made_of_files_that_are_there_and_of_no_others() -> None:
+    copied = [line.split()[1:-1] for line in LINES if line.startswith("COPY") and "--from" not in line]
+    sources = [source for line in copied for source in line]
+    assert all((ROOT / source).exists() and let_through(source) for source in sources)
+    packages = {name.rstrip("*") for name in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]}
+    assert packages <= set(sources)
+    assert {"polypool.py", "README.md", "LICENSE", "pyproject.toml"} <= set(sources)
+    for file in ("data/coco/corpus.json", ".git/config", "infra/deploy/.env", "mlflow.db", "runs/x"):
+        assert not let_through(file), file
+    assert not let_through("infra/ray/__pycache__/head.pyc")
+
+
+def test_packages_come_by_hash_and_without_the_tools_of_developers() -> None:
+    installs = re.findall(r"pip install [^;&\n]*", "\n".join(LINES))
+    from_locks = [line for line in installs if " -r " in line]
+    assert len(from_locks) == 3
+    assert all("--require-hashes" in line and "--no-deps" in line for line in from_locks)
+    locks = {line.split(" -r ")[1].strip().strip('"') for line in from_locks}
+    assert locks == {"requirements.lock", "postgres.lock", "requirements-$TORCH.lock"}
+    assert "ARG TORCH=cpu" in LINES
+    removed = set(re.search(r"pip uninstall --yes (.*)", "\n".join(LINES))[1].split())
+    extra = {Requirement(each).name for each in PROJECT["project"]["optional-dependencies"]["dev"]}
+    assert removed == extra - {"setuptools"}
+
+
+def test_nobody_is_root_in_the_image() -> None:
+    last = LINES[max(n for n, line in enumerate(LINES) if line.startswith("FROM")) :]
+    assert [line for line in last if line.startswith("USER")] == ["USER polypool"]
+    assert not any(line.startswith("RUN") for line in last[last.index("USER polypool") :])
+    environment = next(line for line in last if line.startswith("ENV"))
+    assert "POLYPOOL_HOME=/data" in environment
+    assert "--owner polypool --group polypool /data" in " ".join(last)
