@@ -17,6 +17,7 @@ ON_ONE_MACHINE = {
     "RAY_AUTH_MODE": "token",  # the one in the user's home, which Ray makes: others on this machine have none
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # by default a run waits up to two seconds to begin, and to end
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process of its own, for clusters whose machines are taken away
+    "RAY_worker_niceness": "0",  # by default 15: whatever else runs on the machine would go first
 }
 """What Ray is told where it runs on this machine alone, unless the environment says otherwise."""
 _IDLE = {"RAY_prestart_worker_first_driver": "0"}

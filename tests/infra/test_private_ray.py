@@ -62,7 +62,8 @@ def test_a_session_is_that_which_began_and_leaves_no_process_behind():
         with ray_session() as session:
             import ray
             cores = ray.cluster_resources()["CPU"]
-            assert ray.get(ray.remote(lambda: os.getpid()).remote()) != os.getpid()
+            process, niceness = ray.get(ray.remote(lambda: (os.getpid(), os.nice(0))).remote())
+            assert (process != os.getpid(), niceness) == (True, os.nice(0)), "in another process, which is as urgent"
             tell()
         with ray_session() as again:
             assert ray.is_initialized()
