@@ -6,8 +6,10 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
+from zipfile import is_zipfile
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -110,6 +112,18 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
             f"{path}: is damaged, or the state of another model ({type(error).__name__}); train the run again"
         ) from error
     return progress
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether all files of a checkpoint are there and none is cut off."""
+    weights, rest, position = (folder / name for name in FILES)
+    try:
+        with safe_open(weights, framework="pt"):  # which compares its length with what it should hold
+            pass
+        read_record(Progress, position, what="how far a run is")
+    except (InputError, OSError, SafetensorError):
+        return False
+    return is_zipfile(rest)  # the end of such a file says what is in it
 
 
 def _random_state() -> dict[str, Tensor]:

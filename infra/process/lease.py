@@ -115,7 +115,8 @@ class Lease:
             if self._times or self._process != os.getpid() or _held.get(self.path) is not self:
                 return
             del _held[self.path]
-            self.path.unlink(missing_ok=True)
+            with suppress(OSError):  # it may be gone, or its disk be read-only now
+                self.path.unlink()
             os.close(self._locked.handle)
 
     def __enter__(self) -> Lease:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.errors import InputError
+from infra.ray.package import refuse_large
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -54,10 +55,11 @@ class JobServer:
             show: takes each line of the job's output, without its end, as it comes.
 
         Raises:
-            InputError: no job server answers, or the job did not succeed.
+            InputError: the folder is larger than a job server takes, none answers, or the job did not succeed.
         """
         from ray.job_submission import JobStatus
 
+        refuse_large(folder)
         command = shlex.join(words)
         try:
             client = self.client()

@@ -5,6 +5,7 @@ The only module that looks into Ray Train. Where a newer one has other names for
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +28,8 @@ _CLEANER = "PlacementGroupCleanerCallback"
 """The one that starts a process to free the cores of a run that is ended by force, in a session that goes on."""
 
 
+_CONTROLLER = "ray.train.v2._internal.execution.controller.controller"
+"""The logger of the process that looks after the workers."""
 PAUSE, LONGEST_PAUSE = 2.0, 120.0
 """Seconds before the second try in a row, after which it doubles, and at most."""
 
@@ -68,6 +71,27 @@ class EvenShares(ElasticScalingPolicy):
         return max((count for count in self._counts if count <= room), default=0)
 
 
+Refused = Callable[[BaseException], object]
+"""Returns what is wrong with the work or its disk where an error says so, so that it would fail again; else None."""
+
+
+class SaidInOneLine(logging.Filter):
+    """Leaves out the tracebacks of what the driver says in one line.
+
+    Args:
+        refused: tells it from other errors.
+    """
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__()
+        self._refused = refused
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is shown, which is made while its error is handled."""
+        error = sys.exc_info()[1]
+        return error is None or not self._refused(error)
+
+
 class WhileItProgresses(DefaultFailurePolicy):
     """Begins again after faults as long as there is progress: Ray counts all faults, this one those in a row without.
 
@@ -76,7 +100,7 @@ class WhileItProgresses(DefaultFailurePolicy):
     Args:
         failure_config: how many faults in a row are tried again.
         progress: returns what is another one when there was progress.
-        refused: what is wrong with the work where an error says so, so that it would fail again; else None.
+        refused: tells what would fail again.
     """
 
     def __init__(
@@ -84,17 +108,22 @@ class WhileItProgresses(DefaultFailurePolicy):
         failure_config: Any,
         *,
         progress: Callable[[], object],
-        refused: Callable[[BaseException], BaseException | None],
+        refused: Refused,
     ) -> None:
         super().__init__(failure_config)
         self._progress, self._refused, self._seen = progress, refused, progress()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take it up in the process that decides, which tells of what went wrong there."""
+        self.__dict__.update(state)
+        logging.getLogger(_CONTROLLER).addFilter(SaidInOneLine(self._refused))
 
     def make_decision(self, training_failed_error: Any) -> FailureDecision:
         """Decide what becomes of a fault, and pause."""
         if (now := self._progress()) != self._seen:
             self._seen, self._worker_group_failures, self._controller_failures = now, 0, 0
         failures = getattr(training_failed_error, "worker_failures", {})
-        if any(self._refused(failure) for failure in failures.values()):
+        if any(self._refused(each) for each in (*failures.values(), training_failed_error)):
             return FailureDecision.RAISE
         decision = super().make_decision(training_failed_error)
         if decision == FailureDecision.RETRY:
@@ -129,7 +158,7 @@ class RunTrainer(TorchTrainer):
         session: Session,
         worker_counts: Sequence[int] = (1,),
         progress: Callable[[], object] = lambda: None,
-        refused: Callable[[BaseException], BaseException | None] = lambda error: None,
+        refused: Refused = lambda error: None,
         **options: Any,
     ) -> None:
         self._session, self._counts = session, worker_counts

@@ -77,7 +77,7 @@ class Journal:
 
     def __init__(self, folder: Path, earlier: Callable[[], Logged]) -> None:
         self.folder, self._earlier = make_folder(folder), earlier
-        self._journal, self._unanswered = (folder / JOURNAL).open("ab"), False
+        self._journal, self._unanswered = (folder / JOURNAL).open("ab", buffering=0), False
 
     def begin(self) -> None:
         """Begin a new run."""
@@ -149,8 +149,9 @@ class Journal:
         entry = Entry(kind=kind, time=int(time.time() * 1000), **values)
         line = json.dumps(asdict(entry)).encode() + b"\n"
         # a process may have ended in the middle of a line
-        self._journal.write(line if self._ends_whole() else b"\n" + line)
-        self._journal.flush()
+        rest = line if self._ends_whole() else b"\n" + line
+        while rest:  # a disk that is full takes a part, and refuses what follows
+            rest = rest[self._journal.write(rest) :]
 
     def _ends_whole(self) -> bool:
         with (self.folder / JOURNAL).open("rb") as journal:

@@ -7,6 +7,7 @@ the process that starts a run can hand its id to another, or to a restart of its
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -149,7 +150,10 @@ class Tracker:
         held = [item.path for item in self._ask("list_artifacts")]
         folder = folder_at(self._ask("get_run").info.artifact_uri)
         if artifact_path.split("/")[0] in held:
-            path = folder / artifact_path if folder else Path(self._ask("download_artifacts", artifact_path))
+            if folder:
+                path = folder / artifact_path
+            else:
+                path = Path(self._ask("download_artifacts", artifact_path, _downloads(self.run_id)))
             if path.exists():
                 return path
         raise unknown(f"artifact of run {self.run_id}:", artifact_path, held)
@@ -199,6 +203,16 @@ class Tracker:
         """Call a method of the client for this run."""
         with explained(self.uri):
             return getattr(self._client, method)(self.run_id, *args, **options)
+
+
+_folders: dict[str, tempfile.TemporaryDirectory] = {}
+
+
+def _downloads(run_id: str) -> str:
+    """Return a folder for what is fetched of a run, which is removed when this process ends."""
+    if run_id not in _folders:
+        _folders[run_id] = tempfile.TemporaryDirectory(prefix="polypool-", ignore_cleanup_errors=True)
+    return _folders[run_id].name
 
 
 @contextmanager

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
-from infra.checkpoint import FILES
+from infra.checkpoint import FILES, is_whole
 from infra.errors import InputError
-from infra.files import read_json
 from infra.process.lease import NAME, Lease
+from infra.ray.checkpoints import SNAPSHOT, note, noted
 from infra.tracking import Tracker
 
 OUTBOX = "outbox"
 """In a run's folder, what it logged until MLflow has it."""
-_SNAPSHOT = "checkpoint_manager_snapshot.json"
-"""In it, what Ray Train knows of the run's checkpoints."""
 
 
 def run_folder(home: Path, run_id: str) -> Path:
@@ -37,15 +37,29 @@ def last_checkpoint(folder: Path) -> Path | None:
     Raises:
         InputError: what Ray Train noted of the checkpoints is damaged.
     """
-    path = folder / _SNAPSHOT
-    if not path.is_file():
-        return max(folder.glob("checkpoint_[0-9]*"), default=None)
-    noted = read_json(path, what="what is known of a run's checkpoints")
-    latest = noted.get("latest_checkpoint_result") if isinstance(noted, dict) else None
-    name = latest.get("checkpoint_dir_name") if isinstance(latest, dict) else None
-    if not isinstance(name, str):
-        raise InputError(f"{path}: names no checkpoint")
-    return folder / name
+    name = noted(folder)
+    return folder / name if name else max(folder.glob("checkpoint_[0-9]*"), default=None)
+
+
+def take_up(folder: Path) -> None:
+    """Let a run go on with its last whole checkpoint where nothing usable was noted of any, as of a full disk."""
+    with suppress(InputError):
+        if noted(folder):
+            return
+    for each in sorted(folder.glob("checkpoint_[0-9]*"), reverse=True):
+        if is_whole(each):
+            return note(folder, each.name)
+
+
+def remove_orphans(folder: Path) -> None:
+    """Remove checkpoints that were begun and never taken into use; nobody may train the run meanwhile."""
+    last = last_checkpoint(folder)
+    if last is None or not last.is_dir() or not noted(folder):
+        return
+    names = (folder / SNAPSHOT).read_text()
+    for each in folder.glob("checkpoint_[0-9]*"):
+        if f'"{each.name}"' not in names:
+            shutil.rmtree(each, ignore_errors=True)
 
 
 def refuse_lost(tracker: Tracker, folder: Path) -> None:

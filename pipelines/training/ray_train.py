@@ -20,6 +20,7 @@ from infra.process.stopping import Stopped, asked_first
 from infra.ray.progress import LineBar
 from infra.ray.session import Resources, Session
 from infra.registry import TASKS
+from infra.storage.faults import causes, disk_fault
 from infra.tracking import Tracker
 from infra.tracking.journal import Journal
 from infra.tracking.tracker import Status
@@ -124,12 +125,14 @@ def fit(
     except (Exception, SystemExit) as error:
         if stop.exists() or not stop.parent.is_dir():  # who asked us to end may end the workers, and be gone
             raise Stopped from error
-        if not isinstance(error, TrainingFailedError):
+        if not isinstance(error, TrainingFailedError | OSError):
             raise
-        for failure in getattr(error, "worker_failures", {}).values():
+        resume = resume_command(run, tracker.run_id)
+        for failure in (*getattr(error, "worker_failures", {}).values(), error):
             if cause := _input_error(failure):
                 raise InputError(str(cause)) from error
-        resume = resume_command(run, tracker.run_id)
+            if why := disk_fault(failure, run_folder(home, tracker.run_id)):
+                raise InputError(f"{why}, then `{resume}` goes on from the last checkpoint") from error
         raise RuntimeError(f"training failed; `{resume}` goes on: {error}") from error
 
 
@@ -144,7 +147,7 @@ def _trainer(work: _Work, resources: Resources, session: Session, callbacks: Seq
         session=session,
         worker_counts=run.worker_counts,
         progress=partial(_progress, run_folder(work.home, work.run_id)),
-        refused=_input_error,
+        refused=partial(_final, run_folder(work.home, work.run_id)),
         train_loop_config={"work": work},
         scaling_config=ScalingConfig(
             num_workers=(run.worker_counts[0], run.workers) if len(run.worker_counts) > 1 else run.workers,
@@ -182,11 +185,14 @@ def resume_command(run: Run, run_id: str) -> str:
     return " ".join(["python -m pipelines.train resume", run_id, *trust_flags(modules(run))])
 
 
-def _input_error(error: BaseException | None) -> InputError | None:
+def _input_error(error: BaseException) -> InputError | None:
     """Find the InputError among the causes of a worker's failure."""
-    while error is not None and not isinstance(error, InputError):
-        error = getattr(error, "_base_exc", None) or getattr(error, "cause", None) or error.__cause__
-    return error
+    return next((each for each in causes(error) if isinstance(each, InputError)), None)
+
+
+def _final(folder: Path, error: BaseException) -> InputError | str | None:
+    """Return what is wrong where a failure says so, so that to try again would be in vain."""
+    return _input_error(error) or disk_fault(error, folder)
 
 
 def _worker(config: dict[str, _Work]) -> None:
@@ -200,6 +206,7 @@ def _worker(config: dict[str, _Work]) -> None:
     from ray.experimental.tqdm_ray import tqdm as drawn_by_the_driver
     from ray.train.torch import get_device
 
+    from infra.ray.trainer import SaidInOneLine
     from pipelines.training.loop import Trainer
 
     def report(metrics: dict[str, Any], folder: Path | None) -> None:
@@ -209,6 +216,8 @@ def _worker(config: dict[str, _Work]) -> None:
     # a logger that is named by its file, and tells of every checkpoint
     context = Path(ray.__file__).parent / "train/v2/_internal/execution/context.py"
     logging.getLogger(str(context)).setLevel(logging.WARNING)
+    known = partial(_final, run_folder(work.home, work.run_id))
+    logging.getLogger("ray.train.v2._internal.util").addFilter(SaidInOneLine(known))
     torch.set_num_threads(work.threads)
     keep_freed_memory()
     first = ray.train.get_context().get_world_rank() == 0

@@ -6,7 +6,7 @@ import dataclasses
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,14 @@ from infra.paths import home
 from infra.process.stopping import at_once_too, to_go_on
 from infra.ray.session import ray_beside, ray_session
 from infra.registry import TASKS
+from infra.storage.faults import disk_fault
 from infra.tracking import Outbox, Tracker, tracking_uri
 from infra.tracking.journal import JOURNAL
 from infra.tracking.outbox import CLOSE_SECONDS, REFUSED
 from infra.tracking.tracker import Status, ending
 from infra.trust import trust_modules
 from pipelines.training.best_checkpoint import other_than_trained
-from pipelines.training.folder import OUTBOX, refuse_lost, run_folder, take_run
+from pipelines.training.folder import OUTBOX, refuse_lost, remove_orphans, run_folder, take_run, take_up
 from pipelines.training.optim import parameter_groups
 from pipelines.training.ray_train import finish_soon, fit, resume_command
 from tasks.base import TaskAdapter
@@ -162,6 +163,7 @@ def resume(
         if tracker.status() == "FINISHED":
             return run_id
         run = from_json(tracker.read_json("run.json"), where=f"run.json of run {run_id}")
+        take_up(folder)
         refuse_lost(tracker, folder)
         tracker = Tracker.attach(uri, run_id)
         with recorded(tracker):
@@ -185,7 +187,12 @@ def recorded(tracker: Tracker, *, new: bool = False) -> Iterator[None]:
         outbox.begin()
     killed = at_once_too(lambda: finish_soon(tracker, "KILLED").join(1))
     with killed, ending(lambda how: _close(outbox, tracker, how)):
-        yield
+        try:
+            yield
+        except OSError as error:
+            if why := disk_fault(error, outbox.folder):
+                raise InputError(f"{why}, and go on with `{_again(tracker.run_id)}`") from error
+            raise
 
 
 def send(tracker: Tracker, status: Status | None = None) -> None:
@@ -200,11 +207,20 @@ def send(tracker: Tracker, status: Status | None = None) -> None:
         _close(Outbox(folder, lambda: tracker), tracker, status)
 
 
+def _again(run_id: str) -> str:
+    return f"python -m pipelines.train resume {run_id}"
+
+
 def _close(outbox: Outbox, tracker: Tracker, status: Status | None) -> None:
+    kept = status is None
     if status is not None:
-        outbox.end(status)
+        with suppress(OSError):  # the disk is full; the run ends all the same
+            outbox.end(status)
+            kept = True
     outbox.close(KILLED_SECONDS if status == "KILLED" else CLOSE_SECONDS)
-    again = f"`python -m pipelines.train resume {tracker.run_id}`"
+    if not kept:
+        tracker.finish(status)
+    again = f"`{_again(tracker.run_id)}`"
     if outbox.unsent:
         kept = f"{outbox.unsent:,} entries of run {tracker.run_id} are not in MLflow yet ({outbox.why or 'no answer'})"
         print(f"note: {kept}: {outbox.folder / JOURNAL} keeps them, and {again} sends them", file=sys.stderr)
@@ -229,6 +245,8 @@ def launch(
     if stop is None:
         stop = make_folder(run_folder(home(), tracker.run_id)) / "stop"
         stop.unlink(missing_ok=True)
+    folder = run_folder(home(), tracker.run_id)
+    remove_orphans(folder)
     with to_go_on(resume_command(run, tracker.run_id)), ray_session() as session:
         fit(
             run,
@@ -239,4 +257,5 @@ def launch(
             stop=stop,
             callbacks=callbacks,
         )
+    remove_orphans(folder)
     return tracker.run_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,7 @@ from ray.train.v2._internal.execution.failure_handling import FailureDecision
 from ray.train.v2.api.exceptions import WorkerGroupError
 
 from infra.ray import trainer as module
-from infra.ray.trainer import WhileItProgresses
+from infra.ray.trainer import SaidInOneLine, WhileItProgresses
 
 
 class Faults:
@@ -70,3 +71,15 @@ def test_what_a_worker_refuses_is_not_tried_again(faults: Callable[[int], Faults
     assert not run.fails(ValueError("the loss became nan"))
     assert run.fails()
     assert run.pauses == [0]
+
+
+def test_what_is_said_in_one_line_has_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("somebody's")
+    logger.addFilter(SaidInOneLine(lambda error: isinstance(error, ValueError)))
+    for error in (ValueError("known"), RuntimeError("unknown")):
+        try:
+            raise error
+        except Exception:
+            logger.exception("it failed: %s", error)
+    logger.error("no error at all")
+    assert caplog.messages == ["it failed: unknown", "no error at all"]

@@ -130,6 +130,22 @@ def test_another_machine_is_judged_by_its_last_sign_of_life(
             assert holder_of(path).process == os.getpid()
 
 
+def test_a_disk_that_became_read_only_ends_nothing_but_the_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as patch:
+        lease = take_folder(tmp_path)
+        patch.setattr(Path, "unlink", refuse)
+        lease.release()
+    assert (tmp_path / NAME).exists()
+    theirs = in_another_thread(lambda: take_folder(tmp_path))
+    assert isinstance(theirs, Lease)
+    theirs.release()
+
+
 def test_what_is_held_is_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with take_folder(tmp_path) as lease:
         os.utime(lease.path, (1, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,13 +12,18 @@ from pathlib import Path
 
 import in_process
 import pytest
+import torch
 from corpora import make_corpus
+from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import _CheckpointManagerState
 
+from infra.checkpoint import Progress, save_checkpoint
 from infra.errors import InputError
 from infra.process.lease import NAME, HeldError, Holder, holder_of
-from infra.tracking import Tracker, tracking_uri
+from infra.ray.checkpoints import SNAPSHOT, noted
+from infra.tracking import Tracker, find_runs, tracking_uri
+from infra.tracking.journal import Journal
 from pipelines.training import runs
-from pipelines.training.folder import run_folder, take_run
+from pipelines.training.folder import remove_orphans, run_folder, take_run, take_up
 from pipelines.training.runs import resume, start
 from tasks.run import Run, to_json
 
@@ -171,3 +177,58 @@ def test_a_run_without_checkpoint_whose_log_is_there_goes_on(begun: Tracker, hom
     (run_folder(home, begun.run_id) / "outbox").mkdir(parents=True)
     assert resume(begun.run_id, more_tags={"sweep": "s"}) == begun.run_id
     assert (begun.status(), begun.tag("sweep")) == ("FINISHED", "s")
+
+
+def test_checkpoints_that_nobody_took_into_use_are_removed(trained: Callable[..., Path]) -> None:
+    folder = trained("checkpoint_1", "checkpoint_2")
+    (folder / "checkpoint_3").mkdir()
+    remove_orphans(folder)
+    assert sorted(path.name for path in folder.glob("checkpoint_[0-9]*")) == ["checkpoint_2"]
+    shutil.rmtree(folder / "checkpoint_2")
+    (folder / "checkpoint_3").mkdir()
+    remove_orphans(folder)
+    assert (folder / "checkpoint_3").exists(), "it may be all that there is"
+
+
+def test_a_full_disk_ends_a_run_in_one_line_and_as_failed(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def launch(run: Run, tracker: Tracker, **_: object) -> str:
+        def full(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(Journal, "_add", full)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(runs, "launch", launch)
+    with pytest.raises(
+        InputError, match=r"^no space left .* bytes free.*make room, and go on with `python -m"
+    ):
+        start(replace(run, experiment="full"))
+    (record,) = find_runs(tracking_uri(home), "full", finished=False)
+    assert record.status == "FAILED"
+
+
+def test_the_last_whole_checkpoint_is_taken_up_where_ray_could_not_note_it(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 4)
+    for name in ("checkpoint_1", "checkpoint_2", "checkpoint_3"):
+        (tmp_path / name).mkdir()
+        save_checkpoint(tmp_path / name, model, torch.optim.SGD(model.parameters()), Progress(samples=8))
+    for file in ("model.safetensors", "state.pt", "progress.json"):
+        data = (tmp_path / "checkpoint_3" / file).read_bytes()
+        for content in (data[:-1], b"", None):
+            (tmp_path / "checkpoint_3" / file).unlink()
+            if content is not None:
+                (tmp_path / "checkpoint_3" / file).write_bytes(content)
+            (tmp_path / SNAPSHOT).write_bytes(b"" if content else b"{")
+            take_up(tmp_path)
+            assert noted(tmp_path) == "checkpoint_2", (file, content and len(content))
+            (tmp_path / "checkpoint_3" / file).touch()
+        (tmp_path / "checkpoint_3" / file).write_bytes(data)
+    take_up(tmp_path)
+    assert noted(tmp_path) == "checkpoint_2", "what is noted counts"
+    (tmp_path / SNAPSHOT).unlink()
+    take_up(tmp_path)
+    assert noted(tmp_path) == "checkpoint_3"
+    state = _CheckpointManagerState.parse_obj(json.loads((tmp_path / SNAPSHOT).read_text()))
+    assert [result.checkpoint_dir_name for result in state.checkpoint_results] == ["checkpoint_3"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from mlflow_server import Server
+from places import ROOT
 from safetensors.torch import load_file
 from toy import FolderReport, SilentBar, Toy, toy_run
 
@@ -131,3 +135,24 @@ def test_the_end_of_a_run_that_mlflow_does_not_take_is_said_and_sent_by_resume(
     assert tracker.status() == "FINISHED"
     assert not folder.exists()
     assert capsys.readouterr().err == ""
+
+
+def test_what_is_fetched_from_a_server_is_gone_with_its_process(server: Server, tmp_path: Path) -> None:
+    tracker = Tracker.start("e", uri=server.uri, home=tmp_path, name="n", tags={}, params={})
+    tracker.json("model/run.json", {"seed": 7})
+    (tmp_path / "temporary").mkdir()
+    fetch = f"""
+from infra.tracking import Tracker
+tracker = Tracker.attach({server.uri!r}, {tracker.run_id!r}, running=False)
+print(tracker.read_json("model/run.json"), tracker.download("model").is_relative_to({str(tmp_path)!r}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", fetch],
+        env=os.environ | {"TMPDIR": str(tmp_path / "temporary")},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "{'seed': 7} True\n"
+    assert [*(tmp_path / "temporary").iterdir()] == []
