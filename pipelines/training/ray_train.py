@@ -127,13 +127,18 @@ def fit(
             raise Stopped from error
         if not isinstance(error, TrainingFailedError | OSError):
             raise
-        resume = resume_command(run, tracker.run_id)
-        for failure in (*getattr(error, "worker_failures", {}).values(), error):
-            if cause := _input_error(failure):
-                raise InputError(str(cause)) from error
-            if why := disk_fault(failure, run_folder(home, tracker.run_id)):
-                raise InputError(f"{why}, then `{resume}` goes on from the last checkpoint") from error
-        raise RuntimeError(f"training failed; `{resume}` goes on: {error}") from error
+        raise _said(error, run, tracker.run_id, home) from error
+
+
+def _said(error: BaseException, run: Run, run_id: str, home: Path) -> Exception:
+    """Return what to raise for a training that failed: one line where we know what to do."""
+    resume = resume_command(run, run_id)
+    for failure in (*getattr(error, "worker_failures", {}).values(), error):
+        if cause := _input_error(failure):
+            return InputError(str(cause))
+        if why := disk_fault(failure, run_folder(home, run_id)):
+            return InputError(f"{why}, then `{resume}` goes on from the last checkpoint")
+    return RuntimeError(f"training failed; `{resume}` goes on: {error}")
 
 
 def _trainer(work: _Work, resources: Resources, session: Session, callbacks: Sequence[Any]) -> RunTrainer:
