@@ -12,7 +12,7 @@ from pathlib import Path
 
 from infra.files import FULL
 
-_SHUT = {errno.EROFS, errno.EACCES, errno.EPERM}
+_SHUT = {errno.EACCES, errno.EPERM}
 _RUST = re.compile(r"\(os error (\d+)\)")
 _TORCH = "inline_container.cc"
 """Where torch notices of any disk that it took less than it was given."""
@@ -41,7 +41,8 @@ def disk_fault(error: BaseException, folder: Path) -> str | None:
             places = dict.fromkeys((str(folder), tempfile.gettempdir()))
             free = " and ".join(f"{place} has {_free(place):,} bytes free" for place in places)
             return f"no space left ({free}; or a quota or a limit on the size of files is reached); make room"
-        if number in _SHUT:
+        # what may not be read is another matter
+        if number == errno.EROFS or (number in _SHUT and str(folder) in str(each)):
             return f"{where}: cannot be written: {os.strerror(number)}; make it writable"
     return None
 

@@ -190,7 +190,7 @@ def recorded(tracker: Tracker, *, new: bool = False) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            if why := disk_fault(error, outbox.folder):
+            if why := disk_fault(error, outbox.folder.parent):
                 raise InputError(f"{why}, and go on with `{_again(tracker.run_id)}`") from error
             raise
 

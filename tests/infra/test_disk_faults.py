@@ -63,6 +63,19 @@ def test_causes_are_found_across_processes(wrapped: type[Exception], tmp_path: P
     )
 
 
+def test_a_folder_that_may_not_be_written_is_told_from_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+    mine = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "x"))
+    assert (
+        disk_fault(mine, tmp_path) == f"{tmp_path}/x: cannot be written: Permission denied; make it writable"
+    )
+    arrow = PermissionError(errno.EPERM, f"Failed to open local file '{tmp_path}/x'")
+    assert (
+        disk_fault(arrow, tmp_path)
+        == f"{tmp_path}: cannot be written: Operation not permitted; make it writable"
+    )
+    assert disk_fault(PermissionError(errno.EACCES, "Permission denied", "/data/image.jpg"), tmp_path) is None
+
+
 @pytest.mark.parametrize(
     "error",
     [ValueError("no space"), OSError(errno.ENOENT, "No such file"), OSError("a message"), KeyError(28)],
