@@ -67,12 +67,13 @@ class RemoteDestination(Destination):
             InputError: it is one of these, or the storage does not answer or refuses.
         """
         self._marker = marker
-        mine = (self.folder / marker).exists()
-        if not mine and (remote.exists(self.url / last) or remote.exists(self.url / marker)):
+        complete, mine = remote.exists(self.url / last), (self.folder / marker).exists()
+        elsewhere = not mine and remote.exists(self.url / marker)
+        if complete or elsewhere:  # nothing here is of use
             shutil.rmtree(self.folder)
-        if remote.exists(self.url / last):
+        if complete:
             raise InputError(f"{self.url}: is complete; delete it to write it anew, or choose another name")
-        if not mine and remote.exists(self.url / marker):
+        if elsewhere:
             raise InputError(
                 f"{self.url}: was begun by another machine, or with another POLYPOOL_CACHE, which has what is not "
                 f"there yet: go on there, or delete {self.url / marker} to write it anew"

@@ -116,6 +116,17 @@ def test_a_write_that_fails_is_tried_again_and_then_one_error_and_goes_on(
     assert there(bucket) == contents(folder)
 
 
+def test_what_waits_here_of_a_store_that_is_complete_there_goes(
+    bucket: Bucket, sets: dict[str, np.ndarray], folder: Path
+) -> None:
+    writer(bucket)._release()
+    assert waiting()
+    bucket.put(folder, "store")
+    with pytest.raises(InputError, match=r"/store: is complete"):
+        writer(bucket)
+    assert not waiting()
+
+
 def test_small_stores_of_one_name_do_not_meet(bucket: Bucket) -> None:
     for below, seed in (("a", 0), ("b", 1)):
         write(f"{bucket.url}/{below}/store", make_sets(3, seed=seed))
