@@ -11,6 +11,7 @@ import tempfile
 from functools import cached_property
 from pathlib import Path
 
+from infra.errors import InputError
 from infra.ray.ending import kill, started_by, wait_for
 
 ON_ONE_MACHINE = {
@@ -23,7 +24,16 @@ ON_ONE_MACHINE = {
 _IDLE = {"RAY_prestart_worker_first_driver": "0"}
 """What the process that has a private Ray is told besides: it has no work, for which Ray would start workers."""
 _PROGRAM = Path(__file__).with_name("private_process.py")
+_TOO_SLOW = "timed out during startup"
+"""What Ray says when it gives up, after a time that no setting changes and a busy machine may take."""
+_TRIES = 3
 _TO_DIE = 1.0  # seconds that the system may take to end what was killed
+
+
+class StartError(InputError):
+    """Ray did not start, for which no input need be at fault."""
+
+    exit_code = 1
 
 
 class PrivateRay:
@@ -35,10 +45,13 @@ class PrivateRay:
     """
 
     def __init__(self, *, cpus: int | None, dashboard: bool) -> None:
-        options = {"num_cpus": cpus, "include_dashboard": dashboard, "dashboard_host": "127.0.0.1"}
+        self._options = {"num_cpus": cpus, "include_dashboard": dashboard, "dashboard_host": "127.0.0.1"}
+        self._begin()
+
+    def _begin(self) -> None:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as this)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_PROGRAM), json.dumps(options)],
+            [sys.executable, "-P", str(_PROGRAM), json.dumps(self._options)],
             env={**ON_ONE_MACHINE, **os.environ, **_IDLE},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -48,18 +61,31 @@ class PrivateRay:
 
     @cached_property
     def address(self) -> str:
-        """Where it is, once it has begun.
+        """Where it is, once it has begun; one that was too slow to begin is started again.
 
         Raises:
-            RuntimeError: it did not begin; the end of what it said is in the message.
+            StartError: it did not begin; the end of what it said is in the message.
         """
-        address = self._process.stdout.readline().decode().strip()
-        if not address:
-            self._process.wait()
-            self._said.seek(0)
-            said = self._said.read().decode(errors="replace")
-            raise RuntimeError(f"Ray did not start; it said last:\n{said[-2000:]}")
-        return address
+        for more in reversed(range(_TRIES)):
+            if address := self._process.stdout.readline().decode().strip():
+                return address
+            said = self._last_words()
+            if _TOO_SLOW not in said:
+                raise StartError(f"Ray did not start; it said last:\n{said}")
+            if more:
+                print("note: Ray took too long to start, and is started again", file=sys.stderr)
+                self.end()
+                self._begin()
+        raise StartError(
+            f"Ray took too long to start, {_TRIES} times: {os.getloadavg()[0]:.0f} processes want the "
+            f"{os.cpu_count()} cores of this machine. Try again when it has less to do, or use a Ray that is running: "
+            "start it with `ray start --head` and set RAY_ADDRESS=127.0.0.1:6379"
+        )
+
+    def _last_words(self) -> str:
+        self._process.wait()
+        self._said.seek(0)
+        return self._said.read().decode(errors="replace")[-2000:]
 
     def end(self) -> None:
         """End it with all that it has started, there and then: what it holds is gone with its owner."""

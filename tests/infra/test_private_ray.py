@@ -16,7 +16,7 @@ from places import ROOT
 
 from infra.ray import private
 from infra.ray.ending import started_by
-from infra.ray.private import PrivateRay
+from infra.ray.private import PrivateRay, StartError
 from infra.ray.session import Session, ray_beside, ray_session
 
 pytestmark = pytest.mark.ray
@@ -111,12 +111,38 @@ def test_one_that_does_not_begin_says_why(tmp_path, monkeypatch):
     program.write_text("raise SystemExit('no room for ' + __import__('sys').argv[1])")
     monkeypatch.setattr(private, "_PROGRAM", program)
     begun = PrivateRay(cpus=3, dashboard=True)
-    with pytest.raises(
-        RuntimeError, match=r"(?s)Ray did not start; it said last:\nno room for (.*)"
-    ) as error:
+    with pytest.raises(StartError, match=r"(?s)Ray did not start; it said last:\nno room for (.*)") as error:
         _ = begun.address
     options = json.loads(str(error.value).partition("no room for ")[2])
     assert options == {"num_cpus": 3, "include_dashboard": True, "dashboard_host": "127.0.0.1"}
+    begun.end()
+
+
+SLOW = """
+import sys
+from pathlib import Path
+tries = Path(__file__).with_suffix(".tries")
+tries.write_text((tries.read_text() if tries.exists() else "") + "x")
+if len(tries.read_text()) < {needed}:
+    raise SystemExit("Exception: The current node timed out during startup. This could happen")
+print("10.0.0.1:6379", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("needed", [3, 4])
+def test_one_that_is_slow_is_started_again(tmp_path, monkeypatch, capsys, needed):
+    program = tmp_path / "program.py"
+    program.write_text(SLOW.format(needed=needed))
+    monkeypatch.setattr(private, "_PROGRAM", program)
+    begun = PrivateRay(cpus=1, dashboard=False)
+    if needed == 3:
+        assert begun.address == "10.0.0.1:6379"
+    else:
+        with pytest.raises(StartError, match="took too long to start, 3 times"):
+            _ = begun.address
+    assert capsys.readouterr().err.count("is started again") == 2
+    assert program.with_suffix(".tries").read_text() == "xxx"
     begun.end()
 
 
