@@ -101,7 +101,9 @@ def _origin(records: Sequence[Result], file: str) -> str:
         if commits
         else ""
     )
-    by = f", by {'; '.join(f'`{command}`' for command in commands)}" if commands else ""
+    by = f", by `{commands[0]}`" if commands else ""
+    if len(commands) > 1:
+        by += f" and {len(commands) - 1} more command{'s' * (len(commands) > 2)}, which are there"
     return textwrap.fill(
         f"From [{Path(file).name}]({file}): {runs} run{'s' * (runs > 1)}{of}{by}.",
         _WIDTH,

@@ -16,7 +16,7 @@ from infra.errors import InputError
 from pipelines import compare, sweep, tables
 from pipelines.comparison.documents import rendered, renewed
 from pipelines.comparison.result_files import read_results, write_results
-from pipelines.comparison.results import Result, groups_of, results
+from pipelines.comparison.results import APART, Result, groups_of, results
 from pipelines.comparison.runs.groups import Group
 from pipelines.comparison.statistics.significance import Difference, Judged
 from pipelines.comparison.tables import report
@@ -193,6 +193,14 @@ def test_a_document_is_renewed_between_its_comments_and_nowhere_else(tmp_path: P
     assert f"`{ORIGIN['command']}`" in " ".join(first.split())
     assert "\n    mean        60.0 ± 1.4*" in second
     assert path.read_text() == DOCUMENT
+
+
+def test_of_many_commands_the_first_is_shown_and_the_others_are_counted() -> None:
+    records = [
+        replace(record, command=f"first{APART}second{APART}third") for record in results(blocks_of(run("gpo")))
+    ]
+    shown = rendered(records, file="r.csv").splitlines()[-1]
+    assert shown == "From [r.csv](r.csv): 1 run, by `first` and 2 more commands, which are there."
 
 
 def test_one_task_has_its_scores_and_one_run_a_commit(tmp_path: Path) -> None:
