@@ -197,7 +197,8 @@ def test_a_document_is_renewed_between_its_comments_and_nowhere_else(tmp_path: P
 
 def test_of_many_commands_the_first_is_shown_and_the_others_are_counted() -> None:
     records = [
-        replace(record, command=f"first{APART}second{APART}third") for record in results(blocks_of(run("gpo")))
+        replace(record, command=f"first{APART}second{APART}third")
+        for record in results(blocks_of(run("gpo")))
     ]
     shown = rendered(records, file="r.csv").splitlines()[-1]
     assert shown == "From [r.csv](r.csv): 1 run, by `first` and 2 more commands, which are there."
