@@ -25,6 +25,7 @@ from infra.ray.session import ray_session
 from infra.storage.places import Url, place
 from infra.store import StoreWriter
 from infra.store.findings import USUAL
+from infra.store.ids import IdSet
 from infra.store.manifest import Manifest
 from infra.trust import vouch
 from pipelines.extraction.images import ImageExtractor, stream
@@ -93,9 +94,8 @@ def extract(
     with StoreWriter(out, dim=work.dim, dtype=dtype, source=work.source | job) as writer:
         before = len(writer.done)
         batches = [_batch(opened, part) for part in work.parts(items, done=writer.done)]
-        stored, decoded = _write(writer, batches, work)
-        stored |= writer.done
-        train = [item.id for item in items if item.split == "train" and item.id in stored]
+        decoded = _write(writer, batches, work)
+        train = [item.id for item in items if item.split == "train" and item.id in writer]
         manifest = writer.close(statistics_of=train or None, tolerance=tolerance)
     seconds = time.monotonic() - started
     _report(out, manifest, unit=work.unit, new=manifest.sets - before, frames=decoded, seconds=seconds)
@@ -154,7 +154,7 @@ class _Extraction:
             block=1,
         )
 
-    def parts(self, items: list[_Item], *, done: set[str]) -> list[list[_Item]]:
+    def parts(self, items: list[_Item], *, done: IdSet) -> list[list[_Item]]:
         """Return the batches of items that are not all `done`.
 
         One that is done in part is sent whole: who is in it may change the last bit of an image's features. A video is
@@ -179,14 +179,11 @@ def _batch(corpus: Corpus | QuestionCorpus, items: list[_Item]) -> dict[str, lis
     return {"ids": [item.id for item in items], "paths": [str(corpus.image_path(item)) for item in items]}
 
 
-def _write(
-    writer: StoreWriter, batches: list[dict[str, list[str]]], work: _Extraction
-) -> tuple[set[str], int]:
-    """Store the features of all batches; return the ids that have some, and how many frames were decoded."""
-    stored: set[str] = set()
+def _write(writer: StoreWriter, batches: list[dict[str, list[str]]], work: _Extraction) -> int:
+    """Store the features of all batches; return how many frames were decoded."""
     frames = 0
     if not batches:
-        return stored, frames
+        return frames
     total = sum(len(each["ids"]) for each in batches)
     how = {"extractor": work.extractor, "options": work.options, "gpu": work.gpu, "block": work.block}
     with ray_session(), tqdm(total=total, desc="extract", unit=work.unit) as bar:
@@ -198,9 +195,8 @@ def _write(
                 continue
             frames += row.get("frames", 0)
             x_ND = np.frombuffer(row["data"], np.float32).reshape(-1, work.dim)
-            if writer.offer(id, x_ND, where=where) is None:
-                stored.add(id)
-    return stored, frames
+            writer.offer(id, x_ND, where=where)
+    return frames
 
 
 def _report(out: Path | Url, manifest: Manifest, *, unit: str, new: int, frames: int, seconds: float) -> None:

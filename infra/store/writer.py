@@ -18,7 +18,7 @@ from infra.storage.places import Url
 from infra.store import journal
 from infra.store.draft import Draft
 from infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
-from infra.store.ids import wrong_id
+from infra.store.ids import IdSet, wrong_id
 from infra.store.manifest import NAME as MANIFEST
 from infra.store.manifest import VERSION, Manifest, Shard
 from infra.store.shard import DTYPES, MappedShard, check_of, map_shard, write_shard, written
@@ -79,7 +79,7 @@ class StoreWriter:
         self.folder = self._to.folder
         self._release = weakref.finalize(self, take_folder(self.folder).release)
         self.dim, self.dtype, self.source = dim, dtype, source
-        self.done: set[str] = set()
+        self.done = IdSet()
         self._shards: list[Shard] = []
         self._job = {"version": VERSION, "dim": dim, "dtype": dtype, "source": source}
         self._findings = Findings()
@@ -91,13 +91,17 @@ class StoreWriter:
         except BaseException:
             self._release()
             raise
-        self._seen: set[str] = set()
+        self._seen = IdSet()
         self._manifest: Manifest | None = None
         rows = max(1, shard_bytes // (dim * np.dtype(dtype).itemsize))
         self._vectors = np.empty((rows, dim), dtype)  # pages that are never touched take no memory
         self._ids: list[str] = []
         self._ends, self._checks = [0], []
         self._take_up_draft()
+
+    def __contains__(self, id: str) -> bool:
+        """Whether a set is stored as `id`."""
+        return id in self.done or id in self._seen
 
     def add(self, id: str, x_ND: np.ndarray) -> None:
         """Store the set `x_ND` `(N, D)` as `id`.

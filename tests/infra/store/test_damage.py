@@ -19,6 +19,7 @@ from stores import DIM, make_sets, write
 from infra.data import Order, load
 from infra.errors import InputError
 from infra.store import FeatureStore, StoreWriter
+from infra.store.ids import IdSet
 from infra.store.shard import write_shard
 
 VERSION_1 = Path(__file__).with_name("version1")  # written before there were checks
@@ -208,7 +209,7 @@ def test_a_writer_with_a_bug_is_found_out(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.undo()
     with StoreWriter(tmp_path / "ids", dim=DIM, source={}) as writer:
         writer.add("a", np.ones((1, DIM)))
-        writer._seen.clear()
+        writer._seen = IdSet()
         writer.add("a", np.ones((1, DIM)))
     with pytest.raises(InputError, match="only 1 different ids"):
         FeatureStore.open(tmp_path / "ids").verify()
