@@ -53,7 +53,7 @@ class Encoder(nn.Module, ABC):
     global_width: int = 0
     """Width S of the global feature; 0 where there is none."""
     reads: str = "features"
-    """What a visual encoder reads: stored `features`, or `pixels`."""
+    """What it reads: stored `features`, of images or of texts; `pixels`; or the `tokens` of texts."""
     assets_kind: Any = dict[str, Any]
     """What `assets` hold, so that those of a file can be checked before they are used: a dataclass of their fields."""
 
@@ -135,6 +135,8 @@ class WordTokenizer(Tokenizer, Protocol):
 
 class TextEncoder(Encoder):
     """An encoder of token numbers `(B, L)`."""
+
+    reads = "tokens"
 
     @classmethod
     @abstractmethod

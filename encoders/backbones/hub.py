@@ -15,6 +15,7 @@ from infra.pictures.rgb import rgb
 
 if TYPE_CHECKING:
     from torch import Tensor  # torch is slow to import, and workers that need no model import this too
+    from torch.nn import Module
 
 _HELP = (
     "Give the name of a model on the hub, with a connection to it; or set HF_HOME to a cache that has the model; "
@@ -103,6 +104,21 @@ def from_config(config: Mapping[str, Any], *, kind: str = "") -> Any:
         raise InputError(f"no model can be built of its config: {type(error).__name__}: {reason}") from error
 
 
+def known_as(name: str) -> str:
+    """Return what a store calls a model: its name on the hub, or the last part of a folder's."""
+    folder = Path(name).expanduser()
+    return folder.resolve().name if folder.is_dir() else name
+
+
+def weights_digest(model: Module) -> str:
+    """Return the SHA-256 of a model's weights and their names."""
+    digest = hashlib.sha256()
+    for key, value in model.state_dict().items():
+        digest.update(key.encode())
+        digest.update(value.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
 def _load(kind: Any, name: str, **options: Any) -> Any:
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
@@ -186,14 +202,9 @@ class Pretrained:
 
     def describe(self) -> dict[str, Any]:
         """Return the name, the preprocessing, the SHA-256 of the weights, and the precision where it is not full."""
-        digest = hashlib.sha256()
-        for key, value in self.model.state_dict().items():
-            digest.update(key.encode())
-            digest.update(value.cpu().contiguous().numpy().tobytes())
-        folder = Path(self.name).expanduser()
         return {
-            "name": folder.resolve().name if folder.is_dir() else self.name,
+            "name": known_as(self.name),
             "preprocessing": self.processor.to_dict(),
-            "sha256": digest.hexdigest(),
+            "sha256": weights_digest(self.model),
             **({"bfloat16": True} if self.bfloat16 else {}),
         }

@@ -135,8 +135,13 @@ class Bert(TextEncoder):
 
     def forward(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor]:
         """Encode token numbers `(B, L)` to `(B, L, D)`."""
-        state_BLH = self.bert(input_ids=token_BL, attention_mask=mask_BL.long()).last_hidden_state
+        state_BLH, mask_BL = self.states(token_BL, mask_BL)
         return self.linear(state_BLH), mask_BL
+
+    def states(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the last hidden states `(B, L, H)`, before the map, and their mask."""
+        state_BLH = self.bert(input_ids=token_BL, attention_mask=mask_BL.long()).last_hidden_state
+        return state_BLH, mask_BL
 
 
 def _without_pooler(model: nn.Module) -> nn.Module:

@@ -124,12 +124,17 @@ class _TextTower(TextEncoder):
 
     def forward(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor]:
         """Encode token numbers `(B, L)`, real ones first, to `(B, N, D)`; longer texts are cut as in pretraining."""
+        state_BNH, mask_BN = self.states(token_BL, mask_BL)
+        return self.fc(state_BNH), mask_BN
+
+    def states(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the last hidden states `(B, N, H)`, before the map, and their mask."""
         token_BN, mask_BN, last_B = self.read(token_BL, mask_BL)
         state_BNH = self.tower(input_ids=token_BN).last_hidden_state
         if self.pooled:
             state_BNH = state_BNH[torch.arange(len(last_B), device=last_B.device), last_B][:, None]
             mask_BN = mask_BN.new_ones(len(last_B), 1)
-        return self.fc(state_BNH[:, : mask_BN.shape[1]]), mask_BN
+        return state_BNH[:, : mask_BN.shape[1]], mask_BN
 
     @abstractmethod
     def read(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor, Tensor]:

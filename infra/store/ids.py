@@ -29,6 +29,11 @@ def wrong_id(id: str) -> str | None:
     return None
 
 
+def text_id(text: str) -> str:
+    """Return the id of a text in a store of texts: its SHA-256, the same wherever the text stands."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 class IdSet:
     """A set of ids in some 30 to 50 bytes each, where Python's takes 150: for millions of rows.
 

@@ -113,16 +113,19 @@ class FeatureStore:
         Raises:
             InputError: ids without features; the message lists the first ones and says how many.
         """
-        wanted = pa.array(ids, pa.string())
-        rows = pc.index_in(wanted, value_set=self.ids)
-        if rows.null_count:
-            missing = wanted.filter(rows.is_null())
-            few = ", ".join(missing[:5].to_pylist())
+        rows = self.find(ids)
+        if missing := np.flatnonzero(rows < 0).tolist():
+            few = ", ".join(ids[number] for number in missing[:5])
             raise InputError(
-                f"{self.folder}: {len(missing):,} of {len(wanted):,} ids have no features; the first: {few}. "
+                f"{self.folder}: {len(missing):,} of {len(ids):,} ids have no features; the first: {few}. "
                 f"Ingest or extract their features too, or leave the ids out"
             )
-        return rows.to_numpy().astype(np.int64)
+        return rows
+
+    def find(self, ids: Sequence[str]) -> np.ndarray:
+        """Return the row of each id, int64, and -1 for those without features."""
+        rows = pc.index_in(pa.array(ids, pa.string()), value_set=self.ids)
+        return rows.fill_null(-1).to_numpy().astype(np.int64)
 
     def __getitem__(self, row: int) -> np.ndarray:
         """Return the set in `row` as a read-only `(N, D)` view of the file.

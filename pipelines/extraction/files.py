@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -11,15 +10,13 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from encoders.backbones.base import build_backbone
+from encoders.backbones.again import backbone_again, spec_again
 from infra.errors import InputError
 from infra.fields import Rule, at_least, from_plain
 from infra.files import existing
 from infra.pictures.opening import load
-from infra.registry import BACKBONES
 from infra.store import FeatureStore
 from infra.store.manifest import NAME as MANIFEST
-from infra.trust import refuse_untrusted
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
 
 _FRAMES = Rule(
@@ -58,8 +55,12 @@ class FileFeatures:
         """Whether the store describes videos."""
         return "video" in self.source
 
-    @cached_property
-    def _spec(self) -> str:
+    @property
+    def _where(self) -> str:
+        return f"{self.store.folder / MANIFEST}: source.extractor"
+
+    @property
+    def _extractor(self) -> Any:
         extractor = self.source.get("extractor")
         if not extractor:
             origin = self.source.get("reader", "another program")
@@ -67,25 +68,11 @@ class FileFeatures:
                 f"{self.store.folder}: its features come from {origin}, not from `python -m pipelines.extract`, so no "
                 "backbone here makes them of a new file; search with a text, or with --id, an id of the corpus"
             )
-        where = f"{self.store.folder / MANIFEST}: source.extractor"
-        name = from_plain(dict[str, Any], extractor, where=where).get("backbone")
-        name = from_plain(str, name, where=f"{where}.backbone")
-        refuse_untrusted(name, where=f"{where}.backbone")
-        takes = inspect.signature(BACKBONES.get(name)).parameters
-        params = {key: value for key, value in extractor.items() if key in takes and value is not None}
-        return f"{name}({', '.join(f'{key}={value!r}' for key, value in params.items())})"
+        return extractor
 
     @cached_property
     def _backbone(self) -> Any:
-        built = build_backbone(self._spec)
-        then, here = self.source["extractor"], built.describe()
-        if differing := sorted(key for key in then | here if then.get(key) != here.get(key)):
-            what = ", ".join(f"{key} {then.get(key)!r}, here {here.get(key)!r}" for key in differing)
-            raise InputError(
-                f"{self.store.folder}: its backbone cannot be had as it was ({what}); install what it was made with, "
-                "or extract the store again and train on it"
-            )
-        return built
+        return backbone_again(self._extractor, where=self._where, store=str(self.store.folder))
 
     @cached_property
     def _videos(self) -> VideoExtractor:
@@ -100,12 +87,13 @@ class FileFeatures:
             pool=video.pool,
             decoder=video.decoder.partition(" ")[0],
         )
+        spec = spec_again(self._extractor, where=self._where)
         videos = Videos.plan(self._backbone, options, batch=video.batch)
         if videos.version != video.decoder:
             print(
                 f"note: frames come from {videos.version}, the store's from {video.decoder}", file=sys.stderr
             )
-        return VideoExtractor(backbone=self._spec, threads=1, videos=videos)
+        return VideoExtractor(backbone=spec, threads=1, videos=videos)
 
     def of(self, path: Path, *, video: bool) -> np.ndarray:
         """Return the features `(N, dim)` of a file, rounded as the store rounds them.

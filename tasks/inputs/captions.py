@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from encoders.base import Tokenizer
+from encoders.text.padding import pad_tokens
 from tasks.augmentations.sets import Draw
 from tasks.augmentations.words import MaskReplaceDelete
 
@@ -79,18 +79,5 @@ class Captions:
             )
             subword_P, row_P = subword_P[stay_P], row_P[stay_P]
             size_B = np.bincount(row_P, minlength=len(index_B))
-        return self._pad(subword_P, row_P, size_B)
-
-    def _pad(self, subword_P: np.ndarray, row_P: np.ndarray, size_B: np.ndarray) -> dict[str, Tensor]:
-        ends = int(self.tokenizer.ends)
-        place_P = np.arange(len(row_P)) - np.repeat(np.cumsum(size_B) - size_B, size_B) + ends
-        size_B = np.maximum(
-            size_B, 1 - ends
-        )  # a caption that lost all its words keeps a pad: no set is empty
-        token_BL = np.zeros((len(size_B), size_B.max(initial=0) + 2 * ends), np.int64)
-        token_BL[row_P, place_P] = subword_P
-        if ends:
-            token_BL[:, 0] = self.tokenizer.start
-            token_BL[np.arange(len(size_B)), size_B + 1] = self.tokenizer.end
-        mask_BL = np.arange(token_BL.shape[1]) < size_B[:, None] + 2 * ends
-        return {"text": torch.from_numpy(token_BL), "text_mask": torch.from_numpy(mask_BL)}
+        token_BL, mask_BL = pad_tokens(subword_P, size_B, self.tokenizer)
+        return {"text": token_BL, "text_mask": mask_BL}
