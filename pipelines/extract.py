@@ -1,7 +1,8 @@
-"""Turn the images or videos of a corpus into a feature store, on Ray Data.
+"""Turn the images, videos or texts of a corpus into a feature store, on Ray Data.
 
 python -m pipelines.extract --corpus DIR --backbone 'cells(grid=7)' --out DIR
 python -m pipelines.extract --video --corpus DIR --backbone 'cells(grid=3)' --out DIR
+python -m pipelines.extract --texts --corpus DIR --backbone 'bert(name="bert-base-uncased")' --out DIR
 
 They are decoded and described by Ray's workers; the store is written here, in the order of the corpus, so the same
 files give the same bytes. A run that was stopped goes on where it was when it is started again.
@@ -29,17 +30,20 @@ from infra.store.ids import IdSet
 from infra.store.manifest import Manifest
 from infra.trust import vouch
 from pipelines.extraction.images import ImageExtractor, stream
-from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos, reads_videos
+from pipelines.extraction.texts import Text, TextExtractor, texts_of
+from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
 from pipelines.ingesting.report import Tolerate, report_findings
 from tasks.datasets.corpus import Corpus, Item
 from tasks.datasets.open_corpus import open_corpus
 from tasks.datasets.questions import Image, QuestionCorpus
 from tasks.datasets.videos.media import SUFFIXES
 
-_BLOCK = 4  # batches of images that travel together
+_BLOCK = 4  # batches of images or texts that travel together
 _VIDEOS = 8  # videos that travel together
 _DEFAULTS = VideoOptions()
-_Item = Item | Image
+_Item = Item | Image | Text
+_SAY = {"image": "leave out --texts", "video": "say --video", "text": "say --texts"}
+"""How a backbone that reads something gets it."""
 
 
 def extract(
@@ -52,44 +56,52 @@ def extract(
     splits: tuple[str, ...] = (),
     limit: int | None = None,
     video: bool = False,
+    texts: bool = False,
     videos: tyro.conf.OmitArgPrefixes[VideoOptions] = _DEFAULTS,
     tolerance: Tolerate = USUAL,
 ) -> None:
-    """Turn the images or videos of a corpus into a feature store.
+    """Turn the images, videos or texts of a corpus into a feature store.
 
-    One that is missing or does not decode is skipped, counted and listed. The manifest has the statistics of the
-    training split's features. Run again after an interruption, it goes on where it stopped.
+    One that is missing or does not decode is skipped, counted and listed. A text is stored once, wherever it stands;
+    its id is its SHA-256. The manifest has the statistics of the training split's features. Run again after an
+    interruption, it goes on where it stopped.
 
     Args:
         corpus: folder of the corpus, as ingest writes it, or its URL.
         out: folder of the store, or its URL.
         backbone: what describes an image: cells, resnet or vit, with parameters, such as 'cells(grid=7)'; or all frames
-            of a video: i3d.
+            of a video: i3d; or a text: bert, clip_text or siglip_text.
         dtype: what numbers are stored as.
-        batch: images, or frames of one video, that go through the backbone together.
+        batch: images, texts, or frames of one video, that go through the backbone together.
         splits: the splits to extract; by default all of the corpus.
-        limit: take only the first images or videos of each split.
+        limit: take only the first images, videos or questions of each split; of texts, the captions of these.
         video: the files of the corpus are videos.
+        texts: describe the captions or questions of the corpus, not its files.
         videos: how they are read.
         tolerance: what may be left out or odd.
 
     Raises:
-        InputError: no corpus, an unknown backbone or split, a finished store in `out`, a backbone of videos for images,
-            no usable image or video, or more were left out than the tolerance lets pass.
+        InputError: no corpus, an unknown backbone or split, a finished store in `out`, a backbone that reads something
+            else, no usable image, video or text, or more were left out than the tolerance lets pass.
     """
     if batch < 1 or (limit is not None and limit < 1):
         raise InputError(f"--batch and --limit must be at least 1, got {batch} and {limit}")
+    if video and texts:
+        raise InputError(
+            "--video and --texts are two stores; make one after the other, each with a backbone of its own"
+        )
     if not video and videos != _DEFAULTS:
         raise InputError("settings of videos, such as --frames, need --video and a corpus of videos")
     out, corpus = place(out), place(corpus)
     started = time.monotonic()
     opened = open_corpus(corpus)
     chosen = list(splits or opened.splits)
-    items = _items(opened, chosen, limit=limit)
-    if not video and items[0].path.lower().endswith(SUFFIXES):
+    items = _items(opened, chosen, limit=limit, texts=texts)
+    if not (video or texts) and items[0].path.lower().endswith(SUFFIXES):
         raise InputError(f"{corpus} is a corpus of videos, such as {items[0].path}: say --video")
     vouch(backbone)
-    work = _Extraction.of(backbone, videos if video else None, batch=batch)
+    reads = "text" if texts else "video" if video else "image"
+    work = _Extraction.of(backbone, reads, videos, batch=batch)
     job = {"corpus": opened.digest, "splits": chosen, "limit": limit, "batch": batch}
     with StoreWriter(out, dim=work.dim, dtype=dtype, source=work.source | job) as writer:
         before = len(writer.done)
@@ -115,24 +127,31 @@ class _Extraction:
     block: int
 
     @classmethod
-    def of(cls, backbone: str, videos: VideoOptions | None, *, batch: int) -> _Extraction:
-        """Return that of a backbone, of images where no options of videos are given."""
+    def of(cls, backbone: str, reads: str, videos: VideoOptions, *, batch: int) -> _Extraction:
+        """Return that of a backbone for images, videos or texts.
+
+        Raises:
+            InputError: it reads something else.
+        """
         built = build_backbone(backbone)
+        if built.reads != reads and not (
+            built.reads == "image" and reads == "video"
+        ):  # whose frames are images
+            raise InputError(
+                f"the backbone {backbone!r} reads {built.reads}s, not {reads}s: {_SAY[built.reads]}, and give it a "
+                "corpus of them; or choose another backbone"
+            )
         if built.note:
             print(f"note: {built.note}", file=sys.stderr)
-        if videos is None:
-            return cls.on_images(backbone, built, batch=batch)
-        return cls.on_videos(backbone, built, Videos.plan(built, videos, batch=batch))
+        if reads == "video":
+            return cls.on_videos(backbone, built, Videos.plan(built, videos, batch=batch))
+        return cls.one_by_one(backbone, built, batch=batch)
 
     @classmethod
-    def on_images(cls, backbone: str, built: Backbone, *, batch: int) -> _Extraction:
-        if reads_videos(built):
-            raise InputError(
-                f"the backbone {backbone!r} reads whole videos; say --video, and give it a corpus of them"
-            )
+    def one_by_one(cls, backbone: str, built: Backbone, *, batch: int) -> _Extraction:
         return cls(
-            unit="image",
-            extractor=ImageExtractor,
+            unit=built.reads,
+            extractor=TextExtractor if built.reads == "text" else ImageExtractor,
             options={"backbone": backbone},
             dim=built.dim,
             source={"extractor": built.describe()},
@@ -166,17 +185,22 @@ class _Extraction:
         return [part for part in parts if not done.issuperset(item.id for item in part)]
 
 
-def _items(corpus: Corpus | QuestionCorpus, splits: list[str], *, limit: int | None) -> list[_Item]:
-    """Return the images or videos of some splits, each once: one that is in several counts to the first."""
+def _items(
+    corpus: Corpus | QuestionCorpus, splits: list[str], *, limit: int | None, texts: bool
+) -> list[_Item]:
+    """Return the images, videos or texts of some splits, each once: one that is in several counts to the first."""
     by_id: dict[str, _Item] = {}
     for split in splits:
-        for item in corpus.items(split)[:limit]:
+        for item in texts_of(corpus, split, limit=limit) if texts else corpus.items(split)[:limit]:
             by_id.setdefault(item.id, item)
     return list(by_id.values())
 
 
 def _batch(corpus: Corpus | QuestionCorpus, items: list[_Item]) -> dict[str, list[str]]:
-    return {"ids": [item.id for item in items], "paths": [str(corpus.image_path(item)) for item in items]}
+    ids = [item.id for item in items]
+    if isinstance(items[0], Text):
+        return {"ids": ids, "texts": [item.text for item in items]}
+    return {"ids": ids, "paths": [str(corpus.image_path(item)) for item in items]}
 
 
 def _write(writer: StoreWriter, batches: list[dict[str, list[str]]], work: _Extraction) -> int:

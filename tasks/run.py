@@ -58,6 +58,8 @@ class Data:
     """Folder of an ingested corpus, or its URL: ids, splits, captions."""
     features: str = ""
     """Folder of a feature store, or its URL; unused where the visual encoder reads pixels."""
+    texts: str = ""
+    """Folder of a store of the texts' features, or its URL; unused where the text encoder reads words."""
     captions: Positive = 5
     """How many captions of each item are used; all papers cut COCO's to five."""
     visual_augment: Part = ""
@@ -69,13 +71,14 @@ class Data:
     sample: Literal["caption", "image"] = "caption"
     """What a batch is made of: captions, each with its image, or images, each with all its captions."""
     text_augment: Part = ""
-    """Augmentation of the captions in training, such as `mask_replace_delete(p=0.2)`; empty for none."""
+    """Augmentation of the captions in training, such as `mask_replace_delete(p=0.2)` of words, or `drop(p=0.2)` of
+    stored features; empty for none."""
     vocabulary: Splits = ("train",)
     """Splits whose words are counted; SCAN's lists, which most papers on COCO share, count `train` and `val`."""
 
     def __post_init__(self) -> None:
         validate(self, prefix="--data.")
-        for name in ("corpus", "features"):
+        for name in ("corpus", "features", "texts"):
             place(getattr(self, name))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import make_dataclass
+from dataclasses import asdict, make_dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,21 +12,25 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from encoders.base import Encoder
-from infra.data import Order
+from encoders.backbones.base import Backbone
+from encoders.base import Encoder, Tokenizer
+from infra.data import Batch, Order
 from infra.errors import InputError
 from infra.fields import from_plain
 from infra.paths import resolve_place
 from infra.registry import AUGMENTATIONS, ENCODERS, Spec
 from infra.store import FeatureStore
+from tasks.augmentations.sets import Drop
+from tasks.augmentations.words import MaskReplaceDelete
 from tasks.base import Scores, Searchable, TaskAdapter
 from tasks.datasets.corpus import Corpus, Item
 from tasks.datasets.media import pictured
 from tasks.datasets.questions import Image, Question, QuestionCorpus
-from tasks.inputs.pairs import StoredSets, TextInputs, VisualInputs
+from tasks.inputs.pairs import StoredSets, TextAugmentation, TextInputs, VisualInputs
 from tasks.inputs.pixels import Pixels
+from tasks.inputs.texts import NewTexts, StoredTexts, TextSource
 from tasks.inputs.unseen import unseen_inputs
-from tasks.models.build import Parts, text_inputs
+from tasks.models.build import Parts, check_reads_features, text_inputs
 from tasks.run import Run
 from tasks.scoring.attended import Pair, attended
 from tasks.scoring.attention import AttentionExamples, NearestCaption, attention_examples, backbone_of
@@ -56,6 +60,7 @@ class VisualLanguageTask(TaskAdapter, Scores, Searchable):
         self.run, self.chunk = run, chunk
         self._visual, self._text = Spec.parse(run.visual), Spec.parse(run.text)
         self._reads_store = ENCODERS.get(self._visual.name).reads == "features"
+        self._reads_words = ENCODERS.get(self._text.name).reads == "tokens"
         self.visual_chunk = chunk if self._reads_store else min(chunk, PIXEL_CHUNK)
 
     def held(self, assets: Any) -> dict[str, Any]:
@@ -68,6 +73,8 @@ class VisualLanguageTask(TaskAdapter, Scores, Searchable):
             name: ENCODERS.get(spec.name).assets_kind
             for name, spec in (("visual", self._visual), ("text", self._text))
         }
+        if not self._reads_words:
+            kinds["texts"] = TextSource
         known = (
             assets if not isinstance(assets, dict) else {key: assets[key] for key in kinds if key in assets}
         )
@@ -96,22 +103,50 @@ class VisualLanguageTask(TaskAdapter, Scores, Searchable):
         """The features; None where the visual encoder reads pixels."""
         return FeatureStore.open(resolve_place(self.run.data.features)) if self._reads_store else None
 
+    @cached_property
+    def text_store(self) -> FeatureStore | None:
+        """The features of texts; None where the text encoder reads their words.
+
+        Raises:
+            InputError: the run names none, or it cannot be read.
+        """
+        if self._reads_words:
+            return None
+        data = self.run.data
+        if not data.texts:
+            raise InputError(
+                f"the text encoder {self._text.name!r} reads stored features of texts; name a store by --data.texts "
+                f"(python -m pipelines.extract --texts --corpus {data.corpus} makes one)"
+            )
+        return FeatureStore.open(resolve_place(data.texts))
+
     def encoder_assets(self, texts: Iterable[str]) -> dict[str, Any]:
-        """Return the assets of new encoders: `visual`, and `text`, made from the texts whose words are counted."""
+        """Return the assets of new encoders: `visual`, and `text`, made from the texts whose words are counted.
+
+        Where texts are stored, `texts` is a `TextSource`, which describes new ones.
+        """
         if self.store:
             visual = {"dim": self.store.dim, "statistics": self.store.manifest.statistics}
         else:
             visual = ENCODERS.get(self._visual.name).prepare(**self._visual.params)
-        return {
-            "visual": visual,
-            "text": ENCODERS.get(self._text.name).prepare(texts, **self._text.params),
-        }
+        if self.text_store is None:
+            return {
+                "visual": visual,
+                "text": ENCODERS.get(self._text.name).prepare(texts, **self._text.params),
+            }
+        manifest = self.text_store.manifest
+        source = TextSource(
+            store=self.run.data.texts, dtype=manifest.dtype, extractor=manifest.source.get("extractor")
+        )
+        text = {"dim": manifest.dim, "statistics": manifest.statistics}
+        return {"visual": visual, "text": text, "texts": asdict(source)}
 
     def describe(self) -> Mapping[str, str]:
         """Return the digests of what the run reads, and the sizes of the splits."""
         return {
             "corpus": self.corpus.digest,
             **({"features": self.store.digest} if self.store else {}),
+            **({"texts": self.text_store.digest} if self.text_store else {}),
             **{f"{self.samples}_{split}": str(count) for split, count in self.corpus.splits.items()},
         }
 
@@ -142,14 +177,78 @@ class VisualLanguageTask(TaskAdapter, Scores, Searchable):
             visuals, spec=self._visual, assets=self.assets["visual"], limit=self.run.data.max_frames
         )
 
-    def text_inputs(self, texts: Sequence[str]) -> TextInputs:
-        """Return what the model reads of texts, whether or not they are those of a corpus."""
-        return text_inputs(self.run, texts, ENCODERS.get(self._text.name).tokenizer(self.assets["text"]))
+    @abstractmethod
+    def texts(self, split: str) -> list[str]:
+        """Return the texts of a split, in order."""
 
-    def text_augmentation(self) -> Any:
-        """Return what changes the words of texts in training; None where nothing does."""
-        spec = self.run.data.text_augment
-        return AUGMENTATIONS.build(spec) if spec else None
+    def check_texts(self) -> None:
+        """Refuse, before a run starts, texts that are not in its store, and what can be done with words alone.
+
+        Raises:
+            InputError: such a text or setting.
+        """
+        self.text_augmentation()
+        if self.text_store is None:
+            return
+        data = self.run.data
+        if data.max_words:
+            raise InputError(
+                f"--data.max-words {data.max_words} cuts words, and {data.texts} has features of whole texts; make it 0"
+            )
+        check_reads_features(self.run)
+        for split in ("train", "val", "test"):  # what is missing is found out now, and not after training
+            self.corpus_texts(self.texts(split))
+
+    def corpus_texts(self, texts: Sequence[str]) -> TextInputs:
+        """Return what the model reads of texts of the corpus: sets of the store, or their words.
+
+        Raises:
+            InputError: one of them has no features.
+        """
+        if self.text_store is None:
+            return self.text_inputs(texts)
+        return StoredTexts(self.text_store, texts, corpus=self.run.data.corpus)
+
+    @cached_property
+    def _text_source(self) -> TextSource:
+        return from_plain(TextSource, self.assets["texts"], where="assets.json: texts")
+
+    @cached_property
+    def _text_backbone(self) -> Backbone:
+        return self._text_source.backbone()
+
+    def text_inputs(self, texts: Sequence[str]) -> TextInputs:
+        """Return what the model reads of any texts: their words, or features that the store's backbone makes of them.
+
+        Raises:
+            InputError: that backbone cannot be had, or cannot read one of them.
+        """
+        if self._reads_words:
+            return text_inputs(self.run, texts, self._tokenizer)
+        return NewTexts(texts, self._text_backbone, dtype=self._text_source.dtype)
+
+    @property
+    def _tokenizer(self) -> Tokenizer:
+        return ENCODERS.get(self._text.name).tokenizer(self.assets["text"])
+
+    def text_augmentation(self) -> TextAugmentation | None:
+        """Return what changes texts in training, their words or their stored features; None where nothing does.
+
+        Raises:
+            InputError: it is of the one where the other is read.
+        """
+        if not (spec := self.run.data.text_augment):
+            return None
+        augment = AUGMENTATIONS.build(spec)
+        if isinstance(augment, Drop if self._reads_words else MaskReplaceDelete):
+            reads, other = (
+                ("words", "mask_replace_delete") if self._reads_words else ("stored features", "drop")
+            )
+            raise InputError(
+                f"--data.text-augment {spec!r} does not change {reads}, which the text encoder {self._text.name!r} "
+                f"reads; choose one that does, such as '{other}(p=0.2)', or none"
+            )
+        return augment
 
     def attention(
         self,
@@ -178,10 +277,17 @@ class VisualLanguageTask(TaskAdapter, Scores, Searchable):
             text_kind=self.corpus.texts,
             texts=texts,
             pictured=lambda number: pictured(self.corpus, items[number]),
-            tokenizer=ENCODERS.get(self._text.name).tokenizer(self.assets["text"]),
+            subwords=self._subwords(),
             nearest=nearest or (lambda item: ()),
             backbone=backbone_of(self.store, self._visual),
         )
+
+    def _subwords(self) -> Callable[[str, Batch], Sequence[str]]:
+        """Return what names the elements of a text in a batch of it alone."""
+        if not self._reads_words:
+            return lambda text, batch: self._text_source.pieces(text, count=int(batch["text_mask"].sum()))
+        tokenizer = self._tokenizer
+        return lambda _, batch: tokenizer.subwords(batch["text"][batch["text_mask"]].tolist())
 
     def parts(self, *, pretrained: bool) -> Parts:
         """Return what a new model is made of, with published weights in the encoders that have them if asked for."""

@@ -67,13 +67,13 @@ class VisualText(VisualLanguageTask):
     def _prepare(self) -> dict[str, Any]:
         self.check_protocol(self.dev_protocol, "val")
         self.check_protocol(self.run.protocol, "test")
-        data = self.run.data
-        return self.encoder_assets(
-            text
-            for split in data.vocabulary
-            for item in self.corpus.items(split)
-            for text in item.captions[: data.captions]
-        )
+        self.check_texts()
+        return self.encoder_assets(text for split in self.run.data.vocabulary for text in self.texts(split))
+
+    def texts(self, split: str) -> list[str]:
+        """Return the captions of a split that are used, in order."""
+        limit = self.run.data.captions
+        return [text for item in self.corpus.items(split) for text in item.captions[:limit]]
 
     def check_training(self) -> None:
         """Refuse a batch, or a training split, in which nothing can be told from anything else."""
@@ -95,7 +95,7 @@ class VisualText(VisualLanguageTask):
                 [item.id for item in items],
                 texts,
                 visual=self.corpus_inputs(items),
-                captions=self.text_inputs([text for lines in texts for text in lines]),
+                captions=self.corpus_texts([text for lines in texts for text in lines]),
                 augment=self.text_augmentation(),
                 by_item=data.sample == "image",
             )

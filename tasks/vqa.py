@@ -22,6 +22,7 @@ from infra.registry import TASKS
 from tasks.base import Answers, Evaluation, Score
 from tasks.datasets.questions import Question, QuestionCorpus
 from tasks.inputs.captions import Captions
+from tasks.inputs.pairs import TextInputs
 from tasks.inputs.questions import QuestionData
 from tasks.questions.model import VQAModel, vqa_model
 from tasks.questions.priors import AnswerPrior
@@ -99,11 +100,12 @@ class VQA(VisualLanguageTask, Answers):
                     f"{self.corpus.folder}: the questions of the split {split!r} have no answers, and training needs "
                     "them; ingest it again with the annotations"
                 )
+        self.check_texts()
         labels = [
             q.label for split in splits if split in self.corpus.splits for q in self.corpus.questions(split)
         ]
         assets = self.encoder_assets(
-            q.question for split in self.run.data.vocabulary for q in self.corpus.questions(split)
+            question for split in self.run.data.vocabulary for question in self.texts(split)
         )
         answers = AnswerVocabulary.build(filter(None, labels), min_count=min_count).answers
         return assets | {"answers": list(answers)}
@@ -120,7 +122,7 @@ class VQA(VisualLanguageTask, Answers):
         """Return a split's questions.
 
         Raises:
-            InputError: no such split, or images without features.
+            InputError: no such split, or images or questions without features.
         """
         if split not in self._data:
             questions = self.corpus.questions(split)
@@ -129,18 +131,22 @@ class VQA(VisualLanguageTask, Answers):
             self._data[split] = QuestionData(
                 np.array([number[q.image_id] for q in questions]),
                 visual=self.corpus_inputs(images),
-                texts=self._texts(questions, split),
+                texts=self._text_inputs(split),
                 targets=self._targets(questions, split),
                 augment=self.text_augmentation(),
             )
         return self._data[split]
 
-    def _texts(self, questions: list[Question], split: str) -> Captions:
-        texts = self.text_inputs([q.question for q in questions])
-        if texts.cut and rank() == 0:
+    def texts(self, split: str) -> list[str]:
+        """Return the questions of a split."""
+        return [question.question for question in self.corpus.questions(split)]
+
+    def _text_inputs(self, split: str) -> TextInputs:
+        inputs = self.corpus_texts(self.texts(split))
+        if isinstance(inputs, Captions) and inputs.cut and rank() == 0:
             limit = self.run.data.max_words
-            print(f"{split}: {texts.cut:,} of {len(questions):,} questions are cut after {limit} words")
-        return texts
+            print(f"{split}: {inputs.cut:,} of {len(inputs):,} questions are cut after {limit} words")
+        return inputs
 
     def _targets(self, questions: list[Question], split: str) -> AnswerTargets | None:
         if not answered(questions, split):

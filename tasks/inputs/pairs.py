@@ -15,8 +15,11 @@ from infra.compute.dist import rank, world
 from infra.data import Batch, announced, fetch_ahead
 from infra.store import FeatureStore
 from infra.video.sampling import choose_frames
-from tasks.augmentations.sets import Draw, draw_for
+from tasks.augmentations.sets import Draw, Drop, draw_for
 from tasks.augmentations.words import MaskReplaceDelete
+
+TextAugmentation = MaskReplaceDelete | Drop
+"""Of words, or of stored features."""
 
 
 class VisualInputs(Protocol):
@@ -33,7 +36,7 @@ class VisualInputs(Protocol):
 
 
 class TextInputs(Protocol):
-    """What a model reads of a split's captions: their words, and maybe more."""
+    """What a model reads of a split's captions: their words, and maybe more; or stored features of them."""
 
     def __len__(self) -> int:
         """Return the number of captions."""
@@ -42,9 +45,11 @@ class TextInputs(Protocol):
         """Return how many tokens each caption has."""
 
     def batch(
-        self, index_B: np.ndarray, *, augment: MaskReplaceDelete | None = None, draw: Draw | None = None
+        self, index_B: np.ndarray, *, augment: TextAugmentation | None = None, draw: Draw | None = None
     ) -> Batch:
-        """Return `text` `(B, L)` and `text_mask` of the captions `index_B`, and what else the model reads of them."""
+        """Return `text` `(B, L)`, or `(B, L, F)` of features, and `text_mask` `(B, L)` of the captions `index_B`, and
+        what else the model reads of them.
+        """
 
 
 class StoredSets:
@@ -100,7 +105,7 @@ class Pairs:
         texts: each item's captions.
         visual: the items' inputs.
         captions: all captions, in order, as the model reads them.
-        augment: changes the words of captions in training.
+        augment: changes the words or elements of captions in training.
         by_item: a sample is an item with all its captions, as in DivE, not one caption with its item. Items with
             fewer captions than others have them repeated, so that all workers hold equally many.
     """
@@ -112,7 +117,7 @@ class Pairs:
         *,
         visual: VisualInputs,
         captions: TextInputs,
-        augment: MaskReplaceDelete | None = None,
+        augment: TextAugmentation | None = None,
         by_item: bool = False,
     ) -> None:
         self.item_ids = np.array(item_ids)
@@ -126,7 +131,9 @@ class Pairs:
 
     def fetch_ahead(self, index_B: np.ndarray) -> Sequence[Future]:
         """Begin to fetch what samples that will be asked for read; see `infra.data.FetchesAhead`."""
-        return fetch_ahead(self.visual, index_B if self.by_item else self.owner_T[index_B])
+        item_N = index_B if self.by_item else self.owner_T[index_B]
+        caption_M = self._captions_of(index_B)[0] if self.by_item else index_B
+        return [*fetch_ahead(self.visual, item_N), *fetch_ahead(self.captions, caption_M)]
 
     def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> Batch:
         """Return `visual`, `visual_mask` and `item` of items, `text`, `text_mask`, ... and `row` of captions."""
@@ -159,7 +166,8 @@ class Pairs:
     def sentences(self, size: int) -> Iterator[tuple[Tensor, Batch]]:
         """Yield every caption, those of equal length together, each worker its share."""
         by_length_T = np.argsort(self.captions.sizes(), kind="stable")
-        for number_B in _parts(by_length_T, size, "encoding captions"):
+        parts = _parts(by_length_T, size, "encoding captions")
+        for number_B in announced(self.captions, parts, ahead=1):
             yield torch.from_numpy(number_B), self.captions.batch(number_B)
 
 

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from infra.data import Batch, fetch_ahead
 from tasks.augmentations.sets import draw_for
-from tasks.augmentations.words import MaskReplaceDelete
-from tasks.inputs.pairs import TextInputs, VisualInputs
+from tasks.inputs.pairs import TextAugmentation, TextInputs, VisualInputs
 
 
 class Targets(Protocol):
@@ -31,7 +30,7 @@ class QuestionData:
         visual: the images' inputs, each image once.
         texts: the questions as the model reads them.
         targets: None where nobody answered them; then they can be asked, and not learnt from.
-        augment: changes the words of questions in training.
+        augment: changes the words or elements of questions in training.
     """
 
     def __init__(
@@ -41,7 +40,7 @@ class QuestionData:
         visual: VisualInputs,
         texts: TextInputs,
         targets: Targets | None,
-        augment: MaskReplaceDelete | None = None,
+        augment: TextAugmentation | None = None,
     ) -> None:
         self.image_Q, self.visual, self.texts = image_Q, visual, texts
         self.targets, self.augment = targets, augment
@@ -50,8 +49,8 @@ class QuestionData:
         return len(self.image_Q)
 
     def fetch_ahead(self, index_B: np.ndarray) -> Sequence[Future]:
-        """Begin to fetch the images of questions that will be asked for; see `infra.data.FetchesAhead`."""
-        return fetch_ahead(self.visual, self.image_Q[index_B])
+        """Begin to fetch what questions that will be asked for read; see `infra.data.FetchesAhead`."""
+        return [*fetch_ahead(self.visual, self.image_Q[index_B]), *fetch_ahead(self.texts, index_B)]
 
     def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> Batch:
         """Return `visual`, `visual_mask`, `text`, `text_mask`, ... and `target` `(B, A)` of questions.

@@ -100,6 +100,20 @@ def retrieval_model(run: Run, parts: Parts) -> RetrievalModel:
     return PairEncoder(*branches, similarity, parts.objective(), parts.regularisers(), cross=cross)
 
 
+def check_reads_features(run: Run) -> None:
+    """Refuse a model that reads the words of captions for texts that are stored as features.
+
+    Raises:
+        InputError: the run names such a model.
+    """
+    kind = MODELS.get(Spec.parse(run.model).name) if run.model else RetrievalModel
+    if kind.text_inputs.__func__ is not RetrievalModel.text_inputs.__func__:
+        raise InputError(
+            f"the model {run.model!r} reads the words of captions, and {run.text!r} stored features of them; choose a "
+            "text encoder of words, such as --text bigru, or leave --model empty"
+        )
+
+
 def text_inputs(run: Run, captions: Sequence[str], tokenizer: Tokenizer) -> TextInputs:
     """Return what the model of a run reads of captions."""
     limit = run.data.max_words

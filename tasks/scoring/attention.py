@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from encoders.base import Tokenizer
+from infra.data import Batch
 from infra.registry import Spec
 from infra.store import FeatureStore
 from tasks.base import PictureRecord
@@ -93,7 +93,7 @@ def attention_examples(
     text_kind: str,
     texts: Sequence[str],
     pictured: Callable[[int], PicturedItem],
-    tokenizer: Tokenizer,
+    subwords: Callable[[str, Batch], Sequence[str]],
     nearest: Callable[[int], Sequence[NearestCaption]],
     backbone: Mapping[str, Any] | None,
 ) -> AttentionExamples | None:
@@ -106,19 +106,18 @@ def attention_examples(
         text_kind: what its texts are.
         texts: the captions or questions of the split.
         pictured: an item of the split, by its number.
-        tokenizer: of the texts.
+        subwords: what names the elements of a text in the batch of it alone.
         nearest: the nearest captions of an item's vectors, by its number; see `nearest_captions`.
         backbone: see `AttentionExamples`.
     """
     examples = []
     for it in seen:
-        number_L = it.pair.batch["text"][0][it.pair.batch["text_mask"][0]].tolist()
         example = AttentionExample(
             item=pictured(it.pair.item),
             text=texts[it.pair.text],
             visual=it.weights.get("visual"),
             words=it.weights.get("text"),
-            subwords=tuple(tokenizer.subwords(number_L)),
+            subwords=tuple(subwords(texts[it.pair.text], it.pair.batch)),
             nearest=tuple(nearest(it.pair.item)) if "visual" in it.weights else (),
         )
         examples.append(example)

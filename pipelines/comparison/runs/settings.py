@@ -14,7 +14,7 @@ from tasks.scoring.records import VERSION_TAG
 
 _SHOWN = {"recipe", "task", "aggregator", "text_aggregator", "seed", "protocol", "data.dataset"}
 """Settings that a table's title, a row's name or its number of runs say."""
-DIGESTS = ("data.corpus", "data.features")
+DIGESTS = ("data.corpus", "data.features", "data.texts")
 """Settings that are paths, and tags that hold the digest of what is there."""
 Settings = Mapping[str, str]
 

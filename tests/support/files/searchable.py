@@ -17,9 +17,11 @@ from clips import write_clip
 from corpora import make_corpus, make_questions
 from pictures import noise
 
+from encoders.backbones.base import build_backbone
 from encoders.backbones.cells import Cells
 from infra.registry import TASKS
 from infra.store import StoreWriter
+from pipelines.extraction.texts import texts_of
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
 from pipelines.models import TrainedModel
 from pipelines.searching.server import Server
@@ -65,6 +67,18 @@ def with_clips(folder: Path) -> Run:
     extractor.close()
     data = replace(run.data, features=str(folder / "cells"), text_augment="")
     return replace(run, task="video_text", protocol="distinct", data=data)
+
+
+def with_texts(run: Run, folder: Path, backbone: str, *, dtype: str = "float16", width: int = 16) -> Run:
+    """Return a run whose texts are stored, those of all its splits."""
+    built, corpus = build_backbone(backbone), open_corpus(run.data.corpus)
+    by_id = {text.id: text for split in corpus.splits for text in texts_of(corpus, split, limit=None)}
+    with StoreWriter(folder, dim=built.dim, dtype=dtype, source={"extractor": built.describe()}) as writer:
+        for text in by_id.values():
+            writer.add(text.id, built([text.text])[0])
+        writer.close(statistics_of=[text.id for text in by_id.values() if text.split == "train"])
+    data = replace(run.data, texts=str(folder), text_augment="drop(p=0.2)", max_words=0)
+    return replace(run, data=data, text=f"stored_text(width={width})")
 
 
 def untrained(run: Run) -> TrainedModel:
