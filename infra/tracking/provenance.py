@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 
+from infra.errors import InputError
+
+COMMIT = "POLYPOOL_COMMIT"
+"""Of the environment: the commit of code that was copied without its `.git`, to a cluster or into an image."""
 PACKAGES = ("torch", "numpy", "transformers", "pyarrow", "ray", "mlflow")
 """Packages whose versions can change a result, or how it is made."""
 
@@ -18,10 +24,18 @@ def provenance(home: Path) -> dict[str, str]:
 
     Args:
         home: the project's home, whose checkout counts where the code itself runs from a copy without
-            `.git`, as in a Ray job.
+            `.git`, as in a Ray job, and the environment does not name the commit.
+
+    Raises:
+        InputError: the environment names what is no commit.
     """
     tags = {"python": platform.python_version(), **_versions()}
-    checkouts = [folder for folder in (Path(__file__).parents[2], home) if (folder / ".git").exists()]
+    here, told = Path(__file__).parents[2], os.environ.get(COMMIT, "")
+    if told and not re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", told):
+        raise InputError(f"{COMMIT} must be what `git rev-parse HEAD` prints, not {told!r:.80}")
+    if told and not (here / ".git").exists():
+        return {**tags, "git_commit": told, "mlflow.source.git.commit": told}
+    checkouts = [folder for folder in (here, home) if (folder / ".git").exists()]
     if not checkouts:
         return {**tags, "git_commit": "unknown"}
     try:

@@ -225,10 +225,14 @@ def test_the_uri_is_the_variable_or_a_file_in_the_home(monkeypatch: pytest.Monke
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no checkout")
-def test_provenance_is_that_of_the_code_wherever_the_home_is(tmp_path: Path) -> None:
+def test_provenance_is_that_of_the_code_wherever_the_home_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     git = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
     head = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     assert provenance(tmp_path)["git_commit"] == head
+    monkeypatch.setenv("POLYPOOL_COMMIT", "5" * 40)
+    assert provenance(tmp_path)["git_commit"] == head, "what runs is a checkout, whatever it is said to be"
 
 
 def test_provenance_takes_the_commit_of_the_home_where_the_code_is_a_copy(
@@ -245,6 +249,14 @@ def test_provenance_takes_the_commit_of_the_home_where_the_code_is_a_copy(
     subprocess.run([*git, "commit", "-qm", "first"], check=True)
     tags = provenance(tmp_path)
     assert (len(tags["git_commit"]), tags["git_dirty"]) == (40, "false")
+    monkeypatch.setenv("POLYPOOL_COMMIT", "5" * 40)
+    assert provenance(tmp_path)["git_commit"] == "5" * 40, "of the copy, not of the home beside it"
+    monkeypatch.setenv("POLYPOOL_COMMIT", "HEAD")
+    with pytest.raises(
+        InputError, match="POLYPOOL_COMMIT must be what `git rev-parse HEAD` prints, not 'HEAD'"
+    ):
+        provenance(tmp_path)
+    monkeypatch.delenv("POLYPOOL_COMMIT")
     (tmp_path / "file").write_text("two")
     assert provenance(tmp_path)["git_dirty"] == "true"
 
