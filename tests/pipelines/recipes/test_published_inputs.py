@@ -37,12 +37,22 @@ def dropped(spec: str, size: int) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_captions_lose_as_many_words_in_training(name):
+def test_captions_lose_as_much_in_training(name):
     run, setting, _ = recipe(name)
-    wanted, spec = setting["words_augmented"], run.data.text_augment
-    assert bool(wanted) == bool(spec)
-    if wanted:
-        assert word_fates(spec) == pytest.approx(wanted, abs=0.002)
+    words, elements, spec = (
+        setting["words_augmented"],
+        setting.get("texts_dropped", {}),
+        run.data.text_augment,
+    )
+    assert bool(words or elements) == bool(spec)
+    if words:
+        assert word_fates(spec) == pytest.approx(words, abs=0.002)
+    if elements:
+        share, whole = dropped(spec, elements["of"])
+        assert (share, whole) == (
+            pytest.approx(elements["share"], abs=0.003),
+            pytest.approx(elements["whole"], abs=0.02),
+        )
 
 
 @functools.cache

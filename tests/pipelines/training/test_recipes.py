@@ -14,6 +14,7 @@ import torch
 from corpora import make_corpus, make_questions
 from PIL import Image
 from places import ROOT
+from searchable import with_texts
 from tiny_models import save_bert, save_clip, save_vit
 from toy import FolderLog, FolderReport, SilentBar
 
@@ -41,19 +42,21 @@ ENSEMBLES = [name for name in RECIPES.names() if name not in RUNS]
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory) -> Run:
+def corpus(tmp_path_factory, models) -> Run:
     folder = tmp_path_factory.mktemp("recipes")
     run = make_corpus(folder, train=16, val=4, test=6, images=folder / "images")
     rng = np.random.default_rng(0)
     for i in range(26):
         pixels = rng.integers(0, 256, (40, 48, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / "images" / f"{i}.png")
-    return run
+    return with_texts(run, folder / "texts", f"bert(name={models['bert']!r})")
 
 
 @pytest.fixture(scope="module")
-def questions(tmp_path_factory) -> Run:
-    return make_questions(tmp_path_factory.mktemp("recipes"), train=16, val=4, test=6)
+def questions(tmp_path_factory, models) -> Run:
+    folder = tmp_path_factory.mktemp("recipes")
+    run = make_questions(folder, train=16, val=4, test=6)
+    return with_texts(run, folder / "texts", f"bert(name={models['bert']!r})")
 
 
 @pytest.fixture(scope="module")
@@ -99,12 +102,14 @@ def small(registry, text: str, models: dict[str, str]) -> str:
 def shrunk(run: Run, corpus: Run, models: dict[str, str]) -> Run:
     """Return the recipe on the tiny corpus: one epoch of two steps."""
     asks, by_image = run.protocol == "vqa", run.data.sample == "image"
-    features = corpus.data.features if run.data.features else ""
+    stores = {
+        name: getattr(corpus.data, name) if getattr(run.data, name) else "" for name in ("features", "texts")
+    }
     batch = 24 if asks else 8 if by_image else 16
     return derive(
         run,
         task=changed(run.task, min_count=1) if asks else run.task,
-        data={"corpus": corpus.data.corpus, "features": features, "captions": 2},
+        data={"corpus": corpus.data.corpus, "captions": 2} | stores,
         visual=small(ENCODERS, run.visual, models),
         text=small(ENCODERS, run.text, models),
         model=small(MODELS, run.model, models),
@@ -124,7 +129,7 @@ def kind(recipe: Run) -> str:
     for key in ("recipe", "published", "source", "protocol", "experiment"):
         run.pop(key)
     data, optim = run["data"], run["optim"]
-    data |= {"dataset": "", "corpus": "", "features": bool(data["features"])}
+    data |= {"dataset": "", "corpus": "", "features": bool(data["features"]), "texts": bool(data["texts"])}
     optim |= dict.fromkeys(("epochs", "batch", "lr", "weight_decay", "milestones", "decay", "warmup_steps"))
     return re.sub(r"\bk=(?!1\b)\d+", "k=2", json.dumps(run, sort_keys=True))  # as many vectors as one likes
 

@@ -51,6 +51,7 @@ def made(run: Run) -> Made:
         "clip_text": {"config": CLIPTextConfig().to_dict(), "specials": {"end": 1, "pad": 1}},
         "patches": {"config": (CLIPVisionConfig() if of_clip else ViTConfig()).to_dict()},
         "stored": {"dim": 512},
+        "stored_text": {"dim": 384},
         "cnn": {},
     }
     features = {"dim": 2048, "statistics": {"mean": [0.0] * 2048, "std": [1.0] * 2048}}
