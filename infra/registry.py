@@ -286,7 +286,7 @@ BACKBONES = Registry("backbone", package="encoders.backbones", base="encoders.ba
 AGGREGATORS = Registry(
     "aggregator",
     package="aggregators",
-    rooms=("averages", "ranks", "relations", "sets"),
+    rooms=("averages", "queries", "ranks", "relations", "sets"),
     base="aggregators.base:Aggregator",
 )
 CROSS_ENCODERS = Registry(

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from encoders.base import FeatureEncoder, xavier_linear
-from encoders.visual.batchnorm import SetBatchNorm
 from encoders.visual.rows import Rows
+from infra.compute.batchnorm import SetBatchNorm
 from infra.compute.dropout import Dropout
 from infra.registry import ENCODERS
 

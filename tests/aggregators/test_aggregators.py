@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import re
 
 import numpy as np
@@ -211,6 +212,20 @@ def test_the_contract_finds_what_is_broken(broken, message):
 def test_a_bad_parameter_is_refused(spec):
     with pytest.raises(InputError, match="must be"):
         AGGREGATORS.build(spec, 4)
+
+
+def test_the_list_has_a_row_for_every_aggregator_with_what_it_needs_and_its_weights():
+    rows = re.findall(r"^\| `(\w+)` \|(.*)\|$", (ROOT / "aggregators/README.md").read_text(), re.MULTILINE)
+    assert sorted(name for name, _ in rows) == AGGREGATORS.names()
+    for name, row in rows:
+        idea, _, needs, _, weights, _ = (cell.strip() for cell in row.split("|"))
+        with torch.device("meta"):
+            module = AGGREGATORS.build(name, 1024)
+        assert f"{sum(parameter.numel() for parameter in module.parameters()):,}" == weights, name
+        context = {"none": "", "set": "text set", "vector": "text vector"}[module.context]
+        facts = [context, "order" * (not module.symmetric), "global" * module.takes_global_feature]
+        assert needs == ", ".join(filter(None, facts)), name
+        assert "k" not in inspect.signature(type(module)).parameters or name == "kmax" or "K vectors" in idea
 
 
 def test_the_example_in_the_guide_keeps_the_contract(monkeypatch):

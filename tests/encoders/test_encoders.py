@@ -12,9 +12,9 @@ from encoders.text.bert import Subwords
 from encoders.text.bigru import BiGRU
 from encoders.text.glove import read_glove
 from encoders.text.vocabulary import Vocabulary, count_words, split_question, split_words
-from encoders.visual.batchnorm import SetBatchNorm
 from encoders.visual.grid import Grid
 from encoders.visual.regions import Regions, StackedRegions
+from infra.compute.batchnorm import SetBatchNorm
 from infra.errors import InputError
 from tasks.inputs.captions import Captions
 from tasks.models.branch import Branch

@@ -13,7 +13,8 @@ class SetBatchNorm(nn.BatchNorm1d):
 
     In training the mean and variance are those of the real elements of the whole global batch, so neither
     padding nor the number of workers changes a result. Weights, buffers and running statistics are those
-    of the parent class. Counts and moments are formed in float32 at least: in bfloat16, 3,713 elements are 3,712.
+    of the parent class, which may have neither weight nor bias (`affine=False`). Counts and moments are formed in
+    float32 at least: in bfloat16, 3,713 elements are 3,712.
 
     Deviation from VSE-infinity's code, whose `BatchNorm1d` counts the zeros of padded regions in mean and variance; its
     released models therefore give their published numbers only with that padding.
@@ -36,8 +37,10 @@ class SetBatchNorm(nn.BatchNorm1d):
         centred_RD = _real(wide_RD - mean_D, real_R)
         variance_D = all_sum(centred_RD.square().sum(dim=0)) / count
         self._track(mean_D.detach(), variance_D.detach(), count)
-        scale_D = torch.rsqrt(variance_D + self.eps) * self.weight
-        return torch.addcmul(self.bias, centred_RD, scale_D).to(x_RD.dtype)
+        scale_D = torch.rsqrt(variance_D + self.eps)
+        if not self.affine:
+            return (centred_RD * scale_D).to(x_RD.dtype)
+        return torch.addcmul(self.bias, centred_RD, scale_D * self.weight).to(x_RD.dtype)
 
     @torch.no_grad()
     def _track(self, mean_D: Tensor, variance_D: Tensor, count: Tensor) -> None:

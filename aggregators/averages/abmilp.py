@@ -1,0 +1,44 @@
+"""Gated attention of multiple instance learning (Ilse et al., ICML 2018), as ABMILP uses it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from aggregators.averages.weighted import masked_softmax, zero_pads
+from aggregators.base import Aggregator, Pooled
+from infra.errors import InputError
+from infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("abmilp")
+class ABMILP(Aggregator):
+    """A mean in which every element weighs by the exponential of w (tanh(Vx) * sigmoid(Ux)), Ilse et al., Eq. 9.
+
+    `gated=False` leaves out the sigmoid, their Eq. 8: ABMILP, the head that "Beyond [cls]" (Przewiezlikowski et al.,
+    ICCV 2025) puts on masked autoencoders, whose inner layer is as wide as the elements, as here. V and U have a bias,
+    as in the codes; w has none, which no softmax sees.
+
+    Args:
+        dim: width of the elements.
+        hidden: width of the inner layer; that of the elements where None, 128 for 500 channels in Ilse et al.
+        gated: whether the sigmoid takes part.
+    """
+
+    def __init__(self, dim: int, *, hidden: int | None = None, gated: bool = True) -> None:
+        super().__init__()
+        hidden = dim if hidden is None else hidden
+        if not isinstance(hidden, int) or hidden < 1:
+            raise InputError(f"hidden must be a whole number of at least 1, not {hidden!r}")
+        self.content = nn.Linear(dim, hidden)
+        self.gate = nn.Linear(dim, hidden) if gated else None
+        self.score = nn.Linear(hidden, 1, bias=False)
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        """Return the `(B, D)` weighted means and the `(B, N)` weights, a softmax over the real elements."""
+        x_BND = zero_pads(x_BND, mask_BN)
+        inner_BNH = self.content(x_BND).tanh()
+        if self.gate is not None:
+            inner_BNH = inner_BNH * self.gate(x_BND).sigmoid()
+        weight_BN = masked_softmax(self.score(inner_BNH), mask_BN).squeeze(2)
+        return Pooled(torch.einsum("bn,bnd->bd", weight_BN, x_BND), weights=weight_BN)

@@ -1,0 +1,49 @@
+"""The attentive probe of AIM (El-Nouby et al., ICML 2024), whose elements are batch-normed first."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from aggregators.averages.weighted import zero_pads
+from aggregators.base import Aggregator, Pooled
+from aggregators.queries.attending import attend, check_counts, check_heads
+from infra.compute.batchnorm import SetBatchNorm
+from infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("aim")
+class AIM(Aggregator):
+    """k learned queries attend to batch-normed elements: heads of maps without bias, and nothing behind them.
+
+    The batch norm has no weights of its own. In training its statistics are those of the real elements of the global
+    batch, elsewhere those that training kept, so that neither pads nor batch mates change a result. The published probe
+    ends with the mean of its queries, of which it has one, and a linear classifier, which is the task's here.
+
+    Args:
+        dim: width of the elements, which `heads` must divide.
+        k: how many queries, hence vectors.
+        heads: of the attention; 12 in the authors' code.
+    """
+
+    weights_over = "embeddings"
+
+    def __init__(self, dim: int, *, k: int = 1, heads: int = 8) -> None:
+        super().__init__()
+        check_counts(k=k)
+        check_heads(dim, heads)
+        self.num_embeddings, self.heads = k, heads
+        self.norm = SetBatchNorm(dim, affine=False, eps=1e-6)
+        self.query_KD = nn.Parameter(0.02 * torch.randn(k, dim))
+        self.key = nn.Linear(dim, dim, bias=False)
+        self.value = nn.Linear(dim, dim, bias=False)
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        """Return the `(B, D)` vectors, `(B, K, D)` of more than one query, and the weights `(B, K, N)`."""
+        x_BND = zero_pads(x_BND, mask_BN)
+        normal_BND = self.norm(x_BND.flatten(0, 1), mask_BN.flatten()).view_as(x_BND)
+        vectors, weight_BKHN = attend(
+            self.query_KD[None], normal_BND, mask_BN, key=self.key, value=self.value, heads=self.heads
+        )
+        weight_BKN = weight_BKHN.mean(dim=2)
+        return Pooled(vectors.squeeze(1) if self.num_embeddings == 1 else vectors, weights=weight_BKN)

@@ -1,0 +1,47 @@
+"""Efficient probing, EP (Psomas et al., "Attention, please! Revisiting attentive probing", ICLR 2026)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from aggregators.averages.weighted import zero_pads
+from aggregators.base import Aggregator, Pooled
+from aggregators.queries.attending import check_counts, softmax_over_elements
+from infra.errors import InputError
+from infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("ep")
+class EfficientProbing(Aggregator):
+    """Learned queries meet the elements themselves; each pools a part of the values' channels of its own.
+
+    A query's weights are a softmax over the elements of their product with it, over sqrt(D): there is no map of
+    queries, none of keys, none of what comes out, and values are a linear map without bias, split among the queries.
+    The parts lie side by side in the one vector. As in the authors' code, whose option of narrower values is left out.
+
+    Args:
+        dim: width of the elements, which `queries` must divide.
+        queries: how many, M.
+    """
+
+    def __init__(self, dim: int, *, queries: int = 8) -> None:
+        super().__init__()
+        check_counts(queries=queries)
+        if dim % queries:
+            raise InputError(f"queries must divide the width of the elements, {dim}, and {queries} does not")
+        self.query_MD = nn.Parameter(0.02 * torch.randn(queries, dim))
+        self.value = nn.Linear(dim, dim, bias=False)
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        """Return the `(B, D)` vectors and the `(B, N)` weights, the mean over the queries.
+
+        Each query's mean of the elements goes through its part of the value map, which is the same as the mean of
+        values and costs one element's map for a set.
+        """
+        x_BND = zero_pads(x_BND, mask_BN)
+        logit_BMN = self.query_MD * x_BND.shape[-1] ** -0.5 @ x_BND.transpose(1, 2)
+        weight_BMN = softmax_over_elements(logit_BMN, mask_BN[:, None])
+        value_MPD = self.value.weight.unflatten(0, (len(self.query_MD), -1))
+        part_BMP = torch.einsum("bmd,mpd->bmp", weight_BMN @ x_BND, value_MPD)
+        return Pooled(part_BMP.flatten(1), weights=weight_BMN.mean(dim=1))

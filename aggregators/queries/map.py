@@ -1,0 +1,51 @@
+"""Multihead attention pooling, MAP: the head of SigLIP and of big_vision's ViTs (Zhai et al., CVPR 2022)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from aggregators.averages.weighted import zero_pads
+from aggregators.base import Aggregator, Pooled
+from aggregators.queries.attending import Attention, check_counts, mlp
+from infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("map")
+class MAP(Aggregator):
+    """k learned queries attend to the elements; what each gets, plus an MLP of its layer norm, is a vector.
+
+    As in big_vision: neither queries nor elements are normalised, and nothing leads around the attention. Maps start
+    from Xavier's uniform weights. CoCa's attentional pooling (Yu et al. 2022) is the attention alone, with a norm.
+    Deviations: the exact GELU in the place of its tanh approximation; keys have no bias, which no softmax sees.
+
+    Args:
+        dim: width of the elements, which `heads` must divide.
+        k: how many queries, hence vectors.
+        heads: of the attention; the published models have one for 64 to 72 channels.
+        hidden: width of the MLP's inner layer, as a multiple of `dim`.
+    """
+
+    weights_over = "embeddings"
+
+    def __init__(self, dim: int, *, k: int = 1, heads: int = 8, hidden: int = 4) -> None:
+        super().__init__()
+        check_counts(k=k, hidden=hidden)
+        self.num_embeddings = k
+        self.query_KD = nn.Parameter(torch.empty(k, dim))
+        self.attention = Attention(dim, heads=heads)
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.mlp = mlp(dim, hidden=hidden)
+        nn.init.xavier_uniform_(self.query_KD)
+        for linear in (part for part in self.modules() if isinstance(part, nn.Linear)):
+            nn.init.xavier_uniform_(linear.weight)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+        for linear in (self.mlp[0], self.mlp[2]):
+            nn.init.normal_(linear.bias, std=1e-6)
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        """Return the `(B, D)` vectors, `(B, K, D)` of more than one query, and the weights `(B, K, N)`."""
+        got_BKD, weight_BKN = self.attention(self.query_KD[None], zero_pads(x_BND, mask_BN), mask_BN)
+        vectors = got_BKD + self.mlp(self.norm(got_BKD))
+        return Pooled(vectors.squeeze(1) if self.num_embeddings == 1 else vectors, weights=weight_BKN)

@@ -1,0 +1,172 @@
+"""Aggregators by queries against loops over their formulas, in float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from explicit import Weights, attention_of, heads_of, hold_to_formula, linear, mlp_of, norm, softmax, trained
+from torch import Tensor
+
+from aggregators.contract import check_aggregator
+from aggregators.queries.attending import attend
+from aggregators.random_sets import random_sets
+from infra.errors import InputError
+from infra.registry import AGGREGATORS
+
+
+def map_(x_ND: Tensor, p: Weights) -> Tensor:
+    vectors = []
+    for query_D in p["query_KD"]:
+        got_D = attention_of(query_D, list(x_ND), p, "attention", 2)
+        vectors.append(got_D + mlp_of(norm(p, "norm", got_D, 1e-6), p, "mlp"))
+    return torch.stack(vectors)
+
+
+def ep(x_ND: Tensor, p: Weights) -> Tensor:
+    parts = []
+    for query_D, value_PD in zip(p["query_MD"], p["value.weight"].chunk(3), strict=True):
+        weights = softmax([query_D @ x_D / math.sqrt(6) for x_D in x_ND])
+        parts.append(sum(a * (value_PD @ x_D) for a, x_D in zip(weights, x_ND, strict=True)))
+    return torch.cat(parts)
+
+
+def simpool(x_ND: Tensor, p: Weights) -> Tensor:
+    query_D = p["query.weight"] @ (sum(x_ND) / len(x_ND))
+    normal = [norm(p, "norm", x_D, 1e-6) for x_D in x_ND]
+    weights = softmax([query_D @ (p["key.weight"] @ y_D) / math.sqrt(6) for y_D in normal])
+    least = min(y for y_D in normal for y in y_D)
+    mean_D = sum(a * (y_D - least + 1e-6) ** 1.5 for a, y_D in zip(weights, normal, strict=True))
+    return mean_D ** (1 / 1.5)
+
+
+def aim(x_ND: Tensor, p: Weights) -> Tensor:
+    deviation_D = (p["norm.running_var"] + 1e-6).sqrt()
+    normal = [(x_D - p["norm.running_mean"]) / deviation_D for x_D in x_ND]
+    return torch.stack([heads_of(query_D, normal, p, "", 3) for query_D in p["query_KD"]])
+
+
+def gated(x_ND: Tensor, p: Weights) -> Tensor:
+    inner = [linear(p, "content", x_D).tanh() / (1 + (-linear(p, "gate", x_D)).exp()) for x_D in x_ND]
+    weights = softmax([p["score.weight"][0] @ inner_H for inner_H in inner])
+    return sum(a * x_D for a, x_D in zip(weights, x_ND, strict=True))
+
+
+def ungated(x_ND: Tensor, p: Weights) -> Tensor:
+    weights = softmax([p["score.weight"][0] @ linear(p, "content", x_D).tanh() for x_D in x_ND])
+    return sum(a * x_D for a, x_D in zip(weights, x_ND, strict=True))
+
+
+def esa(x_ND: Tensor, p: Weights) -> Tensor:
+    weights = softmax([p["score.weight"] @ x_D for x_D in x_ND])
+    return sum(a_D * x_D for a_D, x_D in zip(weights, x_ND, strict=True))
+
+
+FORMULAS = {
+    "map(k=3, heads=2, hidden=2)": map_,
+    "ep(queries=3)": ep,
+    "simpool(gamma=1.5)": simpool,
+    "aim(k=2, heads=3)": aim,
+    "abmilp(hidden=4)": gated,
+    "abmilp(gated=False)": ungated,
+    "esa": esa,
+}
+
+
+@pytest.mark.parametrize("spec", FORMULAS)
+def test_values_and_gradients_follow_the_formula(spec):
+    hold_to_formula(spec, FORMULAS[spec])
+
+
+@pytest.mark.parametrize("spec", FORMULAS)
+def test_contract_after_training(spec):
+    check_aggregator(trained(spec, 6).float(), 6)
+
+
+@pytest.mark.parametrize("queries", [1, 7])
+def test_attention_is_the_same_with_keys_and_values_formed_or_not(queries):
+    torch.manual_seed(0)
+    key, value = torch.nn.Linear(6, 6, bias=False).double(), torch.nn.Linear(6, 6).double()
+    x_BND, mask_BN = random_sets([5, 2], 6, dtype=torch.float64)
+    query_BKE = torch.randn(2, queries, 6, dtype=torch.float64)
+    out_BKE, weight_BKHN = attend(query_BKE, x_BND, mask_BN, key=key, value=value, heads=2)
+    split = [part.unflatten(-1, (2, 3)).transpose(1, 2) for part in (query_BKE, key(x_BND), value(x_BND))]
+    expected = torch.nn.functional.scaled_dot_product_attention(*split, attn_mask=mask_BN[:, None, None])
+    torch.testing.assert_close(out_BKE, expected.transpose(1, 2).flatten(2), atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(weight_BKHN.sum(dim=-1), torch.ones(2, queries, 2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("spec", "weights"),
+    [
+        ("map", 384 + 4 * 384**2 + 3 * 384 + 2 * 384 + 8 * 384**2 + 5 * 384),
+        ("ep", 384**2 + 8 * 384),
+        ("simpool", 2 * 384**2 + 2 * 384),
+        ("aim", 2 * 384**2 + 384),
+        ("abmilp", 2 * 384 * 385 + 384),
+        ("esa", 384**2),
+    ],
+)
+def test_number_of_weights(spec, weights):
+    with torch.device("meta"):
+        module = AGGREGATORS.build(spec, 384)
+    assert sum(parameter.numel() for parameter in module.parameters()) == weights
+
+
+def test_aim_in_training_counts_real_elements_alone_and_keeps_their_statistics():
+    module = AGGREGATORS.build("aim(heads=2)", 4).train()
+    x_BND, mask_BN = random_sets([3, 5, 1], 4)
+    real_RD = x_BND[mask_BN]
+    out_BD = module(x_BND.masked_fill(~mask_BN[..., None], float("nan")), mask_BN).vectors
+    torch.testing.assert_close(module.norm.running_mean, 0.1 * real_RD.mean(dim=0))
+    torch.testing.assert_close(module.norm.running_var, 0.9 + 0.1 * real_RD.var(dim=0))
+    deviation_D = (real_RD.var(dim=0, correction=0) + 1e-6).sqrt()
+    normal_BND = (x_BND - real_RD.mean(dim=0)) / deviation_D
+    module.norm = torch.nn.Identity()
+    module.norm.forward = lambda x_RD, real_R: normal_BND.masked_fill(~mask_BN[..., None], 0.0).flatten(0, 1)
+    torch.testing.assert_close(module(x_BND, mask_BN).vectors, out_BD)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_simpool_of_equal_values_is_finite_with_its_gradient(dtype):
+    module = AGGREGATORS.build("simpool", 4).to(dtype)
+    x_BND = torch.ones(1, 3, 4, dtype=dtype, requires_grad=True)
+    module(x_BND, torch.ones(1, 3, dtype=torch.bool)).vectors.sum().backward()
+    assert x_BND.grad.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("spec", ["map(k=2)", "aim(k=2)", "ep", "simpool", "abmilp", "esa"])
+def test_weights_are_shares_of_the_real_elements(spec):
+    module = AGGREGATORS.build(spec, 8).eval()
+    x_BND, mask_BN = random_sets([5, 1, 9], 8)
+    weights = module(x_BND, mask_BN).weights
+    total = weights.sum(dim=-1 if module.weights_over == "embeddings" else 1)
+    torch.testing.assert_close(total, torch.ones_like(total))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "map(k=0)",
+        "map(heads=5)",
+        "ep(queries=3)",
+        "ep(queries=0)",
+        "simpool(gamma=0)",
+        "aim(heads=0)",
+        "aim(k=True)",
+        "abmilp(hidden=0)",
+    ],
+)
+def test_a_bad_parameter_is_refused(spec):
+    with pytest.raises(InputError, match="must"):
+        AGGREGATORS.build(spec, 8)
+
+
+def test_pads_are_not_the_smallest_number_of_simpool():
+    module = AGGREGATORS.build("simpool", 4)
+    torch.nn.init.constant_(module.norm.bias, 9.0)
+    x_BND, mask_BN = random_sets([3], 4)
+    padded = torch.nn.functional.pad(x_BND, (0, 0, 0, 2)), torch.nn.functional.pad(mask_BN, (0, 2))
+    torch.testing.assert_close(module(*padded).vectors, module(x_BND, mask_BN).vectors)

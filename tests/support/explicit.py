@@ -1,0 +1,113 @@
+"""An aggregator held to its formula, one set at a time, and the plain parts that such formulas are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from aggregators.base import Aggregator, Context
+from aggregators.random_sets import random_inputs
+from infra.registry import AGGREGATORS
+
+Weights = dict[str, Tensor]
+
+
+def trained(spec: str, dim: int) -> Aggregator:
+    """Build an aggregator in float64 and move its weights, since many start at a special place."""
+    torch.manual_seed(0)
+    module = AGGREGATORS.build(spec, dim).double().eval()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.5 * torch.randn_like(parameter))
+        for buffer in module.buffers():
+            if buffer.is_floating_point():
+                buffer.add_(torch.rand_like(buffer))
+    return module
+
+
+def hold_to_formula(spec: str, explicit: Callable[..., Tensor], *, dim: int = 6) -> None:
+    """Assert that values and gradients are those of `explicit(x_ND, weights[, context])` for sets with holes."""
+    module = trained(spec, dim)
+    inputs = random_inputs([5, 1, 2, 8], module=module, dim=dim).cast(torch.float64)
+    inputs.mask_BN[3, [0, 4]] = False
+    given = [part.requires_grad_() for part in inputs.floats()] + list(module.parameters())
+    weights = dict(module.named_parameters()) | dict(module.named_buffers())
+    out = inputs.pool(module).vectors
+    beside = [()] * len(out) if inputs.context is None else [(part,) for part in of_each(inputs.context)]
+    expected = torch.stack(
+        [
+            explicit(x_ND[mask_N], weights, *more)
+            for x_ND, mask_N, more in zip(inputs.x_BND, inputs.mask_BN, beside, strict=True)
+        ]
+    )
+    torch.testing.assert_close(out, expected, atol=1e-9, rtol=1e-9)
+    cotangent = torch.randn_like(out)
+    ours, theirs = (
+        torch.autograd.grad(x, given, cotangent, allow_unused=True, materialize_grads=True)
+        for x in (out, expected)
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-8, rtol=1e-7)
+
+
+def of_each(context: Context) -> list[Tensor]:
+    """Return each context without pads: a vector `(C,)` or a set `(M, C)`."""
+    if context.mask is None:
+        return list(context.x)
+    return [x_MC[mask_M] for x_MC, mask_M in zip(context.x, context.mask, strict=True)]
+
+
+def softmax(scores: list[Tensor]) -> list[Tensor]:
+    """Return the shares of numbers, or of vectors channel by channel."""
+    total = sum(score.exp() for score in scores)
+    return [score.exp() / total for score in scores]
+
+
+def linear(p: Weights, name: str, x_D: Tensor) -> Tensor:
+    """Return a linear map of a vector, with its bias where it has one."""
+    y_D = p[f"{name}.weight"] @ x_D
+    return y_D + p[f"{name}.bias"] if f"{name}.bias" in p else y_D
+
+
+def norm(p: Weights, name: str, x_D: Tensor, eps: float = 1e-5) -> Tensor:
+    """Return the layer norm of a vector."""
+    centred_D = x_D - sum(x_D) / len(x_D)
+    deviation = (sum(centred_D**2) / len(x_D) + eps).sqrt()
+    return centred_D / deviation * p[f"{name}.weight"] + p[f"{name}.bias"]
+
+
+def gelu(x_D: Tensor) -> Tensor:
+    """Return x times the chance that a normal number is below it."""
+    return x_D * (1 + torch.erf(x_D / math.sqrt(2))) / 2
+
+
+def heads_of(
+    query_D: Tensor,
+    x_ND: list[Tensor],
+    p: Weights,
+    name: str,
+    heads: int,
+    scale: float | None = None,
+) -> Tensor:
+    """Return what one query gets of a set, head by head, its keys and values mapped one element at a time."""
+    width, parts = len(query_D) // heads, []
+    for head in range(heads):
+        own = slice(head * width, (head + 1) * width)
+        keys = [linear(p, f"{name}key", x_D)[own] for x_D in x_ND]
+        values = [linear(p, f"{name}value", x_D)[own] for x_D in x_ND]
+        scores = [query_D[own] @ key * (1 / math.sqrt(width) if scale is None else scale) for key in keys]
+        parts.append(sum(a * value for a, value in zip(softmax(scores), values, strict=True)))
+    return torch.cat(parts)
+
+
+def attention_of(query_D: Tensor, x_ND: list[Tensor], p: Weights, name: str, heads: int) -> Tensor:
+    """Return `Attention` of one query."""
+    return linear(p, f"{name}.out", heads_of(linear(p, f"{name}.query", query_D), x_ND, p, f"{name}.", heads))
+
+
+def mlp_of(x_D: Tensor, p: Weights, name: str) -> Tensor:
+    """Return a transformer's MLP of one vector."""
+    return linear(p, f"{name}.2", gelu(linear(p, f"{name}.0", x_D)))
