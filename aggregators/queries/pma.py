@@ -1,0 +1,68 @@
+"""Pooling by multihead attention, PMA: the decoder's pooling of the Set Transformer (Lee et al., ICML 2019)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from aggregators.averages.weighted import zero_pads
+from aggregators.base import Aggregator, Pooled
+from aggregators.queries.attending import attend, check_counts, check_heads
+from infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("pma")
+class PMA(Aggregator):
+    """k learned seeds meet the elements in one multihead attention block (section 3.2, Eq. 11), each making a vector.
+
+    Args:
+        dim: width of the elements, which `heads` must divide.
+        k: how many seeds, hence vectors.
+        heads: of the attention; 4 in the authors' code.
+    """
+
+    weights_over = "embeddings"
+
+    def __init__(self, dim: int, *, k: int = 1, heads: int = 4) -> None:
+        super().__init__()
+        check_counts(k=k)
+        self.num_embeddings = k
+        self.seed_1KD = nn.Parameter(nn.init.xavier_uniform_(torch.empty(1, k, dim)))
+        self.block = AttentionBlock(dim, heads=heads)
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        """Return the `(B, D)` vectors, `(B, K, D)` of more than one seed, and the weights `(B, K, N)`."""
+        vectors, weight_BKN = self.block(self.seed_1KD, zero_pads(x_BND, mask_BN), mask_BN)
+        return Pooled(vectors.squeeze(1) if self.num_embeddings == 1 else vectors, weights=weight_BKN)
+
+
+class AttentionBlock(nn.Module):
+    """The Set Transformer's MAB (Eq. 6 and 7): queries plus what they attend to, normed, plus a layer of it, normed.
+
+    As in the authors' code, scores are divided by the root of the whole width, it is the mapped queries that what the
+    heads found is added to, with no map of its own, and the row-wise layer is one linear map and a ReLU. The norms are
+    in the paper's equations; in the code they are an option. Keys have no bias, which no softmax sees.
+
+    Args:
+        dim: width of queries and elements, which `heads` must divide.
+        heads: of the attention.
+    """
+
+    def __init__(self, dim: int, *, heads: int) -> None:
+        super().__init__()
+        check_heads(dim, heads)
+        self.heads = heads
+        self.query, self.value = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.key = nn.Linear(dim, dim, bias=False)
+        self.row = nn.Linear(dim, dim)
+        self.norm, self.norm_row = nn.LayerNorm(dim), nn.LayerNorm(dim)
+
+    def forward(self, query_BKD: Tensor, x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `(B, K, D)`, one for each query, and the weights `(B, K, N)`, the mean over heads."""
+        query_BKD = self.query(query_BKD)
+        scale = query_BKD.shape[-1] ** -0.5
+        got_BKD, weight_BKHN = attend(
+            query_BKD, x_BND, mask_BN, key=self.key, value=self.value, heads=self.heads, scale=scale
+        )
+        got_BKD = self.norm(query_BKD + got_BKD)
+        return self.norm_row(got_BKD + self.row(got_BKD).relu()), weight_BKHN.mean(dim=2)
