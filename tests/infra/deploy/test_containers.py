@@ -105,7 +105,8 @@ def test_what_mlflow_is_told_is_what_its_server_reads_and_the_others_have() -> N
 
     database = urlsplit(re.sub(r"\$\{(\w+):[^}]*\}", r"\1", told["MLFLOW_BACKEND_STORE_URI"]))
     theirs = SERVICES["postgres"]["environment"]
-    assert (database.scheme, database.hostname, database.port) == ("postgresql", "postgres", 5432)
+    assert (database.scheme, database.hostname, database.port) == ("postgresql+psycopg2", "postgres", 5432)
+    assert "\npsycopg2-binary==" in (DEPLOY / "postgres.lock").read_text(), "which that scheme names"
     assert database.password == "POSTGRES_PASSWORD"
     assert (database.username, database.path) == (theirs["POSTGRES_USER"], f"/{theirs['POSTGRES_DB']}")
 
