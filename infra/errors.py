@@ -26,6 +26,14 @@ class AbsentError(InputError):
     """Something is not there yet, and may still be created."""
 
 
+class AwayError(InputError):
+    """Somebody does not answer, or a cluster has less than it takes; what was there once may be away for a while."""
+
+
+class FaultError(RuntimeError):
+    """What carries the work failed, and not the work: another try may go well."""
+
+
 def unknown(kind: str, name: object, choices: Iterable[object], hint: str = "") -> InputError:
     """Return the error for a `name` that is none of `choices`: it lists them and suggests the nearest."""
     names = sorted(str(choice) for choice in choices)

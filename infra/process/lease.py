@@ -141,6 +141,14 @@ def take_folder(folder: str | Path) -> Lease:
     return Lease.take(make_folder(folder) / NAME, of=f"{folder}: another command writes to this folder")
 
 
+def forget(path: Path, process: int) -> None:
+    """Free a lease of a dead child of this process, which may be held for a while where no lock can tell."""
+    with suppress(OSError):
+        holder = _read(path.read_bytes())
+        if (holder.process, holder.host, holder.boot) == (process, socket.gethostname(), _boot()):
+            path.unlink()
+
+
 def holder_of(path: Path) -> Holder | None:
     """Return who holds a lease, and None where nobody does; nothing is written."""
     try:

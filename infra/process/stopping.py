@@ -32,6 +32,11 @@ class Stopped(KeyboardInterrupt):
     """
 
 
+def heard(number: int) -> int:
+    """Return how often a signal has come to what is `stoppable`."""
+    return _came.count(number)
+
+
 def listen(handler: Callable[[int, FrameType | None], None]) -> None:
     """Let `handler` have the signals, but for those that whoever started this process wants ignored."""
     for number in SIGNALS:

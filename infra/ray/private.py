@@ -11,7 +11,7 @@ import tempfile
 from functools import cached_property
 from pathlib import Path
 
-from infra.errors import InputError
+from infra.errors import AwayError
 from infra.ray.ending import kill, started_by, wait_for
 
 ON_ONE_MACHINE = {
@@ -30,7 +30,7 @@ _TRIES = 3
 _TO_DIE = 1.0  # seconds that the system may take to end what was killed
 
 
-class StartError(InputError):
+class StartError(AwayError):
     """Ray did not start, for which no input need be at fault."""
 
     exit_code = 1

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from infra.errors import InputError
+from infra.errors import AwayError, InputError
 from infra.process.stopping import at_once_too, end, kept
 from infra.ray.ending import be_quiet, leave_ray
 from infra.ray.private import ON_ONE_MACHINE, PrivateRay
@@ -82,7 +82,8 @@ def ray_session(*, cpus: int | None = None, shared: bool = False) -> Iterator[Se
         shared: whether several runs share it.
 
     Raises:
-        InputError: RAY_ADDRESS names no cluster.
+        InputError: RAY_ADDRESS names a job server.
+        AwayError: no cluster answers there.
     """
     _default(EVERYWHERE)
     import ray
@@ -97,7 +98,7 @@ def ray_session(*, cpus: int | None = None, shared: bool = False) -> Iterator[Se
             "--working-dir . -- python -m ...`, or unset RAY_ADDRESS to use this machine alone"
         )
     if ":" in address and not _answers(address):
-        raise InputError(f"no Ray cluster answers at RAY_ADDRESS={address}; start it, or unset RAY_ADDRESS")
+        raise AwayError(f"no Ray cluster answers at RAY_ADDRESS={address}; start it, or unset RAY_ADDRESS")
     with ray_beside(cpus=cpus, shared=shared):
         if private := address == "local":
             begun, shared = _begun[0]
@@ -120,7 +121,7 @@ def _connected(address: str) -> Iterator[None]:
         with kept():
             ray.init(address=address, logging_level=logging.ERROR, log_to_driver=True)
     except ConnectionError as error:
-        raise InputError(f"no Ray cluster answers at RAY_ADDRESS={address}: {error}") from error
+        raise AwayError(f"no Ray cluster answers at RAY_ADDRESS={address}: {error}") from error
     except SystemExit:  # what Ray makes of SIGTERM while it connects
         end(signal.SIGTERM)
     patience = _PATIENCE
@@ -190,7 +191,7 @@ class Resources:
             cpus: the cores that each is to have.
 
         Raises:
-            InputError: the cluster has fewer cores than workers.
+            AwayError: the cluster has fewer cores than workers.
         """
         import ray
 
@@ -198,7 +199,7 @@ class Resources:
         cores = int(has.get("CPU", 0))
         fewest = fewest or workers
         if cores < fewest:
-            raise InputError(
+            raise AwayError(
                 f"{fewest} workers need as many cores, and the cluster has {cores}; use fewer (--workers)"
             )
         now = min(workers, cores)

@@ -20,6 +20,7 @@ from ray.train.v2._internal.execution.scaling_policy import (
     ScalingDecision,
 )
 
+from infra.process.watching import pause
 from infra.ray.session import Session
 
 _DATA_SETS = "DatasetsCallback"
@@ -30,8 +31,6 @@ _CLEANER = "PlacementGroupCleanerCallback"
 
 _CONTROLLER = "ray.train.v2._internal.execution.controller.controller"
 """The logger of the process that looks after the workers."""
-PAUSE, LONGEST_PAUSE = 2.0, 120.0
-"""Seconds before the second try in a row, after which it doubles, and at most."""
 
 
 class _CoresThatThereAre(FixedScalingPolicy):
@@ -128,15 +127,15 @@ class WhileItProgresses(DefaultFailurePolicy):
         decision = super().make_decision(training_failed_error)
         if decision == FailureDecision.RETRY:
             row = self._worker_group_failures + self._controller_failures
-            pause = 0.0 if row < 2 else min(PAUSE * 2 ** (row - 2), LONGEST_PAUSE)
+            seconds = pause(row)
             why = str(next(iter(failures.values()), training_failed_error)).strip().splitlines() or [""]
-            then = f"in {pause:.0f} seconds" if pause else "now"
+            then = f"in {seconds:.0f} seconds" if seconds else "now"
             print(
                 f"note: training failed ({why[-1]}) and begins again from its last checkpoint, {then}: "
                 f"{row} in a row without progress, of which {self.failure_config.max_failures} are tried again",
                 file=sys.stderr,
             )
-            time.sleep(pause)
+            time.sleep(seconds)
         return decision
 
 

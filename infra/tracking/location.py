@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from infra.errors import AbsentError, InputError
+from infra.errors import AbsentError, AwayError, InputError
 from infra.files import make_folder
 from infra.process.environment import environment
 
@@ -148,7 +148,7 @@ def explained(uri: str) -> Iterator[None]:
             raise InputError(f"MLflow at {uri}: {reason}") from error
         # the rest repeats the address and the class names
         cause = re.sub(r"['\"]\)+$", "", reason.rpartition(": ")[2])
-        raise InputError(
+        raise AwayError(
             f"no MLflow server answers at {uri}: {cause}; start it, or set MLFLOW_TRACKING_URI to one that "
             "runs, or unset it to record runs in a file"
         ) from error

@@ -1,15 +1,16 @@
 """Sends on to MLflow what a run's journal holds.
 
 A thread sends it, in order. While the server does not answer it is asked again and again; what it has not taken when
-the process ends stays where it is, for the next one that opens the folder. What MLflow refuses for good, such as an
-impossible name, is put aside, with the reason, and holds nothing up.
+the process ends stays where it is, for the next one that opens the folder. Of steps that were trained again after a
+fault MLflow has each number once. What MLflow refuses for good, such as an impossible name, is put aside, with the
+reason, and holds nothing up.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from infra.errors import InputError
 from infra.files import atomic
 from infra.tracking.journal import FILES, JOURNAL, Entry, Journal, Kind
-from infra.tracking.tracker import Tracker
+from infra.tracking.tracker import Point, Tracker
 
 SENT, REFUSED = "sent", "refused.jsonl"
 """In the journal's folder: how many bytes of it MLflow has, and the entries that it refused."""
@@ -40,6 +41,8 @@ class Outbox(Journal):
         super().__init__(folder, connect)
         self._connect = connect
         self._sent, self._read, self._latest = self._position(), 0, {}
+        sent = [entry for entry, end in self.entries() if end <= self._sent and entry is not None]
+        self._logged = set(_points([entry for entry in sent if entry.kind == "numbers"]))
         self._changed, self._closing, self.why = threading.Condition(), False, ""
         self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
         self._thread.start()
@@ -121,13 +124,19 @@ class Outbox(Journal):
         if not numbers:
             return
         try:
-            tracker.points([point for entry, _ in numbers for point in entry.points])
+            self._send_numbers(tracker, [entry for entry, _ in numbers])
             self._got(numbers[-1][1])
         except InputError as error:
             if not _for_good(error):
                 raise
             for entry, end in numbers:
                 self._send_one(tracker, entry, end)
+
+    def _send_numbers(self, tracker: Tracker, entries: Sequence[Entry]) -> None:
+        points = _points(entries)
+        if new := [point for key, point in points.items() if key not in self._logged]:
+            tracker.points(new)
+        self._logged |= points.keys()
 
     def _send_one(self, tracker: Tracker, entry: Entry | None, end: int) -> None:
         why = "this line cannot be read" if entry is None else ""
@@ -146,7 +155,7 @@ class Outbox(Journal):
 
     def _to(self, tracker: Tracker, entry: Entry, end: int) -> None:
         if entry.kind == "numbers":
-            tracker.points(entry.points)
+            self._send_numbers(tracker, [entry])
         elif entry.kind == "tags":
             tracker.tags(entry.values)
         elif entry.kind == "end":
@@ -161,6 +170,11 @@ class Outbox(Journal):
         self._sent = end
         with atomic(self.folder / SENT) as file:
             file.write(str(end).encode())
+
+
+def _points(entries: Iterable[Entry]) -> dict[tuple[str, int], Point]:
+    """Return numbers by their names and steps."""
+    return {(name, step): (name, x, at, step) for entry in entries for name, x, at, step in entry.points}
 
 
 def _for_good(error: InputError) -> bool:

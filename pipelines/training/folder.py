@@ -6,7 +6,6 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from infra.checkpoint import FILES, is_whole
 from infra.errors import InputError
 from infra.process.lease import NAME, Lease
 from infra.ray.checkpoints import SNAPSHOT, note, noted
@@ -43,6 +42,8 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 def take_up(folder: Path) -> None:
     """Let a run go on with its last whole checkpoint where nothing usable was noted of any, as of a full disk."""
+    from infra.checkpoint import is_whole
+
     with suppress(InputError):
         if noted(folder):
             return
@@ -68,6 +69,8 @@ def refuse_lost(tracker: Tracker, folder: Path) -> None:
     Raises:
         InputError: it cannot go on.
     """
+    from infra.checkpoint import FILES
+
     try:
         last = last_checkpoint(folder)
         missing = [name for name in FILES if last is None or not (last / name).is_file()]

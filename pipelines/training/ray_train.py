@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.compute.memory import keep_freed_memory
-from infra.errors import InputError
+from infra.errors import FaultError, InputError
 from infra.process.stopping import Stopped, asked_first
 from infra.ray.progress import LineBar
 from infra.ray.session import Resources, Session
@@ -24,7 +24,8 @@ from infra.storage.faults import causes, disk_fault
 from infra.tracking import Tracker
 from infra.tracking.journal import Journal
 from infra.tracking.tracker import Status
-from infra.trust import trust_flags, trust_modules, trusted
+from infra.trust import trust_modules, trusted
+from pipelines.training.driver import resume_command
 from pipelines.training.folder import OUTBOX, last_checkpoint, run_folder
 from tasks.run import Run, modules
 
@@ -93,10 +94,12 @@ def fit(
 
     Raises:
         InputError: a worker refused its input.
+        FaultError: Ray ended.
         RuntimeError: workers failed more often in a row, without progress, than `run.retries` allows.
         Stopped: a signal came, or somebody made the file `stop`.
     """
     import ray
+    from ray.exceptions import RayError, RayTaskError
     from ray.train.v2.api.exceptions import TrainingFailedError
 
     resources = Resources.plan(run.workers, fewest=run.worker_counts[0], cpus=run.cpus)
@@ -125,6 +128,9 @@ def fit(
     except (Exception, SystemExit) as error:
         if stop.exists() or not stop.parent.is_dir():  # who asked us to end may end the workers, and be gone
             raise Stopped from error
+        if isinstance(error, RayError) and not isinstance(error, RayTaskError):
+            again = resume_command(tracker.run_id, modules(run))
+            raise FaultError(f"Ray ended under the run; `{again}` goes on: {error}") from error
         if not isinstance(error, TrainingFailedError | OSError):
             raise
         raise _said(error, run, tracker.run_id, home) from error
@@ -132,7 +138,7 @@ def fit(
 
 def _said(error: BaseException, run: Run, run_id: str, home: Path) -> Exception:
     """Return what to raise for a training that failed: one line where we know what to do."""
-    resume = resume_command(run, run_id)
+    resume = resume_command(run_id, modules(run))
     for failure in (*getattr(error, "worker_failures", {}).values(), error):
         if cause := _input_error(failure):
             return InputError(str(cause))
@@ -183,11 +189,6 @@ def finish_soon(tracker: Tracker, status: Status) -> threading.Thread:
     thread = threading.Thread(target=tracker.finish, args=[status], daemon=True)
     thread.start()
     return thread
-
-
-def resume_command(run: Run, run_id: str) -> str:
-    """Return what to type to go on with a run."""
-    return " ".join(["python -m pipelines.train resume", run_id, *trust_flags(modules(run))])
 
 
 def _input_error(error: BaseException) -> InputError | None:

@@ -24,9 +24,10 @@ from infra.tracking.outbox import CLOSE_SECONDS, REFUSED
 from infra.tracking.tracker import Status, ending
 from infra.trust import trust_modules
 from pipelines.training.best_checkpoint import other_than_trained
+from pipelines.training.driver import resume_command
 from pipelines.training.folder import OUTBOX, refuse_lost, remove_orphans, run_folder, take_run, take_up
 from pipelines.training.optim import parameter_groups
-from pipelines.training.ray_train import finish_soon, fit, resume_command
+from pipelines.training.ray_train import finish_soon, fit
 from tasks.base import TaskAdapter
 from tasks.run import Run, from_json, modules, to_json, to_params
 
@@ -191,7 +192,7 @@ def recorded(tracker: Tracker, *, new: bool = False) -> Iterator[None]:
             yield
         except OSError as error:
             if why := disk_fault(error, outbox.folder.parent):
-                raise InputError(f"{why}, and go on with `{_again(tracker.run_id)}`") from error
+                raise InputError(f"{why}, and go on with `{resume_command(tracker.run_id)}`") from error
             raise
 
 
@@ -207,10 +208,6 @@ def send(tracker: Tracker, status: Status | None = None) -> None:
         _close(Outbox(folder, lambda: tracker), tracker, status)
 
 
-def _again(run_id: str) -> str:
-    return f"python -m pipelines.train resume {run_id}"
-
-
 def _close(outbox: Outbox, tracker: Tracker, status: Status | None) -> None:
     kept = status is None
     if status is not None:
@@ -220,7 +217,7 @@ def _close(outbox: Outbox, tracker: Tracker, status: Status | None) -> None:
     outbox.close(KILLED_SECONDS if status == "KILLED" else CLOSE_SECONDS)
     if not kept:
         tracker.finish(status)
-    again = f"`{_again(tracker.run_id)}`"
+    again = f"`{resume_command(tracker.run_id)}`"
     if outbox.unsent:
         kept = f"{outbox.unsent:,} entries of run {tracker.run_id} are not in MLflow yet ({outbox.why or 'no answer'})"
         print(f"note: {kept}: {outbox.folder / JOURNAL} keeps them, and {again} sends them", file=sys.stderr)
@@ -247,7 +244,7 @@ def launch(
         stop.unlink(missing_ok=True)
     folder = run_folder(home(), tracker.run_id)
     remove_orphans(folder)
-    with to_go_on(resume_command(run, tracker.run_id)), ray_session() as session:
+    with to_go_on(resume_command(tracker.run_id, modules(run))), ray_session() as session:
         fit(
             run,
             tracker=tracker,

@@ -143,6 +143,22 @@ def test_numbers_of_many_steps_are_sent_together(opened: Callable[[], Outbox], m
     assert mlflow.requests < 10
 
 
+def test_steps_that_are_trained_again_are_logged_once(opened: Callable[[], Outbox], mlflow: Recorder) -> None:
+    first = opened()
+    for step in (0, 2, 4):
+        first.log({"loss": step / 2, "lr": 0.5}, step=step)
+    first.close(10)
+    again = opened()  # after a checkpoint of step 2, which is known to have been sent
+    for step in (2, 4, 6, 4, 6, 8):  # and after another fault
+        again.log({"loss": step / 2, "other": 1.0}, step=step)
+    again.close(10)
+    assert again.unsent == 0
+    assert [(step, value) for name, value, step in mlflow.got if name == "loss"] == [
+        (step, step / 2) for step in (0, 2, 4, 6, 8)
+    ]
+    assert [step for name, _, step in mlflow.got if name == "other"] == [2, 4, 6, 8]
+
+
 def test_what_is_refused_is_put_aside_and_holds_nothing_up(
     opened: Callable[[], Outbox], mlflow: Recorder, tmp_path: Path
 ) -> None:

@@ -21,7 +21,16 @@ from places import ROOT
 from infra.errors import InputError
 from infra.process import lease as module
 from infra.process import locking
-from infra.process.lease import NAME, STALE_SECONDS, HeldError, Holder, Lease, holder_of, take_folder
+from infra.process.lease import (
+    NAME,
+    STALE_SECONDS,
+    HeldError,
+    Holder,
+    Lease,
+    forget,
+    holder_of,
+    take_folder,
+)
 
 HOLD = """
 import sys
@@ -171,6 +180,18 @@ def test_a_file_system_without_locks_is_said_once_and_signs_of_life_decide(
     take_folder(tmp_path).release()
     said = capsys.readouterr().err
     assert said.count("knows no locks (No locks available)") == said.count("\n") == 1
+
+
+def test_a_dead_child_is_forgotten_where_no_lock_tells(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    for of in ({"process": 6}, {"boot": "another"}, {"host": "far"}):
+        path.write_text(json.dumps(asdict(replace(Holder.this(), **{"process": 7} | of))))
+        forget(path, 7)
+        assert path.exists(), of
+    path.write_text(json.dumps(asdict(replace(Holder.this(), process=7))))
+    forget(path, 7)
+    assert not path.exists()
+    forget(path, 7)
 
 
 def test_a_file_that_its_holder_removed_meanwhile_is_no_lock(

@@ -214,12 +214,9 @@ def samples(folder: Path) -> int:
     return json.loads(progress.read_text())["samples"]
 
 
-def test_a_run_goes_on_only_where_it_has_something_left_to_do_and_to_go_on_with(
-    finished, home, monkeypatch, capsys
-):
+def test_a_run_goes_on_only_where_it_has_something_left_to_do_and_to_go_on_with(finished, home, capsys):
     (before,) = [r for r in find_runs(tracking_uri(home), "polypool") if r.run_id == finished]
-    monkeypatch.setattr("sys.argv", ["train", "resume", finished])
-    train.main()
+    train.train_and_show(train.parse(["resume", finished]))
     said = capsys.readouterr().out
     assert said.startswith(f"run {finished} had finished before, and is left as it is\n  test/chance ")
     assert before in find_runs(tracking_uri(home), "polypool")

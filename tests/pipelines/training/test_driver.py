@@ -1,0 +1,125 @@
+"""A driver that is killed: another goes on with its run, which ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import in_process
+import pytest
+from corpora import make_corpus
+from places import ROOT, SUPPORT
+from safetensors.torch import load_file
+
+from infra.process.lease import NAME, Holder
+from infra.tracking import Tracker, find_runs, tracking_uri
+from pipelines.training import runs
+from pipelines.training.driver import Driver
+from pipelines.training.folder import run_folder
+from pipelines.training.run_file import FLAG
+from pipelines.training.runs import start
+from tasks.run import Run, to_json
+
+TRAIN = """
+import json, os, signal, sys
+from pathlib import Path
+import pipelines.train as verb
+from tasks.run import from_json
+
+run, marker = from_json(json.loads(Path("run.json").read_text())), Path("marker")
+verb.parse = lambda words: run if words == ["it"] else None
+
+def launch(run, tracker, **_):
+    '''Train without Ray; the first process is killed in the third epoch.'''
+    import in_process
+    from pipelines.training.loop import Trainer
+    step = Trainer.train_step
+    def killed(trainer, batch):
+        if trainer.step == 2 * trainer.order.epoch_steps + 3 and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(trainer, batch)
+    Trainer.train_step = killed
+    return in_process.launch(run, tracker)
+
+def do(driver, attempt):
+    from pipelines.training import runs
+    runs.launch = launch
+    driver.train(attempt)
+
+verb.Driver.do = do
+verb.main()
+"""
+
+
+@pytest.fixture(scope="module")
+def run(home: Path) -> Run:
+    made = make_corpus(home)
+    return replace(made, cpus=1, retries=1, experiment="killed", optim=replace(made.optim, epochs=4))
+
+
+def test_a_killed_driver_is_followed_by_one_that_ends_the_run(
+    run: Run, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run.json").write_text(json.dumps(to_json(run)))
+    paths = [ROOT, SUPPORT, SUPPORT / "files", SUPPORT / "training"]
+    done = subprocess.run(
+        [sys.executable, "-c", TRAIN, "it", FLAG, str(tmp_path / "id")],
+        cwd=tmp_path,
+        env=os.environ
+        | {
+            "PYTHONPATH": os.pathsep.join(map(str, paths)),
+            "RAY_ADDRESS": "127.0.0.1:1",
+            "OMP_NUM_THREADS": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("was killed (SIGKILL) and is begun again now") == 1
+    (record,) = find_runs(tracking_uri(home), "killed", finished=False)
+    assert (record.status, (tmp_path / "id").read_text().strip()) == ("FINISHED", record.run_id)
+    assert done.stdout.startswith(f"run {record.run_id} finished\n")
+
+    monkeypatch.setattr(runs, "launch", in_process.launch)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    undisturbed = start(replace(run, experiment="undisturbed"))
+    ours, theirs = (
+        load_file(tracker.download("model") / "model.safetensors")
+        for tracker in map(attached, (record.run_id, undisturbed))
+    )
+    assert all(ours[name].equal(theirs[name]) for name in theirs)
+    assert attached(record.run_id).history("train/loss") == attached(undisturbed).history("train/loss")
+
+
+def attached(run_id: str) -> Tracker:
+    from infra.paths import home
+
+    return Tracker.attach(tracking_uri(home()), run_id, running=False)
+
+
+def test_what_a_dead_driver_left_is_put_in_order(run: Run, home: Path) -> None:
+    tracker = Tracker.start("given up", uri=tracking_uri(home), home=home, name="n", tags={}, params={})
+    folder = run_folder(home, tracker.run_id)
+    driver = Driver(train=lambda attempt: None, trust=("a.module",))
+    assert driver.progress("") is driver.progress(tracker.run_id) is None
+    assert driver.died("", 7) == ""
+    folder.mkdir(parents=True)
+    latest = {"latest_checkpoint_result": {"checkpoint_dir_name": "checkpoint_1"}}
+    (folder / "checkpoint_manager_snapshot.json").write_text(json.dumps(latest))
+    assert driver.progress(tracker.run_id) == "checkpoint_1"
+    (folder / NAME).write_text(json.dumps(asdict(replace(Holder.this(), process=7))))
+    again = f"python -m pipelines.train resume {tracker.run_id} --trust a.module"
+    assert driver.died(tracker.run_id, 7) == again
+    assert not (folder / NAME).exists()
+    driver.given_up(tracker.run_id)
+    assert tracker.status() == "FAILED"
+    tracker.finish("FINISHED")
+    driver.given_up(tracker.run_id)
+    assert tracker.status() == "FINISHED"
+    driver.given_up("")
