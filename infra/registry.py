@@ -286,7 +286,7 @@ BACKBONES = Registry("backbone", package="encoders.backbones", base="encoders.ba
 AGGREGATORS = Registry(
     "aggregator",
     package="aggregators",
-    rooms=("averages", "queries", "ranks", "relations", "sets"),
+    rooms=("assignments", "averages", "queries", "ranks", "relations", "selections", "sets"),
     base="aggregators.base:Aggregator",
 )
 CROSS_ENCODERS = Registry(

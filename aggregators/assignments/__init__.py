@@ -1,0 +1,1 @@
+"""Aggregators that assign elements to learned centres, softly or by optimal transport, and sum up what each gets."""

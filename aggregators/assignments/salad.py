@@ -1,0 +1,92 @@
+"""SALAD (Izquierdo and Civera, CVPR 2024): optimal transport to clusters and a dustbin, beside a token of the whole."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from aggregators.assignments.assigning import sinkhorn, unit_length
+from aggregators.averages.weighted import zero_pads
+from aggregators.base import Aggregator, Pooled
+from aggregators.queries.attending import check_counts
+from infra.compute.dropout import Dropout
+from infra.errors import InputError
+from infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("salad")
+class SALAD(Aggregator):
+    """A token of the whole and k clusters' sums of mapped elements, k + 1 vectors of unit length, the token first.
+
+    Scores of clusters, and one learned score of the dustbin, go through three iterations of Sinkhorn: each element has
+    mass 1 to give, each cluster gets 1, the dustbin the rest. Three MLPs of one hidden layer make scores, elements and
+    token. The paper lays the vectors one behind the other, which `aligned_mean` compares likewise; its clusters are
+    narrower than its token, here all are as wide as the elements.
+
+    The paper's sets have many more elements than clusters. In one of n < 2k elements each cluster gets n / 2k, so that
+    half is left for the dustbin.
+
+    Args:
+        dim: width of the elements.
+        k: how many clusters; 64 in the paper, 16 in its smallest model.
+        hidden: width of the MLPs' hidden layer.
+        iterations: of Sinkhorn.
+        dropout: share dropped in training inside the MLPs of scores and elements; 0.3 in the authors' code.
+        global_feature: the aggregator that makes the global feature where the encoder gives none.
+    """
+
+    takes_global_feature = True
+    weights_over = "embeddings"
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        k: int = 8,
+        hidden: int = 512,
+        iterations: int = 3,
+        dropout: float = 0.3,
+        global_feature: str = "mean",
+    ) -> None:
+        super().__init__()
+        check_counts(k=k, hidden=hidden, iterations=iterations)
+        self.num_embeddings, self.iterations = k + 1, iterations
+        self.global_pool: Aggregator = AGGREGATORS.build(global_feature, dim)
+        if self.global_pool.num_embeddings > 1 or self.global_pool.context != "none":
+            raise InputError(
+                f"global_feature={global_feature} does not make one vector of a set; choose one such as mean or max"
+            )
+        self.symmetric = self.global_pool.symmetric
+        self.token = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, dim))
+        self.element, self.score = (
+            nn.Sequential(nn.Linear(dim, hidden), Dropout(dropout), nn.ReLU(), nn.Linear(hidden, width))
+            for width in (dim, k)
+        )
+        self.dustbin = nn.Parameter(torch.ones(()))
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor, *, global_feature_BS: Tensor | None = None) -> Pooled:
+        """Return `(B, K + 1, D)`, and the clusters' weights `(B, K + 1, N)`; those of the token are 0."""
+        x_BND = zero_pads(x_BND, mask_BN)
+        if global_feature_BS is None:
+            global_feature_BS = self.global_pool(x_BND, mask_BN).vectors
+        token_B1D = self.token(global_feature_BS)[:, None]
+        plan_BKN = self._plan(self.score(x_BND).transpose(1, 2), mask_BN)
+        sum_BKD = plan_BKN.to(x_BND.dtype) @ self.element(x_BND)
+        vectors = unit_length(torch.cat((token_B1D, sum_BKD), dim=1)).to(x_BND.dtype)
+        return Pooled(vectors, weights=nn.functional.pad(plan_BKN, (0, 0, 1, 0)))
+
+    def _plan(self, score_BKN: Tensor, mask_BN: Tensor) -> Tensor:
+        """Return what of each element goes to each cluster, `(B, K, N)`."""
+        clusters = score_BKN.shape[1]
+        dustbin_B1N = self.dustbin.to(score_BKN.dtype).expand(len(score_BKN), 1, score_BKN.shape[-1])
+        count_B1 = mask_BN.sum(dim=1, keepdim=True).to(torch.promote_types(score_BKN.dtype, torch.float32))
+        mass_B1 = (count_B1 / (2 * clusters)).clamp(max=1.0)
+        plan_BMN = sinkhorn(
+            torch.cat((score_BKN, dustbin_B1N), dim=1),
+            mask_BN,
+            mass_BK=torch.cat((mass_B1.expand(-1, clusters), count_B1 - clusters * mass_B1), dim=1),
+            mass_B=torch.ones_like(count_B1[:, 0]),
+            iterations=self.iterations,
+            elements_last=True,
+        )
+        return plan_BMN[:, :-1]

@@ -1,0 +1,184 @@
+"""Aggregators that assign elements to centres, against loops over their formulas, in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from explicit import Weights, hold_to_formula, linear, softmax, trained
+from torch import Tensor
+
+from aggregators.assignments.assigning import sinkhorn
+from aggregators.contract import check_aggregator
+from aggregators.random_sets import random_sets
+from infra.errors import InputError
+from infra.registry import AGGREGATORS
+
+
+def unit(x_D: Tensor) -> Tensor:
+    return x_D / sum(x_D**2).sqrt()
+
+
+def netvlad(x_ND: Tensor, p: Weights) -> Tensor:
+    x = [unit(x_D) for x_D in x_ND]
+    shares = [softmax(list(linear(p, "assign", x_D))) for x_D in x]
+    return torch.stack(
+        [
+            unit(sum(share[k] * (x_D - centre_D) for share, x_D in zip(shares, x, strict=True)))
+            for k, centre_D in enumerate(p["centre_KD"])
+        ]
+    )
+
+
+def batch_norm(p: Weights, name: str, x: Tensor) -> Tensor:
+    normal = (x - p[f"{name}.running_mean"]) / (p[f"{name}.running_var"] + 1e-5).sqrt()
+    return normal * p[f"{name}.weight"] + p[f"{name}.bias"]
+
+
+def nextvlad(x_ND: Tensor, p: Weights) -> Tensor:
+    sums = [torch.zeros(4, dtype=torch.float64) for _ in range(2)]
+    for x_D in x_ND:
+        wide_E = linear(p, "expand", x_D)
+        gates = 1 / (1 + (-linear(p, "gate", wide_E)).exp())
+        scores = batch_norm(p, "assign_norm", linear(p, "assign", wide_E))
+        for g, gate in enumerate(gates):
+            shares = softmax([scores[2 * g], scores[2 * g + 1]])
+            for k, centre_P in enumerate(p["centre_KP"]):
+                sums[k] = sums[k] + gate * shares[k] * (wide_E[4 * g : 4 * g + 4] - centre_P)
+    return linear(p, "out", batch_norm(p, "norm", torch.cat([unit(sum_P) for sum_P in sums])))
+
+
+def mlp_of(p: Weights, name: str, x_D: Tensor, last: int) -> Tensor:
+    return linear(p, f"{name}.{last}", linear(p, f"{name}.0", x_D).clamp(min=0))
+
+
+def salad(x_ND: Tensor, p: Weights) -> Tensor:
+    n, k = len(x_ND), 2
+    rows = [[mlp_of(p, "score", x_D, 3)[c].exp() for x_D in x_ND] for c in range(k)]
+    rows.append([p["dustbin"].exp()] * n)
+    each = min(1, n / (2 * k))
+    masses = [each] * k + [n - k * each]
+    for _ in range(3):
+        rows = [[mass * cell / sum(row) for cell in row] for mass, row in zip(masses, rows, strict=True)]
+        columns = [sum(row[i] for row in rows) for i in range(n)]
+        rows = [[cell / column for cell, column in zip(row, columns, strict=True)] for row in rows]
+    elements = [mlp_of(p, "element", x_D, 3) for x_D in x_ND]
+    sums = [sum(a * y_D for a, y_D in zip(row, elements, strict=True)) for row in rows[:k]]
+    token_D = mlp_of(p, "token", sum(x_ND) / n, 2)
+    return torch.stack([unit(token_D), *map(unit, sums)])
+
+
+def otke(x_ND: Tensor, p: Weights) -> Tensor:
+    x = [unit(x_D) for x_D in x_ND]
+    rows = [[(reference_D @ x_D / 0.3).exp() for x_D in x] for reference_D in p["reference_KD"]]
+    for _ in range(4):
+        columns = [sum(row[i] for row in rows) for i in range(len(x))]
+        give = len(rows) / len(x)
+        rows = [[give * cell / column for cell, column in zip(row, columns, strict=True)] for row in rows]
+        rows = [[cell / sum(row) for cell in row] for row in rows]
+    return torch.stack([sum(a * x_D for a, x_D in zip(row, x, strict=True)) for row in rows])
+
+
+FORMULAS = {
+    "netvlad(k=3)": netvlad,
+    "nextvlad(clusters=2, groups=3)": nextvlad,
+    "salad(k=2, hidden=5)": salad,
+    "otke(k=3, eps=0.3, iterations=4)": otke,
+}
+
+
+@pytest.mark.parametrize("spec", FORMULAS)
+def test_values_and_gradients_follow_the_formula(spec):
+    hold_to_formula(spec, FORMULAS[spec])
+
+
+@pytest.mark.parametrize("spec", FORMULAS)
+def test_contract_after_training(spec):
+    check_aggregator(trained(spec, 6).float(), 6)
+
+
+@pytest.mark.parametrize(
+    ("spec", "weights"),
+    [
+        ("netvlad", 2 * 8 * 384 + 8),
+        ("nextvlad", 768 * 385 + 8 * 769 + 768 * 512 + 2 * 512 + 64 * 96 + 2 * 6144 + 384 * 6145),
+        ("salad", 2 * (512 * 385 + 384 * 513) + 512 * 385 + 8 * 513 + 1),
+        ("otke", 8 * 384),
+    ],
+)
+def test_number_of_weights(spec, weights):
+    with torch.device("meta"):
+        module = AGGREGATORS.build(spec, 384)
+    assert sum(parameter.numel() for parameter in module.parameters()) == weights
+
+
+@pytest.mark.parametrize("elements_last", [True, False])
+def test_sinkhorns_plan_meets_the_masses(elements_last):
+    x_BKN, _ = random_sets([3, 3], 9)
+    mask_BN = torch.arange(9) < torch.tensor([[9], [4]])
+    mass_BK, mass_B = torch.tensor([[1.0, 2.0, 6.0], [0.5, 1.5, 2.0]]), torch.tensor([1.0, 1.0])
+    for iterations, other in ((1, 1.0), (200, 1e-5)):
+        plan_BKN = sinkhorn(
+            100 * x_BKN / 40,
+            mask_BN,
+            mass_BK=mass_BK,
+            mass_B=mass_B,
+            iterations=iterations,
+            elements_last=elements_last,
+        )
+        assert (plan_BKN.transpose(1, 2)[~mask_BN] == 0).all()
+        off_centres = (plan_BKN.sum(dim=2) - mass_BK).abs().max()
+        off_elements = (plan_BKN.sum(dim=1)[mask_BN] - 1).abs().max()
+        exact, rough = (off_elements, off_centres) if elements_last else (off_centres, off_elements)
+        assert exact < 1e-5
+        assert rough < max(other, 5e-3) if iterations > 1 else rough > 1e-3
+
+
+def test_netvlad_starts_from_the_distances_to_its_centres():
+    torch.manual_seed(0)
+    module = AGGREGATORS.build("netvlad(k=5)", 16)
+    x_BND, mask_BN = random_sets([7], 16)
+    unit_ND = torch.nn.functional.normalize(x_BND[0], dim=-1)
+    distance_NK = torch.cdist(unit_ND, module.centre_KD).square()
+    expected_KN = (-4 * distance_NK).softmax(dim=1).T
+    torch.testing.assert_close(module(x_BND, mask_BN).weights[0], expected_KN, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(module.centre_KD.norm(dim=-1), torch.ones(5))
+
+
+def test_salad_gives_each_cluster_one_element_of_many_and_uses_a_given_token():
+    module = AGGREGATORS.build("salad(k=3, iterations=100)", 8).eval()
+    x_BND, mask_BN = random_sets([20, 2], 8)
+    pooled = module(x_BND, mask_BN)
+    expected = torch.tensor([[0.0, 1, 1, 1], [0.0, *[1 / 3] * 3]])
+    torch.testing.assert_close(pooled.weights.sum(dim=2), expected, atol=1e-3, rtol=0)
+    given = module(x_BND, mask_BN, global_feature_BS=torch.randn(2, 8)).vectors
+    assert not torch.allclose(given[:, 0], pooled.vectors[:, 0])
+    torch.testing.assert_close(given[:, 1:], pooled.vectors[:, 1:])
+
+
+def test_nextvlad_in_training_counts_real_elements_alone():
+    module = AGGREGATORS.build("nextvlad(clusters=3, groups=2)", 4).train()
+    x_BND, mask_BN = random_sets([3, 5, 1], 4)
+    out_BD = module(x_BND.masked_fill(~mask_BN[..., None], float("nan")), mask_BN).vectors
+    assert out_BD.isfinite().all()
+    scores = module.assign(module.expand(x_BND[mask_BN]))
+    torch.testing.assert_close(module.assign_norm.running_mean, 0.1 * scores.mean(dim=0))
+    wide = torch.nn.functional.pad(x_BND, (0, 0, 0, 3)), torch.nn.functional.pad(mask_BN, (0, 3))
+    torch.testing.assert_close(module(*wide).vectors, out_BD)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "netvlad(k=0)",
+        "nextvlad(groups=5)",
+        "nextvlad(clusters=0)",
+        "salad(k=0)",
+        "salad(iterations=0)",
+        "salad(global_feature=slots)",
+        "otke(eps=0)",
+        "otke(iterations=0)",
+    ],
+)
+def test_a_bad_parameter_is_refused(spec):
+    with pytest.raises(InputError, match=r"must|one vector"):
+        AGGREGATORS.build(spec, 8)
