@@ -79,17 +79,47 @@ def load_weights(model: nn.Module, path: Path, *, optional: tuple[str, ...] = ()
     model.load_state_dict(own | weights)
 
 
-def save_checkpoint(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress
-) -> None:
-    """Write the full state; every worker calls this, rank 0 writes."""
+class Snapshot:
+    """The full state at one moment, in memory of its own: it can be written while training goes on.
+
+    Args:
+        model, optimizer, progress: whose state it is; tensors are copied to the host.
+        random: the state of every worker's generators, in order of rank.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        progress: Progress,
+        *,
+        random: list[dict[str, Tensor]],
+    ) -> None:
+        self._weights = _copied(model.state_dict())
+        self._state = {"optimizer": _copied(optimizer.state_dict()), "random": random}
+        self._progress = asdict(progress)
+
+    def write(self, folder: Path) -> None:
+        """Write the checkpoint."""
+        weights, state, position = (folder / name for name in FILES)
+        save_file({name: x.contiguous() for name, x in self._weights.items()}, weights)
+        torch.save(self._state, state)
+        position.write_text(json.dumps(self._progress))
+
+
+def snapshot(model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> Snapshot | None:
+    """Return the full state, on rank 0 alone; every worker calls this."""
     random_states = gather_objects(_random_state())
-    if rank() != 0:
-        return
-    weights, state, position = (folder / name for name in FILES)
-    save_weights(model, weights)
-    torch.save({"optimizer": optimizer.state_dict(), "random": random_states}, state)
-    position.write_text(json.dumps(asdict(progress)))
+    return Snapshot(model, optimizer, progress, random=random_states) if rank() == 0 else None
+
+
+def _copied(state: Any) -> Any:
+    """Return a copy of a tree of dicts and lists, with its tensors on the host."""
+    if isinstance(state, Tensor):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, dict):
+        return {name: _copied(part) for name, part in state.items()}
+    return [_copied(part) for part in state] if isinstance(state, list | tuple) else state
 
 
 def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:

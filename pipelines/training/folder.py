@@ -8,6 +8,7 @@ from pathlib import Path
 
 from infra.errors import InputError
 from infra.process.lease import NAME, Lease
+from infra.ray.background import UNFINISHED
 from infra.ray.checkpoints import SNAPSHOT, note, noted
 from infra.tracking import Tracker
 
@@ -54,6 +55,8 @@ def take_up(folder: Path) -> None:
 
 def remove_orphans(folder: Path) -> None:
     """Remove checkpoints that were begun and never taken into use; nobody may train the run meanwhile."""
+    for each in folder.glob(f"{UNFINISHED}checkpoint_[0-9]*"):
+        shutil.rmtree(each, ignore_errors=True)
     last = last_checkpoint(folder)
     if last is None or not last.is_dir() or not noted(folder):
         return

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from aggregators.observe import Watched, observe
-from infra.checkpoint import Progress, load_checkpoint, load_weights, save_checkpoint
+from infra.checkpoint import Progress, Snapshot, load_checkpoint, load_weights, snapshot
 from infra.compute.cost import CostMeter
 from infra.compute.device import computes_bfloat16
 from infra.compute.dist import broadcast_state, gather_objects, rank, world
@@ -37,8 +37,8 @@ from pipelines.training.optim import lr_scale, make_optimizer, ready_gradients, 
 from tasks.base import TaskAdapter
 from tasks.run import Run
 
-Report = Callable[[dict[str, Any], Path | None], None]
-"""Hands metrics and a checkpoint folder to what stores them; every worker calls it, rank 0 has the folder."""
+Report = Callable[[dict[str, Any], Snapshot | None], None]
+"""Hands metrics and a checkpoint to what stores them; every worker calls it, rank 0 has the checkpoint."""
 
 
 class Trainer:
@@ -234,9 +234,7 @@ class Trainer:
         return run_figures(watched, self.log.history, title=f"{run.recipe} {run.aggregator} seed {run.seed}")
 
     def _checkpoint(self, metrics: dict[str, float]) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            save_checkpoint(Path(folder), self.model, self.optimizer, self.progress)
-            self.report(metrics, Path(folder) if rank() == 0 else None)
+        self.report(metrics, snapshot(self.model, self.optimizer, self.progress))
 
 
 class Meter:

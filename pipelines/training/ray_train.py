@@ -212,18 +212,16 @@ def _worker(config: dict[str, _Work]) -> None:
     from ray.experimental.tqdm_ray import tqdm as drawn_by_the_driver
     from ray.train.torch import get_device
 
+    from infra.ray.background import Background
     from infra.ray.trainer import SaidInOneLine
     from pipelines.training.loop import Trainer
 
-    def report(metrics: dict[str, Any], folder: Path | None) -> None:
-        checkpoint = ray.train.Checkpoint.from_directory(folder) if folder else None
-        ray.train.report(metrics, checkpoint=checkpoint)
-
     # a logger that is named by its file, and tells of every checkpoint
-    context = Path(ray.__file__).parent / "train/v2/_internal/execution/context.py"
-    logging.getLogger(str(context)).setLevel(logging.WARNING)
+    context = logging.getLogger(str(Path(ray.__file__).parent / "train/v2/_internal/execution/context.py"))
+    context.setLevel(logging.WARNING)
     known = partial(_final, run_folder(work.home, work.run_id))
-    logging.getLogger("ray.train.v2._internal.util").addFilter(SaidInOneLine(known))
+    for logger in (context, logging.getLogger("ray.train.v2._internal.util")):
+        logger.addFilter(SaidInOneLine(known))
     torch.set_num_threads(work.threads)
     keep_freed_memory()
     first = ray.train.get_context().get_world_rank() == 0
@@ -232,7 +230,7 @@ def _worker(config: dict[str, _Work]) -> None:
             work.run,
             TASKS.build(work.run.task, work.run, assets=json.loads(ray.get(work.assets))),
             log=log,
-            report=report,
+            report=Background(run_folder(work.home, work.run_id)).report,
             device=get_device(),
             bar=drawn_by_the_driver if work.terminal else LineBar,
             stopping=work.stop.exists,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from infra.checkpoint import Progress, load_checkpoint, save_checkpoint
+from infra.checkpoint import Progress, load_checkpoint, snapshot
 from infra.errors import InputError
 
 
@@ -22,7 +22,7 @@ def state(width: int = 3) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kept")
-    save_checkpoint(folder, *state(), Progress(samples=12, best=0.5, best_epoch=1))
+    snapshot(*state(), Progress(samples=12, best=0.5, best_epoch=1)).write(folder)
     return folder
 
 

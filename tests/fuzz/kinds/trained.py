@@ -54,7 +54,7 @@ def _answer(folder: Path) -> int:
 
 
 def _checkpoint(folder: Path) -> None:
-    """Write what `save_checkpoint` does, without an optimiser: the first use of one takes torch seconds."""
+    """Write what `Snapshot` does, without an optimiser: the first use of one takes torch seconds."""
     (folder / "last").mkdir()
     model = torch.nn.Linear(3, 2)
     save_weights(model, folder / "last" / "model.safetensors")

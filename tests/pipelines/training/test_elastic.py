@@ -15,6 +15,7 @@ from ray.train import ScalingConfig
 from toy import FolderLog, SilentBar, Toy, toy_run
 from workers import run_workers
 
+from infra.checkpoint import Snapshot
 from infra.compute.dist import rank
 from infra.data import Order
 from infra.errors import InputError
@@ -37,10 +38,11 @@ def stage(folder: str, until: int) -> None:
     torch.set_default_dtype(torch.float64)
     checkpoint, place = Path(folder, "checkpoint"), Path(folder, str(rank()))
 
-    def report(metrics: dict[str, Any], made: Path | None) -> None:
+    def report(metrics: dict[str, Any], made: Snapshot | None) -> None:
         if made is not None:
             shutil.rmtree(checkpoint, ignore_errors=True)
-            shutil.copytree(made, checkpoint)
+            checkpoint.mkdir(parents=True)
+            made.write(checkpoint)
 
     run = elastic_run()
     trained = Trainer(

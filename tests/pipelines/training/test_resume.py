@@ -16,7 +16,7 @@ import torch
 from corpora import make_corpus
 from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import _CheckpointManagerState
 
-from infra.checkpoint import Progress, save_checkpoint
+from infra.checkpoint import Progress, snapshot
 from infra.errors import InputError
 from infra.process.lease import NAME, HeldError, Holder, holder_of
 from infra.ray.checkpoints import SNAPSHOT, noted
@@ -213,7 +213,7 @@ def test_the_last_whole_checkpoint_is_taken_up_where_ray_could_not_note_it(tmp_p
     model = torch.nn.Linear(3, 4)
     for name in ("checkpoint_1", "checkpoint_2", "checkpoint_3"):
         (tmp_path / name).mkdir()
-        save_checkpoint(tmp_path / name, model, torch.optim.SGD(model.parameters()), Progress(samples=8))
+        snapshot(model, torch.optim.SGD(model.parameters()), Progress(samples=8)).write(tmp_path / name)
     for file in ("model.safetensors", "state.pt", "progress.json"):
         data = (tmp_path / "checkpoint_3" / file).read_bytes()
         for content in (data[:-1], b"", None):

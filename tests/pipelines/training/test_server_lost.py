@@ -16,6 +16,7 @@ from places import ROOT
 from safetensors.torch import load_file
 from toy import FolderReport, SilentBar, Toy, toy_run
 
+from infra.checkpoint import Snapshot
 from infra.errors import InputError
 from infra.tracking import Outbox, Tracker, tracking_uri
 from pipelines.training import runs
@@ -37,8 +38,8 @@ class Losing(FolderReport):
         super().__init__()
         self.lose = lose
 
-    def __call__(self, metrics: dict[str, float], folder: Path | None) -> None:
-        super().__call__(metrics, folder)
+    def __call__(self, metrics: dict[str, float], snapshot: Snapshot | None) -> None:
+        super().__call__(metrics, snapshot)
         if self.count == 1:
             self.lose()
 

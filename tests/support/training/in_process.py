@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from toy import SilentBar
 
+from infra.checkpoint import Snapshot
 from infra.paths import home
 from infra.ray.tuning import Ended
 from infra.registry import TASKS
@@ -23,10 +23,11 @@ def launch(run: Run, tracker: Tracker, **_: object) -> str:
     folder = home() / "runs" / tracker.run_id
     checkpoint = folder / "checkpoint_9"  # later than Ray's, which are named by the year
 
-    def report(metrics: dict[str, Any], folder: Path | None) -> None:
-        if folder is not None:
+    def report(metrics: dict[str, Any], snapshot: Snapshot | None) -> None:
+        if snapshot is not None:
             shutil.rmtree(checkpoint, ignore_errors=True)
-            shutil.copytree(folder, checkpoint)
+            checkpoint.mkdir(parents=True)
+            snapshot.write(checkpoint)
 
     adapter, cpu = TASKS.build(run.task, run), torch.device("cpu")
     trainer = Trainer(run, adapter, log=tracker, report=report, device=cpu, bar=SilentBar)

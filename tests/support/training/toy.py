@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from encoders.text.bigru import BiGRU
 from encoders.visual.regions import Regions
+from infra.checkpoint import Snapshot
 from infra.registry import AGGREGATORS, AUGMENTATIONS, OBJECTIVES
 from tasks.augmentations.sets import draw_for
 from tasks.base import Evaluation, Metric
@@ -143,9 +144,10 @@ class FolderReport:
         self._kept = tempfile.TemporaryDirectory()
         self.folder, self.count, self.fail_after = Path(self._kept.name), 0, fail_after
 
-    def __call__(self, metrics: dict[str, Any], folder: Path | None) -> None:
-        if folder is not None:
-            shutil.copytree(folder, self.folder / str(self.count))
+    def __call__(self, metrics: dict[str, Any], snapshot: Snapshot | None) -> None:
+        if snapshot is not None:
+            (self.folder / str(self.count)).mkdir()
+            snapshot.write(self.folder / str(self.count))
         self.count += 1
         if self.count == self.fail_after:
             raise KeyboardInterrupt
