@@ -1,4 +1,4 @@
-# make demo | test | test-latest | test-real | fuzz | wheel-test | bench | bench-quick | lint | lock | clean
+# make demo | test | test-latest | test-real | fuzz | chaos | wheel-test | bench | bench-quick | lint | lock | clean
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ENV := .venv
 BIN := $(ENV)/bin
@@ -10,7 +10,7 @@ LOCKED := -m pip install --quiet --only-binary :all: --no-deps --require-hashes
 LOCKED_TORCH = $(1) $(LOCKED) -r requirements-cpu.lock 2>/dev/null || $(1) $(LOCKED) -r requirements-cuda.lock
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: env demo test pytest test-latest test-real fuzz wheel-test bench bench-quick lint format lock clean
+.PHONY: env demo test pytest test-latest test-real fuzz chaos wheel-test bench bench-quick lint format lock clean
 
 env: $(READY)
 
@@ -46,6 +46,12 @@ test-real: $(READY)
 # damaged files of every kind that is read; a table of how they ended
 fuzz: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/campaign.py --minutes 30
+
+# faults while runs train on two Ray nodes of this machine; a table of what came of them (an hour or so)
+FAULTS := 50
+SEED := 0
+chaos: $(READY)
+	$(BIN)/python tests/chaos/campaign.py --faults $(FAULTS) --seed $(SEED)
 
 # what a user of the wheel has: an environment, a folder and data of their own, and no repository
 wheel-test: $(READY)

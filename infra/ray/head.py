@@ -62,7 +62,11 @@ def private_head(*, cpus: int | None = None) -> Iterator[JobServer]:
     command += [f"--temp-dir={folder}", f"--num-cpus={cpus or os.cpu_count()}"]
     command += [f"{name}={port}" for name, port in ports.items()]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # a job's `python` is the first on it
-    server = JobServer(address=f"http://127.0.0.1:{ports['--dashboard-port']}", token=secrets.token_hex(32))
+    server = JobServer(
+        address=f"http://127.0.0.1:{ports['--dashboard-port']}",
+        token=secrets.token_hex(32),
+        cluster=f"127.0.0.1:{ports['--port']}",
+    )
     env = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": server.token, "PATH": path}
     with (folder / "head.log").open("wb") as log:
         streams = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}

@@ -23,10 +23,12 @@ class JobServer:
     Attributes:
         address: of a head's dashboard (`http://host:8265`), or of its cluster (`ray://host:10001`, `host:6379`).
         token: that it asks its clients for; where empty, the settings that Ray itself reads (RAY_AUTH_TOKEN) hold.
+        cluster: where more nodes join it; empty where that is not known.
     """
 
     address: str
     token: str = field(default="", repr=False)
+    cluster: str = ""
 
     def client(self) -> JobSubmissionClient:
         """Return a client that the job server has answered.

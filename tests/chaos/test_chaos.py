@@ -1,0 +1,85 @@
+"""A worker, a node and the driver of one run are killed in turn: it ends by itself, as if nothing had been."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from corpora import make_corpus
+from safetensors.torch import load_file
+from toy import FolderLog, SilentBar
+from workers import run_workers
+
+from chaos.cluster import Job, two_nodes
+from infra.registry import TASKS
+from infra.tracking import Tracker, tracking_uri
+from pipelines.training import runs
+from pipelines.training.loop import Trainer
+from tasks.run import Run, from_json, to_json
+
+pytestmark = pytest.mark.ray
+
+
+def undisturbed(description: str, folder: str) -> None:
+    """Train a run in processes that nobody kills."""
+    run = from_json(json.loads(description))
+    log = FolderLog(Path(folder))
+    trainer = Trainer(
+        run,
+        TASKS.build(run.task, run),
+        log=log if torch.distributed.get_rank() == 0 else None,
+        report=lambda metrics, made: None,
+        device=torch.device("cpu"),
+        bar=SilentBar,
+    )
+    trainer.train()
+    if trainer.log is not None:
+        (Path(folder) / "loss.json").write_text(json.dumps(log.history("train/loss")))
+
+
+@pytest.fixture
+def run(home: Path) -> Run:
+    made = make_corpus(home)
+    optim = replace(made.optim, epochs=9)
+    return replace(made, cpus=1, workers=2, retries=3, log_every=1, figures=False, optim=optim)
+
+
+def test_a_run_survives_its_worker_its_node_and_its_driver(run: Run, home: Path, tmp_path: Path) -> None:
+    tracker = Tracker.start(
+        "chaos", uri=tracking_uri(home), home=home, name="n", tags=runs.tags(run), params={}
+    )
+    tracker.json("run.json", to_json(run))
+    words = ["python", "-m", "pipelines.train", "resume", tracker.run_id]
+    with two_nodes() as cluster:
+        job = Job(cluster=cluster, words=words, home=home, run_id=tracker.run_id)
+
+        def kill_worker() -> None:
+            cluster.workers()[-1].kill()
+
+        def kill_node() -> None:
+            cluster.lose_node()
+            cluster.add_node()
+
+        def kill_driver() -> None:
+            os.kill(job.driver(), signal.SIGKILL)
+
+        last = None
+        for fault in (kill_worker, kill_node, kill_driver):
+            last = job.wait_for_checkpoint(after=last)
+            assert last, job.log()
+            fault()
+        job.wait_for(lambda: False, "its end")
+        assert job.state == "SUCCEEDED", job.log()
+        assert job.log().count("was killed (SIGKILL) and is begun again") == 1
+    run_workers(undisturbed, json.dumps(to_json(run)), str(tmp_path))
+    ours = load_file(tracker.download("model") / "model.safetensors")
+    theirs = load_file(tmp_path / "model" / "model.safetensors")
+    assert all(ours[name].equal(theirs[name]) for name in theirs)
+    assert tracker.status() == "FINISHED"
+    logged = [(each.step, each.value) for each in tracker._ask("get_metric_history", "train/loss")]
+    assert logged == [tuple(pair) for pair in json.loads((tmp_path / "loss.json").read_text())], "each once"
