@@ -108,10 +108,14 @@ def example(trained: TrainedModel, folder: str) -> str:
 
 
 def _readme(tracker: Tracker, trained: TrainedModel, folder: str) -> str:
+    from encoders.backbones.again import spec_again
+    from pipelines.training.best_checkpoint import ASSETS
+
     run, metrics = trained.run, tracker.metrics()
     names = [name for name in sorted(metrics) if name.startswith(f"{run.protocol}/") and name.count("/") == 1]
     scores = ", ".join(f"{name} {metrics[name]:.2f}" for name in names) or "none were logged"
     features = tracker.tag("data.features")
+    texts = trained.adapter.assets.get("texts", {}).get("extractor")
     return "\n\n".join(
         [
             "# A trained model of polypool",
@@ -120,6 +124,13 @@ def _readme(tracker: Tracker, trained: TrainedModel, folder: str) -> str:
             *(
                 [f"It reads features like those of the store with the digest `{features}`."]
                 if features
+                else []
+            ),
+            *(
+                [
+                    f"Texts are described first by `{spec_again(texts, where=ASSETS)}`, looked for here and on the hub."
+                ]
+                if texts
                 else []
             ),
             f"```python\n{example(trained, folder)}\n```",

@@ -43,7 +43,11 @@ def backbone_again(extractor: Mapping[str, Any], *, where: str, store: str) -> B
     Raises:
         InputError: it cannot be had, or is another one now.
     """
-    built = build_backbone(spec_again(extractor, where=where))
+    spec = spec_again(extractor, where=where)
+    try:
+        built = build_backbone(spec)
+    except InputError as error:
+        raise InputError(f"{store}: the backbone of its features cannot be had: {error}") from error
     here = built.describe()
     if differing := sorted(key for key in extractor | here if extractor.get(key) != here.get(key)):
         what = ", ".join(

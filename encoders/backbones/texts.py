@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from encoders.backbones.base import Backbone
+from infra.fields import from_plain
 from infra.registry import BACKBONES, ENCODERS
 
 
@@ -81,14 +82,20 @@ class TextBackbone(Backbone):
         return [x_ND[mask_N].cpu().numpy() for x_ND, mask_N in zip(x_BND, mask_BN, strict=True)]
 
     @classmethod
-    def pieces(cls, preprocessing: Mapping[str, Any], text: str) -> list[str]:
+    def pieces(cls, described: Mapping[str, Any], text: str) -> list[str]:
         """Return what the states of a text's tokens stand for, as strings.
 
         Args:
-            preprocessing: as `describe` gave it.
+            described: what `describe` returned.
             text: any.
+
+        Raises:
+            InputError: that makes no tokenizer.
         """
-        tokenizer = ENCODERS.get(cls.backbone).tokenizer(preprocessing)
+        kind = ENCODERS.get(cls.backbone)
+        preprocessing = from_plain(dict[str, Any], described.get("preprocessing"), where="preprocessing")
+        from_plain(kind.assets_kind, {"config": {}} | preprocessing, where="preprocessing")
+        tokenizer = kind.tokenizer(preprocessing)
         (words,) = tokenizer.encode([text])
         numbers = [number for word in words for number in word]
         return tokenizer.subwords([tokenizer.start, *numbers, tokenizer.end] if tokenizer.ends else numbers)

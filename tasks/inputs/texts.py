@@ -58,7 +58,7 @@ class TextSource:
             else None
         )
         known = isinstance(kind, type) and issubclass(kind, TextBackbone)
-        pieces = kind.pieces(self.extractor["preprocessing"], text) if known else []
+        pieces = kind.pieces(self.extractor, text) if known else []
         return pieces if len(pieces) == count else [str(number + 1) for number in range(count)]
 
 
@@ -112,33 +112,37 @@ class StoredTexts:
 
 
 class NewTexts:
-    """Texts that are described when they are asked for, rounded as the store rounds them.
+    """Texts that are described when they are asked for, and rounded as the store rounds them.
 
     Args:
         texts: any.
         backbone: what describes them.
         dtype: of the store that the model was trained on.
-
-    Raises:
-        InputError: the backbone cannot read one.
     """
 
     def __init__(self, texts: Sequence[str], backbone: Backbone, *, dtype: str) -> None:
-        described = backbone(list(texts))
-        for text, x_LF in zip(texts, described, strict=True):
-            if isinstance(x_LF, str):
-                raise InputError(f"the text {text[:80]!r} cannot be read: {x_LF}")
-        self._sizes = np.array([len(x_LF) for x_LF in described], np.int64)
-        self._sets = MemorySets([x_LF.astype(dtype) for x_LF in described], dim=backbone.dim)
+        self._texts, self._backbone, self._dtype = texts, backbone, dtype
 
     def __len__(self) -> int:
-        return len(self._sizes)
+        return len(self._texts)
 
     def sizes(self) -> np.ndarray:
         """Return how many elements each text has."""
-        return self._sizes
+        return np.array([len(self._described([text])[0]) for text in self._texts], np.int64)
 
     def batch(self, index_B: np.ndarray, *, augment: None = None, draw: Draw | None = None) -> Batch:
-        """Return `text` `(B, L, F)` and `text_mask` `(B, L)`; new texts are not learnt from."""
-        x_BLF, mask_BL = self._sets.batch(index_B, sample_B=index_B, draw=draw)
+        """Return `text` `(B, L, F)` and `text_mask` `(B, L)`; new texts are not learnt from.
+
+        Raises:
+            InputError: the backbone cannot read one of them.
+        """
+        sets = MemorySets(self._described([self._texts[n] for n in index_B.tolist()]), dim=self._backbone.dim)
+        x_BLF, mask_BL = sets.batch(np.arange(len(index_B)), sample_B=index_B, draw=draw)
         return {"text": x_BLF, "text_mask": mask_BL}
+
+    def _described(self, texts: list[str]) -> list[np.ndarray]:
+        described = self._backbone(texts)
+        for text, x_LF in zip(texts, described, strict=True):
+            if isinstance(x_LF, str):
+                raise InputError(f"the text {text[:80]!r} cannot be read: {x_LF}")
+        return [x_LF.astype(self._dtype) for x_LF in described]

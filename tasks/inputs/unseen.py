@@ -36,9 +36,6 @@ class MemorySets:
         if limit:
             self._sets = [x_NF[choose_frames(len(x_NF), limit)] for x_NF in self._sets]
 
-    def __len__(self) -> int:
-        return len(self._sets)
-
     def batch(self, item_B: np.ndarray, *, sample_B: np.ndarray, draw: Draw | None) -> tuple[Tensor, Tensor]:
         """Return the sets `(B, N, F)` as they are, zeros in the pads, and their mask."""
         sets = [torch.from_numpy(self._sets[item]) for item in item_B.tolist()]

@@ -28,6 +28,7 @@ def failures(name: str, **options) -> list[str]:
         "words(embedding=8)",
         "regions(width=16, standardise=True)",
         "pooled_grid",
+        "stored_text(width=16, standardise=True)",
         "smooth_chamfer",
         "cosine",
         "aligned_mean",
@@ -58,9 +59,13 @@ def test_a_name_of_two_kinds_is_checked_as_the_one_that_is_said():
 
 def test_encoders_of_transformers_are_checked_from_a_folder(tmp_path):
     bert, vit = save_bert(tmp_path / "bert"), save_vit(tmp_path / "vit")
-    assert failures(f"bert(width=6, name={bert!r})") == []
+    with pytest.raises(
+        InputError, match=r"'bert' is the name of several parts; .* --kind encoder or backbone"
+    ):
+        failures(f"bert(width=6, name={bert!r})")
+    assert failures(f"bert(width=6, name={bert!r})", kind="encoder") == []
     assert failures(f"patches(width=6, size=32, name={vit!r})") == []
-    (missing, *rest) = check(f"bert(name={str(tmp_path / 'none')!r})")
+    (missing, *rest) = check(f"bert(name={str(tmp_path / 'none')!r})", kind="encoder")
     assert "Give the name of a model on the hub" in missing.message
     assert {outcome.passed for outcome in rest} == {None}
 

@@ -11,6 +11,8 @@ import in_process
 import pytest
 from corpora import make_corpus, make_questions
 from object_storage import KEYS, Bucket, Fault, cut
+from searchable import with_texts
+from tiny_models import save_bert
 
 from infra.errors import InputError
 from infra.tracking import Tracker, tracking_uri
@@ -34,15 +36,18 @@ def no_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def moved(run: Run, bucket: Bucket) -> Run:
     """Return the run on a copy of its data in a bucket; the data here is deleted."""
     data = run.data
-    urls = {name: bucket.put(Path(getattr(data, name)), f"data/{name}") for name in ("corpus", "features")}
+    folders = {name: Path(getattr(data, name)) for name in ("corpus", "features", "texts")}
+    urls = {name: bucket.put(folder, f"data/{name}") for name, folder in folders.items()}
     shutil.rmtree(Path(data.corpus).parent)
     return replace(run, data=replace(data, **urls))
 
 
 def test_a_run_on_remote_data_ends_as_one_on_local_data(
-    bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = make_corpus(tmp_path / "data")
+    bert = save_bert(tmp_path / "tiny-bert")
+    monkeypatch.chdir(tmp_path)  # where search finds it by its name
+    run = with_texts(make_corpus(tmp_path / "data"), tmp_path / "data" / "texts", f"bert(name={bert!r})")
     run = replace(run, optim=replace(run.optim, epochs=1), figures=False)
     local = runs.start(run)
     found = [hit.id for hit in load(local).search("a dog", k=3)]
@@ -54,7 +59,7 @@ def test_a_run_on_remote_data_ends_as_one_on_local_data(
     here, there = (Tracker.attach(uri, run_id, running=False) for run_id in (local, remote))
     for name in ("whole/rsum", "dev/rsum", "train/loss"):
         assert here.metrics()[name] == there.metrics()[name]
-    for digest in ("data.corpus", "data.features"):
+    for digest in ("data.corpus", "data.features", "data.texts"):
         assert here.tag(digest) == there.tag(digest)
     model = load(remote)
     assert model.evaluate().metrics["rsum"] == there.metrics()["whole/rsum"]

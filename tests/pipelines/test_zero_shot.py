@@ -9,9 +9,10 @@ import in_process
 import numpy as np
 import pytest
 import torch
+from searchable import with_texts
 from tiny_models import save_clip, save_siglip
 
-from infra.registry import BACKBONES, ENCODERS
+from infra.registry import BACKBONES, ENCODERS, TASKS, Spec
 from infra.store import StoreWriter
 from infra.tracking import find_runs, tracking_uri
 from pipelines.comparison.runs.grouping import arranged
@@ -107,6 +108,14 @@ def test_a_run_without_training_scores_as_the_whole_model_does(home: Path, pairs
     np.testing.assert_allclose(found_VT, expected_VT, atol=1e-5)
     assert expected_VT.std() > 0.05
     logged = trained.tracker.metrics()
+    name = Spec.parse(run.text).params["name"]
+    stored = with_texts(
+        run, home / f"{kind}-texts", f"{kind}_text(name={name!r}, pooled=True)", dtype="float32"
+    )
+    stored = replace(stored, text="stored", data=replace(stored.data, text_augment=""))
+    adapter = TASKS.build(stored.task, stored)
+    of_stored_VT = adapter.scorer(adapter.model(), "test")(slice(None), slice(None)).numpy()
+    np.testing.assert_allclose(of_stored_VT, expected_VT, atol=1e-5)
     best_T = found_VT.argmax(axis=0)
     assert logged["whole/t2v/R1"] == pytest.approx(100 * np.mean(best_T == np.repeat(np.arange(12), 2)))
 

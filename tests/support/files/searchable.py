@@ -19,6 +19,7 @@ from pictures import noise
 
 from encoders.backbones.base import build_backbone
 from encoders.backbones.cells import Cells
+from infra.paths import resolve_place
 from infra.registry import TASKS
 from infra.store import StoreWriter
 from pipelines.extraction.texts import texts_of
@@ -71,7 +72,7 @@ def with_clips(folder: Path) -> Run:
 
 def with_texts(run: Run, folder: Path, backbone: str, *, dtype: str = "float16", width: int = 16) -> Run:
     """Return a run whose texts are stored, those of all its splits."""
-    built, corpus = build_backbone(backbone), open_corpus(run.data.corpus)
+    built, corpus = build_backbone(backbone), open_corpus(resolve_place(run.data.corpus))
     by_id = {text.id: text for split in corpus.splits for text in texts_of(corpus, split, limit=None)}
     with StoreWriter(folder, dim=built.dim, dtype=dtype, source={"extractor": built.describe()}) as writer:
         for text in by_id.values():
