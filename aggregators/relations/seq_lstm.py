@@ -1,0 +1,36 @@
+"""An LSTM over a sequence, then the mean: seqLSTM of CLIP4Clip (Luo et al., Neurocomputing 2022)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from aggregators.averages.weighted import masked_mean, zero_pads
+from aggregators.base import Aggregator, Pooled
+from infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("seq_lstm")
+class SeqLSTM(Aggregator):
+    """The states of an LSTM in one direction are added to their elements, and the sums of length 1 averaged.
+
+    As in the authors' code: one layer, as wide as the elements, without positions, which an LSTM has by itself.
+    `sequential` is the same with a transformer.
+    """
+
+    symmetric = False
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(dim, dim, batch_first=True)
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        """Return the `(B, D)` means. Pads come behind the real elements, whose states they cannot change."""
+        order_BN = mask_BN.int().argsort(dim=1, descending=True, stable=True)
+        x_BND = zero_pads(x_BND, mask_BN).take_along_dim(order_BN[..., None], dim=1)
+        with torch.autocast(
+            x_BND.device.type, enabled=False
+        ):  # the CPU's LSTM knows no float16 beside float32
+            state_BND, _ = self.lstm(x_BND.to(self.lstm.weight_ih_l0.dtype))
+        unit_BND = nn.functional.normalize(x_BND + state_BND, dim=-1, eps=1e-6)
+        return Pooled(masked_mean(unit_BND, mask_BN.take_along_dim(order_BN, dim=1)))

@@ -1,0 +1,59 @@
+"""X-Pool (Gorti et al., CVPR 2022): a text asks a video's frames."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from aggregators.averages.weighted import zero_pads
+from aggregators.base import Aggregator, Context, Pooled
+from aggregators.queries.attending import attend, check_heads
+from infra.compute.dropout import Dropout
+from infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("xpool")
+class XPool(Aggregator):
+    """The text's vector attends to the elements; a linear map is added to what it gets, between layer norms.
+
+    Text and elements share the first norm. All maps start as the identity without bias, so that a text begins with the
+    elements that are like it. Keys have no bias, which no softmax sees.
+
+    Args:
+        dim: width of the elements and of the text's vector, which `heads` must divide.
+        heads: of the attention; 1 in the authors' code.
+        dropout: share dropped in training behind the last map.
+    """
+
+    context = "vector"
+
+    def __init__(self, dim: int, *, heads: int = 1, dropout: float = 0.3) -> None:
+        super().__init__()
+        check_heads(dim, heads)
+        self.heads = heads
+        self.norm, self.norm_got, self.norm_out = nn.LayerNorm(dim), nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.query, self.value = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.key = nn.Linear(dim, dim, bias=False)
+        self.out, self.linear = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.dropout = Dropout(dropout)
+        for linear in (self.query, self.key, self.value, self.out, self.linear):
+            nn.init.eye_(linear.weight)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
+        """Return the `(B, D)` vectors and the weights `(B, N)`, the mean over heads.
+
+        For all pairs, `(Q, G, D)` and `(Q, G, N)`: G texts are G queries to every set, and elements are mapped once.
+        """
+        query_BD = self.query(self.norm(context.x))
+        query_BKD = query_BD[None] if context.all_pairs else query_BD[:, None]
+        normal_BND = self.norm(zero_pads(x_BND, mask_BN))
+        got_BKD, weight_BKHN = attend(
+            query_BKD, normal_BND, mask_BN, key=self.key, value=self.value, heads=self.heads
+        )
+        got_BKD = self.norm_got(self.out(got_BKD))
+        vectors = self.norm_out(got_BKD + self.dropout(self.linear(got_BKD)))
+        weights = weight_BKHN.mean(dim=2)
+        if context.all_pairs:
+            return Pooled(vectors, weights=weights)
+        return Pooled(vectors.squeeze(1), weights=weights.squeeze(1))

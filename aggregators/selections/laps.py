@@ -1,0 +1,93 @@
+"""LAPS (Fu et al., CVPR 2024): the patches that matter to a text become few, the others one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from aggregators.averages.weighted import masked_mean, zero_pads
+from aggregators.base import Aggregator, Context, Pooled
+from aggregators.queries.attending import check_counts, softmax_over_elements
+from infra.errors import InputError
+from infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("laps")
+class LAPS(Aggregator):
+    """Half of the elements, the nearest to the text and to the set's own mean, become k; the rest becomes one more.
+
+    As in the released code. An element's score is its cosine with the set's mean plus that with the mean of the text's
+    elements. The best are put together to k vectors, each by a softmax over them of an MLP of each element; the others
+    to one, by a softmax of their scores. Which elements are kept has no gradient, as there; what the others weigh has
+    one here. The paper's learned score with its loss on how many are kept, which this code does not hold, is left out.
+    Each set keeps its own share of elements, not a fixed number, and no CLS token is set apart. In a set of which all
+    are kept, the last vector is 0.
+
+    Args:
+        dim: width of the elements and of the text's.
+        k: how many vectors beside that of the others; with the code's settings 39 for 196 patches.
+        ratio: share of the elements that are kept, rounded up.
+    """
+
+    context = "set"
+    weights_over = "embeddings"
+
+    def __init__(self, dim: int, *, k: int = 8, ratio: float = 0.5) -> None:
+        super().__init__()
+        check_counts(k=k)
+        if not 0 < ratio <= 1:
+            raise InputError(f"ratio must be above 0 and at most 1, not {ratio}")
+        self.num_embeddings, self.ratio = k + 1, ratio
+        hidden = max(1, dim // 5)
+        self.weight = nn.Sequential(
+            nn.LayerNorm(dim), nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, k, bias=False)
+        )
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
+        """Return `(B, K + 1, D)` and the weights `(B, K + 1, N)`, the others' last; for all pairs `(Q, G, K + 1, ...)`.
+
+        A text changes weights alone, so that every set's elements are mapped once for all texts.
+        """
+        x_BND = zero_pads(x_BND, mask_BN)
+        score_BGN = self._scores(x_BND, mask_BN, context)
+        real_B1N = mask_BN[:, None]
+        kept_BGN = self._kept(score_BGN, real_B1N)
+        logit_B1KN = (self.weight(x_BND) * self.scale).transpose(1, 2)[:, None]
+        others_BGN = real_B1N & ~kept_BGN
+        weight_BGMN = torch.cat(
+            (
+                softmax_over_elements(logit_B1KN.expand(-1, kept_BGN.shape[1], -1, -1), kept_BGN[:, :, None]),
+                _shares(score_BGN, others_BGN)[:, :, None].to(logit_B1KN.dtype),
+            ),
+            dim=2,
+        )
+        vectors = (weight_BGMN.flatten(1, 2).to(x_BND.dtype) @ x_BND).unflatten(1, weight_BGMN.shape[1:3])
+        if context.all_pairs:
+            return Pooled(vectors, weights=weight_BGMN)
+        return Pooled(vectors.squeeze(1), weights=weight_BGMN.squeeze(1))
+
+    def _scores(self, x_BND: Tensor, mask_BN: Tensor, context: Context) -> Tensor:
+        """Return every element's score beside each text, `(B, G, N)`; without all pairs G is 1."""
+        text_GD = masked_mean(zero_pads(context.x, context.mask), context.mask)
+        own_BD = masked_mean(x_BND, mask_BN)
+        wide = torch.promote_types(x_BND.dtype, torch.float32)
+        unit_BND, text_GD, own_BD = (
+            nn.functional.normalize(part.to(wide), dim=-1) for part in (x_BND, text_GD, own_BD)
+        )
+        text_BGD = text_GD.expand(len(x_BND), -1, -1) if context.all_pairs else text_GD[:, None]
+        return (text_BGD + own_BD[:, None]) @ unit_BND.transpose(1, 2)
+
+    def _kept(self, score_BGN: Tensor, real_B1N: Tensor) -> Tensor:
+        """Return which elements are among the best, `(B, G, N)` bool."""
+        count_B11 = (real_B1N.sum(dim=-1, keepdim=True) * self.ratio).ceil()
+        order_BGN = score_BGN.masked_fill(~real_B1N, float("-inf")).argsort(
+            dim=-1, descending=True, stable=True
+        )
+        return (order_BGN.argsort(dim=-1) < count_B11) & real_B1N
+
+
+def _shares(score_BGN: Tensor, others_BGN: Tensor) -> Tensor:
+    """Return the softmax of the scores over these elements, 0 elsewhere and where there are none."""
+    any_BG1 = others_BGN.any(dim=-1, keepdim=True)
+    return softmax_over_elements(score_BGN, others_BGN | ~any_BG1) * any_BG1

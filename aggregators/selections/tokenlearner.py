@@ -1,0 +1,47 @@
+"""TokenLearner (Ryoo et al., NeurIPS 2021): k soft tokens by learned maps of weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from aggregators.averages.weighted import masked_softmax, zero_pads
+from aggregators.base import Aggregator, Pooled
+from aggregators.queries.attending import check_counts
+from infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("tokenlearner")
+class TokenLearner(Aggregator):
+    """k means of the elements, each by weights of its own: a softmax over the elements of an MLP of each.
+
+    Version 1.1 of the authors' code, which they found better: elements alone decide about their weights, where the
+    paper's version, four convolutions and a sigmoid, needs a grid. The MLP sees the elements layer-normed, and the
+    tokens are means of the elements themselves. Deviations: the exact GELU in the place of its tanh approximation; the
+    last map has no bias, which no softmax sees.
+
+    Args:
+        dim: width of the elements.
+        k: how many tokens, hence vectors.
+        hidden: width of the MLP's inner layer.
+    """
+
+    weights_over = "embeddings"
+
+    def __init__(self, dim: int, *, k: int = 8, hidden: int = 64) -> None:
+        super().__init__()
+        check_counts(k=k, hidden=hidden)
+        self.num_embeddings = k
+        self.score = nn.Sequential(
+            nn.LayerNorm(dim, eps=1e-6), nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, k, bias=False)
+        )
+        for linear in (self.score[1], self.score[3]):
+            nn.init.xavier_uniform_(linear.weight)
+        nn.init.normal_(self.score[1].bias, std=1e-6)
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        """Return the `(B, K, D)` tokens, `(B, D)` of one, and their weights `(B, K, N)`."""
+        x_BND = zero_pads(x_BND, mask_BN)
+        weight_BKN = masked_softmax(self.score(x_BND), mask_BN).transpose(1, 2)
+        vectors = torch.bmm(weight_BKN.to(x_BND.dtype), x_BND)
+        return Pooled(vectors.squeeze(1) if self.num_embeddings == 1 else vectors, weights=weight_BKN)

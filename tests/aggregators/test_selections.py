@@ -1,0 +1,201 @@
+"""Aggregators that choose elements, ask by a text or go along a sequence, against loops over their formulas."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from explicit import Weights, gelu, heads_of, hold_to_formula, linear, norm, softmax, trained
+from torch import Tensor
+
+from aggregators.base import Context
+from aggregators.contract import check_aggregator
+from aggregators.random_sets import random_sets
+from aggregators.selections.ts2_select import chosen
+from infra.errors import InputError
+from infra.registry import AGGREGATORS
+
+
+def unit(x_D: Tensor) -> Tensor:
+    return x_D / sum(x_D**2).sqrt()
+
+
+def mean(vectors: list[Tensor]) -> Tensor:
+    return sum(vectors) / len(vectors)
+
+
+def tokenlearner(x_ND: Tensor, p: Weights) -> Tensor:
+    inner = [gelu(linear(p, "score.1", norm(p, "score.0", x_D, 1e-6))) for x_D in x_ND]
+    return torch.stack(
+        [
+            sum(a * x_D for a, x_D in zip(softmax([score_H @ y_H for y_H in inner]), x_ND, strict=True))
+            for score_H in p["score.3.weight"]
+        ]
+    )
+
+
+def laps(x_ND: Tensor, p: Weights, text_MD: Tensor) -> Tensor:
+    both = unit(mean(list(x_ND))) + unit(mean(list(text_MD)))
+    scores = [both @ unit(x_D) for x_D in x_ND]
+    best = sorted(range(len(x_ND)), key=lambda n: -scores[n].item())
+    kept, others = best[: math.ceil(0.5 * len(x_ND))], best[math.ceil(0.5 * len(x_ND)) :]
+    inner = [gelu(linear(p, "weight.1", norm(p, "weight.0", x_D))) for x_D in x_ND]
+    vectors = []
+    for weight_H in p["weight.3.weight"]:
+        shares = softmax([p["scale"] * (weight_H @ inner[n]) for n in kept])
+        vectors.append(sum(a * x_ND[n] for a, n in zip(shares, kept, strict=True)))
+    shares = softmax([scores[n] for n in others])
+    rest = [a * x_ND[n] for a, n in zip(shares, others, strict=True)]
+    return torch.stack([*vectors, sum(rest) if rest else torch.zeros_like(x_ND[0])])
+
+
+def ts2_select(x_ND: Tensor, p: Weights) -> Tensor:
+    inner = [gelu(linear(p, "inner.1", norm(p, "inner.0", x_D))) for x_D in x_ND]
+    scores = []
+    for y_H in inner:
+        hidden = gelu(linear(p, "score.0", torch.cat((y_H, mean(inner)))))
+        scores.append(linear(p, "score.2", hidden).tanh()[0])
+    if len(x_ND) <= 2:
+        return mean(list(x_ND))
+    low, high = -10.0, 10.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        above = sum(0.5 * math.erfc((middle - score.item()) / 0.3 / math.sqrt(2)) for score in scores)
+        low, high = (middle, high) if above > 2 else (low, middle)
+    # the threshold's gradient is the mean of the scores' by their density, since their chances sum to k
+    density = [math.exp(-0.5 * ((score.item() - low) / 0.3) ** 2) for score in scores]
+    moved = sum(d * (score - score.detach()) for d, score in zip(density, scores, strict=True)) / sum(density)
+    chances = [0.5 * torch.erfc((low + moved - score) / 0.3 / math.sqrt(2)) for score in scores]
+    return sum(a * x_D for a, x_D in zip(chances, x_ND, strict=True)) / sum(chances)
+
+
+def text_topk(x_ND: Tensor, p: Weights, text_D: Tensor) -> Tensor:
+    x = sorted((unit(x_D) for x_D in x_ND), key=lambda x_D: -(x_D @ text_D).item())
+    return mean(x[:2])
+
+
+def text_softmax(x_ND: Tensor, p: Weights, text_D: Tensor) -> Tensor:
+    x = [unit(x_D) for x_D in x_ND]
+    shares = softmax([x_D @ unit(text_D) / 0.2 for x_D in x])
+    return sum(a * x_D for a, x_D in zip(shares, x, strict=True))
+
+
+def xpool(x_ND: Tensor, p: Weights, text_D: Tensor) -> Tensor:
+    query_D = linear(p, "query", norm(p, "norm", text_D))
+    got_D = heads_of(query_D, [norm(p, "norm", x_D) for x_D in x_ND], p, "", 2)
+    got_D = norm(p, "norm_got", linear(p, "out", got_D))
+    return norm(p, "norm_out", got_D + linear(p, "linear", got_D))
+
+
+def seq_lstm(x_ND: Tensor, p: Weights) -> Tensor:
+    h_D = c_D = torch.zeros_like(x_ND[0])
+    sums = []
+    for x_D in x_ND:
+        gates = p["lstm.weight_ih_l0"] @ x_D + p["lstm.bias_ih_l0"]
+        gates = (gates + p["lstm.weight_hh_l0"] @ h_D + p["lstm.bias_hh_l0"]).chunk(4)
+        c_D = gates[1].sigmoid() * c_D + gates[0].sigmoid() * gates[2].tanh()
+        h_D = gates[3].sigmoid() * c_D.tanh()
+        sums.append(unit(x_D + h_D))
+    return mean(sums)
+
+
+FORMULAS = {
+    "tokenlearner(k=3, hidden=5)": tokenlearner,
+    "laps(k=2)": laps,
+    "ts2_select(k=2, sigma=0.3)": ts2_select,
+    "text_topk(k=2)": text_topk,
+    "text_softmax(temperature=0.2)": text_softmax,
+    "xpool(heads=2)": xpool,
+    "seq_lstm": seq_lstm,
+}
+
+
+@pytest.mark.parametrize("spec", FORMULAS)
+def test_values_and_gradients_follow_the_formula(spec):
+    hold_to_formula(spec, FORMULAS[spec])
+
+
+@pytest.mark.parametrize("spec", FORMULAS)
+def test_contract_after_training(spec):
+    check_aggregator(trained(spec, 6).float(), 6)
+
+
+@pytest.mark.parametrize(
+    ("spec", "weights"),
+    [
+        ("tokenlearner", 2 * 384 + 64 * 385 + 8 * 64),
+        ("laps", 2 * 384 + 76 * 385 + 8 * 76 + 1),
+        ("ts2_select", 2 * 384 + 192 * 384 + 384 * 192 + 192),
+        ("text_topk", 0),
+        ("text_softmax", 0),
+        ("xpool", 5 * 384**2 + 4 * 384 + 6 * 384),
+        ("seq_lstm", 8 * 384**2 + 8 * 384),
+    ],
+)
+def test_number_of_weights(spec, weights):
+    with torch.device("meta"):
+        module = AGGREGATORS.build(spec, 384)
+    assert sum(parameter.numel() for parameter in module.parameters()) == weights
+
+
+def test_k_are_chosen_on_average_as_often_as_drawn_noise_chooses_them():
+    torch.manual_seed(0)
+    score_BN = 0.2 * torch.randn(2, 36)
+    mask_BN = torch.arange(36) < torch.tensor([[36], [3]])
+    chance_BN = chosen(score_BN, mask_BN, k=4, sigma=0.05)
+    torch.testing.assert_close(chance_BN.sum(dim=1), torch.tensor([4.0, 3.0]))
+    assert chance_BN[1].tolist() == mask_BN[1].float().tolist()
+    drawn_SN = score_BN[0] + 0.05 * torch.randn(20_000, 36)
+    often_N = torch.zeros(20_000, 36).scatter(1, drawn_SN.topk(4).indices, 1.0).mean(dim=0)
+    assert (chance_BN[0] - often_N).abs().max() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("scale", "expected"), [(1.0, [1.0, 1.0, 0.0, 0.0, 0.0]), (1e-3, [0.4465, 0.4465, 0.369, 0.369, 0.369])]
+)
+def test_far_and_near_scores_choose_with_a_finite_gradient(scale, expected):
+    score_BN = (scale * torch.tensor([[1.0, 1.0, -1.0, -1.0, -1.0]])).requires_grad_()
+    chance_BN = chosen(score_BN, torch.ones(1, 5, dtype=torch.bool), k=2, sigma=0.01)
+    (chance_BN[0] * torch.arange(5.0)).sum().backward()
+    assert score_BN.grad.isfinite().all()
+    torch.testing.assert_close(chance_BN[0], torch.tensor(expected), atol=1e-3, rtol=0)
+
+
+def test_xpool_starts_with_the_frames_that_are_like_the_text():
+    x_BND = torch.eye(4)[None]
+    module = AGGREGATORS.build("xpool", 4).eval()
+    weights = module(x_BND, torch.ones(1, 4, dtype=torch.bool), context=Context(x_BND[:, 2])).weights
+    normal_ND = torch.nn.functional.layer_norm(torch.eye(4), (4,))
+    torch.testing.assert_close(weights, (normal_ND @ normal_ND[2] / 2).softmax(dim=0)[None])
+
+
+def test_laps_of_one_element_has_nothing_left_over():
+    x_BND, mask_BN = random_sets([1, 3], 8)
+    module = AGGREGATORS.build("laps(k=2)", 8)
+    vectors, _, weights = module(x_BND, mask_BN, context=Context(x_BND, mask_BN))
+    assert not vectors[0, 2].any()
+    torch.testing.assert_close(vectors[0, :2], x_BND[0, :1].expand(2, -1))
+    torch.testing.assert_close(weights.sum(dim=2), torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]]))
+    assert ((weights[1, :2] > 0).sum(dim=1) == 2).all()
+    assert (weights[1, 2] > 0).sum() == 1
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "tokenlearner(k=0)",
+        "tokenlearner(hidden=0)",
+        "laps(k=0)",
+        "laps(ratio=0)",
+        "laps(ratio=1.5)",
+        "ts2_select(k=0)",
+        "ts2_select(sigma=0)",
+        "text_topk(k=0)",
+        "text_softmax(temperature=0)",
+        "xpool(heads=3)",
+    ],
+)
+def test_a_bad_parameter_is_refused(spec):
+    with pytest.raises(InputError, match="must"):
+        AGGREGATORS.build(spec, 8)
