@@ -64,13 +64,13 @@ def chosen(score_BN: Tensor, mask_BN: Tensor, *, k: int, sigma: float) -> Tensor
     sets of k elements or fewer, 0 in the pads.
     """
     score_BN = score_BN.to(torch.promote_types(score_BN.dtype, torch.float32)) / sigma
-    real_BN, count_B1 = mask_BN.to(score_BN.dtype), mask_BN.sum(dim=1, keepdim=True)
+    real_BN = mask_BN.to(score_BN.dtype)
 
     def above(threshold_B1: Tensor) -> Tensor:
         return torch.special.ndtr(score_BN - threshold_B1) * real_BN
 
     with torch.no_grad():
-        low_B1 = torch.full_like(score_BN[:, :1], -1 / sigma - 6)
+        low_B1 = torch.full_like(score_BN[:, :1], -1 / sigma - 9)
         high_B1 = -low_B1
         for _ in range(40):
             middle_B1 = (low_B1 + high_B1) / 2
@@ -80,5 +80,4 @@ def chosen(score_BN: Tensor, mask_BN: Tensor, *, k: int, sigma: float) -> Tensor
         density_BN = real_BN * (-0.5 * (score_BN - threshold_B1) ** 2).exp() / math.sqrt(2 * math.pi)
         slope_B1 = density_BN.sum(dim=1, keepdim=True).clamp(min=1e-20)
     count_above_B1 = above(threshold_B1).sum(dim=1, keepdim=True)
-    chance_BN = above(threshold_B1 + (count_above_B1 - count_above_B1.detach()) / slope_B1)
-    return chance_BN.where(count_B1 > k, real_BN)
+    return above(threshold_B1 + (count_above_B1 - count_above_B1.detach()) / slope_B1)

@@ -151,6 +151,14 @@ def test_k_are_chosen_on_average_as_often_as_drawn_noise_chooses_them():
     assert (chance_BN[0] - often_N).abs().max() < 0.1
 
 
+def test_all_of_few_are_chosen_with_a_finite_gradient_however_high_their_scores():
+    score_BN = torch.tensor([[0.999, 0.999], [-0.999, 0.0]], requires_grad=True)
+    chance_BN = chosen(score_BN, torch.tensor([[True, True], [True, False]]), k=2, sigma=0.01)
+    chance_BN.sum().backward()
+    assert chance_BN.tolist() == [[1.0, 1.0], [1.0, 0.0]]
+    assert score_BN.grad.isfinite().all()
+
+
 @pytest.mark.parametrize(
     ("scale", "expected"), [(1.0, [1.0, 1.0, 0.0, 0.0, 0.0]), (1e-3, [0.4465, 0.4465, 0.369, 0.369, 0.369])]
 )
