@@ -7,11 +7,10 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infra.checkpoint import Snapshot
-
 if TYPE_CHECKING:
     from ray.train import Checkpoint
 
+    from infra.checkpoint import Snapshot
 
 UNFINISHED = "."
 """What stands before the name of a checkpoint that is being written."""

@@ -30,6 +30,7 @@ from safetensors.torch import load_file  # noqa: E402
 
 from chaos.cluster import Cluster, Job, two_nodes  # noqa: E402
 from chaos.faults import KINDS, Place, meet  # noqa: E402
+from infra.errors import command  # noqa: E402
 from infra.tracking import Tracker, find_runs  # noqa: E402
 from pipelines.demo import PREPARE, DemoOptions  # noqa: E402
 
@@ -184,6 +185,7 @@ def kinds_of(random: Random) -> Iterator[str]:
         yield from random.sample(list(KINDS), len(KINDS))
 
 
+@command
 def main() -> None:
     """Prepare, let faults happen, and print the table; the exit code is 1 where one was not exact."""
     options = tyro.cli(Options, prog="make chaos", description=__doc__)

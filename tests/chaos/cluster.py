@@ -122,7 +122,7 @@ class Cluster:
 
 
 def _title(process: Any) -> str:
-    from psutil import Error
+    from psutil import Error  # which `started_by` has imported
 
     try:
         return " ".join(process.cmdline())

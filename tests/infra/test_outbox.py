@@ -147,6 +147,10 @@ def test_steps_that_are_trained_again_are_logged_once(opened: Callable[[], Outbo
     first = opened()
     for step in (0, 2, 4):
         first.log({"loss": step / 2, "lr": 0.5}, step=step)
+    limit = time.monotonic() + 20
+    while first.unsent and time.monotonic() < limit:
+        time.sleep(0.02)
+    first.log({"loss": 2.0, "lr": 0.5}, step=4)  # of a worker that was begun again
     first.close(10)
     again = opened()  # after a checkpoint of step 2, which is known to have been sent
     for step in (2, 4, 6, 4, 6, 8):  # and after another fault

@@ -79,7 +79,9 @@ def test_work_is_begun_again_as_long_as_it_progresses_and_finds_what_was_kept(tm
         tmp_path,
         """
 if number < 6:
-    attempt.keep(f"kept {number}") if number % 2 else None
+    if number % 2:
+        attempt.keep("not this")
+        attempt.keep(f"kept {number}")
     progress.write_text(str(number))
     kill()
 """,

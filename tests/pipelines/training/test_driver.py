@@ -97,6 +97,12 @@ def test_a_killed_driver_is_followed_by_one_that_ends_the_run(
     assert attached(record.run_id).history("train/loss") == attached(undisturbed).history("train/loss")
 
 
+def test_the_process_that_watches_is_small_and_has_one_thread() -> None:
+    check = "import pipelines.train, sys, threading\nprint(*{'torch', 'ray', 'mlflow', 'numpy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "\n", "it is forked"
+
+
 def attached(run_id: str) -> Tracker:
     from infra.paths import home
 

@@ -17,11 +17,12 @@ import torch
 from corpora import make_corpus
 from kept import keep_run
 from places import ROOT
+from ray.exceptions import RayActorError
 from ray.train.v2.api.exceptions import WorkerGroupError
 from safetensors.torch import load_file
 
 from infra import paths
-from infra.errors import InputError
+from infra.errors import FaultError, InputError
 from infra.process import stopping
 from infra.process.stopping import Stopped, stoppable
 from infra.ray.ending import started_by
@@ -173,6 +174,18 @@ def test_workers_that_are_ended_with_a_run_that_was_asked_to_stop_are_no_failure
         start(run, stop=stop)
     (record, *_) = find_runs(tracking_uri(home), "polypool", finished=False)
     assert record.status == state
+
+
+def test_the_end_of_ray_is_a_fault_that_another_try_may_survive(run, home, monkeypatch):
+    class Trainer:
+        def fit(self) -> None:
+            raise RayActorError
+
+    monkeypatch.setattr(ray_train, "_trainer", lambda *_: Trainer())
+    with pytest.raises(FaultError, match=r"Ray ended under the run; `python -m pipelines\.train resume"):
+        start(run)
+    (record, *_) = find_runs(tracking_uri(home), "polypool", finished=False)
+    assert record.status == "FAILED"
 
 
 def test_ctrl_c_leaves_no_process_behind_and_says_what_to_type(run, home):
