@@ -108,6 +108,7 @@ class Campaign:
         if job.state != "SUCCEEDED":
             raise RuntimeError(f"{recipe} failed, and nothing disturbed it:\n{job.log()}")
         self.undisturbed[recipe] = self._tracker(job)
+        print(f"{recipe}, undisturbed: done", flush=True)
 
     def disturb(self, recipe: str, number: int, kinds: Iterator[str]) -> None:
         """Train a run with some faults, and note whether they left a trace."""
@@ -121,7 +122,7 @@ class Campaign:
                 break
             kind, began = next(kinds), time.time()
             typed = meet(kind, at)
-            last = job.wait_for_checkpoint(after=last)
+            last = job.wait_for_checkpoint(after=job.checkpoint())  # one that was made since
             if typed is not None:
                 mine.append(Fault(kind=kind, typed=typed, pause=longest_pause(job, began)))
                 print(
