@@ -129,6 +129,10 @@ class Campaign:
                     f"{recipe} {number}: {kind}; {mine[-1].pause or 0:.0f} seconds without a step", flush=True
                 )
         job.wait_for(lambda: False, "its end")
+        if mine and "are not in MLflow yet" in job.log():  # it ended while the server was away
+            job.submit()
+            job.wait_for(lambda: False, "what is left to be sent")
+            mine[-1].typed = "the same command again"
         why = "it failed" if job.state != "SUCCEEDED" else self.difference(recipe, number, job)
         for fault in mine:
             fault.exact = not why
