@@ -35,7 +35,7 @@ def attend(
     """
     query_BKHE = query_BKE.unflatten(-1, (heads, -1))
     query_BKHE = query_BKHE * (query_BKHE.shape[-1] ** -0.5 if scale is None else scale)
-    few = query_BKE.shape[1] * heads < x_BNC.shape[-1]
+    few = 4 * query_BKE.shape[1] * heads < x_BNC.shape[-1]
     if few:
         query_BKHC = torch.einsum("bkhe,hec->bkhc", query_BKHE, key.weight.unflatten(0, (heads, -1)))
         logit_BKHN = torch.einsum("bkhc,bnc->bkhn", query_BKHC.expand(len(x_BNC), -1, -1, -1), x_BNC)

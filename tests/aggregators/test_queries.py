@@ -84,17 +84,33 @@ def test_contract_after_training(spec):
     check_aggregator(trained(spec, 6).float(), 6)
 
 
-@pytest.mark.parametrize("queries", [1, 7])
-def test_attention_is_the_same_with_keys_and_values_formed_or_not(queries):
+@pytest.mark.parametrize("queries", [1, 7])  # of one, keys and values are not formed
+def test_attention_is_that_of_keys_and_values_with_its_gradients(queries):
     torch.manual_seed(0)
-    key, value = torch.nn.Linear(6, 6, bias=False).double(), torch.nn.Linear(6, 6).double()
-    x_BND, mask_BN = random_sets([5, 2], 6, dtype=torch.float64)
-    query_BKE = torch.randn(2, queries, 6, dtype=torch.float64)
+    key, value = torch.nn.Linear(24, 24, bias=False).double(), torch.nn.Linear(24, 24).double()
+    x_BND, mask_BN = random_sets([5, 2], 24, dtype=torch.float64)
+    x_BND = x_BND.masked_fill(~mask_BN[..., None], 0.0).requires_grad_()
+    query_BKE = torch.randn(2, queries, 24, dtype=torch.float64, requires_grad=True)
     out_BKE, weight_BKHN = attend(query_BKE, x_BND, mask_BN, key=key, value=value, heads=2)
-    split = [part.unflatten(-1, (2, 3)).transpose(1, 2) for part in (query_BKE, key(x_BND), value(x_BND))]
+    split = [part.unflatten(-1, (2, 12)).transpose(1, 2) for part in (query_BKE, key(x_BND), value(x_BND))]
     expected = torch.nn.functional.scaled_dot_product_attention(*split, attn_mask=mask_BN[:, None, None])
-    torch.testing.assert_close(out_BKE, expected.transpose(1, 2).flatten(2), atol=1e-12, rtol=1e-12)
+    expected = expected.transpose(1, 2).flatten(2)
+    torch.testing.assert_close(out_BKE, expected, atol=1e-12, rtol=1e-12)
     torch.testing.assert_close(weight_BKHN.sum(dim=-1), torch.ones(2, queries, 2, dtype=torch.float64))
+    given, cotangent = [query_BKE, x_BND, key.weight, *value.parameters()], torch.randn_like(expected)
+    ours, theirs = (torch.autograd.grad(out, given, cotangent) for out in (out_BKE, expected))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-11, rtol=1e-11)
+
+
+def test_one_query_forms_no_keys():
+    key = torch.nn.Linear(24, 24, bias=False)
+    seen = []
+    key.register_forward_hook(lambda *_: seen.append(1))
+    for queries in (1, 7):
+        sets = random_sets([5, 2], 24)
+        attend(torch.randn(1, queries, 24), *sets, key=key, value=torch.nn.Linear(24, 24), heads=2)
+    assert seen == [1]
 
 
 @pytest.mark.parametrize(
