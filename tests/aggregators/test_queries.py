@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from aggregators.contract import check_aggregator
 from aggregators.queries.attending import attend
-from aggregators.random_sets import random_sets
+from aggregators.random_sets import random_inputs, random_sets
 from infra.errors import InputError
 from infra.registry import AGGREGATORS
 
@@ -186,3 +187,14 @@ def test_pads_are_not_the_smallest_number_of_simpool():
     x_BND, mask_BN = random_sets([3], 4)
     padded = torch.nn.functional.pad(x_BND, (0, 0, 0, 2)), torch.nn.functional.pad(mask_BN, (0, 2))
     torch.testing.assert_close(module(*padded).vectors, module(x_BND, mask_BN).vectors)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("spec", ["map", "aim(k=2)", "cait", "dino_block", "pma", "xpool"])
+def test_a_few_queries_to_a_thousand_elements_keep_their_precision(spec, dtype):
+    torch.manual_seed(0)
+    module = AGGREGATORS.build(spec, 64).eval()
+    inputs = random_inputs([1000, 300], module=module, dim=64).fill(0.0)
+    found = inputs.cast(dtype).pool(copy.deepcopy(module).to(dtype)).vectors.double()
+    exact = inputs.cast(torch.float64).pool(module.double()).vectors
+    assert (found - exact).abs().max() < 8 * torch.finfo(dtype).eps * exact.abs().max()
