@@ -97,7 +97,7 @@ def test_bad_input_is_one_message_and_code_2(words, message, nowhere, monkeypatc
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train", "coco_region_bigru"], "no such file"),  # found by a process of its own, which `train` watches
+        (["train", "coco_region_bigru"], "no such file"),  # found by a child of `train`
         (["train", "coco_mini", "--workers", "0"], "at least 1"),
         (["ingest", "verify", "--store", "nowhere"], "nowhere"),
     ],
