@@ -69,6 +69,22 @@ def first_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def in_this_process() -> Iterator[None]:
+    """Let `train` that a test calls do its work here: the process of the tests is not to be forked."""
+    from infra.process.watching import Attempt, Work
+    from pipelines import train
+
+    def here(work: Work, **_: object) -> None:
+        work.do(Attempt(note="", _notes=nobody))
+
+    nobody = os.open(os.devnull, os.O_WRONLY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "watched", here)
+        yield
+    os.close(nobody)
+
+
 @pytest.fixture(scope="session")
 def one_ray() -> Iterator[None]:
     """A private Ray, whose workers find the tests' modules; the sessions that verbs open go into it."""
