@@ -119,7 +119,8 @@ def test_a_worker_killed_again_and_again_goes_on_and_ends_with_the_weights_of_an
     finished, run, home, capfd
 ):
     markers = [str(home / f"killed {number}") for number in range(3)]
-    objective = f"faulty:KilledOften(markers={markers!r}, epochs=[1.4, 3.4, 3.4])"
+    runs_folder = str(home / "runs")
+    objective = f"faulty:KilledOften(runs={runs_folder!r}, markers={markers!r}, epochs=[1.4, 3.4, 3.4])"
     with pytest.raises(RuntimeError, match="train resume"):
         start(replace(run, objective=objective, checkpoint_every=2, retries=1))
     (record, *_) = find_runs(tracking_uri(home), "polypool", finished=False)
