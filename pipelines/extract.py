@@ -84,14 +84,7 @@ def extract(
         InputError: no corpus, an unknown backbone or split, a finished store in `out`, a backbone that reads something
             else, no usable image, video or text, or more were left out than the tolerance lets pass.
     """
-    if batch < 1 or (limit is not None and limit < 1):
-        raise InputError(f"--batch and --limit must be at least 1, got {batch} and {limit}")
-    if video and texts:
-        raise InputError(
-            "--video and --texts are two stores; make one after the other, each with a backbone of its own"
-        )
-    if not video and videos != _DEFAULTS:
-        raise InputError("settings of videos, such as --frames, need --video and a corpus of videos")
+    _check_settings(batch=batch, limit=limit, video=video, texts=texts, videos=videos)
     out, corpus = place(out), place(corpus)
     started = time.monotonic()
     opened = open_corpus(corpus)
@@ -111,6 +104,18 @@ def extract(
         manifest = writer.close(statistics_of=train or None, tolerance=tolerance)
     seconds = time.monotonic() - started
     _report(out, manifest, unit=work.unit, new=manifest.sets - before, frames=decoded, seconds=seconds)
+
+
+def _check_settings(*, batch: int, limit: int | None, video: bool, texts: bool, videos: VideoOptions) -> None:
+    """Refuse settings that make no sense, alone or together."""
+    if batch < 1 or (limit is not None and limit < 1):
+        raise InputError(f"--batch and --limit must be at least 1, got {batch} and {limit}")
+    if video and texts:
+        raise InputError(
+            "--video and --texts are two stores; make one after the other, each with a backbone of its own"
+        )
+    if not video and videos != _DEFAULTS:
+        raise InputError("settings of videos, such as --frames, need --video and a corpus of videos")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -99,8 +99,6 @@ def fit(
         Stopped: a signal came, or somebody made the file `stop`.
     """
     import ray
-    from ray.exceptions import RayError, RayTaskError
-    from ray.train.v2.api.exceptions import TrainingFailedError
 
     resources = Resources.plan(run.workers, fewest=run.worker_counts[0], cpus=run.cpus)
     work = _Work(
@@ -128,17 +126,21 @@ def fit(
     except (Exception, SystemExit) as error:
         if stop.exists() or not stop.parent.is_dir():  # who asked us to end may end the workers, and be gone
             raise Stopped from error
-        if isinstance(error, RayError) and not isinstance(error, RayTaskError):
-            again = resume_command(tracker.run_id, modules(run))
-            raise FaultError(f"Ray ended under the run; `{again}` goes on: {error}") from error
-        if not isinstance(error, TrainingFailedError | OSError):
+        if (said := _said(error, run, tracker.run_id, home)) is error:
             raise
-        raise _said(error, run, tracker.run_id, home) from error
+        raise said from error
 
 
-def _said(error: BaseException, run: Run, run_id: str, home: Path) -> Exception:
-    """Return what to raise for a training that failed: one line where we know what to do."""
+def _said(error: BaseException, run: Run, run_id: str, home: Path) -> BaseException:
+    """Return what to raise for a training that failed: one line where we know what to do, else the error itself."""
+    from ray.exceptions import RayError, RayTaskError
+    from ray.train.v2.api.exceptions import TrainingFailedError
+
     resume = resume_command(run_id, modules(run))
+    if isinstance(error, RayError) and not isinstance(error, RayTaskError):
+        return FaultError(f"Ray ended under the run; `{resume}` goes on: {error}")
+    if not isinstance(error, TrainingFailedError | OSError):
+        return error
     for failure in (*getattr(error, "worker_failures", {}).values(), error):
         if cause := _input_error(failure):
             return InputError(str(cause))
