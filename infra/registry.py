@@ -307,6 +307,7 @@ RECIPES = Registry("recipe", package="pipelines.recipes", decorator="recipe")
 MODELS = Registry("model", package="tasks.models", base="tasks.models.base:RetrievalModel")
 FUSIONS = Registry("fusion", package="tasks.fusions", base="tasks.fusions.base:Fusion")
 PARSERS = Registry("role parser", package="tasks.parsers", plural="parsers")
+OPTIMISERS = Registry("optimiser", package="pipelines.training.optimisers", base="torch.optim:Optimizer")
 
 KINDS = {
     "task": TASKS,
@@ -321,6 +322,7 @@ KINDS = {
     "model": MODELS,
     "fusion": FUSIONS,
     "parser": PARSERS,
+    "optimiser": OPTIMISERS,
     "recipe": RECIPES,
 }
 """Every registry, by what the command line calls its kind."""

@@ -19,6 +19,7 @@ from infra.registry import (
     ENCODERS,
     FUSIONS,
     MODELS,
+    OPTIMISERS,
     RECIPES,
     REGULARISERS,
     SIMILARITIES,
@@ -81,6 +82,7 @@ def check_names(run: Run) -> None:
         (FUSIONS, run.fusion),
         (AUGMENTATIONS, run.data.visual_augment),
         (AUGMENTATIONS, run.data.text_augment),
+        (OPTIMISERS, run.optim.optimiser),
         *((REGULARISERS, spec) for spec in run.regularisers),
     ]
     for registry, spec in parts:

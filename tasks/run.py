@@ -84,7 +84,7 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Optim:
-    """How the weights are found: AdamW, with the schedule of the learning rate in steps or epochs."""
+    """How the weights are found: by which optimiser, with the schedule of the learning rate in steps or epochs."""
 
     epochs: Count = 25
     """Passes over the training split; 0 scores pretrained weights as they are."""
@@ -93,9 +93,9 @@ class Optim:
     lr: PositiveFloat = 5e-4
     """Learning rate."""
     weight_decay: NonNegative = 1e-4
-    """AdamW's, on every parameter, as in the published codes."""
-    amsgrad: bool = False
-    """Divide by the largest second moment so far (Reddi et al. 2018), as PVSE does."""
+    """The optimiser's, on every parameter, as in the published codes."""
+    optimiser: Annotated[Part, NOT_EMPTY] = "adamw"
+    """What makes steps of gradients, such as `lion` or `adamw(amsgrad=True)`."""
     lr_factors: ByPrefix = ()
     """Pairs of a parameter-name prefix and a factor on the learning rate; the longest prefix wins; 0 freezes."""
     freeze: ByPrefix = ()
@@ -261,6 +261,27 @@ def to_params(run: Run) -> dict[str, Any]:
     return to_json(run) | {"published": json.dumps(dict(run.published))}
 
 
+def renamed_params(params: Mapping[str, str]) -> dict[str, str]:
+    """Return settings that tracking shows of a run, by the names that they have now: `optim.amsgrad` is no more."""
+    params = dict(params)
+    if params.get(_AMSGRAD) in _OPTIMISERS and "optim.optimiser" not in params:
+        params["optim.optimiser"] = _OPTIMISERS[params.pop(_AMSGRAD)]
+    return params
+
+
+_AMSGRAD = "optim.amsgrad"
+_OPTIMISERS = {"False": "adamw", "True": "adamw(amsgrad=True)"}
+
+
+def _renamed(values: Any) -> Any:
+    """Return the JSON of a run of any version by the names that settings have now."""
+    optim = values.get("optim") if isinstance(values, dict) else None
+    if not isinstance(optim, dict) or not isinstance(optim.get("amsgrad"), bool) or "optimiser" in optim:
+        return values
+    kept = {name: value for name, value in optim.items() if name != "amsgrad"}
+    return values | {"optim": kept | {"optimiser": _OPTIMISERS[str(optim["amsgrad"])]}}
+
+
 def from_json(values: Any, *, where: str = "run.json") -> Run:
     """Return the run that `to_json` wrote.
 
@@ -272,7 +293,7 @@ def from_json(values: Any, *, where: str = "run.json") -> Run:
         InputError: a setting that a run does not have or lacks, which says that another version wrote it, a value that
             a run refuses, or a spec that names a module which nobody trusts (see `infra.trust`).
     """
-    run = from_plain(Run, values, where=where)
+    run = from_plain(Run, _renamed(values), where=where)
     for field_name, spec in specs(run):
         refuse_untrusted(spec, where=f"{where}: {field_name}")
     return run

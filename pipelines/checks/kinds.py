@@ -17,6 +17,7 @@ from infra.checks import Check
 from infra.errors import InputError
 from infra.registry import AGGREGATORS, KINDS, Spec
 from pipelines.checks.encoders import encoder_checks
+from pipelines.checks.optimisers import optimiser_checks
 from pipelines.checks.scores import objective_checks, regulariser_checks, similarity_checks
 from pipelines.recipe import Ensemble
 from tasks.base import TaskAdapter
@@ -35,6 +36,7 @@ _CLASSES = {
     Regulariser: "regulariser",
     RetrievalModel: "model",
     TaskAdapter: "task",
+    torch.optim.Optimizer: "optimiser",
 }
 
 
@@ -61,6 +63,7 @@ def part_checks(spec: str, kind: str) -> list[Check]:
         "similarity": similarity_checks,
         "objective": objective_checks,
         "regulariser": regulariser_checks,
+        "optimiser": optimiser_checks,
         "recipe": _recipe_checks,
     }
     return known.get(kind, lambda spec: _loading_checks(spec, kind))(spec)
@@ -91,6 +94,7 @@ def _recipe_checks(spec: str) -> list[Check]:
             ("encoder", recipe.text),
             ("aggregator", recipe.aggregator),
             ("model", recipe.model),
+            ("optimiser", recipe.optim.optimiser),
         ):
             if part:
                 KINDS[kind].get(Spec.parse(part).name)

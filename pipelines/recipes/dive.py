@@ -153,7 +153,7 @@ def coco_pvse() -> Run:
             "lr": 2e-4,
             "lr_factors": (("text.encoder.embed", 0.0),),
             "weight_decay": 0.0,
-            "amsgrad": True,
+            "optimiser": "adamw(amsgrad=True)",
             "schedule": "step",
             "milestones": (12, 23),
             "decay": 0.5,

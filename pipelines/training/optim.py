@@ -2,48 +2,46 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from infra.errors import InputError, unknown
+from infra.registry import OPTIMISERS, Spec
+from pipelines.training.optimisers.base import Sorts
 from tasks.run import Optim
 
 
-class PlainAdamW(torch.optim.AdamW):
-    """AdamW without what torch wraps around its methods for its compiler: importing that takes two seconds."""
+def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
+    """Return the optimiser that the settings name, with one group for each learning-rate factor and time of freezing.
 
-    add_param_group = inspect.unwrap(torch.optim.AdamW.add_param_group)
-    state_dict = inspect.unwrap(torch.optim.AdamW.state_dict)
-    load_state_dict = inspect.unwrap(torch.optim.AdamW.load_state_dict)
-    zero_grad = inspect.unwrap(torch.optim.AdamW.zero_grad)
-    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
-
-
-def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.AdamW:
-    """Return AdamW with one group for each learning-rate factor and time of freezing.
-
-    Parameters of factor 0 are frozen for good.
+    One that `Sorts` weights is given groups of one sort each. Parameters of factor 0 are frozen for good.
 
     Raises:
-        InputError: a prefix that no parameter has, or nothing to train.
+        InputError: a prefix that no parameter has, nothing to train, or an optimiser that there is not.
     """
-    return PlainAdamW(
-        [
-            {"params": parameters, "lr": optim.lr, "factor": factor, "frozen_epochs": epochs}
-            for (factor, epochs), parameters in parameter_groups(model, optim).items()
-        ],
+    kind = OPTIMISERS.get(Spec.parse(optim.optimiser).name)
+    sort = kind.sort if isinstance(kind, Sorts) else None
+    return OPTIMISERS.build(
+        optim.optimiser,
+        parameter_groups(model, optim, sort=sort),
+        lr=optim.lr,
         weight_decay=optim.weight_decay,
-        amsgrad=optim.amsgrad,
-        fused=True,
     )
 
 
-def parameter_groups(model: nn.Module, optim: Optim) -> dict[tuple[float, float], list[nn.Parameter]]:
-    """Return the parameters that are trained, by learning-rate factor and epochs of freezing; others are frozen.
+def parameter_groups(
+    model: nn.Module, optim: Optim, *, sort: Callable[[nn.Module, nn.Parameter], str] | None = None
+) -> list[dict[str, Any]]:
+    """Return groups of the parameters that are trained, with their `lr`, `factor` and `frozen_epochs`; others freeze.
+
+    Args:
+        model: of the run.
+        optim: its settings.
+        sort: tells parameters apart, of which then each group has one `sort`.
 
     Raises:
         InputError: a prefix that no parameter has, or nothing to train.
@@ -51,16 +49,22 @@ def parameter_groups(model: nn.Module, optim: Optim) -> dict[tuple[float, float]
     names = [name for name, _ in model.named_parameters()]
     for setting in ("lr_factors", "freeze"):
         _check(setting, getattr(optim, setting), names)
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    groups: dict[tuple[float, float, str], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         factor = _longest(optim.lr_factors, name, default=1.0)
         if factor == 0:
             parameter.requires_grad_(False)
-        else:
-            groups.setdefault((factor, _longest(optim.freeze, name, default=0.0)), []).append(parameter)
+            continue
+        own = sort(model.get_submodule(name.rpartition(".")[0]), parameter) if sort else ""
+        key = factor, _longest(optim.freeze, name, default=0.0), own
+        groups.setdefault(key, []).append(parameter)
     if not groups:
         raise InputError("every parameter is frozen by lr_factors; there is nothing to train")
-    return groups
+    return [
+        {"params": parameters, "lr": optim.lr, "factor": factor, "frozen_epochs": epochs}
+        | ({"sort": own} if sort else {})
+        for (factor, epochs, own), parameters in groups.items()
+    ]
 
 
 def _check(setting: str, pairs: Iterable[tuple[str, float]], names: Sequence[str]) -> None:
@@ -99,8 +103,8 @@ def set_lr(optimizer: torch.optim.Optimizer, optim: Optim, scale: float) -> None
 def ready_gradients(optimizer: torch.optim.Optimizer, optim: Optim, *, step: int, epoch_steps: int) -> Tensor:
     """Forget the gradients of what is still frozen, clip all others as one, and return their norm before that.
 
-    Without a gradient, AdamW leaves a parameter, its decay and its moments alone, exactly as if it did not need one;
-    but it goes on needing one, because DDP must know from the start which gradients there will be.
+    Without a gradient, an optimiser leaves a parameter, its decay and its moments alone, exactly as if it did not need
+    one; but it goes on needing one, because DDP must know from the start which gradients there will be.
 
     Args:
         optimizer: made by `make_optimizer`; its parameters have their gradients, averaged over workers.

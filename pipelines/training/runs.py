@@ -26,7 +26,7 @@ from infra.trust import trust_modules
 from pipelines.training.best_checkpoint import other_than_trained
 from pipelines.training.driver import resume_command
 from pipelines.training.folder import OUTBOX, refuse_lost, remove_orphans, run_folder, take_run, take_up
-from pipelines.training.optim import parameter_groups
+from pipelines.training.optim import make_optimizer
 from pipelines.training.ray_train import finish_soon, fit
 from tasks.base import TaskAdapter
 from tasks.run import Run, from_json, modules, to_json, to_params
@@ -67,7 +67,7 @@ def prepare(run: Run, **arguments: Any) -> TaskAdapter:
     refuse_unused(run, adapter.unused)
     adapter.check_training()
     with Unfilled():
-        parameter_groups(adapter.model(pretrained=False), run.optim)
+        make_optimizer(adapter.model(pretrained=False), run.optim)
     return adapter
 
 

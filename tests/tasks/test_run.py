@@ -10,7 +10,7 @@ import pytest
 from toy import toy_run
 
 from infra.errors import InputError
-from tasks.run import Data, Optim, Run, from_json, to_json, to_params
+from tasks.run import Data, Optim, Run, from_json, renamed_params, to_json, to_params
 
 WRONG = [
     (Optim, {"lr": -1.0}, "--optim.lr must be above 0, not -1.0"),
@@ -22,7 +22,8 @@ WRONG = [
     (Optim, {"clip": -1.0}, "--optim.clip must be at least 0"),
     (Optim, {"warmup_steps": -5}, "--optim.warmup-steps must be at least 0, not -5"),
     (Optim, {"warmup_start": -1.0}, "--optim.warmup-start must be at least 0, not -1.0"),
-    (Optim, {"amsgrad": 1}, "--optim.amsgrad must be True or False, not 1"),
+    (Optim, {"optimiser": ""}, "--optim.optimiser must be a name, not nothing, not ''"),
+    (Optim, {"optimiser": "lion(beta1"}, "--optim.optimiser: cannot read the spec"),
     (Optim, {"weight_decay": -0.1}, "--optim.weight-decay must be at least 0"),
     (Optim, {"epochs": -1}, "--optim.epochs must be at least 0, not -1"),
     (Optim, {"epochs": 2.0}, "--optim.epochs must be a whole number, not 2.0"),
@@ -92,10 +93,25 @@ def test_bounds_themselves_are_allowed():
 
 def test_a_run_of_a_version_without_some_settings_is_read_back_as_it_was_trained():
     values = json.loads(json.dumps(to_json(toy_run())))
-    for part, name in (("optim", "warmup_start"), ("optim", "amsgrad"), ("data", "vocabulary")):
+    for part, name in (("optim", "warmup_start"), ("optim", "optimiser"), ("data", "vocabulary")):
         del values[part][name]
     run = from_json(values)
-    assert (run.optim.warmup_start, run.optim.amsgrad, run.data.vocabulary) == (0.0, False, ("train",))
+    assert (run.optim.warmup_start, run.optim.optimiser, run.data.vocabulary) == (0.0, "adamw", ("train",))
+
+
+@pytest.mark.parametrize(("amsgrad", "optimiser"), [(True, "adamw(amsgrad=True)"), (False, "adamw")])
+def test_a_run_of_a_version_that_had_amsgrad_as_a_setting_is_read_back_as_it_was_trained(amsgrad, optimiser):
+    values = json.loads(json.dumps(to_json(toy_run())))
+    del values["optim"]["optimiser"]
+    values["optim"]["amsgrad"] = amsgrad
+    before = json.dumps(values)
+    assert from_json(values) == replace(toy_run(), optim=replace(toy_run().optim, optimiser=optimiser))
+    assert json.dumps(values) == before
+    assert renamed_params({"optim.amsgrad": str(amsgrad), "seed": "0"}) == {
+        "optim.optimiser": optimiser,
+        "seed": "0",
+    }
+    assert renamed_params({"seed": "0"}) == {"seed": "0"}
 
 
 def test_a_run_is_read_back_from_json():
@@ -111,6 +127,11 @@ def test_a_run_is_read_back_from_json():
     [
         (lambda run: run["optim"].update(lr="0.1"), "optim.lr must be a finite number, not '0.1'"),
         (lambda run: run["optim"].update(lr=-0.1), "optim.lr must be above 0, not -0.1"),
+        (lambda run: run["optim"].update(amsgrad=True), "unknown field 'optim.amsgrad'"),
+        (
+            lambda run: (run["optim"].pop("optimiser"), run["optim"].update(amsgrad=1)),
+            "unknown field 'optim.ams",
+        ),
         (lambda run: run["optim"].update(learning=1), "unknown field 'optim.learning'. Did you mean"),
         (lambda run: run.update(optim=3), "optim must be a mapping of names to values, not 3"),
         (lambda run: run.update(seed=None), "seed must be a whole number, not None"),

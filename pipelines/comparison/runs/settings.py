@@ -9,7 +9,7 @@ from dataclasses import MISSING, asdict, fields
 from infra.tracking import RunRecord
 from infra.tracking.provenance import PACKAGES
 from infra.tracking.tracker import flattened
-from tasks.run import WITHOUT_EFFECT, Data, Optim, Run
+from tasks.run import WITHOUT_EFFECT, Data, Optim, Run, renamed_params
 from tasks.scoring.records import VERSION_TAG
 
 _SHOWN = {"recipe", "task", "aggregator", "text_aggregator", "seed", "protocol", "data.dataset"}
@@ -79,12 +79,13 @@ def _commit(run: RunRecord) -> str:
 def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
     """Return what decides the results of runs; a setting that is younger than a run has its default there."""
     hidden = _SHOWN | {*WITHOUT_EFFECT}
-    known = {name for run in runs for name in run.params}
+    params = [renamed_params(run.params) for run in runs]
+    known = {name for of in params for name in of}
     defaults = {name: value for name, value in _defaults().items() if name in known}
     all_settings = []
     digested = [name for name in DIGESTS if all(run.tags.get(name) for run in runs)]
-    for run in runs:
-        settings = {**defaults, **run.params, **{name: run.tags[name][:12] for name in digested}}
+    for run, of in zip(runs, params, strict=True):
+        settings = {**defaults, **of, **{name: run.tags[name][:12] for name in digested}}
         settings["protocol version"] = run.tags.get(VERSION_TAG + protocol, "1")
         all_settings.append({name: value for name, value in settings.items() if name not in hidden})
     return all_settings

@@ -109,3 +109,12 @@ def test_other_code_and_other_packages_are_said() -> None:
         f"{title} used torch 2.13.0 and 2.6.0",
     )
     assert arranged(runs[:2], experiment="x")[1] == ()
+
+
+def test_a_run_of_before_a_setting_was_renamed_shares_the_row_of_later_ones() -> None:
+    old = given("gpo", 0, **{"optim__amsgrad": "False"})
+    later = given("gpo", 1, **{"optim__optimiser": "adamw"})
+    assert labels(old, later, given("gpo", 2, **{"optim__amsgrad": "True"})) == [
+        "gpo",
+        "gpo, optim.optimiser=adamw(amsgrad=True)",
+    ]

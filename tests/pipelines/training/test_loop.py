@@ -241,7 +241,7 @@ def test_a_warm_up_may_begin_later_and_the_rate_is_whole_before():
 def test_amsgrad_keeps_the_largest_second_moment():
     ours, theirs = (torch.nn.Linear(3, 1) for _ in range(2))
     theirs.load_state_dict(ours.state_dict())
-    optimizer = make_optimizer(ours, Optim(lr=0.1, weight_decay=0.0, amsgrad=True))
+    optimizer = make_optimizer(ours, Optim(lr=0.1, weight_decay=0.0, optimiser="adamw(amsgrad=True)"))
     reference = torch.optim.Adam(theirs.parameters(), lr=0.1, amsgrad=True)
     for size in (9.0, 0.1, 0.1, 0.1):
         for model, method in ((ours, optimizer), (theirs, reference)):

@@ -11,7 +11,8 @@ import torch
 from places import ROOT, SUPPORT
 from torch import nn
 
-from pipelines.training.optim import PlainAdamW
+from infra.registry import OPTIMISERS
+from pipelines.training.optimisers.adamw import AdamW
 
 WORKER = """
 import sys
@@ -24,12 +25,13 @@ from pipelines.training.loop import Trainer
 def nobody():
     raise AssertionError("a new run has logged nothing before")
 
-run, log = toy_run(figures=True), Journal(Path(sys.argv[1]), nobody)
+log = Journal(Path(sys.argv[1]), nobody)
 log.begin()
-report = FolderReport()
-Trainer(run, Toy(run), log=log, report=report, device=torch.device("cpu"), bar=SilentBar).train()
-again = Trainer(run, Toy(run), log=log, report=report, device=torch.device("cpu"), bar=SilentBar)
-again.resume(report.last)
+for optimiser in sys.argv[2:]:
+    run, report = toy_run(figures=True, optim={"optimiser": optimiser}), FolderReport()
+    Trainer(run, Toy(run), log=log, report=report, device=torch.device("cpu"), bar=SilentBar).train()
+    again = Trainer(run, Toy(run), log=log, report=report, device=torch.device("cpu"), bar=SilentBar)
+    again.resume(report.last)
 print(*sorted(name for name in ("torch._dynamo", "mlflow", "transformers", "ray") if name in sys.modules))
 """
 
@@ -38,10 +40,10 @@ def test_it_takes_the_same_steps():
     torch.manual_seed(0)
     models = [nn.Linear(30, 40)]
     models.append(copy.deepcopy(models[0]))
-    options = {"lr": 1e-2, "weight_decay": 0.1, "fused": True}
+    options = {"lr": 1e-2, "weight_decay": 0.1}
     ours, theirs = (
-        PlainAdamW(models[0].parameters(), **options),
-        torch.optim.AdamW(models[1].parameters(), **options),
+        AdamW(models[0].parameters(), **options),
+        torch.optim.AdamW(models[1].parameters(), **options, fused=True),
     )
     for step in range(6):
         x_BD = torch.rand(7, 30)
@@ -61,7 +63,7 @@ def test_it_takes_the_same_steps():
 def test_a_worker_imports_neither_the_compiler_nor_mlflow(tmp_path):
     path = os.pathsep.join(map(str, (ROOT, SUPPORT, SUPPORT / "training")))
     done = subprocess.run(
-        [sys.executable, "-c", WORKER, str(tmp_path)],
+        [sys.executable, "-c", WORKER, str(tmp_path), *OPTIMISERS.names()],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,

@@ -1,0 +1,161 @@
+"""What optimisers promise, on a small model that fits a line."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from infra.checks import Check
+from infra.registry import OPTIMISERS
+from pipelines.training.optim import make_optimizer, set_lr
+from tasks.run import Optim
+
+_RATE, _STEPS = 1e-3, 6
+
+
+class _Small(nn.Module):
+    """A table, matrices and vectors, as models have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.inner, self.outer = nn.Embedding(5, 4), nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, token_B: Tensor) -> Tensor:
+        return self.outer(self.inner(self.words(token_B)).tanh())
+
+
+class OptimiserChecks:
+    """The promises of one optimiser.
+
+    Args:
+        spec: of the optimiser.
+    """
+
+    def __init__(self, spec: str) -> None:
+        self._optim = Optim(optimiser=spec, lr=_RATE, weight_decay=0.0)
+
+    def checks(self) -> list[Check]:
+        """Return them in order."""
+        kept = "keep what a step needs in self.state[weight], and read rates from the groups"
+        return [
+            Check(
+                what="it is built of groups of weights, a rate and a decay",
+                run=self._built,
+                advice="take the groups first, and lr and weight_decay by keyword",
+                vital=True,
+            ),
+            Check(
+                what="a step lowers a loss", run=self._lowers, advice="step against the gradient", vital=True
+            ),
+            Check(what="each group moves at its own rate", run=self._rates, advice=kept),
+            Check(
+                what="a weight without a gradient stays as it is",
+                run=self._left_alone,
+                advice="leave it, its decay and its state alone where weight.grad is None",
+            ),
+            Check(
+                what="a run that was interrupted goes on to the same weights, bit for bit",
+                run=self._resumed,
+                advice=f"{kept}; state_dict must hold tensors, numbers and text alone",
+            ),
+        ]
+
+    def _made(self, **changes: object) -> tuple[_Small, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = _Small()
+        optim = Optim(**{**vars(self._optim), **changes})
+        return model, make_optimizer(model, optim)
+
+    def _built(self) -> str:
+        model, optimizer = self._made()
+        held = [weight for group in optimizer.param_groups for weight in group["params"]]
+        assert {id(w) for w in held} == {id(w) for w in model.parameters()}, (
+            "its param_groups are not the weights that it was given, each once"
+        )
+        return f"{type(optimizer).__name__} of {len(optimizer.param_groups)} groups"
+
+    def _lowers(self) -> str:
+        model, optimizer = self._made()
+        losses = _train(model, optimizer, steps=_STEPS)
+        assert losses[1] < losses[0], (
+            f"at a rate of {_RATE}, it took the loss from {losses[0]:.4g} to {losses[1]:.4g}"
+        )
+        return f"{_STEPS} took it from {losses[0]:.4g} to {losses[-1]:.4g}"
+
+    def _rates(self) -> None:
+        model, optimizer = self._made(lr_factors=(("inner", 0.5),))
+        first = copy.deepcopy(model)
+        set_lr(optimizer, self._optim, 0.0)
+        _train(model, optimizer, steps=1)
+        assert not _moved(first, model), f"at a rate of 0, it moved {', '.join(_moved(first, model))}"
+        for group in optimizer.param_groups:
+            group["lr"] = _RATE if group["factor"] == 0.5 else 0.0
+        _train(model, optimizer, steps=1)
+        moved = _moved(first, model)
+        assert moved == ["inner.bias", "inner.weight"], (
+            f"where the group of `inner` alone had a rate, it moved {', '.join(moved) or 'nothing'}"
+        )
+
+    def _left_alone(self) -> None:
+        model, optimizer = self._made(weight_decay=0.5)
+        for _ in range(2):
+            first = copy.deepcopy(model)
+            _gradients(model)
+            model.inner.weight.grad = model.words.weight.grad = None
+            optimizer.step()
+            moved = {"inner.weight", "words.weight"} & {*_moved(first, model)}
+            assert not moved, f"it moved {', '.join(sorted(moved))}"
+            _train(model, optimizer, steps=1)
+
+    def _resumed(self) -> None:
+        (whole, optimizer), (again, other) = self._made(), self._made()
+        _train(whole, optimizer, steps=_STEPS // 2)
+        kept = io.BytesIO()
+        torch.save({"weights": whole.state_dict(), "optimizer": optimizer.state_dict()}, kept)
+        kept.seek(0)
+        state = torch.load(kept, weights_only=True)
+        again.load_state_dict(state["weights"])
+        other.load_state_dict(state["optimizer"])
+        for model, method in ((whole, optimizer), (again, other)):
+            _train(model, method, steps=_STEPS // 2)
+        differing = _moved(whole, again)
+        assert not differing, f"after {_STEPS} steps, the weights {', '.join(differing)} differ"
+
+
+def optimiser_checks(spec: str) -> list[Check]:
+    """Return the promises of an optimiser.
+
+    Raises:
+        InputError: there is no such part.
+    """
+    OPTIMISERS.get(spec.partition("(")[0])
+    return OptimiserChecks(spec).checks()
+
+
+def _gradients(model: _Small) -> float:
+    """Put the gradients of a batch in place, and return its loss."""
+    token_B = torch.arange(10) % 5
+    wanted_BO = torch.randn(10, 3, generator=torch.Generator().manual_seed(0))
+    loss = F.mse_loss(model(token_B), wanted_BO)
+    model.zero_grad(set_to_none=True)
+    loss.backward()
+    return float(loss.detach())
+
+
+def _train(model: _Small, optimizer: torch.optim.Optimizer, *, steps: int) -> list[float]:
+    """Train for some steps, and return the loss before each."""
+    losses = []
+    for _ in range(steps):
+        losses.append(_gradients(model))
+        optimizer.step()
+    return losses
+
+
+def _moved(before: nn.Module, after: nn.Module) -> list[str]:
+    """Return the names of the weights that differ."""
+    pairs = zip(before.named_parameters(), after.parameters(), strict=True)
+    return sorted(name for (name, old), new in pairs if not torch.equal(old, new))

@@ -1,0 +1,1 @@
+"""Optimisers, which specs name."""

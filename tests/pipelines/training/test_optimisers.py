@@ -1,0 +1,307 @@
+"""Optimisers take the steps of their papers, in groups as settings say, and go on after a restart as if nothing was."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor, nn
+from toy import FolderLog, FolderReport, SilentBar, Toy, toy_run
+
+from infra.errors import InputError
+from infra.registry import OPTIMISERS
+from pipelines.check import check
+from pipelines.config import read_run
+from pipelines.training.loop import Trainer
+from pipelines.training.optim import make_optimizer, ready_gradients, set_lr
+from tasks.run import Optim, Run
+
+BUILT_IN = OPTIMISERS.names()
+
+
+def trainer(run: Run, folder: Path, report: FolderReport | None = None) -> Trainer:
+    device = torch.device("cpu")
+    report = report or FolderReport()
+    return Trainer(run, Toy(run), log=FolderLog(folder), report=report, device=device, bar=SilentBar)
+
+
+class Parts(nn.Module):
+    """A table, matrices of both shapes, a kernel and vectors, in double precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.wide, self.tall = nn.Embedding(5, 4), nn.Linear(8, 3), nn.Linear(3, 8)
+        self.kernel = nn.Conv1d(2, 3, 2)
+        self.double()
+
+
+def gradients(model: nn.Module, *, steps: int) -> list[dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        {
+            name: torch.randn(p.shape, generator=generator, dtype=p.dtype)
+            for name, p in model.named_parameters()
+        }
+        for _ in range(steps)
+    ]
+
+
+def trained(optim: Optim, steps: list[dict[str, Tensor]]) -> Parts:
+    model = Parts()
+    optimizer = make_optimizer(model, optim)
+    for step in steps:
+        for name, parameter in model.named_parameters():
+            parameter.grad = step[name].clone()
+        optimizer.step()
+    return model
+
+
+def lion(
+    x: Tensor, gradients: list[Tensor], *, lr: float, decay: float, beta1: float, beta2: float
+) -> Tensor:
+    """Algorithm 2 of the paper, number by number."""
+    x, m = x.clone().flatten(), [0.0] * x.numel()
+    for gradient in gradients:
+        for i, g in enumerate(gradient.flatten().tolist()):
+            c = beta1 * m[i] + (1 - beta1) * g
+            x[i] -= lr * ((c > 0) - (c < 0) + decay * x[i])
+            m[i] = beta2 * m[i] + (1 - beta2) * g
+    return x.view_as(gradients[0])
+
+
+def sgd(
+    x: Tensor, gradients: list[Tensor], *, lr: float, decay: float, momentum: float, nesterov: bool
+) -> Tensor:
+    x, v = x.clone(), 0.0
+    for gradient in gradients:
+        g = gradient + decay * x
+        v = g if isinstance(v, float) else momentum * v + g
+        x = x - lr * (g + momentum * v if nesterov else v)
+    return x
+
+
+def muon(
+    x: Tensor, gradients: list[Tensor], *, lr: float, decay: float, momentum: float, rate: str
+) -> Tensor:
+    """With the polynomial of Newton and Schulz on singular values, in double precision."""
+    x, v = x.clone(), torch.zeros_like(x)
+    a, b = x.shape
+    factor = 0.2 * max(a, b) ** 0.5 if rate == "match_rms_adamw" else max(1.0, a / b) ** 0.5
+    for gradient in gradients:
+        v = momentum * v + (1 - momentum) * gradient
+        left, values, right = torch.linalg.svd((1 - momentum) * gradient + momentum * v, full_matrices=False)
+        values = values / values.norm()
+        for _ in range(5):
+            values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+        x = x * (1 - lr * decay) - lr * factor * left @ torch.diag(values) @ right
+    return x
+
+
+@pytest.mark.parametrize(("beta1", "beta2"), [(0.9, 0.99), (0.5, 0.8)])
+def test_lion_is_algorithm_2_of_its_paper(beta1, beta2):
+    model = Parts()
+    steps = gradients(model, steps=5)
+    optim = Optim(lr=0.1, weight_decay=0.3, optimiser=f"lion(beta1={beta1}, beta2={beta2})")
+    ours = dict(trained(optim, steps).named_parameters())
+    for name, x in model.state_dict().items():
+        expected = lion(x, [step[name] for step in steps], lr=0.1, decay=0.3, beta1=beta1, beta2=beta2)
+        torch.testing.assert_close(ours[name].data, expected, rtol=1e-12, atol=1e-12)
+    default = trained(Optim(lr=0.1, weight_decay=0.3, optimiser="lion"), steps)
+    same = [torch.equal(a, b) for a, b in zip(default.parameters(), ours.values(), strict=True)]
+    assert all(same) == ((beta1, beta2) == (0.9, 0.99))
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_sgd_has_momentum(nesterov):
+    model = Parts()
+    steps = gradients(model, steps=4)
+    spec = f"sgd(momentum=0.7, nesterov={nesterov})"
+    ours = dict(trained(Optim(lr=0.1, weight_decay=0.3, optimiser=spec), steps).named_parameters())
+    for name, x in model.state_dict().items():
+        at = [step[name] for step in steps]
+        expected = sgd(x, at, lr=0.1, decay=0.3, momentum=0.7, nesterov=nesterov)
+        torch.testing.assert_close(ours[name].data, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("rate", ["match_rms_adamw", "original"])
+def test_muon_steps_by_orthogonal_matrices_and_leaves_all_else_to_adamw(rate):
+    model = Parts()
+    steps = gradients(model, steps=3)
+    optim = Optim(lr=0.1, weight_decay=0.3, optimiser=f"muon(momentum=0.8, rate={rate})")
+    ours, adamw = (
+        dict(trained(each, steps).named_parameters())
+        for each in (optim, Optim(lr=0.1, weight_decay=0.3, optimiser="adamw"))
+    )
+    for name, x in model.state_dict().items():
+        if name in ("wide.weight", "tall.weight"):
+            at = [step[name] for step in steps]
+            expected = muon(x, at, lr=0.1, decay=0.3, momentum=0.8, rate=rate)
+            step = (expected - x).abs().max()
+            assert (ours[name] - expected).abs().max() < 0.05 * step, "bfloat16"
+            assert (ours[name] - adamw[name]).abs().max() > 0.1 * step
+        else:
+            assert torch.equal(ours[name], adamw[name]), name
+
+
+@pytest.mark.parametrize("optimiser", [*BUILT_IN, "adamw(amsgrad=True)", "sgd(nesterov=True)"])
+def test_a_run_that_was_killed_goes_on_to_the_same_weights(tmp_path, optimiser):
+    run = toy_run(checkpoint_every=2, optim={"optimiser": optimiser})
+    whole = trainer(run, tmp_path / "whole")
+    whole.train()
+    report = FolderReport(fail_after=4)
+    with pytest.raises(KeyboardInterrupt):
+        trainer(run, tmp_path / "part", report).train()
+    again = trainer(run, tmp_path / "part")
+    again.resume(report.last)
+    assert 0 < again.progress.samples < 3 * 40
+    again.train()
+    assert all(torch.equal(again.model.state_dict()[name], x) for name, x in whole.model.state_dict().items())
+
+
+@pytest.mark.parametrize("optimiser", BUILT_IN)
+def test_groups_have_their_rates_and_times_of_freezing_and_gradients_are_clipped_as_one(optimiser):
+    model = Toy(toy_run()).model()
+    optim = Optim(
+        lr=1e-2,
+        optimiser=optimiser,
+        lr_factors=(("visual", 0.1), ("text.encoder.embed", 0.0)),
+        freeze=(("visual.encoder.fc", 1.0),),
+        clip=1e-3,
+    )
+    optimizer = make_optimizer(model, optim)
+    named = {id(p): name for name, p in model.named_parameters()}
+    found = {named[id(p)]: group for group in optimizer.param_groups for p in group["params"]}
+    assert found.keys() == {*named.values()} - {"text.encoder.embed.weight"}
+    for name, group in found.items():
+        assert group["factor"] == (0.1 if name.startswith("visual") else 1.0)
+        assert group["frozen_epochs"] == (1.0 if name.startswith("visual.encoder.fc") else 0.0)
+    set_lr(optimizer, optim, 0.5)
+    assert {group["lr"] for group in optimizer.param_groups} == {5e-3, 5e-4}
+
+    def step(number: int) -> set[str]:
+        first = copy.deepcopy(model.state_dict())
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
+        ready_gradients(optimizer, optim, step=number, epoch_steps=1)
+        norm = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()
+        assert float(norm) == pytest.approx(1e-3, rel=1e-3)
+        optimizer.step()
+        return {name for name, p in model.named_parameters() if not torch.equal(first[name], p)}
+
+    assert step(0) == {name for name in found if not name.startswith("visual.encoder.fc")}
+    assert step(1) == {*found}
+
+
+def test_muon_tells_matrices_from_tables_by_their_modules():
+    model = Toy(toy_run()).model()
+    optimizer = make_optimizer(model, Optim(optimiser="muon", lr_factors=(("visual", 0.5),)))
+    named = {id(p): name for name, p in model.named_parameters()}
+    sorts = {named[id(p)]: group["sort"] for group in optimizer.param_groups for p in group["params"]}
+    assert sorts["text.encoder.embed.weight"] == sorts["text.encoder.rnn.bias_hh_l0"] == "other"
+    assert sorts["text.encoder.rnn.weight_hh_l0"] == sorts["visual.encoder.fc.weight"] == "matrix"
+    assert len(optimizer.param_groups) == 4
+
+
+def test_muon_says_what_it_needs_of_an_old_torch(monkeypatch):
+    monkeypatch.delattr(torch.optim, "Muon")
+    with pytest.raises(InputError, match=r"muon needs torch 2\.9 or newer, not .*; choose adamw or lion"):
+        make_optimizer(Parts(), Optim(optimiser="muon"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("lino", "unknown optimiser 'lino'. Did you mean 'lion'"),
+        ("lion(beta=0.9)", "Choices: beta1, beta2"),
+        ("lion(beta2=1.0)", "beta2 must be at least 0 and below 1, not 1.0"),
+        ("lion(lr=0.1)", "unknown parameter of optimiser 'lion': 'lr'"),
+        ("muon(rate=fast)", "rate must be 'match_rms_adamw' or 'original', not 'fast'"),
+        ("muon(iterations=0)", "iterations must be from 1 to 99, not 0"),
+        ("muon(momentum=1.0)", "momentum must be at least 0 and below 1"),
+        ("adamw(amsgrad=1)", "amsgrad must be True or False, not 1"),
+        ("adamw(beta1=2.0)", "Invalid beta parameter"),
+    ],
+)
+def test_a_wrong_optimiser_is_refused_in_one_message(spec, message):
+    with pytest.raises(InputError) as error:
+        make_optimizer(Parts(), Optim(optimiser=spec))
+    assert message in str(error.value)
+
+
+def test_a_wrong_name_on_the_command_line_is_refused_before_torch_is_asked():
+    assert read_run("demo", ["--optim.optimiser", "lion(beta1=0.95)"]).optim.optimiser == "lion(beta1=0.95)"
+    with pytest.raises(InputError, match=r"unknown optimiser 'lino'\. Did you mean 'lion'"):
+        read_run("demo", ["--optim.optimiser", "lino"])
+
+
+class Uphill(torch.optim.SGD):
+    def __init__(self, params, *, lr, weight_decay):
+        super().__init__(params, lr=lr, weight_decay=weight_decay, maximize=True)
+
+
+class OneRate(torch.optim.SGD):
+    """Reads the first group's rate for all."""
+
+    def __init__(self, params, *, lr, weight_decay):
+        super().__init__(params, lr=lr, weight_decay=weight_decay)
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["lr"] = self.param_groups[0]["lr"]
+        super().step(closure)
+
+
+class Decaying(torch.optim.SGD):
+    """Decays what has no gradient."""
+
+    def __init__(self, params, *, lr, weight_decay):
+        super().__init__(params, lr=lr)
+        self.decay = weight_decay
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for weight in group["params"]:
+                weight.data.mul_(1 - group["lr"] * self.decay)
+        super().step(closure)
+
+
+class Forgetful(torch.optim.SGD):
+    """Counts its steps where no checkpoint looks."""
+
+    def __init__(self, params, *, lr, weight_decay):
+        super().__init__(params, lr=lr, weight_decay=weight_decay)
+        self.count = 0
+
+    def step(self, closure=None):
+        self.count += 1
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    weight.data.sub_(group["lr"] / self.count * weight.grad)
+
+
+@pytest.mark.parametrize(
+    ("broken", "promise"),
+    [
+        (Uphill, "a step lowers a loss: at a rate of 0.001, it took the loss from"),
+        (OneRate, "each group moves at its own rate: where the group of `inner` alone had a rate, it moved"),
+        (Decaying, "a weight without a gradient stays as it is: it moved inner.weight, words.weight"),
+        (Forgetful, "goes on to the same weights, bit for bit: after 6 steps, the weights"),
+    ],
+)
+def test_a_broken_optimiser_of_ones_own_is_told_which_promise_it_breaks(monkeypatch, broken, promise):
+    plugin = ModuleType("my_optimisers")
+    setattr(plugin, broken.__name__, broken)
+    monkeypatch.setitem(sys.modules, "my_optimisers", plugin)
+    (failed,) = [o for o in check(f"my_optimisers:{broken.__name__}") if o.passed is False]
+    assert promise in f"{failed.what}: {failed.message}"
+
+
+@pytest.mark.parametrize("name", [*BUILT_IN, "muon(rate=original)", "torch.optim:RMSprop"])
+def test_optimisers_keep_their_promises(name):
+    assert [o for o in check(name) if not o.passed] == []
