@@ -20,7 +20,8 @@ class Pooled(NamedTuple):
     """
 
     vectors: Tensor
-    """`(B, D)`, or `(B, K, D)` where `num_embeddings` is more than one."""
+    """`(B, D)`, or `(B, K, D)` where `num_embeddings` is not one; where it is None, sets of fewer than K vectors are
+    filled up with zero vectors, which have no direction and count nowhere."""
     residual: Tensor | None = None
     """`(B, K, D)`, of an aggregator whose vectors are a global feature plus a residual each; None for any other."""
     weights: Tensor | None = None
@@ -41,7 +42,7 @@ class Context(NamedTuple):
 
 
 class Aggregator(nn.Module, ABC):
-    """`(x_BND, mask_BN)` -> `Pooled`: `(B, D)` vectors, or `(B, K, D)` where `num_embeddings` K is more than one.
+    """`(x_BND, mask_BN)` -> `Pooled`: `(B, D)` vectors, or `(B, K, D)` where `num_embeddings` K is not one.
 
     Masks are bool and True marks a real element. What lies under the mask, how far a set is padded and
     which sets share its batch never change a result; `aggregators/contract.py` holds every registered
@@ -51,8 +52,8 @@ class Aggregator(nn.Module, ABC):
     constructor does where they depend on parameters.
     """
 
-    num_embeddings: int = 1
-    """How many vectors it makes of a set, K."""
+    num_embeddings: int | None = 1
+    """How many vectors it makes of a set, K; None where their number depends on the set, and is at most its size."""
     width: int | None = None
     """Width of the vectors; None where it is that of the elements."""
     context: Literal["none", "set", "vector"] = "none"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from aggregators.base import Aggregator, Context, Pooled
 from aggregators.random_sets import Inputs, random_inputs
@@ -46,15 +47,30 @@ def aggregator_checks(module: Aggregator, dim: int) -> list[Check]:
 
 
 SIZES = [5, 1, 9, 5]
+MANY = 32  # more elements than any set that is drawn, pads among them
 
 
 def _shape(module: Aggregator, draw: Draw, width: int) -> None:
-    vectors = draw(SIZES).pool(module).vectors
-    expected = (
-        (len(SIZES), width) if module.num_embeddings == 1 else (len(SIZES), module.num_embeddings, width)
-    )
+    inputs = draw(SIZES)
+    vectors, k = inputs.pool(module).vectors, module.num_embeddings
+    expected = (len(SIZES), width) if k == 1 else (len(SIZES), k or vectors.shape[1], width)
     assert vectors.shape == expected, f"the vectors have shape {tuple(vectors.shape)}, expected {expected}"
     assert vectors.isfinite().all(), "the vectors are not finite"
+    if k is None:
+        real_B, size_B = vectors.any(dim=-1).sum(dim=1), inputs.mask_BN.sum(dim=1)
+        assert ((real_B > 0) & (real_B <= size_B)).all(), (
+            f"sets of {size_B.tolist()} elements have {real_B.tolist()} vectors that are not zero"
+        )
+
+
+def _vectors(module: Aggregator, inputs: Inputs) -> Tensor:
+    """Return an aggregator's vectors as they can be compared: a set of any size as one, in an order of its own."""
+    vectors = inputs.pool(module).vectors
+    if module.num_embeddings is not None:
+        return vectors
+    first_BK = vectors[..., 0].where(vectors.any(dim=-1), float("inf"))
+    vectors = vectors.gather(1, first_BK.argsort(dim=1)[..., None].expand_as(vectors))
+    return torch.nn.functional.pad(vectors, (0, 0, 0, MANY - vectors.shape[1]))
 
 
 def _hooks(module: Aggregator, draw: Draw, width: int) -> None:
@@ -113,12 +129,13 @@ def _residual(module: Aggregator, draw: Draw, width: int) -> None:
 
 def _weights(module: Aggregator, draw: Draw, width: int) -> None:
     inputs = draw(SIZES)
-    weight, over = inputs.pool(module).weights, module.weights_over
+    vectors, _, weight = inputs.pool(module)
+    over, k = module.weights_over, module.num_embeddings or vectors.shape[1]
     if weight is None:
         return
     expected = [tuple(inputs.mask_BN.shape), tuple(inputs.x_BND.shape)]
     if over == "embeddings":
-        expected = [(len(SIZES), module.num_embeddings, inputs.mask_BN.shape[1])]
+        expected = [(len(SIZES), k, inputs.mask_BN.shape[1])]
     assert over in ("elements", "ranks", "embeddings"), f"weights_over is {over!r}"
     assert weight.shape in expected, f"the weights have shape {tuple(weight.shape)}, expected {expected}"
     assert weight.isfinite().all(), "the weights are not finite"
@@ -140,25 +157,25 @@ def _padding(module: Aggregator, draw: Draw, width: int) -> None:
             torch.nn.functional.pad(mask, (0, 4)),
         )
     )
-    expected = inputs.pool(module).vectors
+    expected = _vectors(module, inputs)
     for changed, what in (
         (wide, "more padding changes"),
         (inputs.fill(-123.0), "values under the mask change"),
         (inputs.fill(float("nan")), "NaN under the mask changes"),
     ):
-        torch.testing.assert_close(changed.pool(module).vectors, expected, msg=f"{what} the result")
+        torch.testing.assert_close(_vectors(module, changed), expected, msg=f"{what} the result")
 
 
 def _batch_mates(module: Aggregator, draw: Draw, width: int) -> None:
     inputs = draw(SIZES)
-    together = inputs.pool(module).vectors
+    together = _vectors(module, inputs)
     for i in range(len(SIZES)):
-        alone = inputs.alone(i).pool(module).vectors
+        alone = _vectors(module, inputs.alone(i))
         torch.testing.assert_close(alone[0], together[i], msg="batch mates change the result")
 
 
 def _single_element(module: Aggregator, draw: Draw, width: int) -> None:
-    assert draw([1]).pool(module).vectors.isfinite().all(), "a set of one element gives no finite result"
+    assert _vectors(module, draw([1])).isfinite().all(), "a set of one element gives no finite result"
 
 
 def _order(module: Aggregator, draw: Draw, width: int) -> None:
@@ -167,9 +184,7 @@ def _order(module: Aggregator, draw: Draw, width: int) -> None:
     inputs = draw([9, 9])
     order = torch.randperm(9, generator=torch.Generator().manual_seed(3))
     turned = inputs.map(lambda x, mask: (x[:, order], mask))
-    torch.testing.assert_close(
-        turned.pool(module).vectors, inputs.pool(module).vectors, msg="the order matters"
-    )
+    torch.testing.assert_close(_vectors(module, turned), _vectors(module, inputs), msg="the order matters")
 
 
 def _holes(module: Aggregator, draw: Draw, width: int) -> None:
@@ -181,15 +196,15 @@ def _holes(module: Aggregator, draw: Draw, width: int) -> None:
     holed = inputs.map(lambda x, mask: (x, mask & real_BN)).fill(float("nan"))
     closed = inputs.map(lambda x, mask: (x[real_BN].view(3, 5, -1), mask[real_BN].view(3, 5)))
     torch.testing.assert_close(
-        holed.pool(module).vectors, closed.pool(module).vectors, msg="a hole in the mask changes the result"
+        _vectors(module, holed), _vectors(module, closed), msg="a hole in the mask changes the result"
     )
 
 
 def _low_precision(module: Aggregator, draw: Draw, width: int) -> None:
     inputs = draw(SIZES).fill(0.0)
-    expected = inputs.pool(module).vectors
+    expected = _vectors(module, inputs)
     for dtype, tolerance in ((torch.float16, 2e-2), (torch.bfloat16, 1e-1)):
-        out = inputs.cast(dtype).pool(copy.deepcopy(module).to(dtype)).vectors
+        out = _vectors(copy.deepcopy(module).to(dtype), inputs.cast(dtype))
         assert out.dtype == dtype, f"{dtype} sets give a {out.dtype} result"
         torch.testing.assert_close(
             out.float(), expected, atol=tolerance, rtol=tolerance, msg=f"{dtype} is far off"
@@ -203,7 +218,7 @@ def _gradients(module: Aggregator, draw: Draw, width: int) -> None:
     assert torch.autograd.gradcheck(lambda *parts: inputs.with_floats(*parts).pool(module).vectors, floats), (
         "the gradient is wrong"
     )
-    inputs.pool(module).vectors.square().sum().backward()
+    _vectors(module, inputs).square().sum().backward()
     masks = (inputs.mask_BN, None if inputs.context is None else inputs.context.mask)
     for part, mask in zip(floats, masks, strict=False):
         assert mask is None or (part.grad[~mask] == 0).all(), "a gradient flows into the padding"
@@ -221,7 +236,7 @@ def _state(module: Aggregator, draw: Draw, width: int) -> None:
         torch.nn.init.normal_(parameter)
     other.load_state_dict(module.state_dict(), strict=True)
     inputs = draw(SIZES)
-    assert torch.equal(inputs.pool(other).vectors, inputs.pool(module).vectors), (
+    assert torch.equal(_vectors(other, inputs), _vectors(module, inputs)), (
         "the state dict does not hold the whole module"
     )
 
@@ -229,8 +244,8 @@ def _state(module: Aggregator, draw: Draw, width: int) -> None:
 PROMISES = {
     _shape: (
         "a vector of each set, or num_embeddings of them, all finite",
-        "return Pooled(vectors) with vectors (B, D), or (B, K, D) with num_embeddings = K; where the width changes, "
-        "set self.width",
+        "return Pooled(vectors) with vectors (B, D), or (B, K, D) with num_embeddings = K, or None where sets have as "
+        "many as they need and zero vectors after them; where the width changes, set self.width",
     ),
     _hooks: (
         "a forward hook sees every call",

@@ -144,7 +144,8 @@ def _wrong(weights: Any, aggregator: Aggregator, x_BND: Tensor, contexts: int) -
     if not isinstance(weights, Tensor):
         return f"weights must be a tensor or None, not {type(weights).__name__}"
     first = (sets, contexts) if contexts else (sets,)
-    expected = [(aggregator.num_embeddings, size)] if over == "embeddings" else [(size,), (size, width)]
+    k = aggregator.num_embeddings or weights.shape[-2]
+    expected = [(k, size)] if over == "embeddings" else [(size,), (size, width)]
     expected = [(*first, *shape) for shape in expected]
     if tuple(weights.shape) in expected:
         return ""

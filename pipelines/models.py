@@ -35,6 +35,7 @@ from tasks.inputs.pairs import Pairs
 from tasks.models.base import TRAINING_ONLY, RetrievalModel
 from tasks.models.embeddings import Batches
 from tasks.run import Run, from_json
+from tasks.similarities.vectors import side_by_side
 
 Visuals = Sequence[np.ndarray | str | Path]
 """Images or videos: features `(N, F)` as a store keeps them, or image files for a model that reads pixels."""
@@ -212,7 +213,7 @@ class TrainedModel:
             if visuals is None
             else (model.encode_visual, self._visual(visuals))
         )
-        return torch.cat([encode(self._on_device(batch)).vectors for _, batch in batches])
+        return side_by_side([encode(self._on_device(batch)).vectors for _, batch in batches])
 
     def _visual(self, visuals: Visuals) -> Batches:
         inputs = self._reader(visuals).visual_inputs(visuals)

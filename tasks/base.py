@@ -121,6 +121,9 @@ class Evaluation:
             every worker, since a score may need all of them; those of the first worker are drawn.
         embed_cost: what it cost to encode an item and its texts, or to answer a question, in `infra.compute.cost.UNIT`;
             NaN if it was not measured.
+        query_cost: likewise, to score a query with the whole gallery and rank it, queries of both directions together.
+        item_bytes: what the embeddings of an image or video take, zero vectors that fill up sets not counted; NaN for a
+            model that has none.
     """
 
     protocol: str
@@ -132,6 +135,8 @@ class Evaluation:
     files: dict[str, bytes] = field(default_factory=dict)
     pictures: tuple[Callable[[], Pictures], ...] = ()
     embed_cost: float = math.nan
+    query_cost: float = math.nan
+    item_bytes: float = math.nan
     protocol_version: int = 1
 
 

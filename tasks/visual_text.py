@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -198,12 +199,15 @@ class VisualText(VisualLanguageTask):
         check_rerank(protocol_named(protocol), looks_at_pairs=model.looks_at_pairs)
         meter = CostMeter(device_of(model))
         score = self.scorer(model, split)
-        cost = meter.lap()
+        encoded, pairs = meter.lap(), self.data(split)
         evaluation = self.evaluate_scores(score, split, protocol)
+        ranked = meter.lap()
         attention = partial(self._attention, model, split, score)
         return replace(
             evaluation,
-            embed_cost=cost / len(self.data(split).item_ids),
+            embed_cost=encoded / len(pairs.item_ids),
+            query_cost=ranked / (len(pairs.item_ids) + len(pairs.texts)),
+            item_bytes=score.item_bytes() if isinstance(score, SplitEmbeddings) else math.nan,
             pictures=(*evaluation.pictures, attention),
         )
 

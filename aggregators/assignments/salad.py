@@ -52,7 +52,7 @@ class SALAD(Aggregator):
         check_counts(k=k, hidden=hidden, iterations=iterations)
         self.num_embeddings, self.iterations = k + 1, iterations
         self.global_pool: Aggregator = AGGREGATORS.build(global_feature, dim)
-        if self.global_pool.num_embeddings > 1 or self.global_pool.context != "none":
+        if self.global_pool.num_embeddings != 1 or self.global_pool.context != "none":
             raise InputError(
                 f"global_feature={global_feature} does not make one vector of a set; choose one such as mean or max"
             )

@@ -33,7 +33,7 @@ class SetPrediction(Aggregator):
         self.width = width or dim
         self.global_pool: Aggregator = AGGREGATORS.build(global_feature, dim)
         self.symmetric = self.global_pool.symmetric
-        if self.global_pool.num_embeddings > 1 or self.global_pool.context != "none":
+        if self.global_pool.num_embeddings != 1 or self.global_pool.context != "none":
             raise InputError(
                 f"global_feature={global_feature} does not make one vector of a set; choose one such as max or mean"
             )

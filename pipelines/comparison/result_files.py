@@ -19,6 +19,8 @@ from pipelines.comparison.results import Number, Result, columns
 ENDINGS = (".csv", ".parquet")
 WHAT = "results that `python -m pipelines.compare --out` wrote"
 _NAMES = tuple(field.name for field in dataclasses.fields(Result))
+_NEEDED = {field.name for field in dataclasses.fields(Result) if field.default is dataclasses.MISSING}
+"""Columns of every file; the rest may have come later than a file."""
 _PARQUET = {
     str: pa.string(),
     bool: pa.bool_(),
@@ -94,13 +96,14 @@ def _read_csv(path: Path) -> list[tuple[str, dict[str, object]]]:
         lines = [*csv.reader(io.StringIO(path.read_bytes().decode()), strict=True)]
     except (csv.Error, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as CSV: {error}; expected {WHAT}") from None
-    if not lines or tuple(lines[0]) != _NAMES:
+    names = lines[0] if lines else []
+    if len({*names}) < len(names) or not _NEEDED <= {*names} <= {*_NAMES}:
         raise InputError(f"{path}: its columns are not those of {WHAT}; write it anew")
     rows = []
     for number, line in enumerate(lines[1:], start=2):
-        if len(line) != len(_NAMES):
-            raise InputError(f"{path}: line {number} has {len(line)} fields, expected {len(_NAMES)}")
-        values = dict(zip(_NAMES, line, strict=True))
+        if len(line) != len(names):
+            raise InputError(f"{path}: line {number} has {len(line)} fields, expected {len(names)}")
+        values = dict(zip(names, line, strict=True))
         rows.append(
             (f"line {number}", {name: _value(text, hints(Result)[name]) for name, text in values.items()})
         )

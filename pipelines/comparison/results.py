@@ -47,7 +47,8 @@ class Result:
         over_seeds: whether seeds could be judged; else all of these are over queries alone.
         queries: what queries were gathered by, such as `1,064 images with their captions`.
         weights: parameters of the aggregators.
-        step_cost, embed_cost: in `infra.compute.cost.UNIT`.
+        step_cost, embed_cost, query_cost: in `infra.compute.cost.UNIT`.
+        item_bytes: of the embeddings of an image or video.
         train_seconds: that passed in training.
         run_ids, commits, data, command: of the runs; `+` where files differed from a commit; digests of the data.
         compared_by: the command that made this record.
@@ -88,6 +89,8 @@ class Result:
     weights: Number = None
     step_cost: Number = None
     embed_cost: Number = None
+    query_cost: Number = None
+    item_bytes: Number = None
     train_seconds: Number = None
     run_ids: str = ""
     commits: str = ""
@@ -164,6 +167,8 @@ def _costs(row: Row) -> dict[str, Number]:
         "weights": _known(costs.weights),
         "step_cost": _known(costs.step),
         "embed_cost": _known(costs.embed),
+        "query_cost": _known(costs.query),
+        "item_bytes": _known(costs.bytes),
         "train_seconds": _known(row.mean(SECONDS.name)),
     }
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
+from torch.nn.utils.rnn import pad_sequence
 
 from aggregators.observe import Watched
 from infra.errors import InputError
@@ -38,13 +38,13 @@ class Spread:
 
     Attributes:
         name: of the aggregator.
-        vectors: how many a set has.
+        vectors: how many a set has; None where that depends on the set.
         variance_S: of each set that was seen, between 0 and 1.
         log_mean: the natural logarithm of their mean.
     """
 
     name: str
-    vectors: int
+    vectors: int | None
     variance_S: np.ndarray
     log_mean: float
 
@@ -61,12 +61,16 @@ def spread_of(watched: Watched) -> Spread | None:
     if size == 1 or not sets:
         return None
     for vectors_KD in sets:
-        if vectors_KD.dim() != 2 or len(vectors_KD) != size or not vectors_KD.isfinite().all():
+        if (
+            vectors_KD.dim() != 2
+            or len(vectors_KD) != (size or len(vectors_KD))
+            or not vectors_KD.isfinite().all()
+        ):
             raise InputError(
-                f"expected {size} finite vectors of each set, and one has shape {tuple(vectors_KD.shape)}"
+                f"expected {size or 'some'} finite vectors of each set, and one has shape {tuple(vectors_KD.shape)}"
             )
     # float64, since what a collapsed set leaves of 1 - |mean| is lost in rounding
-    embedding_SKD = l2_normalise(torch.stack(sets).double().cpu())
+    embedding_SKD = l2_normalise(pad_sequence(sets, batch_first=True).double().cpu())
     return Spread(
         name=name_of(watched),
         vectors=size,
@@ -90,7 +94,9 @@ def draw_variance(watched: Sequence[Watched], *, heading: str) -> bytes | None:
     for row, spread in enumerate(spreads):
         _row(panel, row, spread)
     panel.set_ylim(len(spreads) - 0.45, -0.6)
-    panel.set_yticks(range(len(spreads)), [f"{it.name}\n{it.vectors} vectors" for it in spreads], fontsize=9)
+    panel.set_yticks(
+        range(len(spreads)), [f"{it.name}\n{it.vectors or 'all'} vectors" for it in spreads], fontsize=9
+    )
     panel.set_xlabel(
         "circular variance of a set (0: collapsed, 1: its vectors cancel out)", color=INK, fontsize=9
     )

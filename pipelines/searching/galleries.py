@@ -17,6 +17,7 @@ from pipelines.searching.probed import ProbedGallery
 from tasks.models.base import RetrievalModel
 from tasks.models.embeddings import Batches, encode_split
 from tasks.similarities.cosine import Cosine
+from tasks.similarities.maxsim import MaxSim
 from tasks.similarities.sets import SetSimilarity
 
 Side = Literal["visual", "text"]
@@ -103,7 +104,7 @@ class EmbeddingGallery:
         def score(part: Tensor, query: Tensor) -> Tensor:
             return model.similarity(part, query) if side == "visual" else model.similarity(query, part).T
 
-        sets = isinstance(model.similarity, SetSimilarity) and embedding.ndim == 3
+        sets = isinstance(model.similarity, SetSimilarity | MaxSim) and embedding.ndim == 3
         if method == "auto":
             method = "two-pass" if sets and len(embedding) >= MANY_SETS else "exact"
         if method == "two-pass" and not sets:

@@ -5,7 +5,7 @@ Results do not depend on how the work is cut: equal scores come in the gallery's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isqrt
 from typing import NamedTuple, Protocol
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from infra.errors import InputError
+from tasks.similarities.vectors import mean_vector, real_vectors
 
 NUMBERS = 1 << 24  # of a part of the gallery: 64 MB
 
@@ -98,6 +99,7 @@ class Exact:
 AT = 10  # the recall that counts is that of the ten best
 MARGIN = 3  # times as many candidates as the hardest query of the sample needed
 LEAST = 100  # candidates
+VECTOR = "vector"
 GUIDES: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": lambda largest_GL: largest_GL.mean(dim=1),
     "largest": lambda largest_GL: largest_GL.amax(dim=1),
@@ -105,12 +107,12 @@ GUIDES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class TwoPass:
-    """Sets of vectors: the best pairs of elements choose candidates, and the similarity itself ranks them.
+    """Sets of vectors: a cheaper score chooses candidates, and the similarity itself ranks them.
 
-    The first pass takes, for each element of the query, the largest product with one of a set's: one product of
-    matrices and a maximum. A set's score is the mean of them, or the largest, whichever is the better guide. That, and
-    how many of the first pass's best are candidates, is measured: where, among them, the ten that are really best lie
-    for a sample of queries.
+    What guides the choice is the product of the sets' mean vectors; or, for each element of the query, the largest
+    product with one of a set's, of which a set has the mean, or the largest. How many of a guide's best must be
+    candidates is measured: where, among them, the ten that are really best lie for a sample of queries. The guide with
+    which a query costs least is taken.
 
     Args:
         embedding_GKD: the gallery's sets.
@@ -120,22 +122,43 @@ class TwoPass:
 
     def __init__(self, embedding_GKD: Tensor, score: PairScore, sample: Tensor) -> None:
         self.embedding_GKD, self.score = embedding_GKD, score
+        self.vector_GD = mean_vector(embedding_GKD)
+        self.pad_GK1 = ~real_vectors(embedding_GKD)[..., None]
         depths = [self._depths(query[None]) for query in sample]
-        needed = {name: max(depth[name] for depth in depths) for name in GUIDES}
-        self.guide = min(needed, key=needed.get)
-        self.candidates = min(len(embedding_GKD), max(LEAST, MARGIN * needed[self.guide]))
+        candidates = {
+            name: min(len(embedding_GKD), max(LEAST, MARGIN * max(depth[name] for depth in depths)))
+            for name in (VECTOR, *GUIDES)
+        }
+        self.guide = min(candidates, key=lambda name: self._products(name, candidates[name], sample))
+        self.candidates = candidates[self.guide]
+
+    def _products(self, guide: str, candidates: int, sample: Tensor) -> int:
+        """Return how many products of vectors a query costs."""
+        of_a_set = self.embedding_GKD.shape[1] * sample[0].reshape(-1, sample.shape[-1]).shape[0]
+        return len(self.vector_GD) * (1 if guide == VECTOR else of_a_set) + candidates * of_a_set
+
+    def _first(self, guides: Sequence[str], query: Tensor) -> Iterator[dict[str, Tensor]]:
+        """Yield the scores of the first pass by guides, part after part of the gallery."""
+        vector_D, query_LD = mean_vector(query)[0], query.reshape(-1, query.shape[-1])
+        start = 0
+        for part_PKD in parts_of(self.embedding_GKD):
+            rows = slice(start, start := start + len(part_PKD))
+            score_P = {VECTOR: self.vector_GD[rows] @ vector_D} if VECTOR in guides else {}
+            if elements := [guide for guide in guides if guide != VECTOR]:
+                # no cosine is below -1, and so none loses to a vector that fills up a smaller set
+                cosine_PKL = (part_PKD @ query_LD.T).masked_fill_(self.pad_GK1[rows], -1.0)
+                largest_PL = cosine_PKL.amax(dim=1)
+                score_P |= {guide: GUIDES[guide](largest_PL) for guide in elements}
+            yield score_P
 
     @torch.inference_mode()
     def _depths(self, query: Tensor) -> dict[str, int]:
         """Return how many candidates hold the ten best of a query, by what guides their choice."""
         (best,) = Exact(self.embedding_GKD, self.score).top(query, AT)
         place_K = best.place_K.to(self.embedding_GKD.device)
-        largest_GL = torch.cat([_largest(part, query) for part in parts_of(self.embedding_GKD)])
-        depths = {}
-        for name, pool in GUIDES.items():
-            first_G = pool(largest_GL)
-            depths[name] = int((first_G >= first_G[place_K].min()).sum())
-        return depths
+        parts = [*self._first((VECTOR, *GUIDES), query)]
+        first = {guide: torch.cat([part[guide] for part in parts]) for guide in parts[0]}
+        return {guide: int((first_G >= first_G[place_K].min()).sum()) for guide, first_G in first.items()}
 
     def top(self, queries: Tensor, k: int) -> list[TopK]:
         """Return the k best for each query, as far as they are candidates."""
@@ -144,17 +167,11 @@ class TwoPass:
     @torch.inference_mode()
     def _top(self, query: Tensor, k: int) -> TopK:
         count = self.candidates * -(-k // AT)
-        pool = GUIDES[self.guide]
-        first = top_k_of_parts((pool(_largest(part, query)) for part in parts_of(self.embedding_GKD)), count)
+        first = top_k_of_parts((part[self.guide] for part in self._first([self.guide], query)), count)
         place_C = first.place_K.sort().values
         score_C1 = self.score(self.embedding_GKD[place_C.to(self.embedding_GKD.device)], query).float().cpu()
         chosen, score_K = top_k(score_C1.flatten(), k)
         return TopK(place_C[chosen], score_K)
-
-
-def _largest(part_PKD: Tensor, query: Tensor) -> Tensor:
-    """Return the `(P, L)` largest products of each of the query's L elements with one of a set's."""
-    return (part_PKD @ query.reshape(-1, query.shape[-1]).T).amax(dim=1)
 
 
 SMALL = 20_000  # up to so many vectors, faiss looks at all

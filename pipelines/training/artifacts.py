@@ -88,9 +88,14 @@ def headline(evaluation: Evaluation) -> dict[str, float]:
 
 def log_evaluation(log: Log, evaluation: Evaluation, *, step: int) -> None:
     """Write an evaluation's metrics and what they mean, how each query did, and its files."""
-    times = {} if math.isnan(evaluation.embed_cost) else {"cost/embed": evaluation.embed_cost}
+    costs = {
+        "cost/embed": evaluation.embed_cost,
+        "cost/query": evaluation.query_cost,
+        "bytes/item": evaluation.item_bytes,
+    }
+    costs = {name: value for name, value in costs.items() if not math.isnan(value)}
     log.log(
-        {f"{evaluation.protocol}/{name}": value for name, value in evaluation.metrics.items()} | times,
+        {f"{evaluation.protocol}/{name}": value for name, value in evaluation.metrics.items()} | costs,
         step=step,
     )
     version = {VERSION_TAG + evaluation.protocol: str(evaluation.protocol_version)}

@@ -68,7 +68,7 @@ def look_at_each_other(*branches: Branch) -> bool:
     """
     for branch, other in zip(branches, reversed(branches), strict=True):
         aggregator, source = branch.aggregator, other.aggregator
-        if aggregator.context == "vector" and (source.context != "none" or source.num_embeddings > 1):
+        if aggregator.context == "vector" and (source.context != "none" or source.num_embeddings != 1):
             raise InputError(
                 f"the aggregator {type(aggregator).__name__} looks at one vector of the other modality, and "
                 f"{type(source).__name__} makes none of that modality alone; choose one there such as mean or gpo"

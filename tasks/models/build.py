@@ -53,19 +53,32 @@ class Parts:
 
     def similarity(self, visual: Aggregator, text: Aggregator) -> Similarity:
         """Return the similarity that the run names, or else the usual one for what two aggregators make."""
-        run, makes_sets = self.run, max(visual.num_embeddings, text.num_embeddings) > 1
-        alone = visual.context == text.context == "none"
-        usual_of_sets = "smooth_chamfer" if alone else "aligned_mean"
-        spec = run.similarity or (usual_of_sets if makes_sets else "cosine")
+        run, counts = self.run, {visual.num_embeddings, text.num_embeddings}
+        spec = run.similarity or _usual_similarity(visual, text)
         similarity = SIMILARITIES.build(spec)
-        if makes_sets and not similarity.of_sets:
-            fitting = [name for name, kind in SIMILARITIES.usable() if kind.of_sets]
-            makers = [Spec.parse(s).name for s in dict.fromkeys((run.aggregator, run.text_aggregator)) if s]
-            raise InputError(
-                f"the similarity {spec!r} compares single vectors, and {' or '.join(makers)} makes several for each "
-                f"image or caption; similarities of sets: {', '.join(fitting)}"
-            )
-        return similarity
+        kinds = SIMILARITIES.usable()
+        if counts != {1} and not similarity.of_sets:
+            compares, makes = "single vectors", "several for each image or caption; similarities of sets"
+            fitting = [name for name, kind in kinds if kind.of_sets]
+        elif None in counts and not similarity.of_any_size:
+            compares, makes = "sets of one size", "sets of any; similarities of these"
+            fitting = [name for name, kind in kinds if kind.of_any_size]
+        else:
+            return similarity
+        makers = [Spec.parse(s).name for s in dict.fromkeys((run.aggregator, run.text_aggregator)) if s]
+        raise InputError(
+            f"the similarity {spec!r} compares {compares}, and {' or '.join(makers)} makes {makes}: "
+            f"{', '.join(fitting)}"
+        )
+
+
+def _usual_similarity(visual: Aggregator, text: Aggregator) -> str:
+    counts = {visual.num_embeddings, text.num_embeddings}
+    if counts == {1}:
+        return "cosine"
+    if None in counts:
+        return "maxsim"
+    return "smooth_chamfer" if visual.context == text.context == "none" else "aligned_mean"
 
 
 def retrieval_model(run: Run, parts: Parts) -> RetrievalModel:
@@ -94,6 +107,11 @@ def retrieval_model(run: Run, parts: Parts) -> RetrievalModel:
             "the same width"
         )
     similarity = parts.similarity(*(branch.aggregator for branch in branches))
+    if run.regularisers and None in {branch.aggregator.num_embeddings for branch in branches}:
+        raise InputError(
+            f"the regularisers {', '.join(run.regularisers)} look at sets of one size, and {run.aggregator!r} or "
+            f"{run.text_aggregator or run.aggregator!r} makes sets of any; leave the regularisers out"
+        )
     if not look_at_each_other(*branches) and not run.cross:
         return DualEncoder(*branches, similarity, parts.objective(), parts.regularisers())
     cross = CROSS_ENCODERS.build(run.cross, visual.width) if run.cross else None

@@ -12,7 +12,7 @@ from infra.compute.dist import gather
 from infra.data import Batch
 from tasks.models.base import RetrievalModel, Scored
 from tasks.models.branch import Branch
-from tasks.models.embeddings import Batches, SplitEmbeddings, encode_split
+from tasks.models.embeddings import Batches, SplitEmbeddings, as_wide_everywhere, encode_split
 from tasks.objectives.base import Objective
 from tasks.regularisers.base import Regulariser
 from tasks.similarities.base import Similarity
@@ -60,7 +60,10 @@ class DualEncoder(RetrievalModel):
     def score_batch(self, batch: Batch) -> Scored:
         """Score the global batch; every worker computes all of it."""
         visual, text = (
-            Embeddings(gather(embedding), None if residual is None else gather(residual))
+            Embeddings(
+                gather(as_wide_everywhere(embedding)),
+                None if residual is None else gather(as_wide_everywhere(residual)),
+            )
             for embedding, residual in (self.encode_visual(batch), self.encode_text(batch))
         )
         return Scored.of_batch(batch, self.score(visual, text), visual=visual, text=text)

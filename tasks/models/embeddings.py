@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from infra.compute.device import on_device
-from infra.compute.dist import gather_uneven
+from infra.compute.dist import gather_objects, gather_uneven, world
 from infra.data import Batch
 from tasks.similarities.base import Similarity
+from tasks.similarities.vectors import real_vectors, side_by_side, widened
 
 Batches = Iterable[tuple[Tensor, Batch]]
 """Pairs of the samples' numbers `(B,)` and their batch: this worker's share. Every worker has equally many, and all
@@ -27,7 +28,15 @@ def encode_split(
     for number_B, batch in batches:
         numbers.append(number_B)
         embeddings.append(encode_batch(on_device(batch, device)))
-    return gather_uneven(torch.cat(embeddings))[places(torch.cat(numbers).to(device))]
+    embedding = as_wide_everywhere(side_by_side(embeddings))
+    return gather_uneven(embedding)[places(torch.cat(numbers).to(device))]
+
+
+def as_wide_everywhere(embedding: Tensor) -> Tensor:
+    """Return embeddings that all workers can gather: sets with zero vectors after them, as many as the largest has."""
+    if embedding.ndim == 2 or world() == 1:
+        return embedding
+    return widened(embedding, max(gather_objects(embedding.shape[1])))
 
 
 def places(number_B: Tensor) -> Tensor:
@@ -67,6 +76,13 @@ class SplitEmbeddings:
     def of_captions(self, rows: slice, columns: slice) -> Tensor:
         """Return the scores of captions against captions, `(rows, columns)`, float32."""
         return self._score(self.text[rows], self.text[columns])
+
+    def item_bytes(self) -> float:
+        """Return the mean size of an image's or video's embeddings, without zero vectors that fill up its set."""
+        vectors = (
+            1.0 if self.visual.ndim == 2 else float(real_vectors(self.visual).sum(dim=1).double().mean())
+        )
+        return vectors * self.visual.shape[-1] * self.visual.element_size()
 
     @torch.inference_mode()
     def _score(self, query: Tensor, gallery: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from infra.registry import CROSS_ENCODERS, FUSIONS
 from tasks.fusions.base import Fusion
 from tasks.models.branch import Branch, look_at_each_other, pool_both
 from tasks.models.build import Parts
+from tasks.similarities.vectors import mean_vector
 
 if TYPE_CHECKING:
     from tasks.run import Run
@@ -57,7 +58,7 @@ class VQAModel(nn.Module):
             crossed = self.cross(*visual[:2], *text[:2])
             visual, text = (*crossed[:2], *visual[2:]), (*crossed[2:], *text[2:])
         embeddings = pool_both((self.visual, self.text), (visual, text))
-        visual_BV, text_BT = (x.mean(dim=1) if x.dim() == 3 else x for x in embeddings)
+        visual_BV, text_BT = map(mean_vector, embeddings)
         fused_BW = self.fusion(self.visual_feed(visual_BV), self.text_feed(text_BT))
         return self.classifier(fused_BW)
 

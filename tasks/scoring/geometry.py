@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tasks.similarities.vectors import mean_vector, real_vectors
+
 _CHUNK = 1 << 22  # distances held at a time
 
 
@@ -36,8 +38,15 @@ def alignment(visual: Tensor, text: Tensor, owner_T: np.ndarray) -> float:
 
 def _moments(embedding: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean `(B, D)` of each set's elements, and that of their squared lengths `(B,)`."""
-    embedding_BKD = embedding if embedding.ndim == 3 else embedding[:, None]
-    return embedding_BKD.mean(dim=1), embedding_BKD.square().sum(dim=-1).mean(dim=1)
+    if embedding.ndim == 2:
+        return embedding, embedding.square().sum(dim=1)
+    real_B = real_vectors(embedding).sum(dim=1).clamp(min=1)
+    return mean_vector(embedding), embedding.square().sum(dim=(1, 2)) / real_B
+
+
+def _elements(embedding: Tensor) -> Tensor:
+    """Return single vectors, or the elements of all sets, as rows."""
+    return embedding if embedding.ndim == 2 else embedding[real_vectors(embedding)]
 
 
 @torch.no_grad()
@@ -53,7 +62,7 @@ def uniformity(visual: Tensor, text: Tensor) -> dict[str, float]:
     Returns:
         `visual` and `text`, each among its own, and `joint`, among all; NaN where there are no two vectors.
     """
-    visual_ND, text_GD = visual.flatten(0, -2), text.flatten(0, -2)
+    visual_ND, text_GD = _elements(visual), _elements(text)
     n, g = len(visual_ND), len(text_GD)
     among_visual, among_text = _among(visual_ND), _among(text_GD)
     joint = among_visual + among_text + _between(visual_ND, text_GD)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tasks.models.embeddings import SplitEmbeddings
 from tasks.similarities.aligned_mean import AlignedMean
+from tasks.similarities.vectors import mean_vector
 
 
 def circular_variance(embedding_BKD: Tensor) -> Tensor:
@@ -23,7 +24,7 @@ def circular_variance(embedding_BKD: Tensor) -> Tensor:
     Args:
         embedding_BKD: sets of K vectors of unit length.
     """
-    return 1 - embedding_BKD.mean(dim=1).norm(dim=-1)
+    return 1 - mean_vector(embedding_BKD).norm(dim=-1)
 
 
 def variance_of(embedding_BKD: Tensor) -> dict[str, float]:
@@ -50,8 +51,11 @@ def ablated(embeddings: SplitEmbeddings) -> Iterator[tuple[str, str, SplitEmbedd
     """Yield a side, what is kept of its sets, and the embeddings with that alone.
 
     The side is `visual` or `text`, and the other modality keeps its whole sets; a modality of single vectors is left
-    out. Where the k-th element meets the k-th alone, both lose the same one, and the side is `joint`.
+    out. Where the k-th element meets the k-th alone, both lose the same one, and the side is `joint`. Sets of different
+    sizes have no k-th element: nothing is yielded.
     """
+    if embeddings.similarity.of_any_size:
+        return
     sets = [modality for modality in ("visual", "text") if getattr(embeddings, modality).ndim == 3]
     aligned = isinstance(embeddings.similarity, AlignedMean)
     sides = {"joint": sets} if aligned else {modality: [modality] for modality in sets}

@@ -17,6 +17,8 @@ class Similarity(nn.Module, ABC):
 
     of_sets: bool
     """True: embeddings are sets, and a single vector counts as a set of one; False: single vectors alone."""
+    of_any_size: bool = False
+    """True: zero vectors are no elements of a set, so that sets of different sizes lie side by side."""
 
     @abstractmethod
     def forward(self, query: Tensor, gallery: Tensor) -> Tensor:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-Combine = Callable[[Tensor], Tensor]
-"""Takes `(q, K, L, g)` products, which it may overwrite, returns `(q, g)` scores, differentiable."""
+Combine = Callable[[Tensor, slice, slice], Tensor]
+"""Takes `(q, K, L, g)` products, which it may overwrite, and which queries and which of the gallery these are; returns
+`(q, g)` scores, differentiable."""
 
 VECTORS = {"cpu": (1024, 1024)}
 """Vectors of queries and of the gallery in a block: on a CPU a few MB, which stay in its cache."""
@@ -62,7 +63,7 @@ class _Blocks(torch.autograd.Function):
             scaled_QKLG = _products(query_QKD[rows], gallery_LGD, factor)
             if keep:
                 kept.append(scaled_QKLG.clone())
-            sim_QG[rows, columns] = combine(scaled_QKLG)
+            sim_QG[rows, columns] = combine(scaled_QKLG, rows, columns)
         ctx.save_for_backward(query_QKD, gallery_GLD, *parameters, *kept)
         return sim_QG
 
@@ -78,7 +79,7 @@ class _Blocks(torch.autograd.Function):
                 scaled_QKLG = _products(block_QKD, gallery_LGD, ctx.factor)
             with torch.enable_grad():
                 scaled_QKLG = scaled_QKLG.detach().requires_grad_()
-                sim_QG = ctx.combine(scaled_QKLG.clone())
+                sim_QG = ctx.combine(scaled_QKLG.clone(), rows, columns)
             grad_QKLG, *of_parameters = torch.autograd.grad(
                 sim_QG, (scaled_QKLG, *parameters), grad_QG[rows, columns]
             )

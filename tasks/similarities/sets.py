@@ -25,7 +25,11 @@ class SetSimilarity(Similarity):
     def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
         """Return the `(Q, G)` scores, computed block by block; so is the gradient."""
         learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        return in_blocks(self.combine, *as_sets(query, gallery), learned, factor=self.factor)
+
+        def combine(scaled_QKLG: Tensor, rows: slice, columns: slice) -> Tensor:
+            return self.combine(scaled_QKLG)
+
+        return in_blocks(combine, *as_sets(query, gallery), learned, factor=self.factor)
 
     def pairs(self, query: Tensor, gallery: Tensor) -> Tensor:
         """Return the `(P,)` scores of the p-th set against the p-th."""

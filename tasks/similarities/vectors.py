@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -18,10 +20,36 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+def real_vectors(x_BKD: Tensor) -> Tensor:
+    """Return which vectors are elements of sets, `(B, K)`: a zero vector has no direction, it fills up smaller sets."""
+    return x_BKD.any(dim=-1)
+
+
+def widened(x_BKD: Tensor, size: int) -> Tensor:
+    """Return sets with zero vectors after their own, so that there are `size` of them."""
+    return F.pad(x_BKD, (0, 0, 0, size - x_BKD.shape[1]))
+
+
+def side_by_side(embeddings: Sequence[Tensor]) -> Tensor:
+    """Concatenate batches of embeddings, `(B, D)` or `(B, K, D)`, where K may differ."""
+    if embeddings[0].ndim == 2:
+        return torch.cat(embeddings)
+    size = max(x_BKD.shape[1] for x_BKD in embeddings)
+    return torch.cat([widened(x_BKD, size) for x_BKD in embeddings])
+
+
+def mean_vector(embedding: Tensor) -> Tensor:
+    """Return the mean of each set's elements, `(B, D)`; single vectors as they are."""
+    if embedding.ndim == 2:
+        return embedding
+    return embedding.sum(dim=1) / real_vectors(embedding).sum(dim=1, keepdim=True).clamp(min=1)
+
+
 class Embeddings(NamedTuple):
     """What a branch makes of a batch: an aggregator's `Pooled`, with vectors of unit length."""
 
     vectors: Tensor
-    """`(B, D)`, or `(B, K, D)` where an aggregator makes K, of unit length along the last axis."""
+    """`(B, D)`, or `(B, K, D)` where an aggregator makes K, of unit length along the last axis; or zero vectors, which
+    fill up sets of fewer elements where each has as many as it needs."""
     residual: Tensor | None = None
     """`(B, K, D)`: what each of K vectors adds to a global one, where an aggregator works so; not normalised."""

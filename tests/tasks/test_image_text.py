@@ -105,6 +105,12 @@ def test_without_augmentation_a_batch_is_what_evaluation_sees(run):
         ({"visual": "regions(widht=16)"}, "Did you mean 'width'"),
         ({"protocol": "coco-6k"}, "coco-5k"),
         ({"aggregator": "slots(k=2)", "similarity": "cosine"}, "similarities of sets: .*smooth_chamfer"),
+        ({"aggregator": "late", "similarity": "cosine"}, "similarities of sets: .*maxsim"),
+        (
+            {"aggregator": "late", "similarity": "chamfer"},
+            "sets of one size, and late makes sets of any.*: maxsim",
+        ),
+        ({"text_aggregator": "late", "regularisers": ("mmd(weight=1.0)",)}, "look at sets of one size"),
         ({"similarity": "cosin"}, "Did you mean 'cosine'"),
         ({"aggregator": "slots(k=2, width=8)", "text_aggregator": "mean"}, "same width"),
         (

@@ -1,4 +1,4 @@
-"""What the aggregators of a row cost: weights, a training step, embedding an item."""
+"""What the aggregators of a row cost: weights, a training step, embedding an item, keeping it, and asking for it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from infra.tracking import RunRecord
 from pipelines.comparison.runs.groups import Row
 
 WEIGHTS, STEP, EMBED = "weights/aggregators", "cost/step", "cost/embed"
+QUERY, BYTES = "cost/query", "bytes/item"
 """What runs log: parameters of the aggregators, and in `infra.compute.cost.UNIT` the cost of a training step, and of an
-item in evaluation. Milliseconds that passed are no cost: they say who else was at work on the machine."""
+item and of a query in evaluation; and the bytes of an item's embeddings. Milliseconds that passed are no cost: they say
+who else was at work on the machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,18 +30,23 @@ class Costs:
         weights: parameters of all aggregators.
         step: of a training step, in `infra.compute.cost.UNIT`.
         embed: of embedding an item and its texts, or of answering a question, in evaluation; likewise.
+        query: of scoring a query with the test split and ranking it; likewise.
+        bytes: of the embeddings of an image or video.
     """
 
     weights: float = math.nan
     step: float = math.nan
     embed: float = math.nan
+    query: float = math.nan
+    bytes: float = math.nan
 
 
 def costs_of(row: Row) -> Costs:
     """Return what the runs of a row logged, or what follows from it; other kinds of rows cost nothing known."""
     runs = row.runs if row.aggregator else ()
+    logged = {"step": STEP, "embed": EMBED, "query": QUERY, "bytes": BYTES}
     return Costs(
-        weights=_mean(runs, weights_of), step=_mean(runs, _logged(STEP)), embed=_mean(runs, _logged(EMBED))
+        weights=_mean(runs, weights_of), **{name: _mean(runs, _logged(key)) for name, key in logged.items()}
     )
 
 

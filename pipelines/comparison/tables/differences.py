@@ -62,10 +62,10 @@ def _counted(count: int, what: str) -> str:
 def differences(group: Group, *, costs: bool = True) -> Table | None:
     """Return how far a group's rows are from the best, and what they cost; None where neither is known."""
     cost = {row.label: costs_of(row) for row in group.rows} if costs else {}
-    known = {name for of in cost.values() for name, _ in _COSTS if not math.isnan(getattr(of, name))}
+    known = {name for of in cost.values() for name in _COSTS if not math.isnan(getattr(of, name))}
     if group.judged is None and not known:
         return None
-    columns = [(name, title) for name, title in _COSTS if name in known]
+    columns = [name for name in _COSTS if name in known]
     header = ["aggregator"]
     legend = []
     if group.judged is not None:
@@ -76,23 +76,25 @@ def differences(group: Group, *, costs: bool = True) -> Table | None:
     rows = []
     for row in group.rows:
         compared = _compared(group, row) if group.judged is not None else ()
-        rows.append((row.label, *compared, *(_cost(cost[row.label], name) for name, _ in columns)))
+        rows.append((row.label, *compared, *(_cost(cost[row.label], name) for name in columns)))
     if columns:
-        legend.append("; ".join(_MEANING[name] for name, _ in columns))
+        legend.append("; ".join(_MEANING[name] for name in columns))
     return Table(
         title=f"{group.title}: differences and costs" if columns else f"{group.title}: differences",
         legend=tuple(legend),
-        header=(*header, *(title for _, title in columns)),
+        header=(*header, *columns),
         rows=tuple(rows),
     )
 
 
 _JUDGED = ("95 % interval", "p", "significant")
-_COSTS = (("weights", "weights"), ("step", "step"), ("embed", "embed"))
+_COSTS = ("weights", "step", "embed", "query", "bytes")
 _MEANING = {
     "weights": "weights: those of the aggregators",
     "step": f"step: processor time of a training step, in {UNIT} timed beside it",
     "embed": "embed: likewise, of embedding an item of the test split and its texts, or of answering a question",
+    "query": "query: likewise, of scoring a query with all of the test split and ranking it",
+    "bytes": "bytes: the embeddings of an image or video in memory",
 }
 
 
@@ -109,7 +111,7 @@ def _cost(costs: Costs, name: str) -> str:
     value = getattr(costs, name)
     if math.isnan(value):
         return ABSENT
-    return f"{value:,.0f}" if name == "weights" or value >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if name in ("weights", "bytes") or value >= 100 else f"{value:.3g}"
 
 
 def _compared(group: Group, row: Row) -> tuple[str, ...]:

@@ -58,22 +58,42 @@ def recall(index: object, whole: Exact, queries: torch.Tensor) -> float:
     return shared / (10 * len(pairs))
 
 
-@pytest.mark.parametrize("name", ["smooth_chamfer", "chamfer", "mil", "match_probability"])
-def test_two_passes_over_sets_that_are_made_up_find_the_ten_best(name, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "guide"),
+    [(name, None) for name in ("smooth_chamfer", "chamfer", "mil", "match_probability", "maxsim")]
+    + [("maxsim", guide) for guide in ("vector", "mean", "largest")],
+)
+def test_two_passes_over_sets_that_are_made_up_find_the_ten_best(name, guide, monkeypatch):
     monkeypatch.setattr(indices, "NUMBERS", 1 << 18)
+    if guide:  # whichever guide it is that measures as the cheapest
+        monkeypatch.setattr(TwoPass, "_products", lambda self, one, *_: one != guide)
     similarity = SIMILARITIES.build(name)
     topics_GD = units(200, 1, 48, seed=2).repeat(10, 1, 1)
     embedding_GKD = torch.nn.functional.normalize(topics_GD + 0.9 * units(2000, 4, 48, seed=3), dim=-1)
     near_QKD = embedding_GKD[torch.randperm(2000, generator=torch.Generator().manual_seed(0))[:164]]
     queries = torch.nn.functional.normalize(near_QKD + 0.7 * units(164, 4, 48, seed=4), dim=-1)
+    if similarity.of_any_size:
+        embedding_GKD[::3, 2:], queries[::2, 3:] = 0.0, 0.0
 
     def score(part: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             return similarity(part, query)
 
     whole, index = Exact(embedding_GKD, score), TwoPass(embedding_GKD, score, queries[:64])
-    assert index.candidates < len(embedding_GKD) / 2, "it would be no saving"
+    assert guide in (None, index.guide)
+    assert guide or index.candidates < len(embedding_GKD) / 2, "it would be no saving"
     assert recall(index, whole, queries[64:]) >= 0.999
+
+
+def test_a_vector_that_fills_up_a_set_guides_nobody():
+    """Of 300 sets of one vector, all away from the query, the nearest come first, whatever lies beside them."""
+    away_GD = -units(300, 24, seed=0).abs()
+    embedding_GKD = torch.stack([away_GD, torch.zeros_like(away_GD)], dim=1)
+    query = units(1, 1, 24, seed=1).abs()
+    index = TwoPass(embedding_GKD, lambda part, queries: part[:, 0] @ queries[:, 0].T, query)
+    exact_G = away_GD @ query[0, 0]
+    (first,) = [part["mean"] for part in index._first(["mean"], query)]
+    torch.testing.assert_close(first, exact_G)
 
 
 def test_two_passes_over_sets_that_were_trained_find_the_ten_best(tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ OF_SETS = (
     "chamfer",
     "smooth_chamfer(alpha=16)",
     "aligned_mean",
+    "maxsim",
 )
 
 
@@ -39,7 +40,7 @@ def explicit(spec: str, x_KD: torch.Tensor, y_LD: torch.Tensor) -> torch.Tensor:
             return sum(1 / (1 + torch.exp(-(3 * c - 1))) for c in flat) / len(flat)
         case "aligned_mean":
             return sum(row[k] for k, row in enumerate(cosine)) / len(cosine)
-        case "chamfer":
+        case "chamfer" | "maxsim":
             return (_best(cosine, max) + _best(columns, max)) / 2
         case "smooth_chamfer":
             smooth = lambda line: sum(torch.exp(16 * c) for c in line).log() / 16  # noqa: E731
@@ -91,6 +92,44 @@ def test_the_scale_of_match_probability_can_be_frozen():
     similarity(sets(2, 2), sets(2, 2, seed=1)).sum().backward()
     assert similarity.scale.grad is None
     assert similarity.shift.grad.abs() > 0
+
+
+def test_a_negative_cosine_never_loses_to_an_element_that_is_not_there(block):
+    """Sets of 3, 1 and 2 elements that point away from those of the gallery, with zero vectors between and after."""
+    similarity, dim = SIMILARITIES.build("maxsim"), 6
+    x, y = (sets(3, 5, dim, seed=seed).detach().abs() for seed in (0, 1))
+    y = -y
+    for embedding, kept in ((x, [[0, 2, 3], [4], [1, 2]]), (y, [[0], [1, 4], [0, 1, 2, 3, 4]])):
+        for x_KD, places in zip(embedding, kept, strict=True):
+            x_KD[[k for k in range(5) if k not in places]] = 0.0
+    x, y = x.requires_grad_(), y.requires_grad_()
+    closed = [[x_KD[x_KD.any(dim=1)] for x_KD in embedding] for embedding in (x, y)]
+    expected_QG = torch.stack(
+        [torch.stack([explicit("chamfer", a, b) for b in closed[1]]) for a in closed[0]]
+    )
+    assert (expected_QG < 0).all()
+    weight_QG = torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    for sim, expected, weight in (
+        (similarity(x, y), expected_QG, weight_QG),
+        (similarity.pairs(x, y), expected_QG.diagonal(), weight_QG[0]),
+    ):
+        torch.testing.assert_close(sim, expected)
+        ours, theirs = (
+            torch.autograd.grad((s * weight).sum(), (x, y), retain_graph=True) for s in (sim, expected)
+        )
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_set_without_an_element_is_like_nothing(block):
+    similarity = SIMILARITIES.build("maxsim").double()
+    x, y = sets(2, 3), sets(2, 2, seed=1)
+    with torch.no_grad():
+        y[1] = 0.0
+    sim_QG = similarity(x, y)
+    assert sim_QG[:, 1].tolist() == [0.0, 0.0]
+    sim_QG.sum().backward()
+    assert x.grad.isfinite().all()
+    assert not y.grad[1].any()
 
 
 @pytest.mark.parametrize("case", ["base", "alpha32", "collapsed"])
@@ -176,7 +215,9 @@ def test_a_step_forms_the_products_once_and_one_more_for_each_gradient(stored, p
 
 
 def test_sets_into_cosine_say_which_similarities_fit():
-    with pytest.raises(InputError, match="aligned_mean, chamfer, match_probability, mil, smooth_chamfer"):
+    with pytest.raises(
+        InputError, match="aligned_mean, chamfer, match_probability, maxsim, mil, smooth_chamfer"
+    ):
         SIMILARITIES.build("cosine")(sets(2, 3), sets(2, 3))
     with pytest.raises(InputError, match=r"an embedding is \(2, 3, 6\)"):
         SIMILARITIES.build("cosine").pairs(sets(2, 1)[:, 0], sets(2, 3))

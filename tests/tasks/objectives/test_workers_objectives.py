@@ -17,7 +17,7 @@ from tasks.models.dual_encoder import DualEncoder
 from tasks.similarities.vectors import Embeddings, l2_normalise
 
 IMAGES, CAPTIONS, K, WIDTH = 6, 2, 3, 8
-SIMILARITY_SPECS = ("aligned_mean", "chamfer", "match_probability", "mil", "smooth_chamfer")
+SIMILARITY_SPECS = ("aligned_mean", "chamfer", "match_probability", "maxsim", "mil", "smooth_chamfer")
 OBJECTIVE_SPECS = (
     "triplet(warmup_epochs=0)",
     "triplet(negatives=all, reduction=mean)",
@@ -56,6 +56,9 @@ class Projection(nn.Module):
     def forward(self, x_BKD: Tensor, mask_BK: Tensor) -> Embeddings:
         residual_BKD = x_BKD @ self.weight
         vector_BKD = residual_BKD + x_BKD.mean(dim=1, keepdim=True)
+        if not mask_BK.all():  # as wide as this worker's largest set
+            size = int(mask_BK.sum(dim=1).max())
+            return Embeddings(l2_normalise((vector_BKD * mask_BK[..., None])[:, :size]))
         return Embeddings(l2_normalise(vector_BKD if self.sets else vector_BKD.mean(dim=1)), residual_BKD)
 
 
@@ -67,11 +70,12 @@ def of_worker(case: tuple[str, str, str]) -> dict[str, Tensor]:
     mine = slice(rank() * share, (rank() + 1) * share)
     images = torch.randn(IMAGES, K, WIDTH, generator=generator)[mine]
     captions = torch.randn(IMAGES, CAPTIONS, K, WIDTH, generator=generator)[mine].flatten(0, 1)
+    size_V = torch.tensor([1, 2, 2, 3, 1, 2] if similarity == "maxsim" else [K] * IMAGES)[mine]
     batch = {
         "visual": images,
-        "visual_mask": torch.ones(images.shape[:2], dtype=torch.bool),
+        "visual_mask": torch.arange(K) < size_V[:, None],
         "text": captions,
-        "text_mask": torch.ones(captions.shape[:2], dtype=torch.bool),
+        "text_mask": torch.arange(K) < size_V.repeat_interleave(CAPTIONS)[:, None],
         "item": torch.tensor([3, 1, 4, 1, 5, 9])[
             mine
         ],  # the second and the fourth, on two workers, are one image

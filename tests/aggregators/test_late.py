@@ -1,0 +1,87 @@
+"""`late`: elements as they are, and clustered by Ward's criterion, against a search over pairs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from explicit import hold_to_formula
+from torch import Tensor
+
+from aggregators.contract import check_aggregator
+from aggregators.random_sets import random_sets
+from infra.errors import InputError
+from infra.registry import AGGREGATORS
+
+
+def ward(x_ND: Tensor, clusters: int) -> list[Tensor]:
+    """Merge, again and again, the two clusters whose union costs least, and return the means."""
+    x_ND = x_ND / x_ND.norm(dim=1, keepdim=True)
+    groups = [[n] for n in range(len(x_ND))]
+    while len(groups) > clusters:
+
+        def cost(i: int, j: int) -> float:
+            a, b = (x_ND[groups[g]].detach().mean(dim=0) for g in (i, j))
+            m, n = len(groups[i]), len(groups[j])
+            return float(m * n / (m + n) * (a - b).square().sum())
+
+        pairs = [(i, j) for j in range(len(groups)) for i in range(j)]
+        i, j = min(pairs, key=lambda pair: cost(*pair))
+        groups[i] += groups.pop(j)
+    return sorted((x_ND[group].mean(dim=0) for group in groups), key=lambda x_D: x_D[0].item())
+
+
+@pytest.mark.parametrize(
+    ("spec", "kept"),
+    [
+        ("late", lambda n: n),
+        ("late(factor=2)", lambda n: math.ceil(n / 2)),
+        ("late(factor=2.5)", lambda n: math.ceil(n / 2.5)),
+        ("late(budget=3)", lambda n: min(n, 3)),
+        ("late(factor=2, budget=5)", lambda n: min(math.ceil(n / 2), 5)),
+    ],
+)
+def test_elements_or_the_means_of_wards_clusters(spec, kept):
+    sizes = [11, 1, 4, 2]
+    x_BND, mask_BN = random_sets(sizes, 6, dtype=torch.float64)
+    x_BND = x_BND.requires_grad_()
+    vectors = AGGREGATORS.build(spec, 6)(x_BND, mask_BN).vectors
+    weight_D = torch.arange(1.0, 7.0, dtype=torch.float64)
+    for vectors_KD, x_ND, size in zip(vectors, x_BND, sizes, strict=True):
+        real_KD = vectors_KD[vectors_KD.any(dim=1)]
+        real_KD = real_KD[real_KD[:, 0].argsort()]
+        expected = ward(x_ND[:size], kept(size))
+        assert len(real_KD) == len(expected) == kept(size)
+        torch.testing.assert_close(real_KD, torch.stack(expected))
+        ours, theirs = (
+            torch.autograd.grad((part @ weight_D).square().sum(), x_BND, retain_graph=True)
+            for part in (real_KD, torch.stack(expected))
+        )
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("spec", ["late", "late(factor=2)", "late(budget=3)", "gcn(then=late)"])
+def test_contract(spec):
+    check_aggregator(AGGREGATORS.build(spec, 6), 6)
+
+
+def test_one_vector_is_the_mean_of_unit_vectors():
+    def explicit(x_ND: Tensor, weights: dict[str, Tensor]) -> Tensor:
+        return sum(x_D / x_D.square().sum().sqrt() for x_D in x_ND)[None] / len(x_ND)
+
+    hold_to_formula("late(budget=1)", explicit)
+
+
+def test_a_set_with_nan_gives_nan_and_leaves_its_mates():
+    x_BND, mask_BN = random_sets([4, 4], 6)
+    x_BND[0, 2] = float("nan")
+    vectors = AGGREGATORS.build("late(factor=2)", 6)(x_BND, mask_BN).vectors
+    assert vectors[0].isnan().any()
+    assert vectors[1].isfinite().all()
+
+
+@pytest.mark.parametrize("spec", ["late(factor=0.5)", "late(factor=nan)", "late(budget=0)"])
+def test_what_keeps_nothing_is_refused(spec):
+    with pytest.raises((InputError, ValueError), match=r"factor|budget"):
+        AGGREGATORS.build(spec, 6)

@@ -1,0 +1,112 @@
+"""Sets of any size as embeddings: trained, encoded batch after batch, scored, measured, searched and drawn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from corpora import make_corpus
+from toy import FolderLog, FolderReport, SilentBar
+
+from aggregators.observe import Seen, Watched
+from infra.registry import AGGREGATORS, TASKS
+from pipelines.figures.variance import spread_of
+from pipelines.models import TrainedModel
+from pipelines.training.loop import Trainer
+from tasks.models.embeddings import SplitEmbeddings
+from tasks.scoring.geometry import alignment, uniformity
+from tasks.scoring.set_analysis import ablated, variance_of
+from tasks.similarities.maxsim import MaxSim
+from tasks.similarities.vectors import real_vectors
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> TrainedModel:
+    folder = tmp_path_factory.mktemp("late")
+    run = make_corpus(folder, train=64, test=40)
+    run = replace(
+        run,
+        aggregator="late",
+        text_aggregator="late(factor=2)",
+        optim=replace(run.optim, epochs=2),
+        task="image_text(chunk=16)",
+    )
+    adapter = TASKS.build(run.task, run)
+    log, report = FolderLog(folder / "log"), FolderReport()
+    trainer = Trainer(run, adapter, log=log, report=report, device=torch.device("cpu"), bar=SilentBar)
+    trainer.train()
+    return TrainedModel(run=run, adapter=adapter, model=trainer.model.eval())
+
+
+@pytest.fixture(scope="module")
+def split(trained) -> SplitEmbeddings:
+    return trained.adapter.scorer(trained.model, "test")
+
+
+def sets(embedding: torch.Tensor) -> list[torch.Tensor]:
+    return [x_KD[x_KD.any(dim=1)].double() for x_KD in embedding]
+
+
+def test_a_split_is_scored_as_its_sets_are_one_by_one(split):
+    assert isinstance(split.similarity, MaxSim)
+    visual, text = sets(split.visual), sets(split.text)
+    assert len({len(x) for x in visual}) > 1
+    expected_VT = torch.tensor(
+        [
+            [((x @ y.T).amax(1).mean() + (x @ y.T).amax(0).mean()).item() / 2 for y in text[:20]]
+            for x in visual[:10]
+        ]
+    )
+    torch.testing.assert_close(split(slice(0, 10), slice(0, 20)), expected_VT, atol=1e-5, rtol=0)
+
+
+def test_what_an_item_takes_and_a_query_costs_is_measured(trained, split):
+    evaluation = trained.adapter.evaluate(trained.model, "test", "whole")
+    vectors = [len(x) for x in sets(split.visual)]
+    assert evaluation.item_bytes == pytest.approx(4 * split.visual.shape[-1] * sum(vectors) / len(vectors))
+    assert evaluation.query_cost > 0
+    assert evaluation.embed_cost > 0
+
+
+def test_analyses_count_no_vector_that_is_not_there(trained, split):
+    owner_T = trained.pairs("test", "be tried").owner_T
+    visual, text = sets(split.visual), sets(split.text)
+    distances = [torch.cdist(visual[v], t).square().mean() for v, t in zip(owner_T, text, strict=True)]
+    assert alignment(split.visual, split.text, owner_T) == pytest.approx(
+        float(sum(distances)) / len(text), abs=1e-5
+    )
+    x_ND = torch.cat(visual)
+    potential_P = torch.pdist(x_ND).square().mul(-2).exp()
+    assert uniformity(split.visual, split.text)["visual"] == pytest.approx(
+        float(potential_P.mean().log()), abs=1e-4
+    )
+    variance = sum(1 - float(x_KD.mean(dim=0).norm()) for x_KD in visual) / len(visual)
+    assert variance_of(split.visual)["variance"] == pytest.approx(variance, abs=1e-5)
+    assert not [*ablated(split)]
+
+
+def test_the_variance_of_sets_of_any_size_is_drawn():
+    watched = Watched(aggregator=AGGREGATORS.build("late", 4), name="visual.aggregator")
+    for size in (3, 1):
+        x_ND = torch.eye(4)[:size]
+        watched.seen.append(Seen(size=size, vectors=x_ND))
+    spread = spread_of(watched)
+    assert spread.vectors is None
+    assert spread.variance_S.tolist() == pytest.approx([1 - 3**-0.5, 0.0], abs=1e-6)
+
+
+def test_it_is_searched_exactly_and_in_two_passes(trained):
+    exact, two = (trained.open_search(index=method) for method in ("exact", "two-pass"))
+    text = trained.adapter.data("test").texts[3]
+    ours, theirs = ([(hit.id, round(hit.score, 5)) for hit in each.by_text(text, 5)] for each in (two, exact))
+    assert ours == theirs
+
+
+def test_texts_of_different_lengths_are_embedded_side_by_side(trained):
+    text = trained.adapter.data("test").texts[0]
+    words = text.split()
+    texts = [words[0]] * 150 + [text] * 50  # more than go through the model at once
+    size_B = real_vectors(trained.encode_text(texts)).sum(dim=1)
+    assert size_B[-1] > size_B[0] > 0
+    assert len(size_B) == 200
