@@ -1,4 +1,4 @@
-"""Tables of text for a terminal, aligned by rich."""
+"""Tables of text for a terminal, aligned by rich, and times in words."""
 
 from __future__ import annotations
 
@@ -48,3 +48,14 @@ def aligned(
 def cell_width(texts: Sequence[str]) -> int:
     """Return the columns of a terminal that the longest line of some texts takes."""
     return max((cell_len(line) for text in texts for line in text.split("\n")), default=0)
+
+
+def duration(time: float | None) -> str:
+    """Return seconds as people say them, such as `1 h 02 min`."""
+    if time is None:
+        return "unknown"
+    minutes, rest = divmod(round(time), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -18,7 +18,7 @@ import tyro
 from infra.errors import command
 from infra.paths import home
 from infra.process.lease import NAME, HeldError, Holder, holder_of
-from infra.tables import aligned
+from infra.tables import aligned, duration
 from infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 
 _WIDTH = 200
@@ -75,8 +75,6 @@ class Row:
 
     def cells(self) -> list[str]:
         """Return its texts in the table."""
-        from pipelines.sweeping.plan import duration
-
         text = f", text {self.text_aggregator}" if self.text_aggregator != self.aggregator else ""
         who = f"process {self.holder.process} on {self.holder.host}" if self.holder else ""
         return [

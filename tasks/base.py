@@ -8,18 +8,20 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
-from torch import Tensor, nn
 
-from infra.data import Dataset
-from infra.store import FeatureStore
-from tasks.datasets.corpus import Corpus
-from tasks.datasets.questions import QuestionCorpus
-from tasks.inputs.pairs import TextInputs, VisualInputs
+if TYPE_CHECKING:  # what reads results alone, such as `compare`, waits for no torch
+    from torch import Tensor, nn
 
-Score = Callable[[slice, slice], Tensor]
+    from infra.data import Dataset
+    from infra.store import FeatureStore
+    from tasks.datasets.corpus import Corpus
+    from tasks.datasets.questions import QuestionCorpus
+    from tasks.inputs.pairs import TextInputs, VisualInputs
+
+Score = Callable[[slice, slice], "Tensor"]
 """`score(items, texts) -> (items, texts)`: any block of a split's scores, `(V, T)`; higher is more alike."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -34,7 +35,15 @@ Splits = Annotated[
 ]
 Seed = Annotated[Count, Rule("below 2**63", lambda seed: seed < 2**63)]
 Name = Annotated[str, NOT_EMPTY]
-_SPEC = Rule("a spec", lambda text: not text or bool(Spec.parse(text)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_spec(text: str) -> bool:
+    """Whether a text is a spec, which thousands of runs share; says why where it is none."""
+    return bool(Spec.parse(text))
+
+
+_SPEC = Rule("a spec", lambda text: not text or _is_spec(text))
 Part = Annotated[str, _SPEC]
 """A spec such as `kmax(k=5)`; empty where there is no such part."""
 ByPrefix = Annotated[

@@ -10,8 +10,10 @@ share, the time is that which passes until it has done all that was asked of it.
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 SIDE = 512
 """Rows and columns of the probe's matrices."""
@@ -25,12 +27,16 @@ def seconds(device: torch.device) -> float:
     """Return the seconds that this process has spent on a device so far, counted from any point."""
     if device.type == "cpu":
         return time.process_time()
+    import torch
+
     torch.accelerator.synchronize(device)
     return time.perf_counter()
 
 
 def probe(device: torch.device) -> float:
     """Return the seconds of one product, the mean of some; no random numbers are drawn."""
+    import torch
+
     matrix = torch.linspace(-1.0, 1.0, SIDE * SIDE, dtype=torch.float32, device=device).reshape(SIDE, SIDE)
     with torch.autocast(device.type, enabled=False), torch.inference_mode():
         matrix @ matrix  # what is set up or loaded on first use

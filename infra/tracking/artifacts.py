@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
 
 from infra.errors import InputError
-from infra.tracking.finding import RunRecord
 from infra.tracking.location import connect, explained
+from infra.tracking.record import RunRecord
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from infra.errors import AbsentError, InputError, unknown
 from infra.process.garbage import without_search
-from infra.tracking.location import connect, explained
+from infra.tracking.database import read_runs
+from infra.tracking.location import connect, database_file, explained, opening
+from infra.tracking.record import RunRecord
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment
 
 _PAGE = 1000
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunRecord:
-    """A run as it is recorded.
-
-    Times are seconds since 1970; metrics are the last ones logged; `artifacts` is the URI of the folder of its files.
-    """
-
-    run_id: str
-    name: str
-    status: str
-    started: float
-    ended: float | None
-    tags: Mapping[str, str]
-    params: Mapping[str, str]
-    metrics: Mapping[str, float]
-    artifacts: str = ""
 
 
 def find_runs(uri: str, experiment: str, *, finished: bool = True) -> list[RunRecord]:
@@ -48,6 +30,11 @@ def find_runs(uri: str, experiment: str, *, finished: bool = True) -> list[RunRe
         InputError: the store does not answer, or the experiment was deleted.
         AbsentError: there is no such store or experiment (the message lists those there are).
     """
+    if (path := database_file(uri)) is not None:
+        with opening(uri, create=False):
+            found = read_runs(path, experiment, finished=finished)
+        if found is not None:
+            return found
     client = connect(uri)
     with explained(uri), without_search():
         known = {each.name: each.experiment_id for each in client.search_experiments()}

@@ -40,9 +40,15 @@ def tracking_uri(home: Path) -> str:
     A relative SQLite path starts at `home`, not at the current folder, which may be a job's temporary one.
     """
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}mlflow.db"
-    if not uri.startswith(_SQLITE) or uri == f"{_SQLITE}:memory:":
-        return uri
-    return f"{_SQLITE}{Path(home).absolute() / uri.removeprefix(_SQLITE)}"
+    path = database_file(uri)
+    return uri if path is None else f"{_SQLITE}{Path(home).absolute() / path}"
+
+
+def database_file(uri: str) -> Path | None:
+    """Return the SQLite file that runs are recorded in; None where it is another store."""
+    if not uri.startswith(_SQLITE) or uri in (_SQLITE, f"{_SQLITE}:memory:"):
+        return None
+    return Path(uri.removeprefix(_SQLITE))
 
 
 def ui_command(uri: str) -> str:
@@ -75,10 +81,10 @@ def opening(uri: str, *, create: bool) -> Iterator[None]:
     Raises:
         InputError: there is no such file, or it is no database, or may not be written.
     """
-    if not uri.startswith(_SQLITE):
+    path = database_file(uri)
+    if path is None:
         yield
         return
-    path = Path(uri.removeprefix(_SQLITE))
     if not (create or path.exists()):
         raise AbsentError(
             f"no runs are recorded: {path} does not exist; train first, or set MLFLOW_TRACKING_URI"

@@ -11,14 +11,12 @@ from pathlib import Path
 
 from infra.errors import InputError
 from infra.tracking import find_runs
-from pipelines.comparison.figures.critical import why_not
-from pipelines.comparison.logging import log_comparison
 from pipelines.comparison.runs.grouping import arranged
 from pipelines.comparison.runs.groups import Group
 from pipelines.comparison.runs.per_query import Read, with_differences
 from pipelines.comparison.tables import differences, power
 from pipelines.comparison.tables import report as tables
-from pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_table
+from pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_table, why_not
 from pipelines.comparison.tables.render import WIDTH, Table, as_latex, as_markdown, as_text
 
 
@@ -83,6 +81,8 @@ class Comparison:
 
     def log(self, uri: str, *, folder: Path) -> str:
         """Log tables and figures to MLflow, in a run of kind `comparison`, and return its id."""
+        from pipelines.comparison.logging import log_comparison  # Matplotlib, where something is drawn
+
         return log_comparison(
             self.experiment,
             uri=uri,

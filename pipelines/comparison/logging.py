@@ -9,12 +9,12 @@ from pathlib import Path
 from infra.tracking import Tracker
 from infra.tracking.provenance import command_line
 from pipelines.comparison.figures.costs import draw_costs
-from pipelines.comparison.figures.critical import draw_critical, why_not
+from pipelines.comparison.figures.critical import draw_critical
 from pipelines.comparison.figures.parameters import draw_parameters
 from pipelines.comparison.figures.scores import draw_bars, draw_heat
 from pipelines.comparison.results import columns, results
 from pipelines.comparison.runs.groups import Group
-from pipelines.comparison.tables.cross_task import CrossTaskTable
+from pipelines.comparison.tables.cross_task import CrossTaskTable, why_not
 from pipelines.comparison.tables.render import Table, as_markdown
 
 SCORES, CROSS_TASK = "scores.json", "task_by_aggregator.json"

@@ -19,12 +19,13 @@ from infra.process.lease import BEAT_SECONDS, STALE_SECONDS, HeldError, Lease
 from infra.process.stopping import Stopped, asked_first
 from infra.ray.session import Resources, cores, ray_session
 from infra.ray.tuning import Ended, Halving, reporter, run_side_by_side
+from infra.tables import duration
 from infra.tracking import RunRecord, Tracker
 from infra.tracking.provenance import command_line
 from infra.tracking.tracker import COMMAND
 from infra.trust import trust_modules, trusted
 from pipelines.sweeping.matching import STOPPED, SWEEP, Match, key, records_of
-from pipelines.sweeping.plan import Plan, duration
+from pipelines.sweeping.plan import Plan
 from pipelines.training.folder import take_run
 from pipelines.training.ray_train import CHECKPOINT_SECONDS
 from pipelines.training.runs import resume, send, start, tags

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from infra.errors import AbsentError, InputError
 from infra.files import read_json
@@ -78,19 +79,15 @@ def key(of: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(_spelled(value) if "aggregator" in name else value for name, value in values.items())
 
 
-def comparable(run: Run) -> Run:
-    """Return a run without what does not change its result, so that runs can be compared."""
+def comparable(run: Run) -> dict[str, Any]:
+    """Return the settings of a run that change its result, so that runs can be compared."""
     text = _spelled(run.text_aggregator)
     aggregator = _spelled(run.aggregator)
-    defaults = Run(data=run.data, visual=run.visual, text=run.text, protocol=run.protocol)
-    return replace(
-        run,
-        aggregator=aggregator,
-        text_aggregator="" if text == aggregator else text,
-        **{name: getattr(defaults, name) for name in WITHOUT_EFFECT},
-    )
+    settings = {name: value for name, value in vars(run).items() if name not in WITHOUT_EFFECT}
+    return settings | {"aggregator": aggregator, "text_aggregator": "" if text == aggregator else text}
 
 
+@functools.lru_cache(maxsize=1024)
 def _spelled(spec: str) -> str:
     try:
         return str(Spec.parse(spec)) if spec else ""
@@ -100,7 +97,8 @@ def _spelled(spec: str) -> str:
 
 def _match(artifacts: Artifacts, trial: Trial, candidates: Sequence[RunRecord]) -> Match:
     settings = {record.run_id: _settings(artifacts, record) for record in candidates}
-    same = [record for record in candidates if settings[record.run_id] == comparable(trial.run)]
+    wished = comparable(trial.run)
+    same = [record for record in candidates if settings[record.run_id] == wished]
     for record in same:
         if record.status == "FINISHED":
             return Match(trial=trial, state="finished", run_id=record.run_id)
@@ -119,7 +117,7 @@ def _match(artifacts: Artifacts, trial: Trial, candidates: Sequence[RunRecord]) 
     return Match(trial=trial, note=notes[0] if notes else "")
 
 
-def _settings(artifacts: Artifacts, record: RunRecord) -> Run | InputError:
+def _settings(artifacts: Artifacts, record: RunRecord) -> dict[str, Any] | InputError:
     """Return the settings of a recorded run, or why they cannot be used."""
     try:
         path = artifacts.path(record, "run.json")

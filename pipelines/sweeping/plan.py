@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from infra.registry import RECIPES
+from infra.tables import duration
 from infra.tracking import RunRecord
 from infra.trust import trust_flags
 from pipelines.sweeping.matching import Match
@@ -112,17 +113,6 @@ def total(times: Sequence[float | None], concurrent: int) -> float | None:
         return None
     longest = max(times, default=0.0)
     return max(longest, sum(times) / concurrent)
-
-
-def duration(time: float | None) -> str:
-    """Return seconds as people say them, such as `1 h 02 min`."""
-    if time is None:
-        return "unknown"
-    minutes, rest = divmod(round(time), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def _scaled(record: RunRecord, epochs: int) -> float:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from infra.errors import InputError, unknown
-from tasks.scoring.ranking.reranking import VERSION
+
+_RERANKED = 1
+"""Raised whenever the same model would get other numbers by `tasks.scoring.ranking.reranking`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +66,7 @@ class ScoringProtocol:
             self,
             name=f"{self.name}{RERANK}{k}",
             about=f"{self.about}; {k} of each query's gallery are scored",
-            version=self.version + VERSION - 1,
+            version=self.version + _RERANKED - 1,
             rerank=k,
         )
 

@@ -23,15 +23,6 @@ _WRAP = 30
 _LINE = 0.19  # inches of a label's line
 
 
-def why_not(cross_task: CrossTaskTable | None) -> str:
-    """Say why there is no such picture; empty where there is one."""
-    if cross_task is None or len(cross_task.counting) < 2:
-        return "no critical-difference picture: it ranks aggregators over two tasks or data sets, at least"
-    if len(cross_task.complete) < 3:
-        return "no critical-difference picture: it ranks three aggregators, at least, that every task has"
-    return ""
-
-
 def critical_difference(aggregators: int, tasks: int) -> float:
     """Return the difference of mean ranks that luck exceeds with a probability of 0.05 (Nemenyi)."""
     from scipy.stats import studentized_range

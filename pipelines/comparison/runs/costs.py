@@ -8,8 +8,6 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from infra.errors import InputError
 from infra.registry import AGGREGATORS, ENCODERS, Spec
 from infra.tracking import RunRecord
@@ -73,6 +71,8 @@ def weights_of(run: RunRecord) -> float:
 
 
 def _count(aggregator: str, encoder: str) -> int:
+    import torch
+
     spec = Spec.parse(encoder)
     width = spec.params.get("width") or inspect.signature(ENCODERS.get(spec.name)).parameters["width"].default
     with torch.device("meta"):

@@ -5,10 +5,13 @@ Which arrays hold scores, which say whose query it is, and how they make a metri
 
 from __future__ import annotations
 
+import functools
 import math
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +100,7 @@ class Queries:
             if name not in self.arrays:
                 raise InputError(f"it logged no array {name}, of which its {metric} is made")
         unit_Q = self.arrays[mean.units]
+        total_Q = np.zeros(len(unit_Q))
         for name in mean.scores:
             score_Q = self.arrays[name]
             if score_Q.dtype.kind not in "biuf" or score_Q.shape != unit_Q.shape:
@@ -104,11 +108,11 @@ class Queries:
                     f"its {name} {score_Q.shape}, {score_Q.dtype}, cannot be joined to {mean.units} {unit_Q.shape}: "
                     "expected a number for each"
                 )
-        score_Q = sum(self.arrays[name].astype(np.float64) for name in mean.scores)
-        scored_Q = np.isfinite(score_Q)
+            total_Q += score_Q
+        scored_Q = np.isfinite(total_Q)
         if not scored_Q.any():
             raise InputError(f"none of its queries has a {' + '.join(mean.scores)}")
-        return mean.factor * score_Q[scored_Q] + mean.offset, unit_Q[scored_Q]
+        return mean.factor * total_Q[scored_Q] + mean.offset, unit_Q[scored_Q]
 
 
 Read = Callable[[RunRecord, str], Queries]
@@ -139,8 +143,8 @@ class StoredArrays(Mapping[str, np.ndarray]):
     def __init__(self, path: Path) -> None:
         self.path = path
         with self._readable():
-            self._file = np.load(path, allow_pickle=False)
-            self._names = self._file.files
+            self._file = zipfile.ZipFile(path)
+            self._names = [name.removesuffix(".npy") for name in self._file.namelist()]
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
@@ -149,7 +153,7 @@ class StoredArrays(Mapping[str, np.ndarray]):
         if name not in self._names:
             raise KeyError(name)
         with self._readable():
-            return self._file[name]
+            return _array(self._file.read(f"{name}.npy"))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -163,6 +167,26 @@ class StoredArrays(Mapping[str, np.ndarray]):
             yield
         except Exception as error:  # a file cut short raises whatever its zip, header or decompressor raises
             raise InputError(f"{self.path} cannot be read: {error}") from error
+
+
+_MAGIC = np.lib.format.magic(1, 0)
+
+
+def _array(data: bytes) -> np.ndarray:
+    """Return the array in the bytes of a `.npy` file."""
+    if data.startswith(_MAGIC):
+        size = int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 2], "little")
+        begins = len(_MAGIC) + 2 + size
+        shape, by_columns, dtype = _header(data[len(_MAGIC) : begins])
+        if not (by_columns or dtype.hasobject):
+            return np.frombuffer(data, dtype, count=math.prod(shape), offset=begins).reshape(shape)
+    return np.lib.format.read_array(BytesIO(data), allow_pickle=False)
+
+
+@functools.lru_cache(maxsize=64)
+def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Return what a header says: thousands of runs have the same, and numpy reads it as Python's source."""
+    return np.lib.format.read_array_header_1_0(BytesIO(data))
 
 
 def with_differences(group: Group, read: Read) -> tuple[Group, list[str]]:
@@ -207,11 +231,22 @@ def _row_units(row: Row, group: Group, read: Read) -> list[Units]:
 
 def _gathered(parts: Sequence[tuple[np.ndarray, np.ndarray]], *, kind: str) -> Units:
     """Add up the scores of parts by units."""
-    ids, unit_Q = np.unique(np.concatenate([of for _, of in parts]), return_inverse=True)
-    ends = np.cumsum([0, *(len(of) for _, of in parts)])
-    sums, counts = [], []
-    for number, (score_Q, _) in enumerate(parts):
-        own_Q = unit_Q[ends[number] : ends[number + 1]]
-        sums.append(np.bincount(own_Q, weights=score_Q, minlength=len(ids)))
-        counts.append(np.bincount(own_Q, minlength=len(ids)))
-    return Units(ids=ids, sum_Pn=np.stack(sums), count_Pn=np.stack(counts), kind=kind)
+    ids, places, counts = _grouped(tuple((unit_Q.dtype.str, unit_Q.tobytes()) for _, unit_Q in parts))
+    sums = [
+        np.bincount(place_Q, weights=score_Q, minlength=len(ids))
+        for (score_Q, _), place_Q in zip(parts, places, strict=True)
+    ]
+    return Units(ids=ids, sum_Pn=np.stack(sums), count_Pn=counts, kind=kind)
+
+
+@functools.lru_cache(maxsize=8)
+def _grouped(units: tuple[tuple[str, bytes], ...]) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
+    """Return the ids of units, each once; where each query's is among them, by parts; and how many queries it has.
+
+    Args:
+        units: of each part, the dtype and bytes of its queries' ids, which are the same in all runs of a table.
+    """
+    parts = [np.frombuffer(ids, dtype) for dtype, ids in units]
+    ids, place_Q = np.unique(np.concatenate(parts), return_inverse=True)
+    places = np.split(place_Q, np.cumsum([len(part) for part in parts])[:-1])
+    return ids, places, np.stack([np.bincount(part, minlength=len(ids)) for part in places])

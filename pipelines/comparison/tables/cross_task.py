@@ -167,3 +167,12 @@ def _columns(group: Group) -> list[Column]:
         )
         for recipe, model in kinds
     ]
+
+
+def why_not(cross_task: CrossTaskTable | None) -> str:
+    """Say why there is no critical-difference picture of a table; empty where there is one."""
+    if cross_task is None or len(cross_task.counting) < 2:
+        return "no critical-difference picture: it ranks aggregators over two tasks or data sets, at least"
+    if len(cross_task.complete) < 3:
+        return "no critical-difference picture: it ranks three aggregators, at least, that every task has"
+    return ""

@@ -22,8 +22,6 @@ from infra.errors import InputError
 from tasks.scoring.metrics import Positives, Ranks, Ties, rank_queries
 from tasks.scoring.scores import PairsScore
 
-VERSION = 1
-"""Raised whenever the same model would get other numbers."""
 PROBES = 100
 """Probes of each side at least. On 600 photographs of COCO with 3,000 captions, the ten best of score attention were
 among the 20 best of the first pass to 97 or 99 in 100; with 50 probes to 92 or 98, with 20 to 62 or 85."""

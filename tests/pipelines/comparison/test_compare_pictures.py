@@ -12,13 +12,13 @@ from records import blocks_of, grid, run, three_tasks, vqa
 
 from pipelines.comparison.comparison import Comparison
 from pipelines.comparison.figures.costs import draw_panel
-from pipelines.comparison.figures.critical import cliques, critical_difference, why_not
+from pipelines.comparison.figures.critical import cliques, critical_difference
 from pipelines.comparison.figures.labels import place
 from pipelines.comparison.figures.parameters import apart, curves_of
 from pipelines.comparison.figures.parameters import draw_panel as draw_parameter_panel
 from pipelines.comparison.logging import draw_all
 from pipelines.comparison.runs.costs import costs_of
-from pipelines.comparison.tables.cross_task import cross_task_table
+from pipelines.comparison.tables.cross_task import cross_task_table, why_not
 from pipelines.figures.style import new_figure
 
 

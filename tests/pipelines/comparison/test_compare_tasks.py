@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from places import ROOT
 from query_results import answers, renamed, retrieval
 from records import VIDEO, grid, run, scores, three_tasks, vqa
 
@@ -134,7 +137,7 @@ def test_the_verb_compares_tasks_with_their_queries(
                 "params": made.params,
             }
             tracker = Tracker.start("polypool", **start)
-            tracker.log(made.metrics, step=1)
+            tracker.log({**made.metrics, "weights/aggregators": 10.0}, step=1)
             if (aggregator, protocol) != ("mean", "vqa"):
                 np.savez_compressed(tmp_path / f"{protocol}.npz", **queries.arrays)
                 tracker.artifact(tmp_path / f"{protocol}.npz", "per_query")
@@ -157,3 +160,17 @@ def test_the_verb_compares_tasks_with_their_queries(
     assert summary.read_json("task_by_aggregator.json")["columns"][0] == "aggregator"
     assert len(summary.read_json("scores.json")["data"]) == 4
     assert compare(uri, "polypool").cross_task is not None
+    assert loaded("compare", "--no-log") == loaded("runs") == "[]"
+
+
+def loaded(verb: str, *words: str) -> str:
+    """Return which of the packages that take seconds to import a verb has in its process at the end."""
+    code = (
+        f"import sys; sys.argv = ['{verb}', *{words}]; from pipelines.{verb} import main; main(); "
+        "print([name for name in ('matplotlib', 'mlflow', 'ray', 'torch') if name in sys.modules])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.splitlines()[-1]

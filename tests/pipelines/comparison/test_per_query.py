@@ -92,6 +92,29 @@ def test_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
             dict(StoredArrays(tmp_path / name))
 
 
+def test_arrays_come_back_in_every_form_that_numpy_writes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {
+        "columns": np.asfortranarray(rng.random((3, 4))),
+        "rows": rng.random((3, 4)).astype(">f4"),
+        "none": np.empty(0),
+        "one": np.array(7, np.int16),
+        "named": np.array(["a", "é"]),
+        "fields": np.array([(1, 2.5)], dtype=[("n" * 70_000, int), ("x", float)]),  # version 2
+        "umlaut": np.array([(1,)], dtype=[("ü", int)]),  # version 3
+    }
+    with pytest.warns(UserWarning, match="format"):
+        np.savez(tmp_path / "all.npz", **arrays)
+    stored = StoredArrays(tmp_path / "all.npz")
+    assert list(stored) == list(arrays)
+    for name in arrays.keys() - {"fields"}:
+        assert stored[name].dtype == arrays[name].dtype
+        assert stored[name].shape == arrays[name].shape
+        assert np.array_equal(stored[name], arrays[name])
+    with pytest.raises(InputError, match=r"(?s)all.npz cannot be read.*header"):
+        stored["fields"]  # longer than numpy reads of what it does not know
+
+
 def test_units_add_up_to_the_metric_as_resampling_them_does() -> None:
     rng = np.random.default_rng(3)
     count_Pn = np.stack([np.ones(150, int), rng.integers(0, 6, 150)])

@@ -17,11 +17,12 @@ from PIL import Image
 from infra import paths
 from infra.errors import InputError
 from infra.registry import RECIPES
+from infra.tables import duration
 from infra.tracking import RunRecord, Tracker, tracking_uri
 from pipelines.sweeping.execution import alone, last_line
 from pipelines.sweeping.matching import STOPPED, SWEEP, match_trials, records_of
 from pipelines.sweeping.pairs_figure import draw_pairs, pair_means
-from pipelines.sweeping.plan import Plan, duration, seconds, total
+from pipelines.sweeping.plan import Plan, seconds, total
 from pipelines.sweeping.trials import make_trials
 from pipelines.train import parse
 from pipelines.training.runs import tags
