@@ -299,6 +299,7 @@ SIMILARITIES = Registry(
     base="tasks.similarities.base:Similarity",
 )
 OBJECTIVES = Registry("objective", package="tasks.objectives", base="tasks.objectives.base:Objective")
+MINERS = Registry("miner", package="tasks.objectives.miners", base="tasks.objectives.miners.base:Miner")
 REGULARISERS = Registry(
     "regulariser", package="tasks.regularisers", base="tasks.regularisers.base:Regulariser"
 )
@@ -317,6 +318,7 @@ KINDS = {
     "cross_encoder": CROSS_ENCODERS,
     "similarity": SIMILARITIES,
     "objective": OBJECTIVES,
+    "miner": MINERS,
     "regulariser": REGULARISERS,
     "augmentation": AUGMENTATIONS,
     "model": MODELS,

@@ -17,12 +17,14 @@ from infra.checks import Check
 from infra.errors import InputError
 from infra.registry import AGGREGATORS, KINDS, Spec
 from pipelines.checks.encoders import encoder_checks
+from pipelines.checks.miners import miner_checks
 from pipelines.checks.optimisers import optimiser_checks
 from pipelines.checks.scores import objective_checks, regulariser_checks, similarity_checks
 from pipelines.recipe import Ensemble
 from tasks.base import TaskAdapter
 from tasks.models.base import RetrievalModel
 from tasks.objectives.base import Objective
+from tasks.objectives.miners.base import Miner
 from tasks.regularisers.base import Regulariser
 from tasks.run import Run, from_json, to_json
 from tasks.similarities.base import Similarity
@@ -33,6 +35,7 @@ _CLASSES = {
     Encoder: "encoder",
     Similarity: "similarity",
     Objective: "objective",
+    Miner: "miner",
     Regulariser: "regulariser",
     RetrievalModel: "model",
     TaskAdapter: "task",
@@ -62,6 +65,7 @@ def part_checks(spec: str, kind: str) -> list[Check]:
         "encoder": encoder_checks,
         "similarity": similarity_checks,
         "objective": objective_checks,
+        "miner": miner_checks,
         "regulariser": regulariser_checks,
         "optimiser": optimiser_checks,
         "recipe": _recipe_checks,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
-import torch
 from torch import Tensor
 
 from infra.errors import InputError
 from infra.registry import OBJECTIVES
 from tasks.objectives.base import Objective, lowest, pairs_and_negatives
 from tasks.objectives.hardest import logsumexp_of_highest
+from tasks.objectives.miners.adopt_k import AdoptK
 
 
 @OBJECTIVES.register("adopt")
@@ -20,6 +18,8 @@ class Adopt(Objective):
     Deviation from both: a positive is never among the negatives that are chosen. In the authors' code it takes part in
     that choice with a score of 0, and is drawn where fewer than K negatives score above 0.
 
+    It is `infonce(negatives=adopt_k, margin=0.2, temperature=0.05)`, in less memory; `AdoptK` chooses K.
+
     Paper and code disagree on K, and only the code's rule makes K as small as the paper's figure 2 shows; it is the
     default. The paper's objective is `adopt(rule=paper, margin=0, positive_in_denominator=False, halve=False)`.
     Beside the loss, K (`negatives`), `alignment` and `uniformity` are logged.
@@ -27,10 +27,8 @@ class Adopt(Objective):
     Args:
         margin: added to the scores of negatives.
         temperature: divides the scores.
-        scale: exponent of the code's rule.
-        rule: with N candidates and `a` the mean score of pairs, `code`: K = trunc(N cos((a + u)^scale)) + 1, where u
-            is the mean of exp(-score), positives counted as 1; `paper`: K = floor(N cos((a + u) pi / 4)), where u
-            is the logarithm of the mean of exp(score) (equation 6). K is then kept within 1 and N - 1.
+        scale: of the rule for K, see `AdoptK`.
+        rule: for K, `code` or `paper`, likewise.
         positive_in_denominator: whether a pair is one of its own competitors, as in cross-entropy.
         halve: average both directions rather than add them.
     """
@@ -46,13 +44,12 @@ class Adopt(Objective):
         halve: bool = True,
     ) -> None:
         super().__init__()
-        if rule not in ("code", "paper"):
-            raise InputError(f"rule must be 'code' or 'paper', not {rule!r}")
-        if not (temperature > 0 and scale > 0):
-            raise InputError(f"temperature and scale must be above 0, not {temperature} and {scale}")
+        if not temperature > 0:
+            raise InputError(f"temperature must be above 0, not {temperature}")
         if not margin >= 0:
             raise InputError(f"margin must be 0 or more, not {margin}")
-        self.margin, self.temperature, self.scale, self.rule = margin, temperature, scale, rule
+        self.margin, self.temperature = margin, temperature
+        self.miner = AdoptK(scale=scale, rule=rule)
         self.positive_in_denominator, self.halve = positive_in_denominator, halve
 
     def forward(
@@ -60,31 +57,10 @@ class Adopt(Objective):
     ) -> dict[str, Tensor]:
         """Return the loss and what it was made of; see `Objective`."""
         pair_T, negative_VT = pairs_and_negatives(sim_VT, row_T, positive_VT)
-        with torch.no_grad():
-            alignment, uniformity = pair_T.mean(), self._uniformity(sim_VT, positive_VT)
-            k_text, k_visual = (self._count(alignment, uniformity, sim_VT.shape[dim]) for dim in (1, 0))
+        k_text, k_visual, terms = self.miner.count(sim_VT, row_T, positive_VT)
         row_V, column_T = logsumexp_of_highest(negative_VT, k_text, k_visual, temperature=self.temperature)
         loss = self._cost(pair_T, row_V[row_T]) + self._cost(pair_T, column_T)
-        return {
-            "loss": loss / 2 if self.halve else loss,
-            "negatives": (k_text + k_visual) / 2,
-            "alignment": alignment,
-            "uniformity": uniformity,
-        }
-
-    def _uniformity(self, sim_VT: Tensor, positive_VT: Tensor) -> Tensor:
-        if self.rule == "paper":
-            return sim_VT.exp().mean().log()
-        return sim_VT.neg().exp_().masked_fill_(positive_VT, 1.0).mean()
-
-    def _count(self, alignment: Tensor, uniformity: Tensor, candidates: int) -> Tensor:
-        """Return K, whole, on the device; it is 1 where the scores are not numbers."""
-        maturity = alignment + uniformity
-        if self.rule == "paper":
-            k = (candidates * (maturity * math.pi / 4).cos()).floor()
-        else:
-            k = (candidates * (maturity.clamp(min=0) ** self.scale).cos()).trunc() + 1
-        return k.nan_to_num(nan=1.0).clamp(1, max(1, candidates - 1)).long()
+        return {"loss": loss / 2 if self.halve else loss, **terms}
 
     def _cost(self, pair_T: Tensor, rivals_T: Tensor) -> Tensor:
         """Return the mean of the pairs' costs against the logsumexp of their negatives."""

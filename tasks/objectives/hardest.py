@@ -58,12 +58,14 @@ def _exponentials(x_VT: Tensor, k: Tensor, *, temperature: float, dim: int) -> t
         x_VT.amax(dim, keepdim=True),
         torch.empty(x_VT.shape, dtype=x_VT.dtype, device=x_VT.device),
     )
-    weight_VT = _weights(x_VT, k, dim=dim, spare_VT=spare_VT)
+    weight_VT = shares_of_highest(x_VT, k, dim=dim, spare_VT=spare_VT)
     return torch.sub(x_VT, top, out=spare_VT).mul_(1 / temperature).exp_().mul_(weight_VT), top
 
 
-def _weights(x_VT: Tensor, k: Tensor, *, dim: int, spare_VT: Tensor) -> Tensor:
+def shares_of_highest(x_VT: Tensor, k: Tensor, *, dim: int, spare_VT: Tensor) -> Tensor:
     """Return one for what is above the k-th highest value, zero for what is below, and the share of what ties.
+
+    Without gradient; `spare_VT` is overwritten.
 
     By arithmetic on zeros and ones: to select by a mask takes a CPU many times longer, since its branches are a coin's
     flip.

@@ -1,4 +1,4 @@
-"""InfoNCE over the batch, both directions, with a fixed temperature or CLIP's learned one.
+"""InfoNCE over a batch's negatives, both directions, with a fixed temperature or CLIP's learned one.
 
 van den Oord et al., "Representation learning with contrastive predictive coding", 2018; Radford et al., "Learning
 transferable visual models from natural language supervision", ICML 2021, section 2.3 (CLIP).
@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from infra.errors import InputError
-from infra.registry import OBJECTIVES
-from tasks.objectives.base import Objective, pairs_and_negatives
+from infra.registry import MINERS, OBJECTIVES
+from tasks.objectives.base import Objective, lowest, pairs_and_negatives
+from tasks.objectives.miners.base import BatchScores, Chosen, Miner
 
 LARGEST_SCALE = 100.0
 """CLIP's bound on the factor of the scores, 1 / temperature."""
@@ -23,8 +24,8 @@ LARGEST_SCALE = 100.0
 class InfoNCE(Objective):
     """The cross-entropy of each pair against its negatives, averaged over the batch and the directions.
 
-    A pair's competitors are the negatives alone: other captions of its image, and the image drawn again, are left out
-    of the sum, where CLIP has all of them in it.
+    A pair's competitors are the negatives that a miner chooses, all unless told otherwise, and nothing else: other
+    captions of its image, and the image drawn again, are left out of the sum, where CLIP has all of them in it.
 
     A learned temperature is trained as the logarithm of the factor on the scores, `log_scale` = ln(1 / temperature),
     which is clipped to at most ln(100) before each use, as in CLIP; then `temperature` is logged beside the loss. CLIP
@@ -34,9 +35,18 @@ class InfoNCE(Objective):
     Args:
         temperature: divides the scores; the first value of a learned one, then at least 0.01.
         learned: train the temperature.
+        negatives: the miner of those that compete with a pair: `all`, `hard(k=5)`, `semi_hard`, `adopt_k`.
+        margin: added to the scores of negatives.
     """
 
-    def __init__(self, *, temperature: float = 0.05, learned: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        temperature: float = 0.05,
+        learned: bool = False,
+        negatives: str = "all",
+        margin: float = 0.0,
+    ) -> None:
         super().__init__()
         if not temperature > 0:
             raise InputError(f"temperature must be above 0, not {temperature}")
@@ -45,7 +55,10 @@ class InfoNCE(Objective):
                 f"a learned temperature must be at least {1 / LARGEST_SCALE}, not {temperature}: its factor on the "
                 f"scores is clipped at {LARGEST_SCALE:g}"
             )
-        self.temperature = temperature
+        if not margin >= 0:
+            raise InputError(f"margin must be 0 or more, not {margin}")
+        self.temperature, self.margin = temperature, margin
+        self.miner: Miner = MINERS.build(negatives)
         self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature))) if learned else None
 
     def forward(
@@ -54,10 +67,28 @@ class InfoNCE(Objective):
         """Return the loss, and the temperature where it is learned; see `Objective`."""
         temperature = self.temperature if self.log_scale is None else self._clipped().neg().exp()
         pair_T, negative_VT = pairs_and_negatives(sim_VT / temperature, row_T, positive_VT)
-        to_text_T = pair_T.logaddexp(negative_VT.logsumexp(dim=1)[row_T]) - pair_T
-        to_visual_T = pair_T.logaddexp(negative_VT.logsumexp(dim=0)) - pair_T
-        terms = {"loss": (to_text_T + to_visual_T).mean() / 2}
+        scores = BatchScores(
+            pair_T=pair_T,
+            negative_VT=negative_VT,
+            row_T=row_T,
+            positive_VT=positive_VT,
+            sim_VT=sim_VT.detach(),
+        )
+        mined = self.miner.choose(scores)
+        costs = [self._cost(pair_T, side, temperature) for side in (mined.to_text, mined.to_visual)]
+        terms = {"loss": sum(costs).mean() / 2, **mined.terms}
         return terms if self.log_scale is None else {**terms, "temperature": temperature.detach()}
+
+    def _cost(self, pair_T: Tensor, chosen: Chosen, temperature: float | Tensor) -> Tensor:
+        """Return each pair's cross-entropy against its negatives of one direction, `(T,)`."""
+        score_RN, weight_RN, of_T = chosen
+        if weight_RN is not None:  # which may be 0 everywhere in a row
+            score_RN = (score_RN + weight_RN.log()).clamp(min=lowest(score_RN))
+        rivals_R = score_RN.logsumexp(dim=1)
+        rivals_T = rivals_R if of_T is None else rivals_R[of_T]
+        if self.margin:
+            rivals_T = rivals_T + self.margin / temperature
+        return pair_T.logaddexp(rivals_T) - pair_T
 
     def _clipped(self) -> Tensor:
         """Return the parameter, brought back within its bound.

@@ -13,6 +13,8 @@ from encoders.visual.frames import Frames
 from infra.registry import AGGREGATORS, OBJECTIVES, SIMILARITIES
 from tasks.models.hgr import HGR
 from tasks.objectives.base import batch_positives, pairs_and_negatives
+from tasks.objectives.miners.base import BatchScores
+from tasks.objectives.miners.hard import Hard
 from tasks.objectives.triplet import Triplet
 from tasks.similarities.vectors import l2_normalise
 
@@ -162,8 +164,12 @@ def test_the_loss_of_both_directions_is_triplet_with_a_mean(criterion):
 def test_the_loss_of_one_direction_is_half_of_it(criterion):
     """Ours always has both; the half from videos to texts is the recorded one."""
     sim = torch.from_numpy(criterion["c3/scores"]).requires_grad_()
-    pair_T, negative_VT = pairs_and_negatives(sim, *pairs(8))
-    loss = Triplet(margin=0.2, reduction="mean")._cost(pair_T, negative_VT, "hard")
+    row_T, positive_VT = pairs(8)
+    pair_T, negative_VT = pairs_and_negatives(sim, row_T, positive_VT)
+    scores = BatchScores(
+        pair_T=pair_T, negative_VT=negative_VT, row_T=row_T, positive_VT=positive_VT, sim_VT=sim
+    )
+    loss = Triplet(margin=0.2, reduction="mean")._cost(pair_T, Hard().choose(scores).to_text)
     loss.backward()
     np.testing.assert_allclose(loss.item(), criterion["c3/loss"], atol=1e-6)
     np.testing.assert_allclose(sim.grad, criterion["c3/grad"], atol=1e-7)

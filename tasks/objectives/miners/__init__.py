@@ -1,0 +1,1 @@
+"""Which negatives of a batch count: parts that objectives share."""

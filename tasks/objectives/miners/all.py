@@ -1,0 +1,17 @@
+"""Every negative of the batch."""
+
+from __future__ import annotations
+
+from infra.registry import MINERS
+from tasks.objectives.miners.base import BatchScores, Chosen, Mined, Miner
+
+
+@MINERS.register("all")
+class All(Miner):
+    """All negatives count."""
+
+    def choose(self, scores: BatchScores) -> Mined:
+        """Return all that there are."""
+        return Mined(
+            to_text=Chosen(scores.negative_VT, of_T=scores.row_T), to_visual=Chosen(scores.negative_VT.T)
+        )

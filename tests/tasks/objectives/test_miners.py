@@ -1,0 +1,200 @@
+"""Miners against their definitions, in the two objectives that share them."""
+
+from __future__ import annotations
+
+import math
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from infra.registry import MINERS, OBJECTIVES
+from infra.trust import vouch
+from pipelines.check import check, kind_of
+from tasks.objectives.base import batch_positives
+from tasks.objectives.miners.base import BatchScores, Chosen, Mined, Miner
+
+MARGIN, TEMPERATURE = 0.3, 0.2
+
+
+def batches() -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Pairs with an image that comes twice; 4 images with 2, 1, 3 and 2 captions; the latter with lower scores."""
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda *size: torch.rand(size, generator=generator, dtype=torch.float64) * 0.8 - 0.4  # noqa: E731
+    item, row_T = torch.tensor([5, 7, 2, 7, 9, 1]), torch.tensor([0, 0, 1, 2, 2, 2, 3, 3])
+    own_T = torch.arange(6)
+    return [
+        (draw(6, 6) + 0.3 * torch.eye(6), own_T, batch_positives(item, own_T)),
+        (draw(4, 8), row_T, batch_positives(torch.arange(4), row_T)),
+        (draw(4, 8) - 0.3, row_T, batch_positives(torch.arange(4), row_T)),
+    ]
+
+
+def adopt_k(sim_VT: Tensor, row_T: Tensor, positive_VT: Tensor, candidates: int) -> int:
+    sim_VT = sim_VT.detach()
+    pairs = [float(sim_VT[row, column]) for column, row in enumerate(row_T)]
+    others = [
+        1.0 if positive_VT[v, t] else math.exp(-float(sim_VT[v, t]))
+        for v in range(sim_VT.shape[0])
+        for t in range(sim_VT.shape[1])
+    ]
+    maturity = sum(pairs) / len(pairs) + sum(others) / len(others)
+    return min(max(int(candidates * math.cos(maturity**1.25)) + 1, 1), candidates - 1)
+
+
+def chosen(spec: str, pair: Tensor, side: list[Tensor], k: int) -> list[Tensor]:
+    """The negatives of a pair that count, by the definition."""
+    order = sorted(side, key=lambda score: -float(score))
+    if spec == "semi_hard":
+        below = [score for score in order if score < pair]
+        return below[:1] or order[-1:]
+    return {"all": order, "hard": order[:1], "hard(k=3)": order[:3], "adopt_k": order[:k]}[spec]
+
+
+def explicit(
+    objective: str, spec: str, sim_VT: Tensor, row_T: Tensor, positive_VT: Tensor, *, mean: bool
+) -> Tensor:
+    """The objectives, pair by pair."""
+    total = []
+    for own, transposed in ((sim_VT, False), (sim_VT.T, True)):
+        k = adopt_k(sim_VT, row_T, positive_VT, own.shape[1])
+        costs, count = [], 0
+        for column, row in enumerate(row_T.tolist()):
+            at, pair = (column, sim_VT[row, column]) if transposed else (row, sim_VT[row, column])
+            positive = positive_VT.T if transposed else positive_VT
+            side = [own[at, other] for other in range(own.shape[1]) if not positive[at, other]]
+            negatives = chosen(spec, pair, side, k)
+            count += len(negatives)
+            if objective == "triplet":
+                costs.append(sum((MARGIN + score - pair).clamp(min=0) for score in negatives))
+            else:
+                logits = [pair / TEMPERATURE, *((score + MARGIN) / TEMPERATURE for score in negatives)]
+                costs.append(torch.stack(logits).exp().sum().log() - pair / TEMPERATURE)
+        total.append(
+            sum(costs) / (count if mean else 1) if objective == "triplet" else sum(costs) / len(costs)
+        )
+    return sum(total) if objective == "triplet" else sum(total) / 2
+
+
+@pytest.mark.parametrize("batch", range(3))
+@pytest.mark.parametrize("spec", ["all", "hard", "hard(k=3)", "semi_hard", "adopt_k"])
+@pytest.mark.parametrize("objective", ["triplet", "triplet of means", "infonce"])
+def test_a_miner_chooses_by_its_definition_in_either_objective(objective, spec, batch):
+    sim_VT, row_T, positive_VT = batches()[batch]
+    sim_VT.requires_grad_()
+    name, mean = objective.split()[0], "means" in objective
+    given = {
+        "triplet": f"triplet(margin={MARGIN}, negatives={spec}, warmup_epochs=0)",
+        "triplet of means": f"triplet(margin={MARGIN}, negatives={spec}, warmup_epochs=0, reduction=mean)",
+        "infonce": f"infonce(temperature={TEMPERATURE}, negatives={spec}, margin={MARGIN})",
+    }[objective]
+    found = OBJECTIVES.build(given)(sim_VT, row_T, positive_VT, epoch=0.0)["loss"]
+    expected = explicit(name, spec, sim_VT, row_T, positive_VT, mean=mean)
+    assert found.item() == pytest.approx(expected.item(), abs=1e-9)
+    ours, theirs = (torch.autograd.grad(loss, sim_VT)[0] for loss in (found, expected))
+    torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("batch", range(3))
+@pytest.mark.parametrize("rule", ["code", "paper"])
+def test_adopt_is_infonce_of_its_miner(rule, batch):
+    sim_VT, row_T, positive_VT = batches()[batch]
+    sim_VT.requires_grad_()
+    adopt, infonce = (
+        OBJECTIVES.build(spec)(sim_VT, row_T, positive_VT, epoch=0.0)
+        for spec in (
+            f"adopt(rule={rule}, scale=1.5)",
+            f"infonce(temperature=0.05, margin=0.2, negatives=adopt_k(rule={rule}, scale=1.5))",
+        )
+    )
+    for name in ("negatives", "alignment", "uniformity"):
+        assert adopt[name] == infonce[name]
+    torch.testing.assert_close(adopt["loss"], infonce["loss"], atol=1e-9, rtol=0)
+    ours, theirs = (torch.autograd.grad(terms["loss"], sim_VT)[0] for terms in (adopt, infonce))
+    torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
+
+
+def test_a_learned_temperature_does_not_change_what_is_chosen():
+    sim_VT, row_T, positive_VT = batches()[0]
+    specs = [f"infonce(temperature={t}, learned=True, negatives=adopt_k)" for t in (0.05, 1.0)]
+    found = [OBJECTIVES.build(spec)(sim_VT, row_T, positive_VT, epoch=0.0)["negatives"] for spec in specs]
+    assert found[0] == found[1] == adopt_k(sim_VT, row_T, positive_VT, 6)
+
+
+def test_all_negatives_count_in_the_first_epochs_whatever_the_miner():
+    batch = batches()[1]
+    late = OBJECTIVES.build("triplet(negatives=adopt_k, warmup_epochs=2)")
+    every = OBJECTIVES.build("triplet(negatives=all)")
+    assert torch.equal(late(*batch, epoch=1.9)["loss"], every(*batch, epoch=1.9)["loss"])
+    assert "negatives" in late(*batch, epoch=2.0)
+    assert not torch.equal(late(*batch, epoch=2.0)["loss"], every(*batch, epoch=2.0)["loss"])
+
+
+class Above(Miner):
+    def __init__(self, *, score: float = 0.5) -> None:
+        self.score = score
+
+    def choose(self, scores: BatchScores) -> Mined:
+        negative_VT = scores.negative_VT
+        weight_VT = (scores.sim_VT > self.score).to(negative_VT)
+        return Mined(
+            to_text=Chosen(negative_VT, weight_VT, scores.row_T), to_visual=Chosen(negative_VT.T, weight_VT.T)
+        )
+
+
+class Everything(Miner):
+    """Takes positives, too."""
+
+    def choose(self, scores: BatchScores) -> Mined:
+        sim_VT = scores.pair_T.sum() * 0 + scores.sim_VT
+        return Mined(to_text=Chosen(sim_VT, of_T=scores.row_T), to_visual=Chosen(sim_VT.T))
+
+
+class OneWay(Miner):
+    def choose(self, scores: BatchScores) -> Mined:
+        return Mined(to_text=Chosen(scores.negative_VT), to_visual=Chosen(scores.negative_VT.T))
+
+
+@pytest.fixture
+def plugin(monkeypatch) -> None:
+    module = ModuleType("my_miners")
+    for part in (Above, Everything, OneWay):
+        setattr(module, part.__name__, part)
+    monkeypatch.setitem(sys.modules, "my_miners", module)
+
+
+def test_a_miner_of_ones_own_serves_both_objectives(plugin):
+    vouch("triplet(negatives=my_miners:Above)")
+    sim_VT, row_T, positive_VT = batches()[1]
+    spec = f"triplet(margin={MARGIN}, negatives='my_miners:Above(score=0.1)', warmup_epochs=0)"
+    loss = OBJECTIVES.build(spec)(sim_VT, row_T, positive_VT, epoch=0.0)["loss"]
+    expected = 0.0
+    for column, row in enumerate(row_T.tolist()):
+        texts = [sim_VT[row, t] for t in range(8) if not positive_VT[row, t]]
+        images = [sim_VT[v, column] for v in range(4) if not positive_VT[v, column]]
+        for score in texts + images:
+            expected += max(0.0, MARGIN + float(score - sim_VT[row, column])) if score > 0.1 else 0.0
+    assert float(loss) == pytest.approx(expected)
+    none = sim_VT.clone().requires_grad_()
+    loss = OBJECTIVES.build("infonce(negatives=my_miners:Above)")(none, row_T, positive_VT, epoch=0.0)["loss"]
+    loss.backward()
+    assert float(loss) == 0, "none is above a half"
+    assert not none.grad.any()
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [("Everything", "no positive is ever chosen"), ("OneWay", "scores of shape (3, 6) for 6 pairs")],
+)
+def test_a_broken_miner_is_told_what_is_broken(plugin, name, broken):
+    vouch(f"my_miners:{name}")
+    assert kind_of(f"my_miners:{name}") == "miner"
+    failed = [f"{o.what}: {o.message}" for o in check(f"my_miners:{name}") if o.passed is False]
+    assert broken in "\n".join(failed)
+
+
+@pytest.mark.parametrize("name", [*MINERS.names(), "hard(k=4)", "adopt_k(rule=paper)"])
+def test_miners_keep_their_promises(name):
+    assert [o for o in check(name, kind="miner") if not o.passed] == []
