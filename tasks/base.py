@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -202,6 +203,35 @@ class TaskAdapter(Protocol):
 
         Raises:
             InputError: no such split or protocol, or a split that the protocol does not fit.
+        """
+
+
+class Pass(NamedTuple):
+    """A part of a step: what is backpropagated, and what is logged of it."""
+
+    loss: Tensor
+    """A scalar whose gradient is added to those of the other passes."""
+    terms: Mapping[str, Tensor] = MappingProxyType({})
+    """Parts of the scalars that `TaskAdapter.loss` returns; their sums over all passes are those of the batch."""
+
+
+@runtime_checkable
+class Chunked(Protocol):
+    """An adapter whose batches can pass the model in chunks, with the gradient of the whole (`--optim.chunk`)."""
+
+    @abstractmethod
+    def passes(
+        self, model: nn.Module, batch: dict[str, Tensor], *, epoch: float, chunk: int
+    ) -> Iterator[Pass]:
+        """Yield passes; each is backpropagated before the next is asked for.
+
+        Together their gradients are that of `TaskAdapter.loss` of the whole batch, before the mean over workers.
+
+        Args:
+            model: as it is, not wrapped in DDP.
+            batch: this worker's share of the batch; all workers hold equally many samples.
+            epoch: epochs trained so far, as a fraction.
+            chunk: samples that pass at once.
         """
 
 

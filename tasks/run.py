@@ -99,6 +99,9 @@ class Optim:
     """Passes over the training split; 0 scores pretrained weights as they are."""
     batch: Positive = 128
     """Samples in the global batch, over all workers."""
+    chunk: Count = 0
+    """Samples of a worker that pass the model at once, with the gradient of the whole batch, so that a large batch fits
+    a small device; 0 for all of them. Not for models that normalise by the batch."""
     lr: PositiveFloat = 5e-4
     """Learning rate."""
     weight_decay: NonNegative = 1e-4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -15,12 +16,13 @@ from infra.compute.device import device_of
 from infra.data import Batch
 from infra.errors import InputError
 from infra.paths import resolve_place
-from tasks.base import Evaluation, Score
+from tasks.base import Chunked, Evaluation, Pass, Score
 from tasks.datasets.corpus import Corpus
 from tasks.datasets.media import pictured
 from tasks.inputs.pairs import Pairs
 from tasks.models.base import RetrievalModel
 from tasks.models.build import retrieval_model
+from tasks.models.chunks import cached_passes
 from tasks.models.embeddings import SplitEmbeddings
 from tasks.run import Run
 from tasks.scoring.attended import caption_pairs
@@ -33,7 +35,7 @@ from tasks.scoring.scores import PairsScore
 from tasks.visual_language import VisualLanguageTask
 
 
-class VisualText(VisualLanguageTask):
+class VisualText(VisualLanguageTask, Chunked):
     """An adapter of retrieval between a visual modality and text.
 
     The first letter of the modality stands in the names of metrics: `i2t/R1`, `t2v/R1`.
@@ -116,6 +118,10 @@ class VisualText(VisualLanguageTask):
     def loss(self, model: RetrievalModel, batch: Batch, *, epoch: float) -> dict[str, Tensor]:
         """Return the objective on the global batch, its parts, and the mean similarity of pairs and of others."""
         return model(batch, epoch=epoch)
+
+    def passes(self, model: RetrievalModel, batch: Batch, *, epoch: float, chunk: int) -> Iterator[Pass]:
+        """Yield passes of a batch in chunks, by the embeddings of the whole; see `cached_passes`."""
+        return cached_passes(model, batch, epoch=epoch, chunk=chunk)
 
     def scorer(self, model: RetrievalModel, split: str) -> Score:
         """Encode a split and return `score(items, captions)`, which computes any block of the score matrix."""

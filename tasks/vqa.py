@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from infra.compute.cost import CostMeter
 from infra.compute.device import device_of
 from infra.compute.dist import all_sum, rank
+from infra.compute.dropout import current_draws, drawn
 from infra.errors import InputError, unknown
 from infra.fields import from_plain
 from infra.paths import resolve_place
 from infra.registry import TASKS
-from tasks.base import Answers, Evaluation, Score
+from tasks.base import Answers, Chunked, Evaluation, Pass, Score
 from tasks.datasets.questions import Question, QuestionCorpus
 from tasks.inputs.captions import Captions
 from tasks.inputs.pairs import TextInputs
@@ -32,6 +33,7 @@ from tasks.questions.vocabulary import AnswerTargets, AnswerVocabulary
 from tasks.run import Run
 from tasks.scoring.attended import question_pairs
 from tasks.scoring.attention import AttentionExamples
+from tasks.similarities.vectors import at_least_float32
 from tasks.visual_language import VisualLanguageTask
 
 ANSWERS = {"train+val": ("train", "val", "test"), "train": ("train",)}
@@ -40,7 +42,7 @@ official training split."""
 
 
 @TASKS.register("vqa")
-class VQA(VisualLanguageTask, Answers):
+class VQA(VisualLanguageTask, Answers, Chunked):
     """The adapter of visual question answering, as a choice between the frequent answers.
 
     Args:
@@ -174,13 +176,27 @@ class VQA(VisualLanguageTask, Answers):
         It is summed over the answers and averaged over the questions of the global batch, as in the
         bottom-up-attention baseline, so every worker may hold a share of any size.
         """
-        logit_BA, target_BA = model(batch).float(), batch["target"]
+        logit_BA, target_BA = at_least_float32(model(batch)), batch["target"]
         with torch.autocast(logit_BA.device.type, enabled=False):
             loss = F.binary_cross_entropy_with_logits(logit_BA, target_BA, reduction="sum")
         score = target_BA.gather(1, logit_BA.detach().argmax(dim=1, keepdim=True)).sum()
         count = torch.full_like(score, len(target_BA))
         loss, score, count = all_sum(torch.stack([loss, score, count])).unbind()
         return {"loss": loss / count.detach(), "accuracy": 100 * score.detach() / count.detach()}
+
+    def passes(
+        self, model: nn.Module, batch: dict[str, Tensor], *, epoch: float, chunk: int
+    ) -> Iterator[Pass]:
+        """Yield the loss of each chunk, by its part of the questions: their sum is the mean over all of them."""
+        questions, draws = len(batch["target"]), current_draws()
+        for first in range(0, questions, chunk):
+            part = {name: x[first : first + chunk] for name, x in batch.items()}
+            samples = len(part["target"])
+            own = replace(draws, first=draws.first + first, samples=samples) if draws else None
+            with drawn(own):
+                terms = self.loss(model, part, epoch=epoch)
+            terms = {name: value * (samples / questions) for name, value in terms.items()}
+            yield Pass(loss=terms["loss"], terms=terms)
 
     def scorer(self, model: nn.Module, split: str) -> Score:
         """Return `score(questions, answers)`, which computes any block of a split's probabilities."""

@@ -7,6 +7,7 @@ gradient of one process with the whole batch.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -107,6 +108,39 @@ class _AllSum(torch.autograd.Function):
 def all_sum(x: Tensor) -> Tensor:
     """Return the sum of `x` over the workers, with gradient."""
     return x if world() == 1 else _AllSum.apply(x)
+
+
+_BUCKET = 2**23
+"""Numbers that are averaged at once."""
+
+
+@torch.no_grad()
+def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Give every worker the mean of the workers' gradients, as DDP does; where there is none it counts as zero.
+
+    Args:
+        parameters: the same on every worker, in the same order.
+    """
+    if world() == 1:
+        return
+    buckets: dict[torch.dtype, list[Tensor]] = {}
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        bucket = buckets.setdefault(parameter.dtype, [])
+        bucket.append(parameter.grad)
+        if sum(gradient.numel() for gradient in bucket) >= _BUCKET:
+            _average(buckets.pop(parameter.dtype))
+    for bucket in buckets.values():
+        _average(bucket)
+
+
+def _average(tensors: list[Tensor]) -> None:
+    flat = torch.cat([x.flatten() for x in tensors])
+    dist.all_reduce(flat)
+    flat /= world()
+    for x, mean in zip(tensors, flat.split([x.numel() for x in tensors]), strict=True):
+        x.copy_(mean.view_as(x))
 
 
 def gather_objects(value: Any) -> list[Any]:

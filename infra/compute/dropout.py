@@ -8,9 +8,9 @@ three see the same, where torch's generator would give each worker numbers of it
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -56,14 +56,25 @@ class Draws:
 _DRAWS: ContextVar[Draws | None] = ContextVar("draws", default=None)
 
 
+def current_draws() -> Draws | None:
+    """Return the draws of the step that this is in."""
+    return _DRAWS.get()
+
+
 @contextmanager
-def drawn(draws: Draws) -> Iterator[None]:
-    """Let every `Dropout` inside draw by the sample."""
+def drawn(draws: Draws | None) -> Iterator[None]:
+    """Let every `Dropout` inside draw by the sample; None for as torch draws."""
     token = _DRAWS.set(draws)
     try:
         yield
     finally:
         _DRAWS.reset(token)
+
+
+def drawn_again() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Return what `torch.utils.checkpoint` takes as `context_fn`, so that what it computes again is dropped again."""
+    draws = _DRAWS.get()
+    return nullcontext(), drawn(replace(draws) if draws else None)
 
 
 class Dropout(nn.Dropout):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from infra.checks import Check
 from infra.errors import InputError
@@ -18,7 +20,8 @@ from pipelines.checks.evaluations import check_same_evaluation
 from pipelines.models import TrainedModel
 from pipelines.searching.answers import AnswerSearch
 from pipelines.searching.retrieval import RetrievalSearch
-from tasks.base import Answers, ReadsInputs, Scores, Searchable, missing
+from pipelines.training.chunks import chunked_gradients
+from tasks.base import Answers, Chunked, ReadsInputs, Scores, Searchable, missing
 from tasks.models.base import RetrievalModel
 from tasks.scoring.scores import mean_score
 
@@ -38,6 +41,35 @@ def _not_offered(of: AdapterChecks, protocol: type, verbs: str) -> str:
         f"it derives from tasks.base.{protocol.__name__} and has no {', '.join(absent)}"
     )
     return f"not offered, without {', '.join(absent)}; {verbs} its runs" if absent else ""
+
+
+def _chunked(of: AdapterChecks) -> str:
+    if refused := _not_offered(of, Chunked, "`--optim.chunk` is refused of"):
+        return refused
+    model, batch = copy.deepcopy(of.model).double(), of.batches[0]
+    model.train()
+    for module in model.modules():
+        if isinstance(module, _BatchNorm | torch.nn.Dropout):  # which chunks are refused, or draw anew
+            module.eval()
+    batch = {name: x.double() if x.is_floating_point() else x for name, x in batch.items()}
+    whole, cut = (copy.deepcopy(model) for _ in range(2))
+    terms = of.adapter.loss(whole, batch, epoch=0.0)
+    terms["loss"].backward()
+    precision = torch.autocast(next(cut.parameters()).device.type, enabled=False)
+    found = chunked_gradients(of.adapter, cut, batch, epoch=0.0, chunk=3, precision=precision)
+    assert found.keys() == terms.keys(), (
+        f"it logs {', '.join(sorted(found))}, and loss {', '.join(sorted(terms))}"
+    )
+    for name, value in terms.items():
+        assert torch.allclose(found[name].double(), value.double(), rtol=1e-4), (
+            f"{name} is {float(found[name]):.6g} in chunks of 3, and {float(value.detach()):.6g} of the whole batch"
+        )
+    for (name, one), other in zip(whole.named_parameters(), cut.parameters(), strict=True):
+        if one.grad is not None:
+            assert other.grad is not None, f"no gradient reaches {name} in chunks"
+            close = torch.allclose(other.grad, one.grad, rtol=1e-3, atol=1e-5 * float(one.grad.abs().max()))
+            assert close, f"the gradient of {name} in chunks of 3 is not that of the whole batch"
+    return "in chunks of 3"
 
 
 def _scores(of: AdapterChecks) -> str:
@@ -158,6 +190,12 @@ def _trained(of: AdapterChecks) -> TrainedModel:
 
 
 _PROMISES = (
+    (
+        _chunked,
+        "a batch in chunks has the gradient of the whole (tasks.base.Chunked)",
+        "weigh each chunk of a mean by its samples; a loss that compares samples with each other yields passes as "
+        "tasks.models.chunks does",
+    ),
     (
         _scores,
         "what ensembles and `analyse` need (tasks.base.Scores)",

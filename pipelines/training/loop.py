@@ -33,6 +33,7 @@ from pipelines.training.artifacts import (
     run_figures,
 )
 from pipelines.training.best_checkpoint import ARTIFACT, WEIGHTS, write_model
+from pipelines.training.chunks import chunked_gradients
 from pipelines.training.optim import lr_scale, make_optimizer, ready_gradients, set_lr
 from tasks.base import TaskAdapter
 from tasks.run import Run
@@ -95,7 +96,9 @@ class Trainer:
 
         Without any epoch that is the model as it begins. Where it is to stop, it returns after a checkpoint.
         """
-        if world() > 1:
+        if self.run.optim.chunk:
+            broadcast_state(self.model)
+        elif world() > 1:
             with warnings.catch_warnings():  # newer versions of torch have another name for the option
                 warnings.simplefilter("ignore", FutureWarning)
                 self.parallel = DistributedDataParallel(self.model, broadcast_buffers=False)
@@ -168,10 +171,16 @@ class Trainer:
         """Change the weights by a batch on the device; return the loss, its parts and the norm of the gradient."""
         optim, order = self.run.optim, self.order
         set_lr(self.optimizer, optim, lr_scale(optim, step=self.step, epoch_steps=order.epoch_steps))
-        with self.precision:
-            terms = self.adapter.loss(self.parallel, batch, epoch=self.progress.samples / order.epoch_samples)
         self.optimizer.zero_grad(set_to_none=True)
-        terms["loss"].backward()
+        epoch = self.progress.samples / order.epoch_samples
+        if optim.chunk:
+            terms = chunked_gradients(
+                self.adapter, self.model, batch, epoch=epoch, chunk=optim.chunk, precision=self.precision
+            )
+        else:
+            with self.precision:
+                terms = self.adapter.loss(self.parallel, batch, epoch=epoch)
+            terms["loss"].backward()
         norm = ready_gradients(self.optimizer, optim, step=self.step, epoch_steps=order.epoch_steps)
         self.optimizer.step()
         return {**terms, "gradient_norm": norm}

@@ -24,6 +24,7 @@ from infra.tracking.outbox import CLOSE_SECONDS, REFUSED
 from infra.tracking.tracker import Status, ending
 from infra.trust import trust_modules
 from pipelines.training.best_checkpoint import other_than_trained
+from pipelines.training.chunks import check_chunks
 from pipelines.training.driver import resume_command
 from pipelines.training.folder import OUTBOX, refuse_lost, remove_orphans, run_folder, take_run, take_up
 from pipelines.training.optim import make_optimizer
@@ -67,7 +68,9 @@ def prepare(run: Run, **arguments: Any) -> TaskAdapter:
     refuse_unused(run, adapter.unused)
     adapter.check_training()
     with Unfilled():
-        make_optimizer(adapter.model(pretrained=False), run.optim)
+        model = adapter.model(pretrained=False)
+        check_chunks(adapter, model, chunk=run.optim.chunk)
+        make_optimizer(model, run.optim)
     return adapter
 
 

@@ -81,7 +81,7 @@ class RetrievalModel(nn.Module, ABC):
     """
 
     has_embeddings: bool = False
-    """Whether `score_batch` returns the embeddings of each modality alone, which regularisers need."""
+    """Whether `score_encoded` returns the embeddings of each modality alone, which regularisers need."""
     looks_at_pairs: bool = False
     """Whether every pair costs a pass through the model, so that `scorer` returns a `tasks.scoring.scores.PairsScore`,
     by which large galleries are reranked."""
@@ -126,8 +126,18 @@ class RetrievalModel(nn.Module, ABC):
         """Return the `(V, T)` scores of what `encode_visual` and `encode_text` returned, in at least float32."""
 
     @abstractmethod
+    def score_encoded(self, batch: Batch, visual: Any, text: Any) -> Scored:
+        """Score the global batch; every worker holds equally many images and equally many captions.
+
+        Args:
+            batch: this worker's share.
+            visual: what `encode_visual` made of it.
+            text: what `encode_text` made of it.
+        """
+
     def score_batch(self, batch: Batch) -> Scored:
-        """Score the global batch; every worker holds equally many images and equally many captions."""
+        """Encode this worker's share of a batch, and score the global batch."""
+        return self.score_encoded(batch, self.encode_visual(batch), self.encode_text(batch))
 
     @abstractmethod
     def scorer(self, images: Batches, captions: Batches) -> Score:
@@ -146,7 +156,10 @@ class RetrievalModel(nn.Module, ABC):
             Scalars, the same on every worker: `loss` is minimised; what the objective returns beside it, each
             regulariser's unweighted term, and the mean score of pairs and of negatives are logged.
         """
-        scored = self.score_batch(batch)
+        return self.terms(self.score_batch(batch), epoch=epoch)
+
+    def terms(self, scored: Scored, *, epoch: float) -> dict[str, Tensor]:
+        """Return what `forward` returns of the scores of the global batch."""
         positive_VT = batch_positives(scored.item_V, scored.row_T)
         with torch.autocast(scored.sim_VT.device.type, enabled=False):
             sim_VT = at_least_float32(scored.sim_VT)

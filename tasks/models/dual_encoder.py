@@ -57,14 +57,14 @@ class DualEncoder(RetrievalModel):
         with torch.autocast(visual.vectors.device.type, enabled=False):
             return self.similarity(at_least_float32(visual.vectors), at_least_float32(text.vectors))
 
-    def score_batch(self, batch: Batch) -> Scored:
+    def score_encoded(self, batch: Batch, visual: Embeddings, text: Embeddings) -> Scored:
         """Score the global batch; every worker computes all of it."""
         visual, text = (
             Embeddings(
                 gather(as_wide_everywhere(embedding)),
                 None if residual is None else gather(as_wide_everywhere(residual)),
             )
-            for embedding, residual in (self.encode_visual(batch), self.encode_text(batch))
+            for embedding, residual in (visual, text)
         )
         return Scored.of_batch(batch, self.score(visual, text), visual=visual, text=text)
 

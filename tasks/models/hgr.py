@@ -116,13 +116,12 @@ class HGR(RetrievalModel):
         """Return the `(V, T)` scores of every video with every caption: the mean of the three."""
         return sum(self.level_scores(visual, text)) / 3
 
-    def score_batch(self, batch: Batch) -> Scored:
+    def score_encoded(self, batch: Batch, visual: VideoEmbeddings, text: TextEmbeddings) -> Scored:
         """Score the global batch: each worker its own videos against the captions of all."""
-        text = self.encode_text(batch)
         captions = TextEmbeddings(
             gather_shared(text.vectors), gather_shared(text.phrase_BPD), gather(text.used_BP)
         )
-        return Scored.of_batch(batch, gather(self.score(self.encode_visual(batch), captions)))
+        return Scored.of_batch(batch, gather(self.score(visual, captions)))
 
     @torch.inference_mode()
     def scorer(self, images: Batches, captions: Batches) -> ScorePages:

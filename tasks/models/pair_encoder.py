@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from infra.compute.device import device_of
 from infra.compute.dist import gather, gather_objects, gather_shared
+from infra.compute.dropout import drawn_again
 from infra.data import Batch
 from infra.errors import InputError
 from tasks.models.base import RetrievalModel, Scored
@@ -94,12 +95,11 @@ class PairEncoder(RetrievalModel):
         parts = zip(visual.split(size), text.split(size), strict=True)
         return torch.cat([self._similarity(*self._side_by_side(*part)) for part in parts])
 
-    def score_batch(self, batch: Batch) -> Scored:
+    def score_encoded(self, batch: Batch, visual: PaddedSets, text: PaddedSets) -> Scored:
         """Score the global batch: each worker its own images against the captions of all."""
-        text = self.encode_text(batch)
         text = text.widened(max(gather_objects(text.mask_BN.shape[1])))
         captions = PaddedSets(gather_shared(text.x_BND), gather(text.mask_BN))
-        return Scored.of_batch(batch, gather(self.score(self.encode_visual(batch), captions)))
+        return Scored.of_batch(batch, gather(self.score(visual, captions)))
 
     def scorer(self, images: Batches, captions: Batches) -> PairScores:
         """Encode a split once, and return what scores any block of it."""
@@ -111,7 +111,7 @@ class PairEncoder(RetrievalModel):
     def _checkpointed(self, visual: PaddedSets, text: PaddedSets) -> Tensor:
         if not torch.is_grad_enabled():
             return self._score_block(visual, text)
-        return checkpoint(self._score_block, visual, text, use_reentrant=False)
+        return checkpoint(self._score_block, visual, text, use_reentrant=False, context_fn=drawn_again)
 
     def _score_block(self, visual: PaddedSets, text: PaddedSets) -> Tensor:
         """Return the `(V, T)` scores of a few images and captions, all pairs at once."""

@@ -75,7 +75,7 @@ def test_a_task_is_tried_with_the_parts_of_a_recipe_on_its_data(tmp_path):
     assert [o for o in run_checks(adapter_checks(run)) if not o.passed] == []
     wrong = replace(run, optim=replace(run.optim, batch=4), aggregator="gpo(tempreature=1)")
     outcomes = [*run_checks(adapter_checks(wrong))]
-    assert [o.passed for o in outcomes] == [True] * 4 + [False] + [None] * 11
+    assert [o.passed for o in outcomes] == [True] * 4 + [False] + [None] * 12
     assert "Did you mean 'temperature'" in outcomes[4].message
 
 

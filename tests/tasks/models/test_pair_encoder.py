@@ -16,6 +16,7 @@ from aggregators.base import Context, pool_all_pairs
 from aggregators.random_sets import random_sets
 from aggregators.relations.score_attention import ScoreAttention
 from infra.compute.dist import broadcast_state, gather_uneven, rank
+from infra.compute.dropout import Draws, drawn
 from infra.errors import InputError
 from infra.registry import TASKS
 from pipelines.training.loop import Trainer
@@ -249,3 +250,18 @@ def test_encoders_with_a_global_feature_are_refused():
     model.text.encoder.global_width = 8
     with pytest.raises(InputError, match="no place for a global feature"):
         PairEncoder(*parts_of(model), cross=model.cross)
+
+
+def test_what_is_computed_again_for_the_gradient_loses_the_same_to_dropout(monkeypatch):
+    model, batch = model_of("cross_modal(heads=2, dropout=0.3)", "mean").train(), batch_of(0, 7, 20, 3)
+    model.side = 2  # images and captions of a part
+
+    def gradients() -> list[torch.Tensor | None]:
+        model.zero_grad()
+        with drawn(Draws(seed=0, step=0, first=0, samples=4)):
+            model(batch, epoch=2.0)["loss"].backward()
+        return [parameter.grad for parameter in model.parameters()]
+
+    checkpointed = gradients()
+    monkeypatch.setattr(model, "_checkpointed", model._score_block)
+    torch.testing.assert_close(checkpointed, gradients(), rtol=1e-9, atol=1e-12)
