@@ -45,7 +45,8 @@ class Progress:
 
 def save_weights(model: nn.Module, path: Path) -> None:
     """Write a model's parameters and buffers."""
-    save_file({name: x.detach().contiguous().cpu() for name, x in model.state_dict().items()}, path)
+    # copied, since two names of one tensor, of a part that is shared, cannot be written
+    save_file({name: x.contiguous() for name, x in _copied(model.state_dict()).items()}, path)
 
 
 def load_weights(model: nn.Module, path: Path, *, optional: tuple[str, ...] = ()) -> None:

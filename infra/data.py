@@ -29,6 +29,14 @@ class Dataset(Protocol):
 
 
 @runtime_checkable
+class Ordered(Protocol):
+    """Samples that decide themselves in which order they are trained on."""
+
+    def order(self, *, batch: int, unit: int, seed: int) -> Order:
+        """Return the order of all epochs."""
+
+
+@runtime_checkable
 class FetchesAhead(Protocol):
     """What comes from far away and can be told what will be asked for."""
 
@@ -105,6 +113,13 @@ class Order:
         order = np.random.default_rng((self.seed, epoch)).permutation(self.size)[: self.epoch_samples]
         for start in range(offset, self.epoch_samples, self.batch):
             yield order[start : start + self.batch]
+
+
+def order_of(data: Dataset, *, batch: int, unit: int, seed: int) -> Order:
+    """Return the order of all epochs: that which a data set asks for, else a new permutation for each."""
+    if isinstance(data, Ordered):
+        return data.order(batch=batch, unit=unit, seed=seed)
+    return Order(size=len(data), batch=batch, unit=unit, seed=seed)
 
 
 def load(

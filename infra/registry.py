@@ -191,11 +191,12 @@ class Registry:
             for p in signature.parameters.values()
             if p.kind == p.KEYWORD_ONLY and p.name not in arguments
         ]
+        others = [p for p in signature.parameters.values() if p.kind == p.VAR_KEYWORD]  # of any name
         for key in parsed.params:
-            if key not in free:
+            if key not in free and not (others and key not in signature.parameters):
                 raise unknown(f"parameter of {self.kind} {parsed.name!r}:", key, free)
         for key, value in parsed.params.items():
-            annotation = signature.parameters[key].annotation
+            annotation = signature.parameters.get(key, *others).annotation
             if kind := _PLAIN.get(getattr(annotation, "__name__", annotation)):
                 check_value(value, kind, f"{self.kind} {spec!r}: {key}")
         try:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import tyro
 
 from infra.errors import unknown
-from infra.registry import RECIPES
+from infra.registry import RECIPES, Spec
 from tasks.run import Data, Optim, Run
 
 
@@ -81,6 +81,30 @@ def derive(run: Run, **changes: Any) -> Run:
         if isinstance(value, dict) and isinstance(part, Data | Optim):
             changes[name] = _replaced(part, value, f"setting of a run's {name}")
     return _replaced(run, changes, "setting of a run")
+
+
+def join(share: str = "", *, optim: Optim, **members: tuple[float, Run]) -> Run:
+    """Return a run that trains the tasks of several runs together.
+
+    Args:
+        share: what their models have in common; see `tasks.joint.Joint`, whose default holds where it is empty.
+        optim: how all are trained.
+        members: by a name of the task's own, how often it is drawn, and its run; aggregators are those of the first.
+    """
+    runs = {name: run for name, (_, run) in members.items()}
+    first = next(iter(runs.values()))
+    params = {name: weight for name, (weight, _) in members.items()} | ({"share": share} if share else {})
+    return Run(
+        task=str(Spec("joint", params)),
+        data=Data(dataset="+".join(dict.fromkeys(run.data.dataset for run in runs.values())), corpus=""),
+        visual="",
+        text="",
+        protocol="joint",
+        aggregator=first.aggregator,
+        text_aggregator=first.text_aggregator,
+        optim=optim,
+        members=runs,
+    )
 
 
 def _replaced(record: Any, changes: Mapping[str, Any], kind: str) -> Any:

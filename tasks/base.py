@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # what reads results alone, such as `compare`, waits for no t
     from tasks.datasets.corpus import Corpus
     from tasks.datasets.questions import QuestionCorpus
     from tasks.inputs.pairs import TextInputs, VisualInputs
+    from tasks.run import Run
 
 Score = Callable[[slice, slice], "Tensor"]
 """`score(items, texts) -> (items, texts)`: any block of a split's scores, `(V, T)`; higher is more alike."""
@@ -125,6 +126,7 @@ class Evaluation:
         embed_cost: what it cost to encode an item and its texts, or to answer a question, in `infra.compute.cost.UNIT`;
             NaN if it was not measured.
         query_cost: likewise, to score a query with the whole gallery and rank it, queries of both directions together.
+        members: of tasks that are trained together, each one's own, by its name.
         item_bytes: what the embeddings of an image or video take, zero vectors that fill up sets not counted; NaN for a
             model that has none.
     """
@@ -140,7 +142,19 @@ class Evaluation:
     embed_cost: float = math.nan
     query_cost: float = math.nan
     item_bytes: float = math.nan
+    members: Mapping[str, Evaluation] = field(default_factory=dict)
     protocol_version: int = 1
+
+
+class Member(NamedTuple):
+    """One of several tasks that are trained together."""
+
+    run: Run
+    """What it would be alone, with the settings of the joint run; `jointly` says of which."""
+    adapter: TaskAdapter
+    """Its own."""
+    model: nn.Module
+    """Its part of the model."""
 
 
 class TaskAdapter(Protocol):
@@ -160,6 +174,9 @@ class TaskAdapter(Protocol):
     unused: tuple[str, ...] = ()
     """Settings of a run that the task has no use for, such as `("fusion", "data.sample")`. A run that gives one of them
     another value than its default is refused before it starts."""
+
+    uses_all_weights: bool = True
+    """False where a batch leaves some weights without a gradient; these stay as they are in that step."""
 
     @abstractmethod
     def describe(self) -> Mapping[str, str]:
@@ -204,6 +221,26 @@ class TaskAdapter(Protocol):
         Raises:
             InputError: no such split or protocol, or a split that the protocol does not fit.
         """
+
+    def members(self, model: nn.Module) -> Mapping[str, Member]:
+        """Return the tasks that were trained together in a model, by name; none of a task by itself.
+
+        Each is recorded as a run of its own, with its model and its evaluation of `Evaluation.members`.
+        """
+        return {}
+
+
+@runtime_checkable
+class CountsWords(Protocol):
+    """An adapter whose text encoder may be one with that of others, and then knows the words of all."""
+
+    @abstractmethod
+    def counted_texts(self) -> Iterable[str]:
+        """Return the texts whose words a new text encoder knows."""
+
+    @abstractmethod
+    def assets_for(self, texts: Sequence[str]) -> dict[str, Any]:
+        """Return the adapter's assets with those of a text encoder that is made for other texts."""
 
 
 class Pass(NamedTuple):

@@ -208,6 +208,10 @@ class Run:
     """The numbers that the recipe aims at, by protocol and metric, such as `{"coco-5k/rsum": 421.9}`."""
     source: tyro.conf.Suppress[str] = ""
     """Where they are printed."""
+    members: tyro.conf.Suppress[Mapping[str, Run]] = field(default_factory=dict, hash=False)
+    """The runs whose tasks are trained together, by names of their own; see `tasks.joint` and `member_runs`."""
+    jointly: tyro.conf.Suppress[str] = ""
+    """The task of the joint run that this one was a member of; such a run is a record, and is not trained by itself."""
 
     def __post_init__(self) -> None:
         validate(self)
@@ -246,6 +250,18 @@ WITHOUT_EFFECT = (
 """Settings that change nothing of a run's result."""
 
 
+_OF_THE_JOINT_RUN = ("aggregator", "text_aggregator", "optim", "seed", "workers", *WITHOUT_EFFECT)
+"""Settings that all tasks have from the run that trains them together; published numbers are of runs alone."""
+
+
+def member_runs(run: Run) -> dict[str, Run]:
+    """Return the runs that are trained together as they then are: with the joint run's aggregators and training."""
+    shared = {name: getattr(run, name) for name in _OF_THE_JOINT_RUN} | {"published": {}, "source": ""}
+    return {
+        name: dataclasses.replace(member, **shared, jointly=run.task) for name, member in run.members.items()
+    }
+
+
 def specs(of: Run | Data | Optim, *, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield every spec in a run with its field, such as `data.visual_augment`; empty ones, too."""
     for name, hint in hints(type(of)).items():
@@ -256,6 +272,9 @@ def specs(of: Run | Data | Optim, *, prefix: str = "") -> Iterator[tuple[str, st
             yield prefix + name, value
         elif any(_SPEC in getattr(kind, "__metadata__", ()) for kind in typing.get_args(hint)):
             yield from ((f"{prefix}{name}[{number}]", spec) for number, spec in enumerate(value))
+        elif name == "members":
+            for member, run in value.items():
+                yield from specs(run, prefix=f"{prefix}members.{member}.")
 
 
 def modules(run: Run) -> tuple[str, ...]:
@@ -270,7 +289,8 @@ def to_json(run: Run) -> dict[str, Any]:
 
 def to_params(run: Run) -> dict[str, Any]:
     """Return a run as tracking shows its settings: `published` is one of them, as JSON."""
-    return to_json(run) | {"published": json.dumps(dict(run.published))}
+    members = {name: to_params(member) for name, member in member_runs(run).items()}
+    return to_json(run) | {"published": json.dumps(dict(run.published)), "members": members}
 
 
 def renamed_params(params: Mapping[str, str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, make_dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from infra.registry import AUGMENTATIONS, ENCODERS, Spec
 from infra.store import FeatureStore
 from tasks.augmentations.sets import Drop
 from tasks.augmentations.words import MaskReplaceDelete
-from tasks.base import Scores, Searchable, TaskAdapter
+from tasks.base import CountsWords, Scores, Searchable, TaskAdapter
 from tasks.datasets.corpus import Corpus, Item
 from tasks.datasets.media import pictured
 from tasks.datasets.questions import Image, Question, QuestionCorpus
@@ -38,7 +38,7 @@ from tasks.scoring.attention import AttentionExamples, NearestCaption, attention
 PIXEL_CHUNK = 32  # images of 512 pixels encoded at once in evaluation: a few GB of feature maps
 
 
-class VisualLanguageTask(TaskAdapter, Scores, Searchable):
+class VisualLanguageTask(TaskAdapter, CountsWords, Scores, Searchable):
     """The part of an adapter that says what a model reads; derived classes say what is learnt of it and scored.
 
     The corpus and the feature store are opened when they are first asked for, since a trained model is of use without
@@ -176,6 +176,14 @@ class VisualLanguageTask(TaskAdapter, Scores, Searchable):
         return unseen_inputs(
             visuals, spec=self._visual, assets=self.assets["visual"], limit=self.run.data.max_frames
         )
+
+    def counted_texts(self) -> Iterator[str]:
+        """Return the texts whose words a new text encoder knows."""
+        return (text for split in self.run.data.vocabulary for text in self.texts(split))
+
+    def assets_for(self, texts: Sequence[str]) -> dict[str, Any]:
+        """Return the assets with those of a text encoder that is made for other texts."""
+        return self.assets | {"text": self.encoder_assets(texts)["text"]}
 
     @abstractmethod
     def texts(self, split: str) -> list[str]:

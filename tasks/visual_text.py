@@ -71,7 +71,7 @@ class VisualText(VisualLanguageTask, Chunked):
         self.check_protocol(self.dev_protocol, "val")
         self.check_protocol(self.run.protocol, "test")
         self.check_texts()
-        return self.encoder_assets(text for split in self.run.data.vocabulary for text in self.texts(split))
+        return self.encoder_assets(self.counted_texts())
 
     def texts(self, split: str) -> list[str]:
         """Return the captions of a split that are used, in order."""

@@ -106,9 +106,7 @@ class VQA(VisualLanguageTask, Answers, Chunked):
         labels = [
             q.label for split in splits if split in self.corpus.splits for q in self.corpus.questions(split)
         ]
-        assets = self.encoder_assets(
-            question for split in self.run.data.vocabulary for question in self.texts(split)
-        )
+        assets = self.encoder_assets(self.counted_texts())
         answers = AnswerVocabulary.build(filter(None, labels), min_count=min_count).answers
         return assets | {"answers": list(answers)}
 

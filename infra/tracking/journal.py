@@ -12,15 +12,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from infra.errors import InputError
 from infra.fields import from_plain
-from infra.files import make_folder
+from infra.files import atomic, make_folder
 from infra.tracking.tracker import Point, Status
 
 JOURNAL, FILES = "journal.jsonl", "files"
 """In the folder: the entries, and the files that they name."""
+MEMBERS, DESCRIBED = "members", "described.json"
+"""Likewise: journals of runs that come with this one, and in each what it is started by."""
 
 Kind = Literal["begin", "numbers", "tags", "artifact", "end"]
 
@@ -99,6 +101,18 @@ class Journal:
             shutil.copyfile(file, into / f".{file.name}.part")
             (into / f".{file.name}.part").replace(into / file.name)
         self._add("artifact", folder=folder, names=tuple(file.name for file in files))
+
+    def member(self, name: str, described: Mapping[str, Any]) -> Journal:
+        """Return the log of a run of its own that comes with this one, such as of one of several tasks.
+
+        Args:
+            name: what it is called among those of this run.
+            described: plain data that the process which sends it on starts it by.
+        """
+        journal = Journal(self.folder / MEMBERS / name, self._earlier)
+        with atomic(journal.folder / DESCRIBED) as file:
+            file.write(json.dumps(described).encode())
+        return journal
 
     def end(self, status: Status) -> None:
         """End the run."""

@@ -108,6 +108,14 @@ class Tracker:
             tracker._ask("update_run", status="RUNNING")
         return tracker
 
+    def found_by(self, tags: Mapping[str, str]) -> Tracker | None:
+        """Return the latest run of this one's experiment that has these tags; None where there is none."""
+        experiment = self._ask("get_run").info.experiment_id
+        wanted = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
+        with explained(self.uri):
+            found = self._client.search_runs([experiment], filter_string=wanted, max_results=1)
+        return Tracker(uri=self.uri, run_id=found[0].info.run_id, _client=self._client) if found else None
+
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
         """Log numbers of one step in one request."""
         now = int(time.time() * 1000)

@@ -44,6 +44,9 @@ class Log(Protocol):
     def history(self, name: str) -> Sequence[tuple[int, float]]:
         """Return what was logged under a name: steps and values."""
 
+    def member(self, name: str, described: Mapping[str, Any]) -> Log:
+        """Return the log of a run of its own for one of several tasks that were trained together."""
+
 
 def costs(model: nn.Module, progress: Progress, *, steps: int) -> dict[str, float]:
     """Return what a run costs: weights, those of aggregators apart, and a training step of all workers, if it had any.

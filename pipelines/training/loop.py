@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from infra.compute.cost import CostMeter
 from infra.compute.device import computes_bfloat16
 from infra.compute.dist import broadcast_state, gather_objects, rank, world
 from infra.compute.dropout import Draws, drawn
-from infra.data import Order, load
+from infra.data import load, order_of
 from infra.errors import InputError
 from pipelines.training.artifacts import (
     Log,
@@ -34,8 +35,9 @@ from pipelines.training.artifacts import (
 )
 from pipelines.training.best_checkpoint import ARTIFACT, WEIGHTS, write_model
 from pipelines.training.chunks import chunked_gradients
+from pipelines.training.described import Described
 from pipelines.training.optim import lr_scale, make_optimizer, ready_gradients, set_lr
-from tasks.base import TaskAdapter
+from tasks.base import Evaluation, TaskAdapter
 from tasks.run import Run
 
 Report = Callable[[dict[str, Any], Snapshot | None], None]
@@ -70,7 +72,7 @@ class Trainer:
         self.run, self.adapter, self.log, self.report, self.device = run, adapter, log, report, device
         self.stopping = stopping
         self.data = adapter.data("train")
-        self.order = Order(size=len(self.data), batch=run.optim.batch, unit=run.epoch_unit, seed=run.seed)
+        self.order = order_of(self.data, batch=run.optim.batch, unit=run.epoch_unit, seed=run.seed)
         self.model = adapter.model().to(device)
         self.optimizer = make_optimizer(self.model, run.optim)
         self.progress = Progress()
@@ -101,7 +103,11 @@ class Trainer:
         elif world() > 1:
             with warnings.catch_warnings():  # newer versions of torch have another name for the option
                 warnings.simplefilter("ignore", FutureWarning)
-                self.parallel = DistributedDataParallel(self.model, broadcast_buffers=False)
+                self.parallel = DistributedDataParallel(
+                    self.model,
+                    broadcast_buffers=False,
+                    find_unused_parameters=not self.adapter.uses_all_weights,
+                )
         if self.bar is not None:
             self.bar.update(self.step)
         while self.epoch < self.run.optim.epochs:
@@ -232,8 +238,25 @@ class Trainer:
             spent = costs(self.model, self.progress, steps=self.step)
             self.log.log(headline(evaluation) | spent, step=self.step)
             log_evaluation(self.log, evaluation, step=self.step)
+        self._log_members(evaluation)
         if self.run.figures:
             log_pictures(self.log, *self._figures(watched), *evaluation.pictures)
+
+    def _log_members(self, evaluation: Evaluation) -> None:
+        """Record each task of several that were trained together as a run of its own, with its part of the model."""
+        for name, member in self.adapter.members(self.model).items():
+            own, log = evaluation.members[name], None
+            if self.log is not None:
+                log = self.log.member(name, asdict(Described.of(member.run)))
+                with tempfile.TemporaryDirectory() as folder:
+                    write_model(Path(folder), member.model, member.run, member.adapter)
+                    log.artifact(Path(folder), ARTIFACT)
+                spent = costs(member.model, self.progress, steps=0)
+                times = {"time/train_seconds": self.progress.seconds, "epoch": self.progress.best_epoch}
+                log.log(headline(own) | spent | times, step=self.step)
+                log_evaluation(log, own, step=self.step)
+            if self.run.figures:
+                log_pictures(log, *own.pictures)
 
     def _figures(self, watched: Sequence[Watched]) -> Sequence[Callable[[], Mapping[str, bytes]]]:
         """Return what draws how the aggregators did in the last evaluation, and how training went."""
@@ -251,17 +274,19 @@ class Meter:
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, int] = {}
         self.steps, self.samples, self.started = 0, 0, time.perf_counter()
 
     def add(self, values: dict[str, Tensor], samples: int) -> None:
         """Add one step's scalars."""
         for name, value in values.items():
             self.sums[name] = self.sums.get(name, 0.0) + value.detach()
+            self.counts[name] = self.counts.get(name, 0) + 1
         self.steps, self.samples = self.steps + 1, self.samples + samples
 
     def flush(self) -> dict[str, float]:
-        """Return the means since the last call, and the samples a second."""
-        values = {name: float(total) / self.steps for name, total in self.sums.items()}
+        """Return the means since the last call, each over the steps that had it, and the samples a second."""
+        values = {name: float(total) / self.counts[name] for name, total in self.sums.items()}
         values["samples_per_second"] = self.samples / (time.perf_counter() - self.started)
         self.__init__()
         return values

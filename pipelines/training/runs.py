@@ -25,31 +25,17 @@ from infra.tracking.tracker import Status, ending
 from infra.trust import trust_modules
 from pipelines.training.best_checkpoint import other_than_trained
 from pipelines.training.chunks import check_chunks
+from pipelines.training.described import Described
 from pipelines.training.driver import resume_command
 from pipelines.training.folder import OUTBOX, refuse_lost, remove_orphans, run_folder, take_run, take_up
+from pipelines.training.members import send_members
 from pipelines.training.optim import make_optimizer
 from pipelines.training.ray_train import finish_soon, fit
 from tasks.base import TaskAdapter
-from tasks.run import Run, from_json, modules, to_json, to_params
+from tasks.run import Run, from_json, modules
 
 KILLED_SECONDS = 2.0
 """How long a run that was stopped waits for MLflow."""
-
-
-def tags(run: Run) -> dict[str, str]:
-    """Return the tags by which runs are found and compared."""
-    return {
-        "kind": "train",
-        "task": run.task.partition("(")[0],
-        "dataset": run.data.dataset,
-        "recipe": run.recipe,
-        "aggregator": run.aggregator,
-        "text_aggregator": run.text_aggregator or run.aggregator,
-        "model": run.model.partition("(")[0],
-        "seed": str(run.seed),
-        "protocol": run.protocol,
-        **({"trust": ",".join(named)} if (named := modules(run)) else {}),
-    }
 
 
 def prepare(run: Run, **arguments: Any) -> TaskAdapter:
@@ -63,6 +49,11 @@ def prepare(run: Run, **arguments: Any) -> TaskAdapter:
         InputError: a part or a protocol that there is not, data that does not fit, a setting that the task does not
             use, a prefix of `lr_factors` or `freeze` that no parameter has.
     """
+    if run.jointly:
+        raise InputError(
+            f"{run.recipe or run.task} was trained together with others, by {run.jointly!r}; train that joint run, or "
+            f"the recipe by itself: `python -m pipelines.train {run.recipe or 'RECIPE'}`"
+        )
     trust_modules(*modules(run))
     adapter: TaskAdapter = TASKS.build(run.task, run, **arguments)
     refuse_unused(run, adapter.unused)
@@ -115,16 +106,10 @@ def start(
     uri = tracking_uri(home())
     adapter = prepare(run)
     with ray_beside():
-        tracker = Tracker.start(
-            run.experiment,
-            uri=uri,
-            home=home(),
-            name=f"{run.recipe} {run.aggregator} seed {run.seed}",
-            tags=tags(run) | (more_tags or {}),
-            params=to_params(run),
-        )
+        described = Described.of(run)
+        tracker = described.start(uri, home(), more_tags=more_tags)
         with take_run(home(), tracker.run_id), recorded(tracker, new=True):
-            tracker.json("run.json", to_json(run))
+            tracker.json("run.json", described.settings)
             tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})
             if begun:
                 begun(tracker.run_id)
@@ -225,7 +210,11 @@ def _close(outbox: Outbox, tracker: Tracker, status: Status | None) -> None:
         kept = f"{outbox.unsent:,} entries of run {tracker.run_id} are not in MLflow yet ({outbox.why or 'no answer'})"
         print(f"note: {kept}: {outbox.folder / JOURNAL} keeps them, and {again} sends them", file=sys.stderr)
     elif (status or tracker.status()) == "FINISHED" and not outbox.refused:
-        shutil.rmtree(outbox.folder)
+        if why := send_members(outbox.folder, tracker):
+            what = f"runs of the tasks of {tracker.run_id} are not all in MLflow ({why})"
+            print(f"note: {what}: {outbox.folder} keeps them, and {again} sends them", file=sys.stderr)
+        else:
+            shutil.rmtree(outbox.folder)
     if outbox.refused:
         print(
             f"note: MLflow refused {outbox.refused:,} entries: {outbox.folder / REFUSED} has them and why",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ class FolderLog:
     """What the loop writes, kept in a folder and a list."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.rows, self.tagged = folder, [], {}
+        self.folder, self.rows, self.tagged, self.members = folder, [], {}, {}
 
     def log(self, metrics: dict[str, float], *, step: int) -> None:
         self.rows.append((step, dict(metrics)))
@@ -135,6 +136,10 @@ class FolderLog:
 
     def download(self, artifact_path: str) -> Path:
         return self.folder / artifact_path
+
+    def member(self, name: str, described: Mapping[str, Any]) -> FolderLog:
+        self.members[name] = FolderLog(self.folder / "members" / name)
+        return self.members[name]
 
 
 class FolderReport:

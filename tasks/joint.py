@@ -1,0 +1,196 @@
+"""Several tasks trained together: batches drawn by weight, parts in common, and every task scored by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from infra.data import Batch
+from infra.errors import InputError
+from infra.registry import TASKS
+from tasks.base import CountsWords, Evaluation, Member, Metric, TaskAdapter
+from tasks.joining.model import JointModel
+from tasks.joining.order import MEMBER, JointData
+from tasks.run import Run, member_runs
+
+PROTOCOL = "joint"
+MEAN = Metric(name="mean", best=100.0, chance=0.0, unit="%")
+"""The mean over tasks of the deciding metric of each, where chance is 0 and the best possible 100."""
+_OF_ENCODER = {"text": "text", "text.encoder": "text", "visual": "visual", "visual.encoder": "visual"}
+"""By paths of modules, the settings that say what is there."""
+
+
+@TASKS.register("joint")
+class Joint(TaskAdapter):
+    """The tasks of `run.members`, each with its own data, head, objective and protocol.
+
+    A batch is of one task, drawn by weight. All are trained with the settings of the joint run (`tasks.run.member_runs`
+    says which), and each step changes what its task uses alone. The epoch that is kept has the best mean of the
+    tasks' deciding metrics, each between chance and the best possible.
+
+    Args:
+        run: its complete description, with a run for each task.
+        assets: of a checkpoint, by task; made from the tasks' data where there are none.
+        share: paths of modules that are one in all models that have them, with commas between. A text encoder in common
+            knows the words of all its tasks.
+        weights: how often each task is drawn, by its name.
+
+    Raises:
+        InputError: tasks without a weight or a weight without a task, a weight that is not above 0, a protocol other
+            than `joint`, or parts that cannot be shared.
+    """
+
+    primary = MEAN
+    dev_protocol = PROTOCOL
+    unused = (
+        *("model", "cross", "similarity", "fusion", "objective", "regularisers"),
+        *("data.features", "data.texts", "data.captions", "data.visual_augment", "data.max_frames"),
+        *("data.max_words", "data.sample", "data.text_augment", "data.vocabulary"),
+    )
+    uses_all_weights = False
+
+    def __init__(
+        self,
+        run: Run,
+        assets: dict[str, Any] | None = None,
+        *,
+        share: str = "text, visual.aggregator",
+        **weights: float,
+    ) -> None:
+        runs = member_runs(run)
+        if len(runs) < 2 or {*weights} != {*runs}:
+            raise InputError(
+                f"joint trains two tasks or more, each with a weight: the run has {', '.join(runs) or 'none'}, and the "
+                f"task's spec weights of {', '.join(weights) or 'none'}; a recipe such as mini_dinov2_joint shows both"
+            )
+        if wrong := [f"{name}={weight:g}" for name, weight in weights.items() if not weight > 0]:
+            raise InputError(f"weights are above 0, not {', '.join(wrong)}; leave the task out instead")
+        _check_protocol(run.protocol)
+        self.run, self.weights = run, weights
+        self.share = [path for path in (part.strip() for part in share.split(",")) if path]
+        self._check_shared(runs)
+        held = assets or {}
+        if assets is not None and {*held} != {*runs}:
+            raise InputError(f"assets.json: holds {', '.join(held)}, expected {', '.join(runs)}")
+        self.adapters: dict[str, TaskAdapter] = {
+            name: TASKS.build(of.task, of, assets=held.get(name)) for name, of in runs.items()
+        }
+        if assets is None:
+            self._share_words()
+        self.assets = {name: adapter.assets for name, adapter in self.adapters.items()}
+
+    def _check_shared(self, runs: Mapping[str, Run]) -> None:
+        """Refuse encoders in common that the tasks' settings describe differently."""
+        for path in self.share:
+            setting = _OF_ENCODER.get(path)
+            specs = {getattr(of, setting) for of in runs.values()} if setting else set()
+            if len(specs) > 1:
+                raise InputError(
+                    f"{path!r} is to be shared, and the tasks have different ones: {', '.join(sorted(specs))}; give "
+                    f"all the same --{setting}, or leave it out of `share`"
+                )
+
+    def _share_words(self) -> None:
+        """Where a text encoder is shared, make its assets of the words of all tasks that can count theirs."""
+        if not {"text", "text.encoder"} & {*self.share}:
+            return
+        counting = {name: of for name, of in self.adapters.items() if isinstance(of, CountsWords)}
+        texts = [*chain.from_iterable(adapter.counted_texts() for adapter in counting.values())]
+        for name, adapter in counting.items():
+            run = member_runs(self.run)[name]
+            self.adapters[name] = TASKS.build(run.task, run, assets=adapter.assets_for(texts))
+
+    def describe(self) -> Mapping[str, str]:
+        """Return what tracking notes about each task's data."""
+        return {
+            f"{name}.{key}": value
+            for name, adapter in self.adapters.items()
+            for key, value in adapter.describe().items()
+        }
+
+    def data(self, split: str) -> JointData:
+        """Return the samples of a split, of all tasks."""
+        return JointData({name: of.data(split) for name, of in self.adapters.items()}, self.weights)
+
+    def check_training(self) -> None:
+        """Refuse what a task refuses."""
+        for name, adapter in self.adapters.items():
+            try:
+                adapter.check_training()
+            except InputError as error:
+                raise InputError(f"{name}: {error}") from error
+
+    def model(self, *, pretrained: bool = True) -> JointModel:
+        """Return a new model."""
+        models = {name: of.model(pretrained=pretrained) for name, of in self.adapters.items()}
+        return JointModel(models, self.share)
+
+    def loss(self, model: JointModel, batch: Batch, *, epoch: float) -> dict[str, Tensor]:
+        """Return the loss of the batch's task, and its parts under `task/part`."""
+        name = [*self.adapters][int(batch[MEMBER][0])]
+        own = {key: part for key, part in batch.items() if key != MEMBER}
+        terms = self.adapters[name].loss(partial(model, member=name), own, epoch=epoch)
+        return {"loss": terms["loss"]} | {f"{name}/{key}": value for key, value in terms.items()}
+
+    def check_protocol(self, protocol: str, split: str) -> None:
+        """Refuse any protocol but `joint`, and what a task's own refuses."""
+        _check_protocol(protocol)
+        for name, adapter in self.adapters.items():
+            adapter.check_protocol(self._protocol(name, split), split)
+
+    def _protocol(self, name: str, split: str) -> str:
+        return self.adapters[name].dev_protocol if split == "val" else self.run.members[name].protocol
+
+    @torch.no_grad()
+    def evaluate(self, model: JointModel, split: str, protocol: str) -> Evaluation:
+        """Score a split of every task under its own protocol.
+
+        Raises:
+            InputError: what a task raises, or a task whose deciding metric has no known chance level or best value.
+        """
+        _check_protocol(protocol)
+        members = {
+            name: adapter.evaluate(model.members[name], split, self._protocol(name, split))
+            for name, adapter in self.adapters.items()
+        }
+        shares = []
+        for name, evaluation in members.items():
+            metric = evaluation.primary
+            share = metric.chance_normalised(evaluation.metrics.get(metric.name, float("nan")))
+            if not -float("inf") < share < float("inf"):
+                raise InputError(
+                    f"{name}: {metric.name} has the best value {metric.best} and the chance level {metric.chance}, so "
+                    "no mean over tasks can be taken; the task must know both, and its split have answers"
+                )
+            shares.append(share)
+        named = {f"{name}/{key}": x for name, of in members.items() for key, x in of.metrics.items()}
+        return Evaluation(
+            protocol=PROTOCOL,
+            metrics={MEAN.name: sum(shares) / len(shares)} | named,
+            primary=MEAN,
+            others=tuple(
+                replace(of.primary, name=f"{name}/{of.primary.name}") for name, of in members.items()
+            ),
+            members=members,
+        )
+
+    def members(self, model: JointModel) -> dict[str, Member]:
+        """Return each task with its part of the model."""
+        return {
+            name: Member(run=run, adapter=self.adapters[name], model=model.members[name])
+            for name, run in member_runs(self.run).items()
+        }
+
+
+def _check_protocol(protocol: str) -> None:
+    if protocol != PROTOCOL:
+        raise InputError(
+            f"tasks that are trained together are scored by the protocol {PROTOCOL!r}, each by its own, not by "
+            f"{protocol!r}"
+        )

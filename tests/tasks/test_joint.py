@@ -1,0 +1,260 @@
+"""Tasks trained together: the order of their batches, parts in common, steps, scores, and what is left of each."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from corpora import make_corpus, make_questions
+from toy import FolderLog, FolderReport, SilentBar
+
+from infra.checkpoint import load_weights
+from infra.data import Order, order_of
+from infra.errors import InputError
+from infra.registry import TASKS
+from pipelines.recipe import join
+from pipelines.training.loop import Trainer
+from pipelines.training.runs import prepare
+from tasks.joining.order import MEMBER, JointOrder
+from tasks.run import Run, from_json, member_runs, specs, to_json, to_params
+
+TEXT = "bigru(width=16, embedding=8, min_count=1, ends=False)"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Run:
+    folder = tmp_path_factory.mktemp("joint")
+    pairs = replace(make_corpus(folder / "pairs"), text=TEXT)
+    asked = replace(make_questions(folder / "asked", seed=1), text=TEXT)
+    return replace(
+        join(pairs=(0.4, pairs), vqa=(0.6, asked), optim=replace(pairs.optim, epochs=4)),
+        recipe="tiny_joint",
+        aggregator="gpo",
+        log_every=1,
+        figures=False,
+    )
+
+
+def trainer(run: Run, folder: Path, report: FolderReport) -> Trainer:
+    adapter = TASKS.build(run.task, run)
+    return Trainer(
+        run, adapter, log=FolderLog(folder), report=report, device=torch.device("cpu"), bar=SilentBar
+    )
+
+
+def order(weights: tuple[float, ...] = (0.5, 0.3, 0.2), sizes: tuple[int, ...] = (70, 33, 18)) -> JointOrder:
+    return JointOrder(size=sum(sizes), batch=8, unit=8, seed=3, weights=weights, sizes=sizes)
+
+
+def member_of(index_B: np.ndarray, sizes: tuple[int, ...]) -> int:
+    return int(np.searchsorted(np.cumsum(sizes), index_B[0] % sum(sizes), side="right"))
+
+
+def batches(of: JointOrder, epochs: int) -> list[np.ndarray]:
+    return [index_B for epoch in range(epochs) for index_B in of.batches(epoch * of.epoch_samples)]
+
+
+def test_batches_are_of_one_task_each_as_often_as_its_weight_says():
+    joint = order()
+    for epoch in range(4):
+        drawn = Counter(member_of(b, joint.sizes) for b in joint.batches(epoch * joint.epoch_samples))
+        assert [drawn[m] for m in range(3)] == joint.steps_of_each.tolist() == [8, 4, 3]
+    assert joint.epoch_steps == 121 // 8
+    for index_B in batches(joint, 4):
+        assert len(index_B) == 8
+        assert len({member_of(index_B[[i]], joint.sizes) for i in range(8)}) == 1
+    first, second = (
+        [member_of(b, joint.sizes) for b in joint.batches(e * joint.epoch_samples)] for e in (0, 1)
+    )
+    assert first != second
+
+
+def test_a_task_goes_through_all_of_its_samples_before_one_comes_again():
+    joint = order()
+    for member, size in enumerate(joint.sizes):
+        start = sum(joint.sizes[:member])
+        own = [b for b in batches(joint, 9) if member_of(b, joint.sizes) == member]
+        a_round = size // 8
+        for round_ in range(len(own) // a_round):
+            index_B = np.concatenate(own[round_ * a_round : (round_ + 1) * a_round])
+            assert (index_B // joint.size == round_).all()
+            place_B = index_B % joint.size - start
+            assert len({*place_B.tolist()}) == a_round * 8
+            assert place_B.min() >= 0
+            assert place_B.max() < size
+
+
+def test_the_order_is_the_same_from_wherever_it_is_taken_up():
+    joint = order()
+    whole = [*joint.batches(2 * joint.epoch_samples)]
+    for step in (0, 1, 7, joint.epoch_steps - 1):
+        rest = [*joint.batches(2 * joint.epoch_samples + step * 8)]
+        assert len(rest) == len(whole) - step
+        for ours, theirs in zip(rest, whole[step:], strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_other_data_is_in_the_order_that_it_was():
+    class Plain:
+        def __len__(self) -> int:
+            return 50
+
+    plain = order_of(Plain(), batch=8, unit=8, seed=3)
+    assert type(plain) is Order
+    assert next(plain.batches(0)).tolist() == np.random.default_rng((3, 0)).permutation(50)[:8].tolist()
+
+
+def test_a_batch_is_that_of_its_task_in_its_own_round(run):
+    adapter = TASKS.build(run.task, run)
+    data = adapter.data("train")
+    joint = order_of(data, batch=16, unit=16, seed=0)
+    seen = set()
+    for index_B in islice((b for e in range(3) for b in joint.batches(e * joint.epoch_samples)), 30):
+        batch = data.batch(index_B, seed=5, epoch=77)
+        member, round_ = int(batch.pop(MEMBER)[0]), int(index_B[0]) // len(data)
+        name = [*adapter.adapters][member]
+        own_B = index_B % len(data) - sum(joint.sizes[:member])
+        alone = adapter.adapters[name].data("train").batch(own_B, seed=5, epoch=round_)
+        assert batch.keys() == alone.keys()
+        assert all(torch.equal(batch[key], alone[key]) for key in batch)
+        seen.add((name, round_))
+    assert {("pairs", 0), ("pairs", 1), ("vqa", 0)} <= seen
+
+
+def test_text_and_aggregator_are_one_and_know_the_words_of_both(run):
+    adapter = TASKS.build(run.task, run)
+    model = adapter.model()
+    pairs, vqa = model.members.values()
+    assert pairs.text is vqa.text
+    assert pairs.visual.aggregator is vqa.visual.aggregator
+    assert pairs.visual.encoder is not vqa.visual.encoder
+    words = [{*of["text"]["words"]} for of in adapter.assets.values()]
+    assert words[0] == words[1] >= {"beside", "and", "how"}
+    assert len([*model.parameters()]) == len({id(p) for p in model.parameters()})
+    alone = TASKS.build(run.task.replace(")", ", share='')"), run).model()
+    assert alone.members["pairs"].text is not alone.members["vqa"].text
+
+
+def test_a_step_changes_what_its_task_uses_alone(run, tmp_path):
+    one = trainer(run, tmp_path, FolderReport())
+    index_B = next(b for b in one.order.batches(0) if member_of(b, one.order.sizes) == 1)
+    batch = one.data.batch(index_B, seed=0, epoch=0)
+    before = {name: p.detach().clone() for name, p in one.model.named_parameters()}
+    one.model.train()
+    terms = one.train_step(batch)
+    moved = {name for name, p in one.model.named_parameters() if not torch.equal(p, before[name])}
+    assert terms["loss"] == terms["vqa/loss"]
+    assert "pairs/loss" not in terms
+    assert "members.vqa.classifier.weight" in moved
+    assert any(name.startswith("members.pairs.text.encoder") for name in moved)  # the same as that of vqa
+    assert not any(name.startswith("members.pairs.visual.encoder") for name in moved)
+
+
+@pytest.fixture(scope="module")
+def trained(run, tmp_path_factory) -> Trainer:
+    one = trainer(run, tmp_path_factory.mktemp("trained"), FolderReport())
+    one.train()
+    return one
+
+
+def test_every_task_is_learnt_scored_and_kept_by_itself(run, trained, tmp_path):
+    test = trained.adapter.evaluate(trained.model, "test", "joint")
+    shares = [of.primary.chance_normalised(of.metrics[of.primary.name]) for of in test.members.values()]
+    assert test.metrics["mean"] == pytest.approx(sum(shares) / 2)
+    assert min(shares) > 15, shares
+    assert test.metrics["pairs/rsum"] == test.members["pairs"].metrics["rsum"]
+    assert {m.name for m in test.others} == {"pairs/rsum", "vqa/accuracy"}
+    assert {*trained.log.members} == {"pairs", "vqa"}
+    for name, (alone, _, _) in trained.adapter.members(trained.model).items():
+        log = trained.log.members[name]
+        logged = {key: value for _, row in log.rows for key, value in row.items()}
+        metric = test.members[name].primary.name
+        assert logged[f"{alone.protocol}/{metric}"] == test.members[name].metrics[metric]
+        assert f"metrics/{alone.protocol}" in " ".join(log.tagged) or log.tagged
+        kept = from_json(json.loads((log.folder / "model/run.json").read_text()))
+        assert kept == alone
+        again = TASKS.build(
+            kept.task, kept, assets=json.loads((log.folder / "model/assets.json").read_text())
+        )
+        other = again.model()
+        load_weights(other, log.folder / "model/model.safetensors")
+        assert again.evaluate(other, "test", alone.protocol).metrics == test.members[name].metrics
+
+
+def test_losses_are_logged_by_task(trained):
+    rows = [row for _, row in trained.log.rows if "train/loss" in row]
+    by_task = {name: sum(f"train/{name}/loss" in row for row in rows) for name in ("pairs", "vqa")}
+    assert by_task["pairs"] == 4 * trained.order.steps_of_each[0]
+    assert by_task["vqa"] == 4 * trained.order.steps_of_each[1]
+    assert all(row["train/loss"] == row.get("train/pairs/loss", row.get("train/vqa/loss")) for row in rows)
+
+
+def test_a_run_that_was_cut_off_goes_on_to_the_same_weights(run, trained, tmp_path):
+    run = replace(run, checkpoint_every=4)
+    report = FolderReport(fail_after=3)
+    with pytest.raises(KeyboardInterrupt):
+        trainer(run, tmp_path, report).train()
+    again = trainer(run, tmp_path, FolderReport())
+    again.resume(report.last)
+    again.train()
+    for name, value in trained.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], value), name
+
+
+def test_a_joint_run_is_described_whole(run):
+    again = from_json(json.loads(json.dumps(to_json(run))))
+    assert again == run
+    assert ("members.vqa.fusion", "product") in [*specs(run)]
+    params = to_params(run)
+    assert params["members"]["vqa"]["aggregator"] == "gpo"
+    assert params["members"]["vqa"]["jointly"] == run.task
+
+
+def test_members_have_the_settings_of_the_joint_run(run):
+    for name, member in member_runs(run).items():
+        assert (member.aggregator, member.optim, member.seed, member.jointly) == (
+            "gpo",
+            run.optim,
+            0,
+            run.task,
+        )
+        assert member.data == run.members[name].data
+        assert member.recipe == run.members[name].recipe
+    with pytest.raises(InputError, match="was trained together with others"):
+        prepare(member_runs(run)["pairs"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task": "joint(pairs=1)"}, "the run has pairs, vqa, and the task's spec weights of pairs"),
+        ({"task": "joint(pairs=1, vqa=1, more=2)"}, "weights of pairs, vqa, more"),
+        ({"task": "joint(pairs=1, vqa=0)"}, "above 0, not vqa=0"),
+        ({"task": "joint(pairs=1, vqa='much')"}, "vqa must be a finite number, not 'much'"),
+        (
+            {"task": "joint(pairs=1, vqa=1, share='txt')"},
+            "'txt' is to be shared, and no task alone has it.*visual",
+        ),
+        ({"task": "joint(pairs=1, vqa=1, share='visual')"}, "tasks have different ones: grid"),
+        ({"protocol": "whole"}, "by the protocol 'joint'"),
+        ({"objective": "infonce"}, "does not use --objective 'infonce'"),
+        ({"members": {}}, "the run has none"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_training(run, change, message):
+    with pytest.raises(InputError, match=message):
+        prepare(replace(run, **change))
+
+
+def test_parts_that_are_not_alike_are_not_shared(run):
+    wider = replace(run.members["vqa"], visual="grid(width=24, standardise=True)")
+    with pytest.raises(
+        InputError, match=r"'visual.aggregator' is to be shared.*pairs and of vqa are not alike|same"
+    ):
+        prepare(replace(run, aggregator="lip", members=run.members | {"vqa": wider}))
