@@ -18,7 +18,7 @@ from workers import run_workers
 from chaos.cluster import Job, two_nodes
 from infra.registry import TASKS
 from infra.tracking import Tracker, tracking_uri
-from pipelines.training import runs
+from pipelines.training.described import tags
 from pipelines.training.loop import Trainer
 from tasks.run import Run, from_json, to_json
 
@@ -50,9 +50,7 @@ def run(home: Path) -> Run:
 
 
 def test_a_run_survives_its_worker_its_node_and_its_driver(run: Run, home: Path, tmp_path: Path) -> None:
-    tracker = Tracker.start(
-        "chaos", uri=tracking_uri(home), home=home, name="n", tags=runs.tags(run), params={}
-    )
+    tracker = Tracker.start("chaos", uri=tracking_uri(home), home=home, name="n", tags=tags(run), params={})
     tracker.json("run.json", to_json(run))
     words = ["python", "-m", "pipelines.train", "resume", tracker.run_id]
     with two_nodes() as cluster:

@@ -13,14 +13,22 @@ import pytest
 import torch
 from corpora import make_corpus, make_questions
 from toy import FolderLog, FolderReport, SilentBar
+from workers import run_workers
 
+import polypool
 from infra.checkpoint import load_weights
+from infra.compute.dist import rank, world
 from infra.data import Order, order_of
 from infra.errors import InputError
 from infra.registry import TASKS
+from infra.tracking import find_runs, tracking_uri
+from infra.tracking.journal import Journal
 from pipelines.recipe import join
+from pipelines.training.described import Described
+from pipelines.training.folder import OUTBOX, run_folder
 from pipelines.training.loop import Trainer
-from pipelines.training.runs import prepare
+from pipelines.training.members import send_members
+from pipelines.training.runs import prepare, send
 from tasks.joining.order import MEMBER, JointOrder
 from tasks.run import Run, from_json, member_runs, specs, to_json, to_params
 
@@ -258,3 +266,52 @@ def test_parts_that_are_not_alike_are_not_shared(run):
         InputError, match=r"'visual.aggregator' is to be shared.*pairs and of vqa are not alike|same"
     ):
         prepare(replace(run, aggregator="lip", members=run.members | {"vqa": wider}))
+
+
+def worker(run: Run, folder: str) -> None:
+    torch.set_default_dtype(torch.float64)
+    one = trainer(replace(run, workers=world()), Path(folder) / f"log{world()}-{rank()}", FolderReport())
+    one.train()
+    if rank() == 0:
+        torch.save(one.model.state_dict(), f"{folder}/{world()}.pt")
+
+
+def test_two_workers_train_like_one(run, tmp_path):
+    for workers in (1, 2):
+        run_workers(worker, replace(run, optim=replace(run.optim, epochs=1)), str(tmp_path), world=workers)
+    one, two = (torch.load(tmp_path / f"{workers}.pt", weights_only=True) for workers in (1, 2))
+    for name, expected in one.items():
+        torch.testing.assert_close(two[name], expected, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_each_task_becomes_a_run_of_its_own_in_mlflow_once(run, home):
+    described = Described.of(replace(run, experiment="joint"))
+    tracker = described.start(tracking_uri(home), home)
+    tracker.json("run.json", described.settings)
+    log = Journal(run_folder(home, tracker.run_id) / OUTBOX, lambda: tracker)
+    short = replace(run, experiment="joint", optim=replace(run.optim, epochs=1))
+    adapter, cpu = TASKS.build(run.task, short), torch.device("cpu")
+    one = Trainer(short, adapter, log=log, report=FolderReport(), device=cpu, bar=SilentBar)
+    one.train()
+    with pytest.MonkeyPatch.context() as patch:  # MLflow is away when the tasks' runs are to be begun
+        patch.setattr(Described, "start", lambda *_, **__: raise_(InputError("no answer")))
+        send(tracker, "FINISHED")
+    assert [run.name for run in find_runs(tracking_uri(home), "joint")] == ["tiny_joint gpo seed 0"]
+    send(tracker)
+    assert not (run_folder(home, tracker.run_id) / OUTBOX).exists()
+    records = {run.tags.get("member", "joint"): run for run in find_runs(tracking_uri(home), "joint")}
+    assert {*records} == {"joint", "pairs", "vqa"}
+    for name, of in run.members.items():
+        record = records[name]
+        assert record.tags["mlflow.parentRunId"] == record.tags["joint"] == tracker.run_id
+        assert (record.tags["task"], record.tags["dataset"]) == (of.task.partition("(")[0], "tiny")
+        trained = polypool.load(record.run_id)
+        metric = trained.adapter.primary.name
+        assert trained.evaluate().metrics[metric] == pytest.approx(record.metrics[f"{of.protocol}/{metric}"])
+        joint = records["joint"].metrics
+        assert joint[f"joint/{name}/{metric}"] == record.metrics[f"{of.protocol}/{metric}"]
+    assert send_members(run_folder(home, tracker.run_id), tracker) == ""
+
+
+def raise_(error: Exception) -> None:
+    raise error

@@ -22,7 +22,7 @@ WATCHED = 3  # epochs, every step of them; of later ones the first step and the 
 
 
 def test_every_recipe_stands_in_the_file_once_with_its_source():
-    named = [recipe for recipe, _ in settings()] + [*FILE["ensembles"], *FILE["untrained"]]
+    named = [recipe for recipe, _ in settings()] + [*FILE["ensembles"], *FILE["untrained"], *FILE["joint"]]
     missing, gone = sorted({*NAMES} - {*named}), sorted({*named} - {*NAMES})
     assert not missing, (
         f"write down in published_settings.toml how these were trained, and where it is printed: {missing}"
@@ -30,6 +30,18 @@ def test_every_recipe_stands_in_the_file_once_with_its_source():
     assert not gone, f"published_settings.toml has recipes that there are not: {gone}"
     assert len(named) == len({*named})
     assert all(own["source"] for own in FILE["setting"])
+
+
+@pytest.mark.parametrize("name", [*FILE["joint"]])
+def test_what_is_trained_together_has_the_settings_that_it_has_alone(name):
+    joint = RECIPES.get(name)()
+    assert [run.recipe for run in joint.members.values()] == FILE["joint"][name]
+    for run in joint.members.values():
+        alone = RECIPES.get(run.recipe)()
+        assert (run.data, run.objective, run.protocol, run.fusion) == (
+            *(alone.data, alone.objective, alone.protocol, alone.fusion),
+        )
+    assert len({run.text for run in joint.members.values()}) == 1
 
 
 @pytest.mark.parametrize("name", [*FILE["untrained"]])

@@ -140,7 +140,23 @@ def trained() -> dict[str, list[str]]:
     return {}
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [name for name in RUNS if RECIPES.get(name)().members])
+def test_a_joint_recipe_trains_each_of_its_tasks(name, corpus, questions, models, tmp_path):
+    run = RECIPES.get(name)()
+    members = {
+        key: shrunk(member, questions if member.protocol == "vqa" else corpus, models)
+        for key, member in run.members.items()
+    }
+    run = derive(run, members=members, optim={"epochs": 1, "batch": 16}, log_every=1, figures=False)
+    log, adapter = FolderLog(tmp_path), TASKS.build(run.task, run)
+    cpu = torch.device("cpu")
+    Trainer(run, adapter, log=log, report=FolderReport(), device=cpu, bar=SilentBar).train()
+    logged = {key for _, row in log.rows for key in row}
+    assert {f"train/{key}/loss" for key in members} | {"joint/mean"} <= logged
+    assert {*log.members} == {*members}
+
+
+@pytest.mark.parametrize("name", [name for name in RUNS if not RECIPES.get(name)().members])
 def test_a_recipe_trains_two_steps_and_is_evaluated(name, trained, corpus, questions, models, tmp_path):
     recipe = RECIPES.get(name)()
     run = shrunk(recipe, questions if recipe.protocol == "vqa" else corpus, models)

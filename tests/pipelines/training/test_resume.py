@@ -23,6 +23,7 @@ from infra.ray.checkpoints import SNAPSHOT, noted
 from infra.tracking import Tracker, find_runs, tracking_uri
 from infra.tracking.journal import Journal
 from pipelines.training import runs
+from pipelines.training.described import tags
 from pipelines.training.folder import remove_orphans, run_folder, take_run, take_up
 from pipelines.training.runs import resume, start
 from tasks.run import Run, to_json
@@ -42,7 +43,7 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def begun(run: Run, home: Path) -> Tracker:
     """A run that is recorded and has logged nothing."""
-    tracker = Tracker.start("e", uri=tracking_uri(home), home=home, name="n", tags=runs.tags(run), params={})
+    tracker = Tracker.start("e", uri=tracking_uri(home), home=home, name="n", tags=tags(run), params={})
     tracker.json("run.json", to_json(run))
     return tracker
 

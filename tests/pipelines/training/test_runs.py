@@ -16,6 +16,7 @@ from infra.process.lease import Holder
 from infra.tracking import Tracker, tracking_uri
 from pipelines import runs as module
 from pipelines.training import runs
+from pipelines.training.described import tags
 from pipelines.training.folder import run_folder, take_run
 from tasks.run import to_params
 
@@ -32,7 +33,7 @@ def made(home: Path) -> Iterator[dict[str, Tracker]]:
                 uri=tracking_uri(home),
                 home=home,
                 name=name,
-                tags=runs.tags(run),
+                tags=tags(run),
                 params=to_params(run),
             )
         lease = somebody.submit(take_run, home, made["alive"].run_id).result()

@@ -20,6 +20,7 @@ from infra.checkpoint import Snapshot
 from infra.errors import InputError
 from infra.tracking import Outbox, Tracker, tracking_uri
 from pipelines.training import runs
+from pipelines.training.described import tags
 from pipelines.training.loop import Trainer
 
 
@@ -116,7 +117,7 @@ def test_the_end_of_a_run_that_mlflow_does_not_take_is_said_and_sent_by_resume(
 ) -> None:
     run = toy_run()
     uri = tracking_uri(home)
-    tracker = Tracker.start("e", uri=uri, home=home, name="n", tags=runs.tags(run), params={})
+    tracker = Tracker.start("e", uri=uri, home=home, name="n", tags=tags(run), params={})
     folder = home / "runs" / tracker.run_id / "outbox"
 
     def nobody(*_: object, **__: object) -> None:

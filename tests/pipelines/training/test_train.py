@@ -31,6 +31,7 @@ from infra.tracking import Tracker, find_runs, tracking_uri
 from pipelines import evaluate, train
 from pipelines.models import load_run
 from pipelines.training import ray_train, runs
+from pipelines.training.described import tags
 from pipelines.training.runs import resume, start
 from tasks.run import from_json, to_json
 
@@ -191,9 +192,7 @@ def test_the_end_of_ray_is_a_fault_that_another_try_may_survive(run, home, monke
 
 def test_ctrl_c_leaves_no_process_behind_and_says_what_to_type(run, home):
     endless = replace(run, optim=replace(run.optim, epochs=10**6))
-    tracker = Tracker.start(
-        "stopped", uri=tracking_uri(home), home=home, name="n", tags=runs.tags(run), params={}
-    )
+    tracker = Tracker.start("stopped", uri=tracking_uri(home), home=home, name="n", tags=tags(run), params={})
     tracker.json("run.json", to_json(endless))
     words = [sys.executable, "-m", "pipelines.train", "resume", tracker.run_id]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

@@ -17,7 +17,7 @@ from encoders.visual.regions import Regions
 from infra.checkpoint import Snapshot
 from infra.registry import AGGREGATORS, AUGMENTATIONS, OBJECTIVES
 from tasks.augmentations.sets import draw_for
-from tasks.base import Evaluation, Metric
+from tasks.base import Evaluation, Metric, TaskAdapter
 from tasks.inputs.captions import Captions
 from tasks.models.branch import Branch
 from tasks.models.dual_encoder import DualEncoder
@@ -73,7 +73,7 @@ class ToyData:
         }
 
 
-class Toy:
+class Toy(TaskAdapter):
     """The adapter; its development score is how far pairs stand out from others."""
 
     primary = Metric(name="score")
@@ -82,6 +82,9 @@ class Toy:
     def __init__(self, run: Run) -> None:
         self.run, self.assets = run, {}
         self._data = ToyData()
+
+    def describe(self) -> Mapping[str, str]:
+        return {}
 
     def data(self, split: str) -> ToyData:
         return self._data
