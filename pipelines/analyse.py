@@ -17,7 +17,8 @@ from infra.tables import aligned
 
 if TYPE_CHECKING:
     from pipelines.models import TrainedModel
-    from tasks.base import Evaluation, Scores
+    from tasks.abilities import Scores
+    from tasks.base import Evaluation
     from tasks.models.embeddings import SplitEmbeddings
 
 _SIDES = ("visual", "text", "joint")
@@ -58,7 +59,7 @@ def embeddings_of(trained: TrainedModel, split: str) -> SplitEmbeddings:
 
 
 def _scores(trained: TrainedModel) -> Scores:
-    from tasks.base import Scores
+    from tasks.abilities import Scores
 
     return trained.as_a(Scores, "be analysed", instead="`python -m pipelines.evaluate` scores its runs")
 

@@ -26,7 +26,8 @@ from pipelines.recipe import Ensemble
 if TYPE_CHECKING:
     from infra.tracking import Tracker
     from pipelines.models import TrainedModel
-    from tasks.base import Evaluation, Score, Scores
+    from tasks.abilities import Scores
+    from tasks.base import Evaluation, Score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,7 @@ def side_by_side(models: Sequence[TrainedModel], *, protocols: Sequence[str], sp
 
 def _scored(models: Sequence[TrainedModel], split: str) -> tuple[Scores, Score]:
     """Return the first model's adapter, and the mean of all scores."""
-    from tasks.base import Scores
+    from tasks.abilities import Scores
     from tasks.scoring.scores import mean_score
 
     adapters = [

@@ -88,7 +88,7 @@ def _write(run_id: str, part: Path, *, name: str, trust: Sequence[str]) -> Train
 
 def example(trained: TrainedModel, folder: str) -> str:
     """Return a few lines that load a model and use it, as far as it reads what is in no corpus."""
-    from tasks.base import Answers, ReadsInputs
+    from tasks.abilities import Answers, ReadsInputs
     from tasks.models.base import RetrievalModel
     from tasks.run import modules
 

@@ -30,7 +30,8 @@ from pipelines.searching import Method
 from pipelines.searching.answers import AnswerSearch
 from pipelines.searching.retrieval import Hit, RetrievalSearch
 from pipelines.training.best_checkpoint import ASSETS, RUN, WEIGHTS, best_checkpoint
-from tasks.base import Answers, Evaluation, ReadsInputs, Searchable, TaskAdapter, missing
+from tasks.abilities import Answers, ReadsInputs, Searchable, missing
+from tasks.base import Evaluation, TaskAdapter
 from tasks.inputs.pairs import Pairs
 from tasks.models.base import TRAINING_ONLY, RetrievalModel
 from tasks.models.embeddings import Batches

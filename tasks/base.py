@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,10 +14,6 @@ if TYPE_CHECKING:  # what reads results alone, such as `compare`, waits for no t
     from torch import Tensor, nn
 
     from infra.data import Dataset
-    from infra.store import FeatureStore
-    from tasks.datasets.corpus import Corpus
-    from tasks.datasets.questions import QuestionCorpus
-    from tasks.inputs.pairs import TextInputs, VisualInputs
     from tasks.run import Run
 
 Score = Callable[[slice, slice], "Tensor"]
@@ -228,139 +221,3 @@ class TaskAdapter(Protocol):
         Each is recorded as a run of its own, with its model and its evaluation of `Evaluation.members`.
         """
         return {}
-
-
-@runtime_checkable
-class CountsWords(Protocol):
-    """An adapter whose text encoder may be one with that of others, and then knows the words of all."""
-
-    @abstractmethod
-    def counted_texts(self) -> Iterable[str]:
-        """Return the texts whose words a new text encoder knows."""
-
-    @abstractmethod
-    def assets_for(self, texts: Sequence[str]) -> dict[str, Any]:
-        """Return the adapter's assets with those of a text encoder that is made for other texts."""
-
-
-class Pass(NamedTuple):
-    """A part of a step: what is backpropagated, and what is logged of it."""
-
-    loss: Tensor
-    """A scalar whose gradient is added to those of the other passes."""
-    terms: Mapping[str, Tensor] = MappingProxyType({})
-    """Parts of the scalars that `TaskAdapter.loss` returns; their sums over all passes are those of the batch."""
-
-
-@runtime_checkable
-class Chunked(Protocol):
-    """An adapter whose batches can pass the model in chunks, with the gradient of the whole (`--optim.chunk`)."""
-
-    @abstractmethod
-    def passes(
-        self, model: nn.Module, batch: dict[str, Tensor], *, epoch: float, chunk: int
-    ) -> Iterator[Pass]:
-        """Yield passes; each is backpropagated before the next is asked for.
-
-        Together their gradients are that of `TaskAdapter.loss` of the whole batch, before the mean over workers.
-
-        Args:
-            model: as it is, not wrapped in DDP.
-            batch: this worker's share of the batch; all workers hold equally many samples.
-            epoch: epochs trained so far, as a fraction.
-            chunk: samples that pass at once.
-        """
-
-
-@runtime_checkable
-class Scores(Protocol):
-    """An adapter that splits an evaluation in two, scores and what follows from them.
-
-    `evaluate A B` averages the scores of several models before they are evaluated, and `analyse` changes them. A score
-    is a function of two slices: rows are the images, videos or questions of a split, columns the captions or answers,
-    and any block of the matrix can be had without the rest: `score(slice(0, 10), slice(None))`.
-    """
-
-    @abstractmethod
-    def scorer(self, model: nn.Module, split: str) -> Score:
-        """Return what computes any block of a split's scores `(rows, columns)`, float32; higher is better.
-
-        On several workers all of them call this, and each may then ask for other blocks.
-        """
-
-    @abstractmethod
-    def evaluate_scores(self, score: Score, split: str, protocol: str) -> Evaluation:
-        """Evaluate a split by any such function; `evaluate` does it by that of a model."""
-
-    @abstractmethod
-    def check_same_data(self, other: Any, split: str) -> None:
-        """Do nothing where the rows and columns of an adapter of the same class mean the same.
-
-        Raises:
-            InputError: they do not, so that a mean of scores would mean nothing.
-        """
-
-
-@runtime_checkable
-class ReadsInputs(Protocol):
-    """An adapter whose model reads images or videos and texts that are in no corpus, as an exported model does.
-
-    Model and adapter agree on the batches: `visual` and `visual_mask`, `text` and `text_mask`, as in training.
-    """
-
-    visual_dim: int
-    """Width F of the features `(N, F)` that an image or video is given as; 0 where the model reads image files."""
-
-    @abstractmethod
-    def visual_inputs(self, visuals: Sequence[np.ndarray | str | Path]) -> VisualInputs:
-        """Return what the model reads of images or videos: features `(N, F)` of each, or image files.
-
-        Raises:
-            InputError: features of another shape, or a file that is missing or does not decode.
-        """
-
-    @abstractmethod
-    def text_inputs(self, texts: Sequence[str]) -> TextInputs:
-        """Return what the model reads of texts."""
-
-
-@runtime_checkable
-class Answers(ReadsInputs, Protocol):
-    """An adapter that answers questions about images by one of many choices."""
-
-    choices: Sequence[str]
-    """The A answers that there are to choose from, in the order of the model's outputs."""
-
-    @abstractmethod
-    def probabilities(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """Return the probability of each answer to each question of a batch, `(B, A)`, float32.
-
-        Args:
-            model: in evaluation mode.
-            batch: as the inputs above make it, on the model's device: question b is about image b.
-        """
-
-
-@runtime_checkable
-class Searchable(ReadsInputs, Protocol):
-    """An adapter over a corpus of items that `search` shows and compares with texts and files.
-
-    One that also is `Answers` is asked questions about the items. Of any other the data of a split must be
-    `tasks.inputs.pairs.Pairs` and the model a `tasks.models.base.RetrievalModel`; then items are found by text, and
-    their texts by item.
-    """
-
-    modality: str
-    """What the items are: `image` or `video`."""
-    corpus: Corpus | QuestionCorpus
-    """The items, by split."""
-    store: FeatureStore | None
-    """Features of the items; None where the model reads their files."""
-
-
-def missing(adapter: object, protocol: type) -> list[str]:
-    """Return the names of what one of these protocols asks for and an adapter does not have."""
-    bases = [base for base in reversed(protocol.__mro__) if base.__module__ == __name__]
-    names = [name for base in bases for name in (*base.__annotations__, *vars(base)) if name[0] != "_"]
-    absent = object()
-    return [name for name in names if inspect.getattr_static(adapter, name, absent) is absent]

@@ -14,7 +14,8 @@ from torch import Tensor
 from infra.data import Batch
 from infra.errors import InputError
 from infra.registry import TASKS
-from tasks.base import CountsWords, Evaluation, Member, Metric, TaskAdapter
+from tasks.abilities import CountsWords
+from tasks.base import Evaluation, Member, Metric, TaskAdapter
 from tasks.joining.model import JointModel
 from tasks.joining.order import MEMBER, JointData
 from tasks.run import Run, member_runs

@@ -20,9 +20,10 @@ from infra.fields import from_plain
 from infra.paths import resolve_place
 from infra.registry import AUGMENTATIONS, ENCODERS, Spec
 from infra.store import FeatureStore
+from tasks.abilities import CountsWords, Scores, Searchable
 from tasks.augmentations.sets import Drop
 from tasks.augmentations.words import MaskReplaceDelete
-from tasks.base import CountsWords, Scores, Searchable, TaskAdapter
+from tasks.base import TaskAdapter
 from tasks.datasets.corpus import Corpus, Item
 from tasks.datasets.media import pictured
 from tasks.datasets.questions import Image, Question, QuestionCorpus

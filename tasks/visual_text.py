@@ -16,7 +16,8 @@ from infra.compute.device import device_of
 from infra.data import Batch
 from infra.errors import InputError
 from infra.paths import resolve_place
-from tasks.base import Chunked, Evaluation, Pass, Score
+from tasks.abilities import Chunked, Pass
+from tasks.base import Evaluation, Score
 from tasks.datasets.corpus import Corpus
 from tasks.datasets.media import pictured
 from tasks.inputs.pairs import Pairs

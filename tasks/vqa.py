@@ -20,7 +20,8 @@ from infra.errors import InputError, unknown
 from infra.fields import from_plain
 from infra.paths import resolve_place
 from infra.registry import TASKS
-from tasks.base import Answers, Chunked, Evaluation, Pass, Score
+from tasks.abilities import Answers, Chunked, Pass
+from tasks.base import Evaluation, Score
 from tasks.datasets.questions import Question, QuestionCorpus
 from tasks.inputs.captions import Captions
 from tasks.inputs.pairs import TextInputs

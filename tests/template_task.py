@@ -19,7 +19,8 @@ from infra.errors import InputError
 from infra.paths import resolve
 from infra.registry import AGGREGATORS, ENCODERS, TASKS
 from infra.store import FeatureStore
-from tasks.base import Evaluation, Metric, QueryMean, QueryMetric, Scores, TaskAdapter
+from tasks.abilities import Scores
+from tasks.base import Evaluation, Metric, QueryMean, QueryMetric, TaskAdapter
 from tasks.datasets.corpus import Corpus
 from tasks.inputs.pairs import StoredSets
 

@@ -1,4 +1,4 @@
-"""What a task's adapter can do beyond training: each protocol of `tasks.base` that it implements, tried on its data."""
+"""What an adapter can do beyond training: each protocol of `tasks.abilities` that it implements, tried on its data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pipelines.models import TrainedModel
 from pipelines.searching.answers import AnswerSearch
 from pipelines.searching.retrieval import RetrievalSearch
 from pipelines.training.chunks import chunked_gradients
-from tasks.base import Answers, Chunked, ReadsInputs, Scores, Searchable, missing
+from tasks.abilities import Answers, Chunked, ReadsInputs, Scores, Searchable, missing
 from tasks.models.base import RetrievalModel
 from tasks.scoring.scores import mean_score
 
@@ -38,7 +38,7 @@ def _not_offered(of: AdapterChecks, protocol: type, verbs: str) -> str:
     """Say which members of a protocol an adapter lacks; empty where it implements it."""
     absent = missing(of.adapter, protocol)
     assert not absent or protocol not in type(of.adapter).__mro__, (
-        f"it derives from tasks.base.{protocol.__name__} and has no {', '.join(absent)}"
+        f"it derives from tasks.abilities.{protocol.__name__} and has no {', '.join(absent)}"
     )
     return f"not offered, without {', '.join(absent)}; {verbs} its runs" if absent else ""
 
@@ -192,24 +192,24 @@ def _trained(of: AdapterChecks) -> TrainedModel:
 _PROMISES = (
     (
         _chunked,
-        "a batch in chunks has the gradient of the whole (tasks.base.Chunked)",
+        "a batch in chunks has the gradient of the whole (tasks.abilities.Chunked)",
         "weigh each chunk of a mean by its samples; a loss that compares samples with each other yields passes as "
         "tasks.models.chunks does",
     ),
     (
         _scores,
-        "what ensembles and `analyse` need (tasks.base.Scores)",
+        "what ensembles and `analyse` need (tasks.abilities.Scores)",
         "let evaluate(model, ...) be evaluate_scores(scorer(model, ...), ...), and score nothing outside the slices",
     ),
     (
         _reads_inputs,
-        "what an exported model needs to read images and texts (tasks.base.ReadsInputs)",
+        "what an exported model needs to read images and texts (tasks.abilities.ReadsInputs)",
         "derive from tasks.visual_language.VisualLanguageTask, or return tasks.inputs.unseen.unseen_inputs and "
         "tasks.inputs.captions.Captions",
     ),
     (
         _searchable,
-        "what `search` needs (tasks.base.Searchable)",
+        "what `search` needs (tasks.abilities.Searchable)",
         "let data(split) be tasks.inputs.pairs.Pairs, in the order of corpus.items(split), and the model a "
         "tasks.models.base.RetrievalModel",
     ),

@@ -11,7 +11,7 @@ from infra.compute.device import device_of, on_device
 from infra.data import Batch
 from infra.errors import InputError
 from pipelines.searching.queries import VisualQueries, text_query
-from tasks.base import Answers
+from tasks.abilities import Answers
 
 Answer = tuple[str, float]
 """An answer and the model's confidence in it, from 0 to 1."""

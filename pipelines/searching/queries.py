@@ -10,7 +10,7 @@ from infra.data import Batch
 from infra.errors import InputError
 from infra.files import existing
 from pipelines.extraction.files import FileFeatures, readable
-from tasks.base import ReadsInputs, Searchable
+from tasks.abilities import ReadsInputs, Searchable
 from tasks.datasets.corpus import Item
 from tasks.datasets.questions import Image
 

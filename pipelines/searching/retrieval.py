@@ -15,7 +15,7 @@ from pipelines.searching import Method
 from pipelines.searching.galleries import Gallery, make_gallery
 from pipelines.searching.indices import TopK, evenly
 from pipelines.searching.queries import VisualQueries, text_query
-from tasks.base import Searchable
+from tasks.abilities import Searchable
 from tasks.inputs.pairs import Pairs
 from tasks.models.base import RetrievalModel
 

@@ -10,7 +10,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from infra.compute.dist import average_gradients
 from infra.data import Batch
 from infra.errors import InputError
-from tasks.base import Chunked, TaskAdapter
+from tasks.abilities import Chunked
+from tasks.base import TaskAdapter
 
 
 def chunked_gradients(
@@ -62,7 +63,7 @@ def check_chunks(adapter: TaskAdapter, model: nn.Module, *, chunk: int) -> None:
     if not isinstance(adapter, Chunked):
         raise InputError(
             f"--optim.chunk {chunk}: {type(adapter).__name__} has no `passes` that cut its batches into chunks (see "
-            "tasks.base.Chunked); leave it out"
+            "tasks.abilities.Chunked); leave it out"
         )
     model.train()
     names = [

@@ -15,7 +15,7 @@ from infra.compute.dropout import Draws, current_draws
 from infra.compute.replay import Replay
 from infra.data import Batch
 from infra.errors import InputError
-from tasks.base import Pass
+from tasks.abilities import Pass
 from tasks.models.base import RetrievalModel
 
 

@@ -14,7 +14,8 @@ from aggregators.base import Pooled
 from encoders.text.bigru import BiGRU
 from encoders.visual.grid import Grid
 from infra.registry import Spec
-from tasks.base import Evaluation, Metric, PictureRecord, Searchable
+from tasks.abilities import Searchable
+from tasks.base import Evaluation, Metric, PictureRecord
 from tasks.image_text import ImageText
 from tasks.inputs.captions import Captions
 from tasks.inputs.unseen import unseen_inputs

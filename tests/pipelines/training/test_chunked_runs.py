@@ -20,7 +20,7 @@ from pipelines.check import adapter_checks
 from pipelines.recipe import derive
 from pipelines.training.loop import Trainer
 from pipelines.training.runs import prepare
-from tasks.base import Pass
+from tasks.abilities import Pass
 from tasks.run import Run
 from tasks.vqa import VQA
 
@@ -129,7 +129,7 @@ class InHalves(VQA):
 
 
 def test_check_says_where_chunks_have_another_gradient(tmp_path, monkeypatch):
-    what = "a batch in chunks has the gradient of the whole (tasks.base.Chunked)"
+    what = "a batch in chunks has the gradient of the whole (tasks.abilities.Chunked)"
     run = make_questions(tmp_path, train=8, val=4, test=4)
     (right,) = [o for o in run_checks(adapter_checks(run)) if o.what == what]
     assert (right.passed, right.message) == (True, "in chunks of 3")
