@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,18 +33,19 @@ from infra.store.ids import IdSet
 from infra.store.manifest import Manifest
 from infra.trust import vouch
 from pipelines.extraction.images import ImageExtractor, stream
+from pipelines.extraction.plan import Batch
 from pipelines.extraction.texts import Text, TextExtractor, texts_of
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
 from pipelines.ingesting.report import Tolerate, report_findings
-from tasks.datasets.corpus import Corpus, Item
+from tasks.datasets.corpus import Corpus
 from tasks.datasets.open_corpus import open_corpus
 from tasks.datasets.questions import Image, QuestionCorpus
 from tasks.datasets.videos.media import SUFFIXES
 
-_BLOCK = 4  # batches of images or texts that travel together
-_VIDEOS = 8  # videos that travel together
+_BLOCK = 4  # batches of images or texts that travel together, at most
+_VIDEOS = 8  # videos that travel together, at most
 _DEFAULTS = VideoOptions()
-_Item = Item | Image | Text
+_Item = Image | Text
 _SAY = {"image": "leave out --texts", "video": "say --video", "text": "say --texts"}
 """How a backbone that reads something gets it."""
 
@@ -89,19 +93,22 @@ def extract(
     started = time.monotonic()
     opened = open_corpus(corpus)
     chosen = list(splits or opened.splits)
-    items = _items(opened, chosen, limit=limit, texts=texts)
-    if not (video or texts) and items[0].path.lower().endswith(SUFFIXES):
-        raise InputError(f"{corpus} is a corpus of videos, such as {items[0].path}: say --video")
+    for split in chosen:
+        opened.check_split(split)
+    listed = partial(_listed, opened, chosen, limit=limit, texts=texts)
+    if not (video or texts) and (first := next(listed())).path.lower().endswith(SUFFIXES):
+        raise InputError(f"{corpus} is a corpus of videos, such as {first.path}: say --video")
     vouch(backbone)
     reads = "text" if texts else "video" if video else "image"
     work = _Extraction.of(backbone, reads, videos, batch=batch)
     job = {"corpus": opened.digest, "splits": chosen, "limit": limit, "batch": batch}
     with StoreWriter(out, dim=work.dim, dtype=dtype, source=work.source | job) as writer:
         before = len(writer.done)
-        batches = [_batch(opened, part) for part in work.parts(items, done=writer.done)]
-        decoded = _write(writer, batches, work)
-        train = [item.id for item in items if item.split == "train" and item.id in writer]
-        manifest = writer.close(statistics_of=train or None, tolerance=tolerance)
+        parts = work.parts(listed(), done=writer.done)
+        decoded = _write(writer, (_batch(opened, part) for part in parts), work)
+        train = (item.id for item in listed() if item.split == "train" and item.id in writer)
+        some = [*islice(train, 1)]
+        manifest = writer.close(statistics_of=chain(some, train) if some else None, tolerance=tolerance)
     seconds = time.monotonic() - started
     _report(out, manifest, unit=work.unit, new=manifest.sets - before, frames=decoded, seconds=seconds)
 
@@ -174,49 +181,56 @@ class _Extraction:
             dim=videos.dim,
             source={"extractor": built.describe(), "video": videos.describe(built)},
             gpu=built.gpu,
-            size=_VIDEOS,
-            block=1,
+            size=1,
+            block=_VIDEOS,
         )
 
-    def parts(self, items: list[_Item], *, done: IdSet) -> list[list[_Item]]:
-        """Return the batches of items that are not all `done`.
+    def parts(self, items: Iterator[_Item], *, done: IdSet) -> Iterator[list[_Item]]:
+        """Yield the batches of items that are not all `done`.
 
         One that is done in part is sent whole: who is in it may change the last bit of an image's features. A video is
         described by itself.
         """
-        if self.unit == "video":
-            items = [item for item in items if item.id not in done]
-        parts = [items[first : first + self.size] for first in range(0, len(items), self.size)]
-        return [part for part in parts if not done.issuperset(item.id for item in part)]
+        while part := [*islice(items, self.size)]:
+            if not done.issuperset(item.id for item in part):
+                yield part
 
 
-def _items(
+def _listed(
     corpus: Corpus | QuestionCorpus, splits: list[str], *, limit: int | None, texts: bool
-) -> list[_Item]:
-    """Return the images, videos or texts of some splits, each once: one that is in several counts to the first."""
-    by_id: dict[str, _Item] = {}
+) -> Iterator[_Item]:
+    """Yield the images, videos or texts of some splits, each once: one that is in several counts to the first."""
+    seen = IdSet()
     for split in splits:
-        for item in texts_of(corpus, split, limit=limit) if texts else corpus.items(split)[:limit]:
-            by_id.setdefault(item.id, item)
-    return list(by_id.values())
+        paths = () if texts else islice(corpus.paths(split), limit)
+        images = (Image(id=id, split=split, path=path) for id, path in paths)
+        for item in texts_of(corpus, split, limit=limit) if texts else images:
+            if item.id not in seen:
+                seen.add(item.id)
+                yield item
 
 
-def _batch(corpus: Corpus | QuestionCorpus, items: list[_Item]) -> dict[str, list[str]]:
+def _batch(corpus: Corpus | QuestionCorpus, items: list[_Item]) -> Batch:
     ids = [item.id for item in items]
     if isinstance(items[0], Text):
         return {"ids": ids, "texts": [item.text for item in items]}
     return {"ids": ids, "paths": [str(corpus.image_path(item)) for item in items]}
 
 
-def _write(writer: StoreWriter, batches: list[dict[str, list[str]]], work: _Extraction) -> int:
+def _write(writer: StoreWriter, batches: Iterator[Batch], work: _Extraction) -> int:
     """Store the features of all batches; return how many frames were decoded."""
-    frames = 0
-    if not batches:
+    frames, some = 0, [*islice(batches, 1)]
+    if not some:
         return frames
-    total = sum(len(each["ids"]) for each in batches)
     how = {"extractor": work.extractor, "options": work.options, "gpu": work.gpu, "block": work.block}
-    with ray_session(), tqdm(total=total, desc="extract", unit=work.unit) as bar:
-        for row in stream(batches, **how):
+    with ray_session(), tqdm(total=0, desc="extract", unit=work.unit) as bar:
+
+        def counted() -> Iterator[Batch]:
+            for batch in chain(some, batches):
+                bar.total += len(batch["ids"])
+                yield batch
+
+        for row in stream(counted(), **how):
             bar.update()
             id, where = row["id"], f"id {row['id']}, {row['path']}"
             if row["why"]:

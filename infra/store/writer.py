@@ -280,7 +280,7 @@ class StoreWriter:
             map_shard(self.folder / shard.file, shard, dim=self.dim, dtype=self.dtype)
             for shard in tqdm(self._shards, desc="statistics", unit="shard")
         )
-        result = statistics(shards, ids=list(ids), dim=self.dim)
+        result = statistics(shards, ids=ids, dim=self.dim)
         if not result["sets"]:
             raise InputError(f"{self.folder}: none of the ids that statistics are of was stored")
         return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,6 +13,7 @@ from PIL import Image
 from encoders.backbones.base import build_backbone
 from infra.pictures.opening import load
 from infra.trust import trust_modules, trusted
+from pipelines.extraction.plan import Batch, Plan, Planned
 
 
 class ImageExtractor:
@@ -23,6 +24,9 @@ class ImageExtractor:
         threads: images decoded at a time.
         trusting: modules whose code the spec may name.
     """
+
+    one_by_one = False
+    """Whether each is described by itself, whoever comes with it."""
 
     def __init__(self, *, backbone: str, threads: int, trusting: Sequence[str] = ()) -> None:
         trust_modules(*trusting)
@@ -47,7 +51,7 @@ class ImageExtractor:
 
 
 def stream(
-    batches: list[dict[str, Any]],
+    batches: Iterable[Batch],
     *,
     extractor: Callable[..., Any],
     options: dict[str, Any],
@@ -57,11 +61,11 @@ def stream(
     """Yield an extractor's rows for all batches, in their order, from as many actors as the cluster has room for.
 
     Args:
-        batches: `{"ids", "paths"}` each.
+        batches: what the extractor is called with; all are asked for before the first row comes.
         extractor: class of the actors.
         options: what its constructor gets beside `threads` and `trusting`.
         gpu: give each actor a GPU if there is one.
-        block: batches that travel together.
+        block: batches that travel together, at most.
     """
     import ray
 
@@ -72,10 +76,14 @@ def stream(
     has = ray.cluster_resources()
     cpus, gpus = int(has.get("CPU", 1)), int(has.get("GPU", 0)) if gpu else 0
     threads = max(1, cpus // gpus) if gpus else 1
-    rows = ray.data.from_items(batches, override_num_blocks=-(-len(batches) // block)).flat_map(
-        extractor,
-        fn_constructor_kwargs=options | {"threads": threads, "trusting": trusted()},
-        compute=ray.data.ActorPoolStrategy(size=min(gpus or cpus, len(batches))),
+    plan = Plan.of(batches)
+    workers = min(gpus or cpus, plan.count)
+    spans = [{"first": first, "end": end} for first, end in plan.spans(most=block, workers=workers)]
+    options = options | {"threads": threads, "trusting": trusted()}
+    rows = ray.data.from_items(spans, override_num_blocks=len(spans)).flat_map(
+        Planned,
+        fn_constructor_kwargs={"extractor": extractor, "options": options, "plan": plan},
+        compute=ray.data.ActorPoolStrategy(size=workers),
         num_cpus=threads,
         num_gpus=1 if gpus else 0,
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,17 @@ class Text:
     text: str
 
 
-def texts_of(corpus: Corpus | QuestionCorpus, split: str, *, limit: int | None) -> list[Text]:
-    """Return the captions of the first items of a split, or its first questions; all without a limit."""
+def texts_of(corpus: Corpus | QuestionCorpus, split: str, *, limit: int | None) -> Iterator[Text]:
+    """Yield the captions of the first items of a split, or its first questions; all without a limit.
+
+    Raises:
+        InputError: the corpus has no such split.
+    """
     if isinstance(corpus, QuestionCorpus):
-        lines = [question.question for question in corpus.questions(split)[:limit]]
+        lines = (line for (line,) in islice(corpus.rows(split, "question"), limit))
     else:
-        lines = [caption for item in corpus.items(split)[:limit] for caption in item.captions]
-    return [Text(id=text_id(line), split=split, text=line) for line in lines]
+        lines = (line for (captions,) in islice(corpus.rows(split, "captions"), limit) for line in captions)
+    yield from (Text(id=text_id(line), split=split, text=line) for line in lines)
 
 
 class TextExtractor:
@@ -41,6 +46,8 @@ class TextExtractor:
         threads: that torch may use.
         trusting: modules whose code the spec may name.
     """
+
+    one_by_one = False
 
     def __init__(self, *, backbone: str, threads: int, trusting: Sequence[str] = ()) -> None:
         import torch

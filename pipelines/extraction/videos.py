@@ -110,6 +110,8 @@ class VideoExtractor:
         videos: how.
     """
 
+    one_by_one = True
+
     def __init__(self, *, backbone: str, threads: int, videos: Videos, trusting: Sequence[str] = ()) -> None:
         trust_modules(*trusting)
         here = describe_decoder(videos.decoder)

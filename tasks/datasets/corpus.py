@@ -200,6 +200,14 @@ class Corpus(StoredTable):
         """The ids of all splits, in the order of the file."""
         return self._table["id"]
 
+    def paths(self, split: str) -> Iterator[tuple[str, str]]:
+        """Yield the id and path of each image or video of a split, in the order of the file, without holding them all.
+
+        Raises:
+            InputError: the corpus has no such split, or nothing in it.
+        """
+        return self.rows(split, "id", "path")
+
     def items(self, split: str) -> list[Item]:
         """Return the items of a split, in the order of the file.
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from infra.errors import InputError
 from infra.storage.places import Url
 from infra.store.findings import USUAL, Flagged, Skipped, Tolerance
-from infra.store.ids import is_unicode, wrong_id
+from infra.store.ids import IdSet, is_unicode, wrong_id
 from tasks.datasets.audit import shared_files, shared_images
 from tasks.datasets.rows import plain, wrong_path
 from tasks.datasets.tables import Format, StoredTable, TableManifest, write_table
@@ -228,17 +228,25 @@ class QuestionCorpus(StoredTable):
         columns[at] = list(map(tuple, columns[at]))
         return [Question(**dict(zip(_COLUMNS, row, strict=True))) for row in zip(*columns, strict=True)]
 
+    def paths(self, split: str) -> Iterator[tuple[str, str]]:
+        """Yield the id and path of each image of a split once, in the order of the file, without holding them all.
+
+        Raises:
+            InputError: the corpus has no such split.
+        """
+        seen = IdSet()
+        for id, path in self.rows(split, "image_id", "path"):
+            if id not in seen:
+                seen.add(id)
+                yield id, path
+
     def items(self, split: str) -> list[Image]:
         """Return the images that questions of a split are about, each once, in the order of the file.
 
         Raises:
             InputError: the corpus has no such split.
         """
-        rows = self.of_split(split)
-        paths: dict[str, str] = {}
-        for id, path in zip(rows["image_id"].to_pylist(), rows["path"].to_pylist(), strict=True):
-            paths.setdefault(id, path)
-        return [Image(id=id, split=split, path=path) for id, path in paths.items()]
+        return [Image(id=id, split=split, path=path) for id, path in self.paths(split)]
 
     def image_path(self, of: Question | Image) -> Path:
         """Return where an image, or that of a question, is.

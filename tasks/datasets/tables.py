@@ -239,10 +239,29 @@ class StoredTable:
         Raises:
             InputError: the corpus has no such split, or nothing in it.
         """
+        self.check_split(split)
+        return self._table.filter(pc.equal(self._table["split"], split))
+
+    def rows(self, split: str, *columns: str) -> Iterator[tuple[Any, ...]]:
+        """Yield some columns of a split's rows, in the order of the file; a few thousand rows are in memory at a time.
+
+        Raises:
+            InputError: the corpus has no such split, or nothing in it.
+        """
+        self.check_split(split)
+        for batch in self._table.select([*columns, "split"]).to_batches(max_chunksize=self.form.batch):
+            chosen = batch.filter(pc.equal(batch["split"], split))
+            yield from zip(*(chosen[name].to_pylist() for name in columns), strict=True)
+
+    def check_split(self, split: str) -> None:
+        """Refuse a split that the corpus does not have.
+
+        Raises:
+            InputError: there is none, or nothing in it.
+        """
         if not self.splits.get(split):
             counts = ", ".join(f"{name} ({count:,})" for name, count in self.splits.items())
             raise InputError(f"{self.folder}: no {self.form.rows} in the split {split!r}; there are {counts}")
-        return self._table.filter(pc.equal(self._table["split"], split))
 
 
 def _read_table(path: Path, form: Format) -> pa.Table:

@@ -137,6 +137,7 @@ def test_again_in_one_process_and_after_an_interruption_the_bytes_are_the_same(
             yield row
 
     def counted(batches, **how):
+        batches = [*batches]
         sent.extend(id for batch in batches for id in batch["ids"])
         yield from stream(batches, **how)
 
