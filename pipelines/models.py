@@ -176,7 +176,7 @@ class TrainedModel:
             return self.adapter
         raise InputError(
             f"the task {self.run.task!r} cannot {what}: its adapter has no {', '.join(missing(self.adapter, ability))} "
-            f"(tasks.base.{ability.__name__}); {instead}"
+            f"(tasks.abilities.{ability.__name__}); {instead}"
         )
 
     def pairs(self, split: str, what: str) -> Pairs:

@@ -148,7 +148,7 @@ def test_a_part_has_to_derive_from_the_base_of_its_kind(kind: str, base: str) ->
         ("Unseeded", r"alone: the same samples gave another `visual`.*infra\.compute\.randomness"),
         (
             "Flipped",
-            r"need \(tasks\.base\.Scores\): evaluate and evaluate_scores of its scores differ: word_recall",
+            r"need \(tasks\.abilities\.Scores\): evaluate and evaluate_scores of its scores differ: word_recall",
         ),
         (
             "Whole",
@@ -156,7 +156,7 @@ def test_a_part_has_to_derive_from_the_base_of_its_kind(kind: str, base: str) ->
         ),
         (
             "Unnamed",
-            r"Searchable\): it derives from tasks\.base\.Searchable and has no visual_dim, modality\. To do",
+            r"Searchable\): it derives from tasks\.abilities\.Searchable and has no visual_dim, modality\. To do",
         ),
         ("Careless", r"ReadsInputs\): features of width 13 are taken, and 12 is expected\. To do: derive"),
         ("Forgetful", r"ReadsInputs\): the score of a pair depends on what else is scored"),
