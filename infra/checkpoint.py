@@ -100,6 +100,11 @@ class Snapshot:
         self._state = {"optimizer": _copied(optimizer.state_dict()), "random": random}
         self._progress = asdict(progress)
 
+    @property
+    def samples(self) -> int:
+        """How many were trained on."""
+        return self._progress["samples"]
+
     def write(self, folder: Path) -> None:
         """Write the checkpoint."""
         weights, state, position = (folder / name for name in FILES)

@@ -48,6 +48,23 @@ def resolve_place(path: str | Path) -> Path | Url:
     return found if isinstance(found, Url) else resolve(found)
 
 
+def runs() -> Path | Url | None:
+    """Return what POLYPOOL_RUNS names, a folder or a URL of object storage; None where it names none.
+
+    Raises:
+        InputError: it is neither, or a hub, where each file that is written is a commit.
+    """
+    if not (named := os.environ.get("POLYPOOL_RUNS")):
+        return None
+    found = resolve_place(named)
+    if isinstance(found, Url) and found.scheme == "hf":
+        raise InputError(
+            f"POLYPOOL_RUNS={found}: runs write and delete checkpoints all the time, which a hub keeps for ever; give "
+            "a folder, s3://... or gs://..."
+        )
+    return found
+
+
 def _editable_folder() -> Path | None:
     """Return the folder that polypool is installed from with `pip install -e`, if it is and the folder is here."""
     for distribution in distributions(name="polypool"):

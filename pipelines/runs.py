@@ -1,7 +1,8 @@
 """`python -m pipelines.runs`: the runs of an experiment, how far each is, and who is at work on it.
 
 A run that MLflow shows as running may have lost its process: `--mark-dead` ends those as KILLED, after what they logged
-and MLflow has not got has been sent. A run whose folder is not on this machine is left as it is.
+and MLflow has not got has been sent. A run whose folder is not on this machine is left as it is, unless its checkpoints
+are in object storage, where all machines see who is at work.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Literal
 
 import tyro
 
-from infra.errors import command
+from infra.errors import InputError, command
 from infra.paths import home
 from infra.process.lease import NAME, HeldError, Holder, holder_of
 from infra.tables import aligned, duration
@@ -23,7 +24,7 @@ from infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 
 _WIDTH = 200
 Behind = Literal["", "alive", "nobody", "unknown"]
-"""Who is behind a run: somebody, nobody, or who knows, as its folder is not here; empty where it has ended."""
+"""Who is behind a run: somebody, nobody, or who knows, as its folder or storage is not here; empty where it ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ class Row:
     @classmethod
     def of(cls, record: RunRecord, *, home: Path, now: float) -> Row:
         """Return that of a record."""
-        holder = holder_of(_folder(home, record.run_id) / NAME)
+        holder, known = _holder(record, home=home)
         tags, epochs = record.tags, record.params.get("optim.epochs", "")
         return cls(
             run_id=record.run_id,
@@ -69,7 +70,7 @@ class Row:
             epoch=int(record.metrics.get("epoch", 0)),
             epochs=int(epochs) if epochs.isascii() and epochs.isdigit() else None,
             age=now - record.started,
-            behind=_behind(record, holder, home=home),
+            behind=_behind(record, holder, known=known),
             holder=holder,
         )
 
@@ -85,7 +86,7 @@ class Row:
             self.seed,
             f"{self.epoch} of {'?' if self.epochs is None else self.epochs}",
             duration(self.age),
-            who or {"unknown": "unknown: its folder is not here"}.get(self.behind, self.behind),
+            who or {"unknown": "unknown: it is not at hand here"}.get(self.behind, self.behind),
         ]
 
 
@@ -95,12 +96,30 @@ def _folder(home: Path, run_id: str) -> Path:
     return run_folder(home, run_id)
 
 
-def _behind(record: RunRecord, holder: Holder | None, *, home: Path) -> Behind:
+def _holder(record: RunRecord, *, home: Path) -> tuple[Holder | None, bool]:
+    """Return who holds a run, and whether that can be known here."""
+    from pipelines.training.folder import AT, checkpoints_at
+
+    folder = _folder(home, record.run_id)
+    if (holder := holder_of(folder / NAME)) is not None:
+        return holder, True
+    at = checkpoints_at(record.run_id, record.tags.get(AT, ""))
+    if at is None or record.status != "RUNNING":
+        return None, folder.is_dir()
+    from infra.storage.claim import holder_at
+
+    try:
+        return holder_at(at), True
+    except InputError:  # the storage does not answer, or refuses
+        return None, False
+
+
+def _behind(record: RunRecord, holder: Holder | None, *, known: bool) -> Behind:
     if holder is not None:
         return "alive"
     if record.status != "RUNNING":
         return ""
-    return "nobody" if _folder(home, record.run_id).is_dir() else "unknown"
+    return "nobody" if known else "unknown"
 
 
 def rows(uri: str, experiment: str, *, home: Path) -> list[Row]:
@@ -119,7 +138,7 @@ def mark_dead(uri: str, found: Sequence[Row], *, home: Path) -> dict[str, str]:
 
     One that had ended while MLflow was away ends as it did.
     """
-    from pipelines.training.folder import take_run
+    from pipelines.training.folder import AT, checkpoints_at, take_run
     from pipelines.training.runs import send
 
     ended: dict[str, str] = {}
@@ -127,8 +146,8 @@ def mark_dead(uri: str, found: Sequence[Row], *, home: Path) -> dict[str, str]:
         if row.behind != "nobody":
             continue
         try:
-            with take_run(home, row.run_id):
-                tracker = Tracker.attach(uri, row.run_id, running=False)
+            tracker = Tracker.attach(uri, row.run_id, running=False)
+            with take_run(home, row.run_id, checkpoints_at(row.run_id, tracker.tag(AT))):
                 send(tracker)
                 if tracker.status() == "RUNNING":
                     tracker.finish("KILLED")

@@ -26,6 +26,7 @@ from infra.ray.session import ray_beside
 from pipelines.config import read_config, recipe_list
 from pipelines.recipe import Ensemble
 from pipelines.training.driver import Driver
+from pipelines.training.folder import new_runs_at
 from pipelines.training.run_file import FLAG, begun_by, take_flag, write_run_id
 from tasks.run import Run, modules
 
@@ -88,6 +89,7 @@ def train(
         before = Tracker.attach(tracking_uri(home()), work.run_id, running=False).status()
         said = "had finished before, and is left as it is" if before == "FINISHED" else "finished"
         return resume(work.run_id, trust=work.trust), said
+    new_runs_at()  # storage that cannot be reached is said before Ray starts
     with ray_beside():  # Ray starts in seconds, and torch is imported in seconds
         from pipelines.evaluate import start_ensemble
         from pipelines.training.runs import start

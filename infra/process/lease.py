@@ -56,7 +56,7 @@ class Holder:
         """Return this process."""
         return cls(
             host=socket.gethostname(),
-            boot=_boot(),
+            boot=boot(),
             process=os.getpid(),
             command=same_command()[:_MOST_TEXT],
             since=time.time(),
@@ -145,7 +145,7 @@ def forget(path: Path, process: int) -> None:
     """Free a lease of a dead child of this process, which may be held for a while where no lock can tell."""
     with suppress(OSError):
         holder = _read(path.read_bytes())
-        if (holder.process, holder.host, holder.boot) == (process, socket.gethostname(), _boot()):
+        if (holder.process, holder.host, holder.boot) == (process, socket.gethostname(), boot()):
             path.unlink()
 
 
@@ -168,12 +168,12 @@ def _open(path: Path, of: str) -> Locked:
     """
     locked = open_locked(path)
     if locked is None:
-        raise _refusal(of, _read(path.read_bytes()))
+        raise refusal(of, _read(path.read_bytes()))
     handle = locked.handle
     try:
         holder, age = _read(os.pread(handle, _MOST_BYTES, 0)), time.time() - os.fstat(handle).st_mtime
         if _lives_elsewhere(holder, age, sure=locked.sure):
-            raise _refusal(of, holder, age)
+            raise refusal(of, holder, age)
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps(asdict(Holder.this())).encode(), 0)
     except BaseException:
@@ -185,16 +185,20 @@ def _open(path: Path, of: str) -> Locked:
 def _lives_elsewhere(holder: Holder, age: float, *, sure: bool) -> bool:
     """Whether a lease that nobody has locked, as far as we see, is held, by when it was touched."""
     known = holder.process and abs(age) < STALE_SECONDS
-    return bool(known and (holder.boot != _boot() or not sure))
+    return bool(known and (holder.boot != boot() or not sure))
 
 
-def _refusal(of: str, holder: Holder, age: float | None = None) -> HeldError:
+def refusal(of: str, holder: Holder, age: float | None = None, *, stale: float = STALE_SECONDS) -> HeldError:
+    """Return the error for who comes second.
+
+    Args:
+        of: what the lease is on, with which the message begins.
+        holder: who has it; process 0 where that is not known.
+        age: seconds since the holder was seen, where nothing else says that it lives.
+        stale: after how many it counts as dead.
+    """
     who = str(holder) if holder.process else "it is not known which"
-    seen = (
-        ""
-        if age is None
-        else f", last seen {age:.0f} seconds ago; if it is dead, {STALE_SECONDS:.0f} free it"
-    )
+    seen = "" if age is None else f", last seen {age:.0f} seconds ago; if it is dead, {stale:.0f} free it"
     return HeldError(f"{of} ({who}{seen}); wait for its end, or end it first")
 
 
@@ -222,7 +226,7 @@ def _beat() -> None:
 
 
 @cache
-def _boot() -> str:
+def boot() -> str:
     """Return what tells this machine, since it was started, from others."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

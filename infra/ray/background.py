@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,3 +73,40 @@ class Background:
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)  # there may be no room left
             raise
+
+
+class Uploads:
+    """Writes the checkpoints of a worker of Ray Train to object storage, which Ray hears nothing of.
+
+    As of `Background`, one is written at a time, and the next waits for it.
+
+    Args:
+        write: writes a checkpoint whole, or raises.
+    """
+
+    def __init__(self, write: Callable[[Snapshot], object]) -> None:
+        self._write, self._pool = write, ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
+        self._written: Future | None = None
+
+    def report(self, metrics: dict[str, Any], snapshot: Snapshot | None) -> None:
+        """Report metrics, and write a checkpoint where this worker has it; every worker calls this.
+
+        Raises:
+            InputError: the one before could not be written.
+            OSError: that was for want of space on this machine.
+        """
+        import ray.train
+
+        if snapshot is not None:
+            self._wait()
+            self._written = self._pool.submit(self._write, snapshot)
+        ray.train.report(metrics)
+
+    def close(self) -> None:
+        """Wait for the last one; raises as `report` does."""
+        self._wait()
+        self._pool.shutdown()
+
+    def _wait(self) -> None:
+        if self._written is not None:
+            self._written.result()

@@ -1,4 +1,4 @@
-"""What Ray Train notes of a run's checkpoints, in the run's folder: a run goes on with what is noted there."""
+"""What is noted of a run's checkpoints in the run's folder; on a disk it goes on with what Ray Train notes there."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from infra.errors import InputError
 from infra.files import atomic, read_json
 
 SNAPSHOT = "checkpoint_manager_snapshot.json"
+WHOLE = "whole"
+"""Of a run whose checkpoints are in object storage: what its workers told of them, which holds the name of the last."""
 
 
 def noted(folder: Path) -> str | None:
@@ -45,3 +47,9 @@ def note(folder: Path, name: str) -> None:
     )
     with atomic(folder / SNAPSHOT) as file:
         file.write(state.json().encode())
+
+
+def told(folder: Path) -> str | None:
+    """Return the name of the last checkpoint in object storage, as far as it was told here; None where none was."""
+    path = folder / WHOLE
+    return path.read_text() if path.is_file() else None

@@ -20,18 +20,22 @@ from typing import Any, TypeVar
 
 from pyarrow import NativeFile, fs
 
-from infra.errors import AbsentError, InputError
+from infra.errors import AbsentError, AwayError, InputError
 from infra.files import parse_json
 from infra.storage.places import Url
 
 T = TypeVar("T")
 
-ATTEMPTS = 6
-"""How often a call is made before it is given up."""
-_PAUSE = 0.2  # seconds before the second attempt, twice as many before each further one
+ATTEMPTS, PATIENT = 6, 26
+"""How often a call is made before it is given up, in seconds; by what is in no hurry, in ten minutes."""
+_PAUSE, _LONGEST = (
+    0.2,
+    30.0,
+)  # seconds before the second attempt, twice as many before each further one, at most
 _PART = 8 << 20  # bytes that are read or written at once
 _REFUSED = re.compile(
     "ACCESS_DENIED|INVALID_ACCESS_KEY|INVALID_CLIENT|SIGNATURE|TOKEN|PERMISSION_DENIED|HTTP status 40[13]|40[13] Client"
+    "|AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|(Expired|Invalid)Token|NoSuchBucket|Unable to locate cred"
 )
 
 
@@ -118,7 +122,21 @@ def state(url: Url) -> tuple[int, str]:
     return info.size, str(info.mtime_ns)
 
 
-def upload(path: Path, url: Url) -> None:
+def listed(url: Url) -> list[str]:
+    """Return the files below a folder, each as its path from there, in order; none where there is no folder.
+
+    Raises:
+        InputError: the storage does not answer, or refuses.
+    """
+    system, path = _at(url)
+    below = fs.FileSelector(path, recursive=True, allow_not_found=True)
+    found = tried(url, "read", lambda: system.get_file_info(below))
+    # a folder may be a file of no bytes and its name
+    names = (info.path.removeprefix(f"{path}/") for info in found if info.type == fs.FileType.File)
+    return sorted(name for name in names if not name.endswith("/"))
+
+
+def upload(path: Path, url: Url, *, attempts: int = ATTEMPTS) -> None:
     """Write a file of this machine to object storage, where it appears whole or not at all.
 
     Raises:
@@ -133,7 +151,7 @@ def upload(path: Path, url: Url) -> None:
         if (there := system.get_file_info(key).size) != path.stat().st_size:
             raise OSError(f"{there} of {path.stat().st_size:,} bytes arrived")
 
-    tried(url, "written", send)
+    tried(url, "written", send, attempts=attempts)
 
 
 def delete(url: Url) -> None:
@@ -147,20 +165,22 @@ def delete(url: Url) -> None:
         tried(url, "deleted", lambda: system.delete_file(path))
 
 
-def tried(url: Url, how: str, act: Callable[[], T]) -> T:
+def tried(url: Url, how: str, act: Callable[[], T], *, attempts: int = ATTEMPTS) -> T:
     """Return what a call gives, which is made again, ever later, where the storage does not answer well.
 
     Args:
         url: that it is about.
         how: what cannot be done where it fails, such as `read`.
         act: the call.
+        attempts: how often it is made at most.
 
     Raises:
         AbsentError: there is no such file.
-        InputError: the storage refuses, or has failed `ATTEMPTS` times.
+        AwayError: the storage has failed as often.
+        InputError: it refuses.
     """
     pause = _PAUSE
-    for left in reversed(range(ATTEMPTS)):
+    for left in reversed(range(attempts)):
         try:
             return act()
         except InputError:
@@ -175,12 +195,12 @@ def tried(url: Url, how: str, act: Callable[[], T]) -> T:
                     "machine, as by the storage's own tools: check that these can, and the name of the bucket"
                 ) from error
             if not left:
-                raise InputError(
-                    f"{url}: cannot be {how}, tried {ATTEMPTS} times: {why}. Check the connection (and "
+                raise AwayError(
+                    f"{url}: cannot be {how}, tried {attempts} times: {why}. Check the connection (and "
                     "AWS_ENDPOINT_URL, if it is set), and run the command again, which goes on where it stopped"
                 ) from error
         time.sleep(pause * random.uniform(0.5, 1))
-        pause *= 2
+        pause = min(2 * pause, _LONGEST)
     raise AssertionError
 
 
@@ -192,8 +212,12 @@ def _info(url: Url) -> fs.FileInfo:
 def _at(url: Url) -> tuple[fs.FileSystem, str]:
     """Return the file system of a URL, and its path there."""
     bucket = url.path.partition("/")[0]
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    return _system(url.scheme, bucket, endpoint), url.path
+    return _system(url.scheme, bucket, endpoint()), url.path
+
+
+def endpoint() -> str | None:
+    """Return the server of S3 that is named instead of Amazon's."""
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
 
 
 @cache

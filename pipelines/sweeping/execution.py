@@ -27,7 +27,7 @@ from infra.trust import trust_modules, trusted
 from pipelines.sweeping.matching import STOPPED, SWEEP, Match, key, records_of
 from pipelines.sweeping.plan import Plan
 from pipelines.training.described import tags
-from pipelines.training.folder import take_run
+from pipelines.training.folder import AT, checkpoints_at, take_run
 from pipelines.training.ray_train import CHECKPOINT_SECONDS
 from pipelines.training.runs import resume, send, start
 from tasks.base import Metric
@@ -240,7 +240,7 @@ def _last_words(tracker: Tracker, place: Place, *, patience: float) -> None:
     limit = time.monotonic() + patience
     while True:
         try:
-            with take_run(place.home, tracker.run_id):
+            with take_run(place.home, tracker.run_id, checkpoints_at(tracker.run_id, tracker.tag(AT))):
                 return send(tracker)
         except HeldError:
             if time.monotonic() >= limit:

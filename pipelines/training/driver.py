@@ -11,10 +11,10 @@ from infra.errors import InputError
 from infra.paths import home
 from infra.process.lease import NAME, forget
 from infra.process.watching import Attempt
-from infra.ray.checkpoints import noted
+from infra.ray.checkpoints import noted, told
 from infra.tracking import Tracker, tracking_uri
 from infra.trust import trust_flags
-from pipelines.training.folder import run_folder, take_run
+from pipelines.training.folder import AT, checkpoints_at, run_folder, take_run
 
 
 def resume_command(run_id: str, trust: Sequence[str] = ()) -> str:
@@ -43,7 +43,8 @@ class Driver:
     def progress(self, note: str) -> str | None:
         """Return the name of the last checkpoint."""
         with suppress(InputError):
-            return noted(run_folder(home(), note)) if note else None
+            folder = run_folder(home(), note)
+            return (noted(folder) or told(folder)) if note else None
         return None
 
     def died(self, note: str, process: int) -> str:
@@ -60,8 +61,8 @@ class Driver:
         from pipelines.training.runs import send
 
         try:
-            with take_run(home(), note):
-                tracker = Tracker.attach(tracking_uri(home()), note, running=False)
+            tracker = Tracker.attach(tracking_uri(home()), note, running=False)
+            with take_run(home(), note, checkpoints_at(note, tracker.tag(AT))):
                 if tracker.status() == "RUNNING":
                     send(tracker, "FAILED")
         except InputError as error:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,19 +21,22 @@ from infra.process.stopping import Stopped, asked_first
 from infra.ray.progress import LineBar
 from infra.ray.session import Resources, Session
 from infra.registry import TASKS
+from infra.storage import cache
 from infra.storage.faults import causes, disk_fault
 from infra.tracking import Tracker
 from infra.tracking.journal import Journal
 from infra.tracking.tracker import Status
 from infra.trust import trust_modules, trusted
 from pipelines.training.driver import resume_command
-from pipelines.training.folder import OUTBOX, last_checkpoint, run_folder
+from pipelines.training.folder import OUTBOX, run_folder
+from pipelines.training.keeping import InFolder, InStorage, Kept
 from tasks.run import Run, modules
 
 if TYPE_CHECKING:
     from ray import ObjectRef
 
     from infra.ray.trainer import RunTrainer
+    from infra.storage.claim import Claim
 
 _LOOKS = 10.0
 """Seconds between two looks for room for more workers."""
@@ -46,29 +50,21 @@ class _Work:
 
     Attributes:
         run: to train.
-        run_id, tracking_uri: where it is recorded.
         home: the project's folder of data and runs.
         threads: of torch.
         terminal: whether the driver's output is one, where progress may be drawn over and over.
         trusted: modules whose code specs may name.
-        stop: the file that asks the workers to end after a checkpoint.
+        kept: what it keeps, and where.
         assets: of the adapter, or None, as JSON in Ray's keeping: a vocabulary may be large.
     """
 
     run: Run
-    run_id: str
-    tracking_uri: str
     home: Path
     threads: int
     terminal: bool
     trusted: tuple[str, ...]
-    stop: Path
+    kept: Kept
     assets: ObjectRef
-
-    def journal(self) -> Journal:
-        """Return the log of the run, which the driver sends on to MLflow."""
-        folder = run_folder(self.home, self.run_id) / OUTBOX
-        return Journal(folder, lambda: Tracker.attach(self.tracking_uri, self.run_id, running=False))
 
 
 def fit(
@@ -77,6 +73,7 @@ def fit(
     tracker: Tracker,
     home: Path,
     session: Session,
+    claim: Claim | None = None,
     assets: dict[str, Any] | None = None,
     stop: Path,
     callbacks: Sequence[Any] = (),
@@ -86,7 +83,8 @@ def fit(
     Args:
         run: its complete description.
         tracker: of the run that records it.
-        home: the folder where its checkpoints are kept, under `runs/<id>`.
+        home: the folder of data and runs.
+        claim: on the folder of its checkpoints in object storage; where None, they are in its folder.
         session: the open one.
         assets: of its adapter, where they are known; each worker makes them anew where None.
         stop: a file that asks the workers to end after a checkpoint, once it is there; SIGTERM makes it.
@@ -101,18 +99,17 @@ def fit(
     import ray
 
     resources = Resources.plan(run.workers, fewest=run.worker_counts[0], cpus=run.cpus)
+    kept = _kept(tracker, home, claim, stop)
     work = _Work(
         run=run,
-        run_id=tracker.run_id,
-        tracking_uri=tracker.uri,
         home=home,
         threads=resources.cpus,
         terminal=sys.stderr.isatty(),
         trusted=trusted(),
-        stop=stop,
+        kept=kept,
         assets=ray.put(json.dumps(assets)),
     )
-    trainer = _trainer(work, resources, session, callbacks)
+    trainer = _trainer(work, tracker.run_id, resources, session, callbacks)
 
     def ask() -> None:
         stop.touch()
@@ -126,12 +123,37 @@ def fit(
     except (Exception, SystemExit) as error:
         if stop.exists() or not stop.parent.is_dir():  # who asked us to end may end the workers, and be gone
             raise Stopped from error
-        if (said := _said(error, run, tracker.run_id, home)) is error:
+        if (said := _said(error, run, tracker.run_id, kept.folder)) is error:
             raise
         raise said from error
+    finally:
+        if isinstance(kept, InStorage):
+            shutil.rmtree(kept.ray_folder, ignore_errors=True)
 
 
-def _said(error: BaseException, run: Run, run_id: str, home: Path) -> BaseException:
+def _kept(tracker: Tracker, home: Path, claim: Claim | None, stop: Path) -> Kept:
+    """Return what the workers of a run keep, and where."""
+    folder = run_folder(home, tracker.run_id)
+    journal = partial(_journal, folder / OUTBOX, tracker.uri, tracker.run_id)
+    if claim is None:
+        return InFolder(folder=folder, stop=stop, journal=journal)
+    from infra.ray.relay import open_desk
+
+    return InStorage(
+        run_id=tracker.run_id,
+        at=claim.folder,
+        token=claim.token,
+        folder=cache.folder(),
+        desk=open_desk(journal, folder, stop),
+    )
+
+
+def _journal(folder: Path, uri: str, run_id: str) -> Journal:
+    """Return the log of a run, which the driver sends on to MLflow."""
+    return Journal(folder, lambda: Tracker.attach(uri, run_id, running=False))
+
+
+def _said(error: BaseException, run: Run, run_id: str, folder: Path) -> BaseException:
     """Return what to raise for a training that failed: one line where we know what to do, else the error itself."""
     from ray.exceptions import RayError, RayTaskError
     from ray.train.v2.api.exceptions import TrainingFailedError
@@ -144,12 +166,14 @@ def _said(error: BaseException, run: Run, run_id: str, home: Path) -> BaseExcept
     for failure in (*getattr(error, "worker_failures", {}).values(), error):
         if cause := _input_error(failure):
             return InputError(str(cause))
-        if why := disk_fault(failure, run_folder(home, run_id)):
+        if why := disk_fault(failure, folder):
             return InputError(f"{why}, then `{resume}` goes on from the last checkpoint")
     return RuntimeError(f"training failed; `{resume}` goes on: {error}")
 
 
-def _trainer(work: _Work, resources: Resources, session: Session, callbacks: Sequence[Any]) -> RunTrainer:
+def _trainer(
+    work: _Work, run_id: str, resources: Resources, session: Session, callbacks: Sequence[Any]
+) -> RunTrainer:
     from ray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
 
     from infra.ray.trainer import RunTrainer
@@ -159,8 +183,8 @@ def _trainer(work: _Work, resources: Resources, session: Session, callbacks: Seq
         _worker,
         session=session,
         worker_counts=run.worker_counts,
-        progress=partial(_progress, run_folder(work.home, work.run_id)),
-        refused=partial(_final, run_folder(work.home, work.run_id)),
+        progress=work.kept.progress,
+        refused=partial(_final, work.kept.folder),
         train_loop_config={"work": work},
         scaling_config=ScalingConfig(
             num_workers=(run.worker_counts[0], run.workers) if len(run.worker_counts) > 1 else run.workers,
@@ -169,21 +193,14 @@ def _trainer(work: _Work, resources: Resources, session: Session, callbacks: Seq
             resources_per_worker={"CPU": resources.cpus},
         ),
         run_config=RunConfig(
-            name=work.run_id,
-            storage_path=str(work.home / "runs"),
+            name=run_id,
+            storage_path=str(work.kept.ray_folder),
             failure_config=FailureConfig(max_failures=run.retries),
             checkpoint_config=CheckpointConfig(num_to_keep=1),
             logging_config=LoggingConfig(log_level="WARNING"),
             callbacks=list(callbacks),
         ),
     )
-
-
-def _progress(folder: Path) -> str:
-    """Return the name of a run's last checkpoint, empty where there is none."""
-    with suppress(InputError):
-        return getattr(last_checkpoint(folder), "name", "")
-    return ""
 
 
 def finish_soon(tracker: Tracker, status: Status) -> threading.Thread:
@@ -214,30 +231,30 @@ def _worker(config: dict[str, _Work]) -> None:
     from ray.experimental.tqdm_ray import tqdm as drawn_by_the_driver
     from ray.train.torch import get_device
 
-    from infra.ray.background import Background
     from infra.ray.trainer import SaidInOneLine
     from pipelines.training.loop import Trainer
 
     # a logger that is named by its file, and tells of every checkpoint
     context = logging.getLogger(str(Path(ray.__file__).parent / "train/v2/_internal/execution/context.py"))
     context.setLevel(logging.WARNING)
-    known = partial(_final, run_folder(work.home, work.run_id))
+    known, kept = partial(_final, work.kept.folder), work.kept
     for logger in (context, logging.getLogger("ray.train.v2._internal.util")):
         logger.addFilter(SaidInOneLine(known))
     torch.set_num_threads(work.threads)
     keep_freed_memory()
     first = ray.train.get_context().get_world_rank() == 0
-    with closing(work.journal()) if first else nullcontext() as log:
+    with closing(kept.log()) if first else nullcontext() as log:
         trainer = Trainer(
             work.run,
             TASKS.build(work.run.task, work.run, assets=json.loads(ray.get(work.assets))),
             log=log,
-            report=Background(run_folder(work.home, work.run_id)).report,
+            report=kept.report,
             device=get_device(),
             bar=drawn_by_the_driver if work.terminal else LineBar,
-            stopping=work.stop.exists,
+            stopping=kept.stopping,
         )
-        if checkpoint := ray.train.get_checkpoint():
-            with checkpoint.as_directory() as folder:
-                trainer.resume(Path(folder))
+        with kept.last() as folder:
+            if folder is not None:
+                trainer.resume(folder)
         trainer.train()
+        kept.close()

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from infra.compute.unfilled import Unfilled
 from infra.errors import InputError
@@ -27,12 +27,27 @@ from pipelines.training.best_checkpoint import other_than_trained
 from pipelines.training.chunks import check_chunks
 from pipelines.training.described import Described
 from pipelines.training.driver import resume_command
-from pipelines.training.folder import OUTBOX, refuse_lost, remove_orphans, run_folder, take_run, take_up
+from pipelines.training.folder import (
+    AT,
+    OUTBOX,
+    RunLease,
+    checkpoints_at,
+    new_runs_at,
+    refuse_lost,
+    refuse_lost_at,
+    remove_orphans,
+    run_folder,
+    take_run,
+    take_up,
+)
 from pipelines.training.members import send_members
 from pipelines.training.optim import make_optimizer
 from pipelines.training.ray_train import finish_soon, fit
 from tasks.base import TaskAdapter
 from tasks.run import Run, from_json, modules
+
+if TYPE_CHECKING:
+    from infra.storage.claim import Claim
 
 KILLED_SECONDS = 2.0
 """How long a run that was stopped waits for MLflow."""
@@ -103,17 +118,21 @@ def start(
         callbacks: those of `fit`.
         begun: called with its id when the run can be resumed, before it trains.
     """
-    uri = tracking_uri(home())
+    uri, at = tracking_uri(home()), new_runs_at()
     adapter = prepare(run)
     with ray_beside():
         described = Described.of(run)
-        tracker = described.start(uri, home(), more_tags=more_tags)
-        with take_run(home(), tracker.run_id), recorded(tracker, new=True):
+        where = {AT: str(at)} if at else {}
+        tracker = described.start(uri, home(), more_tags={**(more_tags or {}), **where})
+        lease = take_run(home(), tracker.run_id, at / tracker.run_id if at else None)
+        with lease, recorded(tracker, lease, new=True):
             tracker.json("run.json", described.settings)
             tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})
             if begun:
                 begun(tracker.run_id)
-            return launch(run, tracker, assets=adapter.assets, stop=stop, callbacks=callbacks)
+            return launch(
+                run, tracker, claim=lease.there, assets=adapter.assets, stop=stop, callbacks=callbacks
+            )
 
 
 def resume(
@@ -143,39 +162,45 @@ def resume(
     tracker, folder = Tracker.attach(uri, run_id, running=False), run_folder(home(), run_id)
     if (kind := tracker.tag("kind")) != "train":
         raise InputError(f"run {run_id} {other_than_trained(kind)}")
-    if not folder.is_dir() and tracker.status() != "FINISHED":
-        refuse_lost(tracker, folder)  # before the folder is made
-    elif not folder.is_dir():
-        return run_id
-    with take_run(home(), run_id):
+    at = checkpoints_at(run_id, tracker.tag(AT))
+    if not folder.is_dir():
+        if tracker.status() == "FINISHED":
+            return run_id
+        if at is None:
+            refuse_lost(tracker, folder)  # before the folder is made
+    with take_run(home(), run_id, at) as lease:
         send(tracker)
         if tracker.status() == "FINISHED":
             return run_id
         run = from_json(tracker.read_json("run.json"), where=f"run.json of run {run_id}")
-        take_up(folder)
-        refuse_lost(tracker, folder)
+        if lease.there is None:
+            take_up(folder)
+            refuse_lost(tracker, folder)
+        else:
+            refuse_lost_at(tracker, lease.there)
         tracker = Tracker.attach(uri, run_id)
-        with recorded(tracker):
+        with recorded(tracker, lease):
             if more_tags:
                 tracker.tags(more_tags)
-            return launch(run, tracker, stop=stop, callbacks=callbacks)
+            return launch(run, tracker, claim=lease.there, stop=stop, callbacks=callbacks)
 
 
 @contextmanager
-def recorded(tracker: Tracker, *, new: bool = False) -> Iterator[None]:
+def recorded(tracker: Tracker, lease: RunLease, *, new: bool = False) -> Iterator[None]:
     """Send what the workers log, and end the run with what is inside.
 
     What MLflow does not take now waits in the run's folder, and nothing fails of it.
 
     Args:
         tracker: of the run.
+        lease: on it; where another machine has the run by now, it is not ended here.
         new: whether it has logged nothing yet.
     """
     outbox = Outbox(run_folder(home(), tracker.run_id) / OUTBOX, lambda: tracker)
     if new:
         outbox.begin()
     killed = at_once_too(lambda: finish_soon(tracker, "KILLED").join(1))
-    with killed, ending(lambda how: _close(outbox, tracker, how)):
+    with killed, ending(lambda how: _close(outbox, tracker, None if lease.lost else how)):
         try:
             yield
         except OSError as error:
@@ -226,15 +251,16 @@ def launch(
     run: Run,
     tracker: Tracker,
     *,
+    claim: Claim | None = None,
     assets: dict[str, Any] | None = None,
     stop: Path | None = None,
     callbacks: Sequence[Any] = (),
 ) -> str:
-    """Train on Ray workers under a tracked run."""
+    """Train on Ray workers under a tracked run; see `fit`."""
     if stop is None:
         stop = make_folder(run_folder(home(), tracker.run_id)) / "stop"
         stop.unlink(missing_ok=True)
-    folder = run_folder(home(), tracker.run_id)
+    folder = claim.folder if claim else run_folder(home(), tracker.run_id)
     remove_orphans(folder)
     with to_go_on(resume_command(tracker.run_id, modules(run))), ray_session() as session:
         fit(
@@ -242,6 +268,7 @@ def launch(
             tracker=tracker,
             home=home(),
             session=session,
+            claim=claim,
             assets=assets,
             stop=stop,
             callbacks=callbacks,

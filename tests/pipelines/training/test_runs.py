@@ -67,7 +67,7 @@ def test_the_list_says_how_far_each_is_and_who_is_at_work(
     assert of["alive"].endswith(f" s  process {here.process} on {here.host}")
     assert of["dead"].endswith(" s  nobody")
     assert "0 of 3" in of["dead"]
-    assert of["elsewhere"].endswith(" s  unknown: its folder is not here")
+    assert of["elsewhere"].endswith(" s  unknown: it is not at hand here")
     assert " FAILED " in of["ended"]
     assert of["ended"].endswith(" s")
     assert lines[-1].startswith("1 of them shown as running is trained by nobody: --mark-dead")
