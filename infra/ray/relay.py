@@ -17,7 +17,7 @@ from infra.files import atomic
 from infra.ray.checkpoints import WHOLE
 from infra.tracking.journal import Journal
 
-_ASKS = 1.0  # seconds between two questions whether to stop
+_ASKS = 0.3  # seconds between two questions whether to stop
 
 
 class _Desk:

@@ -36,6 +36,7 @@ _PART = 8 << 20  # bytes that are read or written at once
 _REFUSED = re.compile(
     "ACCESS_DENIED|INVALID_ACCESS_KEY|INVALID_CLIENT|SIGNATURE|TOKEN|PERMISSION_DENIED|HTTP status 40[13]|40[13] Client"
     "|AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|(Expired|Invalid)Token|NoSuchBucket|Unable to locate cred"
+    "|[(]40[13][)]"
 )
 
 

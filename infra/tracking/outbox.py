@@ -43,6 +43,7 @@ class Outbox(Journal):
         self._sent, self._read, self._latest = self._position(), 0, {}
         sent = [entry for entry, end in self.entries() if end <= self._sent and entry is not None]
         self._logged = set(_points([entry for entry in sent if entry.kind == "numbers"]))
+        self._began_here, self._asked = False, set[str]()
         self._changed, self._closing, self.why = threading.Condition(), False, ""
         self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
         self._thread.start()
@@ -84,6 +85,7 @@ class Outbox(Journal):
         """Note which files have been replaced since the last look; return whether anything is left to be sent."""
         for entry, end in self.entries(self._read):
             self._read = end
+            self._began_here |= entry is not None and entry.kind == "begin"
             if entry is not None and entry.kind == "artifact":
                 self._latest |= {(entry.folder, name): end for name in entry.names}
         return self._sent < self._read
@@ -134,9 +136,17 @@ class Outbox(Journal):
 
     def _send_numbers(self, tracker: Tracker, entries: Sequence[Entry]) -> None:
         points = _points(entries)
+        if not self._began_here:
+            self._learn(tracker, {name for name, _ in points})
         if new := [point for key, point in points.items() if key not in self._logged]:
             tracker.points(new)
         self._logged |= points.keys()
+
+    def _learn(self, tracker: Tracker, names: set[str]) -> None:
+        """Note which numbers another machine has sent, whose steps may be trained again here."""
+        for name in sorted(names - self._asked):
+            self._logged |= {(name, step) for step, _ in tracker.history(name)}
+            self._asked.add(name)
 
     def _send_one(self, tracker: Tracker, entry: Entry | None, end: int) -> None:
         why = "this line cannot be read" if entry is None else ""

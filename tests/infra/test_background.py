@@ -14,6 +14,7 @@ import torch
 
 from infra.checkpoint import Progress, Snapshot, load_checkpoint, snapshot
 from infra.ray.background import Background
+from infra.ray.background import Uploads as UploadsToStorage
 from pipelines.training.folder import remove_orphans
 
 
@@ -113,3 +114,45 @@ def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / "outbox").mkdir()
     remove_orphans(tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == ["outbox"]
+
+
+class Sent:
+    """Stands in for what writes a checkpoint to storage."""
+
+    def __init__(self) -> None:
+        self.begun, self.free, self.done = threading.Event(), threading.Event(), list[Held]()
+
+    def __call__(self, snapshot: Held) -> None:
+        self.begun.set()
+        assert self.free.wait(60)
+        if snapshot.fails:
+            raise OSError(28, "No space left on device")
+        self.done.append(snapshot)
+
+
+def test_of_those_that_go_to_storage_ray_hears_nothing_and_the_next_one_waits(uploads: Uploads) -> None:
+    write = Sent()
+    storage, first, second = UploadsToStorage(write), Held(), Held()
+    storage.report({}, None)
+    storage.report({}, first)
+    assert write.begun.wait(60)
+    waiting = threading.Thread(target=storage.report, args=[{}, second])
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    write.free.set()
+    waiting.join()
+    storage.close()
+    assert (write.done, uploads.asked) == ([first, second], [])
+
+
+@pytest.mark.parametrize("later", [lambda storage: storage.report({}, Held()), UploadsToStorage.close])
+def test_one_that_cannot_be_written_to_storage_is_an_error_of_the_run(
+    later: Callable[[UploadsToStorage], None], uploads: Uploads
+) -> None:
+    write = Sent()
+    write.free.set()
+    storage = UploadsToStorage(write)
+    storage.report({}, Held(fails=True))
+    with pytest.raises(OSError, match="No space left"):
+        later(storage)

@@ -29,6 +29,7 @@ class Recorder:
     def __init__(self) -> None:
         self.got: list[object] = []
         self.there, self.requests = True, 0
+        self.before: dict[str, list[tuple[int, float]]] = {}
 
     def points(self, points: list[tuple[str, float, int, int]]) -> None:
         self._answer()
@@ -52,7 +53,7 @@ class Recorder:
 
     def history(self, name: str) -> list[tuple[int, float]]:
         self._answer()
-        return [(0, 9.0), (1, 9.0)]
+        return self.before.get(name, [])
 
     def _answer(self) -> None:
         self.requests += 1
@@ -163,6 +164,17 @@ def test_steps_that_are_trained_again_are_logged_once(opened: Callable[[], Outbo
     assert [step for name, _, step in mlflow.got if name == "other"] == [2, 4, 6, 8]
 
 
+def test_steps_that_another_machine_had_sent_are_logged_once(
+    opened: Callable[[], Outbox], mlflow: Recorder
+) -> None:
+    mlflow.before = {"loss": [(1, 0.5), (2, 0.25)]}
+    outbox = opened()
+    for step in (2, 3):
+        outbox.log({"loss": step / 9, "new": 1.0}, step=step)
+    outbox.close(10)
+    assert mlflow.got == [("new", 1.0, 2), ("loss", 3 / 9, 3), ("new", 1.0, 3)]
+
+
 def test_what_is_refused_is_put_aside_and_holds_nothing_up(
     opened: Callable[[], Outbox], mlflow: Recorder, tmp_path: Path
 ) -> None:
@@ -189,6 +201,7 @@ def test_what_was_logged_can_be_read_while_nobody_answers(
     opened: Callable[[], Outbox], mlflow: Recorder, tmp_path: Path
 ) -> None:
     outbox = opened()
+    mlflow.before = {"logged before": [(0, 9.0), (1, 9.0)]}
     log_all(outbox, tmp_path / "made")
     assert outbox.history("loss") == [(0, 0.0), (1, 1 / 3), (2, 2 / 3)]
     assert outbox.history("logged before") == [(0, 9.0), (1, 9.0)]

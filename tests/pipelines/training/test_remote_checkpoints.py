@@ -8,27 +8,29 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import in_process
 import pytest
 import torch
 from corpora import make_corpus
 from object_storage import KEYS, Bucket, Fault, cut
 from places import ROOT, SUPPORT
 from safetensors.torch import load_file
+from toy import FolderLog, SilentBar
+from workers import run_workers
 
+from infra.ray.checkpoints import WHOLE
 from infra.ray.ending import kill, started_by, wait_for
+from infra.registry import TASKS
 from infra.storage import checkpoints
-from infra.storage.places import place
+from infra.storage.places import Url, place
 from infra.tracking import Tracker, find_runs, tracking_uri
-from pipelines.runs import rows
-from pipelines.training import runs
-from pipelines.training.runs import resume, start
-from tasks.run import Run, to_json
+from pipelines.training.loop import Trainer
+from pipelines.training.runs import resume
+from tasks.run import Run, from_json, to_json
 
 pytestmark = pytest.mark.ray
 
@@ -44,40 +46,42 @@ command(lambda: start(from_json(json.loads(Path(sys.argv[1]).read_text()))))()
 
 
 @pytest.fixture
-def machines(tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
+def machines(tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Homes of two machines, which share a tracking store and object storage; we are at the first."""
     homes = [tmp_path / name for name in ("first", "second")]
     for home in homes:
-        home.mkdir()
+        (home / "runs").mkdir(parents=True)
     monkeypatch.setenv("POLYPOOL_HOME", str(homes[0]))
     monkeypatch.setenv("POLYPOOL_RUNS", f"{bucket.url}/team/runs")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{SUPPORT}")
     monkeypatch.setenv("RAY_worker_niceness", "0")
-    yield homes
+    return homes
 
 
-def best_weights(run_id: str, home: Path) -> dict[str, torch.Tensor]:
-    tracker = Tracker.attach(tracking_uri(home), run_id, running=False)
-    return load_file(tracker.download("model") / "model.safetensors")
+def undisturbed(description: str, folder: str) -> None:
+    """Train a run in processes that nobody kills, without Ray and storage."""
+    run = from_json(json.loads(description))
+    first = torch.distributed.get_rank() == 0
+    trainer = Trainer(
+        run,
+        TASKS.build(run.task, run),
+        log=FolderLog(Path(folder)) if first else None,
+        report=lambda metrics, made: None,
+        device=torch.device("cpu"),
+        bar=SilentBar,
+    )
+    trainer.train()
+    if trainer.log is not None:
+        (Path(folder) / "loss.json").write_text(json.dumps(trainer.log.history("train/loss")))
 
 
-def test_another_machine_goes_on_with_the_run_of_a_killed_one_to_the_same_weights(
-    machines: list[Path], bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = machines
-    run: Run = replace(make_corpus(tmp_path), cpus=1, figures=False, log_every=1)
-    run = replace(run, optim=replace(run.optim, epochs=12))
+def kill_at_a_checkpoint(run: Run, bucket: Bucket, tmp_path: Path) -> str:
+    """Begin a run as a process of its own, kill it with all that it started, and return what it said."""
     (tmp_path / "run.json").write_text(json.dumps(to_json(run)))
-    bucket.server.faults += [
-        Fault(method="PUT", key="model.safetensors", times=2),
-        Fault(method="PUT", key="lease.json", times=1),
-        Fault(method="GET", key="lease.json", times=1, spoil=cut(5)),
-        Fault(method="PUT", key=".json", times=3),
-    ]
     driver = subprocess.Popen(
         [sys.executable, "-c", TRAIN, str(tmp_path / "run.json")],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{SUPPORT}"},
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -86,37 +90,55 @@ def test_another_machine_goes_on_with_the_run_of_a_killed_one_to_the_same_weight
     while not [key for key in bucket.keys("team/runs") if whole.search(key)]:
         assert driver.poll() is None, driver.communicate()[1]
         assert time.monotonic() < limit
-        time.sleep(0.1)
+        time.sleep(0.05)
     began = started_by(driver.pid)
     os.killpg(driver.pid, signal.SIGKILL)
     said = driver.communicate()[1]
     kill(wait_for(began, seconds=30))
-    assert not any(secret in said for secret in KEYS.values())
+    return said
+
+
+def test_another_machine_goes_on_with_the_run_of_a_killed_one_to_the_same_weights(
+    machines: list[Path], bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = machines
+    run: Run = replace(make_corpus(tmp_path), cpus=1, workers=2, figures=False, log_every=1)
+    run = replace(run, optim=replace(run.optim, epochs=12))
+    faults = bucket.server.faults
+    faults += [
+        Fault(method="PUT", key="model.safetensors", times=2),
+        Fault(method="PUT", key="lease.json", times=1),
+        Fault(method="GET", key="lease.json", times=1, spoil=cut(5)),
+        Fault(method="PUT", key=".json", times=3),
+    ]
+    said = kill_at_a_checkpoint(run, bucket, tmp_path)
     (record,) = find_runs(tracking_uri(first), run.experiment, finished=False)
-    assert record.status == "RUNNING"
     at = place(f"{bucket.url}/team/runs/{record.run_id}")
-    (row,) = rows(tracking_uri(second), run.experiment, home=second)
-    assert row.behind == "nobody", "its process is gone"
-    inside = int(checkpoints.newest(at).split("_")[1])
-    assert 0 < inside < 12 * 2 * 48
+    assert (record.status, epochs(at)) == ("RUNNING", pytest.approx(6, abs=6))
 
     monkeypatch.setenv("POLYPOOL_HOME", str(second))
     monkeypatch.delenv("POLYPOOL_RUNS")
-    bucket.server.faults.append(Fault(key="state.pt", times=2, spoil=cut(100)))
+    faults.append(Fault(key="state.pt", times=2, spoil=cut(100)))
     assert resume(record.run_id) == record.run_id
-    assert not [fault for fault in bucket.server.faults if fault.times]
-    assert sum(key.endswith("model.safetensors") for key in bucket.keys("team/runs")) == 1, "older ones go"
-
-    monkeypatch.setattr(runs, "launch", in_process.launch)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(run.cpus)
-    undisturbed = start(replace(run, experiment="undisturbed"))
-    torch.set_num_threads(threads)
-    ours, theirs = best_weights(record.run_id, first), best_weights(undisturbed, first)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     tracker = Tracker.attach(tracking_uri(first), record.run_id, running=False)
-    reference = Tracker.attach(tracking_uri(first), undisturbed, running=False)
-    assert tracker.status() == "FINISHED"
-    assert tracker.history("train/loss") == reference.history("train/loss")
-    for key in bucket.keys():
-        assert not any(secret.encode() in bucket.read(key) for secret in KEYS.values())
+    assert (tracker.status(), epochs(at)) == ("FINISHED", 12)
+    assert (second / "runs" / record.run_id / WHOLE).read_text() == checkpoints.newest(at)
+    assert not [fault for fault in faults if fault.times]
+    assert len(bucket.keys()) == 1 + 4, "the lease, and of the last checkpoint its files and manifest"
+    assert not [*Path(tempfile.gettempdir()).glob(f"polypool-{record.run_id}*")]
+    kept = b"".join(map(bucket.read, bucket.keys())) + said.encode()
+    assert not any(secret.encode() in kept for secret in KEYS.values())
+
+    run_workers(undisturbed, json.dumps(to_json(run)), str(tmp_path))
+    ours = load_file(tracker.download("model") / "model.safetensors")
+    theirs = load_file(tmp_path / "model" / "model.safetensors")
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    losses = json.loads((tmp_path / "loss.json").read_text())
+    assert tracker.history("train/loss") == [tuple(pair) for pair in losses]
+    again = tracker._ask("get_metric_history", "train/loss")
+    assert len(again) == len(losses), "each step once"
+
+
+def epochs(at: Url) -> float:
+    """Return how many epochs the last whole checkpoint has seen."""
+    return int(checkpoints.newest(at).split("_")[1]) / (2 * 48)

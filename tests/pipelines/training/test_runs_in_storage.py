@@ -1,0 +1,204 @@
+"""Where runs lie: in object storage that is tried first, with a lease that all machines see, or not at all."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import in_process
+import pytest
+from corpora import make_corpus
+from object_storage import Bucket, Fault
+
+from infra.errors import InputError
+from infra.process.lease import HeldError
+from infra.ray.checkpoints import WHOLE
+from infra.storage import remote
+from infra.storage.checkpoints import write
+from infra.storage.claim import Claim, holder_at
+from infra.storage.places import place
+from infra.tracking import Tracker, find_runs, tracking_uri
+from pipelines import train
+from pipelines.runs import mark_dead, rows
+from pipelines.training import folder, runs
+from pipelines.training.driver import Driver
+from pipelines.training.folder import AT, run_folder
+from pipelines.training.runs import resume, start
+from tasks.run import Run, to_json
+
+
+class Taken:
+    """Stands in for a snapshot."""
+
+    samples = 96
+
+    def write(self, into: Path) -> None:
+        for name in ("model.safetensors", "state.pt", "progress.json"):
+            (into / name).write_text(name)
+
+
+@pytest.fixture(scope="module")
+def run(home: Path) -> Run:
+    made = make_corpus(home)
+    return replace(made, cpus=1, optim=replace(made.optim, epochs=1))
+
+
+@pytest.fixture(autouse=True)
+def away_from_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "launch", in_process.launch)
+    monkeypatch.setattr(remote, "_PAUSE", 0)
+    folder._try_out.cache_clear()
+
+
+@pytest.fixture
+def begun(run: Run, home: Path, bucket: Bucket) -> Tracker:
+    """A run that is recorded, whose checkpoints are to lie in a bucket, and that has logged nothing."""
+    tracker = Tracker.start(
+        "begun",
+        uri=tracking_uri(home),
+        home=home,
+        name="n",
+        tags=runs.tags(run) | {AT: f"{bucket.url}/runs"},
+        params={},
+    )
+    tracker.json("run.json", to_json(run))
+    return tracker
+
+
+def test_a_run_is_held_in_storage_and_remembers_where(
+    run: Run, home: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLYPOOL_RUNS", f"{bucket.url}/team/runs/")
+    seen = []
+
+    def launch(run: Run, tracker: Tracker, *, claim: Claim, **_: object) -> str:
+        seen.append(holder_at(claim.folder))
+        assert str(claim.folder) == f"{bucket.url}/team/runs/{tracker.run_id}"
+        (row,) = [row for row in rows(tracking_uri(home), "stored", home=home) if row.state == "RUNNING"]
+        assert row.behind == "alive"
+        return tracker.run_id
+
+    monkeypatch.setattr(runs, "launch", launch)
+    run_id = start(replace(run, experiment="stored"))
+    (record,) = find_runs(tracking_uri(home), "stored")
+    assert record.tags[AT] == f"{bucket.url}/team/runs"
+    assert seen[0].process
+    assert holder_at(place(f"{bucket.url}/team/runs/{run_id}")) is None
+    assert bucket.keys() == [f"team/runs/{run_id}/lease.json"], "what was tried out is gone"
+
+
+@pytest.mark.parametrize(("method", "status"), [("PUT", "403 Forbidden"), ("DELETE", "403 Forbidden")])
+def test_storage_that_refuses_is_said_before_ray_and_before_there_is_a_run(
+    method: str, status: str, run: Run, home: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def no_ray():
+        raise AssertionError("Ray was begun")
+
+    monkeypatch.setattr(train, "ray_beside", no_ray)
+    monkeypatch.setattr(runs, "ray_beside", no_ray)
+    monkeypatch.setenv("POLYPOOL_RUNS", f"{bucket.url}/runs")
+    bucket.server.faults.append(Fault(method=method, status=status, times=100))
+    for begin in (start, train.train):
+        with pytest.raises(InputError, match=rf"{bucket.url}/runs/trial-\w+\.json: may not be"):
+            begin(replace(run, experiment="refused"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(InputError, match=r"tried 6 times.*AWS_ENDPOINT_URL") as said:
+        train.train(replace(run, experiment="refused"))
+    assert len(str(said.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("named", ["hf://datasets/me/runs", "s3://", "ftp://host/runs"])
+def test_what_no_runs_can_lie_at_is_refused(named: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYPOOL_RUNS", named)
+    with pytest.raises(InputError, match=named.partition(":")[0]):
+        start(run)
+
+
+def test_runs_may_lie_in_another_folder(
+    run: Run, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for named, there in (
+        (str(tmp_path / "a"), tmp_path / "a"),
+        (f"file://{tmp_path}/b", tmp_path / "b"),
+        ("c", home / "c"),
+    ):
+        monkeypatch.setenv("POLYPOOL_RUNS", named)
+        assert run_folder(home, "1") == there / "1"
+    monkeypatch.delenv("POLYPOOL_RUNS")
+    assert run_folder(home, "1") == home / "runs" / "1"
+
+
+def test_one_that_another_machine_trains_is_left_as_it_is(begun: Tracker, bucket: Bucket, home: Path) -> None:
+    at = place(f"{bucket.url}/runs/{begun.run_id}")
+    with Claim.take(at, of="it") as theirs:
+        with pytest.raises(HeldError, match=f"run {begun.run_id} is being trained by another process"):
+            resume(begun.run_id)
+        found = rows(tracking_uri(home), "begun", home=home)
+        assert mark_dead(tracking_uri(home), found, home=home) == {}
+        assert theirs.token
+    assert begun.status() == "RUNNING"
+    found = [row for row in rows(tracking_uri(home), "begun", home=home) if row.run_id == begun.run_id]
+    assert mark_dead(tracking_uri(home), found, home=home) == {begun.run_id: "KILLED"}
+
+
+def test_nobody_knows_who_is_behind_a_run_whose_storage_is_away(
+    begun: Tracker, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    (row,) = [row for row in rows(tracking_uri(home), "begun", home=home) if row.run_id == begun.run_id]
+    assert row.behind == "unknown"
+
+
+def test_what_was_trained_and_is_lost_does_not_begin_anew(begun: Tracker, bucket: Bucket) -> None:
+    at = place(f"{bucket.url}/runs/{begun.run_id}")
+    begun.log({"train/loss": 1.0}, step=1)
+    for _ in range(2):  # the first try leaves nothing that the second takes for the run's own
+        with pytest.raises(
+            InputError, match=f"cannot go on: there is no checkpoint in {at}.*AWS_ENDPOINT_URL"
+        ):
+            resume(begun.run_id)
+    assert bucket.keys() == []
+    name = write(at, Taken())
+    remote.delete(at / name / "state.pt")
+    with pytest.raises(InputError, match=rf"{name} lacks state\.pt.*pipelines\.rerun {begun.run_id}`"):
+        resume(begun.run_id)
+    assert begun.status() == "RUNNING"
+
+
+def test_what_ended_before_its_first_checkpoint_begins_again(begun: Tracker, bucket: Bucket) -> None:
+    Claim.take(place(f"{bucket.url}/runs/{begun.run_id}"), of="it").release()
+    begun.log({"train/loss": 1.0}, step=1)
+    assert resume(begun.run_id) == begun.run_id
+    assert begun.status() == "FINISHED"
+
+
+def test_a_run_that_is_lost_meanwhile_is_not_ended_here(
+    begun: Tracker, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def launch(run: Run, tracker: Tracker, *, claim: Claim, **_: object) -> str:
+        claim.lost = True
+        raise HeldError("another has it")
+
+    monkeypatch.setattr(runs, "launch", launch)
+    with pytest.raises(HeldError):
+        resume(begun.run_id)
+    assert begun.status() == "RUNNING"
+
+
+def test_who_watches_a_driver_sees_progress_by_what_was_told(begun: Tracker, home: Path) -> None:
+    driver = Driver(train=lambda attempt: None, trust=())
+    here = run_folder(home, begun.run_id)
+    here.mkdir(parents=True)
+    assert driver.progress(begun.run_id) is None
+    (here / WHOLE).write_text("checkpoint_7")
+    assert driver.progress(begun.run_id) == "checkpoint_7"
+    driver.given_up(begun.run_id)
+    assert begun.status() == "FAILED"
+
+
+def test_a_tag_that_names_no_storage_is_refused(begun: Tracker) -> None:
+    begun.tags({AT: "/a/folder"})
+    with pytest.raises(InputError, match="its tag checkpoints_at names no object storage"):
+        resume(begun.run_id)
