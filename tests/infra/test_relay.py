@@ -94,8 +94,15 @@ def test_it_keeps_what_a_journal_beside_the_worker_would(desk: Desk, tmp_path: P
     assert (copy / "weights").read_bytes() == b"\0weights"
     with pytest.raises(InputError, match="nobody answers"):
         sent.download("other")
+    members = [log.member("vqa", {"name": "n"}) for log in (plain, sent)]
+    for member in members:
+        log_all(member, folder)
     sent.close()
     assert not copy.exists()
+    places = [place / "members" / "vqa" for place in (tmp_path / "plain", tmp_path / "run" / "outbox")]
+    assert len({(place / "described.json").read_bytes() for place in places}) == 1
+    assert len({len([*Journal(place, nobody).entries()]) for place in places}) == 1
+    assert [*Journal(places[1], nobody).entries()], "it is its own"
 
 
 def test_nothing_waits_but_flush_which_says_what_went_wrong(desk: Desk) -> None:

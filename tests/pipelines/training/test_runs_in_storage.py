@@ -22,6 +22,7 @@ from infra.tracking import Tracker, find_runs, tracking_uri
 from pipelines import train
 from pipelines.runs import mark_dead, rows
 from pipelines.training import folder, runs
+from pipelines.training.described import tags
 from pipelines.training.driver import Driver
 from pipelines.training.folder import AT, run_folder
 from pipelines.training.runs import resume, start
@@ -59,7 +60,7 @@ def begun(run: Run, home: Path, bucket: Bucket) -> Tracker:
         uri=tracking_uri(home),
         home=home,
         name="n",
-        tags=runs.tags(run) | {AT: f"{bucket.url}/runs"},
+        tags=tags(run) | {AT: f"{bucket.url}/runs"},
         params={},
     )
     tracker.json("run.json", to_json(run))
