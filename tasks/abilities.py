@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -61,6 +62,36 @@ class Chunked(Protocol):
             epoch: epochs trained so far, as a fraction.
             chunk: samples that pass at once.
         """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collapse:
+    """That a model tells nothing apart any more: by what it is seen, and what to change beside the learning rate."""
+
+    symptoms: tuple[str, ...]
+    advice: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class Watchful(Protocol):
+    """An adapter that knows how a model looks that has collapsed, so that a run says so in its first epoch."""
+
+    @abstractmethod
+    def collapse(
+        self, model: nn.Module, means: Mapping[str, float], *, first: Mapping[str, float], epoch: float
+    ) -> Collapse | None:
+        """Return what is wrong where the means of what some steps logged say so, else None.
+
+        Args:
+            model: that is trained.
+            means: of what the steps logged.
+            first: what the run's first step logged; empty where a run went on after a restart.
+            epoch: epochs trained so far, as a fraction.
+        """
+
+    @abstractmethod
+    def collapse_of(self, evaluation: Evaluation) -> Collapse | None:
+        """Return what is wrong where an evaluation says so, else None."""
 
 
 @runtime_checkable

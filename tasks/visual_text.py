@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -16,7 +16,7 @@ from infra.compute.device import device_of
 from infra.data import Batch
 from infra.errors import InputError
 from infra.paths import resolve_place
-from tasks.abilities import Chunked, Pass
+from tasks.abilities import Chunked, Collapse, Pass, Watchful
 from tasks.base import Evaluation, Score
 from tasks.datasets.corpus import Corpus
 from tasks.datasets.media import pictured
@@ -24,6 +24,7 @@ from tasks.inputs.pairs import Pairs
 from tasks.models.base import RetrievalModel
 from tasks.models.build import retrieval_model
 from tasks.models.chunks import cached_passes
+from tasks.models.collapse import collapse
 from tasks.models.embeddings import SplitEmbeddings
 from tasks.run import Run
 from tasks.scoring.attended import caption_pairs
@@ -36,7 +37,7 @@ from tasks.scoring.scores import PairsScore
 from tasks.visual_language import VisualLanguageTask
 
 
-class VisualText(VisualLanguageTask, Chunked):
+class VisualText(VisualLanguageTask, Chunked, Watchful):
     """An adapter of retrieval between a visual modality and text.
 
     The first letter of the modality stands in the names of metrics: `i2t/R1`, `t2v/R1`.
@@ -124,6 +125,36 @@ class VisualText(VisualLanguageTask, Chunked):
         """Yield passes of a batch in chunks, by the embeddings of the whole; see `cached_passes`."""
         return cached_passes(model, batch, epoch=epoch, chunk=chunk)
 
+    def collapse(
+        self, model: RetrievalModel, means: Mapping[str, float], *, first: Mapping[str, float], epoch: float
+    ) -> Collapse | None:
+        """Return what is wrong where some steps told nothing apart, and the loss is that of equal scores."""
+        terms = sum(each.weight * means[each.name] for each in model.regularisers)
+        data = self.run.data
+        return collapse(
+            model.objective,
+            means,
+            loss=means["loss"] - terms,
+            first=first,
+            items=self.run.optim.batch,
+            texts_each=data.captions if data.sample == "image" else 1,
+            epoch=epoch,
+            modality=self.modality,
+        )
+
+    @property
+    def _directions(self) -> tuple[str, str]:
+        letter = self.modality[0]
+        return f"{letter}2t", f"t2{letter}"
+
+    def collapse_of(self, evaluation: Evaluation) -> Collapse | None:
+        """Return what is wrong where every query's right answers have the score of a wrong one."""
+        names = [f"{direction}_rank" for direction in self._directions]
+        queries = sum(len(evaluation.per_query[name]) for name in names if name in evaluation.per_query)
+        if not queries or evaluation.metrics["ties"] < queries:
+            return None
+        return Collapse(symptoms=(f"all ranks under {evaluation.protocol} are tied",))
+
     def scorer(self, model: RetrievalModel, split: str) -> Score:
         """Encode a split and return `score(items, captions)`, which computes any block of the score matrix."""
         pairs = self.data(split)
@@ -141,9 +172,8 @@ class VisualText(VisualLanguageTask, Chunked):
 
     def evaluate_scores(self, score: Score, split: str, protocol: str) -> Evaluation:
         """Rank a split under a protocol, by any function that scores its items against its captions."""
-        pairs, letter, named = self.data(split), self.modality[0], protocol_named(protocol)
+        pairs, directions, named = self.data(split), self._directions, protocol_named(protocol)
         check_rerank(named, looks_at_pairs=isinstance(score, PairsScore))
-        directions = f"{letter}2t", f"t2{letter}"
         result = evaluate_protocol(
             named,
             score,

@@ -20,7 +20,7 @@ from infra.errors import InputError, unknown
 from infra.fields import from_plain
 from infra.paths import resolve_place
 from infra.registry import TASKS
-from tasks.abilities import Answers, Chunked, Pass
+from tasks.abilities import Answers, Chunked, Collapse, Pass, Watchful
 from tasks.base import Evaluation, Score
 from tasks.datasets.questions import Question, QuestionCorpus
 from tasks.inputs.captions import Captions
@@ -43,7 +43,7 @@ official training split."""
 
 
 @TASKS.register("vqa")
-class VQA(VisualLanguageTask, Answers, Chunked):
+class VQA(VisualLanguageTask, Answers, Chunked, Watchful):
     """The adapter of visual question answering, as a choice between the frequent answers.
 
     Args:
@@ -196,6 +196,20 @@ class VQA(VisualLanguageTask, Answers, Chunked):
                 terms = self.loss(model, part, epoch=epoch)
             terms = {name: value * (samples / questions) for name, value in terms.items()}
             yield Pass(loss=terms["loss"], terms=terms)
+
+    def collapse(
+        self, model: nn.Module, means: Mapping[str, float], *, first: Mapping[str, float], epoch: float
+    ) -> Collapse | None:
+        """Return None: answers may be alike for long before a model looks at its images."""
+        return None
+
+    def collapse_of(self, evaluation: Evaluation) -> Collapse | None:
+        """Return what is wrong where every question has the same answer, as surely: the model looks at nothing."""
+        answers = {*evaluation.per_query["prediction"].tolist()}
+        confidence_Q = evaluation.per_query["confidence"]
+        if len(answers) > 1 or np.ptp(confidence_Q) > 1e-6:
+            return None
+        return Collapse(symptoms=(f"every question is answered {min(answers)!r}, each as surely",))
 
     def scorer(self, model: nn.Module, split: str) -> Score:
         """Return `score(questions, answers)`, which computes any block of a split's probabilities."""

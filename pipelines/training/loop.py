@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 import warnings
@@ -35,6 +36,7 @@ from pipelines.training.artifacts import (
 )
 from pipelines.training.best_checkpoint import ARTIFACT, WEIGHTS, write_model
 from pipelines.training.chunks import chunked_gradients
+from pipelines.training.collapse import TAG, CollapseWatch
 from pipelines.training.described import Described
 from pipelines.training.optim import lr_scale, make_optimizer, ready_gradients, set_lr
 from tasks.base import Evaluation, TaskAdapter
@@ -76,6 +78,7 @@ class Trainer:
         self.model = adapter.model().to(device)
         self.optimizer = make_optimizer(self.model, run.optim)
         self.progress = Progress()
+        self.watch = CollapseWatch(adapter, run.optim, epoch_steps=self.order.epoch_steps)
         steps = run.optim.epochs * self.order.epoch_steps
         self.bar = (
             bar(desc=f"{run.recipe} {run.aggregator}", total=steps, unit="step")
@@ -155,6 +158,7 @@ class Trainer:
             if stop:
                 return False
         self._count(cost, self.step - first)
+        self._watch(meter, at_end=True)
         return True
 
     def _draws(self, size: int) -> Draws:
@@ -189,10 +193,26 @@ class Trainer:
             terms["loss"].backward()
         norm = ready_gradients(self.optimizer, optim, step=self.step, epoch_steps=order.epoch_steps)
         self.optimizer.step()
+        if self.step == 0:
+            self.watch.begin(terms)
         return {**terms, "gradient_norm": norm}
 
+    def _watch(self, meter: Meter, *, at_end: bool = False) -> dict[str, float]:
+        """Take the means of the last steps, and say of a run that it has collapsed, where they do."""
+        steps = meter.steps
+        means = meter.flush() if steps else {}
+        self._say(self.watch.trained(self.model, means, steps=steps, step=self.step, at_end=at_end))
+        return means
+
+    def _say(self, collapsed: str) -> None:
+        if collapsed and self.log is not None:
+            # not print: Ray Train logs what is printed once more
+            sys.stderr.write(f"warning: the model has collapsed: {collapsed}\n")
+            sys.stderr.flush()
+            self.log.tags({TAG: collapsed})
+
     def _log_training(self, meter: Meter) -> None:
-        values = meter.flush()
+        values = self._watch(meter)
         if not torch.tensor(values["loss"]).isfinite():
             raise InputError(
                 f"the loss became {values['loss']} before step {self.step}: lower the learning rate (--optim.lr), "
@@ -206,6 +226,7 @@ class Trainer:
         adapter, progress = self.adapter, self.progress
         evaluation = adapter.evaluate(self.model, "val", adapter.dev_protocol)
         value = evaluation.metrics[adapter.primary.name]
+        self._say(self.watch.evaluated(evaluation, step=self.step))
         if adapter.primary.better(value, progress.best):
             progress.best, progress.best_epoch = value, self.epoch
             if self.log is not None:

@@ -16,11 +16,12 @@ from infra.errors import InputError
 from tasks.base import Score
 from tasks.inputs.captions import Captions
 from tasks.inputs.pairs import TextInputs
+from tasks.models.collapse import DEVIATION, TEXT_VARIANCE, VISUAL_VARIANCE, variance
 from tasks.models.embeddings import Batches
 from tasks.objectives.base import Objective, batch_positives
 from tasks.regularisers.base import Regulariser
 from tasks.similarities.base import Similarity
-from tasks.similarities.vectors import Embeddings, at_least_float32
+from tasks.similarities.vectors import Embeddings, at_least_float32, mean_vector
 
 TRAINING_ONLY = ("objective.", "regularisers.")
 """Prefixes of what a model learns for its loss alone: its scores do not depend on it, so a file may lack it."""
@@ -154,7 +155,8 @@ class RetrievalModel(nn.Module, ABC):
 
         Returns:
             Scalars, the same on every worker: `loss` is minimised; what the objective returns beside it, each
-            regulariser's unweighted term, and the mean score of pairs and of negatives are logged.
+            regulariser's unweighted term, the mean score of pairs and of negatives, how far scores deviate, and the
+            variance of embeddings are logged.
         """
         return self.terms(self.score_batch(batch), epoch=epoch)
 
@@ -172,6 +174,10 @@ class RetrievalModel(nn.Module, ABC):
             terms["positive_similarity"] = sim_VT.gather(0, scored.row_T[None]).mean()
             others = (~positive_VT).sum().clamp(min=1)
             terms["negative_similarity"] = sim_VT.masked_fill(positive_VT, 0.0).sum() / others
+            terms[DEVIATION] = sim_VT.std(correction=0)
+            for side, embeddings in ((VISUAL_VARIANCE, scored.visual), (TEXT_VARIANCE, scored.text)):
+                if embeddings is not None:
+                    terms[side] = variance(mean_vector(at_least_float32(embeddings.vectors)))
         return terms
 
 

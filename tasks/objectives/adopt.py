@@ -62,6 +62,15 @@ class Adopt(Objective):
         loss = self._cost(pair_T, row_V[row_T]) + self._cost(pair_T, column_T)
         return {"loss": loss / 2 if self.halve else loss, **terms}
 
+    @property
+    def strives_for(self) -> float:
+        """The temperature."""
+        return self.temperature
+
+    def advice(self, *, epoch: float) -> tuple[str, ...]:
+        """Let differences count for more or less, or all negatives count."""
+        return (f"another temperature than {self.temperature:.3g}", "infonce, of all negatives")
+
     def _cost(self, pair_T: Tensor, rivals_T: Tensor) -> Tensor:
         """Return the mean of the pairs' costs against the logsumexp of their negatives."""
         alone_T = rivals_T <= lowest(rivals_T) / 2

@@ -79,6 +79,15 @@ class InfoNCE(Objective):
         terms = {"loss": sum(costs).mean() / 2, **mined.terms}
         return terms if self.log_scale is None else {**terms, "temperature": temperature.detach()}
 
+    @property
+    def strives_for(self) -> float:
+        """The temperature."""
+        return self.temperature if self.log_scale is None else math.exp(-float(self.log_scale.detach()))
+
+    def advice(self, *, epoch: float) -> tuple[str, ...]:
+        """Let differences count for more or less."""
+        return (f"another temperature than {self.strives_for:.3g}",)
+
     def _cost(self, pair_T: Tensor, chosen: Chosen, temperature: float | Tensor) -> Tensor:
         """Return each pair's cross-entropy against its negatives of one direction, `(T,)`."""
         score_RN, weight_RN, of_T = chosen

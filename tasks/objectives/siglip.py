@@ -35,6 +35,11 @@ class SigmoidLoss(Objective):
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)))
         self.bias = nn.Parameter(torch.tensor(float(bias)))
 
+    @property
+    def strives_for(self) -> float:
+        """What the scale brings to 1."""
+        return math.exp(-float(self.log_scale.detach()))
+
     def forward(
         self, sim_VT: Tensor, row_T: Tensor, positive_VT: Tensor, *, epoch: float
     ) -> dict[str, Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
 from infra.errors import InputError
@@ -64,6 +66,18 @@ class Triplet(Objective):
         mined = self.mining(epoch).choose(scores)
         costs = [self._cost(pair_T, side.of_pairs()) for side in (mined.to_text, mined.to_visual)]
         return {"loss": sum(costs), **mined.terms}
+
+    @property
+    def strives_for(self) -> float:
+        """The margin."""
+        return self.margin
+
+    def advice(self, *, epoch: float) -> tuple[str, ...]:
+        """Let all negatives count first, where they do not."""
+        if isinstance(self.mining(epoch), All):
+            return ("infonce in its place (--objective infonce)",)
+        longer = math.floor(self.warmup_epochs) + 1
+        return (f"all negatives in the first epochs (triplet(warmup_epochs={longer}))", "negatives=semi_hard")
 
     def mining(self, epoch: float) -> Miner:
         """Return what chooses negatives at a time of training."""

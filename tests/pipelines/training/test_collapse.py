@@ -1,0 +1,259 @@
+"""A run that has collapsed says so in its first epoch, once, and what to change; one that learns does not."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from corpora import make_corpus, make_questions
+from toy import FolderLog, FolderReport, SilentBar, Toy, toy_run
+
+from infra.registry import OBJECTIVES, TASKS
+from pipelines.recipe import derive
+from pipelines.training.collapse import TAG, CollapseWatch
+from pipelines.training.loop import Trainer
+from tasks.abilities import Collapse, Watchful
+from tasks.base import Evaluation, Metric
+from tasks.models.collapse import collapse, variance
+from tasks.objectives.base import batch_positives
+from tasks.run import Optim, Run
+
+
+def trained(run: Run, folder: Path) -> FolderLog:
+    adapter, log = TASKS.build(run.task, run), FolderLog(folder)
+    device = torch.device("cpu")
+    Trainer(run, adapter, log=log, report=FolderReport(), device=device, bar=SilentBar).train()
+    return log
+
+
+def captions(folder: Path, **changes: object) -> Run:
+    return derive(make_corpus(folder), figures=False, log_every=2, **changes)
+
+
+COLLAPSING = {
+    "hardest negatives at a high rate": {
+        "objective": "triplet(warmup_epochs=0)",
+        "optim": {"lr": 0.3, "epochs": 1, "batch": 8, "warmup_steps": 0},
+    },
+    "a rate of 1, infonce": {
+        "objective": "infonce",
+        "optim": {"lr": 1.0, "epochs": 1, "batch": 8, "warmup_steps": 0, "clip": 0.0},
+    },
+}
+
+
+@pytest.mark.parametrize("changes", COLLAPSING.values(), ids=COLLAPSING.keys())
+def test_a_run_that_collapses_says_so_once_in_its_first_epoch(tmp_path, capsys, changes):
+    log = trained(captions(tmp_path / "data", **changes), tmp_path / "log")
+    said = capsys.readouterr().err
+    assert said.count("warning: the model has collapsed: ") == 1
+    assert TAG in log.tagged
+    assert log.tagged[TAG] in said
+    assert log.tagged[TAG].startswith("step 12, epoch 1.00: pairs score ")
+    for part in (
+        " more than others, scores deviate by ",
+        "where all scores are equal",
+        " at first); the embeddings of ",
+    ):
+        assert part in log.tagged[TAG]
+    lr = changes["optim"]["lr"]
+    assert f"To do: a smaller learning rate (--optim.lr {lr / 10:.2g}, now {lr:.2g}), or a warm-up" in said
+
+
+@pytest.mark.parametrize("objective", ["triplet", "infonce(learned=True)", "adopt", "siglip"])
+def test_a_run_that_learns_says_nothing(tmp_path, capsys, objective):
+    run = captions(tmp_path / "data", objective=objective, optim={"epochs": 2, "batch": 8})
+    log = trained(run, tmp_path / "log")
+    assert TAG not in log.tagged
+    assert "collapsed" not in capsys.readouterr().err
+    assert {"train/score_deviation", "train/visual_variance", "train/text_variance"} <= log.rows[0][1].keys()
+
+
+def test_questions_that_all_have_one_answer_as_surely_are_a_collapse(tmp_path, capsys):
+    run = make_questions(tmp_path / "data", train=8, val=4, test=4)
+    run = derive(run, figures=False, optim={"epochs": 1, "batch": 8})
+    adapter = TASKS.build(run.task, run)
+    assert isinstance(adapter, Watchful)
+    learnt = adapter.evaluate(adapter.model(), "val", "vqa")
+    assert adapter.collapse_of(learnt) is None
+    model = adapter.model()
+    torch.nn.init.zeros_(model.classifier.weight)
+    blind = adapter.evaluate(model, "val", "vqa")
+    (symptom,) = adapter.collapse_of(blind).symptoms
+    assert re.fullmatch(r"every question is answered '\w+', each as surely", symptom)
+
+
+def test_an_evaluation_of_nothing_but_ties_is_a_collapse(tmp_path):
+    run = captions(tmp_path)
+    adapter = TASKS.build(run.task, run)
+    same = adapter.evaluate_scores(lambda items, texts: torch.ones(16, 32)[items, texts], "val", "whole")
+    assert adapter.collapse_of(same).symptoms == ("all ranks under whole are tied",)
+    random = torch.rand(16, 32)
+    assert adapter.collapse_of(adapter.evaluate_scores(lambda i, t: random[i, t], "val", "whole")) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "epoch", "expected"),
+    [
+        ("triplet(margin=0.3)", 1.0, 2 * 6 * 0.3),
+        ("triplet(margin=0.3, reduction=mean)", 1.0, 2 * 0.3),
+        ("triplet(margin=0.3)", 0.0, 2 * 6 * 5 * 0.3),
+        ("triplet(margin=0.3, negatives=hard(k=2))", 1.0, 2 * 6 * 2 * 0.3),
+        ("infonce", 0.0, math.log(6)),
+        ("infonce(learned=True)", 0.0, math.log(6)),
+        ("adopt(margin=0)", 0.0, math.log(2)),
+    ],
+)
+@pytest.mark.parametrize("score", [1.0, 0.98])
+def test_the_plateau_is_the_loss_of_equal_scores(spec, epoch, expected, score):
+    row_T = torch.arange(6)
+    plateau = OBJECTIVES.build(spec).plateau(score, row_T, batch_positives(row_T, row_T), epoch=epoch)
+    assert plateau == pytest.approx(expected, rel=1e-5)
+
+
+MEANS = {
+    "positive_similarity": 0.9901,
+    "negative_similarity": 0.99,
+    "score_deviation": 0.001,
+    "visual_variance": 0.01,
+    "text_variance": 0.02,
+}
+FIRST = {"visual_variance": 0.05, "text_variance": 0.1}
+
+
+def found(spec: str = "triplet", *, first: dict[str, float] = FIRST, **changes: float) -> Collapse | None:
+    given = {"loss": 2 * 8 * 0.2, "items": 8, "texts_each": 1, "epoch": 1.0, "modality": "video"}
+    means = MEANS | {name: value for name, value in changes.items() if name in MEANS}
+    given |= {name: value for name, value in changes.items() if name in given}
+    return collapse(OBJECTIVES.build(spec), means, first=first, **given)
+
+
+def test_scores_alike_with_the_loss_of_equal_ones_are_a_collapse():
+    assert found().symptoms == (
+        "pairs score 0.0001 more than others, scores deviate by 0.001, and the objective strives for differences of "
+        "0.2",
+        "the loss is 3.2, and 3.2 where all scores are equal",
+        "the embeddings of videos vary by 0.01 (0.05 at first)",
+        "the embeddings of texts vary by 0.02 (0.1 at first)",
+    )
+    assert "(0.05" not in found(first={}).symptoms[2]
+    assert "; all ranks are tied" in found(score_deviation=0.0, positive_similarity=0.99).symptoms[0]
+    assert found().advice == (
+        "all negatives in the first epochs (triplet(warmup_epochs=2))",
+        "negatives=semi_hard",
+    )
+    assert found(epoch=0.0, loss=2 * 8 * 7 * 0.2).advice == ("infonce in its place (--objective infonce)",)
+    assert found(score_deviation=0.0099)
+    assert found(score_deviation=0.0101) is None
+    assert found("triplet(margin=0)", loss=0.0) is None
+
+
+def test_what_tells_pairs_from_others_or_has_left_the_plateau_has_not_collapsed():
+    assert found(positive_similarity=0.99019)
+    assert found(positive_similarity=0.99021) is None
+    assert found(positive_similarity=0.98), "pairs that are less alike than others have learnt nothing"
+    assert found(loss=3.2 * 0.91)
+    assert found(loss=3.2 * 0.89) is None
+    assert found(loss=3.2 * 2)
+    assert found(score_deviation=math.nan) is None
+    assert found(loss=math.nan) is None
+    assert found(items=4, texts_each=2)
+    assert found(items=8, texts_each=2) is None
+
+
+@pytest.mark.parametrize("side", ["visual_variance", "text_variance"])
+def test_a_side_that_has_shrunk_to_a_point_is_a_collapse_though_the_other_s_scores_differ(side):
+    wide = {"score_deviation": 0.05}
+    assert found(**wide) is None
+    assert found(**wide, first={side: MEANS[side] / 0.14})
+    assert found(**wide, first={side: MEANS[side] / 0.16}) is None
+    assert found(**wide, first={}) is None
+    assert found(**wide, first={side: 1.0}, positive_similarity=1.01) is None, "pairs are told from others"
+
+
+def test_the_variance_is_the_mean_squared_distance_from_the_mean():
+    x_BD = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+    assert float(variance(x_BD)) == pytest.approx(0.5)
+    assert float(variance(torch.ones(4, 2))) == 0
+
+
+class Sure(Toy, Watchful):
+    """Takes every step, or some, for collapsed."""
+
+    answers = (True,)
+
+    def collapse(self, model, means, *, first, epoch):
+        self.seen, self.first = [*getattr(self, "seen", []), epoch], first
+        which = self.answers[(len(self.seen) - 1) % len(self.answers)]
+        return Collapse(symptoms=("it looks so",), advice=("something else",)) if which else None
+
+    def collapse_of(self, evaluation):
+        return None
+
+
+def watch(adapter, *, epoch_steps: int = 40, **optim: object) -> CollapseWatch:
+    return CollapseWatch(adapter, Optim(lr=0.1, **optim), epoch_steps=epoch_steps)
+
+
+def steps_of(one: CollapseWatch, *, each: int, times: int, at_end: bool = False) -> list[str]:
+    return [
+        one.trained(None, {}, steps=each, step=each * number, at_end=at_end) for number in range(1, times + 1)
+    ]
+
+
+def test_it_is_said_after_half_an_epoch_of_steps_in_a_row_and_never_again():
+    said = steps_of(watch(Sure(toy_run())), each=5, times=8)
+    assert [bool(text) for text in said] == [False] * 3 + [True] + [False] * 4
+    assert said[3] == (
+        "step 20, epoch 0.50: it looks so. To do: a smaller learning rate (--optim.lr 0.01, now 0.1), or a warm-up "
+        "(--optim.warmup-steps 500), or something else"
+    )
+    warm = watch(Sure(toy_run()), warmup_steps=3).trained(None, {}, steps=20, step=20, at_end=False)
+    assert "warm-up" not in warm
+
+
+def test_at_the_end_of_an_epoch_its_last_quarter_is_enough():
+    assert not any(steps_of(watch(Sure(toy_run())), each=9, times=1, at_end=True))
+    assert all(steps_of(watch(Sure(toy_run())), each=10, times=1, at_end=True))
+    one = watch(Sure(toy_run()))
+    assert not one.trained(None, {}, steps=10, step=40, at_end=False)
+    assert one.trained(None, {}, steps=0, step=40, at_end=True), "logged just now"
+
+
+def test_steps_between_that_look_well_begin_the_count_anew():
+    adapter = Sure(toy_run())
+    adapter.answers = (True, True, True, False)
+    one = watch(adapter)
+    assert not any(steps_of(one, each=5, times=40))
+    adapter.seen = adapter.seen[:3]
+    assert not one.trained(None, {}, steps=40, step=240, at_end=True), "the last of them looked well"
+
+
+def test_few_steps_are_no_evidence_however_short_an_epoch():
+    said = steps_of(watch(Sure(toy_run()), epoch_steps=2), each=2, times=6)
+    assert [bool(text) for text in said] == [False] * 4 + [True, False]
+    said = steps_of(watch(Sure(toy_run()), epoch_steps=2), each=1, times=4, at_end=True)
+    assert [bool(text) for text in said] == [False] * 2 + [True, False]
+    assert not watch(Sure(toy_run())).trained(None, {}, steps=0, step=0, at_end=True)
+
+
+def test_a_task_that_knows_no_collapse_is_not_watched():
+    empty = Evaluation(protocol="dev", metrics={}, primary=Metric(name="score"))
+    one = watch(Toy(toy_run()))
+    assert one.trained(None, {}, steps=100, step=100, at_end=True) == ""
+    assert one.evaluated(empty, step=100) == ""
+
+
+def test_the_first_step_and_the_last_ones_of_an_epoch_are_looked_at(tmp_path):
+    run = replace(toy_run(figures=False), log_every=1000)
+    adapter = Sure(run)
+    log = FolderLog(tmp_path)
+    device = torch.device("cpu")
+    Trainer(run, adapter, log=log, report=FolderReport(), device=device, bar=SilentBar).train()
+    assert log.tagged[TAG].startswith("step 5, epoch 1.00: it looks so")
+    assert adapter.seen == [pytest.approx(0.8)]
+    assert {"loss", "score_deviation", "gradient_norm"} - adapter.first.keys() == {"gradient_norm"}
