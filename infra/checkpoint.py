@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from zipfile import is_zipfile
 
 import torch
@@ -60,11 +61,7 @@ def load_weights(model: nn.Module, path: Path, *, optional: tuple[str, ...] = ()
     Raises:
         InputError: the file belongs to another architecture; missing and unexpected names are listed.
     """
-    try:
-        weights = load_file(path)
-    except Exception as error:  # safetensors raises its own types for damaged headers
-        raise InputError(f"cannot read the weights {path}: {error}") from error
-    own = model.state_dict()
+    weights, own = _read_weights(path), model.state_dict()
     absent, unexpected = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
     missing = [name for name in absent if not name.startswith(optional)]
     shapes = [
@@ -78,6 +75,44 @@ def load_weights(model: nn.Module, path: Path, *, optional: tuple[str, ...] = ()
             f"unexpected {unexpected or 'none'}, other shapes {sorted(shapes) or 'none'}"
         )
     model.load_state_dict(own | weights)
+
+
+class Filled(NamedTuple):
+    """Which of a model's weights and buffers another model's took the place of, by name."""
+
+    taken: tuple[str, ...]
+    """Those of the same name and shape."""
+    left: tuple[str, ...]
+    """The rest of the model's, which stay as they are."""
+
+
+def fill_weights(model: nn.Module, path: Path) -> Filled:
+    """Read from what `save_weights` wrote of any model what has a name and a shape of this one.
+
+    Raises:
+        InputError: the file cannot be read, or has nothing of the kind.
+    """
+    weights, own = _read_weights(path), model.state_dict()
+    same = {name: weights[name] for name in own if name in weights and weights[name].shape == own[name].shape}
+    if not any(name in same for name, _ in model.named_parameters()):  # a counter alone is nothing
+        raise InputError(
+            f"the weights {path} have no name and shape in common with the model: they hold {_some(weights)}, and it "
+            f"has {_some(own)}"
+        )
+    model.load_state_dict(own | same)
+    return Filled(tuple(same), tuple(name for name in own if name not in same))
+
+
+def _some(names: Iterable[str]) -> str:
+    first, *rest = sorted(names)
+    return f"{first} and {len(rest)} more"
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except Exception as error:  # safetensors raises its own types for damaged headers
+        raise InputError(f"cannot read the weights {path}: {error}") from error
 
 
 class Snapshot:

@@ -185,6 +185,8 @@ class Run:
     regularisers: tuple[Annotated[Part, NOT_EMPTY], ...] = ()
     """Terms added to the objective, such as `mmd(weight=0.01)`."""
     optim: Optim = field(default_factory=Optim)
+    init: str = ""
+    """The id of a run whose best weights this one begins with, where name and shape are the same; others begin anew."""
     seed: Seed = 0
     """Decides first weights, the order of samples and their augmentation."""
     experiment: Name = "polypool"
@@ -256,7 +258,11 @@ _OF_THE_JOINT_RUN = ("aggregator", "text_aggregator", "optim", "seed", "workers"
 
 def member_runs(run: Run) -> dict[str, Run]:
     """Return the runs that are trained together as they then are: with the joint run's aggregators and training."""
-    shared = {name: getattr(run, name) for name in _OF_THE_JOINT_RUN} | {"published": {}, "source": ""}
+    shared = {name: getattr(run, name) for name in _OF_THE_JOINT_RUN} | {
+        "published": {},
+        "source": "",
+        "init": "",
+    }
     return {
         name: dataclasses.replace(member, **shared, jointly=run.task) for name, member in run.members.items()
     }

@@ -51,6 +51,19 @@ def best_checkpoint(tracker: Tracker) -> Path:
     return folder
 
 
+def weights_of(run_id: str, uri: str) -> Path:
+    """Return the file of the weights of a run's best checkpoint.
+
+    Args:
+        run_id: the run.
+        uri: the store that has it.
+
+    Raises:
+        InputError: there is no such run, or it has none.
+    """
+    return best_checkpoint(Tracker.attach(uri, run_id, running=False)) / WEIGHTS
+
+
 def other_than_trained(kind: str) -> str:
     """Say what a run is that no training made, by its tag `kind`, and what to give instead."""
     return _OTHER_KINDS.get(kind, f"is of kind {kind!r} and was not trained here; give a run that was")

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from aggregators.observe import Watched, observe
-from infra.checkpoint import Progress, Snapshot, load_checkpoint, load_weights, snapshot
+from infra.checkpoint import Progress, Snapshot, fill_weights, load_checkpoint, load_weights, snapshot
 from infra.compute.cost import CostMeter
 from infra.compute.device import computes_bfloat16
 from infra.compute.dist import broadcast_state, gather_objects, rank, world
@@ -95,6 +95,10 @@ class Trainer:
     def resume(self, folder: Path) -> None:
         """Go on from a checkpoint."""
         self.progress = load_checkpoint(folder, self.model, self.optimizer)
+
+    def begin_with(self, weights: Path) -> None:
+        """Take from a file what has the name and shape of a weight of the model."""
+        fill_weights(self.model, weights)
 
     def train(self) -> None:
         """Train to the last epoch, keep the best on `val`, and score it on `test` once.

@@ -27,6 +27,7 @@ from infra.tracking import Tracker
 from infra.tracking.journal import Journal
 from infra.tracking.tracker import Status
 from infra.trust import trust_modules, trusted
+from pipelines.training.best_checkpoint import weights_of
 from pipelines.training.driver import resume_command
 from pipelines.training.folder import OUTBOX, run_folder
 from pipelines.training.keeping import InFolder, InStorage, Kept
@@ -256,5 +257,7 @@ def _worker(config: dict[str, _Work]) -> None:
         with kept.last() as folder:
             if folder is not None:
                 trainer.resume(folder)
+            elif work.run.init:
+                trainer.begin_with(weights_of(work.run.init, work.tracking_uri))
         trainer.train()
         kept.close()

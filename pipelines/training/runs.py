@@ -10,9 +10,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
+from infra.checkpoint import fill_weights
 from infra.compute.unfilled import Unfilled
 from infra.errors import InputError
-from infra.files import make_folder
+from infra.files import make_folder, read_json
 from infra.paths import home
 from infra.process.stopping import at_once_too, to_go_on
 from infra.ray.session import ray_beside, ray_session
@@ -23,7 +26,7 @@ from infra.tracking.journal import JOURNAL
 from infra.tracking.outbox import CLOSE_SECONDS, REFUSED
 from infra.tracking.tracker import Status, ending
 from infra.trust import trust_modules
-from pipelines.training.best_checkpoint import other_than_trained
+from pipelines.training.best_checkpoint import ASSETS, other_than_trained, weights_of
 from pipelines.training.chunks import check_chunks
 from pipelines.training.described import Described
 from pipelines.training.driver import resume_command
@@ -77,7 +80,27 @@ def prepare(run: Run, **arguments: Any) -> TaskAdapter:
         model = adapter.model(pretrained=False)
         check_chunks(adapter, model, chunk=run.optim.chunk)
         make_optimizer(model, run.optim)
+        if run.init:
+            _say_init(run, adapter, model)
     return adapter
+
+
+def _say_init(run: Run, adapter: TaskAdapter, model: nn.Module) -> None:
+    """Say which weights a new run has from another one, and which begin anew.
+
+    Raises:
+        InputError: there is no such run, or nothing of it fits.
+    """
+    weights = weights_of(run.init, tracking_uri(home()))
+    taken, left = fill_weights(model, weights)
+    anew = f"; anew begin {', '.join(left)}" if left else ""
+    print(f"init: {len(taken)} of {len(taken) + len(left)} weights are those of run {run.init}{anew}")
+    assets = read_json(weights.with_name(ASSETS), what="the assets of a model")
+    if other := [name for name, value in adapter.assets.items() if name in assets and assets[name] != value]:
+        print(
+            f"note: that run's {' and '.join(other)} was made from other data, words or features, so that rows of its "
+            "embeddings may stand for others here"
+        )
 
 
 def refuse_unused(run: Run, names: Sequence[str]) -> None:

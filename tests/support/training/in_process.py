@@ -14,6 +14,7 @@ from infra.paths import home
 from infra.ray.tuning import Ended
 from infra.registry import TASKS
 from infra.tracking import Tracker
+from pipelines.training.best_checkpoint import weights_of
 from pipelines.training.loop import Trainer
 from tasks.run import Run
 
@@ -33,6 +34,8 @@ def launch(run: Run, tracker: Tracker, **_: object) -> str:
     trainer = Trainer(run, adapter, log=tracker, report=report, device=cpu, bar=SilentBar)
     if last := sorted(folder.glob("checkpoint_[0-9]*")):
         trainer.resume(last[-1])
+    elif run.init:
+        trainer.begin_with(weights_of(run.init, tracker.uri))
     trainer.train()
     return tracker.run_id
 

@@ -1,0 +1,67 @@
+"""A run that begins with the weights of another: what has the same name and shape, and the rest named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import in_process
+import pytest
+import torch
+from corpora import make_corpus, make_questions
+from safetensors.torch import load_file
+
+from infra.errors import InputError
+from infra.tracking import tracking_uri
+from pipelines.training import runs
+from pipelines.training.best_checkpoint import weights_of
+from tasks.run import Run
+
+TEXT = "bigru(width=16, embedding=8, min_count=1, ends=False)"
+
+
+@pytest.fixture(autouse=True)
+def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "launch", in_process.launch)
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Run:
+    run = make_corpus(tmp_path / "pairs")
+    return replace(run, text=TEXT, aggregator="lip", optim=replace(run.optim, epochs=1), figures=False)
+
+
+def test_a_run_begins_where_another_ended(pairs, home, capsys):
+    first = runs.start(pairs)
+    again = runs.start(replace(pairs, init=first, optim=replace(pairs.optim, epochs=0)))
+    assert "weights are those of run " + first in capsys.readouterr().out
+    uri = tracking_uri(home)
+    ours, theirs = (load_file(weights_of(run, uri)) for run in (again, first))
+    assert all(torch.equal(ours[name], value) for name, value in theirs.items())
+
+
+def test_one_tasks_aggregator_starts_anothers(pairs, tmp_path, home, capsys):
+    asked = make_questions(tmp_path / "asked")
+    asked = replace(asked, text=TEXT, aggregator="lip", optim=replace(asked.optim, epochs=0), figures=False)
+    first = runs.start(pairs)
+    capsys.readouterr()
+    second = runs.start(replace(asked, init=first))
+    said = capsys.readouterr().out
+    assert "anew begin " in said
+    assert "classifier.weight" in said
+    assert "note: that run's visual and text was made from other data" in said
+    ours, theirs = (load_file(weights_of(run, tracking_uri(home))) for run in (second, first))
+    names = [name for name in theirs if ".aggregator." in name]
+    assert len(names) > 4
+    assert all(torch.equal(ours[name], theirs[name]) for name in names)
+    other = {name for name in ours if name in theirs and ours[name].shape != theirs[name].shape}
+    assert other <= {name for name in ours if name in said}
+
+
+def test_a_run_that_is_not_there_or_has_nothing_alike_is_refused(pairs, home):
+    with pytest.raises(InputError, match="no run 'nobody'"):
+        runs.start(replace(pairs, init="nobody"))
+    first = runs.start(replace(pairs, optim=replace(pairs.optim, epochs=0)))
+    wide = replace(pairs, init=first, visual="regions(width=24)", text="bigru(width=24, embedding=12)")
+    with pytest.raises(InputError, match="no name and shape in common"):
+        runs.start(replace(wide, aggregator="mean"))
