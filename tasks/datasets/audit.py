@@ -107,9 +107,9 @@ def _twins(group: list[_File]) -> Iterator[Flagged]:
         by_split[split].append(name)
     for learnt, other in _ordered(by_split):
         for name in by_split[other]:
-            twins = [twin for twin in by_split[learnt] if twin != name]
-            if twins:
-                where = f"id {name}, as id {twins[0]}"
+            twin = next((twin for twin in by_split[learnt] if twin != name), None)
+            if twin is not None:
+                where = f"id {name}, as id {twin}"
                 yield Flagged(where=where, why=f"the same picture in {learnt} and {other}")
 
 

@@ -164,7 +164,7 @@ def write_questions(
         questions,
         form=FORMAT,
         clean=partial(clean, images=images),
-        key=lambda question: ("" if question.answers else question.split, question.id),
+        key=lambda question: "\0".join(("" if question.answers else question.split, question.id)),
         duplicate=lambda question: Skipped(
             where=f"question {question.id}",
             why="duplicate question id; the first is kept",

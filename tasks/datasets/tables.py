@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -20,6 +20,7 @@ from infra.storage.destination import destination
 from infra.storage.places import Url, local, place
 from infra.storage.reading import at_hand, read_json
 from infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
+from infra.store.ids import IdSet
 
 Row = TypeVar("Row")
 Summary = TypeVar("Summary")
@@ -81,7 +82,7 @@ def write_table(
     *,
     form: Format,
     clean: Callable[[Row], Iterator[Row | Skipped | Flagged]],
-    key: Callable[[Row], Hashable],
+    key: Callable[[Row], str],
     duplicate: Callable[[Row], Skipped],
     audit: Callable[[pa.Table], Iterable[Flagged]],
     tally: Tally[Row, Summary],
@@ -147,11 +148,11 @@ def _usable(
     findings: Findings,
     *,
     clean: Callable[[Row], Iterator[Row | Skipped | Flagged]],
-    key: Callable[[Row], Hashable],
+    key: Callable[[Row], str],
     duplicate: Callable[[Row], Skipped],
 ) -> Iterator[Row]:
     """Yield the rows that are good and new, and log all others."""
-    seen: set[Hashable] = set()
+    seen = IdSet()
     for entry in entries:
         for row in [entry] if isinstance(entry, Skipped | Flagged) else clean(entry):
             if isinstance(row, Skipped | Flagged):
