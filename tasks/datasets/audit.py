@@ -55,11 +55,13 @@ def shared_files(table: pa.Table, *, id: str, images: str | Path) -> Iterator[Fl
         id: the column that names the picture.
         images: the folder that relative paths start from.
     """
+    if not _pairs(table):
+        return
     names, splits, paths = (table[column].to_pylist() for column in (id, "split", "path"))
     pictures = dict.fromkeys(
         (name, split, path) for name, split, path in zip(names, splits, paths, strict=True) if path
     )
-    if not _pairs(table) or not pictures:
+    if not pictures:
         return
     files = [(name, split, os.path.join(images, path)) for name, split, path in pictures]
     sized = _alike(tqdm(files, desc="sizes", unit="file"), _size)
