@@ -103,7 +103,7 @@ def _scored(models: Sequence[TrainedModel], split: str) -> tuple[Scores, Score]:
 def start_ensemble(ensemble: Ensemble) -> str:
     """Train every member and score them together; return the id of the run that stands for the ensemble."""
     from pipelines.models import load_run
-    from pipelines.training.artifacts import log_evaluation, log_pictures
+    from pipelines.training.recording.artifacts import log_evaluation, log_pictures
     from pipelines.training.runs import prepare, start
 
     runs = [
@@ -156,7 +156,7 @@ def track_ensemble(
 
 def table(evaluations: Sequence[Evaluation]) -> list[str]:
     """Return the lines of a table: a row a metric, a column an evaluation, whose names stand above if there are two."""
-    from pipelines.training.artifacts import printed
+    from pipelines.training.recording.artifacts import printed
 
     columns = [
         each.metrics
@@ -185,7 +185,7 @@ def main() -> None:
     if options.rerank is not None and options.rerank < 1:
         raise InputError(f"--rerank must be at least 1, such as 100, not {options.rerank}")
     from pipelines.models import load_run
-    from pipelines.training.artifacts import log_evaluation, log_pictures
+    from pipelines.training.recording.artifacts import log_evaluation, log_pictures
     from tasks.scoring.protocols import RERANK
 
     models = [

@@ -104,7 +104,7 @@ def _differing(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 def scores(then: Tracker, now: Tracker) -> list[str]:
     """Return a line for each score of the test split: then and now."""
-    from pipelines.training.artifacts import printed
+    from pipelines.training.recording.artifacts import printed
 
     protocol = f"{then.tag('protocol')}/"
     old, new = then.metrics(), now.metrics()

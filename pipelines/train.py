@@ -115,7 +115,7 @@ def train_and_show(
     run_id, said = train(work, file, begun=begun)
     print(f"run {run_id} {said}")
     from infra.tracking import Tracker, tracking_uri
-    from pipelines.training.artifacts import printed
+    from pipelines.training.recording.artifacts import printed
 
     try:
         tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)

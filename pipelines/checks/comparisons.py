@@ -17,7 +17,7 @@ from pipelines.comparison.runs.groups import Group
 from pipelines.comparison.runs.per_query import Queries, with_differences
 from pipelines.comparison.statistics.significance import LEAST
 from pipelines.comparison.tables.cross_task import cross_task_table
-from pipelines.training.described import tags
+from pipelines.training.recording.described import tags
 from tasks.base import Evaluation, Metric
 from tasks.run import Run
 from tasks.scoring.records import TAG, metrics_from, metrics_tag, queries_from, queries_json

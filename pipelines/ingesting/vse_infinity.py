@@ -23,7 +23,7 @@ from infra.tracking import Tracker, tracking_uri
 from pipelines.ingesting.release import Release
 from pipelines.ingesting.vse_infinity_sides import CNN, Side, bert_side, bigru_side, cnn_side, regions_side
 from pipelines.training.best_checkpoint import ARTIFACT, write_model
-from pipelines.training.described import tags
+from pipelines.training.recording.described import tags
 from tasks.base import TaskAdapter
 from tasks.run import Data, Optim, Run, to_json, to_params
 

@@ -26,9 +26,9 @@ from infra.tracking.tracker import COMMAND
 from infra.trust import trust_modules, trusted
 from pipelines.sweeping.matching import STOPPED, SWEEP, Match, key, records_of
 from pipelines.sweeping.plan import Plan
-from pipelines.training.described import tags
 from pipelines.training.folder import AT, checkpoints_at, take_run
 from pipelines.training.ray_train import CHECKPOINT_SECONDS
+from pipelines.training.recording.described import tags
 from pipelines.training.runs import resume, send, start
 from tasks.base import Metric
 from tasks.run import Run

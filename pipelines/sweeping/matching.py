@@ -13,7 +13,7 @@ from infra.files import read_json
 from infra.registry import Spec
 from infra.tracking import Artifacts, RunRecord, find_runs
 from pipelines.sweeping.trials import Trial
-from pipelines.training.described import tags
+from pipelines.training.recording.described import tags
 from tasks.run import WITHOUT_EFFECT, Run, from_json
 
 SWEEP = "sweep"

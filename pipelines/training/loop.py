@@ -26,7 +26,11 @@ from infra.compute.dist import broadcast_state, gather_objects, rank, world
 from infra.compute.dropout import Draws, drawn
 from infra.data import load, order_of
 from infra.errors import InputError
-from pipelines.training.artifacts import (
+from pipelines.training.best_checkpoint import ARTIFACT, WEIGHTS, write_model
+from pipelines.training.chunks import chunked_gradients
+from pipelines.training.collapse import TAG, CollapseWatch
+from pipelines.training.optim import lr_scale, make_optimizer, ready_gradients, set_lr
+from pipelines.training.recording.artifacts import (
     Log,
     costs,
     headline,
@@ -34,11 +38,7 @@ from pipelines.training.artifacts import (
     log_pictures,
     run_figures,
 )
-from pipelines.training.best_checkpoint import ARTIFACT, WEIGHTS, write_model
-from pipelines.training.chunks import chunked_gradients
-from pipelines.training.collapse import TAG, CollapseWatch
-from pipelines.training.described import Described
-from pipelines.training.optim import lr_scale, make_optimizer, ready_gradients, set_lr
+from pipelines.training.recording.described import Described
 from tasks.base import Evaluation, TaskAdapter
 from tasks.run import Run
 

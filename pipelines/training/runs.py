@@ -28,7 +28,6 @@ from infra.tracking.tracker import Status, ending
 from infra.trust import trust_modules
 from pipelines.training.best_checkpoint import ASSETS, other_than_trained, weights_of
 from pipelines.training.chunks import check_chunks
-from pipelines.training.described import Described
 from pipelines.training.driver import resume_command
 from pipelines.training.folder import (
     AT,
@@ -43,9 +42,10 @@ from pipelines.training.folder import (
     take_run,
     take_up,
 )
-from pipelines.training.members import send_members
 from pipelines.training.optim import make_optimizer
 from pipelines.training.ray_train import finish_soon, fit
+from pipelines.training.recording.described import Described
+from pipelines.training.recording.members import send_members
 from tasks.base import TaskAdapter
 from tasks.run import Run, from_json, modules
 

@@ -18,8 +18,8 @@ from workers import run_workers
 from chaos.cluster import Job, two_nodes
 from infra.registry import TASKS
 from infra.tracking import Tracker, tracking_uri
-from pipelines.training.described import tags
 from pipelines.training.loop import Trainer
+from pipelines.training.recording.described import tags
 from tasks.run import Run, from_json, to_json
 
 pytestmark = pytest.mark.ray

@@ -24,10 +24,10 @@ from infra.registry import TASKS
 from infra.tracking import find_runs, tracking_uri
 from infra.tracking.journal import Journal
 from pipelines.recipe import join
-from pipelines.training.described import Described
 from pipelines.training.folder import OUTBOX, run_folder
 from pipelines.training.loop import Trainer
-from pipelines.training.members import send_members
+from pipelines.training.recording.described import Described
+from pipelines.training.recording.members import send_members
 from pipelines.training.runs import prepare, send
 from tasks.joining.order import MEMBER, JointOrder
 from tasks.run import Run, from_json, member_runs, specs, to_json, to_params

@@ -24,7 +24,7 @@ from pipelines.comparison.tables.differences import differences
 from pipelines.comparison.tables.render import as_text
 from pipelines.evaluate import track_ensemble
 from pipelines.recipe import Ensemble
-from pipelines.training.artifacts import headline, printed
+from pipelines.training.recording.artifacts import headline, printed
 from tasks.base import Evaluation, Metric, QueryMean, QueryMetric
 
 MAE = Metric(name="mae", higher_is_better=False, best=0.0, chance=12.0, unit="years")

@@ -24,7 +24,7 @@ from pipelines.figures.curves import curves_of, most_frequent, typical
 from pipelines.figures.negatives import known, wide
 from pipelines.figures.style import name_of
 from pipelines.figures.variance import spread_of
-from pipelines.training.artifacts import log_pictures, run_figures
+from pipelines.training.recording.artifacts import log_pictures, run_figures
 
 DIM = 8
 SIZES = [5, 3, 9, 5, 3, 5]

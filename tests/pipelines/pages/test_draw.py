@@ -14,7 +14,7 @@ from toy import FolderLog
 from infra.errors import InputError
 from pipelines.pages.document import data_address, templates
 from pipelines.pages.draw import draw
-from pipelines.training.artifacts import log_pictures
+from pipelines.training.recording.artifacts import log_pictures
 from tasks.base import PictureRecord
 
 

@@ -25,7 +25,7 @@ from pipelines.sweeping.pairs_figure import draw_pairs, pair_means
 from pipelines.sweeping.plan import Plan, seconds, total
 from pipelines.sweeping.trials import make_trials
 from pipelines.train import parse
-from pipelines.training.described import tags
+from pipelines.training.recording.described import tags
 from tasks.run import Run, to_json
 from tasks.scoring.described import RSUM
 

@@ -23,8 +23,8 @@ from infra.ray.checkpoints import SNAPSHOT, noted
 from infra.tracking import Tracker, find_runs, tracking_uri
 from infra.tracking.journal import Journal
 from pipelines.training import runs
-from pipelines.training.described import tags
 from pipelines.training.folder import remove_orphans, run_folder, take_run, take_up
+from pipelines.training.recording.described import tags
 from pipelines.training.runs import resume, start
 from tasks.run import Run, to_json
 

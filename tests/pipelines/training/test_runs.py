@@ -16,8 +16,8 @@ from infra.process.lease import Holder
 from infra.tracking import Tracker, tracking_uri
 from pipelines import runs as module
 from pipelines.training import runs
-from pipelines.training.described import tags
 from pipelines.training.folder import run_folder, take_run
+from pipelines.training.recording.described import tags
 from tasks.run import to_params
 
 

@@ -22,9 +22,9 @@ from infra.tracking import Tracker, find_runs, tracking_uri
 from pipelines import train
 from pipelines.runs import mark_dead, rows
 from pipelines.training import folder, runs
-from pipelines.training.described import tags
 from pipelines.training.driver import Driver
 from pipelines.training.folder import AT, run_folder
+from pipelines.training.recording.described import tags
 from pipelines.training.runs import resume, start
 from tasks.run import Run, to_json
 

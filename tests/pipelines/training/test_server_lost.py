@@ -20,8 +20,8 @@ from infra.checkpoint import Snapshot
 from infra.errors import InputError
 from infra.tracking import Outbox, Tracker, tracking_uri
 from pipelines.training import runs
-from pipelines.training.described import tags
 from pipelines.training.loop import Trainer
+from pipelines.training.recording.described import tags
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from infra.tracking import Tracker, find_runs, tracking_uri
 from pipelines import evaluate, train
 from pipelines.models import load_run
 from pipelines.training import ray_train, runs
-from pipelines.training.described import tags
+from pipelines.training.recording.described import tags
 from pipelines.training.runs import resume, start
 from tasks.run import from_json, to_json
 

@@ -12,7 +12,7 @@ from infra.registry import TASKS
 from infra.tracking import Tracker, tracking_uri
 from infra.trust import trust_modules
 from pipelines.training.best_checkpoint import write_model
-from pipelines.training.described import tags
+from pipelines.training.recording.described import tags
 from tasks.run import Run, modules, to_json
 
 

@@ -10,7 +10,7 @@ from infra.paths import home
 from infra.tracking import Outbox, Tracker
 from infra.tracking.journal import DESCRIBED, MEMBERS
 from infra.tracking.outbox import CLOSE_SECONDS
-from pipelines.training.described import Described
+from pipelines.training.recording.described import Described
 
 JOINT, MEMBER = "joint", "member"
 """Tags of such a run: the joint run, and what the task is called there."""
