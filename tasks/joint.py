@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -14,7 +14,7 @@ from torch import Tensor
 from infra.data import Batch
 from infra.errors import InputError
 from infra.registry import TASKS
-from tasks.abilities import CountsWords
+from tasks.abilities import Chunked, Collapse, CountsWords, Pass, Watchful
 from tasks.base import Evaluation, Member, Metric, TaskAdapter
 from tasks.joining.model import JointModel
 from tasks.joining.order import MEMBER, JointData
@@ -28,7 +28,7 @@ _OF_ENCODER = {"text": "text", "text.encoder": "text", "visual": "visual", "visu
 
 
 @TASKS.register("joint")
-class Joint(TaskAdapter):
+class Joint(TaskAdapter, Chunked, Watchful):
     """The tasks of `run.members`, each with its own data, head, objective and protocol.
 
     A batch is of one task, drawn by weight. All are trained with the settings of the joint run (`tasks.run.member_runs`
@@ -126,6 +126,11 @@ class Joint(TaskAdapter):
                 adapter.check_training()
             except InputError as error:
                 raise InputError(f"{name}: {error}") from error
+            if self.run.optim.chunk and not isinstance(adapter, Chunked):
+                raise InputError(
+                    f"--optim.chunk {self.run.optim.chunk}: {name} has no `passes` that cut its batches into chunks "
+                    "(see tasks.abilities.Chunked); leave it out"
+                )
 
     def model(self, *, pretrained: bool = True) -> JointModel:
         """Return a new model."""
@@ -134,10 +139,40 @@ class Joint(TaskAdapter):
 
     def loss(self, model: JointModel, batch: Batch, *, epoch: float) -> dict[str, Tensor]:
         """Return the loss of the batch's task, and its parts under `task/part`."""
+        name, own = self._drawn(batch)
+        return _named(name, self.adapters[name].loss(partial(model, member=name), own, epoch=epoch))
+
+    def _drawn(self, batch: Batch) -> tuple[str, Batch]:
+        """Return the task of a batch, and the batch as that knows it."""
         name = [*self.adapters][int(batch[MEMBER][0])]
-        own = {key: part for key, part in batch.items() if key != MEMBER}
-        terms = self.adapters[name].loss(partial(model, member=name), own, epoch=epoch)
-        return {"loss": terms["loss"]} | {f"{name}/{key}": value for key, value in terms.items()}
+        return name, {key: part for key, part in batch.items() if key != MEMBER}
+
+    def passes(self, model: JointModel, batch: Batch, *, epoch: float, chunk: int) -> Iterator[Pass]:
+        """Yield the passes of the batch's task."""
+        name, own = self._drawn(batch)
+        for each in self.adapters[name].passes(model.members[name], own, epoch=epoch, chunk=chunk):
+            yield Pass(loss=each.loss, terms=_named(name, each.terms) if each.terms else {})
+
+    def collapse(
+        self, model: JointModel, means: Mapping[str, float], *, first: Mapping[str, float], epoch: float
+    ) -> Collapse | None:
+        """Return what is wrong with the first task that has collapsed, of those that the steps were of."""
+        for name, adapter in self._watchful():
+            own, begun = (_of_task(name, values) for values in (means, first))
+            found = adapter.collapse(model.members[name], own, first=begun, epoch=epoch) if own else None
+            if found:
+                return replace(found, symptoms=(f"{name}: {found.symptoms[0]}", *found.symptoms[1:]))
+        return None
+
+    def collapse_of(self, evaluation: Evaluation) -> Collapse | None:
+        """Return what is wrong with the first task that has collapsed, by its own evaluation."""
+        for name, adapter in self._watchful():
+            if found := adapter.collapse_of(evaluation.members[name]):
+                return replace(found, symptoms=(f"{name}: {found.symptoms[0]}", *found.symptoms[1:]))
+        return None
+
+    def _watchful(self) -> Iterator[tuple[str, Watchful]]:
+        return ((name, of) for name, of in self.adapters.items() if isinstance(of, Watchful))
 
     def check_protocol(self, protocol: str, split: str) -> None:
         """Refuse any protocol but `joint`, and what a task's own refuses."""
@@ -187,6 +222,18 @@ class Joint(TaskAdapter):
             name: Member(run=run, adapter=self.adapters[name], model=model.members[name])
             for name, run in member_runs(self.run).items()
         }
+
+
+def _named(name: str, terms: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a task's terms as a joint run logs them."""
+    return {"loss": terms["loss"]} | {f"{name}/{key}": value for key, value in terms.items()}
+
+
+def _of_task(name: str, logged: Mapping[str, float]) -> dict[str, float]:
+    """Return what a joint run logged of a task, as the task names it."""
+    return {
+        key.removeprefix(f"{name}/"): value for key, value in logged.items() if key.startswith(f"{name}/")
+    }
 
 
 def _check_protocol(protocol: str) -> None:

@@ -116,15 +116,22 @@ _BUCKET = 2**23
 
 @torch.no_grad()
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Give every worker the mean of the workers' gradients, as DDP does; where there is none it counts as zero.
+    """Give every worker the mean of the workers' gradients, as DDP does.
+
+    One that some workers have counts as zero on the others; one that none has stays away.
 
     Args:
         parameters: the same on every worker, in the same order.
     """
     if world() == 1:
         return
+    all_parameters = list(parameters)
     buckets: dict[torch.dtype, list[Tensor]] = {}
-    for parameter in parameters:
+    had = torch.tensor([p.grad is not None for p in all_parameters], device=all_parameters[0].device).int()
+    dist.all_reduce(had)
+    for parameter, workers in zip(all_parameters, had.tolist(), strict=True):
+        if not workers:
+            continue
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         bucket = buckets.setdefault(parameter.dtype, [])

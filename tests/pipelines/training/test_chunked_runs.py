@@ -17,12 +17,14 @@ from infra.compute.dist import rank, world
 from infra.errors import InputError
 from infra.registry import TASKS
 from pipelines.check import adapter_checks
-from pipelines.recipe import derive
+from pipelines.recipe import derive, join
 from pipelines.training.loop import Trainer
 from pipelines.training.runs import prepare
 from tasks.abilities import Pass
 from tasks.run import Run
 from tasks.vqa import VQA
+
+TEXT = "bigru(width=16, embedding=8, min_count=1, ends=False, dropout=0.2)"
 
 
 def captions(folder: Path, **optim: object) -> Run:
@@ -73,6 +75,35 @@ def test_chunks_and_workers_change_nothing_but_rounding(tmp_path):
         assert found_losses == pytest.approx(losses, rel=1e-7)
         # zeros that Adam divides by the root of zeros are taken apart by rounding
         torch.testing.assert_close(found, weights, rtol=1e-5, atol=1e-6)
+
+
+def together(folder: Path, *, chunk: int) -> Run:
+    """Captions and questions, trained together."""
+    pairs = replace(captions(folder / "pairs"), text=TEXT)
+    asked = replace(make_questions(folder / "asked", train=8, val=4, test=4), text=TEXT)
+    asked = derive(asked, visual="frames(width=16, dropout=0.2)")
+    optim = replace(pairs.optim, epochs=1, batch=12, chunk=chunk)
+    run = join(pairs=(0.5, pairs), vqa=(0.5, asked), optim=optim)
+    return replace(run, recipe="tiny_joint", aggregator="mean", log_every=1, figures=False)
+
+
+def joint_in_double_precision(folder: str) -> None:
+    torch.set_default_dtype(torch.float64)
+    here = Path(folder) / f"{world()}-{rank()}"
+    run = replace(together(here / "data", chunk=4 if world() > 1 else 0), workers=world())
+    torch.save(trained(run, here / "log")[0], f"{folder}/{world()}-{rank()}.pt")
+
+
+def test_tasks_trained_together_in_chunks_by_two_workers_learn_as_whole_by_one(tmp_path):
+    for count in (1, 2):
+        for number in range(count):
+            (tmp_path / f"{count}-{number}").mkdir()
+        run_workers(joint_in_double_precision, str(tmp_path), world=count)
+    one = torch.load(tmp_path / "1-0.pt", weights_only=True)
+    for number in range(2):
+        two = torch.load(tmp_path / f"2-{number}.pt", weights_only=True)
+        for name, expected in one.items():
+            torch.testing.assert_close(two[name], expected, rtol=1e-5, atol=1e-6, msg=name)
 
 
 @pytest.mark.parametrize("kind", ["captions", "questions"])

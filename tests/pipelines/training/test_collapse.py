@@ -13,7 +13,7 @@ from corpora import make_corpus, make_questions
 from toy import FolderLog, FolderReport, SilentBar, Toy, toy_run
 
 from infra.registry import OBJECTIVES, TASKS
-from pipelines.recipe import derive
+from pipelines.recipe import derive, join
 from pipelines.training.collapse import TAG, CollapseWatch
 from pipelines.training.loop import Trainer
 from tasks.abilities import Collapse, Watchful
@@ -257,3 +257,24 @@ def test_the_first_step_and_the_last_ones_of_an_epoch_are_looked_at(tmp_path):
     assert log.tagged[TAG].startswith("step 5, epoch 1.00: it looks so")
     assert adapter.seen == [pytest.approx(0.8)]
     assert {"loss", "score_deviation", "gradient_norm"} - adapter.first.keys() == {"gradient_norm"}
+
+
+def test_a_task_of_several_that_has_collapsed_is_named(tmp_path):
+    pairs, asked = make_corpus(tmp_path / "pairs"), make_questions(tmp_path / "asked")
+    text = "bigru(width=16, embedding=8, min_count=1, ends=False)"
+    run = join(
+        pairs=(0.5, replace(pairs, text=text)), vqa=(0.5, replace(asked, text=text)), optim=pairs.optim
+    )
+    adapter = TASKS.build(run.task, run)
+    model = adapter.model()
+    loss = math.log(pairs.optim.batch)
+    means = {f"pairs/{name}": value for name, value in (MEANS | {"loss": loss}).items()}
+    found = adapter.collapse(model, means | {"loss": 1.0}, first={}, epoch=0.0)
+    assert found.symptoms[0].startswith("pairs: pairs score 0.0001 more than others")
+    assert adapter.collapse(model, {"vqa/loss": 1.0, "loss": 1.0}, first={}, epoch=0.0) is None
+    assert adapter.collapse(model, means | {"pairs/loss": 0.1}, first={}, epoch=0.0) is None
+    blind = adapter.adapters["vqa"].model()
+    torch.nn.init.zeros_(blind.classifier.weight)
+    model.members["vqa"].load_state_dict(blind.state_dict())
+    (symptom,) = adapter.collapse_of(adapter.evaluate(model, "val", "joint")).symptoms
+    assert symptom.startswith("vqa: every question is answered")
