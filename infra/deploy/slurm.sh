@@ -128,10 +128,14 @@ if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
 fi
 export RAY_ADDRESS=$here:$port
 
-# a run is begun once: its id is in a file, by which the same command goes on with it
+# a run is begun once: its id is in a file, by which the same command goes on with it; one of the user's own is left
 verb=$1
 shift
-if [ "$verb" = train ] && [ "${1:-}" != resume ]; then
+own=''
+for word in "$@"; do
+    case $word in --run-id-file | --run-id-file=*) own=1 ;; esac
+done
+if [ "$verb" = train ] && [ "${1:-}" != resume ] && [ -z "$own" ]; then
     file=$POLYPOOL_HOME/slurm-$SLURM_JOB_ID.run
     [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] || rm -f "$file" # of an older job of this number
     set -- "$@" --run-id-file "$file"

@@ -26,15 +26,21 @@ STUBS = {
         note srun "${flags[@]}"
         exec "$@" """,
     "scontrol": """note scontrol "$@"
-        if [ "$1" = show ]; then printf 'n1\\nn2\\nn3\\n'; else [ ! -e "$STUBS/no requeue" ]; fi""",
+        if [ "$1" = show ]; then
+            case $3 in
+            'n[1-3]') printf 'n1\\nn2\\nn3\\n' ;;
+            'node[01-03]') printf 'node01\\nnode02\\nnode03\\n' ;;
+            *) exit 1 ;;
+            esac
+        else [ ! -e "$STUBS/no requeue" ]; fi""",
     "hostname": """[ "${1:-}" = -I ] || { echo name; exit; }
-        case ${NODE:-n1} in n1) echo 127.0.0.1 fd00::2 10.0.0.1;; *) echo 10.0.0.2;; esac""",
+        case ${NODE:-n1} in n1 | node01) echo 127.0.0.1 fd00::2 10.0.0.1;; *) echo 10.0.0.2;; esac""",
     "getent": """sed 's/$/ STREAM name/' "$STUBS/resolves" """,
     "ip": """case "$*" in
         *dev*) echo "3: ib0 inet 10.1.0.1/16 scope global";;
         *) printf '%s inet %s scope global\\n' '1: lo' 127.0.0.1/8 '2: eth7' 10.0.0.1/24 '3: ib0' 10.1.0.1/16;;
         esac""",
-    "ray": """if [ "$1" = health-check ]; then [ -e "$STUBS/on n1" ]; exit; fi
+    "ray": """if [ "$1" = health-check ]; then [ -e "$STUBS/on n1" ] || [ -e "$STUBS/on node01" ]; exit; fi
         note ray "$NODE" "gloo=${GLOO_SOCKET_IFNAME:-}" "$RAY_AUTH_MODE-${#RAY_AUTH_TOKEN}" "$@"
         if [ -e "$STUBS/no head" ]; then exit 3; fi
         """
@@ -143,6 +149,33 @@ def test_ray_begins_on_the_first_node_then_on_the_others_then_the_verb_and_all_o
     assert trains == [*at, "pipelines.train", *words[1:], "--run-id-file", file]
     assert sorted(job.log(str(job.bin / "ray"))) == [["TERM"], ["TERM"]], "both are told to end"
     assert ["requeue", "1234567"] not in job.log("scontrol")
+
+
+def test_another_cluster_has_other_names_folders_and_variables(job: Job) -> None:
+    place = job.folder / "my project"
+    place.mkdir()
+    del job.env["SLURM_CPUS_PER_TASK"]
+    other = {
+        "SLURM_JOB_NODELIST": "node[01-03]",
+        "SLURM_JOB_NAME": "a job; of 'many' words",
+        "SLURM_CPUS_ON_NODE": "12",
+        "SLURM_JOB_ID": "41",
+        "POLYPOOL_HOME": str(place),
+    }
+    assert job.end("train", "coco", **other) == 0, job.said
+    head, others = job.log("srun")
+    assert "--nodelist=node01" in head
+    assert "--exclude=node01" in others
+    assert {"--port=20410", "--num-cpus=12"} <= set(job.log("ray")[0])
+    assert not any("gpu" in word for call in (*job.log("srun"), *job.log("ray")) for word in call)
+    assert job.log("python")[-1][1] == f"home={place}"
+    assert job.log("python")[-1][-1] == str(place / "slurm-41.run")
+
+
+@pytest.mark.parametrize("flag", [["--run-id-file", "my file"], ["--run-id-file=my file"]])
+def test_a_file_of_the_user_for_the_id_of_the_run_is_left(job: Job, flag: list[str]) -> None:
+    assert job.end("train", "coco", *flag, "--seed", "1") == 0, job.said
+    assert job.log("python")[-1][3:] == ["pipelines.train", "coco", *flag, "--seed", "1"]
 
 
 def test_at_the_time_limit_the_driver_is_told_then_the_job_queued_again_and_goes_on(job: Job) -> None:
