@@ -6,6 +6,7 @@ Elsewhere, and on servers of S3 that heed no conditions, nothing stands between 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import tempfile
 import time
@@ -147,6 +148,7 @@ def _client(endpoint: str | None) -> Any:
             "runs at s3:// need boto3, as pyarrow's client of S3 cannot write on a condition; "
             "`pip install 'polypool[s3]'`"
         ) from error
+    logging.getLogger("botocore").setLevel(logging.WARNING)  # it tells where it found credentials
     return boto3.client(
         "s3",
         region_name=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),
