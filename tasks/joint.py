@@ -205,7 +205,12 @@ class Joint(TaskAdapter, Chunked, Watchful):
                     "no mean over tasks can be taken; the task must know both, and its split have answers"
                 )
             shares.append(share)
-        named = {f"{name}/{key}": x for name, of in members.items() for key, x in of.metrics.items()}
+        named = {
+            f"{name}/{metric.name}": of.metrics[metric.name]
+            for name, of in members.items()
+            for metric in (of.primary, *of.others)
+            if metric.in_tables and metric.name in of.metrics
+        }
         return Evaluation(
             protocol=PROTOCOL,
             metrics={MEAN.name: sum(shares) / len(shares)} | named,
