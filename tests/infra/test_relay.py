@@ -105,6 +105,16 @@ def test_it_keeps_what_a_journal_beside_the_worker_would(desk: Desk, tmp_path: P
     assert [*Journal(places[1], nobody).entries()], "it is its own"
 
 
+def test_what_comes_with_a_run_is_waited_for_as_well(desk: Desk) -> None:
+    sent = Relay(desk)
+    member = sent.member("vqa", {})
+    sent.flush()
+    desk.held = True
+    member.log({"loss": 0.5}, step=1)
+    with pytest.raises(TimeoutError):
+        sent.flush()
+
+
 def test_nothing_waits_but_flush_which_says_what_went_wrong(desk: Desk) -> None:
     sent = Relay(desk)
     desk.held = True
