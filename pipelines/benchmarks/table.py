@@ -32,6 +32,7 @@ from pipelines.benchmarks.scoring.reranking import reranking
 from pipelines.benchmarks.scoring.vqa_accuracy import vqa_metric
 from pipelines.benchmarks.searching.page import page
 from pipelines.benchmarks.searching.query import query
+from pipelines.benchmarks.training.chunked import chunked
 from pipelines.benchmarks.training.paper import paper_step
 from pipelines.benchmarks.training.questions import vqa_step
 from pipelines.benchmarks.training.start import start
@@ -67,6 +68,7 @@ BENCHMARKS: dict[str, Callable[[Scale], list[Measurement]]] = {
     "step": step,
     "video_step": video_step,
     "vqa_step": vqa_step,
+    "chunked_step": chunked,
     "workers": workers,
     "start": start,
 }
