@@ -54,11 +54,13 @@ def new_runs_at() -> Url | None:
 
 @cache
 def _try_out(url: Url) -> None:
+    from infra.storage import conditional
     from infra.storage.destination import write_json
     from infra.storage.remote import delete
 
     trial = url / f"trial-{secrets.token_hex(8)}.json"
     write_json(trial, {})
+    conditional.read(trial)  # by the client that leases need
     delete(trial)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from object_storage import Bucket, Fault
 from infra.errors import InputError
 from infra.process.lease import HeldError
 from infra.ray.checkpoints import WHOLE
-from infra.storage import remote
+from infra.storage import conditional, remote
 from infra.storage.checkpoints import write
 from infra.storage.claim import Claim, holder_at
 from infra.storage.places import place
@@ -108,6 +109,16 @@ def test_storage_that_refuses_is_said_before_ray_and_before_there_is_a_run(
     with pytest.raises(InputError, match=r"tried 6 times.*AWS_ENDPOINT_URL") as said:
         train.train(replace(run, experiment="refused"))
     assert len(str(said.value).splitlines()) == 1
+
+
+def test_the_client_that_leases_need_is_asked_for_at_once(
+    run: Run, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLYPOOL_RUNS", f"{bucket.url}/runs")
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    conditional._client.cache_clear()
+    with pytest.raises(InputError, match=r"need boto3.*polypool\[s3\]"):
+        start(replace(run, experiment="refused"))
 
 
 @pytest.mark.parametrize("named", ["hf://datasets/me/runs", "s3://", "ftp://host/runs"])
