@@ -137,7 +137,7 @@ def listed(url: Url) -> list[str]:
     return sorted(name for name in names if not name.endswith("/"))
 
 
-def upload(path: Path, url: Url, *, attempts: int = ATTEMPTS) -> None:
+def upload(path: Path, url: Url, *, attempts: int | None = None) -> None:
     """Write a file of this machine to object storage, where it appears whole or not at all.
 
     Raises:
@@ -166,21 +166,21 @@ def delete(url: Url) -> None:
         tried(url, "deleted", lambda: system.delete_file(path))
 
 
-def tried(url: Url, how: str, act: Callable[[], T], *, attempts: int = ATTEMPTS) -> T:
+def tried(url: Url, how: str, act: Callable[[], T], *, attempts: int | None = None) -> T:
     """Return what a call gives, which is made again, ever later, where the storage does not answer well.
 
     Args:
         url: that it is about.
         how: what cannot be done where it fails, such as `read`.
         act: the call.
-        attempts: how often it is made at most.
+        attempts: how often it is made at most; ATTEMPTS where None.
 
     Raises:
         AbsentError: there is no such file.
         AwayError: the storage has failed as often.
         InputError: it refuses.
     """
-    pause = _PAUSE
+    pause, attempts = _PAUSE, attempts or ATTEMPTS
     for left in reversed(range(attempts)):
         try:
             return act()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from places import ROOT
 
-from infra.ray import private
+from infra.ray import private, session
 from infra.ray.ending import started_by
 from infra.ray.private import PrivateRay, StartError
 from infra.ray.session import Session, ray_beside, ray_session
@@ -148,6 +148,7 @@ def test_one_that_is_slow_is_started_again(tmp_path, monkeypatch, capsys, needed
 
 def test_nothing_begins_where_there_is_a_cluster(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    monkeypatch.setattr(session, "_open", [])  # one that other tests share
     before = started_by(os.getpid())
     with ray_beside():
         assert started_by(os.getpid()) == before

@@ -20,6 +20,7 @@ from infra.tracking import Tracker, tracking_uri
 from pipelines.export import export
 from pipelines.models import load, load_run
 from pipelines.training import runs as start
+from pipelines.training.recording import described
 from tasks.datasets.corpus import write_corpus
 from tasks.run import Run, to_json
 
@@ -32,7 +33,7 @@ def run(tmp_path_factory):
 def begin(home, run, **tags) -> Tracker:
     """Record a run without artifacts."""
     given = {"uri": tracking_uri(home), "home": home, "name": "made", "params": to_json(run)}
-    return Tracker.start("polypool", tags=start.tags(run) | tags, **given)
+    return Tracker.start("polypool", tags=described.tags(run) | tags, **given)
 
 
 @pytest.mark.parametrize(

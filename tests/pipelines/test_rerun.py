@@ -12,6 +12,7 @@ from infra.errors import InputError
 from infra.tracking import Tracker, find_runs, tracking_uri
 from pipelines import rerun
 from pipelines.training import runs as start
+from pipelines.training.recording import described
 from tasks.run import to_json
 
 
@@ -101,7 +102,7 @@ def test_a_run_that_cannot_be_repeated_is_refused(run, home):
 
 def test_a_run_that_failed_can_be_repeated_and_is_said_to_have_no_scores(run, home, monkeypatch, capsys):
     given = {"uri": tracking_uri(home), "home": home, "name": "made", "params": to_json(run)}
-    failed = Tracker.start("polypool", tags=start.tags(run), **given)
+    failed = Tracker.start("polypool", tags=described.tags(run), **given)
     failed.json("run.json", to_json(run))
     failed.finish("FAILED")
     out = verb(monkeypatch, capsys, failed.run_id)

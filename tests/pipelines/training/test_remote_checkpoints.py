@@ -29,7 +29,6 @@ from infra.storage import checkpoints
 from infra.storage.places import Url, place
 from infra.tracking import Tracker, find_runs, tracking_uri
 from pipelines.training.loop import Trainer
-from pipelines.training.runs import resume
 from tasks.run import Run, from_json, to_json
 
 pytestmark = pytest.mark.ray
@@ -42,6 +41,15 @@ from pipelines.training.runs import start
 from tasks.run import from_json
 
 command(lambda: start(from_json(json.loads(Path(sys.argv[1]).read_text()))))()
+"""
+
+
+RESUME = """
+import sys
+from infra.errors import command
+from pipelines.training.runs import resume
+
+command(lambda: resume(sys.argv[1]))()
 """
 
 
@@ -119,7 +127,8 @@ def test_another_machine_goes_on_with_the_run_of_a_killed_one_to_the_same_weight
     monkeypatch.setenv("POLYPOOL_HOME", str(second))
     monkeypatch.delenv("POLYPOOL_RUNS")
     faults.append(Fault(key="state.pt", times=2, spoil=cut(100)))
-    assert resume(record.run_id) == record.run_id
+    # a process of its own, whose workers know the storage: a Ray that other tests share was begun without it
+    subprocess.run([sys.executable, "-c", RESUME, record.run_id], cwd=ROOT, check=True)
     tracker = Tracker.attach(tracking_uri(first), record.run_id, running=False)
     assert (tracker.status(), epochs(at)) == ("FINISHED", 8)
     assert (second / "runs" / record.run_id / WHOLE).read_text() == checkpoints.newest(at)
