@@ -64,7 +64,7 @@ class Joint(TaskAdapter, Chunked, Watchful):
         share: str = "text, visual.aggregator",
         **weights: float,
     ) -> None:
-        runs = member_runs(run)
+        self.runs = runs = member_runs(run)
         if len(runs) < 2 or {*weights} != {*runs}:
             raise InputError(
                 f"joint trains two tasks or more, each with a weight: the run has {', '.join(runs) or 'none'}, and the "
@@ -104,7 +104,7 @@ class Joint(TaskAdapter, Chunked, Watchful):
         counting = {name: of for name, of in self.adapters.items() if isinstance(of, CountsWords)}
         texts = [*chain.from_iterable(adapter.counted_texts() for adapter in counting.values())]
         for name, adapter in counting.items():
-            run = member_runs(self.run)[name]
+            run = self.runs[name]
             self.adapters[name] = TASKS.build(run.task, run, assets=adapter.assets_for(texts))
 
     def describe(self) -> Mapping[str, str]:
@@ -181,7 +181,7 @@ class Joint(TaskAdapter, Chunked, Watchful):
             adapter.check_protocol(self._protocol(name, split), split)
 
     def _protocol(self, name: str, split: str) -> str:
-        return self.adapters[name].dev_protocol if split == "val" else self.run.members[name].protocol
+        return self.adapters[name].dev_protocol if split == "val" else self.runs[name].protocol
 
     @torch.no_grad()
     def evaluate(self, model: JointModel, split: str, protocol: str) -> Evaluation:
@@ -225,7 +225,7 @@ class Joint(TaskAdapter, Chunked, Watchful):
         """Return each task with its part of the model."""
         return {
             name: Member(run=run, adapter=self.adapters[name], model=model.members[name])
-            for name, run in member_runs(self.run).items()
+            for name, run in self.runs.items()
         }
 
 

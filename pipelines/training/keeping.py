@@ -5,6 +5,7 @@ The driver makes a record of it, which goes to every worker and to the process o
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -76,6 +77,9 @@ class InFolder:
     def close(self) -> None:
         """Wait for what is being written, as Ray does."""
 
+    def tidy(self) -> None:
+        """Delete nothing: all that is there belongs to the run."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class InStorage:
@@ -133,6 +137,10 @@ class InStorage:
     def close(self) -> None:
         """Wait for the checkpoint that is being written, and raise what is wrong with it."""
         self._uploads.close()
+
+    def tidy(self) -> None:
+        """Delete what Ray Train noted, which nobody reads again."""
+        shutil.rmtree(self.ray_folder, ignore_errors=True)
 
     @cached_property
     def _relay(self) -> Relay:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import sys
 import threading
 from collections.abc import Sequence
@@ -111,13 +110,8 @@ def fit(
         assets=ray.put(json.dumps(assets)),
     )
     trainer = _trainer(work, tracker.run_id, resources, session, callbacks)
-
-    def ask() -> None:
-        stop.touch()
-        finish_soon(tracker, "KILLED")  # whoever stops us may not wait for what comes then
-
     try:
-        with asked_first(ask, seconds=CHECKPOINT_SECONDS):
+        with asked_first(partial(_ask, stop, tracker), seconds=CHECKPOINT_SECONDS):
             trainer.fit()
         if stop.exists():
             raise Stopped
@@ -128,8 +122,12 @@ def fit(
             raise
         raise said from error
     finally:
-        if isinstance(kept, InStorage):
-            shutil.rmtree(kept.ray_folder, ignore_errors=True)
+        kept.tidy()
+
+
+def _ask(stop: Path, tracker: Tracker) -> None:
+    stop.touch()
+    finish_soon(tracker, "KILLED")  # whoever stops us may not wait for what comes then
 
 
 def _kept(tracker: Tracker, home: Path, claim: Claim | None, stop: Path) -> Kept:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from infra.errors import InputError
 from infra.registry import MINERS, OBJECTIVES
-from tasks.objectives.base import Objective, lowest, pairs_and_negatives
+from tasks.objectives.base import Objective, lowest
 from tasks.objectives.miners.base import BatchScores, Chosen, Miner
 
 LARGEST_SCALE = 100.0
@@ -66,16 +66,9 @@ class InfoNCE(Objective):
     ) -> dict[str, Tensor]:
         """Return the loss, and the temperature where it is learned; see `Objective`."""
         temperature = self.temperature if self.log_scale is None else self._clipped().neg().exp()
-        pair_T, negative_VT = pairs_and_negatives(sim_VT / temperature, row_T, positive_VT)
-        scores = BatchScores(
-            pair_T=pair_T,
-            negative_VT=negative_VT,
-            row_T=row_T,
-            positive_VT=positive_VT,
-            sim_VT=sim_VT.detach(),
-        )
+        scores = BatchScores.of(sim_VT / temperature, row_T, positive_VT, sim_VT=sim_VT)
         mined = self.miner.choose(scores)
-        costs = [self._cost(pair_T, side, temperature) for side in (mined.to_text, mined.to_visual)]
+        costs = [self._cost(scores.pair_T, side, temperature) for side in (mined.to_text, mined.to_visual)]
         terms = {"loss": sum(costs).mean() / 2, **mined.terms}
         return terms if self.log_scale is None else {**terms, "temperature": temperature.detach()}
 

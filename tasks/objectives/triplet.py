@@ -8,7 +8,7 @@ from torch import Tensor
 
 from infra.errors import InputError
 from infra.registry import MINERS, OBJECTIVES
-from tasks.objectives.base import Objective, lowest, pairs_and_negatives
+from tasks.objectives.base import Objective, lowest
 from tasks.objectives.miners.all import All
 from tasks.objectives.miners.base import BatchScores, Chosen, Miner
 
@@ -55,16 +55,9 @@ class Triplet(Objective):
         self, sim_VT: Tensor, row_T: Tensor, positive_VT: Tensor, *, epoch: float
     ) -> dict[str, Tensor]:
         """Return the loss; see `Objective`."""
-        pair_T, negative_VT = pairs_and_negatives(sim_VT, row_T, positive_VT)
-        scores = BatchScores(
-            pair_T=pair_T,
-            negative_VT=negative_VT,
-            row_T=row_T,
-            positive_VT=positive_VT,
-            sim_VT=sim_VT.detach(),
-        )
+        scores = BatchScores.of(sim_VT, row_T, positive_VT, sim_VT=sim_VT)
         mined = self.mining(epoch).choose(scores)
-        costs = [self._cost(pair_T, side.of_pairs()) for side in (mined.to_text, mined.to_visual)]
+        costs = [self._cost(scores.pair_T, side.of_pairs()) for side in (mined.to_text, mined.to_visual)]
         return {"loss": sum(costs), **mined.terms}
 
     @property

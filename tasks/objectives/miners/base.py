@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from tasks.objectives.base import pairs_and_negatives
+
 
 @dataclass(frozen=True, kw_only=True)
 class BatchScores:
@@ -27,6 +29,18 @@ class BatchScores:
     row_T: Tensor
     positive_VT: Tensor
     sim_VT: Tensor
+
+    @classmethod
+    def of(cls, scaled_VT: Tensor, row_T: Tensor, positive_VT: Tensor, *, sim_VT: Tensor) -> BatchScores:
+        """Split scores into those of the pairs and the negatives; `scaled_VT` are what an objective makes of them."""
+        pair_T, negative_VT = pairs_and_negatives(scaled_VT, row_T, positive_VT)
+        return cls(
+            pair_T=pair_T,
+            negative_VT=negative_VT,
+            row_T=row_T,
+            positive_VT=positive_VT,
+            sim_VT=sim_VT.detach(),
+        )
 
 
 class Chosen(NamedTuple):
