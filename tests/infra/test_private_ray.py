@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 from places import ROOT
 
-from infra.ray import private, session
-from infra.ray.ending import started_by
+from infra.ray import private
 from infra.ray.private import PrivateRay, StartError
-from infra.ray.session import Session, ray_beside, ray_session
+from infra.ray.session import Session
 
 pytestmark = pytest.mark.ray
 
@@ -39,9 +38,9 @@ main()
 """
 
 
-def owner(inside: str) -> subprocess.Popen:
-    """Start a process that has a private Ray, and does something beside it."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+def owner(inside: str, **environment: str) -> subprocess.Popen:
+    """Start a process that has a private Ray, but for what its environment says, and does something beside it."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | environment
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([sys.executable, "-c", OWNER.format(inside=inside)], cwd=ROOT, env=env, **pipes)
 
@@ -146,11 +145,16 @@ def test_one_that_is_slow_is_started_again(tmp_path, monkeypatch, capsys, needed
     begun.end()
 
 
-def test_nothing_begins_where_there_is_a_cluster(monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
-    monkeypatch.setattr(session, "_open", [])  # one that other tests share
-    before = started_by(os.getpid())
-    with ray_beside():
-        assert started_by(os.getpid()) == before
-        with pytest.raises(ValueError, match="no Ray cluster answers"), ray_session():
+def test_nothing_begins_where_there_is_a_cluster():
+    """In a process of its own: others of this one may have left a session open."""
+    process = owner(
+        """
+        assert started_by(os.getpid()) == []
+        with ray_session():
             pass
+    """.strip(),
+        RAY_ADDRESS="127.0.0.1:9",
+    )
+    said, errors = process.communicate(timeout=120)
+    assert (process.returncode, said) == (2, "")
+    assert errors.startswith("error: no Ray cluster answers at RAY_ADDRESS=127.0.0.1:9")
