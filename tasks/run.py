@@ -254,11 +254,17 @@ WITHOUT_EFFECT = (
 
 _OF_THE_JOINT_RUN = ("aggregator", "text_aggregator", "optim", "seed", "workers", *WITHOUT_EFFECT)
 """Settings that all tasks have from the run that trains them together; published numbers are of runs alone."""
+_UNNAMED = "joint"
+"""The recipe that a task is compared under where the joint run came from none."""
 
 
 def member_runs(run: Run) -> dict[str, Run]:
-    """Return the runs that are trained together as they then are: with the joint run's aggregators and training."""
+    """Return the runs that are trained together as they then are: with the joint run's aggregators and training.
+
+    Their recipe is the joint run's, by which tables tell them from runs of the same task alone.
+    """
     shared = {name: getattr(run, name) for name in _OF_THE_JOINT_RUN} | {
+        "recipe": run.recipe or _UNNAMED,
         "published": {},
         "source": "",
         "init": "",

@@ -69,8 +69,8 @@ def prepare(run: Run, **arguments: Any) -> TaskAdapter:
     """
     if run.jointly:
         raise InputError(
-            f"{run.recipe or run.task} was trained together with others, by {run.jointly!r}; train that joint run, or "
-            f"the recipe by itself: `python -m pipelines.train {run.recipe or 'RECIPE'}`"
+            f"this {run.task} was trained together with others, by {run.jointly!r}; train that joint run, "
+            f"{run.recipe}, or a recipe of its task by itself (`python -m pipelines.train --list`)"
         )
     trust_modules(*modules(run))
     adapter: TaskAdapter = TASKS.build(run.task, run, **arguments)

@@ -233,7 +233,8 @@ def test_members_have_the_settings_of_the_joint_run(run):
             run.task,
         )
         assert member.data == run.members[name].data
-        assert member.recipe == run.members[name].recipe
+        assert member.recipe == run.recipe == "tiny_joint", "by which a table tells it from one alone"
+    assert {member.recipe for member in member_runs(replace(run, recipe="")).values()} == {"joint"}
     with pytest.raises(InputError, match="was trained together with others"):
         prepare(member_runs(run)["pairs"])
 

@@ -34,7 +34,7 @@ class Described:
         """Describe a run."""
         return cls(
             experiment=run.experiment,
-            name=f"{run.recipe} {run.aggregator} seed {run.seed}",
+            name=f"{run.recipe}{f' {run.task}' if run.jointly else ''} {run.aggregator} seed {run.seed}",
             tags=tags(run),
             params=to_params(run),
             settings=to_json(run),
