@@ -21,6 +21,7 @@ from infra.paths import home
 from infra.process.lease import NAME, HeldError, Holder, holder_of
 from infra.tables import aligned, duration
 from infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
+from pipelines.training.recording.described import COLLAPSED
 
 _WIDTH = 200
 Behind = Literal["", "alive", "nobody", "unknown"]
@@ -41,10 +42,11 @@ class RunsOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A run as it is listed; `age` is the seconds since it began."""
+    """A run as it is listed; `age` is the seconds since it began, `collapsed` what was seen of a collapse."""
 
     run_id: str
     state: str
+    collapsed: str
     recipe: str
     aggregator: str
     text_aggregator: str
@@ -63,6 +65,7 @@ class Row:
         return cls(
             run_id=record.run_id,
             state=record.status,
+            collapsed=tags.get(COLLAPSED, ""),
             recipe=tags.get("recipe", ""),
             aggregator=tags.get("aggregator", ""),
             text_aggregator=tags.get("text_aggregator", ""),
@@ -80,7 +83,7 @@ class Row:
         who = f"process {self.holder.process} on {self.holder.host}" if self.holder else ""
         return [
             self.run_id,
-            self.state,
+            f"{self.state}{', collapsed' * bool(self.collapsed)}",
             self.recipe,
             f"{self.aggregator}{text}",
             self.seed,
@@ -158,9 +161,11 @@ def mark_dead(uri: str, found: Sequence[Row], *, home: Path) -> dict[str, str]:
 
 
 def table(found: Sequence[Row]) -> str:
-    """Return the runs as a table, and what can be done about those that nobody trains."""
+    """Return the runs as a table, how some collapsed, and what can be done about those that nobody trains."""
     header = ("run", "state", "recipe", "aggregator", "seed", "epoch", "age", "at work")
     lines = aligned(header, [row.cells() for row in found], width=_WIDTH, left=(0, 1, 2, 3, 7))
+    if collapsed := [row for row in found if row.collapsed]:
+        lines += ["", *(f"{row.run_id} collapsed: {row.collapsed}" for row in collapsed)]
     if dead := sum(row.behind == "nobody" for row in found):
         lines += [
             "",

@@ -10,8 +10,6 @@ from tasks.abilities import Collapse, Watchful
 from tasks.base import Evaluation, TaskAdapter
 from tasks.run import Optim
 
-TAG = "collapsed"
-"""Of a run: at which step what was seen."""
 FEWEST, FEWEST_AT_END = 10, 3
 """Steps in a row that are enough in the shortest epochs, within one and at its end."""
 

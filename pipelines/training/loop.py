@@ -28,7 +28,7 @@ from infra.data import load, order_of
 from infra.errors import InputError
 from pipelines.training.best_checkpoint import ARTIFACT, WEIGHTS, write_model
 from pipelines.training.chunks import chunked_gradients
-from pipelines.training.collapse import TAG, CollapseWatch
+from pipelines.training.collapse import CollapseWatch
 from pipelines.training.optim import lr_scale, make_optimizer, ready_gradients, set_lr
 from pipelines.training.recording.artifacts import (
     Log,
@@ -38,7 +38,7 @@ from pipelines.training.recording.artifacts import (
     log_pictures,
     run_figures,
 )
-from pipelines.training.recording.described import Described
+from pipelines.training.recording.described import COLLAPSED, Described
 from tasks.base import Evaluation, TaskAdapter
 from tasks.run import Run
 
@@ -213,7 +213,7 @@ class Trainer:
             # not print: Ray Train logs what is printed once more
             sys.stderr.write(f"warning: the model has collapsed: {collapsed}\n")
             sys.stderr.flush()
-            self.log.tags({TAG: collapsed})
+            self.log.tags({COLLAPSED: collapsed})
 
     def _log_training(self, meter: Meter) -> None:
         values = self._watch(meter)

@@ -10,6 +10,9 @@ from typing import Any
 from infra.tracking import Tracker
 from tasks.run import Run, modules, to_json, to_params
 
+COLLAPSED = "collapsed"
+"""The tag of a run whose model tells nothing apart: at which step what was seen."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Described:

@@ -14,8 +14,9 @@ from toy import FolderLog, FolderReport, SilentBar, Toy, toy_run
 
 from infra.registry import OBJECTIVES, TASKS
 from pipelines.recipe import derive, join
-from pipelines.training.collapse import TAG, CollapseWatch
+from pipelines.training.collapse import CollapseWatch
 from pipelines.training.loop import Trainer
+from pipelines.training.recording.described import COLLAPSED
 from tasks.abilities import Collapse, Watchful
 from tasks.base import Evaluation, Metric
 from tasks.models.collapse import collapse, variance
@@ -51,15 +52,15 @@ def test_a_run_that_collapses_says_so_once_in_its_first_epoch(tmp_path, capsys, 
     log = trained(captions(tmp_path / "data", **changes), tmp_path / "log")
     said = capsys.readouterr().err
     assert said.count("warning: the model has collapsed: ") == 1
-    assert TAG in log.tagged
-    assert log.tagged[TAG] in said
-    assert log.tagged[TAG].startswith("step 12, epoch 1.00: pairs score ")
+    assert COLLAPSED in log.tagged
+    assert log.tagged[COLLAPSED] in said
+    assert log.tagged[COLLAPSED].startswith("step 12, epoch 1.00: pairs score ")
     for part in (
         " more than others, scores deviate by ",
         "where all scores are equal",
         " at first); the embeddings of ",
     ):
-        assert part in log.tagged[TAG]
+        assert part in log.tagged[COLLAPSED]
     lr = changes["optim"]["lr"]
     assert f"To do: a smaller learning rate (--optim.lr {lr / 10:.2g}, now {lr:.2g}), or a warm-up" in said
 
@@ -68,7 +69,7 @@ def test_a_run_that_collapses_says_so_once_in_its_first_epoch(tmp_path, capsys, 
 def test_a_run_that_learns_says_nothing(tmp_path, capsys, objective):
     run = captions(tmp_path / "data", objective=objective, optim={"epochs": 2, "batch": 8})
     log = trained(run, tmp_path / "log")
-    assert TAG not in log.tagged
+    assert COLLAPSED not in log.tagged
     assert "collapsed" not in capsys.readouterr().err
     assert {"train/score_deviation", "train/visual_variance", "train/text_variance"} <= log.rows[0][1].keys()
 
@@ -254,7 +255,7 @@ def test_the_first_step_and_the_last_ones_of_an_epoch_are_looked_at(tmp_path):
     log = FolderLog(tmp_path)
     device = torch.device("cpu")
     Trainer(run, adapter, log=log, report=FolderReport(), device=device, bar=SilentBar).train()
-    assert log.tagged[TAG].startswith("step 5, epoch 1.00: it looks so")
+    assert log.tagged[COLLAPSED].startswith("step 5, epoch 1.00: it looks so")
     assert adapter.seen == [pytest.approx(0.8)]
     assert {"loss", "score_deviation", "gradient_norm"} - adapter.first.keys() == {"gradient_norm"}
 

@@ -17,7 +17,7 @@ from infra.tracking import Tracker, tracking_uri
 from pipelines import runs as module
 from pipelines.training import runs
 from pipelines.training.folder import run_folder, take_run
-from pipelines.training.recording.described import tags
+from pipelines.training.recording.described import COLLAPSED, tags
 from tasks.run import to_params
 
 
@@ -38,6 +38,7 @@ def made(home: Path) -> Iterator[dict[str, Tracker]]:
             )
         lease = somebody.submit(take_run, home, made["alive"].run_id).result()
         made["alive"].log({"epoch": 2}, step=10)
+        made["alive"].tags({COLLAPSED: "at step 10, all scores are equal"})
         run_folder(home, made["dead"].run_id).mkdir(parents=True)
         run_folder(home, made["ended"].run_id).mkdir(parents=True)
         made["ended"].finish("FAILED")
@@ -62,7 +63,9 @@ def test_the_list_says_how_far_each_is_and_who_is_at_work(
     assert header.split() == ["run", "state", "recipe", "aggregator", "seed", "epoch", "age", "at", "work"]
     of = {name: next(line for line in lines if tracker.run_id in line) for name, tracker in made.items()}
     here = Holder.this()
-    assert of["alive"].split()[1:5] == ["RUNNING", "toy", "max", "3"]
+    assert of["alive"].split()[1:6] == ["RUNNING,", "collapsed", "toy", "max", "3"]
+    assert f"{made['alive'].run_id} collapsed: at step 10, all scores are equal" in lines
+    assert sum("collapsed" in line for line in lines) == 2
     assert "2 of 3" in of["alive"]
     assert of["alive"].endswith(f" s  process {here.process} on {here.host}")
     assert of["dead"].endswith(" s  nobody")
