@@ -21,7 +21,8 @@ class Pooled(NamedTuple):
 
     vectors: Tensor
     """`(B, D)`, or `(B, K, D)` where `num_embeddings` is not one; where it is None, sets of fewer than K vectors are
-    filled up with zero vectors, which have no direction and count nowhere."""
+    filled up with zero vectors, which have no direction and count nowhere. Of an aggregator that `makes` a
+    distribution, `(B, 2, D)`: the mean, then the log-variance."""
     residual: Tensor | None = None
     """`(B, K, D)`, of an aggregator whose vectors are a global feature plus a residual each; None for any other."""
     weights: Tensor | None = None
@@ -54,6 +55,10 @@ class Aggregator(nn.Module, ABC):
 
     num_embeddings: int | None = 1
     """How many vectors it makes of a set, K; None where their number depends on the set, and is at most its size."""
+    makes: Literal["vectors", "distribution"] = "vectors"
+    """What they are. "vectors": points, each to be brought to unit length; "distribution": the mean and the natural
+    logarithm of the variance of a Gaussian with a variance for each channel. Then `num_embeddings` is 2, and the mean
+    alone may be brought to unit length."""
     width: int | None = None
     """Width of the vectors; None where it is that of the elements."""
     context: Literal["none", "set", "vector"] = "none"

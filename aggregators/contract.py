@@ -56,6 +56,8 @@ def _shape(module: Aggregator, draw: Draw, width: int) -> None:
     expected = (len(SIZES), width) if k == 1 else (len(SIZES), k or vectors.shape[1], width)
     assert vectors.shape == expected, f"the vectors have shape {tuple(vectors.shape)}, expected {expected}"
     assert vectors.isfinite().all(), "the vectors are not finite"
+    assert module.makes in ("vectors", "distribution"), f"makes is {module.makes!r}"
+    assert module.makes == "vectors" or k == 2, f"a distribution has num_embeddings = 2, not {k}"
     if k is None:
         real_B, size_B = vectors.any(dim=-1).sum(dim=1), inputs.mask_BN.sum(dim=1)
         assert ((real_B > 0) & (real_B <= size_B)).all(), (
@@ -245,7 +247,8 @@ PROMISES = {
     _shape: (
         "a vector of each set, or num_embeddings of them, all finite",
         "return Pooled(vectors) with vectors (B, D), or (B, K, D) with num_embeddings = K, or None where sets have as "
-        "many as they need and zero vectors after them; where the width changes, set self.width",
+        "many as they need and zero vectors after them; where the width changes, set self.width; a mean and a "
+        'log-variance are (B, 2, D) with makes = "distribution" and num_embeddings = 2',
     ),
     _hooks: (
         "a forward hook sees every call",

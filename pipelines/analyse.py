@@ -1,7 +1,9 @@
 """`python -m pipelines.analyse RUN_ID`: how the embeddings of a trained run lie, and what the elements of its sets do.
 
 Alignment and uniformity for any run with embeddings; for sets also their circular variance, and the scores with one
-element alone or left out. The numbers are logged in the run, as metrics named `analysis/...`.
+element alone or left out; for distributions, whose means are what lies there, also their uncertainty: the sum of an
+item's variances, its mean and its deviation over the items. The numbers are logged in the run, as metrics named
+`analysis/...`.
 """
 
 from __future__ import annotations
@@ -65,16 +67,21 @@ def _scores(trained: TrainedModel) -> Scores:
 
 
 def geometry(embeddings: SplitEmbeddings, trained: TrainedModel, split: str) -> dict[str, float]:
-    """Return alignment and uniformity, and the variance of each modality that has sets."""
+    """Return alignment and uniformity, the variance of each modality that has sets, and that of distributions."""
     from tasks.scoring.geometry import alignment, uniformity
     from tasks.scoring.set_analysis import variance_of
+    from tasks.similarities.vectors import mean_and_log_variance
 
     owner_T = trained.pairs(split, "be analysed").owner_T
-    numbers = {"alignment/joint": alignment(embeddings.visual, embeddings.text, owner_T)}
-    numbers |= {
-        f"uniformity/{side}": value for side, value in uniformity(embeddings.visual, embeddings.text).items()
-    }
-    for side, embedding in (("visual", embeddings.visual), ("text", embeddings.text)):
+    visual, text, uncertain = embeddings.visual, embeddings.text, embeddings.uncertainty()
+    if uncertain:
+        (visual, _), (text, _) = map(mean_and_log_variance, (visual, text))
+    numbers = {"alignment/joint": alignment(visual, text, owner_T)}
+    numbers |= {f"uniformity/{side}": value for side, value in uniformity(visual, text).items()}
+    for side, sum_B in zip(("visual", "text"), uncertain or (), strict=False):
+        numbers[f"uncertainty/{side}"] = float(sum_B.double().mean())
+        numbers[f"uncertainty_deviation/{side}"] = float(sum_B.double().std(correction=0))
+    for side, embedding in (("visual", visual), ("text", text)):
         if embedding.ndim == 3:
             numbers |= {f"{name}/{side}": value for name, value in variance_of(embedding).items()}
     return numbers
@@ -128,7 +135,9 @@ def main() -> None:
         f"{run.recipe} {run.aggregator} seed {run.seed}: embeddings of {split} (run {trained.tracker.run_id})\n"
     )
     print(*table(numbers, digits=4), sep="\n")
-    if embeddings.visual.ndim == embeddings.text.ndim == 2:
+    if embeddings.similarity.of_distributions:
+        print("\nimages and captions are distributions: variance and elements are for models of sets")
+    elif embeddings.visual.ndim == embeddings.text.ndim == 2:
         print("\nimages and captions are single vectors: variance and elements are for models of sets")
     elif options.elements:
         protocol = options.protocol or run.protocol

@@ -69,13 +69,15 @@ class TrainedModel:
     def encode_visual(self, visuals: Visuals) -> Tensor:
         """Return the embeddings of V images or videos, `(V, D)`, or `(V, K, D)` where they are sets.
 
+        Where they are distributions, `(V, 2, D)`: the means and the logarithms of the variances.
+
         Raises:
             InputError: the model has no embeddings of images alone, or an image does not fit it.
         """
         return self._embeddings(visuals=visuals)
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
-        """Return the embeddings of T texts, `(T, D)`, or `(T, K, D)` where they are sets.
+        """Return the embeddings of T texts, `(T, D)`, or `(T, K, D)` where they are sets; as in `encode_visual`.
 
         Raises:
             InputError: the model has no embeddings of texts alone.

@@ -196,12 +196,21 @@ class VisualText(VisualLanguageTask, Chunked, Watchful):
                 "caption": result.caption_G,
                 caption: pairs.item_ids[pairs.owner_T[result.caption_G]],
                 **retrieval_arrays(ranks, result.recalls),
+                **self._uncertainty(score, len(result.ranks_i2t), result.caption_G),
             },
             query_metrics=retrieval_queries(
                 dict(zip(directions, (item, caption), strict=True)), modality=self.modality
             ),
             pictures=(partial(self._examples, score, ranked_queries(pairs, named, result), split, named),),
         )
+
+    def _uncertainty(self, score: Score, items: int, caption_G: np.ndarray) -> dict[str, np.ndarray]:
+        """Return how unsure a model of distributions is of each item and caption; empty of any other model."""
+        sums = score.uncertainty() if isinstance(score, SplitEmbeddings) else None
+        if sums is None:
+            return {}
+        visual_V, text_T = (sum_B.cpu().numpy() for sum_B in sums)
+        return {f"{self.modality}_uncertainty": visual_V[:items], "caption_uncertainty": text_T[caption_G]}
 
     def _examples(
         self, score: Score, queries: RankedQueries, split: str, protocol: ScoringProtocol
@@ -220,7 +229,11 @@ class VisualText(VisualLanguageTask, Chunked, Watchful):
 
     def _attention(self, model: RetrievalModel, split: str, score: Score) -> AttentionExamples | None:
         pairs = self.data(split)
-        sets = isinstance(score, SplitEmbeddings) and score.visual.dim() == 3
+        sets = (
+            isinstance(score, SplitEmbeddings)
+            and score.visual.dim() == 3
+            and not score.similarity.of_distributions
+        )
         return self.attention(
             model,
             caption_pairs(pairs),

@@ -17,7 +17,8 @@ class GCN(Aggregator):
 
     `gcn(then=mean)` is GCN+AvgPool of the table (4.2 M weights), `gcn(then=seq2seq, layers=4)` is GCN+Seq2Seq
     (23.1 M) and the image encoder of VSRN. As there, elements are brought to unit length before and after: a message
-    is cubic in their length. Number of vectors, width, context, symmetry and weights are those of the inner aggregator.
+    is cubic in their length. Number of vectors, what they are, width, context, symmetry and weights are those of the
+    inner aggregator.
 
     Args:
         dim: width of the elements.
@@ -32,6 +33,7 @@ class GCN(Aggregator):
         self.layers = nn.ModuleList(Reasoning(dim) for _ in range(layers))
         self.then: Aggregator = AGGREGATORS.build(then, dim)
         self.num_embeddings, self.width = self.then.num_embeddings, self.then.width
+        self.makes = self.then.makes
         self.context, self.takes_global_feature = self.then.context, self.then.takes_global_feature
         self.symmetric, self.weights_over = self.then.symmetric, self.then.weights_over
 

@@ -26,6 +26,12 @@ def _embeddings(*shape: int, seed: int) -> Tensor:
     return l2_normalise(torch.randn(*shape, _DIM, generator=torch.Generator().manual_seed(seed)))
 
 
+def _distributions(size: int, *, seed: int) -> Tensor:
+    """Return means of unit length and log-variances, `(size, 2, D)`."""
+    parts = _embeddings(size, 2, seed=seed)
+    return torch.stack((parts[:, 0], 3 * parts[:, 1]), dim=1)
+
+
 class SimilarityChecks:
     """The promises of one similarity, on made-up embeddings.
 
@@ -40,9 +46,9 @@ class SimilarityChecks:
         """Return them in order."""
         return [
             _check(
-                "it is built, and says whether it is of sets",
+                "it is built, and says what it is of",
                 self._built,
-                "derive from tasks.similarities.base.Similarity and set `of_sets` on the class",
+                "derive from tasks.similarities.base.Similarity and set `of_sets` on the class, or `of_distributions`",
                 vital=True,
             ),
             _check(
@@ -70,11 +76,19 @@ class SimilarityChecks:
 
     def _built(self) -> str:
         part = self._similarity
-        assert isinstance(part.of_sets, bool), f"of_sets is {part.of_sets!r}, neither True nor False"
+        for name in ("of_sets", "of_distributions"):
+            assert isinstance(getattr(part, name), bool), (
+                f"{name} is {getattr(part, name)!r}, neither True nor False"
+            )
+        assert not (part.of_sets and part.of_distributions), "it is of sets and of distributions"
+        if part.of_distributions:
+            return "of distributions"
         return "of sets" if part.of_sets else "of single vectors"
 
     def _embeddings(self) -> list[tuple[Tensor, Tensor]]:
-        """Return pairs of queries and a gallery: vectors, and sets where it compares them."""
+        """Return pairs of queries and a gallery: vectors, and sets where it compares them; or distributions."""
+        if self._similarity.of_distributions:
+            return [(_distributions(5, seed=0), _distributions(7, seed=1))]
         vectors = (_embeddings(5, seed=0), _embeddings(7, seed=1))
         return [
             vectors,
@@ -226,7 +240,10 @@ class RegulariserChecks:
         return f"{part.name}, weight {part.weight:g}"
 
     def _scalar(self) -> str:
-        sides = [_embeddings(6, 3, seed=seed).requires_grad_() for seed in (0, 1)]
+        sides = [_embeddings(6, 3, seed=seed) for seed in (0, 1)]
+        if self._regulariser.of_distributions:
+            sides = [_distributions(6, seed=seed) for seed in (0, 1)]
+        sides = [embedding.requires_grad_() for embedding in sides]
         term = self._regulariser(*(Embeddings(embedding, embedding * 0.5) for embedding in sides))
         assert term.shape == (), f"it has shape {tuple(term.shape)}, expected a scalar"
         assert term.isfinite(), f"it is {term.item()}"

@@ -52,13 +52,13 @@ class Spread:
 def spread_of(watched: Watched) -> Spread | None:
     """Return the variance of an aggregator's vectors, brought to unit length; None where it makes one of each set.
 
-    None also where no set was seen.
+    None also where it makes distributions, whose variance is no distance of vectors, and where no set was seen.
 
     Raises:
         InputError: the vectors of a set are not `num_embeddings`, or not finite.
     """
     size, sets = watched.aggregator.num_embeddings, [seen.vectors for seen in watched.seen]
-    if size == 1 or not sets:
+    if size == 1 or watched.aggregator.makes == "distribution" or not sets:
         return None
     for vectors_KD in sets:
         if (

@@ -38,6 +38,18 @@ def coco_mini_dinov2_minilm() -> Run:
     return _frozen(run)
 
 
+@recipe("coco_mini_dinov2_minilm_pcmepp")
+def coco_mini_dinov2_minilm_pcmepp() -> Run:
+    """The same, and a Gaussian of each photograph and caption: PCME++ without its mixed samples."""
+    return derive(
+        coco_mini_dinov2_minilm(),
+        aggregator="probabilistic",
+        text_aggregator="probabilistic(mean=mean)",
+        objective="pcmepp",
+        regularisers=("vib(weight=1e-4)",),
+    )
+
+
 @recipe("coco_mini_dinov2_minilm_tuned")
 def coco_mini_dinov2_minilm_tuned() -> Run:
     """The same photographs, and a MiniLM that learns at a hundredth of the rate."""

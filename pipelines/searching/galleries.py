@@ -107,6 +107,10 @@ class EmbeddingGallery:
         sets = isinstance(model.similarity, SetSimilarity | MaxSim) and embedding.ndim == 3
         if method == "auto":
             method = "two-pass" if sets and len(embedding) >= MANY_SETS else "exact"
+        if method in ("two-pass", "faiss") and model.similarity.of_distributions:
+            raise InputError(
+                f"--index {method} is for vectors, and the model makes distributions; choose exact"
+            )
         if method == "two-pass" and not sets:
             raise InputError(
                 "--index two-pass is for sets of vectors; choose exact, or faiss for single ones"

@@ -21,7 +21,7 @@ from tasks.models.embeddings import Batches
 from tasks.objectives.base import Objective, batch_positives
 from tasks.regularisers.base import Regulariser
 from tasks.similarities.base import Similarity
-from tasks.similarities.vectors import Embeddings, at_least_float32, mean_vector
+from tasks.similarities.vectors import Embeddings, at_least_float32, mean_and_log_variance, mean_vector
 
 TRAINING_ONLY = ("objective.", "regularisers.")
 """Prefixes of what a model learns for its loss alone: its scores do not depend on it, so a file may lack it."""
@@ -78,7 +78,8 @@ class RetrievalModel(nn.Module, ABC):
         regularisers: terms beside it.
 
     Raises:
-        InputError: regularisers, for a model that has no embeddings of one modality alone.
+        InputError: regularisers, for a model that has no embeddings of one modality alone, or of what the similarity
+            does not compare.
     """
 
     has_embeddings: bool = False
@@ -99,6 +100,14 @@ class RetrievalModel(nn.Module, ABC):
                 f"and of captions, and {type(self).__name__} has none of one alone; leave the regularisers out "
                 "(--regularisers)"
             )
+        for term in self.regularisers:
+            if term.of_distributions != similarity.of_distributions:
+                kinds = ("vectors", "distributions (a mean and a log-variance)")
+                raise InputError(
+                    f"the regulariser {term.name} is of {kinds[term.of_distributions]}, and the embeddings are "
+                    f"{kinds[similarity.of_distributions]}; choose another aggregator, or leave the regulariser out "
+                    "(--regularisers)"
+                )
 
     @classmethod
     def text_inputs(
@@ -177,8 +186,14 @@ class RetrievalModel(nn.Module, ABC):
             terms[DEVIATION] = sim_VT.std(correction=0)
             for side, embeddings in ((VISUAL_VARIANCE, scored.visual), (TEXT_VARIANCE, scored.text)):
                 if embeddings is not None:
-                    terms[side] = variance(mean_vector(at_least_float32(embeddings.vectors)))
+                    terms[side] = variance(self._points(at_least_float32(embeddings.vectors)))
         return terms
+
+    def _points(self, embedding: Tensor) -> Tensor:
+        """Return the one point that each embedding lies at, `(B, D)`: the mean of a set, or of a distribution."""
+        if self.similarity.of_distributions:
+            return mean_and_log_variance(embedding)[0]
+        return mean_vector(embedding)
 
 
 def _at_least_float32(embeddings: Embeddings) -> Embeddings:

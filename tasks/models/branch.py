@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from aggregators.base import Aggregator, Context, Pooled
 from encoders.base import Encoder
 from infra.errors import InputError
-from tasks.similarities.vectors import Embeddings, l2_normalise
+from tasks.similarities.vectors import Embeddings, at_least_float32, l2_normalise, mean_and_log_variance
 
 
 class Branch(nn.Module):
-    """One modality: inputs -> set -> embeddings of unit length.
+    """One modality: inputs -> set -> embeddings, of unit length but for log-variances.
 
     Args:
         encoder: makes the set.
@@ -43,9 +44,15 @@ class Branch(nn.Module):
         return self.aggregator.width or self.encoder.width
 
     def forward(self, x: Tensor, mask_BN: Tensor) -> Embeddings:
-        """Return the embeddings, `(B, D)` or `(B, K, D)`, and the aggregator's residual where it has one."""
+        """Return the embeddings, `(B, D)` or `(B, K, D)`, and the aggregator's residual where it has one.
+
+        All that compares vectors takes them from here: a log-variance is the one part that has no unit length.
+        """
         pooled = self.pool(self.encoder(x, mask_BN))
-        return Embeddings(l2_normalise(pooled.vectors), pooled.residual)
+        if self.aggregator.makes == "vectors":
+            return Embeddings(l2_normalise(pooled.vectors), pooled.residual)
+        mean_BD, log_variance_BD = mean_and_log_variance(at_least_float32(pooled.vectors))
+        return Embeddings(torch.stack((l2_normalise(mean_BD), log_variance_BD), dim=1), pooled.residual)
 
     def pool(self, encoded: Sequence[Tensor], *, context: Context | None = None) -> Pooled:
         """Aggregate sets.
@@ -57,6 +64,23 @@ class Branch(nn.Module):
         x_BND, mask_BN, *global_feature = encoded
         return self.aggregator(
             x_BND, mask_BN, context=context, global_feature_BS=global_feature[0] if global_feature else None
+        )
+
+
+def refuse_distributions(aggregator: Aggregator, model: str) -> None:
+    """Refuse an aggregator that makes distributions, for a model that would take a log-variance for a vector.
+
+    Args:
+        aggregator: of the model.
+        model: says in the message what has no place for them.
+
+    Raises:
+        InputError: it makes distributions.
+    """
+    if aggregator.makes != "vectors":
+        raise InputError(
+            f"the aggregator {type(aggregator).__name__} makes distributions, a mean and a log-variance, and {model} "
+            "takes vectors; choose one that makes these, such as gpo or mean"
         )
 
 

@@ -52,12 +52,24 @@ class Parts:
         return AGGREGATORS.build(self.run.text_aggregator or self.run.aggregator, width)
 
     def similarity(self, visual: Aggregator, text: Aggregator) -> Similarity:
-        """Return the similarity that the run names, or else the usual one for what two aggregators make."""
+        """Return the similarity that the run names, or else the usual one for what two aggregators make.
+
+        Raises:
+            InputError: one of them makes distributions and the other none, or the similarity is not of what they make.
+        """
         run, counts = self.run, {visual.num_embeddings, text.num_embeddings}
+        distributions = _makes_distributions(run, visual, text)
         spec = run.similarity or _usual_similarity(visual, text)
         similarity = SIMILARITIES.build(spec)
         kinds = SIMILARITIES.usable()
-        if counts != {1} and not similarity.of_sets:
+        if distributions != similarity.of_distributions:
+            compares = "distributions" if similarity.of_distributions else "vectors"
+            makes = "distributions" if distributions else "vectors"
+            makes += f"; similarities of {makes}"
+            fitting = [name for name, kind in kinds if kind.of_distributions == distributions]
+        elif distributions:
+            return similarity
+        elif counts != {1} and not similarity.of_sets:
             compares, makes = "single vectors", "several for each image or caption; similarities of sets"
             fitting = [name for name, kind in kinds if kind.of_sets]
         elif None in counts and not similarity.of_any_size:
@@ -65,14 +77,27 @@ class Parts:
             fitting = [name for name, kind in kinds if kind.of_any_size]
         else:
             return similarity
-        makers = [Spec.parse(s).name for s in dict.fromkeys((run.aggregator, run.text_aggregator)) if s]
+        makers = dict.fromkeys(Spec.parse(s).name for s in (run.aggregator, run.text_aggregator) if s)
         raise InputError(
             f"the similarity {spec!r} compares {compares}, and {' or '.join(makers)} makes {makes}: "
             f"{', '.join(fitting)}"
         )
 
 
+def _makes_distributions(run: Run, visual: Aggregator, text: Aggregator) -> bool:
+    made = {visual.makes: run.aggregator, text.makes: run.text_aggregator or run.aggregator}
+    if len(made) == 2:
+        raise InputError(
+            f"{made['distribution']!r} makes distributions and {made['vectors']!r} vectors, and the two cannot be "
+            "compared; choose one that makes distributions on both sides (--aggregator, --text-aggregator), such as "
+            "'probabilistic(mean=mean)'"
+        )
+    return "distribution" in made
+
+
 def _usual_similarity(visual: Aggregator, text: Aggregator) -> str:
+    if visual.makes == "distribution":
+        return "csd"
     counts = {visual.num_embeddings, text.num_embeddings}
     if counts == {1}:
         return "cosine"
@@ -86,8 +111,8 @@ def retrieval_model(run: Run, parts: Parts) -> RetrievalModel:
     must be seen together.
 
     Raises:
-        InputError: a name or a parameter that does not exist, embeddings of two widths, sets of embeddings with a
-            similarity of single vectors, or regularisers with a model that has no embeddings of one modality alone.
+        InputError: a name or a parameter that does not exist, embeddings of two widths, embeddings with a similarity or
+            regularisers of others, or regularisers with a model that has no embeddings of one modality alone.
     """
     if run.model:
         if run.cross:

@@ -1,4 +1,4 @@
-"""Embeddings of a whole split: vectors of unit length, or sets of them; and the scores of any block."""
+"""Embeddings of a whole split: vectors of unit length, sets of them, or Gaussians; and the scores of any block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from infra.compute.device import on_device
 from infra.compute.dist import gather_objects, gather_uneven, world
 from infra.data import Batch
 from tasks.similarities.base import Similarity
-from tasks.similarities.vectors import real_vectors, side_by_side, widened
+from tasks.similarities.vectors import (
+    mean_and_log_variance,
+    real_vectors,
+    side_by_side,
+    uncertainty,
+    widened,
+)
 
 Batches = Iterable[tuple[Tensor, Batch]]
 """Pairs of the samples' numbers `(B,)` and their batch: this worker's share. Every worker has equally many, and all
@@ -56,8 +62,9 @@ class SplitEmbeddings:
     """A split's embeddings; called with two slices, it returns a block of the score matrix.
 
     Attributes:
-        visual: embeddings of the images or videos, `(V, D)` or `(V, K, D)`.
-        text: embeddings of the captions, `(T, D)` or `(T, K, D)`.
+        visual: embeddings of the images or videos, `(V, D)` or `(V, K, D)`; `(V, 2, D)`, means and log-variances, where
+            the similarity is of distributions.
+        text: embeddings of the captions, `(T, D)` or `(T, K, D)`, likewise.
         similarity: what scores them.
     """
 
@@ -77,11 +84,20 @@ class SplitEmbeddings:
         """Return the scores of captions against captions, `(rows, columns)`, float32."""
         return self._score(self.text[rows], self.text[columns])
 
+    def uncertainty(self) -> tuple[Tensor, Tensor] | None:
+        """Return the sum of the variances of each image or video `(V,)` and of each caption `(T,)`.
+
+        None where embeddings are no distributions.
+        """
+        if not self.similarity.of_distributions:
+            return None
+        return tuple(uncertainty(mean_and_log_variance(side)[1]) for side in (self.visual, self.text))
+
     def item_bytes(self) -> float:
         """Return the mean size of an image's or video's embeddings, without zero vectors that fill up its set."""
-        vectors = (
-            1.0 if self.visual.ndim == 2 else float(real_vectors(self.visual).sum(dim=1).double().mean())
-        )
+        vectors = float(self.visual.shape[1:-1].numel())
+        if self.similarity.of_any_size and self.visual.ndim == 3:
+            vectors = float(real_vectors(self.visual).sum(dim=1).double().mean())
         return vectors * self.visual.shape[-1] * self.visual.element_size()
 
     @torch.inference_mode()

@@ -15,6 +15,7 @@ from encoders.base import Encoder
 from infra.compute.dropout import Dropout
 from infra.data import Batch
 from infra.errors import InputError
+from tasks.models.branch import refuse_distributions
 from tasks.models.padded_sets import PaddedSets
 from tasks.similarities.vectors import at_least_float32, l2_normalise
 
@@ -111,8 +112,9 @@ def _plain(encoder: Encoder) -> Encoder:
 
 
 def _alone(aggregator: Aggregator, width: int) -> Aggregator:
-    """Refuse an aggregator that looks at the other modality, or leaves the space of the elements."""
+    """Refuse an aggregator that looks at the other modality, makes no vectors, or leaves the space of the elements."""
     name = type(aggregator).__name__
+    refuse_distributions(aggregator, "hgr")
     if aggregator.context != "none":
         raise InputError(
             f"the aggregator {name} looks at the other modality, and hgr makes embeddings of videos and of captions "

@@ -15,7 +15,7 @@ from infra.compute.dropout import drawn_again
 from infra.data import Batch
 from infra.errors import InputError
 from tasks.models.base import RetrievalModel, Scored
-from tasks.models.branch import Branch, pool_both
+from tasks.models.branch import Branch, pool_both, refuse_distributions
 from tasks.models.embeddings import Batches
 from tasks.models.padded_sets import PaddedSets, encode_sets
 from tasks.models.pair_scores import PairScores
@@ -57,6 +57,7 @@ class PairEncoder(RetrievalModel):
     ) -> None:
         super().__init__(similarity, objective, regularisers)
         for branch in (visual, text):
+            refuse_distributions(branch.aggregator, "a model of pairs")
             if branch.encoder.global_width:
                 raise InputError(
                     f"the encoder {type(branch.encoder).__name__} makes a set and a global feature of it, and a model "

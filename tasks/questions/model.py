@@ -12,7 +12,7 @@ from infra.data import Batch
 from infra.errors import InputError
 from infra.registry import CROSS_ENCODERS, FUSIONS
 from tasks.fusions.base import Fusion
-from tasks.models.branch import Branch, look_at_each_other, pool_both
+from tasks.models.branch import Branch, look_at_each_other, pool_both, refuse_distributions
 from tasks.models.build import Parts
 from tasks.similarities.vectors import mean_vector
 
@@ -41,6 +41,8 @@ class VQAModel(nn.Module):
         self, visual: Branch, text: Branch, fusion: Fusion, *, answers: int, cross: nn.Module | None = None
     ) -> None:
         super().__init__()
+        for branch in (visual, text):
+            refuse_distributions(branch.aggregator, "answering questions")
         self.visual, self.text, self.cross = visual, text, cross
         self.visual_feed, self.text_feed = FeedForward(visual.width), FeedForward(text.width)
         self.fusion = fusion

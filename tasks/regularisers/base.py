@@ -23,6 +23,9 @@ class Regulariser(nn.Module, ABC):
 
     name: str
     """Name of the term in the log."""
+    of_distributions: bool = False
+    """True: embeddings are Gaussians, a mean and a log-variance; False: vectors, or sets of them. A model refuses one
+    that is not of what it makes."""
 
     def __init__(self, *, weight: float) -> None:
         super().__init__()
@@ -35,7 +38,8 @@ class Regulariser(nn.Module, ABC):
         """Return the unweighted term of the global batch, a scalar, which is logged under `name`.
 
         Args:
-            visual: of V images or videos: vectors `(V, D)` or `(V, K, D)`, and the residual where there is one.
+            visual: of V images or videos: vectors `(V, D)` or `(V, K, D)`, and the residual where there is one;
+                distributions `(V, 2, D)` where `of_distributions`.
             text: of T captions, likewise.
         """
 

@@ -52,9 +52,9 @@ def ablated(embeddings: SplitEmbeddings) -> Iterator[tuple[str, str, SplitEmbedd
 
     The side is `visual` or `text`, and the other modality keeps its whole sets; a modality of single vectors is left
     out. Where the k-th element meets the k-th alone, both lose the same one, and the side is `joint`. Sets of different
-    sizes have no k-th element: nothing is yielded.
+    sizes have no k-th element, and distributions have none: nothing is yielded.
     """
-    if embeddings.similarity.of_any_size:
+    if embeddings.similarity.of_any_size or embeddings.similarity.of_distributions:
         return
     sets = [modality for modality in ("visual", "text") if getattr(embeddings, modality).ndim == 3]
     aligned = isinstance(embeddings.similarity, AlignedMean)

@@ -1,4 +1,6 @@
-"""The embeddings of a batch, which similarities compare and regularisers look at: vectors of unit length."""
+"""The embeddings of a batch, which similarities compare and regularisers look at: vectors of unit length, or Gaussians
+whose means are.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,8 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from infra.errors import InputError
 
 
 def l2_normalise(x: Tensor) -> Tensor:
@@ -38,6 +42,26 @@ def side_by_side(embeddings: Sequence[Tensor]) -> Tensor:
     return torch.cat([widened(x_BKD, size) for x_BKD in embeddings])
 
 
+def mean_and_log_variance(embedding: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both parts of distributions `(B, 2, D)`, each `(B, D)`.
+
+    Raises:
+        InputError: these are no distributions.
+    """
+    if embedding.ndim != 3 or embedding.shape[1] != 2:
+        raise InputError(
+            f"an embedding that is a distribution has shape (B, 2, D), its mean and its log-variance, and this one "
+            f"{tuple(embedding.shape)}; choose an aggregator that makes distributions, such as probabilistic"
+        )
+    mean_BD, log_variance_BD = embedding.unbind(dim=1)
+    return mean_BD, log_variance_BD
+
+
+def uncertainty(log_variance_BD: Tensor) -> Tensor:
+    """Return the sum of the variances of all channels, `(B,)`, in at least float32."""
+    return at_least_float32(log_variance_BD).exp().sum(dim=-1)
+
+
 def mean_vector(embedding: Tensor) -> Tensor:
     """Return the mean of each set's elements, `(B, D)`; single vectors as they are."""
     if embedding.ndim == 2:
@@ -50,6 +74,7 @@ class Embeddings(NamedTuple):
 
     vectors: Tensor
     """`(B, D)`, or `(B, K, D)` where an aggregator makes K, of unit length along the last axis; or zero vectors, which
-    fill up sets of fewer elements where each has as many as it needs."""
+    fill up sets of fewer elements where each has as many as it needs. Of an aggregator that makes distributions
+    `(B, 2, D)`: the mean, of unit length, and the log-variance as it is, in at least float32."""
     residual: Tensor | None = None
     """`(B, K, D)`: what each of K vectors adds to a global one, where an aggregator works so; not normalised."""

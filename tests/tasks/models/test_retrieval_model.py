@@ -64,6 +64,7 @@ def trainer(run, folder, report=None) -> Trainer:
     [
         ("infonce(temperature=0.07, learned=True)", {"log_scale"}),
         ("siglip", {"log_scale", "bias"}),
+        ("pcmepp", {"scale", "bias"}),
         (f"{__name__}:Margin", {"weight", "seen"}),
     ],
 )

@@ -117,9 +117,11 @@ EVERY = [
     "infonce(negatives=semi_hard, margin=0.2)",
     "infonce(negatives=adopt_k, margin=0.2)",
     "siglip",
+    "pcmepp",
     "adopt",
     "adopt(rule=paper, margin=0, positive_in_denominator=False, halve=False)",
 ]
+YES_OR_NO = ("siglip", "pcmepp")  # to which all positives are alike, and each counts by itself
 
 
 @pytest.mark.parametrize("spec", EVERY)
@@ -129,7 +131,7 @@ def test_duplicates_of_an_image_are_not_negatives(spec):
     sim = torch.tensor([[0.5, 0.9, 0.0], [0.9, 0.5, 0.0], [0.0, 0.0, 0.5]], requires_grad=True)
     row_T = torch.arange(3)
     objective(sim, row_T, batch_positives(item, row_T), epoch=2.0)["loss"].backward()
-    if spec == "siglip":  # to which they are positives like all others
+    if spec in YES_OR_NO:
         assert sim.grad[0, 1] == sim.grad[1, 0] < 0
     else:
         assert sim.grad[0, 1] == sim.grad[1, 0] == 0
@@ -164,6 +166,10 @@ def test_a_batch_of_one_item_has_no_negatives(spec):
     loss.backward()
     if spec == "siglip":
         expected = -2 * np.log(1 / (1 + np.exp(10 - 10 * np.array([0.3, 0.1, 0.2, 0.3])))).mean()
+        assert loss.item() == pytest.approx(expected, rel=1e-6)
+        assert (sim.grad < 0).all()
+    elif spec == "pcmepp":
+        expected = -2.2 * np.log(1 / (1 + np.exp(-5 - 5 * np.array([0.3, 0.1, 0.2, 0.3])))).mean()
         assert loss.item() == pytest.approx(expected, rel=1e-6)
         assert (sim.grad < 0).all()
     else:

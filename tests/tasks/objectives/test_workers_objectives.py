@@ -27,6 +27,7 @@ OBJECTIVE_SPECS = (
     "infonce(temperature=0.07, learned=True)",
     "infonce(negatives=hard(k=3), margin=0.1)",
     "siglip",
+    "pcmepp",
     "adopt",
     "adopt(rule=paper, margin=0, positive_in_denominator=False, halve=False)",
 )
@@ -43,15 +44,20 @@ CASES = [
         for similarity, objective in itertools.product(("cosine", "smooth_chamfer"), OBJECTIVE_SPECS)
     ),
     *(("smooth_chamfer", "infonce", regulariser) for regulariser in REGULARISER_SPECS),
+    *(
+        ("csd", objective, regulariser)
+        for objective in ("pcmepp", "infonce")
+        for regulariser in ("", "vib(weight=1)")
+    ),
 ]
 
 
 class Projection(nn.Module):
-    """In the place of a branch: one linear map of ready sets, for single vectors their mean."""
+    """In the place of a branch: one linear map of ready sets; for single vectors their mean, for `csd` Gaussians."""
 
-    def __init__(self, *, sets: bool) -> None:
+    def __init__(self, similarity: str) -> None:
         super().__init__()
-        self.sets = sets
+        self.similarity = similarity
         generator = torch.Generator().manual_seed(1)
         self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH, generator=generator))
 
@@ -61,7 +67,11 @@ class Projection(nn.Module):
         if not mask_BK.all():  # as wide as this worker's largest set
             size = int(mask_BK.sum(dim=1).max())
             return Embeddings(l2_normalise((vector_BKD * mask_BK[..., None])[:, :size]))
-        return Embeddings(l2_normalise(vector_BKD if self.sets else vector_BKD.mean(dim=1)), residual_BKD)
+        if self.similarity == "csd":
+            mean_BD = l2_normalise(vector_BKD.mean(dim=1))
+            return Embeddings(torch.stack((mean_BD, residual_BKD[:, 0] - 2), dim=1))
+        single = self.similarity == "cosine"
+        return Embeddings(l2_normalise(vector_BKD.mean(dim=1) if single else vector_BKD), residual_BKD)
 
 
 def of_worker(case: tuple[str, str, str]) -> dict[str, Tensor]:
@@ -83,7 +93,7 @@ def of_worker(case: tuple[str, str, str]) -> dict[str, Tensor]:
         ],  # the second and the fourth, on two workers, are one image
         "row": torch.arange(share).repeat_interleave(CAPTIONS),
     }
-    branch = Projection(sets=similarity != "cosine")
+    branch = Projection(similarity)
     model = DualEncoder(
         branch,
         branch,

@@ -1,0 +1,122 @@
+"""A Gaussian of each set against its formula, and in what precision it is made."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from explicit import trained
+from torch import Tensor
+
+from aggregators.base import Aggregator, Pooled
+from aggregators.contract import check_aggregator
+from aggregators.random_sets import random_sets
+from aggregators.sets.probabilistic import Probabilistic
+from infra.errors import InputError
+from infra.registry import AGGREGATORS
+
+SPECS = (
+    "probabilistic(mean=mean)",
+    "probabilistic(mean=pma(k=1, heads=2))",  # whose weights are over its one vector
+    "probabilistic(mean=lip)",  # a weight for each channel
+    "probabilistic(mean=cls)",  # to which the order matters
+    "probabilistic(mean=netvlad(k=1))",
+    "gcn(then=probabilistic)",
+)
+
+
+def explicit(module: Probabilistic, x_ND: Tensor) -> Tensor:
+    """The mean of the elements, and of each channel of their maps the values in order, weighed by rank."""
+    mapped = [module.linear.weight @ x_D + module.linear.bias for x_D in x_ND]
+    weight_N = module.pool.size_weights(torch.tensor([len(x_ND)]))[0]
+    log_variance = []
+    for channel in range(len(mapped[0])):
+        ordered = sorted((x_D[channel] for x_D in mapped), key=lambda x: x.item(), reverse=True)
+        log_variance.append(sum(w * value for w, value in zip(weight_N, ordered, strict=True)))
+    return torch.stack([sum(x_ND) / len(x_ND), torch.stack(log_variance)])
+
+
+def test_the_mean_and_the_log_variance_are_those_of_the_formula_with_every_gradient():
+    module = trained("probabilistic(mean=mean)", 6)
+    x_BND, mask_BN = random_sets([5, 1, 2, 8], 6, dtype=torch.float64)
+    mask_BN[3, [0, 4]] = False
+    x_BND.requires_grad_()
+    out_B2D = module(x_BND, mask_BN).vectors
+    expected = torch.stack([explicit(module, x[mask]) for x, mask in zip(x_BND, mask_BN, strict=True)])
+    torch.testing.assert_close(out_B2D, expected, atol=1e-10, rtol=1e-10)
+    cot, given = torch.randn_like(out_B2D), [x_BND, *module.parameters()]
+    ours, theirs = (torch.autograd.grad((part * cot).sum(), given) for part in (out_B2D, expected))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-8)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_contract(spec):
+    torch.manual_seed(0)
+    check_aggregator(AGGREGATORS.build(spec, 8), 8)
+
+
+def test_what_makes_the_mean_makes_it_as_it_does_alone():
+    torch.manual_seed(0)
+    module = AGGREGATORS.build("probabilistic", 8)
+    x_BND, mask_BN = random_sets([4, 1, 3], 8)
+    both, alone = module(x_BND, mask_BN), module.mean(x_BND, mask_BN)
+    torch.testing.assert_close(both.vectors[:, 0], alone.vectors)
+    torch.testing.assert_close(both.weights, alone.weights)
+    assert module.weights_over == "ranks"
+    assert module.mean is not module.pool
+    weight = AGGREGATORS.build(SPECS[1], 8)(x_BND, mask_BN).weights
+    assert weight.shape == (3, 4)
+
+
+def test_all_channels_begin_near_the_start_that_is_told():
+    torch.manual_seed(0)
+    x_BND, mask_BN = random_sets([6] * 32, 64)
+    for start in (-4.0, 0.0, -10.0):
+        log_variance_BD = Probabilistic(64, start=start)(x_BND, mask_BN).vectors[:, 1]
+        assert log_variance_BD.mean().item() == pytest.approx(start, abs=0.7)
+        assert (log_variance_BD < 0).any(), "nothing keeps a log-variance above zero"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_under_autocast_the_log_variance_is_in_single_precision(dtype):
+    torch.manual_seed(0)
+    module = AGGREGATORS.build("probabilistic", 16).eval()
+    x_BND, mask_BN = random_sets([9, 4], 16)
+    expected = module(x_BND, mask_BN).vectors
+    with torch.autocast("cpu", dtype):
+        found = module(x_BND, mask_BN).vectors
+        in_half = module(x_BND.masked_fill(~mask_BN[..., None], 0.0).to(dtype), mask_BN).vectors
+    assert found.dtype == in_half.dtype == torch.float32
+    torch.testing.assert_close(found[:, 1], expected[:, 1], atol=1e-5, rtol=1e-6)
+
+
+class Three(Aggregator):
+    """Says that it makes a distribution, and makes three vectors."""
+
+    num_embeddings, makes = 3, "distribution"
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        mean_BD = x_BND.masked_fill(~mask_BN[..., None], 0.0).sum(dim=1) / mask_BN.sum(dim=1, keepdim=True)
+        return Pooled(mean_BD[:, None].expand(-1, 3, -1))
+
+
+def test_a_distribution_of_three_vectors_breaks_the_contract():
+    with pytest.raises(AssertionError, match="a distribution has num_embeddings = 2, not 3"):
+        check_aggregator(Three(), 4)
+    Three.makes = "gaussian"
+    with pytest.raises(AssertionError, match="makes is 'gaussian'"):
+        check_aggregator(Three(), 4)
+
+
+@pytest.mark.parametrize(
+    "mean", ["slots(k=2)", "late", "score_attention", "xpool", "pie(k=1)", "probabilistic"]
+)
+def test_a_mean_that_is_not_one_vector_of_a_set_alone_is_refused(mean):
+    with pytest.raises(InputError, match="does not make one vector of a set alone"):
+        AGGREGATORS.build(f"probabilistic(mean={mean})", 16)
+
+
+@pytest.mark.parametrize("spec", ["pie(global_feature=probabilistic)", "salad(global_feature=probabilistic)"])
+def test_a_distribution_is_no_global_feature(spec):
+    with pytest.raises(InputError):
+        AGGREGATORS.build(spec, 16)

@@ -1,0 +1,250 @@
+"""Embeddings that are distributions: normalised, scored, trained, searched and analysed as such, or refused."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from corpora import make_corpus, make_questions
+from kept import keep_run
+from role_batches import MadeUpParts
+from toy import FolderLog, FolderReport, SilentBar, ToyData
+
+from aggregators.observe import observe
+from infra.errors import InputError
+from infra.registry import MODELS, TASKS
+from pipelines import analyse
+from pipelines.figures.variance import spread_of
+from pipelines.models import TrainedModel, load
+from pipelines.training.loop import Trainer
+from tasks.models.collapse import variance
+from tasks.models.embeddings import SplitEmbeddings
+from tasks.run import Run
+from tasks.scoring.geometry import alignment, uniformity
+from tasks.scoring.set_analysis import ablated
+from tasks.similarities.csd import ClosedFormSampledDistance
+
+PARTS = {
+    "aggregator": "probabilistic",
+    "text_aggregator": "probabilistic(mean=mean)",
+    "objective": "pcmepp",
+    "regularisers": ("vib(weight=1e-4)",),
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Run:
+    run = make_corpus(tmp_path_factory.mktemp("corpus"), train=64, test=40)
+    return replace(run, **PARTS, optim=replace(run.optim, epochs=4, lr=1e-2))
+
+
+@pytest.fixture(scope="module")
+def trained(run, tmp_path_factory) -> tuple[TrainedModel, float, FolderLog]:
+    """Return a model that was trained, what it had scored before, and the run's log."""
+    adapter = TASKS.build(run.task, run)
+    log = FolderLog(tmp_path_factory.mktemp("log"))
+    torch.manual_seed(0)
+    trainer = Trainer(run, adapter, log=log, report=FolderReport(), device=torch.device("cpu"), bar=SilentBar)
+    before = adapter.evaluate(trainer.model, "test", "whole").metrics["rsum"]
+    trainer.train()
+    return TrainedModel(run=run, adapter=adapter, model=trainer.model.eval()), before, log
+
+
+@pytest.fixture(scope="module")
+def split(trained) -> SplitEmbeddings:
+    return trained[0].adapter.scorer(trained[0].model, "test")
+
+
+def test_training_finds_more_and_logs_what_it_learns(trained):
+    model, before, log = trained
+    after = model.evaluate()
+    assert after.metrics["rsum"] > before + 40
+    losses = log.history("train/loss") or log.history("loss")
+    assert losses[-1][1] < losses[0][1] / 2
+    named = {name.rpartition("/")[2] for _, row in log.rows for name in row}
+    assert {"vib", "scale", "bias", "pseudo_positives", "visual_variance"} <= named
+
+
+def test_a_split_is_scored_by_the_distance_of_what_it_is_encoded_to(trained, split):
+    assert isinstance(split.similarity, ClosedFormSampledDistance)
+    assert split.visual.shape == (40, 2, 16)
+    for side in (split.visual, split.text):
+        torch.testing.assert_close(side[:, 0].norm(dim=-1), torch.ones(len(side)))
+        assert (side[:, 1].norm(dim=-1) - 1).abs().min() > 0.1, "a log-variance has no length"
+    (v, s), (t, u) = (side.double().unbind(dim=1) for side in (split.visual, split.text))
+    expected_VT = -torch.cdist(v, t).square() - s.exp().sum(dim=1)[:, None] - u.exp().sum(dim=1)
+    found_VT = split(slice(0, 40), slice(0, 80))
+    torch.testing.assert_close(found_VT.double(), expected_VT, atol=1e-5, rtol=0)
+    pair = split.of_images(slice(0, 1), slice(0, 1))
+    assert pair.item() == pytest.approx(-2 * float(s[0].exp().sum()), abs=1e-5)
+    assert split.item_bytes() == 2 * 16 * 4
+
+
+def test_how_unsure_the_model_is_stands_beside_the_ranks_of_each_item_and_caption(trained, split):
+    found = trained[0].evaluate().per_query
+    for name, side in (("image_uncertainty", split.visual), ("caption_uncertainty", split.text)):
+        np.testing.assert_allclose(found[name], side[:, 1].double().exp().sum(dim=1), rtol=1e-5)
+    plain = SplitEmbeddings(
+        visual=split.visual[:, 0], text=split.text[:, 0], similarity=torch.nn.CosineSimilarity()
+    )
+    plain.similarity.of_distributions = False
+    assert plain.uncertainty() is None
+
+
+def test_it_is_searched_exactly_and_refuses_what_searches_vectors(trained, split):
+    model = trained[0]
+    text = model.adapter.data("test").texts[3]
+    hits = model.search(text, k=5)
+    score_V = split(slice(0, 40), slice(3, 4)).flatten()
+    ids = model.adapter.data("test").item_ids
+    assert [hit.id for hit in hits] == ids[score_V.argsort(descending=True)[:5].numpy()].tolist()
+    assert [hit.score for hit in hits] == pytest.approx(
+        score_V.sort(descending=True).values[:5].tolist(), abs=1e-5
+    )
+    for method in ("two-pass", "faiss"):
+        with pytest.raises(InputError, match=f"--index {method} .* makes distributions; choose exact"):
+            model.search(text, index=method)
+
+
+def test_a_saved_model_scores_what_it_scored_and_its_geometry_is_that_of_means(run, home):
+    run_id = keep_run(run)
+    torch.manual_seed(run.seed)
+    adapter = TASKS.build(run.task, run)
+    expected = adapter.scorer(adapter.model(), "test")
+    again = load(run_id)
+    found = analyse.embeddings_of(again, "test")
+    torch.testing.assert_close(found.visual, expected.visual)
+    torch.testing.assert_close(found.text, expected.text)
+    texts = again.adapter.data("test").texts[:7]
+    torch.testing.assert_close(again.encode_text(texts), found.text[:7], atol=1e-5, rtol=1e-5)
+    numbers, owner_T = analyse.geometry(found, again, "test"), again.pairs("test", "be tried").owner_T
+    means = found.visual[:, 0], found.text[:, 0]
+    assert numbers["alignment/joint"] == pytest.approx(alignment(*means, owner_T))
+    assert numbers["uniformity/joint"] == pytest.approx(uniformity(*means)["joint"])
+    for side, embedding in (("visual", found.visual), ("text", found.text)):
+        sum_B = embedding[:, 1].double().exp().sum(dim=1)
+        assert numbers[f"uncertainty/{side}"] == pytest.approx(float(sum_B.mean()), rel=1e-5)
+        assert numbers[f"uncertainty_deviation/{side}"] == pytest.approx(
+            float(sum_B.std(correction=0)), rel=1e-4
+        )
+    assert not [name for name in numbers if name.startswith(("variance", "log_variance"))]
+    assert not [*ablated(found)]
+
+
+def test_analyse_prints_uncertainties(run, home, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["analyse", keep_run(run)])
+    analyse.main()
+    shown = capsys.readouterr().out
+    assert "uncertainty deviation" in shown
+    assert "are distributions: variance and elements are for models of sets" in shown
+
+
+def test_no_figure_takes_a_log_variance_for_a_vector(trained):
+    model = trained[0]
+    with observe(model.model) as watched:
+        score = model.adapter.scorer(model.model, "test")
+        attention = model.adapter._attention(model.model, "test", score)
+    assert len(watched) == 2
+    assert all(it.seen and spread_of(it) is None for it in watched)
+    assert attention is None or not any(example.nearest for example in attention.examples)
+
+
+def toy_batch() -> dict[str, torch.Tensor]:
+    return ToyData().batch(np.arange(8), seed=0, epoch=0)
+
+
+def test_what_is_watched_for_a_collapse_is_the_means(trained):
+    model, data = trained[0].model, trained[0].adapter.data("train")
+    batch = data.batch(np.arange(8), seed=0, epoch=0)
+    with torch.no_grad():
+        terms = model(batch, epoch=0.0)
+        expected = variance(model.encode_visual(batch).vectors[:, 0])
+    assert terms["visual_variance"].item() == pytest.approx(expected.item())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_under_autocast_distributions_scores_and_loss_are_in_single_precision(trained, dtype):
+    model, data = trained[0].model, trained[0].adapter.data("train")
+    batch = data.batch(np.arange(8), seed=0, epoch=0)
+    model.zero_grad()
+    with torch.autocast("cpu", dtype):
+        visual, text = model.encode_visual(batch), model.encode_text(batch)
+        sim_VT = model.score(visual, text)
+        loss = model(batch, epoch=0.0)["loss"]
+    loss.backward()
+    assert {x.dtype for x in (visual.vectors, text.vectors, sim_VT, loss)} == {torch.float32}
+    torch.testing.assert_close(visual.vectors[:, 0].norm(dim=-1), torch.ones(8))
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    model.zero_grad()
+
+
+VECTORS = {"aggregator": "mean", "text_aggregator": "", "objective": "infonce", "regularisers": ()}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"text_aggregator": "mean"}, "'probabilistic' makes distributions and 'mean' vectors, and the two"),
+        (
+            {"aggregator": "gpo"},
+            r"'probabilistic\(mean=mean\)' makes distributions and 'gpo' vectors.*--text-aggregator",
+        ),
+        ({"similarity": "cosine"}, "'cosine' compares vectors, and probabilistic makes distributions.*: csd"),
+        ({"similarity": "smooth_chamfer"}, "compares vectors, and probabilistic makes distributions"),
+        ({"similarity": "maxsim"}, "compares vectors, and probabilistic makes distributions"),
+        (VECTORS | {"similarity": "csd"}, "'csd' compares distributions, and mean makes vectors.*cosine"),
+        (
+            VECTORS | {"aggregator": "pie(k=2)", "similarity": "csd"},
+            "compares distributions, and pie makes vectors",
+        ),
+        (
+            VECTORS | {"aggregator": "late", "similarity": "csd"},
+            "compares distributions, and late makes vectors",
+        ),
+        ({"regularisers": ("mmd(weight=1)",)}, "mmd is of vectors, and the embeddings are distributions"),
+        (
+            {"regularisers": ("diversity(weight=1)",)},
+            "diversity is of vectors, and the emb.* are distributions",
+        ),
+        (
+            VECTORS | {"regularisers": ("vib(weight=1)",)},
+            r"vib is of distributions .*, and the emb.* are vectors",
+        ),
+        (
+            {"cross": "cross_modal(heads=2)", "regularisers": ()},
+            "Probabilistic makes distributions, a mean and a log-variance, and a model of pairs takes vectors",
+        ),
+        ({"model": "hgr", "regularisers": ()}, "Probabilistic makes distributions.* and hgr takes vectors"),
+        ({"aggregator": "probabilistic(mean=pie)"}, "does not make one vector of a set alone"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_training(run, change, message):
+    wrong = replace(run, **change)
+    with pytest.raises(InputError, match=message):
+        TASKS.build(wrong.task, wrong).model()
+
+
+@pytest.mark.parametrize("side", ["aggregator", "text_aggregator"])
+def test_questions_have_no_place_for_distributions(tmp_path, side):
+    questions = make_questions(tmp_path)
+    changes = {"aggregator": "mean", "text_aggregator": "mean"} | {side: "probabilistic"}
+    wrong = replace(questions, **changes)
+    with pytest.raises(InputError, match="and answering questions takes vectors; choose one"):
+        TASKS.build(wrong.task, wrong).model()
+
+
+def test_levels_have_no_place_for_distributions():
+    with pytest.raises(InputError, match="and hgr takes vectors"):
+        MODELS.build("hgr", MadeUpParts(aggregator="probabilistic"))
+
+
+def test_the_start_of_the_variances_is_that_of_the_loss(run):
+    """Where all variances are about exp(start), the loss begins near that of the match at their sum."""
+    torch.manual_seed(0)
+    adapter = TASKS.build(run.task, run)
+    model, batch = adapter.model().eval(), adapter.data("train").batch(np.arange(16), seed=0, epoch=0)
+    terms = model(batch, epoch=0.0)
+    assert terms["negative_similarity"].item() == pytest.approx(-2 * 16 * math.exp(-4) - 1, abs=1.5)
