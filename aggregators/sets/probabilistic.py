@@ -27,15 +27,15 @@ class Probabilistic(Aggregator):
     Args:
         dim: width of the elements.
         mean: the aggregator that makes the mean.
-        start: the bias of the linear map at first, and so about the log-variance of every channel. The authors' code
-            starts at 0, and says beside it that -4 or -10 keep variances from being too large at first: their sum over
-            channels is added to squared distances of at most 4.
+        start: the bias of the linear map at first, and so about the log-variance of every channel. In the authors' code
+            it is 0 or, as notes beside it say, -4 or -10. Their sum over channels is added to squared distances of at
+            most 4: where it is more, every pair looks like a no, nothing pushes means apart, and they can end as one.
     """
 
     num_embeddings = 2
     makes = "distribution"
 
-    def __init__(self, dim: int, *, mean: str = "gpo", start: float = -4.0) -> None:
+    def __init__(self, dim: int, *, mean: str = "gpo", start: float = -10.0) -> None:
         super().__init__()
         self.mean: Aggregator = AGGREGATORS.build(mean, dim)
         if self.mean.num_embeddings != 1 or self.mean.context != "none" or self.mean.takes_global_feature:

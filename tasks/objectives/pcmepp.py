@@ -53,10 +53,10 @@ class PseudoPositiveMatching(Objective):
         return 1 / scale if scale else 0.0
 
     def advice(self, *, epoch: float) -> tuple[str, ...]:
-        """Let variances begin smaller, since large ones make all scores alike, or let differences count for more."""
+        """Let variances begin smaller, since where they are large every pair looks like a no, or change the scale."""
         scale = float(self.scale.detach())
         return (
-            "a lower start of the log-variances (probabilistic(start=-10))",
+            "a lower start of the log-variances (probabilistic(start=-12))",
             f"another scale than {scale:.3g}",
         )
 
