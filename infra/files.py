@@ -195,6 +195,15 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def files_like(folder: Path, pattern: str) -> list[Path]:
+    """Return the files of a folder that fit a pattern, by name.
+
+    Raises:
+        InputError: there is no such folder.
+    """
+    return sorted(existing_folder(folder, what=f"a folder of {pattern}").glob(pattern))
+
+
 def identity(*paths: Path) -> list[dict[str, Any]]:
     """Return name and size of input files: whether an interrupted job goes on with the same ones."""
     return [

@@ -309,6 +309,12 @@ RECIPES = Registry("recipe", package="pipelines.recipes", decorator="recipe")
 MODELS = Registry("model", package="tasks.models", base="tasks.models.base:RetrievalModel")
 FUSIONS = Registry("fusion", package="tasks.fusions", base="tasks.fusions.base:Fusion")
 PARSERS = Registry("role parser", package="tasks.parsers", plural="parsers")
+READERS = Registry(
+    "reader",
+    package="tasks.datasets",
+    rooms=("images", "own", "videos", "vqa"),
+    base="tasks.datasets.reader:Reader",
+)
 OPTIMISERS = Registry("optimiser", package="pipelines.training.optimisers", base="torch.optim:Optimizer")
 
 KINDS = {
@@ -326,6 +332,7 @@ KINDS = {
     "fusion": FUSIONS,
     "parser": PARSERS,
     "optimiser": OPTIMISERS,
+    "reader": READERS,
     "recipe": RECIPES,
 }
 """Every registry, by what the command line calls its kind."""

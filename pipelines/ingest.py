@@ -1,5 +1,6 @@
 """Turn published annotations and features into a corpus and feature stores, and published models into runs.
 
+python -m pipelines.ingest table --file TABLE --out DIR [--image-column NAME] [--text-column NAME] [--split 80/10/10]
 python -m pipelines.ingest karpathy --json dataset_coco.json --images DIR --out DIR
 python -m pipelines.ingest scan --dir DIR --out DIR
 python -m pipelines.ingest msrvtt --json FILE [FILE ...] --out DIR [--videos DIR]
@@ -18,14 +19,17 @@ python -m pipelines.ingest verify --store DIR
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import tyro
 
 from infra.errors import command
+from infra.registry import READERS
+from infra.trust import vouch
+from pipelines.ingesting.corpora import scan, verb_of
 from pipelines.ingesting.feature_stores import arrays, butd, hdf5, hgr_features, verify
-from pipelines.ingesting.image_corpora import karpathy, scan, vqa2
-from pipelines.ingesting.video_corpora import hgr, msrvtt, msrvtt_1ka, msvd, vatex
 
 
 def vse_infinity(
@@ -61,13 +65,21 @@ def vse_infinity(
     print(f"run {run_id}: score it with python -m pipelines.evaluate {run_id}")
 
 
+def _readers(words: Sequence[str]) -> list[str]:
+    """Return the readers that can be used, and the `module:Name` of one that the command line names."""
+    named = [word for word in words[:1] if ":" in word]
+    for name in named:
+        vouch(name)
+    return [name for name, _ in READERS.usable()] + named
+
+
 @command
 def main() -> None:
     """Run the subcommand that is named on the command line."""
-    corpora = [karpathy, scan, msrvtt, msrvtt_1ka, vatex, msvd, hgr, vqa2]
-    verbs = [*corpora, butd, hdf5, arrays, hgr_features, vse_infinity, verify]
+    own = [scan, butd, hdf5, arrays, hgr_features, vse_infinity, verify]
+    verbs = {name: verb_of(name) for name in _readers(sys.argv[1:])}
     tyro.extras.subcommand_cli_from_dict(
-        {verb.__name__.replace("_", "-"): verb for verb in verbs},
+        verbs | {verb.__name__.replace("_", "-"): verb for verb in own},
         prog="python -m pipelines.ingest",
         description="Turn published annotations and features into a corpus and feature stores, and models into runs.",
     )

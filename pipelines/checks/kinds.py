@@ -19,9 +19,11 @@ from infra.registry import AGGREGATORS, KINDS, Spec
 from pipelines.checks.encoders import encoder_checks
 from pipelines.checks.miners import miner_checks
 from pipelines.checks.optimisers import optimiser_checks
+from pipelines.checks.readers import reader_checks
 from pipelines.checks.scores import objective_checks, regulariser_checks, similarity_checks
 from pipelines.recipe import Ensemble
 from tasks.base import TaskAdapter
+from tasks.datasets.reader import Reader
 from tasks.models.base import RetrievalModel
 from tasks.objectives.base import Objective
 from tasks.objectives.miners.base import Miner
@@ -40,6 +42,7 @@ _CLASSES = {
     RetrievalModel: "model",
     TaskAdapter: "task",
     torch.optim.Optimizer: "optimiser",
+    Reader: "reader",
 }
 
 
@@ -68,6 +71,7 @@ def part_checks(spec: str, kind: str) -> list[Check]:
         "miner": miner_checks,
         "regulariser": regulariser_checks,
         "optimiser": optimiser_checks,
+        "reader": reader_checks,
         "recipe": _recipe_checks,
     }
     return known.get(kind, lambda spec: _loading_checks(spec, kind))(spec)

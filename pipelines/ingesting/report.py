@@ -13,6 +13,8 @@ from infra.store.findings import SKIPPED, WARNINGS, Tolerance, describe
 from infra.store.manifest import Manifest
 from tasks.datasets.corpus import FORMAT, CorpusSummary
 from tasks.datasets.published import Published, compare_counts
+from tasks.datasets.questions import FORMAT as QUESTIONS
+from tasks.datasets.questions import QuestionSummary
 from tasks.datasets.tables import Format
 
 Tolerate = Annotated[Tolerance, tyro.conf.arg(name="")]  # its fields are flags of the verb
@@ -31,6 +33,17 @@ def report_corpus(out: Path | Url, summary: CorpusSummary, *, published: Sequenc
     if published:
         print(compare_counts(published, summary.splits, captions=summary.captions))
     report_findings(out, skipped=summary.skipped, flagged=summary.flagged, form=FORMAT)
+
+
+def report_questions(out: Path | Url, summary: QuestionSummary, *, published: Sequence[Published]) -> None:
+    """Say how many questions about how many images a corpus has; see `report_corpus`."""
+    splits = ", ".join(
+        f"{split} {count:,} about {summary.images[split]:,} images" for split, count in summary.splits.items()
+    )
+    print(f"{place(out)}: {sum(summary.splits.values()):,} questions ({splits})")
+    if published:
+        print(compare_counts(published, summary.splits))
+    report_findings(out, skipped=summary.skipped, flagged=summary.flagged, form=QUESTIONS)
 
 
 def report_store(out: Path | Url, manifest: Manifest) -> None:

@@ -43,7 +43,8 @@ def failures(name: str, **options) -> list[str]:
         "mmd(weight=1.0)",
         "coco_mini",
         "coco_wsl_bert_x2",
-        "hgr(verbs=3)",
+        "karpathy",
+        "vqa2",
         "rules",
         "image_text",
         "video_text",
@@ -59,6 +60,7 @@ def test_a_name_of_two_kinds_is_checked_as_the_one_that_is_said():
     with pytest.raises(InputError, match="say which is meant: --kind backbone or objective"):
         list(check("siglip"))
     assert failures("siglip", kind="objective") == []
+    assert failures("hgr(verbs=3)", kind="model") == failures("hgr", kind="reader") == []
 
 
 def test_encoders_of_transformers_are_checked_from_a_folder(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from textwrap import dedent
 
 import in_process
 import numpy as np
@@ -30,6 +32,7 @@ from pipelines.recipe import derive
 from pipelines.search import SearchOptions, search
 from pipelines.sweeping.trials import make_trials
 from pipelines.training import runs as start
+from tasks.datasets.reader import Reader
 
 PROJECT = """
 [build-system]
@@ -50,6 +53,9 @@ halves = "word_pool.parts:Halves"
 median = "word_pool.parts:Median"
 broken = "word_pool.broken:Broken"
 gpo = "word_pool.parts:Median"
+
+[project.entry-points."polypool.readers"]
+lines = "word_pool.reader:Lines"
 
 [project.entry-points."polypool.recipes"]
 first_words = "word_pool.recipes:first_words"
@@ -97,6 +103,23 @@ def first_words() -> Run:
 '''
 
 
+READER = """
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.files import identity
+from infra.registry import READERS
+from tasks.datasets.corpus import Item
+from tasks.datasets.reader import Reader, Reading
+
+"""
+
+
+def example(kind: type) -> str:
+    """Return the code in a class's docstring, as somebody would copy it."""
+    return dedent(kind.__doc__.partition("::\n")[2])
+
+
 def guide() -> str:
     """Return the aggregator of CONTRIBUTING.md, as somebody would copy it."""
     text = (TESTS.parent / "CONTRIBUTING.md").read_text()
@@ -114,21 +137,14 @@ def site(tmp_path_factory) -> Path:
         "word_pool/__init__.py": "",
         "word_pool/task.py": task.replace("CaptionWord", "FirstWord").replace("caption_word", "first_word"),
         "word_pool/parts.py": guide() + ENCODER,
+        "word_pool/reader.py": READER + example(Reader),
         "word_pool/recipes.py": RECIPE,
         "word_pool/broken.py": "raise RuntimeError('it needs a licence')",
     }
     for name, text in files.items():
         (source / name).write_text(text)
-    options = [
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "--quiet",
-        "--target",
-        str(site),
-        str(source),
-    ]
-    pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", *options]
+    options = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--disable-pip-version-check")
+    pip = [sys.executable, "-m", "pip", "install", *options, "--target", str(site), str(source)]
     done = subprocess.run(pip, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return site
@@ -233,10 +249,20 @@ def test_what_it_leaves_per_query_is_its_metric(home):
 
 
 @pytest.mark.parametrize(
-    "name", ["first_word", "halves(standardise=True)", "median", "word_pool.task:FirstWord(place=3)"]
+    "name", ["first_word", "halves(standardise=True)", "median", "word_pool.task:FirstWord(place=3)", "lines"]
 )
 def test_its_parts_are_checked(plugged, name):
     assert [str(outcome) for outcome in check(name) if not outcome.passed] == []
+
+
+@pytest.mark.parametrize("name", ["lines", "word_pool.reader:Lines"])
+def test_its_reader_is_a_verb_of_ingest(home, said, name):
+    table = home / "mine.txt"
+    table.write_text("".join(f"{n}.png\tthe picture {n}\n" for n in range(3)))
+    assert "3 items (train 3), 3 captions" in said("ingest", name, "--file", table, "--out", home / "read")
+    manifest = json.loads((home / "read" / "corpus.json").read_text())
+    assert manifest["source"]["reader"] == name
+    assert "the following arguments are required" not in said("check", name)
 
 
 def test_what_is_broken_in_it_is_named_and_the_rest_works(plugged):

@@ -18,14 +18,42 @@ from typing import Any
 from tqdm import tqdm
 
 from infra.errors import InputError
-from infra.files import existing_folder, read_json
+from infra.files import existing_folder, identity, read_json
+from infra.registry import READERS
 from tasks.datasets.corpus import Flagged, Item, Skipped
+from tasks.datasets.own.listing import Listing
+from tasks.datasets.published import COCO, FLICKR30K
+from tasks.datasets.reader import Reader, Reading
 from tasks.datasets.rows import leaves
 
 _WHAT = 'Karpathy\'s JSON, {"images": [{"filename", "split", "sentences", ...}, ...]}'
 _FORM, _SPLIT = "not of the expected form", "unknown split"
 _IDS = ("cocoid", "imgid")
 _SPLITS = {"train": "train", "restval": "train", "val": "val", "test": "test"}
+_PUBLISHED = {"coco": COCO, "flickr30k": FLICKR30K}
+
+
+@READERS.register("karpathy")
+@dataclass(frozen=True, kw_only=True)
+class Karpathy(Reader):
+    """Read captions and splits from Karpathy's JSON."""
+
+    json: Path
+    """dataset_coco.json, dataset_flickr30k.json, or a file of that form."""
+    images: Path
+    """Folder of the images, or of the folders that the file names."""
+    keep_restval: bool = False
+    """Keep restval a split of its own; by default it joins train."""
+
+    def read(self) -> Reading:
+        """Return the images of the file; see `read_karpathy`."""
+        file = open_karpathy(self.json)
+        return Reading(
+            rows=read_karpathy(file, images=self.images, keep_restval=self.keep_restval),
+            source={"files": identity(self.json), "keep_restval": self.keep_restval},
+            images=self.images,
+            published=[_PUBLISHED[file.dataset]] if file.dataset in _PUBLISHED else (),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +102,7 @@ def read_karpathy(
     """
     folder = existing_folder(images, what="the folder of images")
     splits = _SPLITS | {"restval": "restval"} if keep_restval else _SPLITS
-    files: dict[str, set[str]] = {}
+    listing = Listing(folder)
     has_cocoids = any(isinstance(entry, dict) and entry.get(_IDS[0]) is not None for entry in file.entries)
     id_field = _IDS[0] if has_cocoids else _IDS[1]
     for number, entry in enumerate(tqdm(file.entries, desc="captions", unit="image")):
@@ -86,7 +114,7 @@ def read_karpathy(
             continue
         if _IDS[0] in entry and not has_cocoids:
             yield Flagged(where=where, why="its cocoid is null, and its imgid is taken as its id")
-        yield _item(entry, id=str(entry[id_field]), folder=folder, splits=splits, files=files)
+        yield _item(entry, id=str(entry[id_field]), folder=folder, splits=splits, listing=listing)
 
 
 def _without_tokens(entry: dict[str, Any]) -> dict[str, Any]:
@@ -114,33 +142,17 @@ def _fault(entry: Any, *, id_field: str, splits: dict[str, str]) -> str | None:
 
 
 def _item(
-    entry: dict[str, Any], *, id: str, folder: Path, splits: dict[str, str], files: dict[str, set[str]]
+    entry: dict[str, Any], *, id: str, folder: Path, splits: dict[str, str], listing: Listing
 ) -> Item | Skipped:
     """Return what an entry without fault stands for."""
     name, below, split = entry["filename"], entry.get("filepath", ""), splits[entry["split"]]
     where = f"id {id}, {os.path.join(below, name)}"
     if leaves(os.path.join(below, name), folder=folder):
         return Skipped(where=where, why="a path that leaves the folder of images", split=split)
-    path = _find(name, below=below, folder=folder, files=files)
+    path = next((path for path in (os.path.join(below, name), name) if listing.has(path)), None)
     if path is None:
         return Skipped(where=where, why=f"no such image in {folder}", split=split)
     captions = tuple(sentence["raw"] for sentence in entry["sentences"])
     names = tuple(str(sentence["sentid"]) for sentence in entry["sentences"] if "sentid" in sentence)
     names = names if len(names) == len(captions) else ()
     return Item(id=id, split=split, captions=captions, path=path, caption_ids=names)
-
-
-def _find(name: str, *, below: str, folder: Path, files: dict[str, set[str]]) -> str | None:
-    """Return the image's path below `folder`: in the folder the entry names, or directly in it.
-
-    Each folder is listed once, into `files`: to ask for 123,287 files one by one is slow on a network disk.
-    """
-    for place in dict.fromkeys((below, "")):
-        if place not in files:
-            try:
-                files[place] = set(os.listdir(folder / place))
-            except (OSError, ValueError):  # no such folder, or a name that no folder can have
-                files[place] = set()
-        if name in files[place]:
-            return os.path.join(place, name)
-    return None

@@ -21,16 +21,38 @@ from tqdm import tqdm
 
 from infra.arrays import map_array
 from infra.errors import InputError
-from infra.files import existing_folder, read_json
+from infra.files import existing_folder, files_like, identity, read_json
+from infra.registry import READERS
 from infra.store.findings import Skipped
 from tasks.datasets.corpus import Item
 from tasks.datasets.features.hdf5_file import Hdf5File, Unreadable
 from tasks.datasets.features.to_store import Features, as_set
 from tasks.datasets.id_lists import read_ids
+from tasks.datasets.published import MSRVTT, VATEX
+from tasks.datasets.reader import Reading
+from tasks.datasets.videos.media import VideoReader
 
 _CAPTIONS = "HGR's ref_captions.json, {video: [sentence, ...]}"
 _SPLITS = {"trn": "train", "val": "val", "tst": "test"}
 _TWINS = "a name that is another one once / is _, so that they cannot be told apart; rename one"
+
+
+@READERS.register("hgr")
+@dataclass(frozen=True, kw_only=True)
+class Hgr(VideoReader):
+    """Read the captions and splits of HGR's release."""
+
+    captions: Path
+    """annotation/RET/ref_captions.json."""
+    splits: Path
+    """public_split, with trn_names.npy, val_names.npy and tst_names.npy."""
+
+    def read(self) -> Reading:
+        """Return the videos of the lists; see `read_hgr`."""
+        files = identity(self.captions, *files_like(self.splits, "???_names.npy"))
+        return self.reading(
+            read_hgr(self.captions, splits=self.splits), source={"files": files}, published=[MSRVTT, VATEX]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from infra.errors import InputError
 from infra.files import existing_folder, walk
 from infra.store import FeatureStore
 from infra.store.findings import Skipped
 from tasks.datasets.corpus import Item
+from tasks.datasets.published import Published
+from tasks.datasets.reader import Reader, Reading
 
 SUFFIXES = (".mp4", ".avi", ".webm", ".mkv", ".mov", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp", ".gif")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoReader(Reader):
+    """A reader of videos with captions, which leaves out those of which nothing is there, where it is told to look."""
+
+    videos: Path | None = None
+    """Folder of the video files; an item without one is left out."""
+    features: Path | None = None
+    """Folder of a store; an item without features in it is left out."""
+
+    def reading(
+        self, items: Iterable[Item | Skipped], *, source: Mapping[str, Any], published: Sequence[Published]
+    ) -> Reading:
+        """Return the items that have what was asked for."""
+        if self.videos:
+            items = with_videos(items, folder=self.videos)
+        if self.features:
+            items = with_features(items, store=self.features)
+        return Reading(rows=items, source=source, images=self.videos or "", published=published)
 
 
 def with_videos(items: Iterable[Item | Skipped], *, folder: str | Path) -> Iterator[Item | Skipped]:

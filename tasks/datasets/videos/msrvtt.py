@@ -17,12 +17,31 @@ from pathlib import Path
 from typing import Any
 
 from infra.errors import InputError
-from infra.files import read_json
+from infra.files import identity, read_json
+from infra.registry import READERS
 from infra.store.findings import Skipped
 from tasks.datasets.corpus import Item
+from tasks.datasets.published import MSRVTT
+from tasks.datasets.reader import Reading
+from tasks.datasets.videos.media import VideoReader
 
 _WHAT = 'MSR-VTT\'s JSON, {"videos": [{"video_id", "split", ...}], "sentences": [{"sen_id", "video_id", "caption"}]}'
 _SPLITS = {"train": "train", "validate": "val", "test": "test"}
+
+
+@READERS.register("msrvtt")
+@dataclass(frozen=True, kw_only=True)
+class MsrVtt(VideoReader):
+    """Read MSR-VTT's captions and full splits."""
+
+    json: tuple[Path, ...]
+    """train_val_videodatainfo.json and test_videodatainfo.json, or one merged file."""
+
+    def read(self) -> Reading:
+        """Return the videos of the files; see `read_msrvtt`."""
+        return self.reading(
+            read_msrvtt(*self.json), source={"files": identity(*self.json)}, published=[MSRVTT]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

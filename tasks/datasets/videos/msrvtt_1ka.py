@@ -14,17 +14,58 @@ Gabeur et al., "Multi-modal transformer for video retrieval", ECCV 2020 (9k).
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from infra.errors import InputError
+from infra.files import identity
+from infra.registry import READERS
 from infra.store.findings import Skipped
-from tasks.datasets.corpus import Item
+from tasks.datasets.corpus import CorpusSummary, Item
 from tasks.datasets.csv_rows import read_csv
 from tasks.datasets.draws import draw
+from tasks.datasets.published import MSRVTT_1KA
+from tasks.datasets.reader import Reading
+from tasks.datasets.videos.media import VideoReader
 from tasks.datasets.videos.msrvtt import Annotations, read_annotations
 
 _TRAIN, _TEST = ("video_id",), ("key", "video_id", "sentence")
+
+
+@READERS.register("msrvtt-1ka")
+@dataclass(frozen=True, kw_only=True)
+class MsrVtt1kA(VideoReader):
+    """Read MSR-VTT's split 1k-A; some training videos are held out to choose the epoch on."""
+
+    json: tuple[Path, ...]
+    """MSRVTT_data.json, or the official pair of files."""
+    train: Path
+    """MSRVTT_train.9k.csv or MSRVTT_train.7k.csv."""
+    test: Path
+    """MSRVTT_JSFUSION_test.csv."""
+    val: int = 500
+    """How many training videos are held out as val, as 1k-A has no validation split."""
+    seed: int = 0
+    """Of the draw of these."""
+
+    def read(self) -> Reading:
+        """Return the videos of both lists; see `read_msrvtt_1ka`."""
+        return self.reading(
+            read_msrvtt_1ka(*self.json, train=self.train, test=self.test, val=self.val, seed=self.seed),
+            source={
+                "files": identity(*self.json, self.train, self.test),
+                "val": self.val,
+                "seed": self.seed,
+            },
+            published=MSRVTT_1KA,
+        )
+
+    def remarks(self, summary: CorpusSummary) -> Iterator[str]:
+        """Say where the validation split comes from."""
+        yield (
+            f"1k-A has no validation split: val is {summary.splits.get('val', 0):,} videos held out of "
+            f"{self.train.name} (seed {self.seed}); nothing is chosen on the test set"
+        )
 
 
 def read_msrvtt_1ka(

@@ -12,14 +12,37 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from infra.files import existing, existing_folder
+from infra.files import existing, existing_folder, files_like, identity
+from infra.registry import READERS
 from infra.store.findings import Skipped
 from tasks.datasets.corpus import Item
 from tasks.datasets.id_lists import read_ids
+from tasks.datasets.published import MSVD
+from tasks.datasets.reader import Reading
+from tasks.datasets.videos.media import VideoReader
 
 _SPLITS = ("train", "val", "test")
+
+
+@READERS.register("msvd")
+@dataclass(frozen=True, kw_only=True)
+class Msvd(VideoReader):
+    """Read MSVD's captions and splits."""
+
+    captions: Path
+    """AllVideoDescriptions.txt."""
+    lists: Path
+    """Folder of train_list.txt, val_list.txt and test_list.txt."""
+
+    def read(self) -> Reading:
+        """Return the clips of the lists; see `read_msvd`."""
+        files = identity(self.captions, *files_like(self.lists, "*_list.txt"))
+        return self.reading(
+            read_msvd(self.captions, lists=self.lists), source={"files": files}, published=[MSVD]
+        )
 
 
 def read_msvd(captions: str | Path, *, lists: str | Path) -> Iterator[Item | Skipped]:

@@ -12,17 +12,62 @@ Source: Wang et al., "VATEX: a large-scale, high-quality multilingual dataset fo
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from infra.errors import InputError
-from infra.files import read_json
+from infra.files import identity, read_json
+from infra.registry import READERS
 from infra.store.findings import Skipped
-from tasks.datasets.corpus import Item
+from tasks.datasets.corpus import CorpusSummary, Item
 from tasks.datasets.draws import draw
 from tasks.datasets.id_lists import read_ids
+from tasks.datasets.published import VATEX
+from tasks.datasets.reader import Reading
+from tasks.datasets.videos.media import VideoReader
 
 _WHAT = 'VATEX\'s JSON, [{"videoID", "enCap": [caption, ...]}, ...]'
+
+
+@READERS.register("vatex")
+@dataclass(frozen=True, kw_only=True)
+class Vatex(VideoReader):
+    """Read VATEX's English captions; the validation videos become val and test."""
+
+    training: Path
+    """vatex_training_v1.0.json."""
+    validation: Path
+    """vatex_validation_v1.0.json."""
+    val_ids: Path | None = None
+    """.txt, .json or .npy list of the videos of val, such as HGR's val_names.npy."""
+    test_ids: Path | None = None
+    """The same of test, such as HGR's tst_names.npy."""
+    seed: int = 0
+    """Of the draw that divides the validation videos where no list is given."""
+
+    @property
+    def _lists(self) -> list[Path]:
+        return [path for path in (self.val_ids, self.test_ids) if path]
+
+    def read(self) -> Reading:
+        """Return the videos of both files; see `read_vatex`."""
+        files = identity(self.training, self.validation, *self._lists)
+        items = read_vatex(
+            self.training, self.validation, val_ids=self.val_ids, test_ids=self.test_ids, seed=self.seed
+        )
+        source = {"files": files, **({} if self._lists else {"seed": self.seed})}
+        return self.reading(items, source=source, published=[VATEX])
+
+    def remarks(self, summary: CorpusSummary) -> Iterator[str]:
+        """Say how the validation videos were divided."""
+        if self._lists:
+            yield f"val and test are those of {' and '.join(path.name for path in self._lists)}"
+        else:
+            yield (
+                f"val and test are halves of {self.validation.name}, drawn with seed {self.seed}: NOT the published "
+                "split, whose lists come with HGR's features (--val-ids, --test-ids)"
+            )
 
 
 def read_vatex(

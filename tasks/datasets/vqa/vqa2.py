@@ -14,21 +14,78 @@ Source: Goyal et al., "Making the V in VQA matter", CVPR 2017.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from infra.errors import InputError, unknown
+from infra.files import identity
+from infra.registry import READERS
 from infra.store.findings import Skipped
 from tasks.datasets.draws import draw
 from tasks.datasets.images.image_files import ImageFiles
-from tasks.datasets.questions import Question
+from tasks.datasets.published import VQA2
+from tasks.datasets.questions import Question, QuestionSummary
+from tasks.datasets.reader import Reader, Reading
 from tasks.datasets.vqa.vqa2_files import FORM, Annotation, read_annotations, read_part
 
 SPLITS = ("train", "val", "test", "test-dev", "test2015")
 _SPLIT_OF = {"train2014": "train", "val2014": "test", "test-dev2015": "test-dev", "test2015": "test2015"}
+_ANSWERS = "10"  # of each question
+
+
+@READERS.register("vqa2")
+@dataclass(frozen=True, kw_only=True)
+class Vqa2(Reader):
+    """Read questions and answers in the form of VQA 2.0.
+
+    train2014 becomes train, of which a part is held out as val, to choose the epoch on; val2014 becomes test;
+    test-dev2015 and test2015 have no answers, and are for results files.
+    """
+
+    questions: tuple[Path, ...]
+    """v2_OpenEnded_mscoco_*_questions.json, one or several."""
+    annotations: tuple[Path, ...] = ()
+    """v2_mscoco_*_annotations.json of those that have some."""
+    images: Path | None = None
+    """Folder of the images; a question without one is left out."""
+    dev: float = 0.05
+    """The share of the training images whose questions become val."""
+    seed: int = 0
+    """Of the draw of these."""
+    split: tuple[str, ...] = ()
+    """train, val, test, test-dev or test2015, of each file of questions, where the files do not say it."""
+
+    def read(self) -> Reading:
+        """Return the questions of all files; see `read_vqa2` and `hold_out`."""
+        files = identity(*self.questions, *self.annotations)
+        entries = read_vqa2(
+            self.questions, annotations=self.annotations, images=self.images, splits=self.split
+        )
+        return Reading(
+            of="questions",
+            rows=hold_out(entries, fraction=self.dev, seed=self.seed),
+            source={
+                "files": files,
+                "dev": self.dev,
+                "seed": self.seed,
+                **({"split": self.split} if self.split else {}),
+            },
+            images=self.images or "",
+            published=[VQA2],
+        )
+
+    def remarks(self, summary: QuestionSummary) -> Iterator[str]:
+        """Say how many questions have more answers than the published ones, or fewer."""
+        odd = {number: count for number, count in summary.answers.items() if number not in ("0", _ANSWERS)}
+        if odd:
+            numbers = ", ".join(f"{count:,} with {number}" for number, count in odd.items())
+            yield (
+                f"{sum(odd.values()):,} questions have not {_ANSWERS} answers ({numbers}); the accuracy of each is the "
+                "mean over those there are"
+            )
 
 
 def read_vqa2(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,14 @@ from PIL import Image
 
 from fuzz.cases import Kind
 from fuzz.kinds.results import ALL, OUT, corpus_of, in_json, store_of
-from pipelines.ingesting.image_corpora import karpathy, scan
-from pipelines.ingesting.video_corpora import hgr, msrvtt, msrvtt_1ka, msvd, vatex
+from pipelines.ingesting.corpora import ingest, scan
+from tasks.datasets.images.karpathy import Karpathy
+from tasks.datasets.own.table import Table
+from tasks.datasets.videos.hgr import Hgr
+from tasks.datasets.videos.msrvtt import MsrVtt
+from tasks.datasets.videos.msrvtt_1ka import MsrVtt1kA
+from tasks.datasets.videos.msvd import Msvd
+from tasks.datasets.videos.vatex import Vatex
 
 SPLITS = ["train"] * 4 + ["val"] * 2 + ["test"] * 2
 
@@ -39,7 +46,8 @@ def _karpathy(folder: Path) -> None:
 
 
 def _read_karpathy(folder: Path) -> int:
-    karpathy(json=folder / "dataset.json", images=folder / "images", out=OUT, tolerance=ALL)
+    reader = Karpathy(json=folder / "dataset.json", images=folder / "images")
+    ingest(reader, out=OUT, tolerance=ALL)
     return corpus_of(entries=in_json("dataset.json", "images"))
 
 
@@ -71,7 +79,7 @@ def _msrvtt(folder: Path) -> None:
 
 
 def _read_msrvtt(folder: Path) -> int:
-    msrvtt(json=[folder / "data.json"], out=OUT, tolerance=ALL)
+    ingest(MsrVtt(json=(folder / "data.json",)), out=OUT, tolerance=ALL)
     return corpus_of(entries=in_json("data.json", "videos"))
 
 
@@ -84,7 +92,8 @@ def _msrvtt_1ka(folder: Path) -> None:
 
 def _read_msrvtt_1ka(folder: Path) -> int:
     train, test = folder / "train.csv", folder / "test.csv"
-    msrvtt_1ka(json=[folder / "data.json"], train=train, test=test, out=OUT, val=1, tolerance=ALL)
+    reader = MsrVtt1kA(json=(folder / "data.json",), train=train, test=test, val=1)
+    ingest(reader, out=OUT, tolerance=ALL)
     rows = 0
     for path in (train, test):
         lines = path.read_text("utf-8-sig", "replace").split("\n")
@@ -107,7 +116,7 @@ def _vatex(folder: Path) -> None:
 def _read_vatex(folder: Path) -> int:
     training, validation = folder / "training.json", folder / "validation.json"
     lists = {"val_ids": folder / "val.npy", "test_ids": folder / "test.txt"}
-    vatex(training=training, validation=validation, out=OUT, **lists, tolerance=ALL)
+    ingest(Vatex(training=training, validation=validation, **lists), out=OUT, tolerance=ALL)
     return corpus_of(entries=in_json("training.json") + in_json("validation.json"))
 
 
@@ -120,7 +129,7 @@ def _msvd(folder: Path) -> None:
 
 
 def _read_msvd(folder: Path) -> int:
-    msvd(captions=folder / "captions.txt", lists=folder, out=OUT, tolerance=ALL)
+    ingest(Msvd(captions=folder / "captions.txt", lists=folder), out=OUT, tolerance=ALL)
     listed = sum(
         len((folder / f"{split}_list.txt").read_bytes().decode("utf-8-sig", "replace").split())
         for split in ("train", "val", "test")
@@ -140,7 +149,23 @@ def hgr_release(folder: Path) -> dict[str, list[str]]:
 
 
 def _read_hgr(folder: Path) -> int:
-    hgr(captions=folder / "ref_captions.json", splits=folder / "splits", out=OUT, tolerance=ALL)
+    ingest(Hgr(captions=folder / "ref_captions.json", splits=folder / "splits"), out=OUT, tolerance=ALL)
+    return corpus_of()
+
+
+def _table(folder: Path) -> None:
+    (folder / "pictures").mkdir()
+    rows = []
+    for i, split in enumerate(SPLITS):
+        Image.new("L", (2, 2), i * 20).save(folder / "pictures" / f"{i}.png")
+        rows += [{"image": f"pictures/{i}.png", "caption": f"a café, {j}", "split": split} for j in range(2)]
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = [",".join(f'"{value}"' for value in row.values()) for row in rows]
+    (folder / "a.csv").write_text("\n".join(["image,caption,split", *lines]) + "\n")
+
+
+def _read_table(folder: Path, *, name: str) -> int:
+    ingest(Table(file=(folder / name,)), out=OUT, tolerance=ALL)
     return corpus_of()
 
 
@@ -156,6 +181,10 @@ _1KA = {"data.json": "json", "train.csv": "csv", "test.csv": "csv"}
 _VATEX = {"training.json": "json", "validation.json": "json", "val.npy": "npy", "test.txt": "lines"}
 
 KINDS = [
+    *(
+        Kind(name=f"table, {kind}", make=_table, read=partial(_read_table, name=name), damaged={name: kind})
+        for name, kind in (("a.csv", "csv"), ("a.jsonl", "lines"))
+    ),
     Kind(name="karpathy", make=_karpathy, read=_read_karpathy, damaged={"dataset.json": "json"}),
     Kind(name="scan", make=_scan, read=_read_scan, damaged=_SCAN),
     Kind(name="msrvtt", make=_msrvtt, read=_read_msrvtt, damaged={"data.json": "json"}),

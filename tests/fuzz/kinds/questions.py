@@ -9,7 +9,8 @@ from vqa2_files import asked, told, write
 
 from fuzz.cases import Kind
 from fuzz.kinds.results import ALL, OUT, corpus_of, in_json
-from pipelines.ingesting.image_corpora import vqa2
+from pipelines.ingesting.corpora import ingest
+from tasks.datasets.vqa.vqa2 import Vqa2
 
 _QUESTIONS, _TESTED, _ANNOTATIONS = "train2014_questions.json", "test2015_questions.json", "annotations.json"
 
@@ -26,13 +27,8 @@ def _make(folder: Path) -> None:
 
 def _read(folder: Path) -> int:
     questions = (folder / _QUESTIONS, folder / _TESTED)
-    vqa2(
-        questions=questions,
-        annotations=(folder / _ANNOTATIONS,),
-        images=folder / "images",
-        out=OUT,
-        tolerance=ALL,
-    )
+    reader = Vqa2(questions=questions, annotations=(folder / _ANNOTATIONS,), images=folder / "images")
+    ingest(reader, out=OUT, tolerance=ALL)
     asked_in_all = sum(in_json(path.name, "questions") for path in questions)
     return corpus_of(entries=asked_in_all if _is_list(_ANNOTATIONS) else 0)
 
