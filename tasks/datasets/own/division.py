@@ -8,6 +8,7 @@ from infra.errors import InputError
 from tasks.datasets.draws import draw
 
 SPLITS = ("train", "val", "test")
+USUAL_SHARES = "80/10/10"
 _OTHER_WORDS = {
     "training": "train",
     "valid": "val",

@@ -11,12 +11,10 @@ from infra.errors import InputError
 from infra.files import identity
 from infra.registry import READERS
 from tasks.datasets.own.columns import Columns, find_columns
-from tasks.datasets.own.division import divide, read_shares
+from tasks.datasets.own.division import USUAL_SHARES, divide, read_shares
 from tasks.datasets.own.rows import grouped, rows_of
 from tasks.datasets.own.table_file import TableFile
 from tasks.datasets.reader import Reader, Reading
-
-USUAL_SHARES = "80/10/10"
 
 
 @READERS.register("table")
