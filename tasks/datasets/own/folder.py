@@ -50,9 +50,7 @@ class Folder(Reader):
         return Reading(
             rows=grouped(
                 _rows(self.dir, media, {*files}, by_folder=by_folder),
-                folder=self.dir,
                 splits=None if by_folder else partial(divide, shares=shares, seed=self.seed),
-                questions=False,
             ),
             source={"media": len(media), **drawn},
             images=self.dir.absolute(),

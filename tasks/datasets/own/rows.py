@@ -81,24 +81,28 @@ def _several(value: str | list[str | None] | None) -> tuple[str, ...]:
 
 
 def grouped(
-    rows: Iterable[Row | Skipped | Flagged], *, folder: Path, splits: Divide | None, questions: bool
+    rows: Iterable[Row | Skipped | Flagged],
+    *,
+    splits: Divide | None,
+    questions: bool = False,
+    folder: Path | None = None,
 ) -> Iterator[Item | Question | Skipped | Flagged]:
     """Yield what rows of one picture or video make together, in the order in which these begin.
 
     Args:
         rows: of all files; they are held in memory.
-        folder: that paths start from; what is not there is skipped.
         splits: draws them; None where the rows have theirs.
         questions: whether texts are questions.
+        folder: that paths start from, where what is not there is to be skipped.
 
     Raises:
         InputError: too few ids to be divided.
     """
-    listing, groups = Listing(folder), dict[str, list[Row]]()
+    listing, groups = Listing(folder) if folder else None, dict[str, list[Row]]()
     for row in rows:
         if not isinstance(row, Row):
             yield row
-        elif row.path and not listing.has(row.path):
+        elif row.path and listing and not listing.has(row.path):
             yield Skipped(where=f"{row.where}, {row.path}", why=_absent(row.path, folder), split=row.split)
         else:
             groups.setdefault(row.id, []).append(row)
