@@ -34,13 +34,20 @@ class FaultError(RuntimeError):
     """What carries the work failed, and not the work: another try may go well."""
 
 
+_MANY, _SHOWN = 60, 8
+
+
 def unknown(kind: str, name: object, choices: Iterable[object], hint: str = "") -> InputError:
-    """Return the error for a `name` that is none of `choices`: it lists them and suggests the nearest."""
+    """Return the error for a `name` that is none of `choices`: it lists them, the nearest of very many."""
     names = sorted(str(choice) for choice in choices)
     nearest = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     suggestion = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    shown = names
+    if len(names) > _MANY:
+        shown = sorted(difflib.get_close_matches(str(name), names, n=_SHOWN, cutoff=0.0))
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
     return InputError(
-        f"unknown {kind} {str(name)!r}.{suggestion} Choices: {', '.join(names) or 'none'}.{hint}"
+        f"unknown {kind} {str(name)!r}.{suggestion} Choices: {', '.join(shown) or 'none'}{more}.{hint}"
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import tyro
 
 from infra.errors import InputError, unknown
+from infra.paths import resolve_place
 from infra.registry import (
     AGGREGATORS,
     AUGMENTATIONS,
@@ -27,6 +28,7 @@ from infra.registry import (
     Registry,
     Spec,
 )
+from infra.storage.places import Url
 from infra.trust import trust_modules, vouch
 from pipelines.recipe import Ensemble, published_text
 from tasks.run import Run, modules
@@ -105,14 +107,43 @@ def read_run(name: str, flags: Sequence[str] = (), *, prog: str = "python -m pip
     return run
 
 
+_HERE = "on data that are here"
+
+
 def recipe_list() -> str:
     """Return a line for each recipe: its name and the published numbers it aims at, or else what it is.
 
-    A recipe of another package that cannot be used is named with the reason.
+    Those whose data are here come first, then the others by the data that they need. A recipe of another package that
+    cannot be used is named with the reason.
     """
     listing = RECIPES.listing()
     width = max(len(listed.name) for listed in listing)
-    return "\n".join(f"{listed.name:<{width}}  {listed.error or _about(listed.name)}" for listed in listing)
+    groups: dict[str, list[str]] = {_HERE: []}
+    for listed in listing:
+        lacking = "" if listed.error else _lacking(RECIPES.get(listed.name)())
+        title = "that cannot be used" if listed.error else f"that need {lacking}" if lacking else _HERE
+        line = f"{listed.name:<{width}}  {listed.error or _about(listed.name)}"
+        groups.setdefault(title, []).append(line)
+    return "\n\n".join("\n".join((f"recipes {title}:", *lines)) for title, lines in groups.items() if lines)
+
+
+def _lacking(config: Run | Ensemble) -> str:
+    """Return the corpora and features of a recipe that are not here, named; empty where all are."""
+    if isinstance(config, Ensemble):
+        runs = [RECIPES.get(member)() for member in config.members]
+    else:
+        runs = [*config.members.values()] or [config]
+    corpora = dict.fromkeys(run.data.corpus for run in runs)
+    if absent := [each for each in corpora if not _is_here(each)]:
+        return " and ".join(absent)
+    stores = dict.fromkeys(each for run in runs for each in (run.data.features, run.data.texts) if each)
+    return " and ".join(each for each in stores if not _is_here(each))
+
+
+def _is_here(named: str) -> bool:
+    """Whether a place is there; one in remote storage is not asked for."""
+    found = resolve_place(named)
+    return isinstance(found, Url) or found.exists()
 
 
 def _about(name: str) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ from places import ROOT
 
 from infra.errors import InputError
 from infra.registry import RECIPES
+from pipelines.config import recipe_list
 from pipelines.train import Resume, parse
 
 
@@ -51,6 +53,37 @@ def test_help_and_list_show_the_recipes_and_what_they_aim_at(word, capsys):
         made = RECIPES.get(name)()
         assert made.source in line
         assert all(f"{metric} {value:g}" in line for metric, value in made.published.items())
+
+
+def test_recipes_are_listed_by_the_data_that_they_need(tmp_path, monkeypatch):
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
+
+    def titles() -> dict[str, str]:
+        """Return the heading that each recipe stands under."""
+        found = {}
+        for group in recipe_list().split("\n\n"):
+            title, *lines = group.splitlines()
+            found |= {line.split()[0]: title for line in lines}
+        return found
+
+    assert sorted(titles()) == RECIPES.names()
+    assert titles()["coco_wsl_bert_x2"] == titles()["coco_region_bigru"] == "recipes that need data/coco:"
+    assert (
+        titles()["mini_dinov2_joint"]
+        == "recipes that need data/coco_mini and data/msrvtt_mini and data/daquar:"
+    )
+    (tmp_path / "data" / "coco_mini" / "cells").mkdir(parents=True)
+    here = titles()
+    assert next(iter(here.values())) == here["coco_mini"] == "recipes on data that are here:"
+    assert here["coco_mini_dinov2"] == "recipes that need data/coco_mini/dinov2_cls_4x4:"
+
+
+def test_of_very_many_names_the_nearest_are_shown():
+    with pytest.raises(InputError) as error:
+        RECIPES.get("coco_mnii")
+    assert "Did you mean 'coco_mini'?" in str(error.value)
+    assert re.search(r" and \d+ more\.", str(error.value))
+    assert str(error.value).count(",") < 10
 
 
 def test_an_ensemble_takes_a_seed_and_an_experiment():
