@@ -77,6 +77,18 @@ def test_all_channels_begin_near_the_start_that_is_told():
         assert (log_variance_BD < 0).any(), "nothing keeps a log-variance above zero"
 
 
+def test_the_map_starts_from_xaviers_uniform_weights():
+    torch.manual_seed(0)
+    weight = Probabilistic(200).linear.weight.detach()
+    bound = (6 / 400) ** 0.5
+    assert 0.99 * bound < weight.abs().max() <= bound
+
+
+def test_one_that_hands_on_to_it_makes_what_it_makes():
+    module = AGGREGATORS.build("gcn(then=probabilistic)", 8)
+    assert (module.makes, module.num_embeddings) == ("distribution", 2)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_under_autocast_the_log_variance_is_in_single_precision(dtype):
     torch.manual_seed(0)

@@ -142,14 +142,19 @@ def test_analyse_prints_uncertainties(run, home, monkeypatch, capsys):
     assert "are distributions: variance and elements are for models of sets" in shown
 
 
-def test_no_figure_takes_a_log_variance_for_a_vector(trained):
-    model = trained[0]
-    with observe(model.model) as watched:
-        score = model.adapter.scorer(model.model, "test")
-        attention = model.adapter._attention(model.model, "test", score)
+def test_no_figure_takes_a_log_variance_for_a_vector(run):
+    torch.manual_seed(0)
+    adapter = TASKS.build(run.task, replace(run, aggregator="probabilistic(mean=attention)"))
+    model = adapter.model()
+    with observe(model) as watched:
+        evaluation = adapter.evaluate(model, "test", "whole")
     assert len(watched) == 2
     assert all(it.seen and spread_of(it) is None for it in watched)
-    assert attention is None or not any(example.nearest for example in attention.examples)
+    attention = evaluation.pictures[-1]()
+    assert all(len(example.visual) == 1 for example in attention.examples)
+    assert not any(example.nearest for example in attention.examples), (
+        "no caption is nearest to a log-variance"
+    )
 
 
 def test_what_is_watched_for_a_collapse_is_the_means(trained):
