@@ -69,6 +69,9 @@ class Data:
     """Folder of a feature store, or its URL; unused where the visual encoder reads pixels."""
     texts: str = ""
     """Folder of a store of the texts' features, or its URL; unused where the text encoder reads words."""
+    missing: Literal["error", "skip"] = "error"
+    """What becomes of pictures and videos of the corpus that have no features, or no file where the model reads these:
+    an error before training, or they are left out of all splits, counted, and said in every table."""
     captions: Positive = 5
     """How many captions of each item are used; all papers cut COCO's to five."""
     visual_augment: Part = ""

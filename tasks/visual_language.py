@@ -29,12 +29,14 @@ from tasks.datasets.media import pictured
 from tasks.datasets.questions import Image, Question, QuestionCorpus
 from tasks.inputs.pairs import StoredSets, TextAugmentation, TextInputs, VisualInputs
 from tasks.inputs.pixels import Pixels
+from tasks.inputs.presence import CorpusT, left_out, present
 from tasks.inputs.texts import NewTexts, StoredTexts, TextSource
 from tasks.inputs.unseen import unseen_inputs
 from tasks.models.build import Parts, check_reads_features, text_inputs
 from tasks.run import Run
 from tasks.scoring.attended import Pair, attended
 from tasks.scoring.attention import AttentionExamples, NearestCaption, attention_examples, backbone_of
+from tasks.scoring.records import LEFT_OUT
 
 PIXEL_CHUNK = 32  # images of 512 pixels encoded at once in evaluation: a few GB of feature maps
 
@@ -59,6 +61,7 @@ class VisualLanguageTask(TaskAdapter, CountsWords, Scores, Searchable):
         if chunk < 1:
             raise InputError(f"chunk must be at least 1, not {chunk}")
         self.run, self.chunk = run, chunk
+        self.left_out: dict[str, int] = {}
         self._visual, self._text = Spec.parse(run.visual), Spec.parse(run.text)
         self._reads_store = ENCODERS.get(self._visual.name).reads == "features"
         self._reads_words = ENCODERS.get(self._text.name).reads == "tokens"
@@ -98,6 +101,14 @@ class VisualLanguageTask(TaskAdapter, CountsWords, Scores, Searchable):
     @abstractmethod
     def corpus(self) -> Corpus | QuestionCorpus:
         """The samples of all splits."""
+
+    def present(self, corpus: CorpusT) -> CorpusT:
+        """Return a corpus as the run wants it: as it is, or without what is missing, which is counted."""
+        if self.run.data.missing == "error":
+            return corpus
+        kept = present(corpus, self.store)
+        self.left_out = left_out(corpus, kept)
+        return kept
 
     @cached_property
     def store(self) -> FeatureStore | None:
@@ -149,6 +160,7 @@ class VisualLanguageTask(TaskAdapter, CountsWords, Scores, Searchable):
             **({"features": self.store.digest} if self.store else {}),
             **({"texts": self.text_store.digest} if self.text_store else {}),
             **{f"{self.samples}_{split}": str(count) for split, count in self.corpus.splits.items()},
+            **{f"{LEFT_OUT}{split}": str(count) for split, count in self.left_out.items()},
         }
 
     def corpus_inputs(self, items: Sequence[Item | Image]) -> VisualInputs:

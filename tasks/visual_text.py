@@ -21,6 +21,7 @@ from tasks.base import Evaluation, Score
 from tasks.datasets.corpus import Corpus
 from tasks.datasets.media import pictured
 from tasks.inputs.pairs import Pairs
+from tasks.inputs.presence import check_features
 from tasks.models.base import RetrievalModel
 from tasks.models.build import retrieval_model
 from tasks.models.chunks import cached_passes
@@ -67,11 +68,13 @@ class VisualText(VisualLanguageTask, Chunked, Watchful):
     @cached_property
     def corpus(self) -> Corpus:
         """The items and their captions."""
-        return Corpus.open(resolve_place(self.run.data.corpus))
+        return self.present(Corpus.open(resolve_place(self.run.data.corpus)))
 
     def _prepare(self) -> dict[str, Any]:
         self.check_protocol(self.dev_protocol, "val")
         self.check_protocol(self.run.protocol, "test")
+        if self.store:
+            check_features(self.corpus, self.store, modality=self.modality)
         self.check_texts()
         return self.encoder_assets(self.counted_texts())
 

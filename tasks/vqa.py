@@ -25,6 +25,7 @@ from tasks.base import Evaluation, Score
 from tasks.datasets.questions import Question, QuestionCorpus
 from tasks.inputs.captions import Captions
 from tasks.inputs.pairs import TextInputs
+from tasks.inputs.presence import check_features
 from tasks.inputs.questions import QuestionData
 from tasks.questions.model import VQAModel, vqa_model
 from tasks.questions.priors import AnswerPrior
@@ -87,7 +88,7 @@ class VQA(VisualLanguageTask, Answers, Chunked, Watchful):
     @cached_property
     def corpus(self) -> QuestionCorpus:
         """The questions."""
-        return QuestionCorpus.open(resolve_place(self.run.data.corpus))
+        return self.present(QuestionCorpus.open(resolve_place(self.run.data.corpus)))
 
     def held(self, assets: Any) -> dict[str, Any]:
         """Return the assets of a checkpoint, with the answers that a model of it knows."""
@@ -95,9 +96,9 @@ class VQA(VisualLanguageTask, Answers, Chunked, Watchful):
         return assets
 
     def _prepare(self, splits: tuple[str, ...], min_count: int) -> dict[str, Any]:
+        if self.store:
+            check_features(self.corpus, self.store, modality=self.modality)
         for split in ("train", "val", "test"):  # what is missing is found out now, and not after training
-            if self.store:
-                self.store.rows([image.id for image in self.corpus.items(split)])
             if not answered(self.corpus.questions(split), split) and split != "test":
                 raise InputError(
                     f"{self.corpus.folder}: the questions of the split {split!r} have no answers, and training needs "

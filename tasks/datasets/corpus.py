@@ -192,7 +192,7 @@ def _audit(table: pa.Table, *, images: str | Path) -> Iterator[Flagged]:
 class Corpus(StoredTable):
     """A corpus on disk; open it with `Corpus.open`. Its rows are items."""
 
-    form, manifest_kind = FORMAT, _Manifest
+    form, manifest_kind, media = FORMAT, _Manifest, "id"
     texts = "captions"
 
     @property

@@ -208,7 +208,7 @@ def _audit(table: pa.Table, *, images: str | Path) -> Iterator[Flagged]:
 class QuestionCorpus(StoredTable):
     """A corpus of questions on disk; open it with `QuestionCorpus.open`. Its rows are questions."""
 
-    form, manifest_kind = FORMAT, _Manifest
+    form, manifest_kind, media = FORMAT, _Manifest, "image_id"
     texts = "questions"
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol, Self, TypeVar
@@ -187,6 +187,8 @@ class StoredTable:
     form: ClassVar[Format]
     manifest_kind: ClassVar[type[TableManifest]]
     """What its manifest holds."""
+    media: ClassVar[str]
+    """The column that has the id of each row's picture or video."""
 
     def __init__(self, folder: Path | Url, manifest: TableManifest, table: pa.Table) -> None:
         self.folder = folder
@@ -211,13 +213,19 @@ class StoredTable:
         if not path.is_file() or sha256(path) != manifest.sha256:
             raise InputError(f"{path}: missing, half written or changed (SHA-256 differs); ingest it again")
         table = _read_table(path, form)
-        counts = {each["values"]: each["counts"] for each in pc.value_counts(table["split"]).to_pylist()}
+        counts = _counts(table)
         if counts != manifest.splits:
             raise InputError(
                 f"{folder / form.name}.json: splits must be {counts}, as in {path.name}, not {manifest.splits}; ingest "
                 "it again"
             )
         return cls(folder, manifest, table)
+
+    def only(self, ids: pa.Array | pa.ChunkedArray) -> Self:
+        """Return the corpus without the rows whose picture or video is none of these; `digest` stays that of all."""
+        values = ids if isinstance(ids, pa.Array) else ids.combine_chunks()
+        table = self._table.filter(pc.is_in(self._table[self.media], value_set=values))
+        return type(self)(self.folder, replace(self.manifest, splits=_counts(table)), table)
 
     @property
     def splits(self) -> dict[str, int]:
@@ -263,6 +271,11 @@ class StoredTable:
         if not self.splits.get(split):
             counts = ", ".join(f"{name} ({count:,})" for name, count in self.splits.items())
             raise InputError(f"{self.folder}: no {self.form.rows} in the split {split!r}; there are {counts}")
+
+
+def _counts(table: pa.Table) -> dict[str, int]:
+    """Return the number of rows in each split."""
+    return {each["values"]: each["counts"] for each in pc.value_counts(table["split"]).to_pylist()}
 
 
 def _read_table(path: Path, form: Format) -> pa.Table:

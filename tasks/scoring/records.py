@@ -18,6 +18,8 @@ from infra.fields import from_plain
 from tasks.base import Metric, QueryMetric
 
 TAG = "metrics."
+LEFT_OUT = "left_out_"
+"""Before the name of a split, what the number of its samples that were left out is called among a run's data."""
 VERSION_TAG = "protocol_version."
 LIMIT = 5000
 """Characters of a tag that every version of MLflow's stores keeps."""

@@ -282,7 +282,7 @@ def test_what_training_needs_is_looked_for_first(run, tmp_path):
             build(f"no {split}", lambda all, split=split: [q for q in all if q.split != split])
     with pytest.raises(InputError, match="1 of 48 questions of the split 'val' have no answers"):
         build("one", lambda all: [replace(q, **silent) if q.id == "491" else q for q in all])
-    with pytest.raises(InputError, match="1 of 20 ids have no features; the first: 999"):
+    with pytest.raises(InputError, match="1 of 20 images of the split 'test' have no features, such as 999"):
         build("new image", lambda all: [replace(q, image_id="999") if q.image_id == "64" else q for q in all])
 
 

@@ -10,7 +10,7 @@ from infra.errors import InputError, unknown
 from infra.tracking import RunRecord
 from pipelines.comparison.runs.groups import SECONDS, Group, Row, ordered
 from pipelines.comparison.runs.published import follows_recipe, published_numbers, sources
-from pipelines.comparison.runs.settings import Settings, code_notes, deviations, named
+from pipelines.comparison.runs.settings import Settings, code_notes, deviations, left_out_notes, named
 from tasks.base import Metric
 from tasks.scoring.protocols import is_for_test
 from tasks.scoring.records import VERSION_TAG, metrics_from
@@ -106,7 +106,8 @@ def _group(key: Key, runs: Sequence[RunRecord], metric: str, notes: list[str]) -
         of_seeds = [latest[seed] for seed in sorted(latest, key=lambda seed: (len(seed), seed))]
         all_rows.append(_row(label, of_seeds, protocol, settings=own[of_seeds[0].run_id]))
     notes += _missing_seeds(title, all_rows)
-    notes += code_notes(title, [run for row in all_rows for run in row.runs])
+    shown = [run for row in all_rows for run in row.runs]
+    notes += [*left_out_notes(title, shown), *code_notes(title, shown)]
     had = {name for row in all_rows for name in row.values}
     primary = metrics[0] if metrics else None
     chosen = next((m for m in (*metrics, SECONDS) if m.name == metric and metric in had and metrics), primary)

@@ -10,7 +10,7 @@ from infra.tracking import RunRecord
 from infra.tracking.provenance import PACKAGES
 from infra.tracking.tracker import flattened
 from tasks.run import WITHOUT_EFFECT, Data, Optim, Run, renamed_params
-from tasks.scoring.records import VERSION_TAG
+from tasks.scoring.records import LEFT_OUT, VERSION_TAG
 
 _SHOWN = {"recipe", "task", "aggregator", "text_aggregator", "seed", "protocol", "data.dataset"}
 """Settings that a table's title, a row's name or its number of runs say."""
@@ -69,6 +69,20 @@ def code_notes(title: str, runs: Sequence[RunRecord]) -> Iterator[str]:
         versions = sorted({run.tags[package] for run in runs if package in run.tags})
         if len(versions) > 1:
             yield f"{title}: its runs used {package} {' and '.join(versions)}"
+
+
+def left_out_notes(title: str, runs: Sequence[RunRecord]) -> Iterator[str]:
+    """Say of which runs pictures or videos were left out of the splits, since there was nothing of them."""
+    start, counted = f"data.{LEFT_OUT}", Counter[str]()
+    for run in runs:
+        left = sorted((name.removeprefix(start), n) for name, n in run.tags.items() if name.startswith(start))
+        counted[", ".join(f"{split} lacks {n}" for split, n in left)] += 1
+    for what, number in counted.items():
+        if what:
+            yield (
+                f"{title}: INCOMPLETE, what has no features or file is left out of {number} of {len(runs)} runs: "
+                f"{what}"
+            )
 
 
 def _commit(run: RunRecord) -> str:
