@@ -12,20 +12,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tyro
 
-from infra.errors import InputError, command
+from infra.errors import command
 from infra.paths import home
-from infra.process.lease import NAME, HeldError, Holder, holder_of
+from infra.process.lease import HeldError, Holder
 from infra.tables import aligned, duration
 from infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from pipelines.training.recording.described import COLLAPSED
 
 _WIDTH = 200
-Behind = Literal["", "alive", "nobody", "unknown"]
-"""Who is behind a run: somebody, nobody, or who knows, as its folder or storage is not here; empty where it ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +40,7 @@ class RunsOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A run as it is listed; `age` is the seconds since it began, `collapsed` what was seen of a collapse."""
+    """A run as it is listed: `age` in seconds since it began, `collapsed` where it has, `behind` as of `Behind`."""
 
     run_id: str
     state: str
@@ -54,13 +52,15 @@ class Row:
     epoch: int
     epochs: int | None
     age: float
-    behind: Behind
+    behind: str
     holder: Holder | None
 
     @classmethod
     def of(cls, record: RunRecord, *, home: Path, now: float) -> Row:
         """Return that of a record."""
-        holder, known = _holder(record, home=home)
+        from pipelines.training.alive import behind
+
+        who, holder = behind(record, home=home)
         tags, epochs = record.tags, record.params.get("optim.epochs", "")
         return cls(
             run_id=record.run_id,
@@ -73,7 +73,7 @@ class Row:
             epoch=int(record.metrics.get("epoch", 0)),
             epochs=int(epochs) if epochs.isascii() and epochs.isdigit() else None,
             age=now - record.started,
-            behind=_behind(record, holder, known=known),
+            behind=who,
             holder=holder,
         )
 
@@ -91,38 +91,6 @@ class Row:
             duration(self.age),
             who or {"unknown": "unknown: it is not at hand here"}.get(self.behind, self.behind),
         ]
-
-
-def _folder(home: Path, run_id: str) -> Path:
-    from pipelines.training.folder import run_folder
-
-    return run_folder(home, run_id)
-
-
-def _holder(record: RunRecord, *, home: Path) -> tuple[Holder | None, bool]:
-    """Return who holds a run, and whether that can be known here."""
-    from pipelines.training.folder import AT, checkpoints_at
-
-    folder = _folder(home, record.run_id)
-    if (holder := holder_of(folder / NAME)) is not None:
-        return holder, True
-    at = checkpoints_at(record.run_id, record.tags.get(AT, ""))
-    if at is None or record.status != "RUNNING":
-        return None, folder.is_dir()
-    from infra.storage.claim import holder_at
-
-    try:
-        return holder_at(at), True
-    except InputError:  # the storage does not answer, or refuses
-        return None, False
-
-
-def _behind(record: RunRecord, holder: Holder | None, *, known: bool) -> Behind:
-    if holder is not None:
-        return "alive"
-    if record.status != "RUNNING":
-        return ""
-    return "nobody" if known else "unknown"
 
 
 def rows(uri: str, experiment: str, *, home: Path) -> list[Row]:

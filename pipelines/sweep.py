@@ -94,7 +94,7 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
     place = Place(uri=tracking_uri(home()), home=home(), experiment=options.experiment)
 
     def plan(records: Sequence[RunRecord]) -> Plan:
-        matches = match_trials(place.uri, trials.all, records)
+        matches = match_trials(place.uri, trials.all, records, home=place.home)
         return Plan(matches=tuple(matches), flags=trials.flags, early_stop=options.early_stop)
 
     if options.dry_run:
@@ -104,9 +104,10 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
         return False
     with alone(place.home, place.experiment):
         agreed = plan(records_of(place.uri, place.experiment))
-        for match in agreed.to_do:
+        for match in agreed.matches:
             if match.note:
-                print(f"{match.trial.name} is trained anew: {match.note}")
+                becomes = "left alone" if match.state == "running" else "trained anew"
+                print(f"{match.trial.name} is {becomes}: {match.note}")
         result = carry_out(
             agreed,
             place,

@@ -6,6 +6,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from infra.errors import AbsentError, InputError
@@ -13,6 +14,7 @@ from infra.files import read_json
 from infra.registry import Spec
 from infra.tracking import Artifacts, RunRecord, find_runs
 from pipelines.sweeping.trials import Trial
+from pipelines.training.alive import behind
 from pipelines.training.recording.described import tags
 from tasks.run import WITHOUT_EFFECT, Run, from_json
 
@@ -22,7 +24,7 @@ STOPPED = "stopped"
 """The tag of a run that was stopped early: after how many epochs."""
 _KEYS = ("task", "dataset", "recipe", "aggregator", "text_aggregator", "model", "seed", "protocol")
 
-State = Literal["finished", "stopped", "unfinished", "new"]
+State = Literal["finished", "stopped", "unfinished", "running", "new"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +33,12 @@ class Match:
 
     Attributes:
         trial: the trial.
-        state: `finished`; `stopped` early; `unfinished`, which goes on from its last checkpoint; or `new`, where there
-            is no run of these settings, or only failed ones.
+        state: `finished`; `stopped` early; `running`, which somebody trains now, and is left to them; `unfinished`,
+            which goes on from its last checkpoint; or `new`, where there is no run of these settings, or only failed
+            ones.
         run_id: the run, but for a new trial.
         stopped: after how many epochs, for one that was stopped.
-        note: of a new trial, which run there is that does not stand for it, and why.
+        note: of a new trial, which run there is that does not stand for it, and why; of a running one, who is at work.
     """
 
     trial: Trial
@@ -57,20 +60,23 @@ def records_of(uri: str, experiment: str) -> list[RunRecord]:
         return []
 
 
-def match_trials(uri: str, trials: Sequence[Trial], records: Sequence[RunRecord]) -> list[Match]:
+def match_trials(
+    uri: str, trials: Sequence[Trial], records: Sequence[RunRecord], *, home: Path
+) -> list[Match]:
     """Look for the run of each trial.
 
     Args:
         uri: the store.
         trials: of the sweep.
         records: of the experiment, latest first.
+        home: of the project, whose runs' folders say who is at work.
     """
     by_tags: dict[tuple[str, ...], list[RunRecord]] = defaultdict(list)
     for record in records:
         if record.tags.get("kind") == "train":
             by_tags[key(record.tags)].append(record)
     artifacts = Artifacts(uri)
-    return [_match(artifacts, trial, by_tags[key(tags(trial.run))]) for trial in trials]
+    return [_match(artifacts, trial, by_tags[key(tags(trial.run))], home=home) for trial in trials]
 
 
 def key(of: Mapping[str, str]) -> tuple[str, ...]:
@@ -95,20 +101,26 @@ def _spelled(spec: str) -> str:
         return spec
 
 
-def _match(artifacts: Artifacts, trial: Trial, candidates: Sequence[RunRecord]) -> Match:
+def _match(artifacts: Artifacts, trial: Trial, candidates: Sequence[RunRecord], *, home: Path) -> Match:
     settings = {record.run_id: _settings(artifacts, record) for record in candidates}
     wished = comparable(trial.run)
     same = [record for record in candidates if settings[record.run_id] == wished]
     for record in same:
         if record.status == "FINISHED":
             return Match(trial=trial, state="finished", run_id=record.run_id)
+    notes = []
     for record in same:
-        # what no sweep trains may still be at work
-        if record.status != "FAILED" and record.tags.get(SWEEP):
+        who, holder = behind(record, home=home)
+        if holder:
+            note = f"process {holder.process} on {holder.host} is at work"
+            return Match(trial=trial, state="running", run_id=record.run_id, note=note)
+        if record.status != "FAILED" and (record.tags.get(SWEEP) or who == "nobody"):
             stopped = record.tags.get(STOPPED, "")
             state = "stopped" if stopped else "unfinished"
             return Match(trial=trial, state=state, run_id=record.run_id, stopped=stopped)
-    notes = [f"run {record.run_id} failed" for record in same if record.status == "FAILED"]
+        if who == "unknown":
+            notes.append(f"run {record.run_id} may be it, and at work elsewhere: its folder is not here")
+    notes += [f"run {record.run_id} failed" for record in same if record.status == "FAILED"]
     notes += [
         f"run {record.run_id} may be it, but its settings cannot be used: {why}"
         for record in candidates

@@ -35,7 +35,7 @@ class Plan:
     @property
     def to_do(self) -> list[Match]:
         """The trials to train."""
-        done = ("finished", "stopped") if self.early_stop else ("finished",)
+        done = ("finished", "running", *(("stopped",) if self.early_stop else ()))
         return [match for match in self.matches if match.state not in done]
 
     def summary(self) -> str:
@@ -43,6 +43,8 @@ class Plan:
         counts = Counter(match.state for match in self.matches)
         skipped = f", {counts['finished']} of them finished before and skipped" if counts["finished"] else ""
         parts = [f"{len(self.matches)} trial{'s' * (len(self.matches) > 1)}{skipped}"]
+        if counts["running"]:
+            parts.append(f"{counts['running']} at work now, left to whoever trains them")
         if counts["unfinished"]:
             parts.append(f"{counts['unfinished']} interrupted before, to go on from the last checkpoint")
         if counts["stopped"]:

@@ -91,7 +91,7 @@ def _heat_maps(trials: Trials, place: Place) -> list[Path]:
     if not any(trial.run.text_aggregator for trial in trials.all):
         return []
     records = {record.run_id: record for record in find_runs(place.uri, place.experiment)}
-    finished = match_trials(place.uri, trials.all, [*records.values()])
+    finished = match_trials(place.uri, trials.all, [*records.values()], home=place.home)
     metrics = {match.trial.name: records[match.run_id].metrics for match in finished if match.run_id}
     by_recipe: dict[str, list[Trial]] = {}
     for trial in trials.all:

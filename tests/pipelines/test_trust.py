@@ -186,7 +186,7 @@ def test_a_sweep_does_not_take_up_a_run_that_names_code(
     change(files / "run.json", aggregator="hostile:Thing")
     (record,) = (record for record in records_of(polypool_uri(), "polypool") if record.run_id == kept)
     record = replace(record, status="FINISHED")
-    (match,) = match_trials(polypool_uri(), [Trial(run=run)], [record])
+    (match,) = match_trials(polypool_uri(), [Trial(run=run)], [record], home=files)
     assert match.state == "new"
     assert "aggregator: 'hostile:Thing' names code of the module hostile" in match.note
     assert not marker.exists()

@@ -7,26 +7,24 @@ import shlex
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from corpora import make_corpus
 from PIL import Image
 
-from infra import paths
 from infra.errors import InputError
 from infra.registry import RECIPES
 from infra.tables import duration
-from infra.tracking import RunRecord, Tracker, tracking_uri
+from infra.tracking import RunRecord, tracking_uri
 from pipelines.sweeping.execution import alone, last_line
-from pipelines.sweeping.matching import STOPPED, SWEEP, match_trials, records_of
+from pipelines.sweeping.matching import match_trials
 from pipelines.sweeping.pairs_figure import draw_pairs, pair_means
 from pipelines.sweeping.plan import Plan, seconds, total
 from pipelines.sweeping.trials import make_trials
 from pipelines.train import parse
 from pipelines.training.recording.described import tags
-from tasks.run import Run, to_json
+from tasks.run import Run
 from tasks.scoring.described import RSUM
 
 
@@ -61,16 +59,6 @@ def record(run: Run, *, status: str = "FINISHED", took: float = 100.0, trained: 
         params={"optim.epochs": str(run.optim.epochs)},
         metrics={"time/train_seconds": trained},
     )
-
-
-def keep_run(run: Run, *, settings: Any = None) -> str:
-    """Record a run that was never trained as finished; return its id."""
-    home = paths.home()
-    place = {"uri": tracking_uri(home), "home": home}
-    tracker = Tracker.start(run.experiment, **place, name="made", tags=tags(run), params=to_json(run))
-    tracker.json("run.json", settings or to_json(run))
-    tracker.finish()
-    return tracker.run_id
 
 
 def test_the_grid_has_every_combination_once_in_one_spelling(run: Run) -> None:
@@ -170,74 +158,6 @@ def test_a_wrong_flag_ends_the_sweep_with_2(
     assert message in capsys.readouterr().err
 
 
-def test_runs_that_do_not_stand_for_a_new_trial_are_named(run: Run, tmp_path: Path) -> None:
-    uri = tracking_uri(tmp_path)
-    trials = make_trials(["tiny"], ["mean", "max", "gpo"]).all
-    failed = keep_run(trials[0].run)
-    Tracker.attach(uri, failed).finish("FAILED")
-    bare = keep_run(trials[1].run)
-    (tmp_path / "mlartifacts" / bare / "artifacts" / "run.json").unlink()
-    found = match_trials(uri, trials, records_of(uri, "polypool"))
-    assert [each.state for each in found] == ["new", "new", "new"]
-    first, lost, none = (each.note for each in found)
-    assert (first, none) == (f"run {failed} failed", "")
-    assert lost.startswith(
-        f"run {bare} may be it, but its settings cannot be used: run {bare} has no artifact run.json"
-    )
-    lines = Plan(matches=tuple(found)).text([], concurrent=1, words=()).splitlines()
-    assert lines[2].endswith(f"tiny mean seed 0  new, time unknown; run {failed} failed")
-    assert lines[4].endswith("time unknown")
-
-
-def test_trials_are_matched_by_tags_and_settings(run: Run, tmp_path: Path) -> None:
-    uri = tracking_uri(tmp_path)
-    assert records_of(uri, "polypool") == [], "no store yet"
-    trials = make_trials(["tiny"], ["mean", "max", "gpo", "kmax(k=2)"], seeds=2).all
-    by_name = {trial.name: trial.run for trial in trials}
-    keep_run(replace(by_name["tiny mean seed 0"], cpus=7, log_every=3, text_aggregator="mean"))
-    other = by_name["tiny mean seed 1"]
-    keep_run(replace(other, optim=replace(other.optim, epochs=99)))
-
-    def ended(name: str, status: str, **more: str) -> str:
-        run_id = keep_run(by_name[name])
-        tracker = Tracker.attach(uri, run_id)
-        tracker.tags(more)
-        if status != "RUNNING":
-            tracker.finish(status)
-        return run_id
-
-    ended("tiny max seed 0", "FAILED", **{SWEEP: "s"})
-    ended("tiny max seed 1", "RUNNING")
-    killed = ended("tiny gpo seed 0", "RUNNING", **{SWEEP: "s"})
-    stopped = ended("tiny gpo seed 1", "KILLED", **{SWEEP: "s", STOPPED: "after epoch 2 of 6"})
-    found = match_trials(uri, trials, records_of(uri, "polypool"))
-    assert [each.state for each in found] == [
-        "finished",
-        *("new", "new", "new"),
-        *("unfinished", "stopped"),
-        *("new", "new"),
-    ]
-    assert (found[4].run_id, found[5].run_id, found[5].stopped) == (killed, stopped, "after epoch 2 of 6")
-    plan = Plan(matches=tuple(found))
-    assert plan.summary() == (
-        "8 trials, 1 of them finished before and skipped; 1 interrupted before, to go on from the last checkpoint; "
-        "1 stopped early before, to go on, since --early-stop is not given; 7 to train"
-    )
-    assert len(replace(plan, early_stop=True).to_do) == 6
-    assert records_of(uri, "another") == []
-
-
-def test_a_lost_or_foreign_description_is_no_match(run: Run, tmp_path: Path) -> None:
-    uri = tracking_uri(tmp_path)
-    (trial,) = make_trials(["tiny"], ["mean"]).all
-    keep_run(trial.run, settings={"colour": "blue"})
-    lost = Tracker.attach(uri, keep_run(trial.run), running=False)
-    (lost.download("run.json")).unlink()
-    assert match_trials(uri, [trial], records_of(uri, "polypool"))[0].state == "new"
-    keep_run(trial.run)
-    assert match_trials(uri, [trial], records_of(uri, "polypool"))[0].state == "finished"
-
-
 def test_times_are_those_of_the_same_aggregator_or_else_recipe(run: Run) -> None:
     gpo = replace(run, aggregator="gpo")
     records = [record(run, took=50, trained=40), record(gpo), record(gpo, took=120), record(gpo, took=9000)]
@@ -263,7 +183,7 @@ def test_a_dry_run_shows_the_grid_and_lines_that_train_the_same(run: Run) -> Non
         flags=["--optim.epochs", "2", "--data.visual-augment", ""],
     )
     uri = tracking_uri(Path.cwd() / "nowhere")
-    plan = Plan(matches=tuple(match_trials(uri, trials.all, [])), flags=trials.flags)
+    plan = Plan(matches=tuple(match_trials(uri, trials.all, [], home=Path.cwd())), flags=trials.flags)
     text = plan.text([record(run)], concurrent=2, words=["--recipes", "tiny", "--aggregators", "kmax(k=2)"])
     lines = text.splitlines()
     assert lines[0] == "2 trials; 2 to train"
