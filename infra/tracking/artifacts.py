@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
+@lru_cache(maxsize=64)
 def folder_at(artifact_uri: str) -> Path | None:
     """Return the folder that a run's artifacts are in; None where a server keeps them."""
     root = urlparse(artifact_uri)

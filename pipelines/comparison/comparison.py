@@ -43,15 +43,16 @@ class Comparison:
         """Task x aggregator; None for one task and data set."""
         return cross_task_table(self.groups)
 
-    def tables(self) -> list[Table]:
-        """Return all tables, in the order in which they are shown."""
+    @cached_property
+    def tables(self) -> tuple[Table, ...]:
+        """All tables, in the order in which they are shown."""
         all_tables: list[Table | None] = []
         for group in self.groups:
             all_tables += [tables.scores(group), tables.published(group), differences.differences(group)]
             all_tables += [differences.all_pairs(group)] if self.pairs else []
             all_tables.append(power.shown_by_seeds(group))
         all_tables += [tables.across(self.cross_task)] if self.cross_task is not None else []
-        return [table for table in all_tables if table is not None]
+        return tuple(table for table in all_tables if table is not None)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -64,20 +65,19 @@ class Comparison:
         """Return the tables and notes for a terminal."""
         lines = [line for note in self.remarks for line in textwrap.wrap(note, WIDTH)]
         notes = ["\n".join(lines)] if lines else []
-        return "\n\n".join([*map(as_text, self.tables()), *notes])
+        return "\n\n".join([*map(as_text, self.tables), *notes])
 
     def markdown(self) -> str:
         """Return the tables and notes as Markdown."""
         notes = ["\n".join(f"- {note}" for note in self.remarks)] if self.remarks else []
         return (
-            "\n\n".join([f"# Experiment `{self.experiment}`", *map(as_markdown, self.tables()), *notes])
-            + "\n"
+            "\n\n".join([f"# Experiment `{self.experiment}`", *map(as_markdown, self.tables), *notes]) + "\n"
         )
 
     def latex(self) -> str:
         """Return the tables as LaTeX, with the notes as comments."""
         head = ["% needs \\usepackage{booktabs}", *(f"% {note}" for note in self.remarks)]
-        return "\n".join(head) + "\n\n" + "\n\n".join(map(as_latex, self.tables())) + "\n"
+        return "\n".join(head) + "\n\n" + "\n\n".join(map(as_latex, self.tables)) + "\n"
 
     def log(self, uri: str, *, folder: Path) -> str:
         """Log tables and figures to MLflow, in a run of kind `comparison`, and return its id."""
@@ -89,7 +89,7 @@ class Comparison:
             home=folder,
             groups=self.groups,
             cross_task=self.cross_task,
-            tables=self.tables(),
+            tables=self.tables,
             texts={"compare.md": self.markdown(), "compare.tex": self.latex()},
         )
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+from infra.process.beside import beside
 from infra.tracking import Tracker
 from infra.tracking.provenance import command_line
 from pipelines.comparison.figures.costs import draw_costs
@@ -61,25 +63,28 @@ def log_comparison(
         tables: the tables; the last one is logged for the UI, too, if it is task x aggregator.
         texts: further files, by name.
     """
-    tracker = Tracker.start(
-        experiment,
-        uri=uri,
-        home=home,
-        name="comparison",
-        tags={"kind": "comparison", "mlflow.note.content": note(tables)},
-        params={"groups": "; ".join(group.title for group in groups)},
-    )
-    with tracker.ending():
-        with tempfile.TemporaryDirectory() as folder:
-            for path in draw_all(groups, cross_task, Path(folder)):
-                tracker.artifact(path)
-        for name, text in texts.items():
-            tracker.text(name, text)
-        tracker.table(
-            SCORES, columns([of for of in results(groups, compared_by=command_line()) if of.decides])
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        beside(partial(draw_all, groups, cross_task, Path(folder))) as drawn,
+    ):
+        tracker = Tracker.start(
+            experiment,
+            uri=uri,
+            home=home,
+            name="comparison",
+            tags={"kind": "comparison", "mlflow.note.content": note(tables)},
+            params={"groups": "; ".join(group.title for group in groups)},
         )
-        if cross_task is not None:
-            tracker.table(CROSS_TASK, text_table(tables[-1]))
+        with tracker.ending():
+            for path in drawn():
+                tracker.artifact(path)
+            for name, text in texts.items():
+                tracker.text(name, text)
+            tracker.table(
+                SCORES, columns([of for of in results(groups, compared_by=command_line()) if of.decides])
+            )
+            if cross_task is not None:
+                tracker.table(CROSS_TASK, text_table(tables[-1]))
     return tracker.run_id
 
 

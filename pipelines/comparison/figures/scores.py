@@ -53,17 +53,18 @@ def _panel(group: Group, panel: Axes) -> None:
         places.append(bottom + _height(row) / 2)
         bottom += _height(row)
     panel.barh(places, [group.mean(row) for row in group.rows], height=0.62, color=BAR, zorder=2)
+    x, y, deviated = [], [], []
     for place, row in zip(places, group.rows, strict=True):
         values, mean, deviation = row.values.get(metric.name, ()), group.mean(row), group.deviation(row)
         if not values:
             continue
         note, end = group.number(mean), max(values)
         if not math.isnan(deviation):
-            panel.errorbar(mean, place, xerr=deviation, color=INK, capsize=4, linewidth=1.3, zorder=3)
+            deviated.append((mean, place, deviation))
             note, end = f"{note} ± {group.number(deviation)}", max(end, mean + deviation)
         shift = 0.16 if len(values) > 1 else 0.0  # so that near points, and the line, stay visible
-        apart = [place + shift * (-1) ** at for at in range(len(values))]
-        panel.scatter(values, apart, s=18, color=POINT, edgecolor="white", linewidth=0.6, zorder=4)
+        x += values
+        y += [place + shift * (-1) ** at for at in range(len(values))]
         beside = {"textcoords": "offset points", "va": "center"}
         clear = {
             "facecolor": "white",
@@ -71,6 +72,12 @@ def _panel(group: Group, panel: Axes) -> None:
             "pad": 1.0,
         }  # the line of chance ends where a note begins
         panel.annotate(note, (end, place), (8, 0), color=INK, fontsize=9, bbox=clear, zorder=6, **beside)
+    if deviated:
+        mean, place, deviation = zip(*deviated, strict=True)
+        panel.errorbar(
+            mean, place, xerr=deviation, fmt="none", ecolor=INK, capsize=4, elinewidth=1.3, zorder=3
+        )
+    panel.scatter(x, y, s=18, color=POINT, edgecolor="white", linewidth=0.6, zorder=4)
     if not math.isnan(metric.chance):
         panel.axvline(metric.chance, color=MUTED, linestyle=(0, (2, 2)), linewidth=1, zorder=5)
         above = panel.get_xaxis_transform()

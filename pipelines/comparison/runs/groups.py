@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from infra.tracking import RunRecord
 from pipelines.comparison.statistics.significance import Judged
@@ -114,10 +115,17 @@ class Group:
 
     def decimals(self, name: str) -> int:
         """Return how many decimals of a metric are shown: 1 where values reach 10, 2 beyond 1, 3 for fractions."""
-        known = [metric for metric in (*self.metrics, self.metric) if metric and metric.name == name]
-        values = [abs(x) for metric in known for x in (metric.best, metric.chance) if not math.isnan(x)]
-        values += [abs(value) for row in self.rows for value in row.values.get(name, ())]
-        return decimals(max(values, default=math.inf))
+        if name not in self._decimals:
+            known = [metric for metric in (*self.metrics, self.metric) if metric and metric.name == name]
+            values = [abs(x) for metric in known for x in (metric.best, metric.chance) if not math.isnan(x)]
+            values += [abs(value) for row in self.rows for value in row.values.get(name, ())]
+            self._decimals[name] = decimals(max(values, default=math.inf))
+        return self._decimals[name]
+
+    @cached_property
+    def _decimals(self) -> dict[str, int]:
+        """Those that are known: every number of a table asks, and they follow from all of them."""
+        return {}
 
     def number(self, value: float) -> str:
         """Return a value of the deciding metric as text."""

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import functools
 import math
-import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from io import BytesIO
-from pathlib import Path
 
 import numpy as np
 
 from infra.errors import InputError
 from infra.tracking import Artifacts, RunRecord
 from pipelines.comparison.runs.groups import Group, Row
+from pipelines.comparison.runs.stored_arrays import StoredArrays
 from pipelines.comparison.statistics.significance import Sample, judge
 from tasks.base import QueryMean, QueryMetric
 from tasks.scoring.records import queries_from
@@ -110,9 +107,11 @@ class Queries:
                 )
             total_Q += score_Q
         scored_Q = np.isfinite(total_Q)
-        if not scored_Q.any():
+        if not scored_Q.all():
+            total_Q, unit_Q = total_Q[scored_Q], unit_Q[scored_Q]
+        if not len(total_Q):
             raise InputError(f"none of its queries has a {' + '.join(mean.scores)}")
-        return mean.factor * total_Q[scored_Q] + mean.offset, unit_Q[scored_Q]
+        return mean.factor * total_Q + mean.offset, unit_Q
 
 
 Read = Callable[[RunRecord, str], Queries]
@@ -131,62 +130,6 @@ def read_queries(artifacts: Artifacts, run: RunRecord, protocol: str) -> Queries
         arrays=StoredArrays(arrays),
         metrics=queries_from(described.read_text(), where=f"run {run.run_id}: {name}.json"),
     )
-
-
-class StoredArrays(Mapping[str, np.ndarray]):
-    """The arrays of a file, each read when it is asked for, without unpickling objects.
-
-    Raises:
-        InputError: the file, or an array that is asked for, cannot be read.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with self._readable():
-            self._file = zipfile.ZipFile(path)
-            self._names = [name.removesuffix(".npy") for name in self._file.namelist()]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self._names:
-            raise KeyError(name)
-        with self._readable():
-            return _array(self._file.read(f"{name}.npy"))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # a file cut short raises whatever its zip, header or decompressor raises
-            raise InputError(f"{self.path} cannot be read: {error}") from error
-
-
-_MAGIC = np.lib.format.magic(1, 0)
-
-
-def _array(data: bytes) -> np.ndarray:
-    """Return the array in the bytes of a `.npy` file."""
-    if data.startswith(_MAGIC):
-        size = int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 2], "little")
-        begins = len(_MAGIC) + 2 + size
-        shape, by_columns, dtype = _header(data[len(_MAGIC) : begins])
-        if not (by_columns or dtype.hasobject):
-            return np.frombuffer(data, dtype, count=math.prod(shape), offset=begins).reshape(shape)
-    return np.lib.format.read_array(BytesIO(data), allow_pickle=False)
-
-
-@functools.lru_cache(maxsize=64)
-def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Return what a header says: thousands of runs have the same, and numpy reads it as Python's source."""
-    return np.lib.format.read_array_header_1_0(BytesIO(data))
 
 
 def with_differences(group: Group, read: Read) -> tuple[Group, list[str]]:

@@ -12,6 +12,7 @@ from infra.errors import InputError
 from infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from pipelines import compare as module
 from pipelines.comparison import comparison as comparing
+from pipelines.comparison import logging
 from pipelines.comparison.comparison import Comparison, compare
 from pipelines.comparison.figures.scores import draw_bars
 from pipelines.comparison.runs.groups import Group, Row
@@ -199,3 +200,18 @@ def test_the_verb_prints_and_keeps_a_comparison(
         verb("--experiment", "polypol")
     assert stop.value.code == 2
     assert "Did you mean 'polypool'?" in capsys.readouterr().err
+
+
+def test_a_figure_that_cannot_be_drawn_fails_the_run_that_was_to_keep_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw(groups: object, path: Path) -> None:
+        raise InputError("no room")
+
+    monkeypatch.setattr(logging, "draw_bars", draw)
+    found = compared(monkeypatch, run("gpo"), run("mean"))
+    uri = tracking_uri(tmp_path)
+    with pytest.raises(InputError, match="no room"):
+        found.log(uri, folder=tmp_path)
+    (kept,) = find_runs(uri, "polypool", finished=False)
+    assert kept.status == "FAILED"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from query_results import answers, retrieval
 
 from infra.errors import InputError
-from pipelines.comparison.runs.per_query import Queries, StoredArrays, Units
+from pipelines.comparison.runs.per_query import Queries, Units
 from tasks.base import QueryMean, QueryMetric
 
 
@@ -74,45 +73,6 @@ def test_what_cannot_be_joined_is_refused() -> None:
         replace(answers()[0], arrays={**answers()[0].arrays, "accuracy": np.full(50, np.nan)}).units(
             "accuracy", 1.0
         )
-
-
-def test_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
-    arrays = retrieval()[0].arrays
-    np.savez_compressed(tmp_path / "whole.npz", **arrays)
-    stored = StoredArrays(tmp_path / "whole.npz")
-    assert stored.keys() == arrays.keys()
-    assert all(np.array_equal(stored[name], arrays[name]) for name in arrays)
-    assert "i2t_R5" in stored
-    assert "i2t_R7" not in stored
-    (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:200])
-    (tmp_path / "objects.npz").write_bytes(b"")
-    np.savez(tmp_path / "objects.npz", accuracy=np.array([{}], dtype=object))
-    for name in ("cut.npz", "objects.npz"):
-        with pytest.raises(InputError, match=rf"{name} cannot be read"):
-            dict(StoredArrays(tmp_path / name))
-
-
-def test_arrays_come_back_in_every_form_that_numpy_writes(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    arrays = {
-        "columns": np.asfortranarray(rng.random((3, 4))),
-        "rows": rng.random((3, 4)).astype(">f4"),
-        "none": np.empty(0),
-        "one": np.array(7, np.int16),
-        "named": np.array(["a", "é"]),
-        "fields": np.array([(1, 2.5)], dtype=[("n" * 70_000, int), ("x", float)]),  # version 2
-        "umlaut": np.array([(1,)], dtype=[("ü", int)]),  # version 3
-    }
-    with pytest.warns(UserWarning, match="format"):
-        np.savez(tmp_path / "all.npz", **arrays)
-    stored = StoredArrays(tmp_path / "all.npz")
-    assert list(stored) == list(arrays)
-    for name in arrays.keys() - {"fields"}:
-        assert stored[name].dtype == arrays[name].dtype
-        assert stored[name].shape == arrays[name].shape
-        assert np.array_equal(stored[name], arrays[name])
-    with pytest.raises(InputError, match=r"(?s)all.npz cannot be read.*header"):
-        stored["fields"]  # longer than numpy reads of what it does not know
 
 
 def test_units_add_up_to_the_metric_as_resampling_them_does() -> None:
