@@ -106,11 +106,17 @@ def extract(
         before = len(writer.done)
         parts = work.parts(listed(), done=writer.done)
         decoded = _write(writer, (_batch(opened, part) for part in parts), work)
-        train = (item.id for item in listed() if item.split == "train" and item.id in writer)
-        some = [*islice(train, 1)]
-        manifest = writer.close(statistics_of=chain(some, train) if some else None, tolerance=tolerance)
+        trained = _stored(writer, (item.id for item in listed() if item.split == "train"))
+        manifest = writer.close(statistics_of=trained, tolerance=tolerance)
     seconds = time.monotonic() - started
     _report(out, manifest, unit=work.unit, new=manifest.sets - before, frames=decoded, seconds=seconds)
+
+
+def _stored(writer: StoreWriter, ids: Iterator[str]) -> Iterator[str] | None:
+    """Return those of some ids that were stored; None where there are none."""
+    stored = (id for id in ids if id in writer)
+    first = [*islice(stored, 1)]
+    return chain(first, stored) if first else None
 
 
 def _check_settings(*, batch: int, limit: int | None, video: bool, texts: bool, videos: VideoOptions) -> None:
@@ -200,14 +206,20 @@ def _listed(
     corpus: Corpus | QuestionCorpus, splits: list[str], *, limit: int | None, texts: bool
 ) -> Iterator[_Item]:
     """Yield the images, videos or texts of some splits, each once: one that is in several counts to the first."""
+    if isinstance(corpus, Corpus) and not texts:  # which has each in one split, once
+        for split in dict.fromkeys(splits):
+            yield from _images(corpus, split, limit)
+        return
     seen = IdSet()
     for split in splits:
-        paths = () if texts else islice(corpus.paths(split), limit)
-        images = (Image(id=id, split=split, path=path) for id, path in paths)
-        for item in texts_of(corpus, split, limit=limit) if texts else images:
+        for item in texts_of(corpus, split, limit=limit) if texts else _images(corpus, split, limit):
             if item.id not in seen:
                 seen.add(item.id)
                 yield item
+
+
+def _images(corpus: Corpus | QuestionCorpus, split: str, limit: int | None) -> Iterator[Image]:
+    return (Image(id=id, split=split, path=path) for id, path in islice(corpus.paths(split), limit))
 
 
 def _batch(corpus: Corpus | QuestionCorpus, items: list[_Item]) -> Batch:

@@ -10,12 +10,11 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from infra.errors import InputError
 from infra.store import journal
 from infra.store.findings import Flagged
-from infra.store.shard import write_shard, written
+from infra.store.open_shard import OpenShard
+from infra.store.shard import MappedShard, write_shard, written
 
 NAME = "draft.arrow"
 SECONDS = 60.0
@@ -37,26 +36,18 @@ class Draft:
         """Whether the last one is a minute old."""
         return time.monotonic() - self._since >= SECONDS
 
-    def keep(
-        self,
-        *,
-        ids: list[str],
-        offsets: np.ndarray,
-        vectors_VD: np.ndarray,
-        checks: list[int],
-        flagged: Sequence[Flagged],
-    ) -> None:
-        """Write a draft in the place of the last one; see `write_shard`, and `Flagged` for what is odd about its sets.
+    def keep(self, shard: OpenShard, *, flagged: Sequence[Flagged]) -> None:
+        """Write a draft of a shard in the place of the last one; `flagged` is what is odd about its sets.
 
         Raises:
             InputError: no space is left.
         """
         journal.keep(self._path.parent, NAME, flagged)
-        write_shard(self._path, ids=ids, offsets=offsets, vectors_VD=vectors_VD, checks=checks)
+        write_shard(self._path, **shard.columns())
         self._since = time.monotonic()
 
-    def read(self, done: Collection[str]) -> tuple[list[tuple[str, np.ndarray]], tuple[Flagged, ...]]:
-        """Return the sets that an interrupted writer kept, in order, and what is odd about them.
+    def read(self, done: Collection[str]) -> tuple[MappedShard | None, tuple[Flagged, ...]]:
+        """Return the sets that an interrupted writer kept, all of them checked, and what is odd about them.
 
         One that is damaged, or whose shard was finished, is dropped: its sets are stored anew, or are stored.
 
@@ -64,17 +55,16 @@ class Draft:
             done: ids in finished shards.
         """
         if not self._path.exists():
-            return [], ()
+            return None, ()
         try:
-            _, mapped = written(self._path, dim=self._dim, dtype=self._dtype)
-            sets = [(id, mapped[row].copy()) for row, id in enumerate(mapped.ids.to_pylist())]
+            _, kept = written(self._path, dim=self._dim, dtype=self._dtype)
             flagged = journal.kept(self._path.parent, NAME)
         except InputError:
-            sets = []
-        if not sets or any(id in done for id, _ in sets):
+            kept = None
+        if kept is None or kept.changed() or any(id in done for id in kept.names()):
             self.drop()
-            return [], ()
-        return sets, flagged
+            return None, ()
+        return kept, flagged
 
     def drop(self) -> None:
         """Remove it, as its shard is finished."""

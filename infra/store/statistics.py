@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from tqdm import tqdm
 
 from infra.store.shard import MappedShard
 
 _PIECE = 1 << 20  # numbers converted to float64 at a time
-_CHUNK = 1 << 14  # ids converted to an array at a time
+_CHUNK = 1 << 14  # ids looked for at a time
 
 
 class Moments:
@@ -55,22 +56,36 @@ class Moments:
         return np.sqrt(self._squares / max(1, self.count))
 
 
-def _compact(ids: Iterable[str]) -> pa.Array:
-    """Return ids as an array, without ever holding them all as objects of Python, which take three times as much."""
-    ids, chunks = iter(ids), []
-    while chunk := [*islice(ids, _CHUNK)]:
-        chunks.append(pa.array(chunk, pa.string()))
-    return pa.chunked_array(chunks, pa.string()).combine_chunks()
+def _chosen(shards: Iterable[MappedShard], ids: Iterable[str]) -> list[np.ndarray]:
+    """Return for each of S shards which of its sets have one of some ids, `(sets,)` bool.
+
+    Some thousand ids are looked for at a time: all of them, and what finds them, would be a hundred bytes each.
+    """
+    shards, ids = list(shards), iter(ids)
+    chosen = [np.zeros(len(shard.ids), bool) for shard in shards]
+    while some := [*islice(ids, _CHUNK)]:
+        wanted = pa.array(some, pa.string())
+        for shard, chosen_S in zip(shards, chosen, strict=True):
+            chosen_S |= pc.is_in(shard.ids, value_set=wanted).to_numpy(zero_copy_only=False)
+    return chosen
 
 
-def statistics(shards: Iterable[MappedShard], *, ids: Iterable[str], dim: int) -> dict[str, Any]:
-    """Return `{"sets", "vectors", "mean", "std"}` over the sets in `shards` whose id is one of `ids`."""
-    wanted, moments, sets = _compact(ids), Moments(dim), 0
-    for shard in shards:
-        rows = np.flatnonzero(pc.is_in(shard.ids, value_set=wanted).to_numpy(zero_copy_only=False))
-        for row in rows.tolist():
+def statistics(
+    shards: Callable[[], Iterable[MappedShard]], *, ids: Iterable[str], dim: int
+) -> dict[str, Any]:
+    """Return `{"sets", "vectors", "mean", "std"}` over the sets whose id is one of `ids`.
+
+    Args:
+        shards: maps the shards, one after another; called twice, as what was read of one is given back with it.
+        ids: of the sets; others are passed over.
+        dim: width of the vectors.
+    """
+    moments, sets = Moments(dim), 0
+    chosen = _chosen(shards(), ids)
+    for shard, chosen_S in zip(shards(), tqdm(chosen, desc="statistics", unit="shard"), strict=True):
+        for row in np.flatnonzero(chosen_S):
             moments.add(shard[row])
-        sets += len(rows)
+            sets += 1
     return {
         "sets": sets,
         "vectors": moments.count,

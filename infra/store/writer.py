@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,7 +21,8 @@ from infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, 
 from infra.store.ids import IdSet, wrong_id
 from infra.store.manifest import NAME as MANIFEST
 from infra.store.manifest import VERSION, Manifest, Shard
-from infra.store.shard import DTYPES, MappedShard, check_of, map_shard, write_shard, written
+from infra.store.open_shard import OpenShard
+from infra.store.shard import DTYPES, MappedShard, map_shard, write_shard, written
 from infra.store.statistics import statistics
 
 
@@ -94,9 +95,7 @@ class StoreWriter:
         self._seen = IdSet()
         self._manifest: Manifest | None = None
         rows = max(1, shard_bytes // (dim * np.dtype(dtype).itemsize))
-        self._vectors = np.empty((rows, dim), dtype)  # pages that are never touched take no memory
-        self._ids: list[str] = []
-        self._ends, self._checks = [0], []
+        self._open = OpenShard(dim=dim, dtype=dtype, rows=rows)
         self._take_up_draft()
 
     def __contains__(self, id: str) -> bool:
@@ -155,7 +154,7 @@ class StoreWriter:
         """
         if self._manifest is not None:
             return self._manifest
-        if self._ids:
+        if len(self._open):
             self._flush()
         if not self._shards:
             skipped, _ = self._findings.close(self.folder)
@@ -202,34 +201,20 @@ class StoreWriter:
         self._flag(x_ND, self._put(id, x_ND), where=where)
         self._seen.add(id)
         if self._draft.due():
-            self._draft.keep(**self._unfinished(), flagged=self._flagged)
+            self._draft.keep(self._open, flagged=self._flagged)
 
     def _put(self, id: str, x_ND: np.ndarray) -> np.ndarray:
         """Take a set into the shard that is being filled; return it as it is there."""
-        if self._ids and self._ends[-1] + len(x_ND) > len(self._vectors):
+        if not self._open.has_room(len(x_ND)):
             self._flush()
-        start, end = self._ends[-1], self._ends[-1] + len(x_ND)
-        if end > len(self._vectors):  # a set larger than a shard has one to itself
-            self._vectors = np.empty((end, self.dim), self.dtype)
-        self._vectors[start:end] = x_ND
-        self._checks.append(check_of(self._vectors[start:end]))
-        self._ids.append(id)
-        self._ends.append(end)
-        return self._vectors[start:end]
-
-    def _unfinished(self) -> dict[str, Any]:
-        """Return the shard that is being filled, as `write_shard` wants it."""
-        return {
-            "ids": self._ids,
-            "offsets": np.array(self._ends, np.int64),
-            "vectors_VD": self._vectors[: self._ends[-1]],
-            "checks": self._checks,
-        }
+        return self._open.put(id, x_ND)
 
     def _take_up_draft(self) -> None:
-        sets, flagged = self._draft.read(self.done)
-        for id, x_ND in sets:
-            self._put(id, x_ND)
+        kept, flagged = self._draft.read(self.done)
+        if kept is None:
+            return
+        for row, id in enumerate(kept.names()):
+            self._put(id, kept.view(row))
             self.done.add(id)
         self._flagged += flagged
 
@@ -245,13 +230,15 @@ class StoreWriter:
 
     def _flush(self) -> None:
         path = self.folder / journal.shard_name(len(self._shards))
-        write_shard(path, **self._unfinished())
+        write_shard(path, **self._open.columns())
         journal.keep(self.folder, path.name, self._flagged)
-        self._finished(*written(path, dim=self.dim, dtype=self.dtype))
+        shard, _ = written(path, dim=self.dim, dtype=self.dtype)
+        self._finished(shard)
         journal.Journal(job=self._job, shards=tuple(self._shards)).write(self.folder)
         self._draft.drop()
         self._to.send(path.name)
-        self._ids, self._ends, self._checks, self._flagged = [], [0], [], []
+        self._open.clear()
+        self._flagged = []
 
     def _go_on(self, finished: Sequence[Shard]) -> None:
         """Take up what an interrupted writer has finished."""
@@ -267,23 +254,23 @@ class StoreWriter:
                 f"{path}: changed since an interrupted writer finished it; remove it and the shards after it, and run "
                 "the command again, which goes on from there"
             )
-        self._finished(found, mapped)
+        self._finished(found)
+        self.done.update(mapped.names())
 
-    def _finished(self, shard: Shard, mapped: MappedShard) -> None:
+    def _finished(self, shard: Shard) -> None:
         self._shards.append(shard)
         for case in journal.kept(self.folder, shard.file):
             self.note(case)
-        self.done.update(mapped.ids.to_pylist())
 
     def _statistics(self, ids: Iterable[str]) -> dict[str, Any]:
-        shards = (
-            map_shard(self.folder / shard.file, shard, dim=self.dim, dtype=self.dtype)
-            for shard in tqdm(self._shards, desc="statistics", unit="shard")
-        )
-        result = statistics(shards, ids=ids, dim=self.dim)
+        result = statistics(self._mapped, ids=ids, dim=self.dim)
         if not result["sets"]:
             raise InputError(f"{self.folder}: none of the ids that statistics are of was stored")
         return result
+
+    def _mapped(self) -> Iterator[MappedShard]:
+        for shard in self._shards:
+            yield map_shard(self.folder / shard.file, shard, dim=self.dim, dtype=self.dtype)
 
     def __enter__(self) -> StoreWriter:
         return self

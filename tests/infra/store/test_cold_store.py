@@ -119,7 +119,7 @@ def verify(store: FeatureStore) -> None:
 
 def statistics_of_all(store: FeatureStore) -> None:
     shard, _ = store.place(0)
-    statistics([shard], ids=store.ids.to_pylist(), dim=DIM)
+    statistics(lambda: [shard], ids=store.ids.to_pylist(), dim=DIM)
 
 
 def test_all_of_a_large_set_is_fetched(tmp_path: Path) -> None:
