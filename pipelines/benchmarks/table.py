@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from infra.errors import InputError, unknown
 from infra.tables import aligned
+from pipelines.benchmarks.comparing.compare import comparing
 from pipelines.benchmarks.features.cold import against, store_beyond, store_cold
 from pipelines.benchmarks.features.images import images
 from pipelines.benchmarks.features.other_formats import LANCE, LMDB, WEBDATASET
@@ -64,6 +65,7 @@ BENCHMARKS: dict[str, Callable[[Scale], list[Measurement]]] = {
     "vqa_metric": vqa_metric,
     "query": query,
     "page": page,
+    "compare": comparing,
     "paper_step": paper_step,
     "step": step,
     "video_step": video_step,

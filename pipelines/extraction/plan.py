@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Batch = dict[str, list[str]]
 """The `ids` of some images, videos or texts, and where they are, by `paths`, or what they say, by `texts`."""
 CHUNK = 1024  # batches of a table
-_TASKS = 4096  # of which Ray keeps some kilobytes each
+_TASKS = 2048  # of which Ray keeps four kilobytes each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,7 @@ class Plan:
         while chunk := [*islice(batches, CHUNK)]:
             chunks.append(ray.put(pa.Table.from_pylist(chunk)))
             count += len(chunk)
+        pa.default_memory_pool().release_unused()  # a dozen megabytes that Arrow would keep for more of this
         return cls(chunks=tuple(chunks), count=count)
 
     def batches(self, first: int, end: int) -> Iterator[Batch]:

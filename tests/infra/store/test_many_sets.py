@@ -50,7 +50,7 @@ def test_an_open_shard_knows_when_it_is_full() -> None:
 
 
 def test_a_writer_holds_few_bytes_of_each_set_beside_its_vectors(tmp_path: Path) -> None:
-    count, x_ND = 20_000, np.ones((1, 1), np.float32)
+    count, x_ND = 6_000, np.ones((1, 1), np.float32)
     tracemalloc.start()
     try:
         with StoreWriter(tmp_path, dim=1, source={}, shard_bytes=1 << 17) as writer:
