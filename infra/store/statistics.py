@@ -67,6 +67,7 @@ def _chosen(shards: Iterable[MappedShard], ids: Iterable[str]) -> list[np.ndarra
         wanted = pa.array(some, pa.string())
         for shard, chosen_S in zip(shards, chosen, strict=True):
             chosen_S |= pc.is_in(shard.ids, value_set=wanted).to_numpy(zero_copy_only=False)
+        pa.default_memory_pool().release_unused()  # which Arrow would keep, more of it each time
     return chosen
 
 

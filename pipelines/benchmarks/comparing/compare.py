@@ -10,13 +10,16 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from infra.tracking.location import connect
 from pipelines.benchmarks.comparing.made_up_runs import EXPERIMENT, PROTOCOL, make_experiment
 from pipelines.benchmarks.measure import Measurement, Scale, Size, by_turns, processor_seconds
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +52,8 @@ def comparing(scale: Scale = "full") -> list[Measurement]:
             clock.append(time.perf_counter() - started)
             return _of_children() - before
 
-        def reference(_: int) -> float:
-            taken = processor_seconds(lambda: one_by_one(client, size.sample))
+        def reference(number: int) -> float:
+            taken = processor_seconds(lambda: one_by_one(client, size.sample, home / str(number)))
             return taken * size.runs / size.sample
 
         times = by_turns(ours, reference, rounds=size.rounds)
@@ -79,15 +82,17 @@ def comparing(scale: Scale = "full") -> list[Measurement]:
     ]
 
 
-def one_by_one(client: object, sample: int) -> list[np.ndarray]:
-    """Return an array of each of the latest runs, and forget the rest."""
+def one_by_one(client: MlflowClient, sample: int, folder: Path) -> list[np.ndarray]:
+    """Return the scores of each of the latest runs, whose files are copied to a folder."""
     experiment = client.get_experiment_by_name(EXPERIMENT).experiment_id
     found = client.search_runs([experiment], "tags.kind = 'train'", max_results=sample)
     read = []
     for run in found:
-        record = client.get_run(run.info.run_id)
+        id = client.get_run(run.info.run_id).info.run_id
+        into = folder / id
+        into.mkdir(parents=True)
         for kind in ("json", "npz"):
-            path = Path(client.download_artifacts(record.info.run_id, f"per_query/{PROTOCOL}.{kind}"))
+            path = client.download_artifacts(id, f"per_query/{PROTOCOL}.{kind}", str(into))
         with np.load(path) as arrays:
             read.append(np.stack([arrays[f"i2t_R{k}"] for k in (1, 5, 10)]).mean(axis=0))
             _ = [arrays[name] for name in arrays if name.startswith("t2i_R") or name.endswith("_id")]
