@@ -52,7 +52,9 @@ def test_a_damaged_one_or_one_whose_shard_was_finished_is_dropped(
     other = folder.parent / "other"
     crash_after(other, sets, 5)
     whole = (other / NAME).read_bytes()
-    for damaged in (whole[: len(whole) // 2], b"", whole[:-200] + bytes(100) + whole[-100:]):
+    at = whole.index(sets["id1"].astype(np.float16).tobytes())
+    flipped = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+    for damaged in (whole[: len(whole) // 2], b"", whole[:-200] + bytes(100) + whole[-100:], flipped):
         (other / NAME).write_bytes(damaged)
         writer = StoreWriter(other, dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES)
         assert not writer.done
