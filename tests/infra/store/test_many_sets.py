@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from places import ROOT
 from stores import DIM, SHARD_BYTES, contents, crash_after, make_sets, write
 
 from infra.errors import InputError
@@ -51,17 +52,25 @@ def test_an_open_shard_knows_when_it_is_full() -> None:
 
 def test_a_writer_holds_few_bytes_of_each_set_beside_its_vectors(tmp_path: Path) -> None:
     count, x_ND = 6_000, np.ones((1, 1), np.float32)
+    ours = [tracemalloc.Filter(True, f"{ROOT}/infra/*")]
+
+    def taken() -> int:  # other threads take memory, too
+        found = tracemalloc.take_snapshot().filter_traces(ours)
+        return sum(each.size for each in found.statistics("filename"))
+
     tracemalloc.start()
     try:
         with StoreWriter(tmp_path, dim=1, source={}, shard_bytes=1 << 17) as writer:
-            before = tracemalloc.get_traced_memory()[0]
+            before = taken()
             for n in range(count):
                 writer.add(f"COCO_train2014_{n:012d}", x_ND)
-            held = tracemalloc.get_traced_memory()[0] - before
+            held = taken() - before
             writer.close()
     finally:
         tracemalloc.stop()
-    assert held < 110 * count, "ids, offsets and checks as objects of Python take 250 bytes and more"
+    assert 50 * count < held < 110 * count, (
+        "ids, offsets and checks as objects of Python take 250 bytes and more"
+    )
 
 
 def test_ids_of_finished_shards_stay_taken(tmp_path: Path) -> None:
