@@ -40,12 +40,15 @@ def coco_mini_dinov2_minilm() -> Run:
 
 @recipe("coco_mini_dinov2_minilm_pcmepp")
 def coco_mini_dinov2_minilm_pcmepp() -> Run:
-    """The same, and a Gaussian of each photograph and caption: PCME++ without its mixed samples."""
+    """The same, and a Gaussian of each photograph and caption: PCME++ without its mixed samples.
+
+    Pseudo-positives weigh a tenth of the paper's 0.1: with that, the RSUM on val is 257, with 0.01 284, without them 290.
+    """
     return derive(
         coco_mini_dinov2_minilm(),
         aggregator="probabilistic",
         text_aggregator="probabilistic(mean=mean)",
-        objective="pcmepp",
+        objective="pcmepp(pseudo=0.01)",
         regularisers=("vib(weight=1e-4)",),
     )
 

@@ -28,7 +28,11 @@ class PseudoPositiveMatching(Objective):
     the other answers goes with. Left out are mixed samples (MSDA) and the smoothed labels of the code. The third term
     of the paper, the divergence from N(0, I), is the regulariser `vib`.
 
-    Scale and bias are logged beside the loss, and how many pseudo-positives an image or text had, averaged over both.
+    To a model that begins from nothing, half of a batch is as near as what belongs together: there a lower `pseudo`
+    than the paper's, whose models begin as CLIP, can learn more.
+
+    Scale and bias are logged beside the loss, and how many pseudo-positives an image or text had, `pseudo_positives`,
+    averaged over both.
 
     Args:
         scale: the first value of the factor on the scores.
