@@ -5,6 +5,7 @@ The only module that looks into Ray Train. Where a newer one has other names for
 
 from __future__ import annotations
 
+import copy
 import logging
 import sys
 import time
@@ -58,12 +59,24 @@ class EvenShares(ElasticScalingPolicy):
         super().__init__(scaling_config)
         self._counts, self._progress, self._seen = counts, progress, progress()
 
-    def make_decision_for_running_worker_group(self, *state: Any) -> ScalingDecision:
-        """Decide whether others are to be at work; called every moment."""
+    def after_controller_start(self, train_run_context: Any) -> None:
+        """Ask for room in the name of the run: a controller that was killed has not given back what it asked for.
+
+        Ray keeps that for three minutes, in which whoever goes on with the run would wait in vain, but by its name it
+        is theirs.
+        """
+        named = copy.copy(train_run_context)
+        object.__setattr__(named, "run_id", named.run_config.name)  # which Ray makes up for each controller
+        super().after_controller_start(named)
+
+    def make_decision_for_running_worker_group(
+        self, worker_group_state: Any, worker_group_status: Any
+    ) -> ScalingDecision:
+        """Decide whether others are to be at work; called every moment, by keyword."""
         seen, self._seen = self._seen, self._progress()
-        return (
-            NoopDecision() if self._seen == seen else super().make_decision_for_running_worker_group(*state)
-        )
+        if self._seen == seen:
+            return NoopDecision()
+        return super().make_decision_for_running_worker_group(worker_group_state, worker_group_status)
 
     def _count_possible_workers(self, reserved_resources: Any) -> int:
         room = super()._count_possible_workers(reserved_resources)

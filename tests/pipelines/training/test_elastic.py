@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from ray.train import ScalingConfig
+from ray.train import DataConfig, RunConfig, ScalingConfig
+from ray.train.backend import BackendConfig
+from ray.train.v2._internal.execution.context import TrainRunContext
 from toy import FolderLog, SilentBar, Toy, toy_run
 from workers import run_workers
 
@@ -19,6 +21,7 @@ from infra.checkpoint import Snapshot
 from infra.compute.dist import rank
 from infra.data import Order
 from infra.errors import InputError
+from infra.ray.session import cores, ray_session
 from infra.ray.trainer import EvenShares
 from pipelines.training.loop import Trainer
 from tasks.run import Run, from_json, to_json
@@ -112,5 +115,36 @@ def test_more_workers_begin_just_after_a_checkpoint(monkeypatch):
     monkeypatch.setattr(of, "_maybe_send_resource_request", lambda: None)
     monkeypatch.setattr(of, "_get_reserved_resources", lambda: {"node": {"CPU": 3.0}})
     at_work = SimpleNamespace(start_time=0.0, num_workers=1)
-    decided = [of.make_decision_for_running_worker_group(at_work, None) for _ in range(4)]
+    state = {
+        "worker_group_state": at_work,
+        "worker_group_status": None,
+    }  # by keyword, as Ray's controller does
+    decided = [of.make_decision_for_running_worker_group(**state) for _ in range(4)]
     assert [getattr(decision, "num_workers", None) for decision in decided] == [None, 2, None, 2]
+
+
+@pytest.mark.ray
+def test_who_goes_on_with_a_run_has_the_room_that_its_dead_controller_asked_for():
+    def begun(name: str) -> EvenShares:
+        of = policy()
+        context = TrainRunContext(
+            run_config=RunConfig(name=name),
+            train_loop_config=None,
+            scaling_config=of.scaling_config,
+            backend_config=BackendConfig(),
+            dataset_config=DataConfig(),
+        )
+        of.after_controller_start(context)
+        return of
+
+    def room(of: EvenShares) -> int:
+        return of._count_possible_workers(of._get_reserved_resources())
+
+    with ray_session(shared=True):
+        dead = begun("a run")
+        before = room(dead)
+        again, other = begun("a run"), begun("another run")
+        assert room(again) == before > 0
+        assert room(other) <= cores() - before
+        for of in (again, other):
+            of.before_controller_abort()
