@@ -152,14 +152,18 @@ def site(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def plugged(site, monkeypatch):
-    """The package on the path, and registries that have not looked for plug-ins yet."""
+    """The package on the path, and registries that have not looked for plug-ins yet; nothing of it stays in them."""
+    for registry in KINDS.values():
+        registry.names()  # those of before
+        monkeypatch.setattr(registry, "_plugins", None)
     monkeypatch.syspath_prepend(str(site))
     importlib.invalidate_caches()
-    for registry in KINDS.values():
-        registry.names()
-        monkeypatch.setattr(registry, "_parts", dict(registry._parts))
-        monkeypatch.setattr(registry, "_plugins", None)
+    before = {kind: dict(registry._parts) for kind, registry in KINDS.items()}
     yield site
+    for kind, registry in KINDS.items():  # what is built in is imported once, and has to stay known
+        built_in = {name: part for name, part in registry._parts.items() if registry._built_in(part)}
+        registry._parts = before[kind] | built_in
+        registry._ousted.clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == "word_pool"]:
         del sys.modules[name]
 
