@@ -20,7 +20,7 @@ class BenchOptions:
     only: tuple[str, ...] = ()
     """Names of benchmarks; all where none is given: store, store_cold, store_beyond, lmdb, webdataset, lance, memory,
     remote_store, images, videos, decoders, sorted_sum, pooling, costs, growth, ranks, chunks, evaluation, rerank,
-    smooth_chamfer, adopt, phrases, vqa_metric, query, page, paper_step, step, video_step, vqa_step,
+    smooth_chamfer, adopt, phrases, vqa_metric, query, page, compare, paper_step, step, video_step, vqa_step,
     chunked_step, workers, start."""
     quick: bool = False
     """Smaller sizes and, where no names are given, only the benchmarks that say most: under two minutes on two cores.

@@ -3,6 +3,7 @@
 python -m pipelines.ingest table --file TABLE --out DIR [--image-column NAME] [--text-column NAME] [--split 80/10/10]
 python -m pipelines.ingest folder --dir DIR --out DIR [--split 80/10/10]
 python -m pipelines.ingest webdataset --shards TAR [TAR ...] --images DIR --out DIR
+python -m pipelines.ingest hf --name NAME|FOLDER --images DIR --out DIR
 python -m pipelines.ingest karpathy --json dataset_coco.json --images DIR --out DIR
 python -m pipelines.ingest scan --dir DIR --out DIR
 python -m pipelines.ingest msrvtt --json FILE [FILE ...] --out DIR [--videos DIR]

@@ -19,11 +19,17 @@ IN_ONE_RAY = ("test_train.py", "test_sweep.py", "test_extract.py", "test_extract
 """Files whose tests share a Ray, which takes ten seconds to start: one process runs them all, and first."""
 
 
+OF_OTHERS = ("POLYPOOL_HOME", "POLYPOOL_RUNS", "MLFLOW_TRACKING_URI", "RAY_ADDRESS")
+"""What in the environment leads to somebody's runs or cluster."""
+
+
 def pytest_configure() -> None:
     """Heed signals that whoever started the tests may ignore, as `nohup` and shells in the background do.
 
-    Processes that tests start inherit that.
+    And look away from that person's home, runs and cluster. Processes that tests start inherit both.
     """
+    for name in OF_OTHERS:
+        os.environ.pop(name, None)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

@@ -53,10 +53,11 @@ def rows_of(files: Sequence[TableFile], columns: Columns) -> Iterator[Row | Skip
         yield from torn
         by_name = dict(zip(dict.fromkeys(named.values()), values, strict=True))
         for number, row in enumerate(zip(*(by_name[name] for name in named.values()), strict=True), start=1):
-            yield from _row(f"{file.path.name}, row {number}", dict(zip(named, row, strict=True)))
+            yield from row_of(f"{file.path.name}, row {number}", dict(zip(named, row, strict=True)))
 
 
-def _row(where: str, values: dict[str, Any]) -> Iterator[Row | Skipped | Flagged]:
+def row_of(where: str, values: dict[str, Any]) -> Iterator[Row | Skipped | Flagged]:
+    """Yield a row of some values, by the names that `Columns.named` gives them, and what is odd about it."""
     strange = [part for part in ("media", "id", "split") if isinstance(values.get(part), list)]
     if strange:
         yield Skipped(where=where, why=f"a list for {' and '.join(strange)}, expected one value")

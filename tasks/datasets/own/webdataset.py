@@ -17,6 +17,7 @@ from infra.registry import READERS
 from infra.store.findings import Flagged, Skipped
 from tasks.datasets.own.division import USUAL_SHARES, divide, read_shares
 from tasks.datasets.own.rows import Row, grouped
+from tasks.datasets.own.written import write_picture
 from tasks.datasets.reader import Reader, Reading
 
 PICTURES = ("jpg", "jpeg", "png", "webp")
@@ -118,23 +119,8 @@ def _row(key: str, sample: Mapping[str, bytes], *, shard: Path, folder: Path) ->
         return Skipped(where=where, why="a text that is not UTF-8, or no JSON")
     if not texts:
         return Skipped(where=where, why="a sample without a text")
-    _write(folder / path, sample[kind])
+    write_picture(folder / path, sample[kind])
     return Row(where=where, id=path, path=path, texts=texts, answers=(), split="")
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a picture; one that is cut short by a kill is written again with the corpus, which comes last.
-
-    Raises:
-        InputError: it cannot be written.
-    """
-    make_folder(path.parent)
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise InputError(
-            f"{path}: cannot be written: {error.strerror}; make room, and run this again"
-        ) from error
 
 
 def _texts(sample: Mapping[str, bytes]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from corpora import make_corpus
 from infra.registry import RECIPES
 from infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from pipelines import sweep as module
-from pipelines.sweeping import execution
+from pipelines.sweeping import execution, matching
 from pipelines.sweeping.execution import ERROR
 from pipelines.sweeping.matching import STOPPED, SWEEP
 from pipelines.training import runs
@@ -175,20 +175,26 @@ def test_what_is_done_is_not_done_again_and_what_was_interrupted_goes_on(
 
 
 @pytest.mark.usefixtures("without_ray")
+@pytest.mark.parametrize("seen", [True, False], ids=["before it starts", "when it would go on with it"])
 def test_a_run_that_another_process_trains_is_left_to_it(
-    tiny: Path, capsys: pytest.CaptureFixture[str]
+    seen: bool, tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grid = ("--recipes", "tiny", "--experiment", "held", *SMALL, "--aggregators", "mean")
+    grid = ("--recipes", "tiny", "--experiment", f"held {seen}", *SMALL, "--aggregators", "mean")
     assert command(*grid) == 0
     capsys.readouterr()
-    (run,) = trained(tiny, "held").values()
+    (run,) = trained(tiny, f"held {seen}").values()
     tracker = Tracker.attach(tracking_uri(tiny), run.run_id)  # unfinished again
+    if not seen:
+        monkeypatch.setattr(matching, "behind", lambda record, home: ("nobody", None))
     with ThreadPoolExecutor(1) as elsewhere:
         lease = elsewhere.submit(take_run, tiny, run.run_id).result()
-        assert command(*grid) == 1
+        assert command(*grid) == (0 if seen else 1)
         lease.release()
     said = capsys.readouterr().out
-    assert f"run {run.run_id} is being trained by another process (process {os.getpid()} on " in said
+    if seen:
+        assert f"tiny mean seed 0 is left alone: process {os.getpid()} on " in said
+    else:
+        assert f"run {run.run_id} is being trained by another process (process {os.getpid()} on " in said
     assert (tracker.status(), tracker.tag(SWEEP)) == ("RUNNING", run.tags[SWEEP])
 
 
