@@ -104,10 +104,7 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
         return False
     with alone(place.home, place.experiment):
         agreed = plan(records_of(place.uri, place.experiment))
-        for match in agreed.matches:
-            if match.note:
-                becomes = "left alone" if match.state == "running" else "trained anew"
-                print(f"{match.trial.name} is {becomes}: {match.note}")
+        print("".join(f"{line}\n" for line in agreed.notes()), end="")
         result = carry_out(
             agreed,
             place,

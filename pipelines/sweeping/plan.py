@@ -38,6 +38,14 @@ class Plan:
         done = ("finished", "running", *(("stopped",) if self.early_stop else ()))
         return [match for match in self.matches if match.state not in done]
 
+    def notes(self) -> list[str]:
+        """Say of trials whose runs are odd what becomes of them."""
+        return [
+            f"{match.trial.name} is {'left alone' if match.state == 'running' else 'trained anew'}: {match.note}"
+            for match in self.matches
+            if match.note
+        ]
+
     def summary(self) -> str:
         """Say in one line how many trials there are, and how many are done."""
         counts = Counter(match.state for match in self.matches)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from infra.errors import InputError
 from tasks.datasets.draws import draw
@@ -41,6 +42,32 @@ def read_shares(text: str) -> dict[str, float]:
             f"--split {text!r}: expected the shares of train, val and test, such as 80/10/10; the first above 0"
         )
     return {split: share / sum(shares) for split, share in zip(SPLITS, shares, strict=True)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """Splits that are drawn by lot, as a reader's options `--split` and `--seed` say.
+
+    Attributes:
+        split: the shares of train, val and test, such as `80/10/10`.
+        seed: of the draw.
+
+    Raises:
+        InputError: what `read_shares` refuses.
+    """
+
+    split: str
+    seed: int
+
+    def __post_init__(self) -> None:
+        read_shares(self.split)
+
+    def __call__(self, ids: Iterable[str]) -> dict[str, str]:
+        """Return the split of each id; see `divide`."""
+        return divide(ids, read_shares(self.split), seed=self.seed)
+
+    def __str__(self) -> str:
+        return f"splits are drawn: train/val/test {self.split}, seed {self.seed}"
 
 
 def divide(ids: Iterable[str], shares: Mapping[str, float], *, seed: int) -> dict[str, str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from infra.errors import InputError
@@ -13,7 +12,7 @@ from infra.files import existing_folder, walk
 from infra.registry import READERS
 from infra.store.findings import Flagged, Skipped
 from tasks.datasets.images.image_files import SUFFIXES as PICTURES
-from tasks.datasets.own.division import SPLITS, USUAL_SHARES, divide, read_shares, split_called
+from tasks.datasets.own.division import SPLITS, USUAL_SHARES, Drawn, split_called
 from tasks.datasets.own.rows import Row, grouped
 from tasks.datasets.reader import Reader, Reading
 from tasks.datasets.videos.media import SUFFIXES as VIDEOS
@@ -37,7 +36,7 @@ class Folder(Reader):
 
     def read(self) -> Reading:
         """Return the files that have a text, in the order of their paths."""
-        shares = read_shares(self.split or USUAL_SHARES)
+        drawn = Drawn(split=self.split or USUAL_SHARES, seed=self.seed)
         files = sorted(_files(existing_folder(self.dir, what="a folder of pictures or videos with texts")))
         media = [path for path in files if path.lower().endswith(_MEDIA)]
         if not media:
@@ -46,18 +45,17 @@ class Folder(Reader):
             )
         tops = {_top(path) for path in media}
         by_folder = not self.split and tops <= {*SPLITS}
-        drawn = {} if by_folder else {"split": self.split or USUAL_SHARES, "seed": self.seed}
         return Reading(
             rows=grouped(
                 _rows(self.dir, media, {*files}, by_folder=by_folder),
-                splits=None if by_folder else partial(divide, shares=shares, seed=self.seed),
+                splits=None if by_folder else drawn,
             ),
-            source={"media": len(media), **drawn},
+            source={"media": len(media), **({} if by_folder else asdict(drawn))},
             images=self.dir.absolute(),
             notes=(
                 f"guessed: the folders {', '.join(sorted(tops))} are the splits (--split 80/10/10 draws them)"
                 if by_folder
-                else "splits are drawn: train/val/test {split}, seed {seed}".format(**drawn),
+                else str(drawn),
             ),
         )
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from infra.files import make_folder
 from infra.registry import READERS
 from infra.store.findings import Flagged, Skipped
 from tasks.datasets.own.columns import Columns, find_columns
-from tasks.datasets.own.division import USUAL_SHARES, divide, read_shares, split_called
+from tasks.datasets.own.division import USUAL_SHARES, Drawn, split_called
 from tasks.datasets.own.rows import Row, grouped, row_of
 from tasks.datasets.own.written import write_picture
 from tasks.datasets.reader import Reader, Reading
@@ -58,30 +57,33 @@ class HuggingFace(Reader):
         first = next(iter(parts.values()))
         said = {name: getattr(self, f"{name}_column") for name in ("image", "text", "question", "answer")}
         columns = find_columns(first.column_names, said | {"id": "", "video": "", "split": ""}, divided=True)
-        drawn = {}
+        drawn = None
         if self.split or {split_called(split) for split in parts} == {"train"}:
-            drawn = {"split": self.split or USUAL_SHARES, "seed": self.seed}
+            drawn = Drawn(split=self.split or USUAL_SHARES, seed=self.seed)
         folder = make_folder(self.images)
-        note = (
-            "splits are drawn: train/val/test {split}, seed {seed}"
-            if drawn
-            else f"splits: {', '.join(parts)}"
-        )
         return Reading(
             of="questions" if columns.answer else "captions",
             rows=grouped(
                 (
                     row
                     for split, part in parts.items()
-                    for row in _rows(part, split, columns, folder, divided=bool(drawn))
+                    for row in _rows(part, split, columns, folder, divided=drawn is not None)
                 ),
-                splits=partial(divide, shares=read_shares(drawn["split"]), seed=self.seed) if drawn else None,
+                splits=drawn,
                 questions=bool(columns.answer),
             ),
-            source={"name": self.name, "config": self.config, "columns": columns.named, **drawn}
-            | {"fingerprints": {split: part._fingerprint for split, part in parts.items()}},
+            source={
+                "name": self.name,
+                "config": self.config,
+                "fingerprints": {split: part._fingerprint for split, part in parts.items()},
+                "columns": columns.named,
+                **(asdict(drawn) if drawn else {}),
+            },
             images=folder.absolute(),
-            notes=(*(f"guessed: {line}" for line in columns.guessed), note.format(**drawn)),
+            notes=(
+                *(f"guessed: {line}" for line in columns.guessed),
+                str(drawn or f"splits: {', '.join(parts)}"),
+            ),
         )
 
     def _loaded(self) -> Mapping[str, Dataset]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from infra.errors import InputError
 from infra.files import identity
 from infra.registry import READERS
 from tasks.datasets.own.columns import Columns, find_columns
-from tasks.datasets.own.division import USUAL_SHARES, divide, read_shares
+from tasks.datasets.own.division import USUAL_SHARES, Drawn
 from tasks.datasets.own.rows import grouped, rows_of
 from tasks.datasets.own.table_file import TableFile
 from tasks.datasets.reader import Reader, Reading
@@ -55,7 +54,7 @@ class Table(Reader):
             raise InputError("--file names no table")
         if self.split and self.split_column:
             raise InputError("give --split or --split-column, not both")
-        shares = read_shares(self.split or USUAL_SHARES)
+        drawn = Drawn(split=self.split or USUAL_SHARES, seed=self.seed)
         opened = [TableFile.open(path) for path in self.file]
         said = {
             part: getattr(self, f"{part}_column")
@@ -73,22 +72,22 @@ class Table(Reader):
             rows=grouped(
                 rows_of(opened, columns),
                 folder=folder,
-                splits=None if columns.split else partial(divide, shares=shares, seed=self.seed),
+                splits=None if columns.split else drawn,
                 questions=bool(columns.answer),
             ),
             source={
                 "files": identity(*self.file),
                 "columns": columns.named,
-                **({} if columns.split else {"split": self.split or USUAL_SHARES, "seed": self.seed}),
+                **({} if columns.split else asdict(drawn)),
             },
             images=folder.absolute() if columns.media else "",
-            notes=tuple(self._notes(opened, columns)),
+            notes=tuple(self._notes(opened, columns, drawn)),
         )
 
-    def _notes(self, opened: Sequence[TableFile], columns: Columns) -> Iterator[str]:
+    def _notes(self, opened: Sequence[TableFile], columns: Columns, drawn: Drawn) -> Iterator[str]:
         yield from (f"guessed: {line}" for line in columns.guessed)
         if separators := {file.separator for file in opened} - {"", ",", "\t"}:
             yield f"guessed: fields are separated by {' and '.join(map(repr, separators))}"
         if not columns.split:
             said = "" if self.split else " (--split says others, --split-column a column of them)"
-            yield f"splits are drawn: train/val/test {self.split or USUAL_SHARES}, seed {self.seed}{said}"
+            yield f"{drawn}{said}"

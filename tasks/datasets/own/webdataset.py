@@ -6,8 +6,7 @@ import json
 import os
 import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
@@ -15,7 +14,7 @@ from infra.errors import InputError
 from infra.files import existing, identity, make_folder
 from infra.registry import READERS
 from infra.store.findings import Flagged, Skipped
-from tasks.datasets.own.division import USUAL_SHARES, divide, read_shares
+from tasks.datasets.own.division import USUAL_SHARES, Drawn
 from tasks.datasets.own.rows import Row, grouped
 from tasks.datasets.own.written import write_picture
 from tasks.datasets.reader import Reader, Reading
@@ -42,8 +41,7 @@ class WebDataset(Reader):
 
     def read(self) -> Reading:
         """Return the samples, in the order of the shards; their pictures are written while they are read."""
-        drawn = {"split": self.split or USUAL_SHARES, "seed": self.seed}
-        shares = read_shares(drawn["split"])
+        drawn = Drawn(split=self.split or USUAL_SHARES, seed=self.seed)
         if twice := {
             path.stem for path in self.shards if sum(path.stem == each.stem for each in self.shards) > 1
         }:
@@ -52,11 +50,11 @@ class WebDataset(Reader):
         return Reading(
             rows=grouped(
                 (row for shard in self.shards for row in _rows(shard, folder)),
-                splits=partial(divide, shares=shares, seed=self.seed),
+                splits=drawn,
             ),
-            source={"files": identity(*self.shards), **drawn},
+            source={"files": identity(*self.shards), **asdict(drawn)},
             images=folder.absolute(),
-            notes=("splits are drawn: train/val/test {split}, seed {seed}".format(**drawn),),
+            notes=(str(drawn),),
         )
 
 

@@ -8,12 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-from corpora import make_corpus
-
 from infra import paths
 from infra.process.lease import Holder
-from infra.registry import RECIPES
 from infra.tracking import Tracker, tracking_uri
 from pipelines.sweeping.matching import STOPPED, SWEEP, match_trials, records_of
 from pipelines.sweeping.plan import Plan
@@ -21,21 +17,6 @@ from pipelines.sweeping.trials import make_trials
 from pipelines.training.folder import run_folder, take_run
 from pipelines.training.recording.described import tags
 from tasks.run import Run, to_json
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return make_corpus(tmp_path_factory.mktemp("home"))
-
-
-@pytest.fixture
-def run(made: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """A run that the recipe `tiny` returns, and a home without runs."""
-    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    RECIPES.names()
-    monkeypatch.setitem(RECIPES._parts, "tiny", lambda: made)
-    return made
 
 
 def keep_run(run: Run, *, settings: Any = None) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpora import make_corpus
 from PIL import Image
 
 from infra.errors import InputError
@@ -26,26 +25,6 @@ from pipelines.train import parse
 from pipelines.training.recording.described import tags
 from tasks.run import Run
 from tasks.scoring.described import RSUM
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("home")
-
-
-@pytest.fixture(scope="module")
-def made(home: Path) -> Run:
-    return make_corpus(home)
-
-
-@pytest.fixture
-def run(made: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """A run that the recipe `tiny` returns, and a home without runs."""
-    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    RECIPES.names()
-    monkeypatch.setitem(RECIPES._parts, "tiny", lambda: made)
-    return made
 
 
 def record(run: Run, *, status: str = "FINISHED", took: float = 100.0, trained: float = 80.0) -> RunRecord:
