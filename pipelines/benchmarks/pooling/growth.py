@@ -68,6 +68,7 @@ def an_element(module: Aggregator, size: GrowthSize) -> tuple[np.ndarray, np.nda
         InputError: the system does not tell the peak of a process anew.
     """
     torch.set_num_threads(1)
+    ctypes.CDLL(None).mallopt(_MAPPED, 1 << 16)  # before all else: a block that is kept and taken again is not counted
     count_S = np.array([max(1, size.total // elements) * elements for elements in size.elements])
     steps = [
         aggregator_step(module, CostSize(batch=count // elements, elements=elements, width=size.width))
@@ -80,7 +81,6 @@ def an_element(module: Aggregator, size: GrowthSize) -> tuple[np.ndarray, np.nda
 
 def _peak(work: Callable[[], None]) -> float:
     """Return by how many bytes memory at its peak exceeds what is held before and after."""
-    ctypes.CDLL(None).mallopt(_MAPPED, 1 << 16)  # what is freed is given back at once
     work()
     before = memory()["VmRSS"]
     try:
