@@ -14,7 +14,7 @@ from infra.errors import InputError
 from infra.tracking import RunRecord
 from infra.tracking.tracker import COMMAND
 from pipelines.comparison.runs.costs import costs_of
-from pipelines.comparison.runs.groups import SECONDS, Group, Row
+from pipelines.comparison.runs.groups import SECONDS, Costs, Group, Row
 from pipelines.comparison.runs.settings import DIGESTS
 from pipelines.comparison.statistics.significance import Difference, Judged
 from tasks.base import Metric
@@ -268,6 +268,13 @@ def _row(records: Sequence[Result]) -> Row:
         seeds=tuple(first.seeds.split(APART)),
         values=values,
         published={of.metric: of.published for of in records if of.published is not None},
+        costs=Costs(
+            weights=_number(first.weights),
+            step=_number(first.step_cost),
+            embed=_number(first.embed_cost),
+            query=_number(first.query_cost),
+            bytes=_number(first.item_bytes),
+        ),
     )
 
 

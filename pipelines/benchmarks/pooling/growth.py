@@ -68,7 +68,7 @@ def an_element(module: Aggregator, size: GrowthSize) -> tuple[np.ndarray, np.nda
         InputError: the system does not tell the peak of a process anew.
     """
     torch.set_num_threads(1)
-    ctypes.CDLL(None).mallopt(_MAPPED, 1 << 16)  # before all else: a block that is kept and taken again is not counted
+    ctypes.CDLL(None).mallopt(_MAPPED, 1 << 16)  # from the first block on: one taken again is not counted
     count_S = np.array([max(1, size.total // elements) * elements for elements in size.elements])
     steps = [
         aggregator_step(module, CostSize(batch=count // elements, elements=elements, width=size.width))

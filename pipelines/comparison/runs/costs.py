@@ -6,12 +6,11 @@ import inspect
 import math
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from infra.errors import InputError
 from infra.registry import AGGREGATORS, ENCODERS, Spec
 from infra.tracking import RunRecord
-from pipelines.comparison.runs.groups import Row
+from pipelines.comparison.runs.groups import Costs, Row
 
 WEIGHTS, STEP, EMBED = "weights/aggregators", "cost/step", "cost/embed"
 QUERY, BYTES = "cost/query", "bytes/item"
@@ -20,27 +19,10 @@ item and of a query in evaluation; and the bytes of an item's embeddings. Millis
 who else was at work on the machine."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Costs:
-    """Means over the runs of a row; NaN where it is not known.
-
-    Attributes:
-        weights: parameters of all aggregators.
-        step: of a training step, in `infra.compute.cost.UNIT`.
-        embed: of embedding an item and its texts, or of answering a question, in evaluation; likewise.
-        query: of scoring a query with the test split and ranking it; likewise.
-        bytes: of the embeddings of an image or video.
-    """
-
-    weights: float = math.nan
-    step: float = math.nan
-    embed: float = math.nan
-    query: float = math.nan
-    bytes: float = math.nan
-
-
 def costs_of(row: Row) -> Costs:
     """Return what the runs of a row logged, or what follows from it; other kinds of rows cost nothing known."""
+    if row.costs is not None:
+        return row.costs
     runs = row.runs if row.aggregator else ()
     logged = {"step": STEP, "embed": EMBED, "query": QUERY, "bytes": BYTES}
     return Costs(

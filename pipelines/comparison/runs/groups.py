@@ -17,6 +17,25 @@ SECONDS = Metric(name="train s", higher_is_better=False, unit="s")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Means over the runs of a row; NaN where it is not known.
+
+    Attributes:
+        weights: parameters of all aggregators.
+        step: of a training step, in `infra.compute.cost.UNIT`.
+        embed: of embedding an item and its texts, or of answering a question, in evaluation; likewise.
+        query: of scoring a query with the test split and ranking it; likewise.
+        bytes: of the embeddings of an image or video.
+    """
+
+    weights: float = math.nan
+    step: float = math.nan
+    embed: float = math.nan
+    query: float = math.nan
+    bytes: float = math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """One aggregator: the values of every metric, one a run, in the order of `seeds`.
 
@@ -30,6 +49,7 @@ class Row:
         seeds: one a run.
         values: by metric.
         published: by metric, what the paper reports that the recipe follows; empty where the row is not the recipe's.
+        costs: of a row that was read from a file; None where its runs say them.
         runs: the runs themselves.
     """
 
@@ -43,6 +63,7 @@ class Row:
     seeds: tuple[str, ...]
     values: Mapping[str, tuple[float, ...]]
     published: Mapping[str, float] = field(default_factory=dict)
+    costs: Costs | None = None
     runs: tuple[RunRecord, ...] = ()
 
     @property

@@ -15,7 +15,8 @@ from functools import cached_property
 
 import numpy as np
 
-from pipelines.comparison.runs.groups import Group, Row
+from pipelines.comparison.runs.costs import costs_of
+from pipelines.comparison.runs.groups import Costs, Group, Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +128,31 @@ class CrossTaskTable:
         if aggregator not in self.complete:
             return math.nan
         return float(np.mean([column.chance_normalised(aggregator) for column in self.counting]))
+
+    @cached_property
+    def weights(self) -> dict[str, float]:
+        """The most parameters that each complete aggregator has in a counting column, where one says."""
+        known = {name: [of[name].weights for of in self._costs] for name in self.complete}
+        known = {name: [count for count in counts if not math.isnan(count)] for name, counts in known.items()}
+        return {name: max(counts) for name, counts in known.items() if counts}
+
+    @cached_property
+    def steps(self) -> dict[str, float]:
+        """Of each complete aggregator what a training step costs, as a multiple of its column's least.
+
+        The geometric mean over the counting columns, whose steps are of different sizes; without those that one of them
+        does not know.
+        """
+        step_AC = np.array([[costs[name].step for costs in self._costs] for name in self.complete])
+        if not step_AC.size or np.isnan(step_AC).all(axis=0).any():
+            return {}
+        times_A = np.exp(np.log(step_AC / np.nanmin(step_AC, axis=0)).mean(axis=1))
+        times = dict(zip(self.complete, times_A.tolist(), strict=True))
+        return {name: each for name, each in times.items() if not math.isnan(each)}
+
+    @cached_property
+    def _costs(self) -> list[dict[str, Costs]]:
+        return [{name: costs_of(column.rows[name]) for name in self.complete} for column in self.counting]
 
     @property
     def notes(self) -> tuple[str, ...]:

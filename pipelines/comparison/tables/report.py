@@ -85,18 +85,12 @@ def across(cross_task: CrossTaskTable) -> Table:
         legend.append(f"?: the queries tell it from the best; {ONE_SEED}")
     usual = {line: None for column in cross_task.columns for line in _usual(column.group)}
     legend += usual
-    summary = bool(cross_task.complete)
-    if summary:
-        legend.append(
-            "chance-normalised: mean over columns of 100 (score - chance) / (best possible - chance); rank: mean over "
-            "columns"
-        )
+    summaries = _summaries(cross_task)
+    legend += [_SUMMARIES[title] for title in summaries]
     rows = []
     for name in cross_task.aggregators:
         numbers = [_entry(column, name, stars) for column in cross_task.columns]
-        mean, rank = cross_task.mean(name), cross_task.mean_ranks.get(name, math.nan)
-        numbers += [ABSENT if math.isnan(x) else f"{x:.1f}" for x in (mean, rank)] if summary else []
-        rows.append((name, *numbers))
+        rows.append((name, *numbers, *(known.get(name, ABSENT) for known in summaries.values())))
     best = {
         (cross_task.aggregators.index(column.best.variant), at)
         for at, column in enumerate(cross_task.columns, start=1)
@@ -107,13 +101,33 @@ def across(cross_task: CrossTaskTable) -> Table:
         header=(
             "aggregator",
             *("\n".join(column.title) for column in cross_task.columns),
-            *(("chance-\nnormalised", "rank") if summary else ()),
+            *summaries,
         ),
         rows=tuple(rows),
         notes=cross_task.notes,
         best=frozenset(best),
         label=32,
     )
+
+
+_SUMMARIES = {
+    "chance-\nnormalised": (
+        "chance-normalised: mean over columns of 100 (score - chance) / (best possible - chance)"
+    ),
+    "rank": "rank: mean over columns",
+    "weights": "weights: of the aggregators, in the column where they are most",
+    "step": "step: processor time of a training step, as a multiple of its column's least; geometric mean over columns",
+}
+
+
+def _summaries(cross_task: CrossTaskTable) -> dict[str, dict[str, str]]:
+    """Return by title the columns that sum up a row, as far as they are known: by aggregator, what stands there."""
+    means = {name: f"{cross_task.mean(name):.1f}" for name in cross_task.complete}
+    ranks = {name: f"{rank:.1f}" for name, rank in cross_task.mean_ranks.items()}
+    weights = {name: f"{count:,.0f}" for name, count in cross_task.weights.items()}
+    steps = {name: f"{times:.2f}" for name, times in cross_task.steps.items()}
+    columns = zip(_SUMMARIES, (means, ranks, weights, steps), strict=True)
+    return {title: known for title, known in columns if known}
 
 
 def _entry(column: Column, aggregator: str, stars: bool) -> str:

@@ -251,7 +251,7 @@ def test_what_grows_beyond_linear_is_seen():
     ((micro_RS, byte_1S),) = apart(growth.an_element, [(Quadratic(size.width), size)])
     assert micro_RS.shape == (1, 2)
     own_S = byte_1S[0] - 2 * 4 * 8
-    peak = 3 * 4 * 1024  # in backward: an element's sigmoids with 1,024 others, their gradients and the products'
+    peak = 3 * 4 * 1024  # an element's sigmoids with 1,024 others, their gradients, and the products'
     assert 0.9 * peak < own_S[1] < 1.1 * peak  # Linux counts pages roughly
     row = growth._row("quadratic", "memory", "kB", byte_1S, size)
     assert row.ratio > growth.LINEAR

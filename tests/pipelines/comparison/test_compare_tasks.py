@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,12 @@ from places import ROOT
 from query_results import answers, renamed, retrieval
 from records import VIDEO, grid, run, scores, three_tasks, vqa
 
-from infra.tracking import Tracker, find_runs, tracking_uri
+from infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from pipelines import compare as module
 from pipelines.comparison.comparison import compare
 from pipelines.comparison.runs.grouping import arranged
 from pipelines.comparison.tables import report as tables
-from pipelines.comparison.tables.render import as_text
+from pipelines.comparison.tables.render import ABSENT, as_text
 from tasks.base import Metric
 from tasks.scoring.records import queries_json
 
@@ -47,8 +48,37 @@ def test_chance_normalised_scores_and_ranks_are_those_of_the_formulas() -> None:
         *["70.0", "±", "1.4", "120.0", "±", "1.4", "30.0", "±", "1.4"],
         f"{mean['gpo']:.1f}",
         "1.7",
+        "1.00",
     ]
     assert "numbers of different protocols are never in one column" in "\n".join(text)
+
+
+def costly(made: RunRecord, step: float, weights: float) -> RunRecord:
+    return replace(made, metrics=made.metrics | {"cost/step": step, "weights/aggregators": weights})
+
+
+def test_costs_are_beside_the_scores() -> None:
+    runs = [
+        *(costly(run("mean", seed), step, 0.0) for seed, step in enumerate((30.0, 50.0))),
+        costly(vqa("mean", 0, 40.0), 20.0, 0.0),
+        costly(run("gpo"), 60.0, 1700.0),
+        costly(vqa("gpo", 0, 30.0), 45.0, 1400.0),
+        costly(run("gem"), 80.0, 1.0),
+        costly(vqa("gem", 0, 30.0), math.nan, 2.0),
+        run("lip"),
+    ]
+    found = grid(*runs)
+    assert found.steps == pytest.approx({"mean": 1.0, "gpo": math.sqrt(60 / 40 * 45 / 20)})
+    assert found.weights == {"mean": 0.0, "gpo": 1700.0, "gem": 2.0}
+    rows = {row[0]: row[-2:] for row in tables.across(found).rows}
+    assert rows == {
+        "mean": ("0", "1.00"),
+        "gpo": ("1,700", "1.84"),
+        "gem": ("2", ABSENT),
+        "lip": (ABSENT, ABSENT),
+    }
+    free = [replace(made, metrics={**made.metrics, "cost/step": math.nan}) for made in three_tasks()]
+    assert grid(*free).steps == {}
 
 
 def test_one_task_has_no_grid_and_protocols_have_a_column_each() -> None:
