@@ -30,6 +30,8 @@ class CompareOptions:
     """What orders the rows and is drawn, such as `i2t/R1`; each task's primary metric where none is given."""
     protocol: str = ""
     """The only protocol shown; where none is given, every one that a test split was scored under."""
+    aggregators: tuple[str, ...] = ()
+    """The only ones shown and corrected for, such as `gpo "kmax(k=2)"`; choose them before you see their scores."""
     significance: bool = True
     """Say which differences from the best are significant; reads the per-query results of all runs."""
     pairs: bool = False
@@ -71,7 +73,13 @@ def main() -> None:
         if (path := getattr(options, name)) is not None:
             local(path, what=f"the file of --{name}")
     uri = tracking_uri(home())
-    comparison = compare(uri, options.experiment, metric=options.metric, protocol=options.protocol)
+    comparison = compare(
+        uri,
+        options.experiment,
+        metric=options.metric,
+        protocol=options.protocol,
+        aggregators=options.aggregators,
+    )
     if options.significance:
         comparison = judged(comparison, partial(read_queries, Artifacts(uri)))
     comparison = replace(comparison, pairs=options.pairs, detect=options.detect)

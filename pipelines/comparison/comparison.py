@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import shlex
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from infra.errors import InputError
-from infra.tracking import find_runs
+from infra.errors import InputError, unknown
+from infra.spec import Spec
+from infra.tracking import RunRecord, find_runs
 from pipelines.comparison.runs.grouping import arranged
 from pipelines.comparison.runs.groups import Group
 from pipelines.comparison.runs.per_query import Read, with_differences
@@ -106,7 +108,9 @@ def refuse_detect(wished: float) -> None:
         )
 
 
-def compare(uri: str, experiment: str, *, metric: str = "", protocol: str = "") -> Comparison:
+def compare(
+    uri: str, experiment: str, *, metric: str = "", protocol: str = "", aggregators: Sequence[str] = ()
+) -> Comparison:
     """Read the runs of an experiment and arrange them.
 
     Args:
@@ -114,9 +118,10 @@ def compare(uri: str, experiment: str, *, metric: str = "", protocol: str = "") 
         experiment: its name.
         metric: what orders the rows; a group without it, or all where empty, take their primary one.
         protocol: the only one shown; where empty, every one that a test split was scored under.
+        aggregators: the specs of the only ones shown, of images, videos or both modalities; all where empty.
 
     Raises:
-        InputError: no such experiment, metric or protocol, or nothing in it that can be compared.
+        InputError: no such experiment, metric, protocol or aggregator, or nothing in it that can be compared.
     """
     runs = [run for run in find_runs(uri, experiment, finished=False) if run.tags.get("kind") != "comparison"]
     if not runs:
@@ -124,8 +129,19 @@ def compare(uri: str, experiment: str, *, metric: str = "", protocol: str = "") 
             f"experiment {experiment!r} of {uri} has no runs to compare; train some: "
             f"python -m pipelines.train RECIPE --experiment {shlex.quote(experiment)}"
         )
+    if aggregators:
+        runs = _with(aggregators, runs)
     groups, notes = arranged(runs, experiment=experiment, metric=metric, protocol=protocol)
     return Comparison(experiment=experiment, groups=groups, notes=notes)
+
+
+def _with(aggregators: Sequence[str], runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return the runs of aggregators; refuse one that none has."""
+    had = {run.tags.get("aggregator", "") for run in runs} - {""}
+    wanted = {str(Spec.parse(spec)) for spec in aggregators}
+    if missing := sorted(wanted - had):
+        raise unknown("aggregator of the experiment", missing[0], had)
+    return [run for run in runs if run.tags.get("aggregator") in wanted]
 
 
 def judged(comparison: Comparison, read: Read) -> Comparison:

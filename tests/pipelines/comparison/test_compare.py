@@ -167,6 +167,14 @@ def test_the_figure_is_drawn_for_any_number_of_rows_and_runs(tmp_path: Path) -> 
         assert len(image.convert("RGB").getcolors(maxcolors=1 << 20)) > 10
 
 
+def test_aggregators_that_are_asked_for_are_the_only_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [run(name, seed) for name in ("gpo", "kmax(k=2)", "mean") for seed in (0, 1)]
+    (group,) = compared(monkeypatch, *runs, aggregators=("kmax(k = 2)", "gpo")).groups
+    assert {row.label for row in group.rows} == {"gpo", "kmax(k=2)"}
+    with pytest.raises(InputError, match=r"unknown aggregator of the experiment 'kmax'.*kmax\(k=2\)"):
+        compared(monkeypatch, *runs, aggregators=("kmax",))
+
+
 def test_the_verb_prints_and_keeps_a_comparison(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
