@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
+from typing import Annotated
 
 import tyro
 
@@ -17,7 +18,7 @@ from infra.errors import command
 class BenchOptions:
     """What to measure."""
 
-    only: tuple[str, ...] = ()
+    only: Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: all)")] = ()
     """Names of benchmarks; all where none is given: store, store_cold, store_beyond, lmdb, webdataset, lance, memory,
     remote_store, images, videos, decoders, sorted_sum, pooling, costs, growth, ranks, chunks, evaluation, rerank,
     smooth_chamfer, adopt, phrases, vqa_metric, query, page, compare, paper_step, step, video_step, vqa_step,

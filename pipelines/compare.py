@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -30,7 +31,7 @@ class CompareOptions:
     """What orders the rows and is drawn, such as `i2t/R1`; each task's primary metric where none is given."""
     protocol: str = ""
     """The only protocol shown; where none is given, every one that a test split was scored under."""
-    aggregators: tuple[str, ...] = ()
+    aggregators: Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: all)")] = ()
     """The only ones shown and corrected for, such as `gpo "kmax(k=2)"`; choose them before you see their scores."""
     significance: bool = True
     """Say which differences from the best are significant; reads the per-query results of all runs."""

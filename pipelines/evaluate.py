@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class EvaluateOptions:
     """What to score."""
 
-    run_ids: Annotated[tuple[str, ...], tyro.conf.Positional]
+    run_ids: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(help_behavior_hint="(required)")]
     """One run, or several for an ensemble."""
     protocol: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """Named protocol, once for each; the run's own where none is given. Examples are drawn by the first."""

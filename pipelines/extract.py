@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -57,7 +57,7 @@ def extract(
     backbone: str = "cells",
     dtype: Literal["float16", "float32"] = "float16",
     batch: int = 16,
-    splits: tuple[str, ...] = (),
+    splits: Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: all)")] = (),
     limit: int | None = None,
     video: bool = False,
     texts: bool = False,
@@ -73,11 +73,12 @@ def extract(
     Args:
         corpus: folder of the corpus, as ingest writes it, or its URL.
         out: folder of the store, or its URL.
-        backbone: what describes an image: cells, resnet or vit, with parameters, such as 'cells(grid=7)'; or all frames
-            of a video: i3d; or a text: bert, clip_text or siglip_text.
+        backbone: what describes an image or a frame: cells, clip, dinov2, resnet, siglip or vit, with parameters, such
+            as 'cells(grid=7)'; or all frames of a video: i3d; or a text: bert, clip_text or siglip_text; or one of your
+            own.
         dtype: what numbers are stored as.
         batch: images, texts, or frames of one video, that go through the backbone together.
-        splits: the splits to extract; by default all of the corpus.
+        splits: the splits to extract.
         limit: take only the first images, videos or questions of each split; of texts, the captions of these.
         video: the files of the corpus are videos.
         texts: describe the captions or questions of the corpus, not its files.

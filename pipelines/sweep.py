@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import tyro
 
@@ -28,7 +29,9 @@ class SweepOptions:
     """Recipes, as of `pipelines.train --list`."""
     aggregators: tuple[str, ...]
     """Aggregators of both modalities, or of the visual one where there are text aggregators."""
-    text_aggregators: tuple[str, ...] = ()
+    text_aggregators: Annotated[
+        tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: those above)")
+    ] = ()
     """Aggregators of the text, each trained with each of the others."""
     seeds: int = 1
     """How many seeds: 0, 1, ..."""

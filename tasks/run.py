@@ -44,10 +44,13 @@ def _is_spec(text: str) -> bool:
 
 
 _SPEC = Rule("a spec", lambda text: not text or _is_spec(text))
+NO_DEFAULT = tyro.conf.arg(help_behavior_hint="(default: none)")
+"""What help says of a list that is empty where nothing is given."""
 Part = Annotated[str, _SPEC]
 """A spec such as `kmax(k=5)`; empty where there is no such part."""
 ByPrefix = Annotated[
     tuple[tuple[str, NonNegative], ...],
+    NO_DEFAULT,
     Rule("pairs with each prefix once", lambda pairs: len({prefix for prefix, _ in pairs}) == len(pairs)),
 ]
 """Numbers by prefixes of parameter names; the longest prefix of a name wins."""
@@ -185,7 +188,7 @@ class Run:
     """What becomes of the embeddings of image and question, where a task answers from both."""
     objective: Part = "triplet"
     """What is minimised."""
-    regularisers: tuple[Annotated[Part, NOT_EMPTY], ...] = ()
+    regularisers: Annotated[tuple[Annotated[Part, NOT_EMPTY], ...], NO_DEFAULT] = ()
     """Terms added to the objective, such as `mmd(weight=0.01)`."""
     optim: Optim = field(default_factory=Optim)
     init: str = ""

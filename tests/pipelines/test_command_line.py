@@ -9,8 +9,9 @@ import pytest
 from places import ROOT
 
 from infra.errors import InputError
-from infra.registry import RECIPES
+from infra.registry import BACKBONES, RECIPES
 from pipelines.config import recipe_list
+from pipelines.extract import extract
 from pipelines.train import Resume, parse
 
 
@@ -143,3 +144,22 @@ def test_a_process_ends_with_the_message_alone(words, message, nowhere, monkeypa
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+VERBS = sorted(path.stem for path in (ROOT / "pipelines").glob("*.py") if "@command" in path.read_text())
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_every_verb_says_what_its_defaults_mean(verb, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [verb, *(["coco_mini"] if verb == "train" else []), "--help"])
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(f"pipelines.{verb}").main()
+    assert ended.value.code == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"pipelines.{verb}" in shown
+    assert "(default: )" not in shown
+
+
+def test_the_help_of_extract_names_every_backbone():
+    described = " ".join(extract.__doc__.split()).partition("backbone: ")[2].partition(" dtype: ")[0]
+    assert all(re.search(rf"\b{name}\b", described) for name in BACKBONES.names())
