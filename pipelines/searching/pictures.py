@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,6 +53,12 @@ class Pictures:
         """Return a JPEG of an image, or of the middle of a video; None where there is none or it does not decode."""
         images = self._images(id, at_most=1)
         return _encoded(images[0], "JPEG", quality=85) if images else None
+
+    def sent(self, path: Path) -> str:
+        """Return a file that is no item's, made small, as a `data:` address; empty where it does not decode."""
+        images = self._thumbnails.images(path, at_most=1)
+        data = base64.b64encode(_encoded(images[0], "JPEG", quality=85)).decode() if images else ""
+        return data and f"data:image/jpeg;base64,{data}"
 
     def moving(self, id: str) -> bytes | None:
         """Return a few frames of a video as an animated WebP, or None likewise."""

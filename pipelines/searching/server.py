@@ -1,4 +1,4 @@
-"""The page's server: this machine alone, reading alone, and no file but the pictures that the corpus names."""
+"""The page's server: this machine alone, no file but the pictures that the corpus names, and nothing that is kept."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from urllib.parse import parse_qsl
 import uvicorn
 from anyio import CapacityLimiter, fail_after, to_thread
 from starlette.applications import Starlette
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from infra.errors import InputError
 from infra.process.stopping import end_at_once
 from pipelines.searching.answers import AnswerSearch
 from pipelines.searching.connection import Connection
 from pipelines.searching.galleries import AT_ONCE
+from pipelines.searching.guard import HOST, Guard, html
 from pipelines.searching.pictures import Pictures
 from pipelines.searching.retrieval import RetrievalSearch
 from pipelines.searching.together import BusyError, Together
+from pipelines.searching.uploads import LARGEST, Asked, read_form
 from pipelines.searching.views import Page, Views
 
-HOST = "127.0.0.1"
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; img-src 'self' data:; style-src 'self'; form-action 'self'; base-uri 'none'; "
@@ -49,6 +49,7 @@ WAITING = 256  # queries that wait for the model, and pictures to be made
 PATIENCE = 60  # seconds that one waits
 ENDING = 4.5  # seconds after Ctrl-C at which the process ends, whatever the model is at
 DECODED = 4  # pictures made at once
+UPLOADS = 4  # files that are held at once
 
 
 Answer = TypeVar("Answer")
@@ -155,26 +156,39 @@ def application(views: Views, address: str) -> ASGIApp:
     """
     style = (files("pipelines.searching") / "templates/style.css").read_bytes()
     page = Together(views.pages, at_once=AT_ONCE, waiting=WAITING)
+    uploads = CapacityLimiter(UPLOADS)
     pictures = _KeptPictures(views.pictures)
 
     async def index(request: Request) -> Response:
-        return _html(await _in_time(page(_query(request))))
+        if request.method != "POST":
+            return html(await _in_time(page(Asked(query=_query(request)))))
+        return html(await _in_time(sent(request)))
+
+    async def sent(request: Request) -> Page:
+        async with uploads:
+            try:
+                return await page(await read_form(request.headers, request.stream(), fields=FIELDS))
+            except InputError as error:  # of the form: those of what it asks are on the page
+                return views.message(400, str(error))
 
     async def stylesheet(request: Request) -> Response:
         return Response(style, media_type="text/css")
 
     async def failed(request: Request, error: HTTPException) -> Response:
         texts = {400: "an address that cannot be read", 404: "there is nothing at this address"}
-        page = _html(views.message(error.status_code, texts.get(error.status_code, error.detail)))
+        page = html(views.message(error.status_code, texts.get(error.status_code, error.detail)))
         page.headers.update(error.headers or {})
         return page
 
     endpoints = {"/": index, "/style.css": stylesheet, "/picture": pictures.still, "/clip": pictures.moving}
-    routes = [Route(path, endpoint, methods=["GET"]) for path, endpoint in endpoints.items()]
+    routes = [
+        Route(path, endpoint, methods=["GET", "POST"] if path == "/" else ["GET"])
+        for path, endpoint in endpoints.items()
+    ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: failed})
     app.router.redirect_slashes = False
-    refusals = {403: f"this page is {address}", 413: "nothing is uploaded here"}
-    return _Guard(app, {status: views.message(status, text) for status, text in refusals.items()})
+    refusals = {403: f"this page is {address}", 413: f"at most a file of {LARGEST:,} bytes is taken"}
+    return Guard(app, {status: views.message(status, text) for status, text in refusals.items()})
 
 
 class _KeptPictures:
@@ -218,35 +232,6 @@ async def _in_time(answer: Awaitable[Answer]) -> Answer:
     except (BusyError, TimeoutError) as error:
         text = "too much is asked at once; try again in a moment"
         raise HTTPException(503, text, headers={"Retry-After": "2"}) from error
-
-
-class _Guard:
-    """Answers those who came by this machine's name and bring nothing; a response is stored only if it says so.
-
-    A page of elsewhere whose name was made to lead here has another one.
-    """
-
-    def __init__(self, app: ASGIApp, refusals: dict[int, Page]) -> None:
-        self.app, self.refusals = app, refusals
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).setdefault("Cache-Control", "no-store")
-            await send(message)
-
-        headers = Headers(scope=scope)
-        app = self.app
-        if headers.get("host", "").partition(":")[0] not in (HOST, "localhost"):
-            app = _html(self.refusals[403])
-        elif headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            app = _html(self.refusals[413])
-            app.headers["Connection"] = "close"  # what is still to come is not read
-        await app(scope, receive, send_guarded)
-
-
-def _html(page: Page) -> HTMLResponse:
-    return HTMLResponse(page.html.encode("utf-8", "replace"), status_code=page.status)
 
 
 def _query(request: Request) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from infra.errors import InputError
@@ -11,9 +12,11 @@ from pipelines.pages.document import templates
 from pipelines.searching.answers import AnswerSearch
 from pipelines.searching.pictures import Pictures
 from pipelines.searching.retrieval import Hit, RetrievalSearch
+from pipelines.searching.uploads import Asked, as_file
 
 LONGEST = 1000  # characters of a query
 OFFERED = 24  # images to choose from, on a page
+SENT = "the file that you sent"
 
 
 class Page(NamedTuple):
@@ -25,11 +28,19 @@ class Page(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class _Picture:
-    """An image or video of the split; `there` says whether its file is."""
+    """An image or video of the split, or one that was sent.
+
+    Attributes:
+        id: of the split's.
+        there: whether its file is.
+        video: it moves.
+        data: of one that was sent, a small picture as a `data:` address.
+    """
 
     id: str
     there: bool
     video: bool
+    data: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +68,16 @@ class Views:
         self.k = k or (5 if isinstance(searched, AnswerSearch) else 10)
         self._templates = templates("pipelines.searching")
 
-    def pages(self, queries: Sequence[Mapping[str, str]]) -> list[Page]:
-        """Return a page for the parameters of each address; the texts among them go through the model together."""
+    def pages(self, asked: Sequence[Asked]) -> list[Page]:
+        """Return a page for each visitor; the texts that they look for go through the model together."""
         if isinstance(self.searched, AnswerSearch):
-            return [self._question(self.searched, query) for query in queries]
-        asked = dict.fromkeys(query["q"] for query in queries if "q" in query and "like" not in query)
-        texts = [text for text in asked if len(text) <= LONGEST]
-        found = dict(zip(texts, self.searched.by_texts(texts, self.k), strict=True)) if texts else {}
-        return [self._search(self.searched, query, found) for query in queries]
+            return [self._question(self.searched, each) for each in asked]
+        alone = (each.query for each in asked if not each.upload and "like" not in each.query)
+        texts = dict.fromkeys(
+            query["q"] for query in alone if len(query.get("q", "")) <= LONGEST and "q" in query
+        )
+        found = dict(zip(texts, self.searched.by_texts([*texts], self.k), strict=True)) if texts else {}
+        return [self._search(self.searched, each, found) for each in asked]
 
     def message(self, status: int, text: str) -> Page:
         """Return a page that says why there is no other."""
@@ -75,23 +88,36 @@ class Views:
         return Page(status, template.render(title=self.title, longest=LONGEST, **values))
 
     def _search(
-        self, search: RetrievalSearch, query: Mapping[str, str], found: Mapping[str, list[Hit] | InputError]
+        self, search: RetrievalSearch, asked: Asked, found: Mapping[str, list[Hit] | InputError]
     ) -> Page:
-        text, id = query.get("q"), query.get("like")
+        text, id = asked.query.get("q"), asked.query.get("like")
         values = {"text": text or "", "alert": "", "note": "", "like": None, "hits": [], "pictures": []}
+        values |= {"choice": None, "upload": "video/*" if self.video else "image/*"}
         status = 200
         try:
-            if id is not None:
+            if asked.upload:
+                values |= self._captions_of(search, asked.upload)
+            elif id is not None:
                 values |= self._captions_like(search, id)
             elif text is not None:
                 values |= self._like_text(text, found)
             else:
                 values["note"] = f"{len(search.items):,} {search.adapter.modality}s: {search.split}"
+                values["choice"] = self._choice(asked.query.get("page", "0"))
         except _UnknownError as error:
             status, values["alert"] = 404, str(error)
         except InputError as error:
             status, values["alert"] = 400, str(error)
         return self._rendered("search", status, **values)
+
+    def _captions_of(self, search: RetrievalSearch, upload: bytes) -> dict[str, Any]:
+        """Return the captions that are most like a file that was sent."""
+        with as_file(upload, what=SENT) as path:
+            hits = search.by_file(path, self.k, video=self.video)
+            return {"note": f"captions most like {SENT}", "like": self._sent(path), "hits": hits}
+
+    def _sent(self, path: Path) -> _Picture:
+        return _Picture(id=SENT, there=True, video=False, data=self.pictures.sent(path))
 
     def _captions_like(self, search: RetrievalSearch, id: str) -> dict[str, Any]:
         picture = self._picture(id)
@@ -107,18 +133,23 @@ class Views:
         lost = "the corpus has no image or video files here: scores and captions alone"
         return {"hits": hits, "pictures": pictures, "note": "" if any(it.there for it in pictures) else lost}
 
-    def _question(self, search: AnswerSearch, query: Mapping[str, str]) -> Page:
-        id, text = query.get("image", ""), query.get("q")
+    def _question(self, search: AnswerSearch, asked: Asked) -> Page:
+        id, text = asked.query.get("image", ""), asked.query.get("q")
         values = {"text": text or "", "alert": "", "image": None, "answers": [], "choice": None}
         status = 200
         try:
-            if id:
+            if asked.upload:
+                with as_file(asked.upload, what=SENT) as path:
+                    values["image"] = self._sent(path)
+                    _check_length(text or "")
+                    values["answers"] = search.of_file(path, text or "", self.k)
+            elif id:
                 values["image"] = self._picture(id)
                 if text is not None:
                     _check_length(text)
                     values["answers"] = search.of_id(id, text, self.k)
             else:
-                values["choice"] = self._choice(search, query.get("page", "0"))
+                values["choice"] = self._choice(asked.query.get("page", "0"))
                 if text is not None:
                     raise InputError("choose an image first; then ask")
         except _UnknownError as error:
@@ -127,10 +158,11 @@ class Views:
             status, values["alert"] = 400, str(error)
         return self._rendered("question", status, **values)
 
-    def _choice(self, search: AnswerSearch, number: str) -> _Choice:
-        pages = -(-len(search.items) // OFFERED)
+    def _choice(self, number: str) -> _Choice:
+        items = self.searched.items
+        pages = -(-len(items) // OFFERED)
         at = min(int(number), pages - 1) if number.isascii() and number.isdigit() and len(number) < 10 else 0
-        offered = search.items[at * OFFERED : (at + 1) * OFFERED]
+        offered = items[at * OFFERED : (at + 1) * OFFERED]
         return _Choice(images=[self._picture(item.id) for item in offered], page=at, pages=pages)
 
     def _picture(self, id: str) -> _Picture:

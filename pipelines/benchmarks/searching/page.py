@@ -24,7 +24,8 @@ from infra.registry import TASKS
 from pipelines.benchmarks.measure import Measurement, Scale, Size
 from pipelines.benchmarks.random_data import image_run
 from pipelines.models import TrainedModel
-from pipelines.searching.server import HOST, Server
+from pipelines.searching.guard import HOST
+from pipelines.searching.server import Server
 from tasks.run import Run
 
 STARTING = 300  # seconds that the server has for reading its data and encoding the gallery

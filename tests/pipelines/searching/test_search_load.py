@@ -19,6 +19,7 @@ from pipelines.pages.thumbnails import Thumbnails
 from pipelines.searching import connection, server
 from pipelines.searching.galleries import AT_ONCE
 from pipelines.searching.together import Together
+from pipelines.searching.uploads import FORM
 
 
 @dataclass
@@ -177,12 +178,14 @@ def test_a_picture_is_made_once_and_the_browser_may_keep_it(pictures, monkeypatc
     assert not kept
 
 
-def test_nothing_is_uploaded(pictures):
-    for method in ("GET", "POST"):
-        status, headers, _ = get(pictures, "/?q=dog", method=method, body=b"x" * 100_000)
-        assert (status, headers["Connection"]) == (413, "close")
-    status, _, _ = get(pictures, "/?q=dog", headers={"Transfer-Encoding": "chunked"})
-    assert status == 413
+def test_nothing_is_taken_but_a_file_of_a_form(pictures):
+    status, headers, _ = get(pictures, "/?q=dog", method="GET", body=b"x")
+    assert (status, headers["Connection"]) == (413, "close")
+    status, headers, _ = get(pictures, "/", method="POST", headers={"Content-Length": str(FORM + 1)})
+    assert (status, headers["Connection"]) == (413, "close")
+    for odd in ({"Transfer-Encoding": "chunked"}, {"Content-Length": "+1"}, {"Content-Length": "9" * 400}):
+        assert get(pictures, "/", method="POST", headers=odd)[0] in (400, 413), odd
+    assert get(pictures, "/picture?id=a", method="POST", body=b"x")[0] == 405
 
 
 def opened(page) -> socket.socket:

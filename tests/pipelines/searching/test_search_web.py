@@ -82,7 +82,7 @@ def test_nothing_outside_the_corpus_is_served(pictures, tmp_path):
 def test_other_names_and_other_methods_are_refused(pictures):
     assert get(pictures, "/?q=dog", host="evil.example:80")[0] == 403
     assert get(pictures, "/?q=dog", host=f"localhost:{pictures.port}")[0] == 200
-    assert get(pictures, "/", method="POST")[0] == 405
+    assert get(pictures, "/", method="PUT")[0] == 405
     status, headers, data = get(pictures, "/", method="HEAD")
     assert (status, data) == (200, b"")
     for path in ("/", "/style.css", "/nothing", "/picture?id=nope"):
