@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
+from tqdm import tqdm
+
 
 class LineBar:
     """A progress bar for logs: a line now and then instead of one line drawn over and over.
@@ -46,6 +48,8 @@ class LineBar:
         filled = self.width * self.done // self.total
         bar = "█" * filled + "░" * (self.width - filled)
         speed = (self.done - self._resumed_at) / max(self._updated - self._started, 1e-9)
+        left = self.total - self.done
+        soon = f", {tqdm.format_interval(left / speed)} left" if left and speed else ""
         # not print: Ray Train logs what is printed once more
-        sys.stderr.write(f"{bar} {self.done}/{self.total} {speed:.1f} {self.unit}/s  {self.desc}\n")
+        sys.stderr.write(f"{bar} {self.done}/{self.total} {speed:.1f} {self.unit}/s{soon}  {self.desc}\n")
         sys.stderr.flush()

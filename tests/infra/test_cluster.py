@@ -14,6 +14,7 @@ from places import ROOT
 
 from infra import paths
 from infra.errors import InputError
+from infra.ray import progress
 from infra.ray.head import free_ports, private_head
 from infra.ray.jobs import JobServer
 from infra.ray.progress import LineBar
@@ -128,6 +129,19 @@ def test_home_is_refused_to_a_job_that_cannot_find_the_project(monkeypatch, tmp_
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
     assert paths.resolve("data/x") == tmp_path / "data/x"
     assert paths.resolve("/data/x") == Path("/data/x")
+
+
+def test_progress_in_a_log_says_how_long_it_still_takes(capsys, monkeypatch):
+    now = iter([0.0, 10.0, 10.0, 20.0, 20.0, 30.0, 30.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    bar = LineBar(desc="demo", total=140, every=0.0)
+    bar.update(40)  # a resumed run: what was done before took none of these seconds
+    bar.update(20)
+    bar.update(80)
+    first, second, last = capsys.readouterr().err.splitlines()
+    assert first.endswith("40/140 0.0 step/s  demo")
+    assert second.endswith("60/140 1.0 step/s, 01:20 left  demo")
+    assert last.endswith("140/140 3.3 step/s  demo")
 
 
 def test_progress_in_a_log_is_a_line_now_and_then(capsys):

@@ -115,7 +115,8 @@ def as_latex(table: Table) -> str:
             [rf"\textbf{{{text}}}" if (at, k) in table.best else text for k, text in enumerate(row)]
         )
     header, *body = (f"{' & '.join(row)} \\\\" for row in entries)
-    caption = ". ".join(f"{text[0].upper()}{text[1:]}" for text in (table.title, *table.legend, *table.notes))
+    legend = (f"{text[0].upper()}{text[1:]}" for text in (*table.legend, *table.notes))
+    caption = ". ".join((table.title, *legend))  # the title begins with a name, which stays as it is written
     return "\n".join(
         [
             r"\begin{table}[t]",

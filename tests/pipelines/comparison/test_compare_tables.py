@@ -21,6 +21,7 @@ def test_latex_is_escaped_and_balanced() -> None:
     assert text.count("\\begin{table}") == text.count("\\end{table}") == text.count("\\bottomrule") == 7
     assert r"\texttt{kmax(k=5), a\_b \& c\%}" in text
     assert r"\textbf{70.0 $\pm$ 1.4}" in text
+    assert r"\caption{image\_text $\cdot$ coco\_mini $\cdot$ whole. Sorted by rsum" in text
     body = [line for line in text.splitlines() if line.endswith("\\\\")]
     assert all("±" not in line and "\u2013" not in line for line in body)
     table = Table(title="t_1", header=("a", "b"), rows=(("x", "-1.0* [-2.0, +3.0]"),))
