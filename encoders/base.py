@@ -133,6 +133,24 @@ class WordTokenizer(Tokenizer, Protocol):
         """Return a caption's words as strings, as many as `encode` numbers."""
 
 
+def as_written(tokenizer: Tokenizer, caption: str, numbers: Sequence[int]) -> list[str]:
+    """Return how a caption's subwords are written; of a word that the tokenizer does not know, that word itself.
+
+    Args:
+        tokenizer: of the caption.
+        caption: the text.
+        numbers: of its subwords from the first on, with the special tokens that stand around them.
+    """
+    subwords = tokenizer.subwords(numbers)
+    if not isinstance(tokenizer, WordTokenizer):
+        return subwords
+    words, ends = iter(tokenizer.split(caption)), (tokenizer.start, tokenizer.end)
+    return [
+        subword if number in ends or (word := next(words, subword)) == subword else f"{word} (unknown)"
+        for number, subword in zip(numbers, subwords, strict=True)
+    ]
+
+
 class TextEncoder(Encoder):
     """An encoder of token numbers `(B, L)`."""
 

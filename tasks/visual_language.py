@@ -13,7 +13,7 @@ import numpy as np
 from torch import nn
 
 from encoders.backbones.base import Backbone
-from encoders.base import Encoder, Tokenizer
+from encoders.base import Encoder, Tokenizer, as_written
 from infra.data import Batch, Order
 from infra.errors import InputError
 from infra.fields import from_plain
@@ -308,7 +308,7 @@ class VisualLanguageTask(TaskAdapter, CountsWords, Scores, Searchable):
         if not self._reads_words:
             return lambda text, batch: self._text_source.pieces(text, count=int(batch["text_mask"].sum()))
         tokenizer = self._tokenizer
-        return lambda _, batch: tokenizer.subwords(batch["text"][batch["text_mask"]].tolist())
+        return lambda text, batch: as_written(tokenizer, text, batch["text"][batch["text_mask"]].tolist())
 
     def parts(self, *, pretrained: bool) -> Parts:
         """Return what a new model is made of, with published weights in the encoders that have them if asked for."""

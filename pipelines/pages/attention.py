@@ -50,9 +50,19 @@ def _about(record: AttentionExamples) -> str:
         )
     if any(it.words is not None for it in record.examples):
         about.append("The stronger a word is shaded, the more it weighs.")
+    if any(_sums(it.visual) or _sums(it.words) for it in record.examples):
+        about.append(
+            "Weights add up to 100 % where an aggregator averages; those of one that lets each element pass by "
+            "itself, as a gate does, add up to anything, and are alike where it lets all of them pass."
+        )
     if any(it.nearest for it in record.examples):
         about.append("Under each vector stands the caption of the split that lies nearest to it.")
     return " ".join(about)
+
+
+def _sums(weight_KN: np.ndarray | None) -> bool:
+    """Whether the weights of a vector add up to something else than one."""
+    return weight_KN is not None and bool((np.abs(weight_KN.sum(axis=1) - 1) > 0.01).any())
 
 
 def _card(example: AttentionExample, record: AttentionExamples, thumbnails: Thumbnails) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from aggregators.ranks.gpo import GPO
+from encoders.base import as_written
 from encoders.text.bert import Subwords
 from encoders.text.bigru import BiGRU
 from encoders.text.glove import read_glove
@@ -212,6 +213,13 @@ def test_the_vocabulary_is_counted_in_a_fixed_order():
     assert words == ["a", "b"]
     vocabulary = Vocabulary(words)
     assert list(vocabulary.encode(["A zebra b"])) == [[[5], [vocabulary.unknown], [6]]]
+    numbers = [1, *(number for (number,) in next(vocabulary.encode(["A zebra b zebra"]))), 2]
+    assert as_written(vocabulary, "A zebra b zebra", numbers) == [
+        *("<start>", "a", "zebra (unknown)", "b", "zebra (unknown)", "<end>")
+    ]
+    assert as_written(vocabulary, "a", [5, 4, 5]) == ["a", *vocabulary.subwords([4, 5])], (
+        "more than there are words"
+    )
     assert vocabulary.subwords([1, 5, 3, 6, 2]) == ["<start>", "a", "<unk>", "b", "<end>"]
 
 

@@ -125,6 +125,13 @@ def drawn(html: str) -> list[np.ndarray]:
     ]
 
 
+def test_weights_that_do_not_add_up_to_one_are_explained() -> None:
+    averaged, gated = np.array([[0.75, 0.25]]), np.array([[0.95, 0.95]])
+    assert "add up to anything" not in page(example(words=averaged, visual=averaged))
+    assert "add up to anything" in page(example(words=gated))
+    assert "add up to anything" in page(example(visual=gated))
+
+
 def test_what_others_wrote_is_escaped() -> None:
     near = (NearestCaption(text=NASTY, cosine=0.5, own=True),)
     html = page(
