@@ -6,6 +6,7 @@ of torch is imported.
 
 from __future__ import annotations
 
+import argparse
 import inspect
 from collections.abc import Sequence
 
@@ -32,6 +33,7 @@ from infra.storage.places import Url
 from infra.trust import trust_modules, vouch
 from pipelines.recipe import Ensemble, published_text
 from tasks.run import Run, modules
+from tasks.run_files import SUFFIXES, read_run_file
 
 
 def read_config(
@@ -40,28 +42,45 @@ def read_config(
     """Return what a recipe makes, with the settings that flags change.
 
     Args:
-        name: of the recipe, or `module:function`.
-        flags: such as `["--optim.epochs", "2", "--no-figures"]`; those that `prog NAME --help` shows.
+        name: of the recipe, `module:function`, or a file of a run (see `tasks.run_files`).
+        flags: such as `["--optim.epochs", "2", "--no-figures"]`; those that `prog NAME --help` shows, and of a file
+            `--trust MODULE` for a module whose code it may name.
         prog: the command, in messages and in that help.
 
     Raises:
         InputError: there is no such recipe, or no part of a name that it gives.
         SystemExit: help was asked for and shown, or, with code 2, a flag cannot be used, which was said.
     """
-    vouch(name)
-    recipe = RECIPES.get(name)
-    default = recipe()
+    default, about, flags = _file(name, flags) if name.endswith(SUFFIXES) else (*_recipe(name), flags)
     config = tyro.cli(
         type(default),
         default=default,
         args=list(flags),
         prog=f"{prog} {name}",
-        description=inspect.getdoc(recipe) or "",
+        description=about,
     )
     if isinstance(config, Run):
         trust_modules(*modules(config))
         check_names(config)
     return config
+
+
+def _recipe(name: str) -> tuple[Run | Ensemble, str]:
+    """Return what a recipe makes, and what it says of itself."""
+    vouch(name)
+    recipe = RECIPES.get(name)
+    return recipe(), inspect.getdoc(recipe) or ""
+
+
+def _file(name: str, flags: Sequence[str]) -> tuple[Run, str, list[str]]:
+    """Return the run of a file, what help says of it, and the flags without those that trust modules."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m pipelines.train {name}", add_help=False, allow_abbrev=False
+    )
+    parser.add_argument("--trust", action="append", default=[], metavar="MODULE")
+    found, rest = parser.parse_known_args(flags)
+    trust_modules(*found.trust)
+    return read_run_file(name), f"The run of {name}.", rest
 
 
 def check_names(run: Run) -> None:

@@ -1,8 +1,10 @@
 """`python -m pipelines.train RECIPE [--overrides]`: train a run, on this machine or as a Ray job.
 
-`--list` shows the recipes and the published numbers they aim at, `RECIPE --help` its settings, and
-`resume RUN_ID` goes on with an interrupted run from its last checkpoint; a finished one is left as it is. With
-`RECIPE --run-id-file FILE` the id is written there, and the same command, given again, goes on with that run.
+RECIPE is a name, or a file in YAML or JSON: what differs from the recipe that it names as `base`, or a whole run, such
+as the `run.json` that every run keeps. `--list` shows the recipes and the published numbers they aim at, `RECIPE
+--help` its settings, and `resume RUN_ID` goes on with an interrupted run from its last checkpoint; a finished one is
+left as it is. With `RECIPE --run-id-file FILE` the id is written there, and the same command, given again, goes on with
+that run.
 
 What trains is a child of this process, which begins it again where it was killed, as long as there is a new checkpoint
 between two faults (`--retries`).

@@ -1,0 +1,87 @@
+"""Runs as people write them down."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from infra.errors import InputError
+from infra.registry import RECIPES
+from pipelines.config import read_config
+from tasks.run import to_json
+from tasks.run_files import read_run_file
+
+
+def written(folder, text: str, name: str = "run.yaml"):
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_what_differs_from_a_recipe_is_changed_and_nothing_else(tmp_path):
+    text = "# mine\nbase: coco_mini\naggregator: kmax(k=3)\noptim:\n  lr: 1e-3\n  milestones: [2, 3]\n"
+    run, recipe = (
+        read_run_file(written(tmp_path, f"{text}data: {{features: f}}\n")),
+        RECIPES.get("coco_mini")(),
+    )
+    assert (run.recipe, run.aggregator, run.optim.lr, run.data.features) == (
+        "coco_mini",
+        "kmax(k=3)",
+        1e-3,
+        "f",
+    )
+    assert run.optim.milestones == (2, 3)
+    changed = {"aggregator", "optim", "data"}
+    assert {name for name, value in to_json(run).items() if value != to_json(recipe)[name]} == changed
+    assert run.optim.batch == recipe.optim.batch
+    assert run.data.corpus == recipe.data.corpus
+
+
+def test_a_whole_run_is_read_as_it_was_written(tmp_path):
+    for name in ("mini_dinov2_joint", "coco_region_bigru"):
+        run = RECIPES.get(name)()
+        assert read_run_file(written(tmp_path, json.dumps(to_json(run)), "run.json")) == run
+    text = "data: {dataset: mine, corpus: c, features: f}\nvisual: regions\ntext: bigru\nprotocol: whole\n"
+    assert read_run_file(written(tmp_path, text)).aggregator == "gpo"
+
+
+def test_flags_change_the_run_of_a_file(tmp_path):
+    path = written(tmp_path, "base: coco_mini\nseed: 4\noptim: {epochs: 2}\n")
+    run = read_config(str(path), ["--optim.lr", "2e-4"])
+    assert (run.seed, run.optim.epochs, run.optim.lr) == (4, 2, 2e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1", "cannot be read as YAML or JSON"),
+        ("\0", "cannot be read as YAML or JSON"),
+        ("- 1", "expected settings such as"),
+        ("", "expected settings such as"),
+        ("base: coco_mni", r"base: unknown recipe 'coco_mni'\. Did you mean 'coco_mini'"),
+        ("base: coco_wsl_bert_x2", "an ensemble; name one of its members: coco_wsl_bert"),
+        ("base: demo\nagregator: gpo", "Did you mean 'aggregator'"),
+        ("base: demo\noptim: {lr: fast}", "optim.lr must be a finite number"),
+        ("base: demo\noptim: 3", "optim must be a mapping"),
+        ("base: demo\nseed: 1\nseed: 2", "'seed' is given twice"),
+        ("base: demo\ndata: {1: 2}", "1 is no name of a setting"),
+        ("a: &a [1]\nb: *a", "aliases are not read"),
+        ("base: demo\naggregator: os:system", "--trust os"),
+        ("base: os:system", "--trust os"),
+        ("seed: 1", "data"),
+        ("x: " + "1" * (1 << 20), "a run has at most"),
+    ],
+)
+def test_what_is_no_run_is_said_with_its_place(text, message, tmp_path):
+    path = written(tmp_path, text)
+    with pytest.raises(InputError, match=message) as caught:
+        read_run_file(path)
+    assert str(path) in str(caught.value)
+
+
+def test_code_that_a_file_names_runs_where_it_is_trusted(tmp_path):
+    path = written(tmp_path, "base: demo\naggregator: by_vector:ByVector\n")
+    with pytest.raises(InputError, match="--trust by_vector"):
+        read_config(str(path))
+    assert read_config(str(path), ["--trust", "by_vector", "--seed", "1"]).aggregator == "by_vector:ByVector"
