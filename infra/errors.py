@@ -7,6 +7,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
+from pathlib import Path
 
 from infra.process.garbage import search_seldom
 from infra.process.stopping import say, stoppable
@@ -24,6 +25,18 @@ class InputError(ValueError):
 
 class AbsentError(InputError):
     """Something is not there yet, and may still be created."""
+
+
+class MissingError(InputError):
+    """A file or folder that there is not.
+
+    Attributes:
+        path: where it was looked for.
+    """
+
+    def __init__(self, message: str, path: Path = Path()) -> None:  # unpickled with the message alone
+        super().__init__(message)
+        self.path = path
 
 
 class AwayError(InputError):

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from infra.errors import InputError
+from infra.errors import InputError, MissingError
 from infra.process.locking import open_locked
 from infra.storage.places import local
 
@@ -24,7 +24,7 @@ def existing(path: str | Path, *, what: str) -> Path:
     """Return `path` if it is a readable file; `what` says in the message what was looked for."""
     path = local(path, what=what)
     if not _holds(path.is_file):
-        raise InputError(f"{path}: no such file; expected {what}")
+        raise MissingError(f"{path}: no such file; expected {what}", path)
     if not os.access(path, os.R_OK):
         raise InputError(f"{path}: may not be read; give yourself read permission")
     return path
@@ -52,7 +52,7 @@ def existing_folder(path: str | Path, *, what: str) -> Path:
     """Return `path` if it is a folder; `what` says in the message what was looked for."""
     path = local(path, what=what)
     if not _holds(path.is_dir):
-        raise InputError(f"{path}: no such folder; expected {what}")
+        raise MissingError(f"{path}: no such folder; expected {what}", path)
     return path
 
 

@@ -28,11 +28,12 @@ from pathlib import Path
 
 import tyro
 
-from infra.errors import command
+from infra.errors import InputError, MissingError, command
 from infra.registry import READERS
 from infra.trust import vouch
 from pipelines.ingesting.corpora import scan, verb_of
 from pipelines.ingesting.feature_stores import arrays, butd, hdf5, hgr_features, verify
+from pipelines.sources.here import where_published
 
 
 def vse_infinity(
@@ -81,11 +82,14 @@ def main() -> None:
     """Run the subcommand that is named on the command line."""
     own = [scan, butd, hdf5, arrays, hgr_features, vse_infinity, verify]
     verbs = {name: verb_of(name) for name in _readers(sys.argv[1:])}
-    tyro.extras.subcommand_cli_from_dict(
-        verbs | {verb.__name__.replace("_", "-"): verb for verb in own},
-        prog="python -m pipelines.ingest",
-        description="Turn published annotations and features into a corpus and feature stores, and models into runs.",
-    )
+    try:
+        tyro.extras.subcommand_cli_from_dict(
+            verbs | {verb.__name__.replace("_", "-"): verb for verb in own},
+            prog="python -m pipelines.ingest",
+            description="Turn annotations and features into a corpus and feature stores, and models into runs.",
+        )
+    except MissingError as error:
+        raise InputError(f"{error}{where_published(error.path)}") from error
 
 
 if __name__ == "__main__":
