@@ -46,15 +46,9 @@ def test_commands_name_flags_that_there_are_and_files_that_are_listed(name, word
 def test_every_public_recipe_has_its_data_set():
     runs = [made for name in RECIPES.names() if not isinstance(made := RECIPES.get(name)(), Ensemble)]
     corpora = {run.data.corpus for run in runs if not run.members}
-    own = {
-        "data/demo",
-        "data/demo_videos",
-        "data/demo_questions",
-        "data/coco_mini",
-        "data/msrvtt_mini",
-        "data/daquar",
-    }
-    assert corpora - own <= {f"data/{name}" for name in SETS}
+    rendered = {"data/scenes", "data/moving_scenes", "data/scene_questions"}
+    small = {"data/coco_mini", "data/msrvtt_mini", "data/daquar"}
+    assert corpora - rendered - small <= {f"data/{name}" for name in SETS}
 
 
 def test_files_are_found_where_archives_leave_them(tmp_path, capsys, monkeypatch):
