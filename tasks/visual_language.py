@@ -35,7 +35,13 @@ from tasks.inputs.unseen import unseen_inputs
 from tasks.models.build import Parts, check_reads_features, text_inputs
 from tasks.run import Run
 from tasks.scoring.attended import Pair, attended
-from tasks.scoring.attention import AttentionExamples, NearestCaption, attention_examples, backbone_of
+from tasks.scoring.attention import (
+    AttentionExamples,
+    NearestCaption,
+    attention_examples,
+    backbone_of,
+    boxes_of,
+)
 from tasks.scoring.records import LEFT_OUT
 
 PIXEL_CHUNK = 32  # images of 512 pixels encoded at once in evaluation: a few GB of feature maps
@@ -301,6 +307,7 @@ class VisualLanguageTask(TaskAdapter, CountsWords, Scores, Searchable):
             subwords=self._subwords(),
             nearest=nearest or (lambda item: ()),
             backbone=backbone_of(self.store, self._visual),
+            boxes=boxes_of(self.store),
         )
 
     def _subwords(self) -> Callable[[str, Batch], Sequence[str]]:

@@ -76,7 +76,17 @@ def _names_backbone(source: dict[str, Any]) -> bool:
     return isinstance(extractor, dict) and isinstance(extractor.get("backbone"), str)
 
 
-_SOURCE = Rule("a mapping, its `extractor`, if any, one with the text `backbone`", _names_backbone)
+def _names_columns(source: dict[str, Any]) -> bool:
+    columns = source.get("columns", {})
+    if not isinstance(columns, dict):
+        return False
+    return all(_BESIDE.holds(name) and type(width) is int and width > 0 for name, width in columns.items())
+
+
+_SOURCE = Rule(
+    "a mapping; its `extractor`, if any, one with the text `backbone`, its `columns` names with whole numbers",
+    lambda source: _names_backbone(source) and _names_columns(source),
+)
 
 
 def _like(kind: type) -> Rule:
@@ -155,7 +165,8 @@ class Manifest:
         """Read the manifest of a store.
 
         Raises:
-            InputError: there is no store, it is half written, of another version, or its manifest is damaged.
+            AbsentError: there is no store, or it is half written; where there is no folder, a MissingError.
+            InputError: it is of another version, or its manifest is damaged.
         """
         folder, what = place(folder), "the manifest of a feature store"
         try:
@@ -165,7 +176,7 @@ class Manifest:
                     raise AbsentError
             data = read_json(path := folder / NAME, what=what)
         except AbsentError as error:
-            raise InputError(
+            raise AbsentError(
                 f"{folder}: not a complete feature store: it has no {NAME}, which is written last. "
                 f"Run the command that writes it again (it goes on where it stopped), or check the path"
             ) from error

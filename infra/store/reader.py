@@ -10,18 +10,18 @@ from __future__ import annotations
 import hashlib
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from tqdm import tqdm
 
-from infra.errors import InputError
+from infra.errors import InputError, unknown
 from infra.storage.places import Url, place
 from infra.store.manifest import Manifest, Shard
 from infra.store.mapped import Ahead, allow_files
@@ -33,6 +33,20 @@ if TYPE_CHECKING:
 
 Place = tuple[MappedShard, int]
 """A shard, and the number of a set in it."""
+
+
+COLUMNS = "columns"
+"""The folder of what stands beside the vectors, and what names it in the source of a manifest."""
+
+
+def column_source(name: str, of: dict[str, Any]) -> dict[str, Any]:
+    """Return the source of a column, by the source of the store that it is of."""
+    return {"column": name, "of": of}
+
+
+def column_place(folder: Path | Url, name: str) -> Path | Url:
+    """Return where a column of a store is; see `infra.store.columns`."""
+    return folder / COLUMNS / name
 
 
 class FeatureStore:
@@ -88,6 +102,30 @@ class FeatureStore:
     def digest(self) -> str:
         """SHA-256 that names the content: ids and features, not where they came from."""
         return self.manifest.digest
+
+    @property
+    def columns(self) -> Mapping[str, int]:
+        """What stands beside each vector, such as boxes: by name, how many numbers."""
+        return self.manifest.source.get(COLUMNS, {})
+
+    def column(self, name: str) -> FeatureStore:
+        """Return a column as a store `(N, width)` of the same sets in the same rows.
+
+        Raises:
+            InputError: there is no such column, or it is missing, damaged or of other sets.
+        """
+        if name not in self.columns:
+            raise unknown(f"column of {self.folder}:", name, self.columns)
+        found = FeatureStore.open(column_place(self.folder, name))
+        ours, theirs = (
+            (len(store), sum(shard.vectors for shard in store.manifest.shards)) for store in (self, found)
+        )
+        expected = column_source(name, self.manifest.source)
+        if ours != theirs or found.dim != self.columns[name] or found.manifest.source != expected:
+            raise InputError(
+                f"{found.folder}: is no column of {self.folder}; copy the whole store again, or write it anew"
+            )
+        return found
 
     @property
     def ids(self) -> pa.ChunkedArray:
@@ -220,6 +258,8 @@ class FeatureStore:
             raise InputError(
                 f"{self.folder}: {len(self):,} sets have only {unique:,} different ids; write it again"
             )
+        for name in self.columns:
+            self.column(name).verify()
 
     def _verify(self, shard: Shard, *, rows: int = 4096) -> None:
         path, mapped = self.folder / shard.file, self._map(shard)

@@ -17,6 +17,7 @@ _FRAMES, _DECODED = 4, 32  # of a video: how many are shown, and how many are lo
 _COLOURS = np.array([[20, 24, 82], [120, 28, 109], [220, 60, 60], [252, 150, 30], [255, 235, 90]], float)
 _LEAST, _MOST = 0.45, 0.6
 """How much of the picture the colours cover where weights are small, and where they are large."""
+_SIDE = 48  # places of a picture, along each side, that regions are drawn on
 _WARPED = 384  # pixels from which ConvNeXt's preprocessing squeezes images instead of cropping them
 
 
@@ -74,7 +75,7 @@ def _card(example: AttentionExample, record: AttentionExamples, thumbnails: Thum
     else:
         draw = _frames if video else _image
         figures = [
-            draw(images, weight_N, record.backbone)
+            draw(images, weight_N, record.backbone, example.boxes)
             | {
                 "name": f"vector {k + 1}: " if len(weight_KN) > 1 else "",
                 "least": weight_N.min(),
@@ -99,9 +100,16 @@ def _rows(example: AttentionExample) -> list[dict[str, Any]]:
 
 
 def _image(
-    images: Sequence[Image.Image], weight_N: np.ndarray, backbone: Mapping[str, Any] | None
+    images: Sequence[Image.Image],
+    weight_N: np.ndarray,
+    backbone: Mapping[str, Any] | None,
+    box_N4: np.ndarray | None,
 ) -> dict[str, Any]:
-    """Return the image under the colours of its cells' weights; bars beside it where they are no cells."""
+    """Return the image under the colours of its cells' or regions' weights; bars beside it where they are neither."""
+    if images and box_N4 is not None:
+        heat = overlay(images[0], region_weights(box_N4, weight_N))
+        image = data_address(heat)
+        return {"frames": [], "image": image, "over": True, "token": None, "bars": shades(weight_N)}
     grid = cells(len(weight_N)) if backbone is not None else None
     if not images or grid is None:
         image = data_address(images[0]) if images else ""
@@ -113,7 +121,10 @@ def _image(
 
 
 def _frames(
-    images: Sequence[Image.Image], weight_N: np.ndarray, backbone: Mapping[str, Any] | None
+    images: Sequence[Image.Image],
+    weight_N: np.ndarray,
+    backbone: Mapping[str, Any] | None,
+    box_N4: np.ndarray | None,
 ) -> dict[str, Any]:
     """Return the frames of largest weight in their order, and bars of all elements, in which those stand out."""
     heaviest = np.sort(np.argsort(-weight_N, kind="stable")[:_FRAMES]).tolist() if images else []
@@ -153,6 +164,24 @@ def cells(elements: int) -> tuple[int, int] | None:
         if side > 1 and side * side + before == elements:
             return side, before
     return None
+
+
+def region_weights(box_N4: np.ndarray, weight_N: np.ndarray) -> np.ndarray:
+    """Return the weight of each of `_SIDE` x `_SIDE` places of a picture: the largest of the regions over it.
+
+    Where there is no region, it is the smallest weight.
+
+    Args:
+        box_N4: left, top, right and bottom as fractions of the picture's sides.
+        weight_N: of the regions.
+    """
+    weight_RC = np.full((_SIDE, _SIDE), weight_N.min())
+    at_S = (np.arange(_SIDE) + 0.5) / _SIDE
+    for number in np.argsort(weight_N, kind="stable"):  # the heaviest last, over the others
+        left, top, right, bottom = box_N4[number]
+        inside_RC = ((top <= at_S) & (at_S <= bottom))[:, None] & ((left <= at_S) & (at_S <= right))
+        weight_RC[inside_RC] = weight_N[number]
+    return weight_RC
 
 
 def overlay(image: Image.Image, weight_RC: np.ndarray) -> Image.Image:

@@ -53,6 +53,8 @@ class AttentionExample:
         words: `(K, L)`: those of the text's elements, likewise.
         subwords: what the model reads of the text.
         nearest: for each of the K vectors of the image or video; empty where they are in no space with captions.
+        boxes: `(N, 4)` of elements that are regions: left, top, right and bottom as fractions of the picture's sides;
+            None where they are not known.
     """
 
     item: PicturedItem
@@ -61,6 +63,7 @@ class AttentionExample:
     words: np.ndarray | None
     subwords: tuple[str, ...]
     nearest: tuple[NearestCaption, ...] = ()
+    boxes: np.ndarray | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +99,7 @@ def attention_examples(
     subwords: Callable[[str, Batch], Sequence[str]],
     nearest: Callable[[int], Sequence[NearestCaption]],
     backbone: Mapping[str, Any] | None,
+    boxes: Callable[[str], np.ndarray | None] = lambda id: None,
 ) -> AttentionExamples | None:
     """Return the record of the weights of pairs' elements, or None where there are none.
 
@@ -109,16 +113,20 @@ def attention_examples(
         subwords: what names the elements of a text in the batch of it alone.
         nearest: the nearest captions of an item's vectors, by its number; see `nearest_captions`.
         backbone: see `AttentionExamples`.
+        boxes: those of an image, by its id; see `AttentionExample`.
     """
     examples = []
     for it in seen:
+        item = pictured(it.pair.item)
+        box_N4 = boxes(item.id) if "visual" in it.weights else None
         example = AttentionExample(
-            item=pictured(it.pair.item),
+            item=item,
             text=texts[it.pair.text],
             visual=it.weights.get("visual"),
             words=it.weights.get("text"),
             subwords=tuple(subwords(texts[it.pair.text], it.pair.batch)),
             nearest=tuple(nearest(it.pair.item)) if "visual" in it.weights else (),
+            boxes=box_N4 if box_N4 is not None and len(box_N4) == it.weights["visual"].shape[1] else None,
         )
         examples.append(example)
     if not examples:
@@ -144,6 +152,23 @@ def backbone_of(store: FeatureStore | None, visual: Spec) -> Mapping[str, Any] |
         return {}
     unknown = None if "regions" in visual.name else {}
     return store.manifest.source.get("extractor", unknown)
+
+
+BOXES = "boxes"
+"""The column of a store that says where in its picture each element is."""
+
+
+def boxes_of(store: FeatureStore | None) -> Callable[[str], np.ndarray | None]:
+    """Return what finds the boxes of an image by its id; there are none where the store does not hold them."""
+    if store is None or BOXES not in store.columns:
+        return lambda id: None
+    column = store.column(BOXES)
+
+    def found(id: str) -> np.ndarray | None:
+        (row,) = column.find([id]).tolist()
+        return None if row < 0 else np.array(column[row])
+
+    return found
 
 
 @torch.inference_mode()

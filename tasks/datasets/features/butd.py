@@ -2,7 +2,8 @@
 
 Tab-separated, without a header: image id, width, height, number n of boxes, boxes (float32, n x 4), features
 (float32, n x D). Published are files with 36 boxes an image and with 10 to 100. Some have damaged rows and
-ids that come twice: those are skipped. Boxes are not kept.
+ids that come twice: those are skipped. Boxes become the column `boxes` of the store: left, top, right and bottom as
+fractions of the picture's width and height; where they cannot be read, the set is kept with zeros in it, and listed.
 
 Source: Anderson et al., "Bottom-up and top-down attention for image captioning and visual question
 answering", CVPR 2018.
@@ -71,4 +72,26 @@ def _row(line: bytes, *, where: str, dim: int) -> Features | Skipped:
         return Skipped(
             where=f"{where} (id {id})", why=f"features of another size than boxes x {dim} x 4 bytes"
         )
-    return Features(id=id, x_ND=np.frombuffer(data, "<f4").reshape(boxes, dim), where=f"{where} (id {id})")
+    box_N4 = _boxes(columns, boxes)
+    return Features(
+        id=id,
+        x_ND=np.frombuffer(data, "<f4").reshape(boxes, dim),
+        where=f"{where} (id {id})",
+        columns={"boxes": np.zeros((boxes, 4), np.float32) if box_N4 is None else box_N4},
+        odd="boxes that cannot be read; zeros are stored" if box_N4 is None else "",
+    )
+
+
+def _boxes(columns: Sequence[bytes], count: int) -> np.ndarray | None:
+    """Return the boxes of a row as fractions of the picture's sides, `(count, 4)`; None where they cannot be read."""
+    try:
+        width, height = float(columns[1]), float(columns[2])
+        data = base64.b64decode(columns[4], validate=True)
+    except ValueError:  # binascii.Error is one
+        return None
+    if not (width > 0 and height > 0) or len(data) != 16 * count:
+        return None
+    box_N4 = np.frombuffer(data, "<f4").reshape(count, 4) / np.array(
+        [width, height, width, height], np.float32
+    )
+    return box_N4 if np.isfinite(box_N4).all() else None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from infra.errors import InputError
 from infra.storage.destination import write_json
 from infra.storage.places import Url
 from infra.store import FeatureStore, StoreWriter
-from infra.store.findings import USUAL, Findings, Skipped, Tolerance, describe
+from infra.store.columns import ColumnsWriter, with_columns
+from infra.store.findings import USUAL, Findings, Flagged, Skipped, Tolerance, describe
 from infra.store.manifest import Manifest
 from tasks.datasets.corpus import Corpus
 from tasks.datasets.questions import QuestionCorpus
@@ -26,11 +27,21 @@ SHARD_BYTES = 256 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """The set of one image or video, `x_ND` `(N, D)`, and `where` it was read, for messages."""
+    """The set of one image or video.
+
+    Attributes:
+        id: of the image or video.
+        x_ND: `(N, D)`.
+        where: it was read, for messages.
+        columns: what stands beside the vectors, `(N, C)` each, by name; the same names for all sets of a reader.
+        odd: what is to be said of it, though it is stored.
+    """
 
     id: str
     x_ND: np.ndarray
     where: str
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    odd: str = ""
 
 
 def as_set(x: np.ndarray, *, channels_first: bool = False) -> np.ndarray:
@@ -66,12 +77,19 @@ def write_features(
             findings.add(case)
         raise InputError(f"{folder}: nothing usable was found; {describe(findings.skipped)}")
     dim = first.x_ND.shape[1]
+    widths = {name: x_NC.shape[1] for name, x_NC in first.columns.items()}
+    source = with_columns(source, widths)
     with StoreWriter(folder, dim=dim, dtype=dtype, source=source, shard_bytes=shard_bytes) as writer:
-        for entry in chain(skipped, [first], sets):
-            if isinstance(entry, Skipped):
-                writer.note(entry)
-            else:
-                writer.offer(entry.id, entry.x_ND, where=entry.where)
+        with ColumnsWriter(folder, widths, source=source) as beside:
+            for entry in chain(skipped, [first], sets):
+                if isinstance(entry, Skipped):
+                    writer.note(entry)
+                elif why := beside.refuse(entry.columns, len(entry.x_ND)):
+                    writer.skip(entry.where, why)
+                elif writer.offer(entry.id, entry.x_ND, where=entry.where) is None:
+                    beside.offer(entry.id, entry.columns, where=entry.where)
+                    if entry.odd:
+                        writer.note(Flagged(where=entry.where, why=entry.odd))
         return writer.close(tolerance=tolerance)
 
 

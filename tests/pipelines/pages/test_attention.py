@@ -14,7 +14,15 @@ from markup import well_formed
 from PIL import Image
 
 from pipelines.pages import attention
-from pipelines.pages.attention import attention_page, cells, frame_of, overlay, part_seen, shades
+from pipelines.pages.attention import (
+    attention_page,
+    cells,
+    frame_of,
+    overlay,
+    part_seen,
+    region_weights,
+    shades,
+)
 from tasks.datasets.media import PicturedItem
 from tasks.scoring.attention import AttentionExample, AttentionExamples, NearestCaption
 
@@ -123,6 +131,21 @@ def drawn(html: str) -> list[np.ndarray]:
         np.asarray(Image.open(io.BytesIO(base64.b64decode(source))).convert("RGB")).astype(int)
         for source in sources
     ]
+
+
+def test_regions_are_drawn_where_their_boxes_are() -> None:
+    box_N4 = np.array([[0.0, 0.0, 0.5, 1.0], [0.25, 0.0, 0.75, 0.5], [0.0, 0.0, 0.0, 0.0]])
+    weight_RC = region_weights(box_N4, np.array([0.5, 0.3, 0.2]))
+    side = len(weight_RC)
+    quarter = side // 4
+    assert weight_RC[1, 1] == weight_RC[1, quarter + 1] == weight_RC[-2, 1] == 0.5, "the heaviest lies above"
+    assert weight_RC[1, 2 * quarter + 1] == 0.3
+    assert weight_RC[-2, 2 * quarter + 1] == weight_RC[1, -2] == 0.2, "no region: the smallest weight"
+    with_boxes = {"visual": np.array([[0.7, 0.2, 0.1]]), "boxes": box_N4}
+    (drawn_HW3,) = drawn(
+        page(example(item=PicturedItem(id="a", file=Path("a")), **with_boxes), backbone=None)
+    )
+    assert drawn_HW3[20, 5, 0] > drawn_HW3[20, 38, 0] + 50, "warm at the left, cold at the right"
 
 
 def test_weights_that_do_not_add_up_to_one_are_explained() -> None:

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from verbs import reasons, run, sets_of
 
+from infra.store import FeatureStore
+
 RANDOM = np.random.default_rng(0)
 
 
@@ -58,6 +60,29 @@ def test_butd_reads_several_files_with_bad_rows(tmp_path: Path) -> None:
         ("b.tsv:3", "not 6 columns, such as a row that is cut short"),
     ]
     assert "3 x not 6 columns, such as a row that is cut short: a.tsv:2; a.tsv:8; b.tsv:3" in out
+
+
+def test_boxes_are_a_column_in_fractions_of_the_picture(tmp_path: Path) -> None:
+    x_ND = RANDOM.standard_normal((2, 8)).astype(np.float32)
+    box_N4 = np.array([[0, 0, 640, 480], [160, 120, 320, 360]])
+    good = "\t".join(["1", "640", "480", "2", encode(box_N4), encode(x_ND)]) + "\n"
+    bad = [
+        good.replace("640", "0"),
+        good.replace("480", "tall"),
+        good.replace(encode(box_N4), encode(box_N4[:1])),
+        good.replace(encode(box_N4), "*"),
+        good.replace(encode(box_N4), encode(np.full((2, 4), np.inf))),
+    ]
+    rows = [good, *(row.replace("1\t", f"{id}\t", 1) for id, row in enumerate(bad, 2))]
+    (tmp_path / "a.tsv").write_text("".join(rows))
+    code, out, _ = run("butd", "--tsv", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out")
+    assert code == 0
+    store = FeatureStore.open(tmp_path / "out")
+    boxes = store.column("boxes")
+    assert store.ids.to_pylist() == boxes.ids.to_pylist() == ["1", "2", "3", "4", "5", "6"]
+    assert boxes[0].tolist() == [[0, 0, 1, 1], [0.25, 0.25, 0.5, 0.75]]
+    assert not any(boxes[row].any() for row in range(1, 6))
+    assert "5 x boxes that cannot be read; zeros are stored" in out
 
 
 def test_butd_cut_within_the_last_features(tmp_path: Path) -> None:

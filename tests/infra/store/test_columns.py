@@ -1,0 +1,166 @@
+"""What stands beside the vectors of a store: the same sets, row by row, whole or not at all."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from infra.errors import InputError
+from infra.store import FeatureStore, StoreWriter
+from infra.store.columns import ColumnsWriter, with_columns
+from infra.store.findings import SKIPPED, Skipped, Tolerance
+from tasks.datasets.features.to_store import Features, write_features
+from tasks.scoring.attention import boxes_of
+
+RANDOM = np.random.default_rng(0)
+SETS = {
+    f"s{number}": {
+        "x_ND": RANDOM.standard_normal((number + 1, 8)).astype(np.float32),
+        "columns": {"boxes": RANDOM.random((number + 1, 4)), "scores": RANDOM.random((number + 1, 1))},
+    }
+    for number in range(7)
+}
+
+
+def read(sets=SETS, **changed):
+    """Yield sets as a reader does, with some changed."""
+    for id, of in sets.items():
+        yield Features(id=id, where=id, **of | changed.get(id, {}))
+
+
+def write(folder: Path, sets=None, **options):
+    sets = read() if sets is None else sets
+    tolerance = Tolerance(allow_skipped=True)
+    return write_features(
+        folder, sets, source={"reader": "test"}, dtype="float32", tolerance=tolerance, **options
+    )
+
+
+def test_columns_are_read_beside_their_vectors(tmp_path):
+    write(tmp_path / "s", shard_bytes=200)  # several shards
+    store = FeatureStore.open(tmp_path / "s")
+    assert store.columns == {"boxes": 4, "scores": 1}
+    rows = store.rows(["s3", "s0", "s6"])
+    for name in store.columns:
+        column = store.column(name)
+        for row, id in zip(rows, ("s3", "s0", "s6"), strict=True):
+            assert np.array_equal(column[row], SETS[id]["columns"][name].astype(np.float32))
+            assert np.array_equal(store[row], SETS[id]["x_ND"])
+    store.verify()
+    with pytest.raises(InputError, match="Did you mean 'boxes'"):
+        store.column("boxs")
+
+
+def test_boxes_of_regions_are_found_by_the_id_of_the_picture(tmp_path):
+    write(tmp_path / "s")
+    found = boxes_of(FeatureStore.open(tmp_path / "s"))
+    assert np.array_equal(found("s2"), SETS["s2"]["columns"]["boxes"].astype(np.float32))
+    assert found("other") is None
+    write(tmp_path / "scored", read({"a": {"x_ND": np.ones((2, 3)), "columns": {"scores": np.ones((2, 1))}}}))
+    assert boxes_of(FeatureStore.open(tmp_path / "scored"))("a") is None
+    assert boxes_of(None)("s2") is None
+
+
+def test_a_store_without_columns_is_what_it_was(tmp_path):
+    plain = ({"id": id, "where": id, "x_ND": of["x_ND"]} for id, of in SETS.items())
+    manifest = write(tmp_path / "s", (Features(**each) for each in plain))
+    assert manifest.source == {"reader": "test"}
+    assert not (tmp_path / "s" / "columns").exists()
+    assert FeatureStore.open(tmp_path / "s").columns == {}
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({"boxes": np.zeros((2, 4)), "scores": np.zeros((3, 1))}, "boxes of another shape than (vectors, 4)"),
+        ({"boxes": np.zeros((3, 5)), "scores": np.zeros((3, 1))}, "boxes of another shape than (vectors, 4)"),
+        ({"boxes": np.full((3, 4), np.nan), "scores": np.zeros((3, 1))}, "boxes that are no finite numbers"),
+        ({"boxes": np.zeros((3, 4))}, "columns boxes, expected boxes, scores"),
+        ({}, "columns none, expected boxes, scores"),
+    ],
+)
+def test_a_set_whose_columns_do_not_fit_is_left_out_whole(tmp_path, columns, why):
+    write(tmp_path / "s", [*read(s2={"columns": columns}), *read({"t": SETS["s1"]})])
+    store = FeatureStore.open(tmp_path / "s")
+    assert store.ids.to_pylist() == ["s0", "s1", "s3", "s4", "s5", "s6", "t"]
+    assert store.column("boxes").ids.to_pylist() == store.ids.to_pylist()
+    assert why in (tmp_path / "s" / SKIPPED).read_text()
+
+
+def test_sets_that_the_store_refuses_have_no_columns_either(tmp_path):
+    bad = {"x_ND": np.full((2, 8), np.nan, np.float32)}
+    twice = [*read(s1=bad), Skipped(where="x", why="odd"), *read({"s4": SETS["s4"]})]
+    write(tmp_path / "s", twice)
+    store = FeatureStore.open(tmp_path / "s")
+    assert (
+        store.column("scores").ids.to_pylist()
+        == store.ids.to_pylist()
+        == ["s0", "s2", "s3", "s4", "s5", "s6"]
+    )
+
+
+def stopping(after: int):
+    for number, each in enumerate(read()):
+        if number == after:
+            raise KeyboardInterrupt
+        yield each
+
+
+@pytest.mark.parametrize("after", [1, 4])
+def test_what_was_stopped_goes_on_to_the_same_bytes(tmp_path, after):
+    write(tmp_path / "whole", shard_bytes=100)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "again", stopping(after), shard_bytes=100)
+    write(tmp_path / "again", shard_bytes=100)
+    files = lambda name: {  # noqa: E731
+        path.relative_to(tmp_path / name): path.read_bytes()
+        for path in (tmp_path / name).rglob("*")
+        if path.is_file()
+    }
+    assert files("again") == files("whole")
+
+
+def test_a_writer_that_died_between_the_columns_and_the_store_is_taken_up(tmp_path, monkeypatch):
+    close = StoreWriter.close
+
+    def dying(self, **options):
+        if self.dim == 8:
+            raise KeyboardInterrupt
+        return close(self, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreWriter, "close", dying)
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path / "s")
+    assert (tmp_path / "s/columns/boxes/manifest.json").exists()
+    write(tmp_path / "s")
+    store = FeatureStore.open(tmp_path / "s")
+    assert np.array_equal(store.column("boxes")[5], SETS["s5"]["columns"]["boxes"].astype(np.float32))
+
+
+def test_columns_of_other_sets_and_missing_ones_are_refused(tmp_path):
+    write(tmp_path / "s")
+    write(tmp_path / "t", read({id: SETS[id] for id in ("s0", "s1")}))
+    boxes = tmp_path / "s/columns/boxes"
+    shutil.rmtree(boxes)
+    store = FeatureStore.open(tmp_path / "s")
+    with pytest.raises(InputError, match="boxes"):
+        store.column("boxes")
+    shutil.copytree(tmp_path / "t/columns/boxes", boxes)
+    with pytest.raises(InputError, match="is no column of"):
+        store.column("boxes")
+    source = with_columns({"reader": "other"}, {"boxes": 4})
+    with pytest.raises(InputError, match="a column of another store"):
+        ColumnsWriter(tmp_path / "s", {"boxes": 4}, source=source)
+    column = FeatureStore.open(tmp_path / "s/columns/scores")
+    shard = column.folder / column.manifest.shards[0].file
+    data = bytearray(shard.read_bytes())
+    data[column.manifest.shards[0].vectors_at] ^= 1
+    shard.write_bytes(data)
+    shutil.rmtree(boxes)
+    shutil.copytree(tmp_path / "s/columns/scores", boxes)
+    with pytest.raises(InputError):
+        store.verify()
