@@ -15,6 +15,7 @@ python -m pipelines.ingest hgr-features --dir DIR --splits DIR --out DIR
 python -m pipelines.ingest vqa2 --questions FILE [FILE ...] --annotations FILE [FILE ...] --out DIR [--images DIR]
 python -m pipelines.ingest butd --tsv FILE [FILE ...] --out DIR
 python -m pipelines.ingest hdf5 --file FILE --ids FILE --out DIR
+python -m pipelines.ingest lmdb --dir DIR --out DIR
 python -m pipelines.ingest arrays --dir DIR --out DIR
 python -m pipelines.ingest vse-infinity model_best.pth [--vocab FILE]
 python -m pipelines.ingest verify --store DIR
@@ -32,7 +33,7 @@ from infra.errors import InputError, MissingError, command
 from infra.registry import READERS
 from infra.trust import vouch
 from pipelines.ingesting.corpora import scan, verb_of
-from pipelines.ingesting.feature_stores import arrays, butd, hdf5, hgr_features, verify
+from pipelines.ingesting.feature_stores import arrays, butd, hdf5, hgr_features, lmdb, verify
 from pipelines.sources.here import where_published
 
 
@@ -80,7 +81,7 @@ def _readers(words: Sequence[str]) -> list[str]:
 @command
 def main() -> None:
     """Run the subcommand that is named on the command line."""
-    own = [scan, butd, hdf5, arrays, hgr_features, vse_infinity, verify]
+    own = [scan, butd, hdf5, lmdb, arrays, hgr_features, vse_infinity, verify]
     verbs = {name: verb_of(name) for name in _readers(sys.argv[1:])}
     try:
         tyro.extras.subcommand_cli_from_dict(

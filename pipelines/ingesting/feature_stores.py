@@ -14,6 +14,7 @@ from pipelines.ingesting.report import Tolerate, content, report_store
 from tasks.datasets.features.arrays import read_arrays
 from tasks.datasets.features.butd import read_butd
 from tasks.datasets.features.hdf5 import read_hdf5
+from tasks.datasets.features.lmdb import read_lmdb
 from tasks.datasets.features.to_store import Features, cross_check, write_features
 from tasks.datasets.open_corpus import open_corpus
 from tasks.datasets.videos.hgr import read_hgr_features
@@ -71,6 +72,30 @@ def hdf5(
     source = {"reader": "hdf5", "files": identity(*files), "key": key, "channels_first": channels_first}
     sets = read_hdf5(file, ids=ids, key=key, channels_first=channels_first)
     _write(sets, out=out, source=source, dtype=dtype, corpus=corpus, tolerance=tolerance)
+
+
+def lmdb(
+    *,
+    dir: Path,
+    out: Path,
+    dtype: DType = "float16",
+    corpus: Path | None = None,
+    tolerance: Tolerate = USUAL,
+) -> None:
+    """Read regions from an LMDB of mmf or ViLBERT, into a store; nothing in it is run.
+
+    Args:
+        dir: folder of the LMDB, with data.mdb.
+        out: folder of the store.
+        dtype: what numbers are stored as.
+        corpus: folder of a corpus to compare the ids with.
+        tolerance: what may be left out or odd.
+    """
+    source = {
+        "reader": "lmdb",
+        "files": identity(existing_folder(dir, what="the folder of an LMDB") / "data.mdb"),
+    }
+    _write(read_lmdb(dir), out=out, source=source, dtype=dtype, corpus=corpus, tolerance=tolerance)
 
 
 def arrays(

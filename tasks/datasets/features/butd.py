@@ -22,6 +22,7 @@ from tqdm import tqdm
 from infra.errors import InputError
 from infra.files import existing
 from infra.store.findings import Skipped
+from tasks.datasets.features.boxes import NO_BOXES, fractions
 from tasks.datasets.features.to_store import Features
 
 _COLUMNS = 6
@@ -78,7 +79,7 @@ def _row(line: bytes, *, where: str, dim: int) -> Features | Skipped:
         x_ND=np.frombuffer(data, "<f4").reshape(boxes, dim),
         where=f"{where} (id {id})",
         columns={"boxes": np.zeros((boxes, 4), np.float32) if box_N4 is None else box_N4},
-        odd="boxes that cannot be read; zeros are stored" if box_N4 is None else "",
+        odd=NO_BOXES if box_N4 is None else "",
     )
 
 
@@ -89,9 +90,5 @@ def _boxes(columns: Sequence[bytes], count: int) -> np.ndarray | None:
         data = base64.b64decode(columns[4], validate=True)
     except ValueError:  # binascii.Error is one
         return None
-    if not (width > 0 and height > 0) or len(data) != 16 * count:
-        return None
-    box_N4 = np.frombuffer(data, "<f4").reshape(count, 4) / np.array(
-        [width, height, width, height], np.float32
-    )
-    return box_N4 if np.isfinite(box_N4).all() else None
+    box_N4 = np.frombuffer(data, "<f4").reshape(-1, 4) if len(data) % 16 == 0 else None
+    return fractions(box_N4, count, width=width, height=height)

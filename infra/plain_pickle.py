@@ -1,0 +1,88 @@
+"""Pickles of plain values and numpy arrays, read without running what they name.
+
+A pickle may name any function and have it called, and may hand an object any state. Here the few names that arrays of
+numbers are made by stand for functions of this file, and a state is looked at before it is set; all else is refused.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+import re
+from typing import Any
+
+import numpy as np
+
+from infra.errors import InputError
+
+_NUMBERS = re.compile(r"[<>|=]?([fiu][1248]|b1)")
+_ARRAY = "the class of arrays"  # what a pickle hands to `_reconstruct`
+
+
+def _dtype(name: Any, *_: Any) -> np.dtype:
+    if not isinstance(name, str) or not _NUMBERS.fullmatch(name):
+        raise InputError(f"it holds an array of {name!r}, expected one of numbers")
+    return np.dtype(name)
+
+
+def _reconstruct(*_: Any) -> np.ndarray:
+    return np.empty(0, np.float32)
+
+
+def _frombuffer(data: Any, dtype: np.dtype, shape: Any, order: str) -> np.ndarray:
+    return np.frombuffer(bytes(data), dtype).reshape(shape, order=order)
+
+
+def _scalar(dtype: np.dtype, data: bytes) -> Any:
+    return np.frombuffer(data, dtype)[0]
+
+
+_KNOWN = {("numpy", "ndarray"): _ARRAY, ("numpy", "dtype"): _dtype}
+for _core in ("core", "_core"):  # before numpy 2, and since
+    _KNOWN[f"numpy.{_core}.multiarray", "_reconstruct"] = _reconstruct
+    _KNOWN[f"numpy.{_core}.multiarray", "scalar"] = _scalar
+    _KNOWN[f"numpy.{_core}.numeric", "_frombuffer"] = _frombuffer
+
+
+class _Unpickler(pickle._Unpickler):
+    """Knows arrays alone. The one in Python, whose steps can be looked at; it hands on an array's bytes as a whole."""
+
+    dispatch = {**pickle._Unpickler.dispatch}  # noqa: RUF012 - as in the base
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _KNOWN:
+            raise InputError(f"it names {module}.{name}, which is not run")
+        return _KNOWN[module, name]
+
+    def load_build(self) -> None:
+        state, made = self.stack.pop(), self.stack[-1]
+        if isinstance(made, np.dtype):
+            _version, order, *rest = state
+            if order not in ("<", ">", "|", "=") or rest[:5] != [None, None, None, -1, -1]:
+                raise InputError("it holds an array of records, expected one of numbers")
+            self.stack[-1] = made.newbyteorder(order)
+        elif isinstance(made, np.ndarray):
+            _version, shape, dtype, fortran, data = state
+            if math.prod(shape) * dtype.itemsize != len(data):
+                raise InputError("it holds an array of another size than its shape")
+            self.stack[-1] = _frombuffer(data, dtype, shape, "F" if fortran else "C")
+            self.memo = {key: self.stack[-1] if value is made else value for key, value in self.memo.items()}
+        else:
+            raise InputError(f"it sets the state of {type(made).__name__}, expected plain values and arrays")
+
+    dispatch[pickle.BUILD[0]] = load_build
+
+
+def read_plain_pickle(data: bytes) -> Any:
+    """Return what a pickle holds: None, numbers, text, lists, tuples, mappings, and arrays of numbers.
+
+    Raises:
+        InputError: it holds anything else, or is damaged; the message begins with `it`.
+    """
+    try:
+        return _Unpickler(io.BytesIO(data)).load()
+    except InputError:
+        raise
+    except Exception as error:  # a damaged pickle ends in whatever its last opcode met
+        raise InputError(f"it cannot be read as a pickle: {type(error).__name__}") from error

@@ -1,0 +1,22 @@
+"""Boxes of regions as stores keep them: left, top, right and bottom as fractions of the picture's sides."""
+
+from __future__ import annotations
+
+import numpy as np
+
+NO_BOXES = "boxes that cannot be read; zeros are stored"
+"""What is said of a set whose boxes are not to be had, though its features are."""
+
+
+def fractions(box_N4: np.ndarray | None, count: int, *, width: float, height: float) -> np.ndarray | None:
+    """Return boxes in pixels as fractions `(count, 4)`, float32; None where they cannot be.
+
+    Args:
+        box_N4: left, top, right and bottom in pixels; None where there are none.
+        count: how many there have to be.
+        width, height: of the picture, in pixels.
+    """
+    if box_N4 is None or box_N4.shape != (count, 4) or not (width > 0 and height > 0):
+        return None
+    fraction_N4 = box_N4 / np.array([width, height, width, height], np.float32)
+    return fraction_N4.astype(np.float32) if np.isfinite(fraction_N4).all() else None

@@ -1,0 +1,105 @@
+"""Regions in an LMDB, as mmf and the codes of ViLBERT write them: a pickled mapping for each image.
+
+Its key is the image's id, or with mmf the path of the file that the features came from, of which the name is the id. It
+holds `features` `(N, D)`, boxes in pixels as `bbox` or `boxes` `(N, 4)`, and the picture's size as `image_width` and
+`image_height`, or `image_w` and `image_h`; ViLBERT's published files have features and boxes as float32 in base64.
+Published files may have boxes that are missing or odd: the set is kept with zeros in the column `boxes`, and listed.
+
+Source: the file layouts of mmf (Singh et al.) and of "12-in-1: Multi-task vision and language representation learning",
+Lu et al., CVPR 2020.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from infra.errors import InputError
+from infra.files import existing_folder
+from infra.plain_pickle import read_plain_pickle
+from infra.store.findings import Skipped
+from tasks.datasets.features.boxes import NO_BOXES, fractions
+from tasks.datasets.features.to_store import Features
+
+_LIST = b"keys"
+"""The key of the list of all others, which is no image."""
+
+
+def read_lmdb(folder: str | Path) -> Iterator[Features | Skipped]:
+    """Yield the sets of an LMDB in the order of its keys.
+
+    Args:
+        folder: holds `data.mdb`.
+
+    Raises:
+        InputError: there is no such folder, it is no LMDB, or the package that reads them is missing.
+    """
+    folder = existing_folder(folder, what="the folder of an LMDB")
+    try:
+        import lmdb
+    except ImportError as error:
+        raise InputError("reading an LMDB needs a package: pip install 'polypool[lmdb]'") from error
+    try:
+        with (
+            lmdb.open(str(folder), readonly=True, lock=False, readahead=False) as opened,
+            opened.begin() as reading,
+        ):
+            for key, value in tqdm(
+                reading.cursor(), desc="images", unit="image", total=reading.stat()["entries"]
+            ):
+                if bytes(key) != _LIST:
+                    yield _set(bytes(key), bytes(value))
+    except lmdb.Error as error:
+        raise InputError(
+            f"{folder}: cannot be read as an LMDB: {error}; expected the folder of a data.mdb"
+        ) from error
+
+
+def _set(key: bytes, value: bytes) -> Features | Skipped:
+    where = key.decode("utf-8", "surrogateescape")
+    try:
+        held = read_plain_pickle(value)
+    except InputError as error:
+        return Skipped(where=where, why=str(error))
+    if not isinstance(held, dict) or "features" not in held:
+        return Skipped(where=where, why="no mapping with `features`")
+    boxes = next((held[name] for name in ("bbox", "boxes") if held.get(name) is not None), None)
+    count = held.get("num_boxes")
+    x_ND, box_N4 = _array(held["features"], count), _array(boxes, count)
+    if x_ND is None:
+        return Skipped(
+            where=where, why="features that are no array (N, D), nor one in base64 with `num_boxes`"
+        )
+    box_N4 = fractions(box_N4, len(x_ND), width=_side(held, "width", "w"), height=_side(held, "height", "h"))
+    return Features(
+        id=PurePosixPath(where).name,
+        x_ND=x_ND,
+        where=where,
+        columns={"boxes": np.zeros((len(x_ND), 4), np.float32) if box_N4 is None else box_N4},
+        odd=NO_BOXES if box_N4 is None else "",
+    )
+
+
+def _array(value: Any, count: Any) -> np.ndarray | None:
+    """Return an array as it is, or float32 in base64 as `count` rows; None for anything else."""
+    if isinstance(value, np.ndarray):
+        return value if value.ndim == 2 and value.dtype.kind in "fiu" else None
+    if not isinstance(value, str | bytes) or type(count) is not int or count < 1:
+        return None
+    try:
+        data = base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return np.frombuffer(data, "<f4").reshape(count, -1) if len(data) % (4 * count) == 0 and data else None
+
+
+def _side(held: Mapping[str, Any], *names: str) -> float:
+    """Return a side of the picture in pixels; 0 where it is not told."""
+    found = next((held[f"image_{name}"] for name in names if f"image_{name}" in held), 0)
+    return float(found) if isinstance(found, int | float | np.number) else 0.0
