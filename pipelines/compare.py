@@ -93,7 +93,7 @@ def main() -> None:
         print(f"written to {options.out}")
     if options.log:
         run_id = comparison.log(uri, folder=home())
-        print(f"kept with figures in run {run_id} of {options.experiment!r}")
+        print(f"kept with figures in run {run_id} of {comparison.kept_in!r}")
     print(f"to see all runs: {ui_command(uri)}")
 
 

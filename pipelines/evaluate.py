@@ -24,7 +24,7 @@ from infra.registry import RECIPES
 from pipelines.recipe import Ensemble
 
 if TYPE_CHECKING:
-    from infra.tracking import Tracker
+    from infra.tracking import Source, Tracker
     from pipelines.models import TrainedModel
     from tasks.abilities import Scores
     from tasks.base import Evaluation, Score
@@ -118,9 +118,17 @@ def start_ensemble(ensemble: Ensemble) -> str:
     evaluation = evaluate(models, protocol=ensemble.protocol, split="test")
     tracker = track_ensemble(models, ensemble.protocol, ensemble=ensemble)
     with tracker.ending():
+        tracker.inputs(scored_sources(models, "test"))
         log_evaluation(tracker, evaluation, step=0)
         log_pictures(tracker, *evaluation.pictures)
     return tracker.run_id
+
+
+def scored_sources(models: Sequence[TrainedModel], split: str) -> list[Source]:
+    """Return what is read to score a split: of the corpus that split, and all stores, each once."""
+    read = [of for trained in models for of in trained.adapter.sources()]
+    other = {"train", "val", "test"} - {split}
+    return [*{(of.name, of.digest): of for of in read if of.context not in other}.values()]
 
 
 def track_ensemble(
@@ -199,6 +207,7 @@ def main() -> None:
         evaluations = [replace(each, protocol=f"{options.split}/{each.protocol}") for each in evaluations]
     tracker = models[0].tracker if len(models) == 1 else track_ensemble(models, protocols[0])
     with nullcontext() if len(models) == 1 else tracker.ending():
+        tracker.inputs(scored_sources(models, options.split))
         for evaluation in evaluations:
             log_evaluation(tracker, evaluation, step=0)
         log_pictures(tracker, *evaluations[0].pictures)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
+
+from infra.tracking.record import Source
 
 if TYPE_CHECKING:  # what reads results alone, such as `compare`, waits for no torch
     from torch import Tensor, nn
@@ -174,6 +176,10 @@ class TaskAdapter(Protocol):
     @abstractmethod
     def describe(self) -> Mapping[str, str]:
         """Return what tracking notes about the data: digests, counts."""
+
+    def sources(self) -> Sequence[Source]:
+        """Return what a run of the task reads, as tracking shows and filters by; nothing where that is not known."""
+        return ()
 
     @abstractmethod
     def data(self, split: str) -> Dataset:

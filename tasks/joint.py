@@ -14,6 +14,7 @@ from torch import Tensor
 from infra.data import Batch
 from infra.errors import InputError
 from infra.registry import TASKS
+from infra.tracking.record import Source
 from tasks.abilities import Chunked, Collapse, CountsWords, Pass, Watchful
 from tasks.base import Evaluation, Member, Metric, TaskAdapter
 from tasks.joining.model import JointModel
@@ -114,6 +115,11 @@ class Joint(TaskAdapter, Chunked, Watchful):
             for name, adapter in self.adapters.items()
             for key, value in adapter.describe().items()
         }
+
+    def sources(self) -> list[Source]:
+        """Return what the tasks read, each thing once."""
+        found = {(of.name, of.digest): of for adapter in self.adapters.values() for of in adapter.sources()}
+        return [*found.values()]
 
     def data(self, split: str) -> JointData:
         """Return the samples of a split, of all tasks."""

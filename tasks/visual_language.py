@@ -20,6 +20,7 @@ from infra.fields import from_plain
 from infra.paths import resolve_place
 from infra.registry import AUGMENTATIONS, ENCODERS, Spec
 from infra.store import FeatureStore
+from infra.tracking.record import Source
 from tasks.abilities import CountsWords, Scores, Searchable
 from tasks.augmentations.sets import Drop
 from tasks.augmentations.words import MaskReplaceDelete
@@ -168,6 +169,21 @@ class VisualLanguageTask(TaskAdapter, CountsWords, Scores, Searchable):
             **{f"{self.samples}_{split}": str(count) for split, count in self.corpus.splits.items()},
             **{f"{LEFT_OUT}{split}": str(count) for split, count in self.left_out.items()},
         }
+
+    def sources(self) -> list[Source]:
+        """Return each split of the corpus that has samples, and the stores."""
+        data, corpus = self.run.data, self.corpus
+        read = [
+            (split, corpus.digest, data.corpus, {self.samples: corpus.splits[split]})
+            for split in ("train", "val", "test")
+            if split in corpus.splits
+        ]
+        stores = (("features", data.features, self.store), ("texts", data.texts, self.text_store))
+        read += [(name, of.digest, place, {"sets": len(of)}) for name, place, of in stores if of is not None]
+        return [
+            Source(name=f"{data.dataset}/{name}", digest=digest, place=place, context=name, profile=count)
+            for name, digest, place, count in read
+        ]
 
     def corpus_inputs(self, items: Sequence[Item | Image]) -> VisualInputs:
         """Return what the visual encoder reads of items of the corpus: sets of the store, or the images themselves.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import re
@@ -54,6 +55,22 @@ def command_line() -> str:
     if path.parent.name == "pipelines":
         return shlex.join(["python", "-m", f"pipelines.{path.stem}", *words])
     return shlex.join([*program.split(), *words]) if program.startswith("polypool ") else ""
+
+
+def source_tags(command: str) -> dict[str, str]:
+    """Return the tags that fill the column Source of MLflow's UI: what a run came from.
+
+    The UI shows what follows the last slash, so that the words before the first one are taken; the whole command has a
+    tag of its own.
+
+    Args:
+        command: as of `command_line`.
+    """
+    words = shlex.split(command) or [Path((sys.argv or [""])[0]).name or "python"]
+    words = words[2:] if words[:2] == ["python", "-m"] else words
+    kept = [*itertools.takewhile(lambda word: "/" not in word, words)]
+    name = shlex.join(kept) + " ..." * (len(kept) < len(words))
+    return {"mlflow.source.name": name, "mlflow.source.type": "LOCAL"}
 
 
 def _versions() -> dict[str, str]:

@@ -20,14 +20,19 @@ from infra.files import read_json
 from infra.tracking.artifacts import folder_at
 from infra.tracking.finding import refuse_deleted, unknown_run
 from infra.tracking.location import connect, explained
-from infra.tracking.provenance import command_line, provenance
+from infra.tracking.provenance import command_line, provenance, source_tags
+from infra.tracking.record import Source
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 COMMAND = "command"
 """The tag that holds the command line that a run came from; empty where it was started from Python."""
+NOTE = "mlflow.note.content"
+"""The tag that holds a run's description, Markdown that the UI shows."""
 _LONG_PARAMS = "long_params.json"
+_EXPERIMENT = {"mlflow.experimentKind": "custom_model_development"}
+"""Tags of a new experiment: the UI opens it with a table of runs and metrics, not with one of prompts."""
 
 Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 Point = tuple[str, float, int, int]
@@ -60,7 +65,7 @@ class Tracker:
             uri: the store, as from `tracking_uri`.
             home: artifacts go to `mlartifacts` in it, unless a server keeps them.
             name: what people call the run.
-            tags: what it is found by; commit and versions are added.
+            tags: what it is found by; commit, versions, the command and what the UI calls its source are added.
             params: nested ones are flattened to `a.b`; what MLflow would cut goes to an artifact.
 
         Raises:
@@ -69,7 +74,8 @@ class Tracker:
         client = connect(uri, create=True)
         with explained(uri):
             experiment_id = _experiment_id(client, experiment, uri=uri, home=home)
-            tags = {**provenance(home), COMMAND: command_line(), **tags}
+            tags = {COMMAND: command_line(), **tags}
+            tags = {**provenance(home), **source_tags(tags[COMMAND]), **tags}
             run = client.create_run(experiment_id, run_name=name, tags=tags)
             tracker = cls(uri=uri, run_id=run.info.run_id, _client=client)
             try:
@@ -132,6 +138,28 @@ class Tracker:
         from mlflow.entities import RunTag
 
         self._ask("log_batch", tags=[RunTag(name, str(value)) for name, value in tags.items()])
+
+    def inputs(self, sources: Sequence[Source]) -> None:
+        """Note what the run reads; what is noted already stays as it is."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+        from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
+        from mlflow.utils.validation import MAX_DATASET_DIGEST_SIZE
+
+        inputs = [
+            DatasetInput(
+                Dataset(
+                    name=source.name,
+                    digest=source.digest[:MAX_DATASET_DIGEST_SIZE],
+                    source_type=source.place.partition("://")[0] if "://" in source.place else "local",
+                    source=json.dumps({"uri": source.place}),
+                    profile=json.dumps(dict(source.profile)) if source.profile else None,
+                ),
+                tags=[InputTag(MLFLOW_DATASET_CONTEXT, source.context)],
+            )
+            for source in sources
+        ]
+        if inputs:
+            self._ask("log_inputs", datasets=inputs)
 
     def artifact(self, path: Path, folder: str = "") -> None:
         """Keep a file, or all files of a folder, under the artifact folder `folder`."""
@@ -253,7 +281,7 @@ def _experiment_id(client: MlflowClient, name: str, *, uri: str, home: Path) -> 
     if (experiment := client.get_experiment_by_name(name)) is None:
         folder = None if uri.startswith("http") else (Path(home).absolute() / "mlartifacts").as_uri()
         try:
-            return client.create_experiment(name, artifact_location=folder)
+            return client.create_experiment(name, artifact_location=folder, tags=_EXPERIMENT)
         except MlflowException:  # another process was faster
             if (experiment := client.get_experiment_by_name(name)) is None:
                 raise

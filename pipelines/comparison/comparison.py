@@ -57,6 +57,11 @@ class Comparison:
         return tuple(table for table in all_tables if table is not None)
 
     @property
+    def kept_in(self) -> str:
+        """The experiment that `log` keeps a comparison in, so that the runs' own has trained ones alone."""
+        return f"{self.experiment}-comparisons"
+
+    @property
     def remarks(self) -> tuple[str, ...]:
         """The notes; which picture is missing and why, where there is more than one task; seeds still needed."""
         wished = [power.needed(group, self.detect) for group in self.groups] if self.detect else []
@@ -87,6 +92,7 @@ class Comparison:
 
         return log_comparison(
             self.experiment,
+            kept_in=self.kept_in,
             uri=uri,
             home=folder,
             groups=self.groups,

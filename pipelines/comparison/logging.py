@@ -10,6 +10,7 @@ from pathlib import Path
 from infra.process.beside import beside
 from infra.tracking import Tracker
 from infra.tracking.provenance import command_line
+from infra.tracking.tracker import NOTE
 from pipelines.comparison.figures.costs import draw_costs
 from pipelines.comparison.figures.critical import draw_critical
 from pipelines.comparison.figures.parameters import draw_parameters
@@ -20,7 +21,7 @@ from pipelines.comparison.tables.cross_task import CrossTaskTable, why_not
 from pipelines.comparison.tables.render import Table, as_markdown
 
 SCORES, CROSS_TASK = "scores.json", "task_by_aggregator.json"
-_NOTE = 5000  # characters of a description, which older stores cut
+_LONGEST = 5000  # characters of a description, which older stores cut
 _REST = "All tables are in the artifact `compare.md`."
 
 
@@ -46,6 +47,7 @@ def draw_all(groups: Sequence[Group], cross_task: CrossTaskTable | None, folder:
 def log_comparison(
     experiment: str,
     *,
+    kept_in: str,
     uri: str,
     home: Path,
     groups: Sequence[Group],
@@ -57,6 +59,7 @@ def log_comparison(
 
     Args:
         experiment: that of the runs.
+        kept_in: that of the comparison.
         uri, home: as for any run.
         groups: what was compared.
         cross_task: task x aggregator, if there is more than one task or data set.
@@ -68,11 +71,11 @@ def log_comparison(
         beside(partial(draw_all, groups, cross_task, Path(folder))) as drawn,
     ):
         tracker = Tracker.start(
-            experiment,
+            kept_in,
             uri=uri,
             home=home,
-            name="comparison",
-            tags={"kind": "comparison", "mlflow.note.content": note(tables)},
+            name=f"comparison of {experiment}",
+            tags={"kind": "comparison", "compared": experiment, NOTE: note(tables)},
             params={"groups": "; ".join(group.title for group in groups)},
         )
         with tracker.ending():
@@ -93,7 +96,7 @@ def note(tables: Sequence[Table]) -> str:
     parts: list[str] = []
     for table in reversed(tables):
         part = as_markdown(table, level=3)
-        if sum(len(text) + 2 for text in (*parts, part, _REST)) > _NOTE:
+        if sum(len(text) + 2 for text in (*parts, part, _REST)) > _LONGEST:
             return "\n\n".join([*parts, _REST])
         parts.append(part)
     return "\n\n".join(parts)

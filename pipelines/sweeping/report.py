@@ -79,7 +79,7 @@ def show_comparison(trials: Trials, place: Place, *, detect: float = 0.0) -> Non
     comparison = replace(judged(comparison, partial(read_queries, Artifacts(place.uri))), detect=detect)
     print(comparison.text(), end="\n\n")
     run_id = comparison.log(place.uri, folder=place.home)
-    print(f"kept with figures in run {run_id} of {place.experiment!r}")
+    print(f"kept with figures in run {run_id} of {comparison.kept_in!r}")
     tracker = Tracker.attach(place.uri, run_id, running=False)
     for path in _heat_maps(trials, place):
         tracker.artifact(path)

@@ -272,7 +272,7 @@ class Trainer:
         for name, member in self.adapter.members(self.model).items():
             own, log = evaluation.members[name], None
             if self.log is not None:
-                log = self.log.member(name, asdict(Described.of(member.run)))
+                log = self.log.member(name, asdict(Described.of(member.run, member.adapter.sources())))
                 with tempfile.TemporaryDirectory() as folder:
                     write_model(Path(folder), member.model, member.run, member.adapter)
                     log.artifact(Path(folder), ARTIFACT)

@@ -144,7 +144,7 @@ def start(
     uri, at = tracking_uri(home()), new_runs_at()
     adapter = prepare(run)
     with ray_beside():
-        described = Described.of(run)
+        described = Described.of(run, adapter.sources())
         where = {AT: str(at)} if at else {}
         tracker = described.start(uri, home(), more_tags={**(more_tags or {}), **where})
         lease = take_run(home(), tracker.run_id, at / tracker.run_id if at else None)

@@ -21,7 +21,7 @@ from infra.compute.dist import rank, world
 from infra.data import Order, order_of
 from infra.errors import InputError
 from infra.registry import TASKS
-from infra.tracking import find_runs, tracking_uri
+from infra.tracking import Tracker, find_runs, tracking_uri
 from infra.tracking.journal import Journal
 from pipelines.recipe import join
 from pipelines.training.folder import OUTBOX, run_folder
@@ -286,7 +286,7 @@ def test_two_workers_train_like_one(run, tmp_path):
 
 
 def test_each_task_becomes_a_run_of_its_own_in_mlflow_once(run, home):
-    described = Described.of(replace(run, experiment="joint"))
+    described = Described.of(replace(run, experiment="joint"), TASKS.build(run.task, run).sources())
     tracker = described.start(tracking_uri(home), home)
     tracker.json("run.json", described.settings)
     log = Journal(run_folder(home, tracker.run_id) / OUTBOX, lambda: tracker)
@@ -306,12 +306,25 @@ def test_each_task_becomes_a_run_of_its_own_in_mlflow_once(run, home):
         record = records[name]
         assert record.tags["mlflow.parentRunId"] == record.tags["joint"] == tracker.run_id
         assert (record.tags["task"], record.tags["dataset"]) == (of.task.partition("(")[0], "tiny")
+        assert f"together with other tasks, `{run.task}`" in record.tags["mlflow.note.content"]
         trained = polypool.load(record.run_id)
         metric = trained.adapter.primary.name
         assert trained.evaluate().metrics[metric] == pytest.approx(record.metrics[f"{of.protocol}/{metric}"])
         joint = records["joint"].metrics
         assert joint[f"joint/{name}/{metric}"] == record.metrics[f"{of.protocol}/{metric}"]
     assert send_members(run_folder(home, tracker.run_id), tracker) == ""
+    read = {
+        name: {
+            (of.dataset.name, of.dataset.digest)
+            for of in Tracker.attach(tracking_uri(home), record.run_id, running=False)
+            ._ask("get_run")
+            .inputs.dataset_inputs
+        }
+        for name, record in records.items()
+    }
+    assert read["joint"] == read["pairs"] | read["vqa"]
+    assert read["pairs"] != read["vqa"]
+    assert all(read.values())
 
 
 def raise_(error: Exception) -> None:

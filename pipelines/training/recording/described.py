@@ -1,13 +1,15 @@
-"""What a run is recorded as: where, under which name, with which tags and settings."""
+"""What a run is recorded as: where, under which name, in which words, with which tags, settings and data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.tracking import Tracker
+from infra.tracking import Source, Tracker
+from infra.tracking.provenance import command_line
+from infra.tracking.tracker import COMMAND, NOTE
 from tasks.run import Run, modules, to_json, to_params
 
 COLLAPSED = "collapsed"
@@ -24,6 +26,8 @@ class Described:
         tags: what it is found by.
         params: its settings, nested.
         settings: the run as `tasks.run.from_json` reads it.
+        words: what is trained, in a sentence or two.
+        sources: what it reads.
     """
 
     experiment: str
@@ -31,24 +35,38 @@ class Described:
     tags: Mapping[str, str]
     params: Mapping[str, Any]
     settings: Mapping[str, Any]
+    words: str = ""
+    sources: tuple[Source, ...] = ()
 
     @classmethod
-    def of(cls, run: Run) -> Described:
-        """Describe a run."""
+    def of(cls, run: Run, sources: Sequence[Source] = ()) -> Described:
+        """Describe a run that reads some data."""
+        text = f", text {run.text_aggregator}" if run.text_aggregator not in ("", run.aggregator) else ""
+        task = f" {run.task}" if run.jointly else ""
         return cls(
             experiment=run.experiment,
-            name=f"{run.recipe}{f' {run.task}' if run.jointly else ''} {run.aggregator} seed {run.seed}",
+            name=f"{run.recipe}{task} {run.aggregator}{text} seed {run.seed}".strip(),
             tags=tags(run),
             params=to_params(run),
             settings=to_json(run),
+            words=words(run),
+            sources=tuple(sources),
         )
 
     def start(self, uri: str, home: Path, *, more_tags: Mapping[str, str] | None = None) -> Tracker:
         """Create the run in MLflow; see `Tracker.start`."""
-        tags = {**self.tags, **(more_tags or {})}
-        return Tracker.start(
-            self.experiment, uri=uri, home=home, name=self.name, tags=tags, params=self.params
+        tags = {COMMAND: command_line(), **self.tags, **(more_tags or {})}
+        by = f"\n\n    {tags[COMMAND]}" if tags[COMMAND] else ""
+        tracker = Tracker.start(
+            self.experiment,
+            uri=uri,
+            home=home,
+            name=self.name,
+            tags={NOTE: self.words + by, **tags},
+            params=self.params,
         )
+        tracker.inputs(self.sources)
+        return tracker
 
 
 def tags(run: Run) -> dict[str, str]:
@@ -65,3 +83,38 @@ def tags(run: Run) -> dict[str, str]:
         "protocol": run.protocol,
         **({"trust": ",".join(named)} if (named := modules(run)) else {}),
     }
+
+
+def words(run: Run) -> str:
+    """Return a run in words, as Markdown."""
+    return f"{_read(run)} {_trained(run)}"
+
+
+def _read(run: Run) -> str:
+    """Say what is read, and what pools it."""
+    if run.members:
+        each = [f"{name} on {of.data.dataset} (`{of.data.corpus}`)" for name, of in run.members.items()]
+        return f"Several tasks in one model, `{run.task}`: {'; '.join(each)}. `{run.aggregator}` pools."
+    data, text = run.data, run.text_aggregator or run.aggregator
+    visual = f"`{run.visual}`" + (f" of `{data.features}`" if data.features else "")
+    texts = f"`{run.text}`" + (f" of `{data.texts}`" if data.texts else "")
+    whole = f", put together by `{run.model}`" if run.model else ""
+    with_others = f", trained together with other tasks, `{run.jointly}`" if run.jointly else ""
+    return (
+        f"`{run.task}` on {data.dataset} (`{data.corpus}`){with_others}: `{run.aggregator}` pools what {visual} gives, "
+        f"and `{text}` what {texts} does{whole}."
+    )
+
+
+def _trained(run: Run) -> str:
+    """Say how it is trained, and how it is scored."""
+    optim, more = run.optim, "".join(f" + `{of}`" for of in run.regularisers)
+    scored = f"its test split is scored by `{run.protocol}`."
+    if not optim.epochs:
+        return f"Nothing is trained; {scored}"
+    goal = "The loss of each task" if run.members else f"`{run.objective}`{more}"
+    start = f", from the weights of run {run.init}" if run.init else ""
+    return (
+        f"{goal} is minimised by `{optim.optimiser}` in {optim.epochs} epochs of batches of {optim.batch}{start}, seed "
+        f"{run.seed}; the epoch that is best on `val` is kept, and {scored}"
+    )

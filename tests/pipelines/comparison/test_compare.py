@@ -195,15 +195,16 @@ def test_the_verb_prints_and_keeps_a_comparison(
 
     first = verb("--markdown", str(tmp_path / "out" / "table.md"))
     assert first.splitlines()[-1] == f"to see all runs: mlflow ui --backend-store-uri {shlex.quote(uri)}"
-    (kept,) = [found for found in find_runs(uri, "polypool") if found.tags["kind"] == "comparison"]
-    assert kept.run_id in first
+    (kept,) = find_runs(uri, "polypool-comparisons")
+    assert f"kept with figures in run {kept.run_id} of 'polypool-comparisons'" in first
     summary = Tracker.attach(uri, kept.run_id, running=False)
     assert summary.download("compare.md").read_text() == (tmp_path / "out" / "table.md").read_text()
     assert summary.download("compare.png").stat().st_size > 10_000
     assert f"| `gpo` | 1 | 60.0 ± {NONE} |" in (tmp_path / "out" / "table.md").read_text()
     again = verb("--no-log")
     assert again.split("\n\n")[:2] == first.split("\n\n")[:2], "a comparison compares no comparisons"
-    assert len(find_runs(uri, "polypool")) == 3
+    assert (len(find_runs(uri, "polypool")), len(find_runs(uri, "polypool-comparisons"))) == (2, 1)
+    assert {**kept.tags, "kind": "comparison", "compared": "polypool"} == kept.tags
     with pytest.raises(SystemExit) as stop:
         verb("--experiment", "polypol")
     assert stop.value.code == 2
@@ -221,5 +222,5 @@ def test_a_figure_that_cannot_be_drawn_fails_the_run_that_was_to_keep_it(
     uri = tracking_uri(tmp_path)
     with pytest.raises(InputError, match="no room"):
         found.log(uri, folder=tmp_path)
-    (kept,) = find_runs(uri, "polypool", finished=False)
+    (kept,) = find_runs(uri, "polypool-comparisons", finished=False)
     assert kept.status == "FAILED"

@@ -183,7 +183,7 @@ def test_the_verb_compares_tasks_with_their_queries(
     assert "has no artifact per_query/vqa.npz" in " ".join(shown.split())
     assert "image_text · coco_mini · whole: all pairs" in shown
     assert (tmp_path / "out" / "t.tex").read_text().count("\\toprule") == shown.count("\n─")
-    (kept,) = [found for found in find_runs(uri, "polypool") if found.tags["kind"] == "comparison"]
+    (kept,) = find_runs(uri, "polypool-comparisons")
     summary = Tracker.attach(uri, kept.run_id, running=False)
     assert "task x aggregator" in kept.tags["mlflow.note.content"]
     assert summary.download("heat_map.png").stat().st_size > 5_000

@@ -159,9 +159,7 @@ def test_what_is_done_is_not_done_again_and_what_was_interrupted_goes_on(
     figure = tiny / "runs" / "pairs-tiny-visual_by_text.png"
     assert figure.exists()
     assert str(figure) in said
-    (comparison, *_) = (
-        run for run in find_runs(tracking_uri(tiny), "pairs") if run.tags["kind"] == "comparison"
-    )
+    (comparison, *_) = find_runs(tracking_uri(tiny), "pairs-comparisons")
     assert Tracker.attach(tracking_uri(tiny), comparison.run_id, running=False).download(figure.name).exists()
 
     assert command(*grid, *sweep) == 0

@@ -1,0 +1,153 @@
+"""What MLflow shows of a run beside numbers: its data sets, its source and what it is in words."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import in_process
+import pytest
+from corpora import make_corpus
+
+from infra.errors import InputError
+from infra.fields import from_plain
+from infra.registry import RECIPES
+from infra.tracking import Source, Tracker, tracking_uri
+from infra.tracking.provenance import source_tags
+from pipelines import evaluate
+from pipelines.recipe import Ensemble
+from pipelines.training import runs
+from pipelines.training.recording.described import Described
+from tasks.run import Run, to_json
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("described")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POLYPOOL_HOME", str(folder))
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        patch.setattr(runs, "launch", in_process.launch)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def run(home: Path) -> Run:
+    made = make_corpus(home)
+    return replace(made, optim=replace(made.optim, epochs=1), figures=False, text_aggregator="max")
+
+
+@pytest.fixture(scope="module")
+def trained(run: Run) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["polypool train", "tiny", "--data.corpus", "a/b"])
+        return runs.start(run)
+
+
+def shown(home: Path, run_id: str) -> Any:
+    return Tracker.attach(tracking_uri(home), run_id, running=False)._ask("get_run")
+
+
+def inputs(home: Path, run_id: str) -> dict[str, SimpleNamespace]:
+    """Return what a run reads, by name."""
+    found = {}
+    for each in shown(home, run_id).inputs.dataset_inputs:
+        of, tags = each.dataset, {tag.key: tag.value for tag in each.tags}
+        found[of.name] = SimpleNamespace(
+            digest=of.digest,
+            at=(of.source_type, json.loads(of.source)),
+            profile=json.loads(of.profile) if of.profile else {},
+            context=tags["mlflow.data.context"],
+        )
+    return found
+
+
+def test_a_run_names_each_split_and_store_that_it_reads(home: Path, run: Run, trained: str) -> None:
+    found, tags = inputs(home, trained), shown(home, trained).data.tags
+    assert {name: of.context for name, of in found.items()} == {
+        "tiny/train": "train",
+        "tiny/val": "val",
+        "tiny/test": "test",
+        "tiny/features": "features",
+    }
+    assert {of.digest for name, of in found.items() if name != "tiny/features"} == {tags["data.corpus"][:36]}
+    assert found["tiny/features"].digest == tags["data.features"][:36]
+    assert found["tiny/test"].at == ("local", {"uri": run.data.corpus})
+    assert found["tiny/features"].at == ("local", {"uri": run.data.features})
+    for split in ("train", "val", "test"):
+        assert found[f"tiny/{split}"].profile == {"images": int(tags[f"data.images_{split}"])}
+    again = Source(name="tiny/test", digest=tags["data.corpus"], place="elsewhere", context="x")
+    Tracker.attach(tracking_uri(home), trained, running=False).inputs([again])
+    assert inputs(home, trained)["tiny/test"].context == "test"
+
+
+def test_runs_are_filtered_by_what_they_read(home: Path, trained: str) -> None:
+    client = Tracker.attach(tracking_uri(home), trained, running=False)._client
+    experiment = client.get_experiment_by_name("polypool")
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+    asked = "dataset.name = 'tiny/test' and dataset.context = 'test'"
+    assert trained in [of.info.run_id for of in client.search_runs([experiment.experiment_id], asked)]
+    assert not client.search_runs([experiment.experiment_id], "dataset.name = 'tiny/none'")
+
+
+def test_a_run_says_what_it_is_in_words_and_what_it_came_from(home: Path, run: Run, trained: str) -> None:
+    tags = shown(home, trained).data.tags
+    assert tags["mlflow.runName"] == f"{run.recipe} mean, text max seed 0".strip()
+    assert tags["mlflow.source.name"] == "polypool train tiny --data.corpus ..."
+    words = tags["mlflow.note.content"]
+    for part in (
+        f"`image_text` on tiny (`{run.data.corpus}`)",
+        f"`mean` pools what `{run.visual}` of `{run.data.features}` gives",
+        f"`max` what `{run.text}` does",
+        f"`{run.objective}` is minimised by `adamw` in 1 epochs of batches of {run.optim.batch}, seed 0",
+        "scored by `whole`",
+        "\n\n    polypool train tiny --data.corpus a/b",
+    ):
+        assert part in words
+    untrained = Described.of(replace(run, optim=replace(run.optim, epochs=0))).words
+    assert "Nothing is trained; its test split is scored by `whole`" in untrained
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("python -m pipelines.train coco 'kmax(k=5)'", "pipelines.train coco 'kmax(k=5)'"),
+        ("polypool train coco --data.corpus data/coco --seed 1", "polypool train coco --data.corpus ..."),
+        ("", "notebook.py"),
+    ],
+)
+def test_the_source_of_a_run_has_no_slash_at_which_the_ui_cuts(command, name, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/home/me/notebook.py", "x"])
+    assert source_tags(command)["mlflow.source.name"] == name
+
+
+def test_what_a_run_is_started_by_is_kept_as_json_with_its_data(run: Run) -> None:
+    source = Source(name="a", digest="b", place="s3://c/d", context="train", profile={"images": 3})
+    described = Described.of(run, [source])
+    plain = json.loads(json.dumps({**vars(described), "sources": [vars(source)]}))
+    assert from_plain(Described, plain, where="x").sources == (source,)
+    assert from_plain(Described, plain, where="x").words == described.words
+    earlier = {name: value for name, value in plain.items() if name not in ("words", "sources")}
+    assert from_plain(Described, earlier, where="x").sources == ()
+
+
+def test_an_ensemble_reads_the_split_that_it_is_scored_on(home: Path, run: Run, monkeypatch) -> None:
+    RECIPES.names()
+    monkeypatch.setitem(RECIPES._parts, "one", lambda: replace(run, recipe="one"))
+    together = evaluate.start_ensemble(Ensemble(members=("one", "one"), protocol="whole"))
+    assert {*inputs(home, together)} == {"tiny/test", "tiny/features"}
+
+
+def test_a_place_in_object_storage_is_named_by_its_kind(home: Path, run: Run) -> None:
+    uri = tracking_uri(home)
+    made = Tracker.start("places", uri=uri, home=home, name="n", tags={}, params=to_json(run))
+    made.inputs([Source(name="far", digest="0" * 64, place="s3://bucket/coco", context="train")])
+    assert inputs(home, made.run_id)["far"].at == ("s3", {"uri": "s3://bucket/coco"})
+    made.inputs([])
+    with pytest.raises(InputError, match="name"):
+        made.inputs([Source(name="x" * 501, digest="0", place="a", context="train")])
