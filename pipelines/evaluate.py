@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pipelines.models import TrainedModel
     from tasks.abilities import Scores
     from tasks.base import Evaluation, Score
+    from tasks.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +102,8 @@ def _scored(models: Sequence[TrainedModel], split: str) -> tuple[Scores, Score]:
 
 
 def start_ensemble(ensemble: Ensemble) -> str:
-    """Train every member and score them together; return the id of the run that stands for the ensemble."""
+    """Train every member and score them together; return the id of the run that stands for them, their parent."""
+    from infra.tracking.tracker import PARENT
     from pipelines.models import load_run
     from pipelines.training.recording.artifacts import log_evaluation, log_pictures
     from pipelines.training.runs import prepare, start
@@ -113,11 +115,12 @@ def start_ensemble(ensemble: Ensemble) -> str:
     for run in runs:  # a member or protocol that does not fit ends here, and not after the first has trained
         prepare(run)
         prepare(replace(run, protocol=ensemble.protocol))
-    run_ids = [start(run) for run in runs]
-    models = [load_run(run_id) for run_id in run_ids]
-    evaluation = evaluate(models, protocol=ensemble.protocol, split="test")
-    tracker = track_ensemble(models, ensemble.protocol, ensemble=ensemble)
+    tracker = _begun(runs, ensemble.protocol, ensemble=ensemble)
     with tracker.ending():
+        run_ids = [start(run, more_tags={PARENT: tracker.run_id}) for run in runs]
+        tracker.params({"members": ",".join(run_ids)})
+        models = [load_run(run_id) for run_id in run_ids]
+        evaluation = evaluate(models, protocol=ensemble.protocol, split="test")
         tracker.inputs(scored_sources(models, "test"))
         log_evaluation(tracker, evaluation, step=0)
         log_pictures(tracker, *evaluation.pictures)
@@ -134,16 +137,26 @@ def scored_sources(models: Sequence[TrainedModel], split: str) -> list[Source]:
 def track_ensemble(
     models: Sequence[TrainedModel], protocol: str, *, ensemble: Ensemble | None = None
 ) -> Tracker:
-    """Start a run that stands for an ensemble, among the runs that are compared; `ensemble` is its recipe, if any."""
-    first = models[0].run
-    names = " + ".join(trained.run.aggregator for trained in models)
+    """Start a run that stands for an ensemble, among the runs that are compared; `ensemble` is its recipe, if any.
+
+    Its members keep the parents that they have.
+    """
+    tracker = _begun([trained.run for trained in models], protocol, ensemble=ensemble)
+    tracker.params({"members": ",".join(trained.tracker.run_id for trained in models)})
+    return tracker
+
+
+def _begun(runs: Sequence[Run], protocol: str, *, ensemble: Ensemble | None) -> Tracker:
+    """Start the run of an ensemble whose members are still to be named."""
+    first = runs[0]
+    names = " + ".join(run.aggregator for run in runs)
     tags = {
         "kind": "ensemble",
         "task": first.task.partition("(")[0],
         "dataset": first.data.dataset,
         "recipe": ensemble.recipe if ensemble else first.recipe,
         "aggregator": names,
-        "seed": "+".join(str(trained.run.seed) for trained in models),
+        "seed": "+".join(str(run.seed) for run in runs),
         "protocol": protocol,
     }
     from infra.tracking import Tracker, tracking_uri
@@ -155,7 +168,6 @@ def track_ensemble(
         name=f"ensemble of {names}",
         tags=tags,
         params={
-            "members": ",".join(trained.tracker.run_id for trained in models),
             "published": json.dumps(dict(ensemble.published) if ensemble else {}),
             "source": ensemble.source if ensemble else "",
         },

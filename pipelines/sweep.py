@@ -47,6 +47,10 @@ class SweepOptions:
     """Say what would be done, and train nothing."""
 
 
+_ASKED = ("recipes", "aggregators", "text_aggregators", "seeds", "early_stop")
+"""Options that the run of a sweep shows as its parameters."""
+
+
 @command
 def main() -> None:
     """Train what is missing, say what failed, and compare."""
@@ -74,8 +78,9 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
     """
     from infra.tracking import RunRecord, tracking_uri
     from pipelines.comparison.comparison import refuse_detect
-    from pipelines.sweeping.execution import Place, alone, carry_out
+    from pipelines.sweeping.execution import Place, alone
     from pipelines.sweeping.matching import match_trials, records_of
+    from pipelines.sweeping.parent import Parent, carried_out
     from pipelines.sweeping.plan import Plan
     from pipelines.sweeping.report import estimate, outcome, show_comparison
     from pipelines.sweeping.trials import make_trials
@@ -106,14 +111,13 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
         print(estimate(plan(records), place, records, concurrent=options.concurrent, words=words))
         return False
     with alone(place.home, place.experiment):
-        agreed = plan(records_of(place.uri, place.experiment))
+        records = records_of(place.uri, place.experiment)
+        agreed = plan(records)
         print("".join(f"{line}\n" for line in agreed.notes()), end="")
-        result = carry_out(
-            agreed,
-            place,
-            concurrent=options.concurrent,
-            metrics=trials.metrics if options.early_stop else None,
-        )
+        asked = {name: getattr(options, name) for name in _ASKED} | {"flags": tuple(flags)}
+        metrics = trials.metrics if options.early_stop else None
+        parent = Parent.open(agreed, trials, place, records, params=asked)
+        result = carried_out(agreed, place, parent, concurrent=options.concurrent, metrics=metrics)
         print(outcome(agreed, result), end="\n\n")
         show_comparison(trials, place, detect=options.detect)
     return bool(result.failed)

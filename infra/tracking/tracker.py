@@ -30,6 +30,8 @@ COMMAND = "command"
 """The tag that holds the command line that a run came from; empty where it was started from Python."""
 NOTE = "mlflow.note.content"
 """The tag that holds a run's description, Markdown that the UI shows."""
+PARENT = "mlflow.parentRunId"
+"""The tag that names the run which a run belongs to, under which the UI shows it."""
 _LONG_PARAMS = "long_params.json"
 _EXPERIMENT = {"mlflow.experimentKind": "custom_model_development"}
 """Tags of a new experiment: the UI opens it with a table of runs and metrics, not with one of prompts."""
@@ -79,7 +81,7 @@ class Tracker:
             run = client.create_run(experiment_id, run_name=name, tags=tags)
             tracker = cls(uri=uri, run_id=run.info.run_id, _client=client)
             try:
-                tracker._params(params)
+                tracker.params(params)
             except BaseException:
                 tracker.finish("KILLED")
                 raise
@@ -161,6 +163,19 @@ class Tracker:
         if inputs:
             self._ask("log_inputs", datasets=inputs)
 
+    def params(self, params: Mapping[str, Any]) -> None:
+        """Set parameters, as `start` does; one that is set stays as it is."""
+        from mlflow.entities import Param
+        from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH, MAX_PARAMS_TAGS_PER_BATCH
+
+        flat = dict(flattened(params))
+        long = {name: value for name, value in flat.items() if len(value) > MAX_PARAM_VAL_LENGTH}
+        if long:
+            self.json(_LONG_PARAMS, long)
+        rows = [Param(name, f"see {_LONG_PARAMS}" if name in long else value) for name, value in flat.items()]
+        for start in range(0, len(rows), MAX_PARAMS_TAGS_PER_BATCH):
+            self._ask("log_batch", params=rows[start : start + MAX_PARAMS_TAGS_PER_BATCH])
+
     def artifact(self, path: Path, folder: str = "") -> None:
         """Keep a file, or all files of a folder, under the artifact folder `folder`."""
         self._ask("log_artifacts" if path.is_dir() else "log_artifact", str(path), folder or None)
@@ -222,18 +237,6 @@ class Tracker:
     def finish(self, status: Status = "FINISHED", *, at: int | None = None) -> None:
         """End the run, now or at a time in milliseconds since 1970."""
         self._ask("set_terminated", status=status, end_time=at)
-
-    def _params(self, params: Mapping[str, Any]) -> None:
-        from mlflow.entities import Param
-        from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH, MAX_PARAMS_TAGS_PER_BATCH
-
-        flat = dict(flattened(params))
-        long = {name: value for name, value in flat.items() if len(value) > MAX_PARAM_VAL_LENGTH}
-        if long:
-            self.json(_LONG_PARAMS, long)
-        rows = [Param(name, f"see {_LONG_PARAMS}" if name in long else value) for name, value in flat.items()]
-        for start in range(0, len(rows), MAX_PARAMS_TAGS_PER_BATCH):
-            self._ask("log_batch", params=rows[start : start + MAX_PARAMS_TAGS_PER_BATCH])
 
     def _ask(self, method: str, *args: Any, **options: Any) -> Any:
         """Call a method of the client for this run."""

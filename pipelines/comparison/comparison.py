@@ -21,6 +21,9 @@ from pipelines.comparison.tables import report as tables
 from pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_table, why_not
 from pipelines.comparison.tables.render import WIDTH, Table, as_latex, as_markdown, as_text
 
+_SUMMARIES = ("comparison", "sweep")
+"""Kinds of runs that stand for others, and have no scores of their own."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -129,7 +132,9 @@ def compare(
     Raises:
         InputError: no such experiment, metric, protocol or aggregator, or nothing in it that can be compared.
     """
-    runs = [run for run in find_runs(uri, experiment, finished=False) if run.tags.get("kind") != "comparison"]
+    runs = [
+        run for run in find_runs(uri, experiment, finished=False) if run.tags.get("kind") not in _SUMMARIES
+    ]
     if not runs:
         raise InputError(
             f"experiment {experiment!r} of {uri} has no runs to compare; train some: "

@@ -22,7 +22,7 @@ from infra.ray.tuning import Ended, Halving, reporter, run_side_by_side
 from infra.tables import duration
 from infra.tracking import RunRecord, Tracker
 from infra.tracking.provenance import command_line
-from infra.tracking.tracker import COMMAND
+from infra.tracking.tracker import COMMAND, PARENT
 from infra.trust import trust_modules, trusted
 from pipelines.sweeping.matching import STOPPED, SWEEP, Match, key, records_of
 from pipelines.sweeping.plan import Plan
@@ -86,7 +86,12 @@ def fitting(matches: Sequence[Match]) -> int:
 
 
 def carry_out(
-    plan: Plan, place: Place, *, concurrent: int = 0, metrics: dict[str, Metric] | None = None
+    plan: Plan,
+    place: Place,
+    *,
+    concurrent: int = 0,
+    metrics: dict[str, Metric] | None = None,
+    parent: str = "",
 ) -> Result:
     """Train what is to be done.
 
@@ -95,6 +100,7 @@ def carry_out(
         place: where they are recorded.
         concurrent: trials at once; where 0, as many as fit.
         metrics: by recipe, what the poor trials are stopped early by; None to stop none.
+        parent: the run that stands for the sweep, to which new runs belong; none where empty.
     """
     result, matches = Result(), plan.to_do
     if not matches:
@@ -105,7 +111,7 @@ def carry_out(
         # scores of different recipes cannot be compared, so that each has a race of its own
         groups = [matches] if metrics is None else _by_recipe(matches)
         for group in groups:
-            _train(group, result, place, concurrent=concurrent, metrics=metrics)
+            _train(group, result, place, concurrent=concurrent, metrics=metrics, parent=parent)
     return result
 
 
@@ -121,6 +127,7 @@ def _train(
     *,
     concurrent: int,
     metrics: dict[str, Metric] | None,
+    parent: str,
 ) -> None:
     """Train some trials, and add how they ended to the result."""
     sweep, halving, decide = f"sweep-{secrets.token_hex(4)}", None, {}
@@ -157,6 +164,7 @@ def _train(
         metric=decide,
         trusted=trusted(),
         command=command_line(),
+        parent=parent,
         stop=stop,
     )
     try:
@@ -185,6 +193,7 @@ class Work:
         metric: by recipe, the metric that decides which trials are stopped early; empty where none are.
         trusted: modules whose code specs may name.
         command: the sweep's own command line, which its runs came from.
+        parent: the run that stands for the sweep, to which the runs that begin here belong; none where empty.
         stop: a file that ends all trials, each after a checkpoint, once it is there.
     """
 
@@ -195,6 +204,7 @@ class Work:
     metric: dict[str, str]
     trusted: tuple[str, ...]
     command: str
+    parent: str
     stop: Path
 
     def __call__(self, number: int) -> dict[str, Any]:
@@ -211,7 +221,9 @@ class Work:
             if match.run_id:
                 again = {SWEEP: self.sweep, STOPPED: ""}
                 return {"run_id": resume(match.run_id, more_tags=again, stop=self.stop, callbacks=callbacks)}
-            sweep = {SWEEP: self.sweep, COMMAND: self.command}
+            sweep = {SWEEP: self.sweep, COMMAND: self.command} | (
+                {PARENT: self.parent} if self.parent else {}
+            )
             return {"run_id": start(run, more_tags=sweep, stop=self.stop, callbacks=callbacks)}
         except Stopped:
             return {"stopped": True}

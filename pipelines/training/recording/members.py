@@ -10,6 +10,7 @@ from infra.paths import home
 from infra.tracking import Outbox, Tracker
 from infra.tracking.journal import DESCRIBED, MEMBERS
 from infra.tracking.outbox import CLOSE_SECONDS
+from infra.tracking.tracker import PARENT
 from pipelines.training.recording.described import Described
 
 JOINT, MEMBER = "joint", "member"
@@ -45,6 +46,6 @@ def _run(joint: Tracker, name: str, described: Described) -> Tracker:
     tags = {JOINT: joint.run_id, MEMBER: name}
     if found := joint.found_by(tags):
         return found
-    run = described.start(joint.uri, home(), more_tags=tags | {"mlflow.parentRunId": joint.run_id})
+    run = described.start(joint.uri, home(), more_tags=tags | {PARENT: joint.run_id})
     run.json("run.json", described.settings)
     return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +34,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("POLYPOOL_HOME", str(folder))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         patch.setattr(runs, "launch", in_process.launch)
+        patch.setattr(runs, "ray_beside", nullcontext)
         yield folder
 
 
@@ -141,6 +143,10 @@ def test_an_ensemble_reads_the_split_that_it_is_scored_on(home: Path, run: Run, 
     monkeypatch.setitem(RECIPES._parts, "one", lambda: replace(run, recipe="one"))
     together = evaluate.start_ensemble(Ensemble(members=("one", "one"), protocol="whole"))
     assert {*inputs(home, together)} == {"tiny/test", "tiny/features"}
+    whole = shown(home, together)
+    members = whole.data.params["members"].split(",")
+    assert (whole.info.status, len(members)) == ("FINISHED", 2)
+    assert {shown(home, each).data.tags["mlflow.parentRunId"] for each in members} == {together}
 
 
 def test_a_place_in_object_storage_is_named_by_its_kind(home: Path, run: Run) -> None:
