@@ -1,8 +1,13 @@
-"""`python -m pipelines.export RUN_ID --out DIR`: the best model of a run as one folder that loads in five lines."""
+"""`python -m pipelines.export RUN_ID --out DIR`: the best model of a run as one folder that loads in five lines.
+
+With `--mlflow` it is kept in MLflow as a model of the run, linked to its scores and their data, which
+`mlflow.pyfunc.load_model` and `mlflow models serve` take; `--registered-name NAME --alias champion` registers it.
+"""
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -30,8 +35,14 @@ class ExportOptions:
 
     run_id: tyro.conf.Positional[str]
     """A run that was trained."""
-    out: Path
+    out: Path | None = None
     """Folder to make, or its URL; it must not exist yet, or be empty."""
+    mlflow: bool = False
+    """Keep it in MLflow, as a model that can be served."""
+    registered_name: str = ""
+    """Register that model as the next version of this name."""
+    alias: str = ""
+    """Let this alias, such as `champion`, mean that version."""
     trust: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """A module whose code the run may name, as module:Name; once for each."""
 
@@ -140,13 +151,55 @@ def _readme(tracker: Tracker, trained: TrainedModel, folder: str) -> str:
     )
 
 
+def to_mlflow(
+    run_id: str, *, registered_name: str = "", alias: str = "", trust: Sequence[str] = ()
+) -> tuple[str, str]:
+    """Keep the best model of a run in MLflow; return its address there, and the version that was registered, if any.
+
+    Args:
+        run_id: the run.
+        registered_name: of which it becomes the next version; none where empty.
+        alias: that is to mean this version; none where empty.
+        trust: modules whose code the run may name, which serving runs, too.
+
+    Raises:
+        InputError: no such run, it has no model or one that cannot be served, or MLflow refuses a name.
+    """
+    from infra.tracking.models import check_names, register
+    from pipelines.exporting.logged import log_exported
+
+    check_names(registered_name, alias)
+    tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
+    with tempfile.TemporaryDirectory(prefix="polypool.") as part:
+        trained = _write(run_id, Path(part), name="model", trust=trust)
+        model = log_exported(tracker, trained, Path(part))
+    version = register(tracker, model, name=registered_name, alias=alias) if registered_name else ""
+    return model, version
+
+
 @command
 def main() -> None:
     """Export, and say how to load."""
     options = tyro.cli(ExportOptions, prog="python -m pipelines.export", description=__doc__)
-    trained = export(options.run_id, options.out, trust=options.trust)
-    size, out = sum(x.nbytes for x in trained.model.state_dict().values()), place(options.out)
-    print(f"written to {out}: weights of {size / 1e6:,.1f} MB\n\n{example(trained, str(out))}")
+    if options.out is None and not options.mlflow:
+        raise InputError("say where to: --out FOLDER, or --mlflow, or both")
+    if not options.mlflow and (options.registered_name or options.alias):
+        raise InputError("--registered-name and --alias are of models in MLflow; give --mlflow, too")
+    if options.out is not None:
+        trained = export(options.run_id, options.out, trust=options.trust)
+        size, out = sum(x.nbytes for x in trained.model.state_dict().values()), place(options.out)
+        print(f"written to {out}: weights of {size / 1e6:,.1f} MB\n\n{example(trained, str(out))}")
+    if options.mlflow:
+        name, alias = options.registered_name, options.alias
+        model, version = to_mlflow(options.run_id, registered_name=name, alias=alias, trust=options.trust)
+        if version:
+            print(f"registered as version {version} of {name}{f', {alias}' if alias else ''}")
+            model = f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"
+        uri = shlex.quote(tracking_uri(home()))
+        print(
+            f"kept as {model}; to serve it:\n\n  MLFLOW_TRACKING_URI={uri} mlflow models serve -m {model} "
+            "--env-manager local --port 5001"
+        )
 
 
 if __name__ == "__main__":

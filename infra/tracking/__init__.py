@@ -1,4 +1,4 @@
-"""MLflow, and the only package that imports it: runs are started, continued and found here."""
+"""MLflow: runs are started, continued and found here, models kept; `pipelines.exporting` alone knows it, too."""
 
 from infra.tracking.artifacts import Artifacts
 from infra.tracking.finding import find_runs

@@ -226,6 +226,10 @@ class Tracker:
         """Return a tag, empty where it is not set."""
         return self._ask("get_run").data.tags.get(name, "")
 
+    def all_tags(self) -> dict[str, str]:
+        """Return all tags."""
+        return dict(self._ask("get_run").data.tags)
+
     def status(self) -> str:
         """Return how it ended (FINISHED, FAILED, KILLED), or RUNNING."""
         return self._ask("get_run").info.status

@@ -1,0 +1,1 @@
+"""An exported model as MLflow keeps, registers and serves it."""
