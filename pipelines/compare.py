@@ -60,7 +60,7 @@ def _write(path: Path, text: Callable[[], str]) -> None:
 def main() -> None:
     """Compare, print, and keep the result."""
     options = tyro.cli(CompareOptions, prog="python -m pipelines.compare", description=__doc__)
-    from infra.tracking import Artifacts, tracking_uri, ui_command
+    from infra.tracking import Artifacts, to_see, tracking_uri
     from infra.tracking.provenance import command_line
     from pipelines.comparison.comparison import compare, judged, refuse_detect
     from pipelines.comparison.result_files import refuse_ending, write_results
@@ -94,7 +94,7 @@ def main() -> None:
     if options.log:
         run_id = comparison.log(uri, folder=home())
         print(f"kept with figures in run {run_id} of {comparison.kept_in!r}")
-    print(f"to see all runs: {ui_command(uri)}")
+    print(f"to see all runs: {to_see(uri, options.experiment)}")
 
 
 if __name__ == "__main__":

@@ -55,6 +55,26 @@ def read_runs(path: Path, experiment: str, *, finished: bool) -> list[RunRecord]
         return None
 
 
+def read_experiment(path: Path, name: str) -> tuple[str, dict[str, str]] | None:
+    """Return the id and the tags of an experiment; None where MLflow is to be asked, as of `read_runs`."""
+    try:
+        file = f"{path.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(file, uri=True, timeout=_PATIENCE)) as database:
+            if not _is_known(database):
+                return None
+            rows = database.execute(
+                "SELECT experiment_id FROM experiments WHERE name = ? AND lifecycle_stage = 'active'", (name,)
+            ).fetchall()
+            if not rows:
+                return None
+            tags = database.execute(
+                "SELECT key, value FROM experiment_tags WHERE experiment_id = ?", rows[0]
+            ).fetchall()
+            return str(rows[0][0]), dict(tags)
+    except sqlite3.Error:
+        return None
+
+
 def _is_known(database: sqlite3.Connection) -> bool:
     for table, columns in _COLUMNS.items():
         found = {name for _, name, *_ in database.execute(f"PRAGMA table_info({table})")}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shlex
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,11 +48,6 @@ def database_file(uri: str) -> Path | None:
     if not uri.startswith(_SQLITE) or uri in (_SQLITE, f"{_SQLITE}:memory:"):
         return None
     return Path(uri.removeprefix(_SQLITE))
-
-
-def ui_command(uri: str) -> str:
-    """Say how to look at the runs in a browser."""
-    return f"open {uri}" if uri.startswith("http") else f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
 
 
 def check_uri(uri: str) -> None:

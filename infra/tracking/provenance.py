@@ -60,14 +60,17 @@ def command_line() -> str:
 def source_tags(command: str) -> dict[str, str]:
     """Return the tags that fill the column Source of MLflow's UI: what a run came from.
 
-    The UI shows what follows the last slash, so that the words before the first one are taken; the whole command has a
-    tag of its own.
+    The column is narrow, and begins with the verb. The UI shows what follows the last slash, so that the words before
+    the first one are taken; the whole command has a tag of its own.
 
     Args:
         command: as of `command_line`.
     """
     words = shlex.split(command) or [Path((sys.argv or [""])[0]).name or "python"]
-    words = words[2:] if words[:2] == ["python", "-m"] else words
+    if words[:2] == ["python", "-m"]:
+        words = [words[2].rpartition(".")[2], *words[3:]]
+    elif words[0] == "polypool":
+        words = words[1:]
     kept = [*itertools.takewhile(lambda word: "/" not in word, words)]
     name = shlex.join(kept) + " ..." * (len(kept) < len(words))
     return {"mlflow.source.name": name, "mlflow.source.type": "LOCAL"}

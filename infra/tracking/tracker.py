@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from infra.errors import InputError, unknown
 from infra.files import read_json
 from infra.tracking.artifacts import folder_at
-from infra.tracking.finding import refuse_deleted, unknown_run
+from infra.tracking.experiment import experiment_id
+from infra.tracking.finding import unknown_run
 from infra.tracking.location import connect, explained
 from infra.tracking.provenance import command_line, provenance, source_tags
 from infra.tracking.record import Source
@@ -33,8 +34,6 @@ NOTE = "mlflow.note.content"
 PARENT = "mlflow.parentRunId"
 """The tag that names the run which a run belongs to, under which the UI shows it."""
 _LONG_PARAMS = "long_params.json"
-_EXPERIMENT = {"mlflow.experimentKind": "custom_model_development"}
-"""Tags of a new experiment: the UI opens it with a table of runs and metrics, not with one of prompts."""
 
 Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 Point = tuple[str, float, int, int]
@@ -75,10 +74,10 @@ class Tracker:
         """
         client = connect(uri, create=True)
         with explained(uri):
-            experiment_id = _experiment_id(client, experiment, uri=uri, home=home)
             tags = {COMMAND: command_line(), **tags}
             tags = {**provenance(home), **source_tags(tags[COMMAND]), **tags}
-            run = client.create_run(experiment_id, run_name=name, tags=tags)
+            within = experiment_id(client, experiment, uri=uri, home=home)
+            run = client.create_run(within, run_name=name, tags=tags)
             tracker = cls(uri=uri, run_id=run.info.run_id, _client=client)
             try:
                 tracker.params(params)
@@ -279,18 +278,3 @@ def flattened(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield from flattened(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", json.dumps(value) if isinstance(value, list | tuple) else str(value)
-
-
-def _experiment_id(client: MlflowClient, name: str, *, uri: str, home: Path) -> str:
-    """Return the id of an experiment, created where it is new."""
-    from mlflow.exceptions import MlflowException
-
-    if (experiment := client.get_experiment_by_name(name)) is None:
-        folder = None if uri.startswith("http") else (Path(home).absolute() / "mlartifacts").as_uri()
-        try:
-            return client.create_experiment(name, artifact_location=folder, tags=_EXPERIMENT)
-        except MlflowException:  # another process was faster
-            if (experiment := client.get_experiment_by_name(name)) is None:
-                raise
-    refuse_deleted(experiment, uri)
-    return experiment.experiment_id

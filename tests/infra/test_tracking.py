@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import socket
 import subprocess
@@ -18,11 +19,12 @@ from infra.tracking import (
     Artifacts,
     RunRecord,
     Tracker,
+    experiment,
     find_runs,
     finding,
     location,
+    to_see,
     tracking_uri,
-    ui_command,
 )
 from infra.tracking.provenance import command_line, provenance
 
@@ -217,11 +219,36 @@ def test_the_uri_is_the_variable_or_a_file_in_the_home(monkeypatch: pytest.Monke
     }.items():
         monkeypatch.setenv("MLFLOW_TRACKING_URI", given)
         assert tracking_uri(Path("/home/me")) == expected
-    assert ui_command("sqlite:////data/a.db") == "mlflow ui --backend-store-uri sqlite:////data/a.db"
+
+
+def test_where_runs_are_to_be_seen_is_a_command_and_an_address(
+    uri: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker = start(uri, home, experiment="seen")
+    number = tracker._client.get_run(tracker.run_id).info.experiment_id
+    page = f"http://127.0.0.1:5000/#/experiments/{number}/runs?workflowType=machine_learning"
+    shown = f"mlflow ui --backend-store-uri '{uri}'\n  and in a browser {page}&viewStateShareKey=polypool"
+    assert to_see(uri, "seen") == shown
+    monkeypatch.setattr(experiment, "read_experiment", lambda path, name: None)  # MLflow is asked
+    assert to_see(uri, "seen") == shown
+    assert to_see(uri, "none").endswith("http://127.0.0.1:5000/#/experiments")
+    monkeypatch.setattr(experiment, "connect", lambda uri: tracker._client)
+    at_server = f"http://server:5000/#/experiments/{number}/runs?workflowType=machine_learning&viewStateShareKey=polypool"
+    assert to_see("http://server:5000/", "seen") == f"open '{at_server}'"
+
+
+def test_an_experiment_that_was_there_gets_what_the_ui_opens_it_by(uri: str, home: Path) -> None:
+    client = start(uri, home)._client
+    number = client.create_experiment("earlier", tags={"mlflow.experimentKind": "mine"})
+    assert to_see(uri, "earlier").endswith(f"/{number}/runs?workflowType=machine_learning")
+    start(uri, home, experiment="earlier")
+    tags = client.get_experiment(number).tags
+    assert tags["mlflow.experimentKind"] == "mine"
     assert (
-        ui_command("sqlite:///a 'b'.db") == """mlflow ui --backend-store-uri 'sqlite:///a '"'"'b'"'"'.db'"""
+        "metrics.`test/chance_normalised`"
+        in json.loads(tags["mlflow.sharedViewState.polypool"])["selectedColumns"]
     )
-    assert ui_command("http://server:5000") == "open http://server:5000"
+    assert to_see(uri, "earlier").endswith("&viewStateShareKey=polypool")
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no checkout")

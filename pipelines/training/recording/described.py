@@ -86,35 +86,35 @@ def tags(run: Run) -> dict[str, str]:
 
 
 def words(run: Run) -> str:
-    """Return a run in words, as Markdown."""
+    """Return a run in words; the table of runs shows its beginning as it is, and its page as Markdown."""
     return f"{_read(run)} {_trained(run)}"
 
 
 def _read(run: Run) -> str:
     """Say what is read, and what pools it."""
     if run.members:
-        each = [f"{name} on {of.data.dataset} (`{of.data.corpus}`)" for name, of in run.members.items()]
-        return f"Several tasks in one model, `{run.task}`: {'; '.join(each)}. `{run.aggregator}` pools."
+        each = [f"{name} on {of.data.dataset} ({of.data.corpus})" for name, of in run.members.items()]
+        return f"Several tasks in one model, {run.task}: {'; '.join(each)}. {run.aggregator} pools."
     data, text = run.data, run.text_aggregator or run.aggregator
-    visual = f"`{run.visual}`" + (f" of `{data.features}`" if data.features else "")
-    texts = f"`{run.text}`" + (f" of `{data.texts}`" if data.texts else "")
-    whole = f", put together by `{run.model}`" if run.model else ""
-    with_others = f", trained together with other tasks, `{run.jointly}`" if run.jointly else ""
+    visual = run.visual + (f" of {data.features}" if data.features else "")
+    texts = run.text + (f" of {data.texts}" if data.texts else "")
+    whole = f", put together by {run.model}" if run.model else ""
+    with_others = f", trained together with other tasks, {run.jointly}" if run.jointly else ""
     return (
-        f"`{run.task}` on {data.dataset} (`{data.corpus}`){with_others}: `{run.aggregator}` pools what {visual} gives, "
-        f"and `{text}` what {texts} does{whole}."
+        f"{run.task} on {data.dataset}: {run.aggregator} pools what {visual} gives, and {text} what {texts} does"
+        f"{whole}{with_others}. The corpus is {data.corpus}."
     )
 
 
 def _trained(run: Run) -> str:
     """Say how it is trained, and how it is scored."""
-    optim, more = run.optim, "".join(f" + `{of}`" for of in run.regularisers)
-    scored = f"its test split is scored by `{run.protocol}`."
+    optim, more = run.optim, "".join(f" + {of}" for of in run.regularisers)
+    scored = f"its test split is scored by {run.protocol}."
     if not optim.epochs:
         return f"Nothing is trained; {scored}"
-    goal = "The loss of each task" if run.members else f"`{run.objective}`{more}"
+    goal = "The loss of each task" if run.members else f"{run.objective}{more}"
     start = f", from the weights of run {run.init}" if run.init else ""
     return (
-        f"{goal} is minimised by `{optim.optimiser}` in {optim.epochs} epochs of batches of {optim.batch}{start}, seed "
-        f"{run.seed}; the epoch that is best on `val` is kept, and {scored}"
+        f"{goal} is minimised by {optim.optimiser} in {optim.epochs} epochs of batches of {optim.batch}{start}, seed "
+        f"{run.seed}; the epoch that is best on val is kept, and {scored}"
     )

@@ -194,7 +194,8 @@ def test_the_verb_prints_and_keeps_a_comparison(
         return capsys.readouterr().out
 
     first = verb("--markdown", str(tmp_path / "out" / "table.md"))
-    assert first.splitlines()[-1] == f"to see all runs: mlflow ui --backend-store-uri {shlex.quote(uri)}"
+    assert f"to see all runs: mlflow ui --backend-store-uri {shlex.quote(uri)}\n" in first
+    assert first.endswith("/runs?workflowType=machine_learning&viewStateShareKey=polypool\n")
     (kept,) = find_runs(uri, "polypool-comparisons")
     assert f"kept with figures in run {kept.run_id} of 'polypool-comparisons'" in first
     summary = Tracker.attach(uri, kept.run_id, running=False)

@@ -100,26 +100,25 @@ def test_runs_are_filtered_by_what_they_read(home: Path, trained: str) -> None:
 def test_a_run_says_what_it_is_in_words_and_what_it_came_from(home: Path, run: Run, trained: str) -> None:
     tags = shown(home, trained).data.tags
     assert tags["mlflow.runName"] == f"{run.recipe} mean, text max seed 0".strip()
-    assert tags["mlflow.source.name"] == "polypool train tiny --data.corpus ..."
+    assert tags["mlflow.source.name"] == "train tiny --data.corpus ..."
     words = tags["mlflow.note.content"]
     for part in (
-        f"`image_text` on tiny (`{run.data.corpus}`)",
-        f"`mean` pools what `{run.visual}` of `{run.data.features}` gives",
-        f"`max` what `{run.text}` does",
-        f"`{run.objective}` is minimised by `adamw` in 1 epochs of batches of {run.optim.batch}, seed 0",
-        "scored by `whole`",
+        f"image_text on tiny: mean pools what {run.visual} of {run.data.features} gives",
+        f"and max what {run.text} does. The corpus is {run.data.corpus}.",
+        f"{run.objective} is minimised by adamw in 1 epochs of batches of {run.optim.batch}, seed 0",
+        "scored by whole",
         "\n\n    polypool train tiny --data.corpus a/b",
     ):
         assert part in words
     untrained = Described.of(replace(run, optim=replace(run.optim, epochs=0))).words
-    assert "Nothing is trained; its test split is scored by `whole`" in untrained
+    assert "Nothing is trained; its test split is scored by whole" in untrained
 
 
 @pytest.mark.parametrize(
     ("command", "name"),
     [
-        ("python -m pipelines.train coco 'kmax(k=5)'", "pipelines.train coco 'kmax(k=5)'"),
-        ("polypool train coco --data.corpus data/coco --seed 1", "polypool train coco --data.corpus ..."),
+        ("python -m pipelines.train coco 'kmax(k=5)'", "train coco 'kmax(k=5)'"),
+        ("polypool train coco --data.corpus data/coco --seed 1", "train coco --data.corpus ..."),
         ("", "notebook.py"),
     ],
 )

@@ -1,0 +1,91 @@
+"""Experiments: made with what MLflow's UI shows of them first, and where their runs are to be seen."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from infra.tracking.database import read_experiment
+from infra.tracking.finding import refuse_deleted
+from infra.tracking.location import connect, database_file, explained
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+_VIEW = "polypool"
+_VIEW_TAG = f"mlflow.sharedViewState.{_VIEW}"
+_TAGS = {
+    "mlflow.experimentKind": "custom_model_development",
+    # the UI takes it up by its name in the address: all runs in one list, by the metric that all tasks have
+    _VIEW_TAG: json.dumps(
+        {
+            "searchFilter": "tags.kind != 'sweep'",
+            "orderByKey": "metrics.`test/chance_normalised`",
+            "orderByAsc": False,
+            "startTime": "ALL",
+            "lifecycleFilter": "Active",
+            "datasetsFilter": [],
+            "selectedColumns": [
+                *(f"attributes.`{name}`" for name in ("Dataset", "Source", "Description")),
+                *(f"metrics.`test/{name}`" for name in ("chance_normalised", "score")),
+                *(f"tags.`{name}`" for name in ("aggregator", "seed", "protocol")),
+            ],
+        }
+    ),
+}
+_PORT = 5000  # of `mlflow ui`, where none is given
+
+
+def experiment_id(client: MlflowClient, name: str, *, uri: str, home: Path) -> str:
+    """Return the id of an experiment, created where it is new.
+
+    Args:
+        client: of the store.
+        name: the experiment's.
+        uri: of the store.
+        home: its artifacts go to `mlartifacts` in it, unless a server keeps them.
+
+    Raises:
+        InputError: it was deleted.
+    """
+    from mlflow.exceptions import MlflowException
+
+    if (experiment := client.get_experiment_by_name(name)) is None:
+        folder = None if uri.startswith("http") else (Path(home).absolute() / "mlartifacts").as_uri()
+        try:
+            return client.create_experiment(name, artifact_location=folder, tags=_TAGS)
+        except MlflowException:  # another process was faster
+            if (experiment := client.get_experiment_by_name(name)) is None:
+                raise
+    refuse_deleted(experiment, uri)
+    for tag in _TAGS.keys() - experiment.tags.keys():
+        client.set_experiment_tag(experiment.experiment_id, tag, _TAGS[tag])
+    return experiment.experiment_id
+
+
+def to_see(uri: str, experiment: str) -> str:
+    """Say how to look at an experiment's runs in a browser: a command where there is no server, and an address.
+
+    Raises:
+        InputError: the store does not answer.
+    """
+    path, found = database_file(uri), None
+    if path is not None:
+        found = read_experiment(path, experiment)
+    if found is None:
+        client = connect(uri)
+        with explained(uri):
+            known = client.get_experiment_by_name(experiment)
+        found = (known.experiment_id, known.tags) if known is not None else None
+    server = uri.rstrip("/") if uri.startswith("http") else f"http://127.0.0.1:{_PORT}"
+    page = f"{server}/#/experiments"
+    if found is not None:
+        number, tags = found
+        view = f"&viewStateShareKey={_VIEW}" if _VIEW_TAG in tags else ""
+        page += f"/{number}/runs?workflowType=machine_learning{view}"
+    address = shlex.quote(page)
+    if uri.startswith("http"):
+        return f"open {address}"
+    return f"mlflow ui --backend-store-uri {shlex.quote(uri)}\n  and in a browser {page}"
