@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from infra.errors import InputError
 from infra.tracking.location import explained
-from infra.tracking.tracker import Tracker
+from infra.tracking.tracker import NOTE, Tracker
 
 
 def log_model(
@@ -41,7 +42,7 @@ def log_model(
             name=name,
             source_run_id=run_id,
             params=run.data.params,
-            tags=_plain(run.data.tags),
+            tags=_shared(run.data.tags),
         )
         status = LoggedModelStatus.FAILED
         try:
@@ -55,9 +56,14 @@ def log_model(
     return f"models:/{made.model_id}"
 
 
-def _plain(tags: dict[str, str]) -> dict[str, str]:
-    """Return the tags of a run that are no business of MLflow's own."""
-    return {name: value for name, value in tags.items() if not name.startswith("mlflow.")}
+def _shared(tags: dict[str, str]) -> dict[str, str]:
+    """Return the tags of a run that are its model's, too: ours, its description and its source."""
+    of_mlflow = (NOTE, "mlflow.source.")
+    return {
+        name: value
+        for name, value in tags.items()
+        if name.startswith(of_mlflow) or not name.startswith("mlflow.")
+    }
 
 
 def _link_scores(tracker: Tracker, model_id: str, scores: Sequence[tuple[str, str]]) -> None:
@@ -110,6 +116,7 @@ def register(tracker: Tracker, model: str, *, name: str, alias: str = "") -> str
     """
     from mlflow.exceptions import MlflowException
     from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
+    from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
     client, model_id = tracker._client, model.removeprefix("models:/")
     with explained(tracker.uri):
@@ -119,6 +126,10 @@ def register(tracker: Tracker, model: str, *, name: str, alias: str = "") -> str
             if error.error_code != ErrorCode.Name(RESOURCE_ALREADY_EXISTS):
                 raise
         made = client.create_model_version(name, source=model, run_id=tracker.run_id, model_id=model_id)
+        versions = json.dumps([{"name": name, "version": made.version}])
+        client.set_logged_model_tags(
+            model_id, {MLFLOW_MODEL_VERSIONS: versions}
+        )  # what the model's page shows
         if alias:
             client.set_registered_model_alias(name, alias, made.version)
     return str(made.version)

@@ -229,6 +229,10 @@ class Tracker:
         """Return all tags."""
         return dict(self._ask("get_run").data.tags)
 
+    def started(self) -> float:
+        """Return when it began, in seconds since 1970."""
+        return self._ask("get_run").info.start_time / 1000
+
     def status(self) -> str:
         """Return how it ended (FINISHED, FAILED, KILLED), or RUNNING."""
         return self._ask("get_run").info.status

@@ -24,6 +24,7 @@ from infra.storage.faults import disk_fault
 from infra.tracking import Outbox, Tracker, tracking_uri
 from infra.tracking.journal import JOURNAL
 from infra.tracking.outbox import CLOSE_SECONDS, REFUSED
+from infra.tracking.system_metrics import system_metrics
 from infra.tracking.tracker import Status, ending
 from infra.trust import trust_modules
 from pipelines.training.best_checkpoint import ASSETS, other_than_trained, weights_of
@@ -223,7 +224,8 @@ def recorded(tracker: Tracker, lease: RunLease, *, new: bool = False) -> Iterato
     if new:
         outbox.begin()
     killed = at_once_too(lambda: finish_soon(tracker, "KILLED").join(1))
-    with killed, ending(lambda how: _close(outbox, tracker, None if lease.lost else how)):
+    ended = ending(lambda how: _close(outbox, tracker, None if lease.lost else how))
+    with killed, ended, system_metrics(lambda x, step: outbox.log(x, step=step), since=tracker.started):
         try:
             yield
         except OSError as error:

@@ -114,6 +114,9 @@ def test_the_model_has_the_scores_of_its_run_on_their_data(
     assert [of.model_id for of in whole.outputs.model_outputs] == [found.model_id]
     assert [point.value for point in client.get_metric_history(kept, "whole/rsum")] == [1.0, 60.0]
     assert found.params["aggregator"] == "mean"
+    assert json.loads(found.tags["mlflow.modelVersions"])[0]["name"] == "shapes"
+    assert found.tags["mlflow.source.type"] == "LOCAL"
+    assert "mlflow.runName" not in found.tags
     version = client.get_model_version_by_alias("shapes", "champion")
     assert (int(version.version), version.run_id, version.source) == (1, kept, model)
 

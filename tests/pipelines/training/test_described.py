@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +22,7 @@ from infra.fields import from_plain
 from infra.registry import RECIPES
 from infra.tracking import Source, Tracker, tracking_uri
 from infra.tracking.provenance import source_tags
+from infra.tracking.system_metrics import system_metrics
 from pipelines import evaluate
 from pipelines.recipe import Ensemble
 from pipelines.training import runs
@@ -156,3 +159,41 @@ def test_a_place_in_object_storage_is_named_by_its_kind(home: Path, run: Run) ->
     made.inputs([])
     with pytest.raises(InputError, match="name"):
         made.inputs([Source(name="x" * 501, digest="0", place="a", context="train")])
+
+
+def test_system_metrics_are_logged_where_they_are_asked_for(
+    home: Path, run: Run, trained: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "system/cpu_utilization_percentage"
+    assert not [metric for metric in shown(home, trained).data.metrics if metric.startswith("system/")]
+    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "true")
+    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.05")
+    run_id = runs.start(replace(run, seed=7))
+    tracker = Tracker.attach(tracking_uri(home), run_id, running=False)
+    assert {name, "system/system_memory_usage_percentage", "system/network_receive_megabytes"} <= {
+        *tracker.metrics()
+    }
+    steps = [step for step, _ in tracker.history(name)]
+    assert steps[-1] <= time.time() - tracker.started() + 1
+    assert not [of for of in threading.enumerate() if of.name == "system metrics"]
+    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "perhaps")
+    with pytest.raises(InputError, match="MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING"):
+        runs.start(replace(run, seed=8))
+
+
+def test_measurements_end_where_they_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "true")
+    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.01")
+    steps = []
+
+    def log(numbers: Mapping[str, float], step: int) -> None:
+        steps.append(step)
+        if len(steps) == 3:
+            raise OSError("no room")
+
+    with system_metrics(log, since=lambda: time.time() - 1000):
+        deadline = time.monotonic() + 60
+        while len(steps) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert len(steps) == 3
+    assert 1000 <= steps[0] < 1100
