@@ -197,7 +197,7 @@ def main() -> None:
             model = f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"
         uri = shlex.quote(tracking_uri(home()))
         print(
-            f"kept as {model}; to serve it:\n\n  MLFLOW_TRACKING_URI={uri} mlflow models serve -m {model} "
+            f"kept as {model}; to serve it:\n\n  MLFLOW_TRACKING_URI={uri} mlflow models serve -m {shlex.quote(model)} "
             "--env-manager local --port 5001"
         )
 
