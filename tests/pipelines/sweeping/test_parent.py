@@ -17,7 +17,11 @@ from pipelines.comparison.comparison import compare
 from pipelines.models import load_run
 from pipelines.sweep import SweepOptions, sweep
 from pipelines.sweeping import execution
-from pipelines.sweeping.parent import Ended, words
+from pipelines.sweeping.execution import Place
+from pipelines.sweeping.matching import Match
+from pipelines.sweeping.parent import Ended, Parent, words
+from pipelines.sweeping.plan import Plan
+from pipelines.sweeping.trials import make_trials
 from pipelines.training import runs
 from tasks.run import Run
 
@@ -165,3 +169,22 @@ def test_a_long_sweep_is_described_as_far_as_there_is_room() -> None:
     shown = text.count("| coco gpo")
     assert 20 < shown < 200
     assert text.endswith(f"and {200 - shown} more, which `trials.json` lists.")
+
+
+def test_the_best_is_one_that_was_trained_to_its_end_by_what_is_better(tmp_path: Path) -> None:
+    trials = make_trials(["tiny"], ["mean", "max", "gpo", "lip"])
+    plan = Plan(matches=tuple(Match(trial=trial) for trial in trials.all))
+    ways = (("stopped after epoch 1 of 3", 9.0), ("trained", 3.0), ("finished before", 5.0), ("failed", 7.0))
+    ended = [
+        Ended(name=trial.name, how=how, run_id="r", metric="rsum", best=best, parent="")
+        for trial, (how, best) in zip(trials.all, ways, strict=True)
+    ]
+    place = Place(uri=tracking_uri(tmp_path), home=tmp_path, experiment="polypool")
+    best = dict.fromkeys((True, False))
+    for higher in best:
+        metric = replace(trials.metrics["tiny"], higher_is_better=higher)
+        parent = Parent(
+            tracker=None, trials=replace(trials, metrics={"tiny": metric}), plan=plan, place=place
+        )
+        best[higher] = parent._best(ended)["tiny"].name
+    assert best == {True: "tiny gpo seed 0", False: "tiny max seed 0"}
