@@ -1,4 +1,4 @@
-# make demo | test | test-latest | test-real | fuzz | chaos | wheel-test | bench | bench-quick | lint | lock | clean
+# make demo | test | test-latest | test-real | notebook | fuzz | chaos | wheel-test | bench | bench-quick | lint | lock | clean
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ENV := .venv
 BIN := $(ENV)/bin
@@ -10,7 +10,7 @@ LOCKED := -m pip install --quiet --only-binary :all: --no-deps --require-hashes
 LOCKED_TORCH = $(1) $(LOCKED) -r requirements-cpu.lock 2>/dev/null || $(1) $(LOCKED) -r requirements-cuda.lock
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: env demo test pytest test-latest test-real fuzz chaos wheel-test bench bench-quick lint format lock clean
+.PHONY: env demo test pytest test-latest test-real notebook fuzz chaos wheel-test bench bench-quick lint format lock clean
 
 env: $(READY)
 
@@ -39,6 +39,10 @@ test-latest: $(READY)
 	$(BIN)/uv pip install --quiet --python .venv-latest/bin/python --editable '.[dev]' $(TORCH)
 	touch .venv-latest/ready
 	$(MAKE) pytest ENV=.venv-latest
+
+# the notebook from top to bottom, in a minute
+notebook: $(READY)
+	$(BIN)/python -m pytest -m notebook
 
 test-real: $(READY)
 	$(BIN)/python -m pytest -m real
