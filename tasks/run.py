@@ -258,7 +258,7 @@ WITHOUT_EFFECT = (
 """Settings that change nothing of a run's result."""
 
 
-_OF_THE_JOINT_RUN = ("aggregator", "text_aggregator", "optim", "seed", "workers", *WITHOUT_EFFECT)
+OF_THE_JOINT_RUN = ("aggregator", "text_aggregator", "optim", "seed", "workers", *WITHOUT_EFFECT)
 """Settings that all tasks have from the run that trains them together; published numbers are of runs alone."""
 _UNNAMED = "joint"
 """The recipe that a task is compared under where the joint run came from none."""
@@ -269,7 +269,7 @@ def member_runs(run: Run) -> dict[str, Run]:
 
     Their recipe is the joint run's, by which tables tell them from runs of the same task alone.
     """
-    shared = {name: getattr(run, name) for name in _OF_THE_JOINT_RUN} | {
+    shared = {name: getattr(run, name) for name in OF_THE_JOINT_RUN} | {
         "recipe": run.recipe or _UNNAMED,
         "published": {},
         "source": "",

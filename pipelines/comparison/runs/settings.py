@@ -9,7 +9,7 @@ from dataclasses import MISSING, asdict, fields
 from infra.tracking import RunRecord
 from infra.tracking.provenance import PACKAGES
 from infra.tracking.tracker import flattened
-from tasks.run import WITHOUT_EFFECT, Data, Optim, Run, renamed_params
+from tasks.run import OF_THE_JOINT_RUN, WITHOUT_EFFECT, Data, Optim, Run, renamed_params
 from tasks.scoring.records import LEFT_OUT, VERSION_TAG
 
 _SHOWN = {"recipe", "task", "aggregator", "text_aggregator", "seed", "protocol", "data.dataset"}
@@ -92,7 +92,6 @@ def _commit(run: RunRecord) -> str:
 
 def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
     """Return what decides the results of runs; a setting that is younger than a run has its default there."""
-    hidden = _SHOWN | {*WITHOUT_EFFECT}
     params = [renamed_params(run.params) for run in runs]
     known = {name for of in params for name in of}
     defaults = {name: value for name, value in _defaults().items() if name in known}
@@ -101,8 +100,18 @@ def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
     for run, of in zip(runs, params, strict=True):
         settings = {**defaults, **of, **{name: run.tags[name][:12] for name in digested}}
         settings["protocol version"] = run.tags.get(VERSION_TAG + protocol, "1")
-        all_settings.append({name: value for name, value in settings.items() if name not in hidden})
+        all_settings.append({name: value for name, value in settings.items() if not _hidden(name)})
     return all_settings
+
+
+def _hidden(name: str) -> bool:
+    """Whether a setting changes nothing, is said elsewhere, or is a joint run's own, which its members repeat."""
+    if name in _SHOWN or name in WITHOUT_EFFECT:
+        return True
+    match name.split("."):
+        case ["members", _, setting, *_]:
+            return setting in OF_THE_JOINT_RUN
+    return False
 
 
 def _defaults() -> dict[str, str]:

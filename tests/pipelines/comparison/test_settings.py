@@ -98,6 +98,18 @@ def test_variants_have_lines_of_their_own_over_tasks_and_no_published_numbers() 
     assert "image_text · coco_mini · whole: where a row does not say otherwise, optim.epochs=10" in shown
 
 
+def test_what_members_have_of_their_joint_run_is_no_setting_of_their_own() -> None:
+    own = {"members__a__aggregator": "gpo", "members__a__optim__lr": "0.1", "members__a__text": "bert"}
+    other = {"members__a__aggregator": "max", "members__a__optim__lr": "0.2", "members__a__text": "bert"}
+    assert labels(given("gpo", **own), given("max", **other)) == ["gpo", "max"]
+    third = given("mean", **own | {"members__a__text": "bigru"})
+    assert labels(given("gpo", **own), given("max", **other), third) == [
+        "gpo",
+        "max",
+        "mean, members.a.text=bigru",
+    ]
+
+
 def test_other_code_and_other_packages_are_said() -> None:
     first = {"git_commit": "1" * 40, "torch": "2.6.0", "python": "3.11.7"}
     later = {"git_commit": "2" * 40, "git_dirty": "true", "torch": "2.13.0", "python": "3.11.7"}
