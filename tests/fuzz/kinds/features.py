@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import pickle
 from pathlib import Path
 
 import h5py
@@ -13,6 +14,7 @@ from fuzz.cases import Kind, expect
 from fuzz.damage.hdf5 import SECRET, SECRET_VALUE
 from fuzz.kinds.captions import hgr_release
 from fuzz.kinds.results import ALL, OUT, store_of
+from infra.plain_pickle import read_plain_pickle
 from infra.store import FeatureStore
 from pipelines.ingesting.feature_stores import arrays, butd, hdf5, hgr_features
 
@@ -35,6 +37,24 @@ def _butd(folder: Path) -> None:
 def _read_butd(folder: Path) -> int:
     butd(tsv=[folder / "features.tsv"], out=OUT, dim=4, tolerance=ALL)
     return store_of(entries=(folder / "features.tsv").read_bytes().rstrip(b"\n").count(b"\n") + 1)
+
+
+def _pickle(folder: Path) -> None:
+    item = {
+        "features": _drawn(3, 4),
+        "bbox": _drawn(3, 4),
+        "image_width": 640,
+        "image_height": 480,
+        "num_boxes": 3,
+    }
+    (folder / "value.pkl").write_bytes(pickle.dumps(item | {"objects": np.arange(3), "cls_prob": None}))
+
+
+def _read_pickle(folder: Path) -> int:
+    held = read_plain_pickle((folder / "value.pkl").read_bytes())
+    if isinstance(held, dict) and isinstance(x := held.get("features"), np.ndarray):
+        expect(x.dtype.kind in "fiub", "an array of other things than numbers")
+    return 0
 
 
 def _secrets(folder: Path) -> None:
@@ -125,6 +145,7 @@ _MEANS = {"SA/trn_ft.npy": "npy", "SA/tst_ft.npy": "npy"}
 
 KINDS = [
     Kind(name="butd", make=_butd, read=_read_butd, damaged={"features.tsv": "lines"}),
+    Kind(name="values of an LMDB", make=_pickle, read=_read_pickle, damaged={"value.pkl": "raw"}),
     Kind(name="hdf5", make=_hdf5, read=_read_hdf5, damaged={"features.h5": "hdf5"}),
     Kind(name="hdf5, ids of text", make=_hdf5_text, read=_read_hdf5, damaged={"features.h5": "raw"}),
     Kind(

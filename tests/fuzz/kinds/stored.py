@@ -20,6 +20,7 @@ from tasks.base import Metric, QueryMean, QueryMetric
 from tasks.datasets.open_corpus import open_corpus
 from tasks.datasets.questions import QuestionCorpus
 from tasks.run import from_json, to_json
+from tasks.run_files import read_run_file
 from tasks.scoring.records import TAG, metrics_from, metrics_tag, queries_from, queries_json
 
 _SETS = {id: x_ND for id, x_ND in make_sets(12).items() if len(x_ND)}
@@ -107,6 +108,20 @@ def _read_run(folder: Path) -> int:
     return 0
 
 
+def _written_run(folder: Path) -> None:
+    text = "base: demo  # mine\naggregator: kmax(k=3)\noptim:\n  lr: 1e-3\n  milestones: [2, 3]\ndata: {captions: 2}\n"
+    (folder / "run.yaml").write_text(text)
+
+
+def _read_written_run(folder: Path) -> int:
+    run = read_run_file(folder / "run.yaml")
+    expect(
+        from_json(json.loads(json.dumps(to_json(run)))) == run,
+        "a run that is not itself when written and read",
+    )
+    return 0
+
+
 _METRICS = [
     Metric(name="rsum", best=600.0, chance=3.1),
     Metric(name="medr", higher_is_better=False, unit="ranks", in_tables=False),
@@ -158,6 +173,7 @@ KINDS = [
     Kind(name="corpus", make=_corpus, read=_read_corpus("corpus"), damaged=_KEPT),
     Kind(name="corpus of questions", make=_corpus, read=_read_corpus("questions"), damaged=_ASKED),
     Kind(name="run.json", make=_run, read=_read_run, damaged={"run.json": "json"}),
+    Kind(name="run in YAML", make=_written_run, read=_read_written_run, damaged={"run.yaml": "raw"}),
     Kind(name="metrics of a run", make=_records, read=_read_tag, damaged={"tag.json": "json"}),
     Kind(
         name="results of queries",
