@@ -67,7 +67,7 @@ class State:
         (np.array(["text"]), "expected one of numbers"),
         (len, "it names builtins.len"),
     ],
-    ids=str,
+    ids=["a call", "a call inside", "an instance", "a date", "objects", "records", "text", "a function"],
 )
 def test_what_is_more_than_numbers_is_refused_and_not_run(value, why, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
