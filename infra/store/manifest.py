@@ -84,7 +84,7 @@ def _names_columns(source: dict[str, Any]) -> bool:
 
 
 _SOURCE = Rule(
-    "a mapping; its `extractor`, if any, one with the text `backbone`, its `columns` names with whole numbers",
+    "a mapping, its `extractor`, if any, one with the text `backbone`, its `columns` names with whole numbers",
     lambda source: _names_backbone(source) and _names_columns(source),
 )
 

@@ -37,6 +37,7 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
     "ARROW_DEFAULT_MEMORY_POOL": "system",  # the usual one reserves gigabytes
+    "MALLOC_ARENA_MAX": "1",  # else glibc reserves 64 MB for each thread that Arrow begins
 }
 
 

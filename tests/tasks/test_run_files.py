@@ -80,8 +80,10 @@ def test_what_is_no_run_is_said_with_its_place(text, message, tmp_path):
     assert str(path) in str(caught.value)
 
 
-def test_code_that_a_file_names_runs_where_it_is_trusted(tmp_path):
-    path = written(tmp_path, "base: demo\naggregator: by_vector:ByVector\n")
-    with pytest.raises(InputError, match="--trust by_vector"):
+def test_code_that_a_file_names_runs_where_it_is_trusted(tmp_path, monkeypatch):
+    (tmp_path / "trusted_by_a_flag.py").write_text("from aggregators.averages.mean import Mean\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = written(tmp_path, "base: demo\naggregator: trusted_by_a_flag:Mean\n")
+    with pytest.raises(InputError, match="--trust trusted_by_a_flag"):
         read_config(str(path))
-    assert read_config(str(path), ["--trust", "by_vector", "--seed", "1"]).aggregator == "by_vector:ByVector"
+    assert read_config(str(path), ["--trust", "trusted_by_a_flag"]).aggregator == "trusted_by_a_flag:Mean"

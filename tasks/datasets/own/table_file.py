@@ -56,11 +56,12 @@ class TableFile:
         separator = _separator(path) if suffix in (".csv", ".tsv") else ""
         try:
             schema = listed.schema if listed else _fragment(path, separator, {}, []).physical_schema
-        except (pa.ArrowException, OSError) as error:
+            names = tuple(schema.names)  # decoded here
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise _unreadable(path, error) from error
-        if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
+        if twice := sorted({name for name in names if names.count(name) > 1}):
             raise InputError(f"{path}: has several columns called {', '.join(twice)}; rename all but one")
-        return cls(path=path, names=tuple(schema.names), separator=separator, _listed=listed)
+        return cls(path=path, names=names, separator=separator, _listed=listed)
 
     def read(self, columns: Sequence[str]) -> tuple[list[list[Any]], list[Skipped]]:
         """Return the values of some columns, and the rows that cannot be read.

@@ -174,6 +174,7 @@ def test_rows_that_cannot_be_used_are_counted_and_listed(folder: Path) -> None:
         ),
         ("a.jsonl", b'{"image": "1.png", "caption": "a"}\n{"image": ', "cannot be read"),
         ("a.jsonl", b'{"image": "1.png", "caption": {"en": "a"}}\n', "the column 'caption' holds struct"),
+        ("a.jsonl", b'{"image": "1.png", "capt\xc3on": "a"}\n', "cannot be read: 'utf-8' codec"),
         ("a.json", b'{"image": "1.png"}', "expected a list of objects"),
         ("a.json", b'[{"image": "1.png"}, {"image": {}}]', "cannot be read"),
         ("a.parquet", b"PAR1", "cannot be read"),
