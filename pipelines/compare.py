@@ -31,6 +31,8 @@ class CompareOptions:
     """What orders the rows and is drawn, such as `i2t/R1`; each task's primary metric where none is given."""
     protocol: str = ""
     """The only protocol shown; where none is given, every one that a test split was scored under."""
+    recipes: Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: all)")] = ()
+    """The only ones whose runs are shown."""
     aggregators: Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: all)")] = ()
     """The only ones shown and corrected for, such as `gpo "kmax(k=2)"`; choose them before you see their scores."""
     significance: bool = True
@@ -79,6 +81,7 @@ def main() -> None:
         options.experiment,
         metric=options.metric,
         protocol=options.protocol,
+        recipes=options.recipes,
         aggregators=options.aggregators,
     )
     if options.significance:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -118,7 +118,13 @@ def refuse_detect(wished: float) -> None:
 
 
 def compare(
-    uri: str, experiment: str, *, metric: str = "", protocol: str = "", aggregators: Sequence[str] = ()
+    uri: str,
+    experiment: str,
+    *,
+    metric: str = "",
+    protocol: str = "",
+    recipes: Sequence[str] = (),
+    aggregators: Sequence[str] = (),
 ) -> Comparison:
     """Read the runs of an experiment and arrange them.
 
@@ -127,10 +133,11 @@ def compare(
         experiment: its name.
         metric: what orders the rows; a group without it, or all where empty, take their primary one.
         protocol: the only one shown; where empty, every one that a test split was scored under.
+        recipes: of the only runs shown; all where empty.
         aggregators: the specs of the only ones shown, of images, videos or both modalities; all where empty.
 
     Raises:
-        InputError: no such experiment, metric, protocol or aggregator, or nothing in it that can be compared.
+        InputError: no such experiment, metric, protocol, recipe or aggregator, or nothing in it that can be compared.
     """
     runs = [
         run for run in find_runs(uri, experiment, finished=False) if run.tags.get("kind") not in _SUMMARIES
@@ -140,19 +147,20 @@ def compare(
             f"experiment {experiment!r} of {uri} has no runs to compare; train some: "
             f"python -m pipelines.train RECIPE --experiment {shlex.quote(experiment)}"
         )
+    if recipes:
+        runs = _with("recipe", {*recipes}, runs)
     if aggregators:
-        runs = _with(aggregators, runs)
+        runs = _with("aggregator", {str(Spec.parse(spec)) for spec in aggregators}, runs)
     groups, notes = arranged(runs, experiment=experiment, metric=metric, protocol=protocol)
     return Comparison(experiment=experiment, groups=groups, notes=notes)
 
 
-def _with(aggregators: Sequence[str], runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """Return the runs of aggregators; refuse one that none has."""
-    had = {run.tags.get("aggregator", "") for run in runs} - {""}
-    wanted = {str(Spec.parse(spec)) for spec in aggregators}
+def _with(tag: str, wanted: Set[str], runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return the runs of which a tag is wanted; refuse what none has."""
+    had = {run.tags.get(tag, "") for run in runs} - {""}
     if missing := sorted(wanted - had):
-        raise unknown("aggregator of the experiment", missing[0], had)
-    return [run for run in runs if run.tags.get("aggregator") in wanted]
+        raise unknown(f"{tag} of the experiment", missing[0], had)
+    return [run for run in runs if run.tags.get(tag) in wanted]
 
 
 def judged(comparison: Comparison, read: Read) -> Comparison:

@@ -175,6 +175,14 @@ def test_aggregators_that_are_asked_for_are_the_only_ones(monkeypatch: pytest.Mo
         compared(monkeypatch, *runs, aggregators=("kmax",))
 
 
+def test_recipes_that_are_asked_for_are_the_only_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [run("gpo", recipe="mine"), run("gpo", 1), run("max", recipe="mine")]
+    (group,) = compared(monkeypatch, *runs, recipes=("mine",)).groups
+    assert {row.label: row.seeds for row in group.rows} == {"gpo": ("0",), "max": ("0",)}
+    with pytest.raises(InputError, match="unknown recipe of the experiment 'mini2'"):
+        compared(monkeypatch, *runs, recipes=("mini2",))
+
+
 def test_the_verb_prints_and_keeps_a_comparison(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
