@@ -104,7 +104,7 @@ def across(cross_task: CrossTaskTable) -> Table:
             *summaries,
         ),
         rows=tuple(rows),
-        notes=cross_task.notes,
+        notes=(*cross_task.notes, *_not_judged(cross_task)),
         best=frozenset(best),
         label=32,
     )
@@ -136,6 +136,16 @@ def _entry(column: Column, aggregator: str, stars: bool) -> str:
         return ABSENT + " " * stars
     text = _with_deviation(group.mean(row), group.deviation(row), group.decimals(group.metric.name))
     return text + (MARKS[_mark(column, row)] if stars else "")
+
+
+def _not_judged(cross_task: CrossTaskTable) -> Iterator[str]:
+    """Say which columns have no asterisks since the differences from their best are not known, as in files."""
+    for column in cross_task.columns:
+        judged, best = column.group.judged, column.best
+        others = [row for row in column.rows.values() if row is not best]
+        if judged and others and not any(judged.difference(row.label, best.label) for row in others):
+            of = " · ".join(column.title[:-1])
+            yield f"{of} is not judged: of its table the differences from {judged.labels[0]} alone are known"
 
 
 def _usual(group: Group) -> Iterator[str]:

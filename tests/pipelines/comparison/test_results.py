@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from records import blocks_of, run, three_tasks
+from records import blocks_of, run, three_tasks, vqa
 
 from infra.errors import InputError
 from pipelines import compare, sweep, tables
@@ -103,6 +103,29 @@ def test_tables_of_results_are_those_of_the_runs(tmp_path: Path) -> None:
     assert (ours.labels, ours.units, ours.tests) == (theirs.labels, theirs.units, theirs.tests)
     assert ours.difference("gpo", "mean") == theirs.difference("gpo", "mean")
     assert ours.intervals == theirs.intervals
+
+
+def test_a_column_whose_best_is_not_its_tables_says_that_it_is_not_judged() -> None:
+    column = lambda name: Judged(  # noqa: E731
+        units="queries",
+        labels=("gpo, mini", "mean, mini", "gpo, bert", "mean, bert"),
+        tests=6,
+        intervals={},
+        pairs={(row, "gpo, mini"): NOT_TOLD for row in ("mean, mini", "gpo, bert", "mean, bert")} | name,
+    )
+    runs = [run("gpo", rsum=60.0), run("mean", rsum=59.0)]
+    runs += [run("gpo", rsum=50.0, recipe="bert"), run("mean", rsum=49.0, recipe="bert"), vqa("gpo", 0, 30.0)]
+    image, *others = blocks_of(*runs)
+    for known, said in (
+        ({("mean, bert", "gpo, bert"): NOT_TOLD}, []),
+        ({}, ["image_text · coco_mini · whole · bert"]),
+    ):
+        found = cross_task_table([replace(image, judged=column(known)), *others])
+        notes = [note for note in report.across(found).notes if "is not judged" in note]
+        assert [note.partition(" is not judged")[0] for note in notes] == said
+
+
+NOT_TOLD = Difference(value=1.0, low=-1.0, high=3.0, p=1.0, over_seeds=True)
 
 
 def test_settings_that_differ_are_shown_in_tables_of_results_too() -> None:
