@@ -18,7 +18,8 @@ import numpy as np
 
 from infra.errors import AbsentError, InputError, MissingError
 from infra.storage.places import Url, place
-from infra.store.reader import COLUMNS, FeatureStore, column_place, column_source
+from infra.store.manifest import COLUMNS
+from infra.store.reader import FeatureStore, column_place, column_source
 from infra.store.writer import StoreWriter
 
 

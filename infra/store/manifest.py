@@ -18,6 +18,8 @@ VERSION = 2
 """Since version 2 every set, the rest of each shard, and the manifest have a check. Version 1 is read as it was."""
 
 NAME = "manifest.json"
+COLUMNS = "columns"
+"""What names, in a source, what stands beside the vectors, and the folder where it is; see `infra.store.columns`."""
 _DERIVED = ("sets", "vectors", "check")  # for who reads the file without this class; compared when it is read
 _BESIDE = Rule("the name of a file beside it", lambda name: Path(name).name == name != "")
 _KNOWN = Rule(f"1 or {VERSION}", lambda version: version in (1, VERSION))
@@ -77,7 +79,7 @@ def _names_backbone(source: dict[str, Any]) -> bool:
 
 
 def _names_columns(source: dict[str, Any]) -> bool:
-    columns = source.get("columns", {})
+    columns = source.get(COLUMNS, {})
     if not isinstance(columns, dict):
         return False
     return all(_BESIDE.holds(name) and type(width) is int and width > 0 for name, width in columns.items())

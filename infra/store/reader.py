@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from infra.errors import InputError, unknown
 from infra.storage.places import Url, place
-from infra.store.manifest import Manifest, Shard
+from infra.store.manifest import COLUMNS, Manifest, Shard
 from infra.store.mapped import Ahead, allow_files
 from infra.store.shard import MappedShard, map_shard
 
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 
 Place = tuple[MappedShard, int]
 """A shard, and the number of a set in it."""
-
-
-COLUMNS = "columns"
-"""The folder of what stands beside the vectors, and what names it in the source of a manifest."""
 
 
 def column_source(name: str, of: dict[str, Any]) -> dict[str, Any]:

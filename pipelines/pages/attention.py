@@ -73,9 +73,8 @@ def _card(example: AttentionExample, record: AttentionExamples, thumbnails: Thum
     if weight_KN is None:
         figures, plain = None, data_address(images[0]) if images else ""
     else:
-        draw = _frames if video else _image
         figures = [
-            draw(images, weight_N, record.backbone, example.boxes)
+            (_frames(images, weight_N) if video else _image(images, weight_N, record.backbone, example.boxes))
             | {
                 "name": f"vector {k + 1}: " if len(weight_KN) > 1 else "",
                 "least": weight_N.min(),
@@ -120,12 +119,7 @@ def _image(
     return {"frames": [], "image": data_address(heat), "over": True, "token": token, "bars": []}
 
 
-def _frames(
-    images: Sequence[Image.Image],
-    weight_N: np.ndarray,
-    backbone: Mapping[str, Any] | None,
-    box_N4: np.ndarray | None,
-) -> dict[str, Any]:
+def _frames(images: Sequence[Image.Image], weight_N: np.ndarray) -> dict[str, Any]:
     """Return the frames of largest weight in their order, and bars of all elements, in which those stand out."""
     heaviest = np.sort(np.argsort(-weight_N, kind="stable")[:_FRAMES]).tolist() if images else []
     frames = [

@@ -17,6 +17,7 @@ from infra.data import Batch
 from infra.registry import Spec
 from infra.store import FeatureStore
 from tasks.base import PictureRecord
+from tasks.datasets.features.boxes import BOXES
 from tasks.datasets.media import PicturedItem
 from tasks.inputs.pairs import Pairs
 from tasks.models.embeddings import SplitEmbeddings
@@ -152,10 +153,6 @@ def backbone_of(store: FeatureStore | None, visual: Spec) -> Mapping[str, Any] |
         return {}
     unknown = None if "regions" in visual.name else {}
     return store.manifest.source.get("extractor", unknown)
-
-
-BOXES = "boxes"
-"""The column of a store that says where in its picture each element is."""
 
 
 def boxes_of(store: FeatureStore | None) -> Callable[[str], np.ndarray | None]:

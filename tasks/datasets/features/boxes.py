@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-NO_BOXES = "boxes that cannot be read; zeros are stored"
-"""What is said of a set whose boxes are not to be had, though its features are."""
+from tasks.datasets.features.to_store import Features
+
+BOXES = "boxes"
+"""The column of a store that says where in its picture each element is."""
 
 
 def fractions(box_N4: np.ndarray | None, count: int, *, width: float, height: float) -> np.ndarray | None:
@@ -20,3 +22,14 @@ def fractions(box_N4: np.ndarray | None, count: int, *, width: float, height: fl
         return None
     fraction_N4 = box_N4 / np.array([width, height, width, height], np.float32)
     return fraction_N4.astype(np.float32) if np.isfinite(fraction_N4).all() else None
+
+
+def with_boxes(id: str, x_ND: np.ndarray, box_N4: np.ndarray | None, *, where: str) -> Features:
+    """Return a set with its boxes as a column; where there are none, with zeros, which is said."""
+    return Features(
+        id=id,
+        x_ND=x_ND,
+        where=where,
+        columns={BOXES: np.zeros((len(x_ND), 4), np.float32) if box_N4 is None else box_N4},
+        odd="boxes that cannot be read; zeros are stored" if box_N4 is None else "",
+    )

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from infra.errors import InputError
 from infra.files import existing
 from infra.store.findings import Skipped
-from tasks.datasets.features.boxes import NO_BOXES, fractions
+from tasks.datasets.features.boxes import fractions, with_boxes
 from tasks.datasets.features.to_store import Features
 
 _COLUMNS = 6
@@ -73,14 +73,8 @@ def _row(line: bytes, *, where: str, dim: int) -> Features | Skipped:
         return Skipped(
             where=f"{where} (id {id})", why=f"features of another size than boxes x {dim} x 4 bytes"
         )
-    box_N4 = _boxes(columns, boxes)
-    return Features(
-        id=id,
-        x_ND=np.frombuffer(data, "<f4").reshape(boxes, dim),
-        where=f"{where} (id {id})",
-        columns={"boxes": np.zeros((boxes, 4), np.float32) if box_N4 is None else box_N4},
-        odd=NO_BOXES if box_N4 is None else "",
-    )
+    x_ND = np.frombuffer(data, "<f4").reshape(boxes, dim)
+    return with_boxes(id, x_ND, _boxes(columns, boxes), where=f"{where} (id {id})")
 
 
 def _boxes(columns: Sequence[bytes], count: int) -> np.ndarray | None:

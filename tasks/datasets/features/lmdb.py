@@ -24,7 +24,7 @@ from infra.errors import InputError
 from infra.files import existing_folder
 from infra.plain_pickle import read_plain_pickle
 from infra.store.findings import Skipped
-from tasks.datasets.features.boxes import NO_BOXES, fractions
+from tasks.datasets.features.boxes import fractions, with_boxes
 from tasks.datasets.features.to_store import Features
 
 _LIST = b"keys"
@@ -77,13 +77,7 @@ def _set(key: bytes, value: bytes) -> Features | Skipped:
             where=where, why="features that are no array (N, D), nor one in base64 with `num_boxes`"
         )
     box_N4 = fractions(box_N4, len(x_ND), width=_side(held, "width", "w"), height=_side(held, "height", "h"))
-    return Features(
-        id=PurePosixPath(where).name,
-        x_ND=x_ND,
-        where=where,
-        columns={"boxes": np.zeros((len(x_ND), 4), np.float32) if box_N4 is None else box_N4},
-        odd=NO_BOXES if box_N4 is None else "",
-    )
+    return with_boxes(PurePosixPath(where).name, x_ND, box_N4, where=where)
 
 
 def _array(value: Any, count: Any) -> np.ndarray | None:
