@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -28,11 +28,12 @@ from infra.errors import InputError, command
 from infra.ray.session import ray_session
 from infra.storage.places import Url, place
 from infra.store import StoreWriter
+from infra.store.columns import ColumnsWriter, with_columns
 from infra.store.findings import USUAL
 from infra.store.ids import IdSet
 from infra.store.manifest import Manifest
 from infra.trust import vouch
-from pipelines.extraction.images import ImageExtractor, stream
+from pipelines.extraction.images import ImageExtractor, parted, stream
 from pipelines.extraction.plan import Batch
 from pipelines.extraction.texts import Text, TextExtractor, texts_of
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
@@ -74,7 +75,8 @@ def extract(
         corpus: folder of the corpus, as ingest writes it, or its URL.
         out: folder of the store, or its URL.
         backbone: what describes an image or a frame: cells, clip, dinov2, resnet, siglip or vit, with parameters, such
-            as 'cells(grid=7)'; or all frames of a video: i3d; or a text: bert, clip_text or siglip_text; or your own.
+            as 'cells(grid=7)'; or its regions: detr, owlv2 or rtdetr, with their boxes; or all frames of a video: i3d;
+            or a text: bert, clip_text or siglip_text; or your own.
         dtype: what numbers are stored as.
         batch: images, texts, or frames of one video, that go through the backbone together.
         splits: the splits to extract.
@@ -102,10 +104,12 @@ def extract(
     reads = "text" if texts else "video" if video else "image"
     work = _Extraction.of(backbone, reads, videos, batch=batch)
     job = {"corpus": opened.digest, "splits": chosen, "limit": limit, "batch": batch}
-    with StoreWriter(out, dim=work.dim, dtype=dtype, source=work.source | job) as writer:
+    source = with_columns(work.source | job, work.columns)
+    with StoreWriter(out, dim=work.dim, dtype=dtype, source=source) as writer:
         before = len(writer.done)
-        parts = work.parts(listed(), done=writer.done)
-        decoded = _write(writer, (_batch(opened, part) for part in parts), work)
+        with ColumnsWriter(out, work.columns, source=source) as beside:
+            parts = work.parts(listed(), done=[writer.done, *beside.done])
+            decoded = _write(writer, beside, (_batch(opened, part) for part in parts), work)
         trained = _stored(writer, (item.id for item in listed() if item.split == "train"))
         manifest = writer.close(statistics_of=trained, tolerance=tolerance)
     seconds = time.monotonic() - started
@@ -139,6 +143,7 @@ class _Extraction:
     extractor: type
     options: dict[str, Any]
     dim: int
+    columns: Mapping[str, int]
     source: dict[str, Any]
     gpu: bool
     size: int  # of a batch
@@ -172,6 +177,7 @@ class _Extraction:
             extractor=TextExtractor if built.reads == "text" else ImageExtractor,
             options={"backbone": backbone},
             dim=built.dim,
+            columns=built.columns,
             source={"extractor": built.describe()},
             gpu=built.gpu,
             size=batch,
@@ -185,20 +191,21 @@ class _Extraction:
             extractor=VideoExtractor,
             options={"backbone": backbone, "videos": videos},
             dim=videos.dim,
+            columns={},
             source={"extractor": built.describe(), "video": videos.describe(built)},
             gpu=built.gpu,
             size=1,
             block=_VIDEOS,
         )
 
-    def parts(self, items: Iterator[_Item], *, done: IdSet) -> Iterator[list[_Item]]:
-        """Yield the batches of items that are not all `done`.
+    def parts(self, items: Iterator[_Item], *, done: Sequence[IdSet]) -> Iterator[list[_Item]]:
+        """Yield the batches of items that are not all in each of those `done`.
 
         One that is done in part is sent whole: who is in it may change the last bit of an image's features. A video is
         described by itself.
         """
         while part := [*islice(items, self.size)]:
-            if not done.issuperset(item.id for item in part):
+            if not all(stored.issuperset(item.id for item in part) for stored in done):
                 yield part
 
 
@@ -229,8 +236,8 @@ def _batch(corpus: Corpus | QuestionCorpus, items: list[_Item]) -> Batch:
     return {"ids": ids, "paths": [str(corpus.image_path(item)) for item in items]}
 
 
-def _write(writer: StoreWriter, batches: Iterator[Batch], work: _Extraction) -> int:
-    """Store the features of all batches; return how many frames were decoded."""
+def _write(writer: StoreWriter, beside: ColumnsWriter, batches: Iterator[Batch], work: _Extraction) -> int:
+    """Store the features of all batches, and their columns `beside`; return how many frames were decoded."""
     frames, some = 0, [*islice(batches, 1)]
     if not some:
         return frames
@@ -249,8 +256,9 @@ def _write(writer: StoreWriter, batches: Iterator[Batch], work: _Extraction) -> 
                 writer.skip(where, row["why"])
                 continue
             frames += row.get("frames", 0)
-            x_ND = np.frombuffer(row["data"], np.float32).reshape(-1, work.dim)
-            writer.offer(id, x_ND, where=where)
+            x_NW = np.frombuffer(row["data"], np.float32).reshape(-1, work.dim + sum(work.columns.values()))
+            x_ND, columns = parted(x_NW, work.columns)
+            beside.offer(writer, id, x_ND, columns, where=where)
     return frames
 
 

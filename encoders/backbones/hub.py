@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -121,13 +122,16 @@ def weights_digest(model: Module) -> str:
 
 def _load(kind: Any, name: str, **options: Any) -> Any:
     from huggingface_hub.utils import logging as hub_logging
+    from transformers import PreTrainedModel
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     hub_logging.set_verbosity_error()
     options |= {"trust_remote_code": False}  # code beside a model would run, or its name be asked about
-    if "Model" not in kind.__name__:
+    if not hasattr(kind, "from_config") and not issubclass(
+        kind, PreTrainedModel
+    ):  # no model, nor what finds one
         return kind.from_pretrained(name, **options)
     model, loaded = kind.from_pretrained(name, use_safetensors=True, output_loading_info=True, **options)
     missing = [key for key in loaded["missing_keys"] if "pooler" not in key]
@@ -189,22 +193,35 @@ class Pretrained:
             pixels: of each image.
             of: its name; the last hidden state is `(N, D)` tokens or a `(D, H, W)` map.
         """
+        return [x for (x,) in self.computed(pixels, lambda model, pixel_BCHW: [model(pixel_BCHW)[of]])]
+
+    def computed(
+        self, pixels: list[Tensor], compute: Callable[[Any, Tensor], Sequence[Tensor]]
+    ) -> list[list[np.ndarray]]:
+        """Return what is computed of each image, float32; images of one size go through the model together.
+
+        Args:
+            pixels: of each image.
+            compute: takes the model and a batch `(B, 3, H, W)`; what it returns begins with B each.
+        """
         import torch
 
         from infra.compute.device import best_device
 
         if len({image.shape for image in pixels}) > 1:
-            return [state for image in pixels for state in self.states([image], of=of)]
+            return [made for image in pixels for made in self.computed([image], compute)]
         device = best_device()
         with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16):
-            output = self.model.to(device)(torch.stack(pixels).to(device))
-        return list(output[of].float().cpu().numpy())
+            outputs = compute(self.model.to(device), torch.stack(pixels).to(device))
+        return [list(of_image) for of_image in zip(*(x.float().cpu().numpy() for x in outputs), strict=True)]
 
     def describe(self) -> dict[str, Any]:
         """Return the name, the preprocessing, the SHA-256 of the weights, and the precision where it is not full."""
         return {
             "name": known_as(self.name),
-            "preprocessing": self.processor.to_dict(),
+            "preprocessing": json.loads(
+                json.dumps(self.processor.to_dict())
+            ),  # as a store gives it back: no tuples
             "sha256": weights_digest(self.model),
             **({"bfloat16": True} if self.bfloat16 else {}),
         }

@@ -18,6 +18,7 @@ import numpy as np
 
 from infra.errors import AbsentError, InputError, MissingError
 from infra.storage.places import Url, place
+from infra.store.ids import IdSet
 from infra.store.manifest import COLUMNS
 from infra.store.reader import FeatureStore, column_place, column_source
 from infra.store.writer import StoreWriter
@@ -50,7 +51,36 @@ class ColumnsWriter:
                 writer = StoreWriter(at, dim=width, dtype="float32", source=own)
                 self._writers[name] = self._exits.enter_context(writer)
 
-    def refuse(self, columns: Mapping[str, np.ndarray], size: int) -> str | None:
+    @property
+    def done(self) -> list[IdSet]:
+        """The ids that earlier writers stored, of each column that is not finished."""
+        return [writer.done for writer in self._writers.values()]
+
+    def offer(
+        self,
+        writer: StoreWriter,
+        id: str,
+        x_ND: np.ndarray,
+        columns: Mapping[str, np.ndarray],
+        *,
+        where: str,
+    ) -> str | None:
+        """Store a set with its columns; one that cannot be stored is skipped whole, and the reason returned.
+
+        Args:
+            writer: of the store that the columns are of.
+            id, x_ND, where: see `StoreWriter.offer`.
+            columns: `(N, C)` each, by name.
+        """
+        if why := self._refuse(columns, len(x_ND)):
+            writer.skip(where, why)
+            return why
+        if (why := writer.offer(id, x_ND, where=where)) is None:
+            for name, column in self._writers.items():  # what an earlier writer finished is passed over
+                column.offer(id, columns[name], where=where)
+        return why
+
+    def _refuse(self, columns: Mapping[str, np.ndarray], size: int) -> str | None:
         """Return why the columns of a set of `size` elements cannot be stored, in words alike for all such sets."""
         if {*columns} != {*self.widths}:
             return f"columns {', '.join(columns) or 'none'}, expected {', '.join(self.widths) or 'none'}"
@@ -60,11 +90,6 @@ class ColumnsWriter:
             if x_NC.dtype.kind not in "fiu" or not np.isfinite(x_NC).all():
                 return f"{name} that are no finite numbers"
         return None
-
-    def offer(self, id: str, columns: Mapping[str, np.ndarray], *, where: str) -> None:
-        """Store the columns of a set that the store has taken; what an earlier writer finished is passed over."""
-        for name, writer in self._writers.items():
-            writer.offer(id, columns[name], where=where)
 
     def __enter__(self) -> ColumnsWriter:
         return self

@@ -12,10 +12,12 @@ from torch import nn
 
 from aggregators.base import Aggregator
 from aggregators.contract import aggregator_checks
+from encoders.backbones.base import Backbone
 from encoders.base import Encoder
 from infra.checks import Check
 from infra.errors import InputError
 from infra.registry import AGGREGATORS, KINDS, Spec
+from pipelines.checks.backbones import backbone_checks
 from pipelines.checks.encoders import encoder_checks
 from pipelines.checks.miners import miner_checks
 from pipelines.checks.optimisers import optimiser_checks
@@ -43,6 +45,7 @@ _CLASSES = {
     TaskAdapter: "task",
     torch.optim.Optimizer: "optimiser",
     Reader: "reader",
+    Backbone: "backbone",
 }
 
 
@@ -72,6 +75,7 @@ def part_checks(spec: str, kind: str) -> list[Check]:
         "regulariser": regulariser_checks,
         "optimiser": optimiser_checks,
         "reader": reader_checks,
+        "backbone": backbone_checks,
         "recipe": _recipe_checks,
     }
     return known.get(kind, lambda spec: _loading_checks(spec, kind))(spec)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from encoders.backbones.again import backbone_again, spec_again
+from encoders.backbones.base import vectors
 from infra.errors import InputError
 from infra.fields import Rule, at_least, from_plain
 from infra.files import existing
@@ -114,7 +115,7 @@ class FileFeatures:
         return x_ND.astype(self.store.dtype).astype(np.float32)
 
     def _of_image(self, path: Path) -> np.ndarray:
-        return np.asarray(self._backbone([readable(path)])[0])
+        return np.asarray(vectors(self._backbone([readable(path)])[0]))
 
     def _of_video(self, path: Path) -> np.ndarray:
         (row,) = self._videos({"ids": [""], "paths": [str(path)]})

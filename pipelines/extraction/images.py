@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from encoders.backbones.base import build_backbone
+from encoders.backbones.base import Described, build_backbone
 from infra.pictures.opening import load
 from infra.trust import trust_modules, trusted
 from pipelines.extraction.plan import Batch, Plan, Planned
@@ -44,10 +45,24 @@ class ImageExtractor:
             if isinstance(image, str):
                 row["why"] = image
             else:
-                x_ND = np.ascontiguousarray(next(features), np.float32)
-                row["data"] = x_ND.tobytes()
+                row["data"] = as_bytes(next(features))
             rows.append(row)
         return rows
+
+
+def as_bytes(described: np.ndarray | Described) -> bytes:
+    """Return what a backbone returned for an image as a row carries it: float32, vectors and columns side by side."""
+    x = described.side_by_side() if isinstance(described, Described) else described
+    return np.ascontiguousarray(x, np.float32).tobytes()
+
+
+def parted(x_NW: np.ndarray, columns: Mapping[str, int]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the vectors of a row's array, and its columns."""
+    first = x_NW.shape[1] - sum(columns.values())
+    ends = accumulate((columns[name] for name in sorted(columns)), initial=first)
+    return x_NW[:, :first], {
+        name: x_NW[:, begin:end] for name, (begin, end) in zip(sorted(columns), pairwise(ends), strict=True)
+    }
 
 
 def stream(

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from encoders.backbones.base import Backbone, build_backbone
+from encoders.backbones.base import Backbone, build_backbone, vectors
 from infra.errors import InputError
 from infra.trust import trust_modules
 from infra.video.containers import BadVideo
@@ -78,7 +78,7 @@ class Videos:
             raise InputError(
                 f"--pool {options.pool} is for backbones of images; this one makes vectors of whole videos"
             )
-        cells = len(backbone([Image.new("RGB", (224, 224))])[0]) if options.pool == "concat" else 1
+        cells = len(vectors(backbone([Image.new("RGB", (224, 224))])[0])) if options.pool == "concat" else 1
         decoder = choose_decoder(options.decoder)
         return cls(
             options=options,
@@ -150,7 +150,7 @@ class VideoExtractor:
         parts = []
         while images := list(islice(frames, self._videos.batch)):
             with self._lock:
-                parts += [self._pooled(x_ND) for x_ND in self._backbone(images)]
+                parts += [self._pooled(vectors(described)) for described in self._backbone(images)]
         return np.concatenate(parts)
 
     def _pooled(self, x_ND: np.ndarray) -> np.ndarray:

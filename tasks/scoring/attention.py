@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from infra.data import Batch
+from infra.pictures.boxes import BOXES
 from infra.registry import Spec
 from infra.store import FeatureStore
 from tasks.base import PictureRecord
-from tasks.datasets.features.boxes import BOXES
 from tasks.datasets.media import PicturedItem
 from tasks.inputs.pairs import Pairs
 from tasks.models.embeddings import SplitEmbeddings

@@ -2,6 +2,10 @@
 
 How an array becomes a set is in `tasks.datasets.features.to_store.as_set`: the last axis is D, all others are
 elements. In an `.npz` the array is called `features` or `x`, or is the only one. D is what most files have.
+
+An `.npz` of regions has boxes in pixels, `bbox` or `boxes` `(N, 4)`, and the picture's size, `image_w` or `image_width`
+and `image_h` or `image_height`: where any file has, boxes are kept as a column, with zeros where one has none or odd
+ones, which are listed.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -17,10 +22,14 @@ from tqdm import tqdm
 
 from infra.arrays import reason
 from infra.files import existing_folder
+from infra.pictures.boxes import fractions
 from infra.store.findings import Skipped
+from tasks.datasets.features.boxes import with_boxes
 from tasks.datasets.features.to_store import Features, as_set
 
 _NAMES = ("features", "x")
+_BOXES, _WIDTH, _HEIGHT = ("bbox", "boxes"), ("image_w", "image_width"), ("image_h", "image_height")
+_NUMBER = "a single number, expected an array"
 _LARGEST = 1 << 30  # bytes, unpacked; a small archive can hold any number of zeros
 
 
@@ -38,7 +47,7 @@ def read_arrays(folder: str | Path, *, channels_first: bool = False) -> Iterator
     """
     folder = existing_folder(folder, what="a folder of .npy or .npz files")
     paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    width = _usual_width(paths, channels_first=channels_first)
+    width, boxed = _usual_width(paths, channels_first=channels_first), any(map(_has_boxes, paths))
     for path in tqdm(paths, desc="files", unit="file"):
         if path.suffix not in (".npy", ".npz"):
             yield Skipped(where=path.name, why="not a .npy or .npz file", wanted=False)
@@ -46,14 +55,16 @@ def read_arrays(folder: str | Path, *, channels_first: bool = False) -> Iterator
         if not path.is_file():  # opening a pipe would wait for a writer
             yield Skipped(where=path.name, why="a folder, a pipe, or a link that leads nowhere")
             continue
-        x = _load(path)
-        if isinstance(x, str):
-            yield Skipped(where=path.name, why=x)
+        loaded = _load(path)
+        if isinstance(loaded, str):
+            yield Skipped(where=path.name, why=loaded)
             continue
-        x_ND = as_set(x, channels_first=channels_first)
+        x_ND = as_set(loaded.x, channels_first=channels_first)
         if x_ND.size and x_ND.shape[1] != width:
-            where = f"{path.name}, shape {x.shape}"
+            where = f"{path.name}, shape {loaded.x.shape}"
             yield Skipped(where=where, why=f"vectors of another width than {width}, which most files have")
+        elif boxed:
+            yield with_boxes(path.stem, x_ND, loaded.boxes(len(x_ND)), where=path.name)
         else:
             yield Features(id=path.stem, x_ND=x_ND, where=path.name)
 
@@ -96,18 +107,61 @@ def _name(arrays: np.lib.npyio.NpzFile) -> str | None:
     return names[0] if len(names) == 1 or set(names) & set(_NAMES) else None
 
 
-def _load(path: Path) -> np.ndarray | str:
-    """Return the array of a file, or why there is none."""
+def _has_boxes(path: Path) -> bool:
+    """Whether a file has boxes and its picture's size; a damaged one has not, and `_load` says what is wrong."""
+    if path.suffix != ".npz" or not path.is_file():
+        return False
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return all(any(name in arrays.files for name in names) for names in (_BOXES, _WIDTH, _HEIGHT))
+    except Exception:  # damage raises what zip or its methods raise
+        return False
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """What a file holds: the array, and boxes in pixels with the picture's width and height, as they were found."""
+
+    x: np.ndarray
+    box: np.ndarray | None = None
+    width: np.ndarray | None = None
+    height: np.ndarray | None = None
+
+    def boxes(self, count: int) -> np.ndarray | None:
+        """Return the boxes of `count` elements as fractions `(count, 4)`; None where they are missing or odd."""
+        found = (self.box, self.width, self.height)
+        if any(x is None or x.dtype.kind not in "fiu" for x in found):
+            return None
+        if not self.width.size == self.height.size == 1:
+            return None
+        return fractions(self.box, count, width=float(self.width.item()), height=float(self.height.item()))
+
+
+def _load(path: Path) -> _Loaded | str:
+    """Return what a file holds, or why it cannot be used."""
     try:
         x = np.load(path, allow_pickle=False)
-        if isinstance(x, np.lib.npyio.NpzFile):
-            with x as arrays:
-                name = _name(arrays)
-                if name is None:
-                    return f"{len(arrays.files)} arrays, none called {' or '.join(_NAMES)}"
-                if any(member.file_size > _LARGEST for member in arrays.zip.infolist()):
-                    return f"an array of over {_LARGEST:,} bytes, too large for one image or video"
-                x = arrays[name]
-        return x if x.ndim else "a single number, expected an array"
+        if not isinstance(x, np.lib.npyio.NpzFile):
+            return _Loaded(x) if x.ndim else _NUMBER
+        with x as arrays:
+            name = _name(arrays)
+            if name is None:
+                return f"{len(arrays.files)} arrays, none called {' or '.join(_NAMES)}"
+            if any(member.file_size > _LARGEST for member in arrays.zip.infolist()):
+                return f"an array of over {_LARGEST:,} bytes, too large for one image or video"
+            x = arrays[name]
+            return (
+                _Loaded(x, *(_beside(arrays, names) for names in (_BOXES, _WIDTH, _HEIGHT)))
+                if x.ndim
+                else _NUMBER
+            )
     except Exception as error:  # damage raises what zip, its methods, or numpy's parser of literals raise
         return reason(path, error)
+
+
+def _beside(arrays: np.lib.npyio.NpzFile, names: Sequence[str]) -> np.ndarray | None:
+    """Return the first array of some names; None where there is none that can be read, for the features still can."""
+    try:
+        return next((arrays[name] for name in names if name in arrays.files), None)
+    except Exception:
+        return None

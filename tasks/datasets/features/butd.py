@@ -21,8 +21,9 @@ from tqdm import tqdm
 
 from infra.errors import InputError
 from infra.files import existing
+from infra.pictures.boxes import fractions
 from infra.store.findings import Skipped
-from tasks.datasets.features.boxes import fractions, with_boxes
+from tasks.datasets.features.boxes import with_boxes
 from tasks.datasets.features.to_store import Features
 
 _COLUMNS = 6

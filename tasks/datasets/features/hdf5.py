@@ -4,11 +4,15 @@ Two layouts: `(n, N, D)`, a row an image; or, where there is a dataset `pos_boxe
 `(total, D)` of which image i has those from `pos_boxes[i, 0]` to before `pos_boxes[i, 1]`, as in adaptive
 bottom-up features.
 
+A dataset `spatial_features`, of as many elements, has first the left, top, right and bottom of each region as fractions
+of the picture's sides; these become the column `boxes`.
+
 Source: the file layout of the public bottom-up-attention VQA baseline by Hengyuan Hu and others.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +23,13 @@ from tqdm import tqdm
 
 from infra.errors import InputError
 from infra.store.findings import Skipped
+from tasks.datasets.features.boxes import with_boxes
 from tasks.datasets.features.hdf5_file import Hdf5Data, Hdf5File
 from tasks.datasets.features.to_store import Features, as_set
 from tasks.datasets.id_lists import as_text, read_id_rows
 
 _BLOCK = 32 << 20  # bytes read at a time
-_POSITIONS, _IDS = "pos_boxes", "image_ids"
+_POSITIONS, _IDS, _SPATIAL = "pos_boxes", "image_ids", "spatial_features"
 
 
 def read_hdf5(
@@ -48,12 +53,12 @@ def read_hdf5(
     """
     with Hdf5File(path, what="an HDF5 file of features") as file:
         features = _features(file, key)
-        spans = _positions(file)
+        spans, boxes = _positions(file), _boxes(file, features, channels_first=channels_first)
         count = len(features) if spans is None else len(spans)
         names: dict[int, str] = {}
         yield from _name_rows(_ids(ids, file), count=count, names=names)
-        rows = _whole_rows(features) if spans is None else _spans(features, spans)
-        for row, x in tqdm(rows, desc="rows", unit="row", total=count):
+        rows = _whole_rows(features, boxes) if spans is None else _spans(features, boxes, spans)
+        for row, x, box_N4 in tqdm(rows, desc="rows", unit="row", total=count):
             where = f"{file.path.name}, row {row}"
             if row not in names:
                 yield Skipped(where=where, why="a row that has no id")
@@ -61,8 +66,11 @@ def read_hdf5(
                 why = f"{_POSITIONS} beyond the vectors, or empty"
                 yield Skipped(where=f"{where} (id {names[row]})", why=why)
             else:
-                x_ND = as_set(x, channels_first=channels_first)
-                yield Features(id=names[row], x_ND=x_ND, where=f"{where} (id {names[row]})")
+                x_ND, where = as_set(x, channels_first=channels_first), f"{where} (id {names[row]})"
+                if boxes is None:
+                    yield Features(id=names[row], x_ND=x_ND, where=where)
+                else:
+                    yield with_boxes(names[row], x_ND, _finite(box_N4), where=where)
 
 
 def _features(file: Hdf5File, key: str) -> Hdf5Data:
@@ -90,16 +98,50 @@ def _positions(file: Hdf5File) -> np.ndarray | None:
     return data.whole()
 
 
-def _whole_rows(features: Hdf5Data) -> Iterator[tuple[int, np.ndarray]]:
+def _boxes(file: Hdf5File, features: Hdf5Data, *, channels_first: bool) -> Hdf5Data | None:
+    """Return what has the boxes of all elements; None where there is none, and say where it is something else."""
+    if _SPATIAL not in file.names():
+        return None
+    data = file.data(_SPATIAL)
+    if (
+        data is not None
+        and data.dtype.kind == "f"
+        and data.shape[:-1] == features.shape[:-1]
+        and data.shape[-1] >= 4
+        and not (channels_first and len(features.shape) > 3)
+    ):
+        return data
+    found = "something else" if data is None else f"{data.dtype} of shape {data.shape}"
+    print(f"note: {_SPATIAL} is {found}, which is no box of each element; it is left out", file=sys.stderr)
+    return None
+
+
+def _finite(box_N4: np.ndarray) -> np.ndarray | None:
+    return box_N4.astype(np.float32) if np.isfinite(box_N4).all() else None
+
+
+_Row = tuple[int, np.ndarray | None, np.ndarray | None]
+"""Which row, what is there, and its boxes where the file has such."""
+
+
+def _whole_rows(features: Hdf5Data, boxes: Hdf5Data | None) -> Iterator[_Row]:
     step = max(1, _BLOCK // max(1, features.row_bytes))
     for start in range(0, len(features), step):
-        yield from enumerate(features.rows(start, start + step), start)
+        x, box = (
+            features.rows(start, start + step),
+            None if boxes is None else boxes.rows(start, start + step),
+        )
+        for number, of_row in enumerate(x):
+            yield start + number, of_row, None if box is None else box[number][:, :4]
 
 
-def _spans(features: Hdf5Data, spans: np.ndarray) -> Iterator[tuple[int, np.ndarray | None]]:
+def _spans(features: Hdf5Data, boxes: Hdf5Data | None, spans: np.ndarray) -> Iterator[_Row]:
     for row in np.argsort(spans[:, 0], kind="stable").tolist():
         start, stop = spans[row].tolist()
-        yield row, features.rows(start, stop) if 0 <= start < stop <= len(features) else None
+        if 0 <= start < stop <= len(features):
+            yield row, features.rows(start, stop), None if boxes is None else boxes.rows(start, stop)[:, :4]
+        else:
+            yield row, None, None
 
 
 def _ids(ids: str | Path | None, file: Hdf5File) -> list[tuple[str, Any]]:

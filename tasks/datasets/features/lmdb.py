@@ -22,9 +22,10 @@ from tqdm import tqdm
 
 from infra.errors import InputError
 from infra.files import existing_folder
+from infra.pictures.boxes import fractions
 from infra.plain_pickle import read_plain_pickle
 from infra.store.findings import Skipped
-from tasks.datasets.features.boxes import fractions, with_boxes
+from tasks.datasets.features.boxes import with_boxes
 from tasks.datasets.features.to_store import Features
 
 _LIST = b"keys"

@@ -84,12 +84,10 @@ def write_features(
             for entry in chain(skipped, [first], sets):
                 if isinstance(entry, Skipped):
                     writer.note(entry)
-                elif why := beside.refuse(entry.columns, len(entry.x_ND)):
-                    writer.skip(entry.where, why)
-                elif writer.offer(entry.id, entry.x_ND, where=entry.where) is None:
-                    beside.offer(entry.id, entry.columns, where=entry.where)
-                    if entry.odd:
-                        writer.note(Flagged(where=entry.where, why=entry.odd))
+                    continue
+                why = beside.offer(writer, entry.id, entry.x_ND, entry.columns, where=entry.where)
+                if why is None and entry.odd:
+                    writer.note(Flagged(where=entry.where, why=entry.odd))
         return writer.close(tolerance=tolerance)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from verbs import reasons, run, sets_of
 
+from infra.store import FeatureStore
 from tasks.datasets.features.to_store import as_set
 
 RANDOM = np.random.default_rng(0)
@@ -162,3 +163,25 @@ def test_archives_that_are_encrypted_strange_or_endless_are_listed(tmp_path: Pat
         "d.npz": "damaged or cut short",
         "e.npz": "an array of over 1,073,741,824 bytes, too large for one image or video",
     }
+
+
+def test_boxes_of_archives_become_a_column(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    x_ND = RANDOM.standard_normal((5, 3, 8)).astype(np.float32)
+    box_N4 = RANDOM.random((3, 4)).astype(np.float32) * 100
+    np.savez(folder / "a.npz", x=x_ND[0])  # without boxes, and the first
+    np.savez(folder / "b.npz", x=x_ND[1], bbox=box_N4, image_w=200, image_h=400, num_bbox=3)
+    np.savez(folder / "c.npz", features=x_ND[2], boxes=box_N4[:2], image_width=[200], image_height=[400])
+    np.savez(folder / "d.npz", x=x_ND[3], bbox=np.array([{}], object), image_w=200, image_h=400)
+    np.savez(folder / "e.npz", x=x_ND[4], bbox=box_N4, image_w=[200, 1], image_h=400)
+    code, _, _ = run("arrays", "--dir", folder, "--out", tmp_path / "out", "--dtype", "float32")
+    assert code == 0
+    store = FeatureStore.open(tmp_path / "out")
+    assert store.columns == {"boxes": 4}
+    for row, id in enumerate("abcde"):
+        np.testing.assert_array_equal(store[store.rows([id])[0]], x_ND[row])
+        expected = box_N4 / [200, 400, 200, 400] if id == "b" else np.zeros((3, 4))
+        np.testing.assert_allclose(store.column("boxes")[store.rows([id])[0]], expected, rtol=1e-6)
+    listed = (tmp_path / "out" / "warnings.jsonl").read_text()
+    assert [f"{id}.npz" in listed for id in "abcde"] == [True, False, True, True, True]

@@ -12,6 +12,7 @@ import pytest
 from verbs import reasons, run, sets_of
 
 from infra.errors import InputError
+from infra.store import FeatureStore
 from tasks.datasets.corpus import Skipped
 from tasks.datasets.features.hdf5 import read_hdf5
 from tasks.datasets.features.to_store import Features
@@ -114,3 +115,44 @@ def test_the_advice_on_pickled_ids_works(tmp_path: Path) -> None:
     subprocess.run(f"{sys.executable} {advice}", shell=True, check=True, cwd=tmp_path)
     assert not (tmp_path / "stray").exists()
     assert [one.id for one in read_hdf5(path, ids=tmp_path / "ids.json")] == ["30", "40"]
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_boxes_become_a_column(tmp_path: Path, adaptive: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.datasets.features.hdf5._BLOCK", 300)  # three rows at a time
+    features = RANDOM.standard_normal((4, 3, 8)).astype(np.float32)
+    spatial = RANDOM.random((4, 3, 6)).astype(np.float32)
+    spatial[2, 1, 3] = np.nan
+    spans = {"pos_boxes": np.array([[9, 12], [0, 3], [3, 6], [6, 9]])} if adaptive else {}
+    of_row = [3, 0, 1, 2] if adaptive else [0, 1, 2, 3]  # which of the arrays a row of the file is
+    flat = (12, -1) if adaptive else (4, 3, -1)
+    path = write_hdf5(
+        tmp_path,
+        image_features=features.reshape(flat),
+        spatial_features=spatial.reshape(flat),
+        image_ids=np.arange(4),
+        **spans,
+    )
+    code, _, _ = run("hdf5", "--file", path, "--out", tmp_path / "out", "--dtype", "float32")
+    assert code == 0
+    store = FeatureStore.open(tmp_path / "out")
+    assert store.columns == {"boxes": 4}
+    boxes = store.column("boxes")
+    for row in range(4):
+        at = of_row[row]
+        (place,) = store.rows([str(row)])
+        np.testing.assert_array_equal(store[place], features[at])
+        expected = np.zeros((3, 4), np.float32) if at == 2 else spatial[at, :, :4]
+        np.testing.assert_array_equal(boxes[place], expected)
+    assert "boxes that cannot be read" in (tmp_path / "out" / "warnings.jsonl").read_text()
+
+
+@pytest.mark.parametrize("spatial", [np.zeros((4, 2, 6)), np.zeros((4, 3, 3)), np.zeros((4, 3, 6), int)])
+def test_what_is_no_box_of_each_element_is_left_out_and_said(tmp_path: Path, spatial: np.ndarray) -> None:
+    path = write_hdf5(
+        tmp_path, image_features=RANDOM.random((4, 3, 8)), spatial_features=spatial, image_ids=np.arange(4)
+    )
+    code, _, said = run("hdf5", "--file", path, "--out", tmp_path / "out")
+    assert code == 0
+    assert "which is no box of each element; it is left out" in said
+    assert FeatureStore.open(tmp_path / "out").columns == {}

@@ -1,0 +1,134 @@
+"""Detectors as backbones: small random models of each kind, held to transformers' own reading of their outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from detectors import KINDS, write_detector
+from PIL import Image
+
+from infra.errors import InputError
+from infra.pictures.boxes import BOXES, SCORES, shared
+from infra.registry import BACKBONES
+
+DIMS = {"detr": 16, "rtdetr": 16, "owlv2": 12}
+QUERIES = {"detr": 9, "rtdetr": 12, "owlv2": 16}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("detectors")
+    return {kind: write_detector(kind, root / kind) for kind in KINDS}
+
+
+def picture(height: int, width: int, seed: int = 0) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8))
+
+
+def build(kind: str, folder: Path, more: str = ""):
+    return BACKBONES.build(f"{kind}(name={str(folder)!r}{more})")
+
+
+def as_transformers_reads(
+    kind: str, folder: Path, image: Image.Image
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return vectors, boxes in pixels and scores of all queries, as the library's own functions have them."""
+    import transformers as tf
+
+    processor = tf.AutoImageProcessor.from_pretrained(folder, backend="pil")
+    model = getattr(tf, KINDS[kind]).from_pretrained(folder).eval()
+    pixels = processor([image], return_tensors="pt")
+    size = [image.size[::-1]]
+    with torch.no_grad():
+        if kind == "owlv2":
+            map_BHWD, _ = model.image_embedder(pixels["pixel_values"])
+            x_BQD = map_BHWD.flatten(1, 2)
+            found = SimpleNamespace(
+                logits=model.objectness_predictor(x_BQD)[..., None],
+                pred_boxes=model.box_predictor(x_BQD, map_BHWD),
+            )
+            vector_BQD = model.class_predictor(x_BQD)[1]
+        else:
+            found = model(**pixels)
+            vector_BQD = found.last_hidden_state
+    if kind == "rtdetr":  # whose function ranks pairs of query and class
+        score_Q = found.logits[0].sigmoid().amax(dim=-1)
+        centre_Q4 = found.pred_boxes[0]
+        box_Q4 = torch.cat(
+            [centre_Q4[:, :2] - centre_Q4[:, 2:] / 2, centre_Q4[:, :2] + centre_Q4[:, 2:] / 2], dim=1
+        )
+        box_Q4 = box_Q4 * torch.tensor([image.width, image.height] * 2)
+    else:
+        (read,) = processor.post_process_object_detection(found, threshold=-1.0, target_sizes=size)
+        box_Q4, score_Q = read["boxes"], read["scores"]
+    return vector_BQD[0].numpy(), box_Q4.numpy(), score_Q.numpy()
+
+
+@pytest.mark.parametrize(("height", "width"), [(40, 60), (60, 40), (32, 32)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_regions_are_those_that_transformers_reads(folders, kind, height, width):
+    image = picture(height, width)
+    vector_QD, box_Q4, score_Q = as_transformers_reads(kind, folders[kind], image)
+    box_Q4 = (box_Q4 / np.array([width, height, width, height])).clip(0, 1)
+    backbone = build(kind, folders[kind], ", regions=6, overlap=1.0")
+    (found,) = backbone([image])
+    assert backbone.dim == DIMS[kind]
+    assert len(score_Q) == QUERIES[kind]
+    seen_Q = (box_Q4[:, 2:] > box_Q4[:, :2]).all(axis=1)
+    order = [number for number in np.argsort(-score_Q, kind="stable") if seen_Q[number]][:6]
+    assert found.x_ND.shape == (len(order), DIMS[kind])
+    np.testing.assert_allclose(found.x_ND, vector_QD[order], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.columns[BOXES], box_Q4[order], atol=1e-5)
+    np.testing.assert_allclose(found.columns[SCORES][:, 0], score_Q[order], rtol=1e-4)
+    assert np.ptp(found.columns[BOXES], axis=0).max() > 1e-2, "the boxes of this test differ"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batch_mates_of_any_size_do_not_count(folders, kind):
+    images = [picture(40, 60), picture(60, 40, 1), picture(40, 60, 2).convert("L")]
+    backbone = build(kind, folders[kind], ", regions=5")
+    for image, together in zip(images, backbone(images), strict=True):
+        (alone,) = backbone([image])
+        np.testing.assert_allclose(together.side_by_side(), alone.side_by_side(), rtol=1e-3, atol=1e-4)
+        assert {name: x.shape[1] for name, x in together.columns.items()} == dict(backbone.columns)
+
+
+def test_surer_regions_leave_out_what_lies_on_them(folders):
+    image = picture(40, 60)
+    (every,) = build("owlv2", folders["owlv2"], ", regions=16, overlap=1.0")([image])
+    (few,) = build("owlv2", folders["owlv2"], ", regions=16, overlap=0.1")([image])
+    assert len(few.x_ND) < len(every.x_ND)
+    for number, box_4 in enumerate(few.columns[BOXES][1:], start=1):
+        assert shared(box_4, few.columns[BOXES][:number]).max() <= 0.1
+
+
+def test_a_threshold_keeps_the_least(folders):
+    (every,) = build("rtdetr", folders["rtdetr"], ", regions=12")([picture(40, 60)])
+    sure = float(every.columns[SCORES][2, 0])
+    for least, kept in ((1, 3), (7, 7)):
+        spec = f", regions=12, least={least}, threshold={sure}"
+        assert len(build("rtdetr", folders["rtdetr"], spec)([picture(40, 60)])[0].x_ND) == kept
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (", regions=0", "expected 1 <= least <= regions, got 1 and 0"),
+        (", regions=4, least=5", "expected 1 <= least <= regions, got 5 and 4"),
+        (", threshold=1.5", "expected a threshold of 0 to 1"),
+        (", overlap=0.0", "an overlap above 0 to 1"),
+    ],
+)
+def test_settings_that_make_no_sense_are_said(folders, more, message):
+    with pytest.raises(InputError, match=message):
+        build("detr", folders["detr"], more)
+
+
+@pytest.mark.parametrize(("kind", "other"), [("detr", "owlv2"), ("detr", "rtdetr"), ("owlv2", "rtdetr")])
+def test_a_model_of_another_kind_is_named(folders, kind, other):
+    with pytest.raises(InputError, match=str(folders[other])):
+        build(kind, folders[other])
