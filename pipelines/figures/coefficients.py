@@ -27,11 +27,16 @@ _AXES = {
 
 
 def draw_coefficients(watched: Sequence[Watched], *, heading: str) -> bytes | None:
-    """Return the figure as a PNG, or None where no aggregator has weights.
+    """Return the figure as a PNG, or None where no aggregator has weights that are worth a look.
 
-    An aggregator whose weights cannot be had is left out with a warning.
+    Left out are an aggregator whose weights are what its definition says, whatever the set, such as those of `max`; and
+    with a warning one whose weights cannot be had.
     """
-    panels = [(it, curves) for it in watched if (curves := computed(curves_of, it, what="the weights"))]
+    panels = [
+        (it, curves)
+        for it in watched
+        if (curves := computed(curves_of, it, what="the weights")) and not _known_before(it, curves)
+    ]
     if not panels:
         return None
     columns = min(_COLUMNS, len(panels))
@@ -44,6 +49,12 @@ def draw_coefficients(watched: Sequence[Watched], *, heading: str) -> bytes | No
     for panel in axes[len(panels) :]:
         panel.remove()
     return png(figure)
+
+
+def _known_before(watched: Watched, curves: Sequence[Curve]) -> bool:
+    """Whether an aggregator has nothing to learn, and weighs all sets of a size alike."""
+    learns = any(True for _ in watched.aggregator.parameters())
+    return not learns and max((curve.high_N - curve.low_N).max() for curve in curves) <= _SEEN
 
 
 def _panel(panel: Axes, watched: Watched, curves: Sequence[Curve]) -> None:
