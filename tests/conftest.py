@@ -15,7 +15,13 @@ from places import ROOT, SUPPORT
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
-IN_ONE_RAY = ("test_train.py", "test_sweep.py", "test_extract.py", "test_extract_videos.py")
+IN_ONE_RAY = (
+    "test_train.py",
+    "test_sweep.py",
+    "test_extract.py",
+    "test_extract_videos.py",
+    "test_serving.py",
+)
 """Files whose tests share a Ray, which takes ten seconds to start: one process runs them all, and first."""
 
 

@@ -6,10 +6,8 @@ loads this file by itself, with the packages of this project beside it.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from mlflow.pyfunc import PythonModel, PythonModelContext
 
 from infra.errors import InputError
 from pipelines.exporting.columns import ANSWER, EMBEDDING, FEATURES, IMAGE, PROBABILITY, SCORE, TEXT
+from pipelines.exporting.rows import Row, answered, embedded, file_of, matrix
 
 MODEL, TRUST, SETS = "model", "trust", "sets"
 """The artifact that is the exported folder; settings: modules that it may name, and whether embeddings are sets."""
@@ -51,11 +50,10 @@ class Served(PythonModel):
         with tempfile.TemporaryDirectory(prefix="polypool-images-") as folder:
             try:
                 rows = _rows(model_input, Path(folder))
-                return (
-                    self._answered(rows)
-                    if self._answers
-                    else self._embedded(rows, context.model_config[SETS])
-                )
+                if self._answers:
+                    return pd.DataFrame(answered(self.model, rows), columns=[ANSWER, PROBABILITY])
+                made = embedded(self.model, rows, sets=context.model_config[SETS])
+                return _table(made, columns=[EMBEDDING, SCORE])
             except InputError as error:  # files of images are named by their rows
                 said = str(error).replace(f"{folder}/", "row ")
                 raise MlflowException.invalid_parameter_value(said) from error
@@ -66,36 +64,8 @@ class Served(PythonModel):
 
         return isinstance(self.model.adapter, Answers)
 
-    def _answered(self, rows: Sequence[tuple[Any, str | None]]) -> pd.DataFrame:
-        for number, (visual, text) in enumerate(rows):
-            if visual is None or text is None:
-                raise InputError(
-                    f"row {number}: a question is asked of an image; give both, the question as {TEXT!r}"
-                )
-        answers = (
-            self.model.answers([visual for visual, _ in rows], [text for _, text in rows]) if rows else []
-        )
-        return pd.DataFrame(answers, columns=[ANSWER, PROBABILITY])
 
-    def _embedded(self, rows: Sequence[tuple[Any, str | None]], sets: bool) -> pd.DataFrame:
-        made = pd.DataFrame({EMBEDDING: [None] * len(rows), SCORE: [None] * len(rows)}, dtype=object)
-        visuals = [number for number, (visual, text) in enumerate(rows) if text is None]
-        texts = [number for number, (visual, _) in enumerate(rows) if visual is None]
-        for numbers, side, encode in (
-            (visuals, 0, self.model.encode_visual),
-            (texts, 1, self.model.encode_text),
-        ):
-            vectors = encode([rows[number][side] for number in numbers]).cpu().numpy() if numbers else ()
-            for number, of_row in zip(numbers, vectors, strict=True):
-                of_row = of_row[None] if sets and of_row.ndim == 1 else of_row
-                made.at[number, EMBEDDING] = of_row.tolist()
-        for number, (visual, text) in enumerate(rows):
-            if visual is not None and text is not None:
-                made.at[number, SCORE] = float(self.model.scores([visual], [text])[0, 0])
-        return made
-
-
-def _rows(table: pd.DataFrame, folder: Path) -> list[tuple[Any, str | None]]:
+def _rows(table: pd.DataFrame, folder: Path) -> list[Row]:
     """Return what each row has of an image or video, features or a file, and its text; None where it has none.
 
     Args:
@@ -110,32 +80,32 @@ def _rows(table: pd.DataFrame, folder: Path) -> list[tuple[Any, str | None]]:
     for number, row in enumerate(table.to_dict("records")):
         text, features, image = (_given(row.get(name)) for name in (TEXT, FEATURES, IMAGE))
         visual = None
-        if features is not None:
-            visual = _matrix(features, number)
-        elif image is not None:
-            visual = folder / f"{number}"
-            try:
-                visual.write_bytes(base64.b64decode(image, validate=True))
-            except (binascii.Error, ValueError, TypeError) as error:
-                raise InputError(
-                    f"row {number}: {IMAGE!r} must be the image's file in base64: {error}"
-                ) from error
+        try:
+            if features is not None:
+                visual = matrix(features)
+            elif image is not None:
+                visual = folder / f"{number}"
+                visual.write_bytes(file_of(image))
+        except InputError as error:
+            raise InputError(f"row {number}: {error}") from error
         if visual is None and text is None:
             raise InputError(f"row {number} has neither an image or video nor a text")
-        rows.append((visual, text))
+        rows.append(Row(visual, text))
     return rows
+
+
+def _table(made: Sequence[Mapping[str, Any]], *, columns: list[str]) -> pd.DataFrame:
+    """Return rows as a table of plain values, which MLflow writes as JSON."""
+    plain = [
+        {name: cell.tolist() if isinstance(cell, np.ndarray) else cell for name, cell in row.items()}
+        for row in made
+    ]
+    return pd.DataFrame(plain, columns=columns, dtype=object)
 
 
 def _given(cell: Any) -> Any:
     """Return a cell, None where it is empty, which tables write as NaN, too."""
     return None if cell is None or (isinstance(cell, float) and np.isnan(cell)) else cell
-
-
-def _matrix(features: Any, number: int) -> np.ndarray:
-    try:
-        return np.array([np.asarray(vector, dtype=np.float32) for vector in features])
-    except (TypeError, ValueError) as error:
-        raise InputError(f"row {number}: {FEATURES!r} must be N lists of equally many numbers") from error
 
 
 set_model(Served())

@@ -96,6 +96,16 @@ class FileFeatures:
             )
         return VideoExtractor(backbone=spec, threads=1, videos=videos)
 
+    def check_images(self) -> None:
+        """Refuse where no image can be described, before one comes.
+
+        Raises:
+            InputError: the store has videos, was not made by `extract`, or its backbone cannot be had.
+        """
+        if self.of_videos:
+            raise InputError(f"{self.store.folder}: the model was trained on features of videos")
+        _ = self._backbone
+
     def of(self, path: Path, *, video: bool) -> np.ndarray:
         """Return the features `(N, dim)` of a file, rounded as the store rounds them.
 

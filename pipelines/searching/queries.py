@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,16 @@ class VisualQueries:
         (row,) = store.rows([id])
         return self._batch(np.array(store[int(row)], np.float32))
 
+    def of_visuals(self, visuals: Sequence[np.ndarray | Path]) -> Batch:
+        """Return what the model reads of images or videos: features `(N, F)`, or files for one that reads pixels.
+
+        Raises:
+            InputError: features of another shape, or a file that does not decode.
+        """
+        inputs, number_B = self.adapter.visual_inputs(visuals), np.arange(len(visuals))
+        x, mask_BN = inputs.batch(number_B, sample_B=number_B, draw=None)
+        return {"visual": x, "visual_mask": mask_BN}
+
     def item(self, id: str) -> Item | Image:
         """Return an item of the corpus, of whichever split.
 
@@ -69,10 +80,7 @@ class VisualQueries:
         raise InputError(f"{corpus.folder}: no item has the id {id!r}; ids here look like {like}")
 
     def _batch(self, visual: np.ndarray | Path) -> Batch:
-        first = np.zeros(1, np.int64)
-        inputs = self.adapter.visual_inputs([visual])
-        x, mask_BN = inputs.batch(first, sample_B=first, draw=None)
-        return {"visual": x, "visual_mask": mask_BN}
+        return self.of_visuals([visual])
 
     def close(self) -> None:
         """End the processes that decode."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from infra.data import Batch
 from infra.errors import InputError
 from pipelines.searching import Method
@@ -120,6 +122,21 @@ class RetrievalSearch:
         """
         return self._captions(self.queries.of_file(path, video=video), k)
 
+    def by_visuals(self, visuals: Sequence[np.ndarray | Path], k: int) -> list[list[Hit]]:
+        """Return the captions that are most like each of some images or videos; they are searched together.
+
+        Args:
+            visuals: features `(N, F)`, or image files for a model that reads pixels.
+            k: how many for each.
+
+        Raises:
+            InputError: one of them does not fit the model.
+        """
+        size = self.captions_gallery.at_once
+        parts = [visuals[start : start + size] for start in range(0, len(visuals), size)]
+        tops = [top for part in parts for top in self.captions_gallery.best(self.queries.of_visuals(part), k)]
+        return [self._captioned(top) for top in tops]
+
     def by_id(self, id: str, k: int) -> list[Hit]:
         """Return the captions that are most like an item of the corpus.
 
@@ -129,8 +146,11 @@ class RetrievalSearch:
         return self._captions(self.queries.of_id(id), k)
 
     def _captions(self, query: Batch, k: int) -> list[Hit]:
-        gallery, owner_T = self.captions_gallery, self.pairs.owner_T
-        (top,) = gallery.best(query, k)
+        (top,) = self.captions_gallery.best(query, k)
+        return self._captioned(top)
+
+    def _captioned(self, top: TopK) -> list[Hit]:
+        owner_T = self.pairs.owner_T
         return self._hits(
             top, [(int(owner_T[place]), self.pairs.texts[place]) for place in top.place_K.tolist()]
         )

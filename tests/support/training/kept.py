@@ -18,15 +18,21 @@ from tasks.run import Run, modules, to_json
 
 def keep_run(run: Run) -> str:
     """Record a run with the model that its seed begins with, in the current home; return its id."""
-    torch.manual_seed(run.seed)
-    trust_modules(*modules(run))
-    adapter = TASKS.build(run.task, run)
     home = paths.home()
     tracker = Tracker.start(
         run.experiment, uri=tracking_uri(home), home=home, name="made", tags=tags(run), params=to_json(run)
     )
     with tempfile.TemporaryDirectory() as folder:
-        write_model(Path(folder), adapter.model(), run, adapter)
+        export_run(run, Path(folder))
         tracker.artifact(Path(folder), "model")
     tracker.finish()
     return tracker.run_id
+
+
+def export_run(run: Run, folder: Path) -> Path:
+    """Write a run with the model that its seed begins with into a folder, as `export` does; return the folder."""
+    torch.manual_seed(run.seed)
+    trust_modules(*modules(run))
+    adapter = TASKS.build(run.task, run)
+    write_model(folder, adapter.model(), run, adapter)
+    return folder

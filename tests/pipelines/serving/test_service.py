@@ -1,0 +1,170 @@
+"""Answers of a service: those of the model, whoever shares the batch, whatever the model is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from infra.errors import FaultError, InputError
+from pipelines.models import load
+from pipelines.serving.asked import Asked
+from pipelines.serving.settings import Settings
+
+TEXTS = ["a dog and a cat", "one car , tree", "a bird", "the horse beside the house near a boat and a dog"]
+
+
+def sets(width: int, count: int = 5) -> list[np.ndarray]:
+    """Return sets of 1, 2, 3, ... elements."""
+    return [np.random.default_rng(n).random((1 + n, width), dtype=np.float32) for n in range(count)]
+
+
+def embeddings(found) -> list[np.ndarray]:
+    return [answer["embedding"] for answer in found]
+
+
+def test_answers_are_those_of_the_model(pictures, pictures_run):
+    trained = load(pictures.settings.source)
+    features = sets(pictures.described.features)
+    picture = trained.adapter.corpus.image_path(trained.adapter.corpus.items("test")[0])
+    asked = [Asked(route="embed", text=text) for text in TEXTS]
+    asked += [Asked(route="embed", features=x) for x in features]
+    asked += [Asked(route="embed", image=picture.read_bytes())]
+    found = embeddings(pictures.answer(asked))
+    np.testing.assert_allclose(found[:4], trained.encode_text(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(found[4:9], trained.encode_visual(features), atol=1e-5)
+    search = trained.open_search()
+    made = search.queries.of_file(picture, video=False)
+    np.testing.assert_allclose(found[9], trained.model.encode_visual(made).vectors[0].detach(), atol=1e-5)
+    (score,) = pictures.answer([Asked(route="score", text=TEXTS[0], features=features[2])])
+    assert score["score"] == pytest.approx(float(trained.scores(features[2:3], TEXTS[:1])), abs=1e-5)
+    by_text, by_image, short = pictures.answer(
+        [
+            Asked(route="search", text=TEXTS[0], k=3),
+            Asked(route="search", image=picture.read_bytes(), k=3),
+            Asked(route="search", text=TEXTS[1], k=1),
+        ]
+    )
+    for found, hits in (
+        (by_text, search.by_text(TEXTS[0], 3)),
+        (by_image, search.by_file(picture, 3, video=False)),
+        (short, search.by_text(TEXTS[1], 1)),
+    ):
+        assert [(hit["rank"], hit["id"], hit["caption"]) for hit in found["hits"]] == [
+            (hit.rank, hit.id, hit.caption) for hit in hits
+        ]
+        assert [hit["score"] for hit in found["hits"]] == pytest.approx([hit.score for hit in hits], abs=1e-5)
+        assert "file" not in found["hits"][0], "where files lie here is nobody's business"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"aggregator": "gpo"},
+        {"aggregator": "slots(k=2, heads=2, head_width=8)"},
+        {"aggregator": "late", "similarity": "maxsim"},
+        {"aggregator": "probabilistic", "similarity": "csd", "objective": "pcmepp"},
+    ],
+    ids=lambda change: change.get("aggregator", "mean"),
+)
+def test_an_answer_is_the_same_whoever_is_answered_beside(words_run, of_run, change):
+    service = of_run(replace(words_run, **change))
+    asked = [Asked(route="embed", features=x) for x in sets(service.described.features)]
+    asked += [Asked(route="embed", text=text) for text in TEXTS]
+    asked += [Asked(route="score", text=TEXTS[0], features=asked[0].features)]
+    asked += [Asked(route="search", text=text, k=k) for text in TEXTS for k in (1, 4)]
+    asked += [Asked(route="search", features=asked[1].features, k=2)]
+    together = service.answer(asked)
+    for each, beside in zip(asked, together, strict=True):
+        (alone,) = service.answer([each])
+        assert alone.keys() == beside.keys()
+        if each.route == "search":
+            assert [hit["id"] for hit in alone["hits"]] == [hit["id"] for hit in beside["hits"]]
+            assert len(alone["hits"]) == each.k
+        else:
+            (value,), (other,) = alone.values(), beside.values()
+            assert np.shape(value) == np.shape(other)
+            np.testing.assert_allclose(value, other, atol=1e-5)
+    shape = np.shape(together[2]["embedding"])
+    assert len(shape) == len(service.described.shape)
+    assert all(said in (-1, is_there) for said, is_there in zip(service.described.shape, shape, strict=True))
+    if change.get("aggregator") == "late":
+        assert shape[0] == 3, "zeros that fill a set up are no vectors"
+
+
+def test_a_model_of_pairs_scores_and_finds_and_embeds_nothing(words_run, of_run):
+    service = of_run(replace(words_run, aggregator="score_attention(heads=2)"))
+    assert service.described.routes == ["score", "search"]
+    assert service.described.shape == []
+    service.check()
+    x = sets(service.described.features)[3]
+    (score,) = service.answer([Asked(route="score", text=TEXTS[0], features=x)])
+    trained = load(service.settings.source)
+    assert score["score"] == pytest.approx(float(trained.scores([x], TEXTS[:1])), abs=1e-5)
+
+
+def test_questions_are_answered(questions):
+    assert questions.described.routes == ["answer"]
+    trained, features = load(questions.settings.source), sets(questions.described.features, 4)
+    found = questions.answer(
+        [Asked(route="answer", text=t, features=x) for t, x in zip(TEXTS, features, strict=True)]
+    )
+    expected = trained.answers(features, TEXTS)
+    assert [answer["answer"] for answer in found] == [answer for answer, _ in expected]
+    assert [answer["probability"] for answer in found] == pytest.approx([p for _, p in expected], abs=1e-5)
+
+
+def test_a_row_that_fails_spoils_none_beside_it(pictures, monkeypatch):
+    good, bad = Asked(route="embed", text="a dog"), Asked(route="embed", image=b"no picture")
+    first, wrong, last = pictures.answer([good, bad, good])
+    np.testing.assert_array_equal(first["embedding"], last["embedding"])
+    assert isinstance(wrong, InputError)
+    assert str(wrong).startswith("the image: does not decode as an image")
+
+    encode = type(pictures.trained).encode_text
+
+    def breaks(trained, texts):
+        if "cat" in texts:
+            raise ZeroDivisionError
+        return encode(trained, texts)
+
+    monkeypatch.setattr(type(pictures.trained), "encode_text", breaks)
+    first, wrong = pictures.answer([good, Asked(route="embed", text="cat")])
+    assert first["embedding"].shape == (16,)
+    assert isinstance(wrong, FaultError)
+
+
+def test_what_makes_no_numbers_is_said(words_run, of_run):
+    service = of_run(words_run)
+    next(iter(service.trained.model.parameters())).data.fill_(float("nan"))
+    x = sets(service.described.features)[0]
+    (found,) = service.answer([Asked(route="embed", features=x)])
+    (other,) = service.answer([Asked(route="embed", text="a dog")])
+    assert any(isinstance(answer, InputError) and "no numbers" in str(answer) for answer in (found, other))
+
+
+def test_where_the_corpus_is_elsewhere_there_is_no_search(words_run, of_run, tmp_path):
+    here = of_run(words_run)
+    assert here.described.routes == ["embed", "score", "search"]
+    assert "/" not in here.described.source, "where it lies is nobody's business"
+    assert (here.described.split, here.described.items) == ("test", 20)
+    assert here.described.digests.keys() == {"corpus", "features"}
+    assert here.notes == [f"no images are taken, features alone: {here.no_images}"]
+    assert of_run(words_run, search=False, images=False).notes == []
+    for folder in ("corpus", "features"):
+        (tmp_path / folder).mkdir()
+    run_json = f"{here.settings.source}/run.json"
+    with open(run_json) as file:
+        text = file.read()
+    with open(run_json, "w") as file:
+        file.write(text.replace(words_run.data.corpus, str(tmp_path / "corpus")))
+    from pipelines.serving.service import Service
+
+    elsewhere = Service(Settings(source=here.settings.source))
+    assert elsewhere.described.routes == ["embed", "score"]
+    assert elsewhere.described.digests == {}
+    assert any("there is no search" in note and "corpus" in note for note in elsewhere.notes)
+    with pytest.raises(InputError, match="corpus"):
+        Service(Settings(source=here.settings.source, split="test"))
