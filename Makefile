@@ -1,4 +1,4 @@
-# make demo | test | test-latest | test-real | notebook | fuzz | chaos | wheel-test | bench | bench-quick | lint | lock | clean
+# make demo | test | test-latest | test-real | notebook | docs | fuzz | chaos | wheel-test | bench | bench-quick | lint | lock | clean
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ENV := .venv
 BIN := $(ENV)/bin
@@ -10,7 +10,7 @@ LOCKED := -m pip install --quiet --only-binary :all: --no-deps --require-hashes
 LOCKED_TORCH = $(1) $(LOCKED) -r requirements-cpu.lock 2>/dev/null || $(1) $(LOCKED) -r requirements-cuda.lock
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: env demo test pytest test-latest test-real notebook fuzz chaos wheel-test bench bench-quick lint format lock clean
+.PHONY: env demo test pytest test-latest test-real notebook docs fuzz chaos wheel-test bench bench-quick lint format lock clean
 
 env: $(READY)
 
@@ -43,6 +43,16 @@ test-latest: $(READY)
 # the notebook from top to bottom, in a minute
 notebook: $(READY)
 	$(BIN)/python -m pytest -m notebook
+
+# the site, in build/docs; its tools come into the environment with the first one. A warning is an error
+docs: $(ENV)/docs
+	$(BIN)/python -m docs.generate build/docs-source
+	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning -c docs -d build/docs-trees build/docs-source build/docs
+	@echo 'open build/docs/index.html'
+
+$(ENV)/docs: requirements-docs.lock $(READY)
+	$(BIN)/python $(LOCKED) -r requirements-docs.lock
+	touch $@
 
 test-real: $(READY)
 	$(BIN)/python -m pytest -m real
@@ -91,13 +101,17 @@ format: $(READY)
 
 # the newest of all that pyproject.toml allows, for every platform; `make lock UPGRADE=` only adds and removes
 UPGRADE := --upgrade
-COMPILE = echo '$(TORCH)' | $(BIN)/uv pip compile - --quiet --universal --python-version 3.11 --only-binary :all: \
+PIN = $(BIN)/uv pip compile - --quiet --universal --python-version 3.11 --only-binary :all: \
 	--generate-hashes --custom-compile-command 'make lock'
+COMPILE = echo '$(TORCH)' | $(PIN)
+# the packages of the site alone; they leave those of the environment as they are
+DOCS = import tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+	print(*extras["docs"], sep="\n")
 lock: $(READY)
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra dev --no-emit-package torch --output-file requirements.lock
 	$(COMPILE) $(UPGRADE) --no-config --constraint requirements.lock --output-file requirements-cuda.lock
-	echo psycopg2-binary | $(BIN)/uv pip compile - --quiet --universal --python-version 3.11 --only-binary :all: \
-		--generate-hashes --custom-compile-command 'make lock' $(UPGRADE) --output-file infra/deploy/postgres.lock
+	$(BIN)/python -c '$(DOCS)' | $(PIN) $(UPGRADE) --constraint requirements.lock --output-file requirements-docs.lock
+	echo psycopg2-binary | $(PIN) $(UPGRADE) --output-file infra/deploy/postgres.lock
 	$(BIN)/python -m pip download --quiet --no-deps --dest build/torch '$(TORCH)+cpu'
 	echo "$(TORCH)+cpu $$($(BIN)/python -m pip hash build/torch/*.whl | tail -1)" >requirements-cpu.lock
 	rm -r build/torch

@@ -240,33 +240,33 @@ def main() -> None:
     from infra.process.stopping import end_at_once, listen
 
     listen(end_at_once)
-    verbs = _verbs()
+    known = verbs()
     name, *words = sys.argv[1:] or ["--help"]
     if name in ("--help", "-h"):
-        width = max(map(len, verbs))
+        width = max(map(len, known))
         print("polypool VERB ...; `polypool VERB --help` says more\n")
-        print("\n".join(f"  {verb:<{width}}  {about}" for verb, about in verbs.items()))
+        print("\n".join(f"  {verb:<{width}}  {about}" for verb, about in known.items()))
         sys.exit(0 if sys.argv[1:] else 2)
-    if name not in verbs:
+    if name not in known:
         from infra.errors import unknown
 
-        print(f"error: {unknown('verb', name, verbs)}", file=sys.stderr)
+        print(f"error: {unknown('verb', name, known)}", file=sys.stderr)
         sys.exit(2)
     sys.argv = [f"polypool {name}", *words]
     importlib.import_module(f"pipelines.{name}").main()
 
 
-def _verbs() -> dict[str, str]:
+def verbs() -> dict[str, str]:
     """Return the verbs, and what each does, from their files."""
     import pipelines
 
-    verbs = {}
+    found = {}
     for file in sorted(Path(pipelines.__file__).parent.glob("*.py")):
         source = file.read_text()
         if "def main()" in source:
             about = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
-            verbs[file.stem] = about.rpartition("`: ")[2]
-    return verbs
+            found[file.stem] = about.rpartition("`: ")[2]
+    return found
 
 
 if __name__ == "__main__":

@@ -10,7 +10,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from places import ROOT
 
-LOCKS = ("requirements.lock", "requirements-cpu.lock", "requirements-cuda.lock", "infra/deploy/postgres.lock")
+LOCKS = (
+    "requirements.lock",
+    "requirements-cpu.lock",
+    "requirements-cuda.lock",
+    "requirements-docs.lock",
+    "infra/deploy/postgres.lock",
+)
 TORCH = re.search(r"^TORCH := torch==(\S+)$", (ROOT / "Makefile").read_text(), re.M)[1]
 
 
@@ -40,13 +46,26 @@ def test_every_pin_has_hashes_and_no_registry_is_named(lock):
 def test_what_is_asked_for_is_pinned_within_its_range():
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project = asked["project"]
-    requirements = project["dependencies"] + project["optional-dependencies"]["dev"]
-    pinned = pins("requirements.lock") | {"torch": ({TORCH}, [])}
-    for requirement in map(Requirement, requirements + asked["build-system"]["requires"]):
+    extras = project["optional-dependencies"]
+    requirements = project["dependencies"] + extras["dev"] + asked["build-system"]["requires"]
+    hold(requirements, pins("requirements.lock") | {"torch": ({TORCH}, [])})
+    hold(extras["docs"], pins("requirements-docs.lock"))
+
+
+def hold(requirements: list[str], pinned: dict[str, tuple[set[str], list[str]]]) -> None:
+    """Assert that each of these is pinned, to versions in its range."""
+    for requirement in map(Requirement, requirements):
         name = canonicalize_name(requirement.name)
         assert name in pinned, f"{requirement.name} is in no lock: run `make lock UPGRADE=`"
         for version in pinned[name][0]:
             assert version in requirement.specifier, f"{requirement} is pinned to {version}"
+
+
+def test_the_site_is_built_in_the_environment_as_it_is():
+    docs, others = pins("requirements-docs.lock"), pins("requirements.lock")
+    assert {name: others[name][0] for name in docs if name in others} == {
+        name: versions for name, (versions, _) in docs.items() if name in others
+    }
 
 
 def test_torch_is_of_one_version_and_what_cuda_needs_is_apart():

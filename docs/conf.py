@@ -1,0 +1,60 @@
+"""Sphinx, for `make docs`: reads what `python -m docs.generate` wrote, and looks up nothing on a network."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version as version_of
+from pathlib import Path
+
+from sphinx.application import Sphinx
+from sphinx.ext.napoleon import Config, GoogleDocstring
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what is documented is this checkout
+
+from docs.generate.docstrings import with_marked_code
+
+project = "polypool"
+author = "the authors of polypool"
+release = version = version_of("polypool")
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
+exclude_patterns = ["files"]
+
+myst_enable_extensions = ["colon_fence", "deflist", "tasklist"]
+myst_heading_anchors = 4
+highlight_language = "none"  # commands and tables of terminals; code says that it is Python
+default_role = "code"  # docstrings have Markdown's single backticks
+
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+maximum_signature_line_length = 80
+nitpicky = True
+nitpick_ignore_regex = [("py:.*", r".*")]  # types in signatures: most are of other packages, or of no page
+
+html_theme = "furo"
+html_title = "polypool"
+html_static_path = ["static"]
+html_css_files = ["polypool.css"]
+html_copy_source = False
+html_show_sourcelink = False
+html_show_copyright = False
+html_show_sphinx = False
+html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
+
+_GOOGLE = Config(napoleon_use_ivar=True, napoleon_use_rtype=False)
+
+
+def rewrite(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Make a docstring one that docutils reads as it is meant: its code, and sections such as `Args:`.
+
+    What stands below an attribute is left as it is, though as an extension napoleon would take what is before its first
+    colon for a type.
+    """
+    lines[:] = with_marked_code(lines)
+    if what not in ("attribute", "data", "property"):
+        lines[:] = GoogleDocstring(lines, _GOOGLE, app, what, name, obj, options).lines()
+
+
+def setup(app: Sphinx) -> None:
+    """Have docstrings rewritten."""
+    app.connect("autodoc-process-docstring", rewrite)
