@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from infra.compute.tracing import traced
 from infra.errors import InputError
 
 
@@ -218,7 +219,7 @@ def check_sets(x_BND: Tensor, mask_BN: Tensor) -> None:
             f"the mask has shape {tuple(mask_BN.shape)}, and the features {tuple(x_BND.shape)}; expected a mask of "
             f"shape {tuple(x_BND.shape[:2])}, one value for every element"
         )
-    if mask_BN.device.type == "cpu" and not torch.compiler.is_compiling():
+    if mask_BN.device.type == "cpu" and not traced():
         empty_B = ~mask_BN.any(dim=1)
         if empty_B.any():
             raise InputError(

@@ -51,7 +51,7 @@ def encode_places(positions: Positions, mask_BN: Tensor, like_BNC: Tensor) -> Te
 def encode_line(mask_BN: Tensor, dim: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return the `(B, N, dim)` encodings of the 1st to n-th real element of each set of n."""
     size_B1 = mask_BN.sum(dim=1, keepdim=True).to(dtype)
-    return sinusoidal(_turn(mask_BN.cumsum(dim=1).to(dtype), size_B1), dim)
+    return sinusoidal(_turn(mask_BN.long().cumsum(dim=1).to(dtype), size_B1), dim)
 
 
 def encode_grid(
@@ -70,7 +70,7 @@ def encode_grid(
             f"positions={grid} needs all {height * width} cells of each image, and a set has {wrong}; give the grid of "
             "the features, and train without an augmentation that drops cells"
         )
-    cell_BN = (mask_BN.cumsum(dim=1) - 1).clamp(min=0)
+    cell_BN = (mask_BN.long().cumsum(dim=1) - 1).clamp(min=0)
     row_BN, column_BN = cell_BN // width + 1, cell_BN % width + 1
     halves = (_turn(row_BN.to(dtype), height), _turn(column_BN.to(dtype), width))
     return torch.cat([sinusoidal(half_BN, dim // 2) for half_BN in halves], dim=-1)

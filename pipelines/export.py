@@ -2,6 +2,7 @@
 
 With `--mlflow` it is kept in MLflow as a model of the run, linked to its scores and their data, which
 `mlflow.pyfunc.load_model` and `mlflow models serve` take; `--registered-name NAME --alias champion` registers it.
+With `--onnx` the folder has graphs, too, that need neither Python nor torch.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,6 +39,8 @@ class ExportOptions:
     """A run that was trained."""
     out: Path | None = None
     """Folder to make, or its URL; it must not exist yet, or be empty."""
+    onnx: bool = False
+    """Write ONNX graphs beside the weights, which take batches and sets of any size."""
     mlflow: bool = False
     """Keep it in MLflow, as a model that can be served."""
     registered_name: str = ""
@@ -47,17 +51,18 @@ class ExportOptions:
     """A module whose code the run may name, as module:Name; once for each."""
 
 
-def export(run_id: str, out: Path | Url, *, trust: Sequence[str] = ()) -> TrainedModel:
+def export(run_id: str, out: Path | Url, *, onnx: bool = False, trust: Sequence[str] = ()) -> TrainedModel:
     """Write the best model of a run to the folder or URL `out`, and return it loaded; see `pipelines.models.load`.
 
     The folder appears whole or not at all; in object storage, `run.json`, without which it is none, comes last.
 
     Raises:
-        InputError: no such run, it has no model, or the folder is in use.
+        InputError: no such run, it has no model, the folder is in use, or `onnx` is asked for and the model has no such
+            form (`pipelines.exporting.graphs`).
     """
     out = place(out)
     if isinstance(out, Url):
-        return _export_to_url(run_id, out, trust=trust)
+        return _export_to_url(run_id, out, onnx=onnx, trust=trust)
     out = out.absolute()
     with Lease.take(out.with_name(f".{out.name}.lock"), of=f"{out}: another export writes this folder"):
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -65,25 +70,25 @@ def export(run_id: str, out: Path | Url, *, trust: Sequence[str] = ()) -> Traine
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
             part = Path(temporary) / "part"
             part.mkdir()
-            trained = _write(run_id, part, name=out.name, trust=trust)
+            trained = _write(run_id, part, name=out.name, onnx=onnx, trust=trust)
             os.replace(part, out)
     return trained
 
 
-def _export_to_url(run_id: str, out: Url, *, trust: Sequence[str]) -> TrainedModel:
+def _export_to_url(run_id: str, out: Url, *, onnx: bool, trust: Sequence[str]) -> TrainedModel:
     from infra.storage import remote
-    from pipelines.training.best_checkpoint import ASSETS, RUN, WEIGHTS
+    from pipelines.training.best_checkpoint import RUN
 
     if remote.exists(out / RUN):
         raise InputError(f"{out}: exists already; choose another folder with --out")
     with tempfile.TemporaryDirectory(prefix="polypool.") as part:
-        trained = _write(run_id, Path(part), name=str(out), trust=trust)
-        for file in (WEIGHTS, ASSETS, README, RUN):
-            remote.upload(Path(part) / file, out / file)
+        trained = _write(run_id, Path(part), name=str(out), onnx=onnx, trust=trust)
+        for file in sorted(Path(part).iterdir(), key=lambda file: file.name == RUN):
+            remote.upload(file, out / file.name)
     return trained
 
 
-def _write(run_id: str, part: Path, *, name: str, trust: Sequence[str]) -> TrainedModel:
+def _write(run_id: str, part: Path, *, name: str, onnx: bool = False, trust: Sequence[str]) -> TrainedModel:
     """Write all files of an export to an empty folder, whose last name will be another."""
     from pipelines.models import load
     from pipelines.training.best_checkpoint import ASSETS, RUN, WEIGHTS, best_checkpoint
@@ -93,8 +98,19 @@ def _write(run_id: str, part: Path, *, name: str, trust: Sequence[str]) -> Train
     trained = load(checkpoint, trust=trust)
     for file in (WEIGHTS, RUN, ASSETS):
         shutil.copyfile(checkpoint / file, part / file)
-    (part / README).write_text(_readme(tracker, trained, name))
+    more = _write_onnx(trained, part) if onnx else ""
+    (part / README).write_text(_readme(tracker, trained, name) + more)
     return trained
+
+
+def _write_onnx(trained: TrainedModel, part: Path) -> str:
+    """Write the graphs; return what the folder's description says of them."""
+    from pipelines.exporting.graphs import described, write_graphs
+
+    graphs, left_out = write_graphs(trained, part)
+    if left_out:
+        print(f"note: embeddings are to be compared by other means: {left_out}", file=sys.stderr)
+    return described(graphs, trained)
 
 
 def example(trained: TrainedModel, folder: str) -> str:
@@ -183,10 +199,12 @@ def main() -> None:
     options = tyro.cli(ExportOptions, prog="python -m pipelines.export", description=__doc__)
     if options.out is None and not options.mlflow:
         raise InputError("say where to: --out FOLDER, or --mlflow, or both")
+    if options.out is None and options.onnx:
+        raise InputError("--onnx is of the folder that --out makes; give --out, too")
     if not options.mlflow and (options.registered_name or options.alias):
         raise InputError("--registered-name and --alias are of models in MLflow; give --mlflow, too")
     if options.out is not None:
-        trained = export(options.run_id, options.out, trust=options.trust)
+        trained = export(options.run_id, options.out, onnx=options.onnx, trust=options.trust)
         size, out = sum(x.nbytes for x in trained.model.state_dict().values()), place(options.out)
         print(f"written to {out}: weights of {size / 1e6:,.1f} MB\n\n{example(trained, str(out))}")
     if options.mlflow:

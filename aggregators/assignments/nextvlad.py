@@ -55,9 +55,10 @@ class NeXtVLAD(Aggregator):
         """Return the `(B, D)` vectors and the gates `(B, N)`, between 0 and 1, the mean over groups."""
         wide_BNE = self.expand(zero_pads(x_BND, mask_BN))
         gate_BNG = zero_pads(self.gate(wide_BNE).sigmoid(), mask_BN)
-        score_BNS = self.assign_norm(self.assign(wide_BNE).flatten(0, 1), mask_BN.flatten())
+        score_RS = self.assign_norm(self.assign(wide_BNE).flatten(0, 1), mask_BN.flatten())
         dtype = torch.promote_types(x_BND.dtype, torch.float32)  # sums of large sets are beyond float16
-        share_BNGK = score_BNS.view(*gate_BNG.shape, -1).to(dtype).softmax(dim=-1) * gate_BNG[..., None]
+        score_BNGK = score_RS.view(gate_BNG.shape[0], gate_BNG.shape[1], self.groups, -1)
+        share_BNGK = score_BNGK.to(dtype).softmax(dim=-1) * gate_BNG[..., None]
         part_BNGP = wide_BNE.to(dtype).unflatten(-1, (self.groups, -1))
         sum_BKP = torch.einsum("bngk,bngp->bkp", share_BNGK, part_BNGP)
         vlad_BKP = unit_length(sum_BKP - share_BNGK.sum(dim=(1, 2))[..., None] * self.centre_KP).to(

@@ -78,7 +78,7 @@ class SALAD(Aggregator):
     def _plan(self, score_BKN: Tensor, mask_BN: Tensor) -> Tensor:
         """Return what of each element goes to each cluster, `(B, K, N)`."""
         clusters = score_BKN.shape[1]
-        dustbin_B1N = self.dustbin.to(score_BKN.dtype).expand(len(score_BKN), 1, score_BKN.shape[-1])
+        dustbin_B1N = self.dustbin.to(score_BKN.dtype).expand(score_BKN.shape[0], 1, score_BKN.shape[-1])
         count_B1 = mask_BN.sum(dim=1, keepdim=True).to(torch.promote_types(score_BKN.dtype, torch.float32))
         mass_B1 = (count_B1 / (2 * clusters)).clamp(max=1.0)
         plan_BMN = sinkhorn(

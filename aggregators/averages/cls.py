@@ -21,5 +21,5 @@ class CLS(Aggregator):
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the `(B, D)` first elements and `(B, N)` weights, all on the first."""
         first_B1 = mask_BN.int().argmax(dim=1, keepdim=True)
-        vector_BD = x_BND[torch.arange(len(x_BND), device=x_BND.device), first_B1[:, 0]]
+        vector_BD = x_BND[torch.arange(x_BND.shape[0], device=x_BND.device), first_B1[:, 0]]
         return Pooled(vector_BD, weights=x_BND.new_zeros(mask_BN.shape).scatter(1, first_B1, 1.0))

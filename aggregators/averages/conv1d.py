@@ -34,5 +34,5 @@ class Conv1d(WeightedSum):
 
     def weigh(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
         """Return the `(B, N, D)` weights; positions count real elements only."""
-        position_BN = (mask_BN.cumsum(dim=1) - 1).clamp(min=0, max=len(self.kernel_PD) - 1)
+        position_BN = (mask_BN.long().cumsum(dim=1) - 1).clamp(min=0, max=len(self.kernel_PD) - 1)
         return nn.functional.embedding(position_BN, self.kernel_PD).masked_fill(~mask_BN[..., None], 0.0)

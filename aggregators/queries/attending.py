@@ -38,10 +38,10 @@ def attend(
     few = 4 * query_BKE.shape[1] * heads < x_BNC.shape[-1]
     if few:
         query_BKHC = torch.einsum("bkhe,hec->bkhc", query_BKHE, key.weight.unflatten(0, (heads, -1)))
-        logit_BKHN = torch.einsum("bkhc,bnc->bkhn", query_BKHC.expand(len(x_BNC), -1, -1, -1), x_BNC)
+        logit_BKHN = torch.einsum("bkhc,bnc->bkhn", query_BKHC.expand(x_BNC.shape[0], -1, -1, -1), x_BNC)
     else:
         key_BNHE = key(x_BNC).unflatten(-1, (heads, -1))
-        logit_BKHN = torch.einsum("bkhe,bnhe->bkhn", query_BKHE.expand(len(x_BNC), -1, -1, -1), key_BNHE)
+        logit_BKHN = torch.einsum("bkhe,bnhe->bkhn", query_BKHE.expand(x_BNC.shape[0], -1, -1, -1), key_BNHE)
     weight_BKHN = softmax_over_elements(logit_BKHN, mask_BN[:, None, None])
     if few:
         mean_BKHC = torch.einsum("bkhn,bnc->bkhc", weight_BKHN, x_BNC)
@@ -94,7 +94,7 @@ def mlp(dim: int, *, hidden: int = 4) -> nn.Sequential:
 
 def with_token(token_D: Tensor, x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
     """Return sets `(B, 1 + N, D)` that begin with a token, a learned one `(D,)` or each set's `(B, 1, D)`."""
-    token_B1D = token_D.expand(len(x_BND), 1, -1)
+    token_B1D = token_D.expand(x_BND.shape[0], 1, -1)
     return torch.cat((token_B1D, x_BND), dim=1), nn.functional.pad(mask_BN, (1, 0), value=True)
 
 

@@ -66,6 +66,10 @@ class _Block(nn.Module):
         query_1QD = self.query_1QD
         query_1QD = self.norm_query(query_1QD + self.among(*[query_1QD] * 3, need_weights=False)[0])
         answer_BQD, _ = self.ask(
-            query_1QD.expand(len(x_BND), -1, -1), x_BND, x_BND, key_padding_mask=~mask_BN, need_weights=False
+            query_1QD.expand(x_BND.shape[0], -1, -1),
+            x_BND,
+            x_BND,
+            key_padding_mask=~mask_BN,
+            need_weights=False,
         )
         return x_BND, self.norm_answer(answer_BQD)

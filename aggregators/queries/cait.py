@@ -37,7 +37,7 @@ class CaiT(Aggregator):
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the `(B, D)` tokens and the `(B, N)` weights of the elements in the last layer."""
         x_BND = zero_pads(x_BND, mask_BN)
-        token_B1D = self.token_D.expand(len(x_BND), 1, -1)
+        token_B1D = self.token_D.expand(x_BND.shape[0], 1, -1)
         for layer in self.layers:
             token_B1D, weight_BN = layer(token_B1D, x_BND, mask_BN)
         return Pooled(self.norm(token_B1D.squeeze(1)), weights=weight_BN)

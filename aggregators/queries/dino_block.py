@@ -33,5 +33,5 @@ class DINOBlock(Aggregator):
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the `(B, D)` queries behind the block and the `(B, N)` weights of the elements, without its own."""
         x_BND = zero_pads(x_BND, mask_BN)
-        vector_B1D, weight_BN = self.block(self.query_D.expand(len(x_BND), 1, -1), x_BND, mask_BN)
+        vector_B1D, weight_BN = self.block(self.query_D.expand(x_BND.shape[0], 1, -1), x_BND, mask_BN)
         return Pooled(vector_B1D.squeeze(1), weights=weight_BN)

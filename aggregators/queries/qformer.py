@@ -45,7 +45,7 @@ class QFormer(Aggregator):
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the `(B, D)` vectors, `(B, K, D)` of more than one query, and the last layer's weights `(B, K, N)`."""
         x_BND = zero_pads(x_BND, mask_BN)
-        vectors = self.norm(self.query_KD).expand(len(x_BND), -1, -1)
+        vectors = self.norm(self.query_KD).expand(x_BND.shape[0], -1, -1)
         for layer in self.layers:
             vectors, weight_BKN = layer(vectors, x_BND, mask_BN)
         return Pooled(vectors.squeeze(1) if self.num_embeddings == 1 else vectors, weights=weight_BKN)

@@ -33,25 +33,30 @@ class FSPool(Aggregator):
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the `(B, D)` pooled vectors and the `(B, N, D)` weights over ranks."""
-        size_S, set_B = mask_BN.sum(dim=1).unique(return_inverse=True)
-        weight_SND = stretch(self.weight.T, size_S)
-        rest = (0, 0, 0, mask_BN.shape[1] - weight_SND.shape[1])
-        weight_BND = nn.functional.pad(weight_SND, rest).index_select(0, set_B)
+        weight_BND = self._weights(mask_BN.sum(dim=1), mask_BN.shape[1])
         return Pooled(sorted_sum(x_BND, weight_BND, mask_BN), weights=weight_BND)
 
+    def _weights(self, size_B: Tensor, padded: int) -> Tensor:
+        if torch.jit.is_tracing():  # an exported graph knows no sizes, and has the weights of each set
+            return stretch(self.weight.T, size_B, padded)
+        size_S, set_B = size_B.unique(return_inverse=True)
+        weight_SND = stretch(self.weight.T, size_S, int(size_S.max()))
+        return nn.functional.pad(weight_SND, (0, 0, 0, padded - weight_SND.shape[1])).index_select(0, set_B)
 
-def stretch(value_VC: Tensor, size_S: Tensor) -> Tensor:
+
+def stretch(value_VC: Tensor, size_S: Tensor, longest: int) -> Tensor:
     """Interpolate linearly between values that lie evenly from a set's first rank to its last.
 
     Args:
         value_VC: two values or more, for C channels.
         size_S: how many elements each set has; the only rank of a set of one gets the first value.
+        longest: how many ranks are to have values.
 
     Returns:
-        `(S, largest size, C)`; what lies beyond a set's size means nothing.
+        `(S, longest, C)`; what lies beyond a set's size means nothing.
     """
     last = len(value_VC) - 1
-    rank_N = torch.arange(int(size_S.max()), device=value_VC.device)
+    rank_N = torch.arange(longest, device=value_VC.device)
     steps_S1 = (size_S.to(value_VC.device) - 1).clamp(min=1)[:, None]
     place_SN = (rank_N * last).clamp(max=steps_S1 * last)
     below_SN = (place_SN // steps_S1).clamp(max=last - 1)

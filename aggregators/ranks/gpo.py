@@ -87,7 +87,8 @@ class GPO(Aggregator):
             raise ValueError(
                 "these weights depend on features; pool sets, and see what is returned beside the vectors"
             )
-        weight_SNC = self._decode(size_S, None) if self.decoder else self._stretch(size_S)
+        longest = int(size_S.max())
+        weight_SNC = self._decode(size_S, None, longest) if self.decoder else self._stretch(size_S, longest)
         return weight_SNC if self.per_channel else weight_SNC.squeeze(-1)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
@@ -101,8 +102,11 @@ class GPO(Aggregator):
     def _weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
         size_B, padded = mask_BN.sum(dim=1), mask_BN.shape[1]
         if self.feature_conditioned:
-            weight_BNC = self._decode(size_B, sort_descending(x_BND, mask_BN))
+            weight_BNC = self._decode(size_B, sort_descending(x_BND, mask_BN), padded)
             return weight_BNC if self.per_channel else weight_BNC.squeeze(-1)
+        if torch.jit.is_tracing():  # an exported graph knows no sizes, and has the weights of each set
+            weight = self._decode(size_B, None, padded) if self.decoder else self._stretch(size_B, padded)
+            return weight if self.per_channel else weight.squeeze(-1)
         size_S, set_B = size_B.unique(return_inverse=True)
         weight = self._of_sizes(size_S)
         rest = weight.new_zeros(len(size_S), padded - weight.shape[1], *weight.shape[2:])
@@ -117,20 +121,19 @@ class GPO(Aggregator):
             self._last = [part.detach().clone() for part in now], self.size_weights(size_S)
         return self._last[1]
 
-    def _decode(self, size_S: Tensor, sorted_SND: Tensor | None) -> Tensor:
-        """Return `(S, N, 1 or D)` weights, where N is the largest size or that of the sorted features."""
-        longest = int(size_S.max()) if sorted_SND is None else sorted_SND.shape[1]
-        x_SNC = self._encodings(longest).expand(len(size_S), -1, -1)
+    def _decode(self, size_S: Tensor, sorted_SND: Tensor | None, longest: int) -> Tensor:
+        """Return the `(S, longest, 1 or D)` weights of sets of some sizes, or of sorted features."""
+        x_SNC = self._encodings(longest).expand(size_S.shape[0], -1, -1)
         if sorted_SND is not None:
             x_SNC = torch.cat((x_SNC, sorted_SND.to(x_SNC.dtype)), dim=-1)
         size_S = size_S.to(x_SNC.device)
         score_SNC = self.linear(self.get_submodule(self.decoder)(x_SNC, size_S)) / self.temperature
         return score_SNC.masked_fill(_beyond(size_S, longest), float("-inf")).softmax(dim=1)
 
-    def _stretch(self, size_S: Tensor) -> Tensor:
-        """Return `(S, N, 1 or D)` weights between those that are learned."""
+    def _stretch(self, size_S: Tensor, longest: int) -> Tensor:
+        """Return the `(S, longest, 1 or D)` weights between those that are learned."""
         learned_VC = (self.stretched / self.temperature).softmax(dim=0)
-        weight_SNC = stretch(learned_VC, size_S)
+        weight_SNC = stretch(learned_VC, size_S, longest)
         beyond_SN1 = _beyond(size_S.to(learned_VC.device), weight_SNC.shape[1])
         weight_SNC = weight_SNC.masked_fill(beyond_SN1, 0.0)
         return weight_SNC / weight_SNC.sum(dim=1, keepdim=True)

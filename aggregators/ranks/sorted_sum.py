@@ -15,6 +15,7 @@ from torch import Tensor
 
 from aggregators.base import check_sets
 from aggregators.ranks.kernels import native
+from infra.compute.tracing import traced
 
 
 def sorted_sum(x_BND: Tensor, weight: Tensor, mask_BN: Tensor) -> Tensor:
@@ -37,9 +38,8 @@ def sorted_sum(x_BND: Tensor, weight: Tensor, mask_BN: Tensor) -> Tensor:
         ValueError: weights whose shape does not fit, or parts on different devices.
     """
     check_sets(x_BND, mask_BN)
-    sets, size, dim = x_BND.shape
-    weight_BNC = (weight if weight.dim() == 3 else weight[..., None]).expand(sets, -1, -1)
-    if weight_BNC.shape[1] != size or weight_BNC.shape[2] not in (1, dim):
+    weight_BNC = (weight if weight.dim() == 3 else weight[..., None]).expand(x_BND.shape[0], -1, -1)
+    if weight_BNC.shape[1] != x_BND.shape[1] or weight_BNC.shape[2] not in (1, x_BND.shape[2]):
         raise ValueError(f"weights {tuple(weight.shape)} do not fit sets {tuple(x_BND.shape)}")
     if not x_BND.device == weight.device == mask_BN.device:
         raise ValueError(f"sets on {x_BND.device}, weights on {weight.device} and a mask on {mask_BN.device}")
@@ -76,7 +76,7 @@ def sort_descending(x_BND: Tensor, mask_BN: Tensor) -> Tensor:
 
 def _kernels(x_BND: Tensor, dtype: torch.dtype) -> ModuleType | None:
     """Return what is made for these sets on their device; None where torch has to do."""
-    if torch.compiler.is_compiling():
+    if traced():
         return None
     _, size, dim = x_BND.shape
     if x_BND.device.type == "cpu":

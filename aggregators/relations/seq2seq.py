@@ -29,4 +29,4 @@ class Seq2Seq(Aggregator):
         order_BN = mask_BN.int().argsort(dim=1, descending=True, stable=True)
         x_BND = zero_pads(x_BND, mask_BN).take_along_dim(order_BN[..., None], dim=1)
         state_BND, _ = self.gru(x_BND)
-        return Pooled(state_BND[torch.arange(len(x_BND), device=x_BND.device), mask_BN.sum(dim=1) - 1])
+        return Pooled(state_BND[torch.arange(x_BND.shape[0], device=x_BND.device), mask_BN.sum(dim=1) - 1])

@@ -40,7 +40,7 @@ class Sequential(Aggregator):
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the `(B, D)` means."""
         x_BND = zero_pads(x_BND, mask_BN)
-        place_BN = (mask_BN.cumsum(dim=1) - 1).clamp(min=0, max=len(self.position_PD) - 1)
+        place_BN = (mask_BN.long().cumsum(dim=1) - 1).clamp(min=0, max=len(self.position_PD) - 1)
         y_BND = x_BND + nn.functional.embedding(place_BN, self.position_PD)
         for layer in self.layers:
             y_BND = layer(y_BND, mask_BN)

@@ -27,7 +27,7 @@ class ByText(Aggregator):
         """Return the `(B, D)` means and the weights `(B, N)`; for all pairs, `(Q, G, D)` and `(Q, G, N)`."""
         unit_BND = torch.nn.functional.normalize(zero_pads(x_BND, mask_BN), dim=-1, eps=1e-6)
         text_BD = torch.nn.functional.normalize(context.x, dim=-1, eps=1e-6)
-        text_BKD = text_BD.expand(len(x_BND), -1, -1) if context.all_pairs else text_BD[:, None]
+        text_BKD = text_BD.expand(x_BND.shape[0], -1, -1) if context.all_pairs else text_BD[:, None]
         weight_BKN = self.weigh(text_BKD @ unit_BND.transpose(1, 2), mask_BN)
         vectors = weight_BKN @ unit_BND
         if context.all_pairs:

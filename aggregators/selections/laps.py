@@ -75,7 +75,7 @@ class LAPS(Aggregator):
         unit_BND, text_GD, own_BD = (
             nn.functional.normalize(part.to(wide), dim=-1) for part in (x_BND, text_GD, own_BD)
         )
-        text_BGD = text_GD.expand(len(x_BND), -1, -1) if context.all_pairs else text_GD[:, None]
+        text_BGD = text_GD.expand(x_BND.shape[0], -1, -1) if context.all_pairs else text_GD[:, None]
         return (text_BGD + own_BD[:, None]) @ unit_BND.transpose(1, 2)
 
     def _kept(self, score_BGN: Tensor, real_B1N: Tensor) -> Tensor:

@@ -98,7 +98,7 @@ class Slots(SetPrediction):
         key_BNC = x_BNC
         if self.positions:
             key_BNC = x_BNC + encode_places(self.positions, mask_BN, x_BNC)
-        slot_BKW = self.slots.expand(len(x_BNC), -1, -1)
+        slot_BKW = self.slots.expand(x_BNC.shape[0], -1, -1)
         for _ in range(self.iterations):
             update_BKW, weight_BKHN = self._attend(slot_BKW, key_BNC, x_BNC, mask_BN)
             slot_BKW = slot_BKW + update_BKW

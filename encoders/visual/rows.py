@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
+
+from infra.compute.tracing import traced
 
 
 class Rows:
@@ -19,7 +20,7 @@ class Rows:
 
     def __init__(self, mask_BN: Tensor) -> None:
         self.mask_BN, self.real_R, self._place_R = mask_BN, None, None
-        if mask_BN.device.type != "cpu" or torch.compiler.is_compiling() or torch.jit.is_tracing():
+        if mask_BN.device.type != "cpu" or traced():
             self.real_R = mask_BN.flatten()
         elif not mask_BN.all():
             self._place_R = mask_BN.flatten().nonzero().squeeze(1)
@@ -34,4 +35,4 @@ class Rows:
         if self._place_R is not None:
             x_AD = x_RD.new_zeros(self.mask_BN.numel(), x_RD.shape[1])
             x_RD = x_AD.index_copy_(0, self._place_R, x_RD)
-        return x_RD.unflatten(0, self.mask_BN.shape)
+        return x_RD.view(self.mask_BN.shape[0], self.mask_BN.shape[1], x_RD.shape[1])

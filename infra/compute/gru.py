@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from infra.compute.recurrence import Direction
+from infra.compute.tracing import traced
 
 WIDE = 256
 """Hidden widths below this take torch less time on a CPU, too: there it is calls that cost, not products."""
@@ -47,7 +48,7 @@ class GRU(nn.GRU):
         """
         device = x_BNE.device.type
         small = self.hidden_size < WIDE or (len(x_BNE) <= FEW and not torch.is_grad_enabled())
-        if device != "cpu" or small or torch.is_autocast_enabled(device) or _traced():
+        if device != "cpu" or small or torch.is_autocast_enabled(device) or traced():
             return self._packed(x_BNE, size_B)
         order = _Order(size_B, x_BNE.shape[1], directions=len(self.weights))
         return _Read.apply(x_BNE, order, *(weight for direction in self.weights for weight in direction))
@@ -64,10 +65,6 @@ class GRU(nn.GRU):
         states, last_RBH = super().forward(packed)
         state_BNC, _ = pad_packed_sequence(states, batch_first=True, total_length=x_BNE.shape[1])
         return state_BNC.unflatten(-1, (-1, self.hidden_size)), last_RBH
-
-
-def _traced() -> bool:
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 class _Order:
