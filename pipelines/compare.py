@@ -42,7 +42,8 @@ class CompareOptions:
     detect: float = 0.0
     """A difference of the primary metric, of which to say how many more seeds it needs; 0 for none."""
     out: Path | None = None
-    """File for the numbers and what they came from (runs, commits, digests, commands): .csv or .parquet."""
+    """File for the numbers and what they came from (runs, commits, digests, commands): .csv or .parquet; FILE#NAME is a
+    table of that name in a file of several, beside the others."""
     markdown: Path | None = None
     """File for the tables as Markdown."""
     latex: Path | None = None

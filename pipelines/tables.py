@@ -1,7 +1,7 @@
 """`python -m pipelines.tables [FILES]`: write the tables of Markdown files anew from the results that they name.
 
 A table stands between two lines of comment, of which the first names a file that `python -m pipelines.compare --out`
-wrote, by its path from the folder of the Markdown file:
+wrote, by its path from the folder of the Markdown file, and the table where it has several (FILE#TABLE):
 
     <!-- table: pipelines/results/demo.csv -->
     <!-- end of table -->

@@ -11,8 +11,10 @@ from infra.spec import Spec
 from pipelines.comparison.result_files import read_results
 from pipelines.comparison.results import Result
 
-FILES = {"ideas.csv": "on-three-tasks", "late.csv": "and-no-pooling"}
-"""Files of `pipelines/results` whose rows can be compared with each other, and the section of `poolings.md` on each."""
+FILE = "rows.csv"
+TABLES = {"ideas": "on-three-tasks", "late": "and-no-pooling"}
+"""The file of `pipelines/results` that has every row; tables of it whose rows can be compared with each other, and the
+section of `poolings.md` on each."""
 _TEXT = ", text "
 """Stands in a row between the aggregator of images and that of texts, where they differ."""
 
@@ -34,13 +36,13 @@ def results_of(name: str, folder: Path) -> str:
         name: of the aggregator.
         folder: of the result files.
     """
-    for file, section in FILES.items():
-        records = _decisive(folder / file)
+    for name_of_table, section in TABLES.items():
+        records = _decisive(folder / f"{FILE}#{name_of_table}")
         own = [record for record in records if spec_of(record.aggregator).name == name]
         if own:
             rows = [_row(record, records) for record in own]
             heads = ("row", "data set", "metric", "mean", "place", "chance", "weights", "step")
-            return f"{table(heads, rows, right=range(3, 8))}\n\n{_legend(file, section)}"
+            return f"{table(heads, rows, right=range(3, 8))}\n\n{_legend(name_of_table, section)}"
     return ""
 
 
@@ -70,10 +72,10 @@ def _column(record: Result) -> tuple[str, ...]:
     return record.task, record.dataset, record.protocol, record.metric
 
 
-def _legend(file: str, section: str) -> str:
+def _legend(table: str, section: str) -> str:
     return (
         "Mean ± sample standard deviation over seeds; \\*: no significant difference from the best of its column, "
         "corrected by Holm. Weights of the aggregators as they were trained; a step in products of two 512 x 512 "
-        f"matrices. From [{file}](../pipelines/results/{file}); "
+        f"matrices. From [{FILE}](../pipelines/results/{FILE}), `{table}`; "
         f"[how it was trained](../pipelines/results/poolings.md#{section}), with all rows."
     )

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 
 from infra.errors import InputError
+from infra.tracking.machine import machine
 
 COMMIT = "POLYPOOL_COMMIT"
 """Of the environment: the commit of code that was copied without its `.git`, to a cluster or into an image."""
@@ -21,7 +22,7 @@ PACKAGES = ("torch", "numpy", "transformers", "pyarrow", "ray", "mlflow")
 
 
 def provenance(home: Path) -> dict[str, str]:
-    """Return tags for a run: the git commit, whether files differ from it, and versions, plug-ins' too.
+    """Return tags for a run: the git commit, whether files differ from it, the machine, and versions, plug-ins' too.
 
     Args:
         home: the project's home, whose checkout counts where the code itself runs from a copy without
@@ -30,7 +31,7 @@ def provenance(home: Path) -> dict[str, str]:
     Raises:
         InputError: the environment names what is no commit.
     """
-    tags = {"python": platform.python_version(), **_versions()}
+    tags = {"python": platform.python_version(), "machine": machine(), **_versions()}
     here, told = Path(__file__).parents[2], os.environ.get(COMMIT, "")
     if told and not re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", told):
         raise InputError(f"{COMMIT} must be what `git rev-parse HEAD` prints, not {told!r:.80}")

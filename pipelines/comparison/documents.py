@@ -70,7 +70,7 @@ def rendered(records: Sequence[Result], *, file: str, as_in_terminal: bool = Fal
 
     Args:
         records: the results.
-        file: the name of their file, to which the text links.
+        file: the name of their file, to which the text links; FILE#TABLE where it has several tables.
         as_in_terminal: whether it is set with blanks, and without legends.
     """
     groups = groups_of(records)
@@ -104,8 +104,10 @@ def _origin(records: Sequence[Result], file: str) -> str:
     by = f", by `{commands[0]}`" if commands else ""
     if len(commands) > 1:
         by += f" and {len(commands) - 1} more command{'s' * (len(commands) > 2)}, which are there"
+    path, _, table = file.partition("#")
+    of_table = f", `{table}`" if table else ""
     return textwrap.fill(
-        f"From [{Path(file).name}]({file}): {runs} run{'s' * (runs > 1)}{of}{by}.",
+        f"From [{Path(path).name}]({path}){of_table}: {runs} run{'s' * (runs > 1)}{of}{by}.",
         _WIDTH,
         break_long_words=False,
         break_on_hyphens=False,

@@ -1,4 +1,7 @@
-"""Results in files: CSV, which people and git read, or Parquet, by the name's ending."""
+"""Results in files: CSV, which people and git read, or Parquet, by the name's ending.
+
+A file holds one table, or several that have names: `results.csv#photographs` is one of them, wherever a file is named.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infra.errors import InputError
+from infra.errors import InputError, unknown
 from infra.fields import from_plain, hints
 from infra.files import atomic, existing, make_folder
 from pipelines.comparison.results import Number, Result, columns
@@ -31,22 +34,28 @@ _PARQUET = {
 
 
 def refuse_ending(path: Path) -> None:
-    """Refuse a name of a file of results that says no format.
+    """Refuse a name of a file of results, or of a table in one, that says no format.
 
     Raises:
         InputError: it ends in neither of `ENDINGS`.
     """
+    path, _ = _parted(path)
     if path.suffix.lower() not in ENDINGS:
         raise InputError(f"{path}: results are written as {' or '.join(ENDINGS)}, by the end of the name")
 
 
 def write_results(records: Sequence[Result], path: Path) -> None:
-    """Write results, in the format that the name's ending says.
+    """Write results, in the format that the name's ending says; those of a named table stand beside the file's others.
 
     Raises:
-        InputError: another ending, or the file cannot be written.
+        InputError: another ending, a file that cannot be written, or one to be added to that is damaged.
     """
     refuse_ending(path)
+    path, table = _parted(path)
+    records = [dataclasses.replace(record, table=table) for record in records]
+    if table and path.exists():
+        others = [record for record in _read(path) if record.table != table]
+        records = sorted([*others, *records], key=lambda record: record.table)
     data = _parquet(records) if path.suffix.lower() == ".parquet" else _csv(records)
     make_folder(path.parent)
     with atomic(path, needs=len(data)) as file:
@@ -54,20 +63,41 @@ def write_results(records: Sequence[Result], path: Path) -> None:
 
 
 def read_results(path: Path) -> list[Result]:
-    """Read what `write_results` wrote.
+    """Read what `write_results` wrote: a table, or the only one of a file.
 
     Raises:
-        InputError: there is no such file, or it is damaged; the message names column and line.
+        InputError: there is no such file or table, several of which none is named, or it is damaged; the message names
+            column and line.
     """
     refuse_ending(path)
-    path = existing(path, what=WHAT)
-    rows = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
-    records = [from_plain(Result, row, where=f"{path}: {place}") for place, row in rows]
+    file, table = _parted(path)
+    records = _read(file)
+    tables = [*dict.fromkeys(record.table for record in records)]
+    if table:
+        if table not in tables:
+            raise unknown(f"table of {file}:", table, tables)
+        records = [record for record in records if record.table == table]
+    elif len(tables) > 1:
+        raise InputError(
+            f"{file}: holds several tables; name one, such as {file.name}#{tables[0]}: {', '.join(tables)}"
+        )
     if not any(record.decides for record in records):
         raise InputError(
             f"{path}: holds no results; write it anew with `python -m pipelines.compare --out {path}`"
         )
     return records
+
+
+def _parted(path: Path) -> tuple[Path, str]:
+    """Return the file, and the name of the table in it, if any."""
+    name, _, table = path.name.partition("#")
+    return path.with_name(name) if name else path, table
+
+
+def _read(path: Path) -> list[Result]:
+    path = existing(path, what=WHAT)
+    rows = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
+    return [from_plain(Result, row, where=f"{path}: {place}") for place, row in rows]
 
 
 def _csv(records: Sequence[Result]) -> bytes:

@@ -50,8 +50,10 @@ class Result:
         step_cost, embed_cost, query_cost: in `infra.compute.cost.UNIT`.
         item_bytes: of the embeddings of an image or video.
         train_seconds: that passed in training.
-        run_ids, commits, data, command: of the runs; `+` where files differed from a commit; digests of the data.
+        run_ids, commits, data, command, machines: of the runs; `+` where files differed from a commit; digests of the
+            data; what they were started on.
         compared_by: the command that made this record.
+        table: which of a file's tables it is of; empty in a file of one.
     """
 
     task: str
@@ -97,6 +99,8 @@ class Result:
     data: str = ""
     command: str = ""
     compared_by: str = ""
+    machines: str = ""
+    table: str = ""
 
     def __post_init__(self) -> None:
         """Refuse values that are not one number for each seed, or for none."""
@@ -199,6 +203,7 @@ def _origin(runs: Sequence[RunRecord]) -> dict[str, str]:
         "commits": _each(commits),
         "data": _each(data),
         "command": _each(of.get(COMMAND, "") for of in tags),
+        "machines": _each(of.get("machine", "") for of in tags),
     }
 
 

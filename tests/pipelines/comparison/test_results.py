@@ -305,3 +305,30 @@ def test_a_file_in_the_way_of_a_folder_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="file"):
         write_results(results(judged_groups()), tmp_path / "file" / "r.csv")
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_a_file_holds_several_tables(tmp_path, ending):
+    records = results(judged_groups())
+    at = lambda name: tmp_path / f"r{ending}#{name}"  # noqa: E731
+    for name in ("photographs", "clips", "others"):
+        write_results(records, at(name))
+    write_results(records[:-1], at("clips"))  # in the place of what it held
+    assert [*tmp_path.iterdir()] == [tmp_path / f"r{ending}"]
+    for name, expected in (("photographs", records), ("clips", records[:-1]), ("others", records)):
+        assert read_results(at(name)) == [replace(record, table=name) for record in expected]
+    with pytest.raises(
+        InputError, match=rf"several tables; name one, such as r\{ending}#clips: clips, others, photo"
+    ):
+        read_results(tmp_path / f"r{ending}")
+    with pytest.raises(InputError, match="Did you mean 'clips'"):
+        read_results(at("clip"))
+    write_results(records, tmp_path / f"r{ending}")  # a file of one table is written anew
+    assert read_results(tmp_path / f"r{ending}") == records
+
+
+def test_a_damaged_file_is_not_added_to(tmp_path):
+    (tmp_path / "r.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match="its columns are not those of"):
+        write_results(results(judged_groups()), tmp_path / "r.csv#it")
+    assert (tmp_path / "r.csv").read_text() == "a,b\n1,2\n"
