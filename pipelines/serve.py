@@ -11,6 +11,7 @@ names.
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -76,7 +77,9 @@ def serve(options: ServeOptions) -> None:
     except ImportError as error:
         raise InputError(f"`serve` needs Ray Serve: pip install 'polypool[serve]' ({error})") from error
     settings = settings_of(options)
+    os.environ.pop(TOKEN, None)  # replicas need its digest alone
     from infra.ray import session
+    from infra.ray.ending import be_quiet
     from pipelines.serving import running
 
     if options.host not in running.LOOPBACK and not (settings.token or options.open):
@@ -89,9 +92,10 @@ def serve(options: ServeOptions) -> None:
         for note in notes:
             print(f"note: {note}", flush=True)
         with session.ray_session() as opened:
+            be_quiet()
             print(f"{_what(described)}: {settings.replicas.replicas} being loaded ...", flush=True)
             with running.running(settings, at, opened, open_to_all=options.open) as address:
-                print(_how(address, described, token=bool(settings.token)), flush=True)
+                print(_how(address, described, token=_shown(options, settings)), flush=True)
                 running.wait(options.name)
 
 
@@ -169,20 +173,21 @@ def _what(described: Described) -> str:
     )
 
 
-def _how(address: str, described: Described, *, token: bool) -> str:
+def _shown(options: ServeOptions, settings: Settings) -> str:
+    """Return how a shell gets the token; nothing where none is asked for."""
+    if not settings.token:
+        return ""
+    return f"$(cat {shlex.quote(str(options.token_file))})" if options.token_file else f"${TOKEN}"
+
+
+def _how(address: str, described: Described, *, token: str) -> str:
     """Return where the service is, how it is asked and how it ends."""
-    row = (
-        {"features": f"[[... {described.features} numbers], ...]"} if described.features else {"image": "..."}
+    visual = (
+        f'"features": [[... {described.features} numbers], ...]' if described.features else '"image": "..."'
     )
     route = described.routes[0]
-    if route == "embed":
-        row = {"text": "a dog on the grass"}
-    else:
-        row |= {"text": "what is there?" if route == "answer" else "a dog on the grass"}
-    header = f' -H "Authorization: Bearer ${TOKEN}"' if token else ""
-    asked = ", ".join(
-        f'"{name}": {cell if cell[0] == "[" else chr(34) + cell + chr(34)}' for name, cell in row.items()
-    )
+    asked = '"text": "a dog on the grass"' if route == "embed" else f'{visual}, "text": "..."'
+    header = f' -H "Authorization: Bearer {token}"' if token else ""
     return "\n".join(
         [
             f"{address}  ({', '.join('/' + name for name in described.routes)}; Ctrl-C ends it)",

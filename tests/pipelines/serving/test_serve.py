@@ -143,7 +143,7 @@ def test_what_is_served_is_told_with_how_to_ask(words_run, tmp_path):
     described, notes = serve.examined(settings)
     (note,) = notes
     assert note.startswith("no images are taken, features alone: ")
-    told = serve._how("http://127.0.0.1:8000", described, token=True).splitlines()
+    told = serve._how("http://127.0.0.1:8000", described, token="$TOKEN").splitlines()
     assert told[0] == "http://127.0.0.1:8000  (/embed, /score, /search; Ctrl-C ends it)"
     assert told[1].startswith(
         "curl http://127.0.0.1:8000/embed -H 'Content-Type: application/json' -H \"Author"
