@@ -101,7 +101,12 @@ class _Door:
         return await self._in_time(self._healthy())
 
     async def _healthy(self) -> Response:
-        await self.model.check()
+        try:
+            await self.model.check()
+        except (AwayError, TimeoutError):
+            raise
+        except Exception as error:
+            raise AwayError("the model does not answer; the log of its replica says why") from error
         return JSONResponse(Health().model_dump())
 
     async def embed(self, asked: Rows) -> Response:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from pipelines.serve import ServeOptions, settings_of
 from pipelines.serving import running
 from pipelines.serving.deployment import application, build
 from pipelines.serving.guard import digest
+from pipelines.serving.schema import Described
 from pipelines.serving.settings import Limits, Replicas, Settings
 
 TOKEN = "a-token-of-some-length"
@@ -150,3 +153,37 @@ def test_what_is_served_is_told_with_how_to_ask(words_run, tmp_path):
     )
     asks = json.loads(told[1].rpartition(" -d ")[2].strip("'"))
     assert asks == {"rows": [{"text": "a dog on the grass"}]}
+
+
+@pytest.mark.parametrize("from_file", [False, True])
+def test_the_terminal_says_where_it_is_and_replicas_inherit_no_token(
+    from_file, tmp_path, monkeypatch, capsys
+):
+    served: list[Settings] = []
+
+    @contextmanager
+    def begun(settings, place, opened, *, open_to_all):
+        assert serve.TOKEN not in os.environ, "what Ray starts would have it"
+        served.append(settings)
+        yield place.address
+
+    described = Described.model_construct(
+        recipe="tiny", task="vqa", aggregator="gpo", source="x", routes=["answer"], features=10
+    )
+    monkeypatch.setattr(running, "running", begun)
+    monkeypatch.setattr(running, "wait", lambda name: None)
+    monkeypatch.setattr(running, "free_place", lambda place: place)
+    monkeypatch.setattr(session, "ray_beside", nullcontext)
+    monkeypatch.setattr(session, "ray_session", nullcontext)
+    monkeypatch.setattr(serve, "examined", lambda settings: (described, ["there is no search: gone"]))
+    (tmp_path / "a token").write_text(TOKEN)
+    if not from_file:
+        monkeypatch.setenv(serve.TOKEN, TOKEN)
+    serve.serve(ServeOptions(run_id="x", token_file=tmp_path / "a token" if from_file else None))
+    note, what, address, curl = capsys.readouterr().out.splitlines()
+    assert (note, what) == ("note: there is no search: gone", "tiny · vqa · gpo · x: 1 being loaded ...")
+    assert address == "http://127.0.0.1:8000  (/answer; Ctrl-C ends it)"
+    sends = f"$(cat '{tmp_path}/a token')" if from_file else f"${serve.TOKEN}"
+    assert f'"Authorization: Bearer {sends}"' in curl
+    assert curl.endswith(""" -d '{"rows": [{"features": [[... 10 numbers], ...], "text": "..."}]}'""")
+    assert [settings.token for settings in served] == [digest(TOKEN)]
