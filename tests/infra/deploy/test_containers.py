@@ -185,8 +185,13 @@ def test_packages_come_by_hash_and_without_the_tools_of_developers() -> None:
     assert locks == {"requirements.lock", "postgres.lock", "requirements-$TORCH.lock"}
     assert "ARG TORCH=cpu" in LINES
     removed = set(re.search(r"pip uninstall --yes (.*)", "\n".join(LINES))[1].split())
-    extra = {Requirement(each).name for each in PROJECT["project"]["optional-dependencies"]["dev"]}
-    assert removed == extra - {"setuptools"}
+    names = lambda listed: {Requirement(each).name for each in listed}  # noqa: E731
+    extras = PROJECT["project"]["optional-dependencies"]
+    used = names(PROJECT["project"]["dependencies"]).union(
+        *(names(extras[it]) for it in extras if it != "dev")
+    )
+    assert {"ray", "onnx"} < used, "what verbs need stays, though tests need it, too"
+    assert removed == names(extras["dev"]) - used - {"setuptools"}
 
 
 def test_nobody_is_root_in_the_image() -> None:
