@@ -94,8 +94,7 @@ def extract(
     out, corpus = place(out), place(corpus)
     started = time.monotonic()
     opened = open_corpus(corpus)
-    chosen = list(splits or opened.splits)
-    for split in chosen:
+    for split in (chosen := list(splits or opened.splits)):
         opened.check_split(split)
     listed = partial(_listed, opened, chosen, limit=limit, texts=texts)
     if not (video or texts) and (first := next(listed())).path.lower().endswith(SUFFIXES):
@@ -107,9 +106,7 @@ def extract(
     source = with_columns(work.source | job, work.columns)
     with StoreWriter(out, dim=work.dim, dtype=dtype, source=source) as writer:
         before = len(writer.done)
-        with ColumnsWriter(out, work.columns, source=source) as beside:
-            parts = work.parts(listed(), done=[writer.done, *beside.done])
-            decoded = _write(writer, beside, (_batch(opened, part) for part in parts), work)
+        decoded = _write_with_columns(writer, out, work, opened, listed())
         trained = _stored(writer, (item.id for item in listed() if item.split == "train"))
         manifest = writer.close(statistics_of=trained, tolerance=tolerance)
     seconds = time.monotonic() - started
@@ -234,6 +231,19 @@ def _batch(corpus: Corpus | QuestionCorpus, items: list[_Item]) -> Batch:
     if isinstance(items[0], Text):
         return {"ids": ids, "texts": [item.text for item in items]}
     return {"ids": ids, "paths": [str(corpus.image_path(item)) for item in items]}
+
+
+def _write_with_columns(
+    writer: StoreWriter,
+    out: Path | Url,
+    work: _Extraction,
+    corpus: Corpus | QuestionCorpus,
+    items: Iterator[_Item],
+) -> int:
+    """Store what is listed and not there yet; return how many frames were decoded."""
+    with ColumnsWriter(out, work.columns, source=writer.source) as beside:
+        parts = work.parts(items, done=[writer.done, *beside.done])
+        return _write(writer, beside, (_batch(corpus, part) for part in parts), work)
 
 
 def _write(writer: StoreWriter, beside: ColumnsWriter, batches: Iterator[Batch], work: _Extraction) -> int:
