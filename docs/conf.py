@@ -6,6 +6,7 @@ import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
 
+from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.ext.napoleon import Config, GoogleDocstring
 
@@ -21,7 +22,7 @@ exclude_patterns = ["files"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "tasklist"]
 myst_heading_anchors = 4
-highlight_language = "none"  # commands and tables of terminals; code says that it is Python
+COMMANDS = "sh"  # what indented blocks are; what a terminal printed, and code, is fenced and says what it is
 default_role = "code"  # docstrings have Markdown's single backticks
 
 autodoc_member_order = "bysource"
@@ -55,6 +56,14 @@ def rewrite(app: Sphinx, what: str, name: str, obj: object, options: object, lin
         lines[:] = GoogleDocstring(lines, _GOOGLE, app, what, name, obj, options).lines()
 
 
+def name_commands(app: Sphinx, doctree: nodes.document) -> None:
+    """Have indented blocks, of which MyST says that they are in no language, shown as commands."""
+    for block in doctree.findall(nodes.literal_block):
+        if block.get("language") == "none":
+            block["language"] = COMMANDS
+
+
 def setup(app: Sphinx) -> None:
-    """Have docstrings rewritten."""
+    """Have docstrings rewritten, and commands known."""
     app.connect("autodoc-process-docstring", rewrite)
+    app.connect("doctree-read", name_commands)
