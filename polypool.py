@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from aggregators.base import Aggregator
+    from pipelines.exporting.mteb_model import mteb_model
     from pipelines.models import TrainedModel
     from tasks.datasets.corpus import Item, write_corpus
     from tasks.run import Data, Optim, Run
@@ -41,6 +42,7 @@ __all__ = [
     "aggregator",
     "compare",
     "load",
+    "mteb_model",
     "part",
     "recipe",
     "runs",
@@ -53,6 +55,7 @@ _ELSEWHERE = {
     "Item": "tasks.datasets.corpus",
     "Optim": "tasks.run",
     "Run": "tasks.run",
+    "mteb_model": "pipelines.exporting.mteb_model",
     "write_corpus": "tasks.datasets.corpus",
 }
 """Names of this module that live in another one."""

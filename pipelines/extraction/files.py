@@ -96,14 +96,15 @@ class FileFeatures:
             )
         return VideoExtractor(backbone=spec, threads=1, videos=videos)
 
-    def check_images(self) -> None:
-        """Refuse where no image can be described, before one comes.
+    def check(self, *, video: bool) -> None:
+        """Refuse where no image, or no video, can be described, before one comes.
 
         Raises:
-            InputError: the store has videos, was not made by `extract`, or its backbone cannot be had.
+            InputError: the store has the other ones, was not made by `extract`, or its backbone cannot be had.
         """
-        if self.of_videos:
-            raise InputError(f"{self.store.folder}: the model was trained on features of videos")
+        if video != self.of_videos:
+            has = "videos" if self.of_videos else "images"
+            raise InputError(f"{self.store.folder}: the model was trained on features of {has}")
         _ = self._backbone
 
     def of(self, path: Path, *, video: bool) -> np.ndarray:

@@ -161,7 +161,7 @@ class Service:
         try:
             store = self.trained.as_a(Searchable, "describe images", instead="send features").store
             files = FileFeatures(store)
-            files.check_images()
+            files.check(video=False)
         except InputError as error:
             return None, str(error)
         return files, ""
