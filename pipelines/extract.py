@@ -1,4 +1,4 @@
-"""Turn the images, videos or texts of a corpus into a feature store, on Ray Data.
+"""Turn the images, videos or texts of a corpus into a feature store, with workers of Ray.
 
 python -m pipelines.extract --corpus DIR --backbone 'cells(grid=7)' --out DIR
 python -m pipelines.extract --video --corpus DIR --backbone 'cells(grid=3)' --out DIR
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import tyro
 from tqdm import tqdm
 
@@ -33,10 +33,10 @@ from infra.store.findings import USUAL
 from infra.store.ids import IdSet
 from infra.store.manifest import Manifest
 from infra.trust import vouch
-from pipelines.extraction.images import ImageExtractor, parted, stream
-from pipelines.extraction.plan import Batch
+from pipelines.extraction.images import ImageExtractor, parted
 from pipelines.extraction.texts import Text, TextExtractor, texts_of
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
+from pipelines.extraction.workers import Batch, stream
 from pipelines.ingesting.report import Tolerate, report_findings
 from tasks.datasets.corpus import Corpus
 from tasks.datasets.open_corpus import open_corpus
@@ -106,7 +106,7 @@ def extract(
     source = with_columns(work.source | job, work.columns)
     with StoreWriter(out, dim=work.dim, dtype=dtype, source=source) as writer:
         before = len(writer.done)
-        decoded = _write_with_columns(writer, out, work, opened, listed())
+        decoded = _write_with_columns(writer, out, work, opened, listed)
         trained = _stored(writer, (item.id for item in listed() if item.split == "train"))
         manifest = writer.close(statistics_of=trained, tolerance=tolerance)
     seconds = time.monotonic() - started
@@ -238,36 +238,34 @@ def _write_with_columns(
     out: Path | Url,
     work: _Extraction,
     corpus: Corpus | QuestionCorpus,
-    items: Iterator[_Item],
+    listed: Callable[[], Iterator[_Item]],
 ) -> int:
     """Store what is listed and not there yet; return how many frames were decoded."""
     with ColumnsWriter(out, work.columns, source=writer.source) as beside:
-        parts = work.parts(items, done=[writer.done, *beside.done])
-        return _write(writer, beside, (_batch(corpus, part) for part in parts), work)
+        done = [writer.done, *beside.done]
+        total = sum(len(part) for part in work.parts(listed(), done=done))
+        if not total:
+            return 0
+        batches = (_batch(corpus, part) for part in work.parts(listed(), done=done))
+        with ray_session(), tqdm(total=total, desc="extract", unit=work.unit) as bar:
+            return _write(writer, beside, batches, work, bar)
 
 
-def _write(writer: StoreWriter, beside: ColumnsWriter, batches: Iterator[Batch], work: _Extraction) -> int:
+def _write(
+    writer: StoreWriter, beside: ColumnsWriter, batches: Iterator[Batch], work: _Extraction, bar: tqdm
+) -> int:
     """Store the features of all batches, and their columns `beside`; return how many frames were decoded."""
-    frames, some = 0, [*islice(batches, 1)]
-    if not some:
-        return frames
+    frames = 0
     how = {"extractor": work.extractor, "options": work.options, "gpu": work.gpu, "block": work.block}
-    with ray_session(), tqdm(total=0, desc="extract", unit=work.unit) as bar:
-
-        def counted() -> Iterator[Batch]:
-            for batch in chain(some, batches):
-                bar.total += len(batch["ids"])
-                yield batch
-
-        for row in stream(counted(), **how):
+    with closing(stream(batches, **how)) as rows:
+        for row in rows:
             bar.update()
             id, where = row["id"], f"id {row['id']}, {row['path']}"
             if row["why"]:
                 writer.skip(where, row["why"])
                 continue
             frames += row.get("frames", 0)
-            x_NW = np.frombuffer(row["data"], np.float32).reshape(-1, work.dim + sum(work.columns.values()))
-            x_ND, columns = parted(x_NW, work.columns)
+            x_ND, columns = parted(row["x_NW"], work.columns)
             beside.offer(writer, id, x_ND, columns, where=where)
     return frames
 

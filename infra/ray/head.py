@@ -16,7 +16,7 @@ from pathlib import Path
 
 from infra.ray.ending import kill, started_by, wait_for
 from infra.ray.jobs import JobServer
-from infra.ray.private import ON_ONE_MACHINE
+from infra.ray.private import ON_LOOPBACK, ON_ONE_MACHINE
 
 START_SECONDS = 120
 _END_SECONDS = 3
@@ -43,8 +43,12 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def private_head(*, cpus: int | None = None) -> Iterator[JobServer]:
+def private_head(*, cpus: int | None = None, alone: bool = True) -> Iterator[JobServer]:
     """Start a head with ports, a folder and a token of its own, yield it, and end it, also on failure.
+
+    Args:
+        cpus: how many cores it has; those of this machine where None.
+        alone: whether no other node joins it: it listens on 127.0.0.1 and nowhere else.
 
     Raises:
         RuntimeError: it did not answer in time; the end of its log is in the message.
@@ -68,6 +72,7 @@ def private_head(*, cpus: int | None = None) -> Iterator[JobServer]:
         cluster=f"127.0.0.1:{ports['--port']}",
     )
     env = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": server.token, "PATH": path}
+    env |= ON_LOOPBACK if alone else {}
     with (folder / "head.log").open("wb") as log:
         streams = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
         head = subprocess.Popen(

@@ -21,6 +21,8 @@ ON_ONE_MACHINE = {
     "RAY_worker_niceness": "0",  # by default 15: whatever else runs on the machine would go first
 }
 """What Ray is told where it runs on this machine alone, unless the environment says otherwise."""
+ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""What makes a Ray listen on 127.0.0.1 and nowhere else, as it does by default where no other machine can join it."""
 _IDLE = {"RAY_prestart_worker_first_driver": "0"}
 """What the process that has a private Ray is told besides: it has no work, for which Ray would start workers."""
 _PROGRAM = Path(__file__).with_name("private_process.py")
@@ -52,7 +54,7 @@ class PrivateRay:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as this)
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(_PROGRAM), json.dumps(self._options)],
-            env={**ON_ONE_MACHINE, **os.environ, **_IDLE},
+            env={**ON_ONE_MACHINE, **os.environ, **ON_LOOPBACK, **_IDLE},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,

@@ -8,8 +8,9 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 from infra.errors import AwayError, InputError
 from infra.process.stopping import at_once_too, end, kept
@@ -58,6 +59,9 @@ def ray_beside(*, cpus: int | None = None, shared: bool = False) -> Iterator[Non
     if _begun or running or os.environ.get("RAY_ADDRESS", "local") != "local":
         yield
         return
+    if running_here := _cluster_of_this_machine():
+        which = f"a Ray runs at {running_here}; RAY_ADDRESS={running_here} makes a command use it"
+        print(f"note: {which}, and this one starts its own", file=sys.stderr)
     _default({**EVERYWHERE, **ON_ONE_MACHINE})
     # Ray Train asks the dashboard how the actors of shared sessions are
     private = PrivateRay(cpus=cpus, dashboard=shared)
@@ -100,11 +104,12 @@ def ray_session(*, cpus: int | None = None, shared: bool = False) -> Iterator[Se
     if ":" in address and not _answers(address):
         raise AwayError(f"no Ray cluster answers at RAY_ADDRESS={address}; start it, or unset RAY_ADDRESS")
     with ray_beside(cpus=cpus, shared=shared):
+        reach: AbstractContextManager[None] = nullcontext()
         if private := address == "local":
             begun, shared = _begun[0]
-            address = begun.address
+            address, reach = begun.address, _on_loopback()
             _heed_environment()
-        with _connected(address):
+        with reach, _connected(address):
             _open.append(Session(private=private, shared=shared))
             try:
                 yield _open[-1]
@@ -142,6 +147,21 @@ def _heed_environment() -> None:
     Config.initialize("")
 
 
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Let Ray look for its parts on 127.0.0.1, where those of a private one listen (`ON_LOOPBACK`).
+
+    Not by the environment: another session of this process may connect to a cluster.
+    """
+    from ray._private import ray_constants
+
+    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
 def _default(settings: Mapping[str, str]) -> None:
     for name, value in settings.items():
         os.environ.setdefault(name, value)
@@ -157,6 +177,17 @@ def cores(kind: str = "CPU") -> int:
 def local_cores() -> int:
     """Return how many cores this process may use, which are those that a private session has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cluster_of_this_machine() -> str:
+    """Return where a cluster answers that `ray start` has begun here; empty where none does."""
+    place = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    note = Path(place) / "ray" / "ray_current_cluster"
+    try:
+        address = note.read_text().strip()
+    except OSError:
+        return ""
+    return address if _answers(address) else ""
 
 
 def _answers(address: str) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
 from encoders.backbones.base import build_backbone
 from infra.store.ids import text_id
 from infra.trust import trust_modules
+from pipelines.extraction.workers import Batch, Row
 from tasks.datasets.corpus import Corpus
 from tasks.datasets.questions import QuestionCorpus
 
@@ -56,15 +56,15 @@ class TextExtractor:
         torch.set_num_threads(threads)
         self._backbone = build_backbone(backbone)
 
-    def __call__(self, batch: dict[str, Any]) -> list[dict[str, Any]]:
+    def __call__(self, batch: Batch) -> list[Row]:
         """Return a row for each of the batch's `ids` and `texts`: its features, or why there are none."""
         rows = []
         described = self._backbone(list(batch["texts"]))
         for id, text, x_ND in zip(batch["ids"], batch["texts"], described, strict=True):
-            row = {"id": id, "path": repr(text), "why": "", "data": b""}
+            row = {"id": id, "path": repr(text), "why": "", "x_NW": None}
             if isinstance(x_ND, str):
                 row["why"] = x_ND
             else:
-                row["data"] = np.ascontiguousarray(x_ND, np.float32).tobytes()
+                row["x_NW"] = np.ascontiguousarray(x_ND, np.float32)
             rows.append(row)
         return rows

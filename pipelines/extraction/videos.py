@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from queue import SimpleQueue
 from threading import Lock
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from PIL import Image
@@ -20,6 +20,7 @@ from infra.trust import trust_modules
 from infra.video.containers import BadVideo
 from infra.video.decoding import choose_decoder, describe_decoder
 from infra.video.reader import VideoReader
+from pipelines.extraction.workers import Batch, Row
 
 _FRAMES = 20  # as in HGR, where none is said
 
@@ -125,18 +126,18 @@ class VideoExtractor:
         for _ in range(threads):
             self._readers.put(VideoReader(decoder=videos.decoder, timeout=videos.options.timeout))
 
-    def __call__(self, batch: dict[str, Any]) -> list[dict[str, Any]]:
+    def __call__(self, batch: Batch) -> list[Row]:
         """Return a row for each of the batch's `ids` and `paths`: its features, or why there are none."""
         return list(self._pool.map(self._row, batch["ids"], batch["paths"]))
 
-    def _row(self, id: str, path: str) -> dict[str, Any]:
-        row = {"id": id, "path": path, "why": "", "data": b"", "frames": 0}
+    def _row(self, id: str, path: str) -> Row:
+        row = {"id": id, "path": path, "why": "", "x_NW": None, "frames": 0}
         reader, frames = self._readers.get(), _Counted()
         try:
             every, at_most = self._videos.options.every or 1, self._videos.frames
             with closing(reader.frames(path, every=every, at_most=at_most)) as decoded:
                 x_ND = self._features(frames(decoded))
-            row |= {"data": np.ascontiguousarray(x_ND, np.float32).tobytes(), "frames": frames.count}
+            row |= {"x_NW": np.ascontiguousarray(x_ND, np.float32), "frames": frames.count}
         except BadVideo as bad:
             row["why"] = str(bad)
         finally:

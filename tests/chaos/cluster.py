@@ -133,7 +133,7 @@ def _title(process: Any) -> str:
 @contextmanager
 def two_nodes() -> Iterator[Cluster]:
     """Start both nodes on ports and in a folder of their own, and end them, also on failure."""
-    with private_head(cpus=1) as server:
+    with private_head(cpus=1, alone=False) as server:
         cluster = Cluster(server)
         try:
             cluster.add_node()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -75,6 +76,48 @@ def test_a_session_is_that_which_began_and_leaves_no_process_behind():
     assert text == f"True {Session(private=True, shared=False)} 1.0"
     assert len(pids.split()) > 5
     assert alive([int(pid) for pid in pids.split()]) == []
+
+
+LISTENING = """
+        if {early}:
+            import ray.train
+        with ray_session(shared=True):
+            import ray
+            ray.get(ray.remote(lambda: None).remote())
+            started = started_by(os.getpid())
+            all = [type(started[0])(os.getpid()), *started]
+            print(*(at.laddr.ip for each in all for at in each.net_connections("tcp") if at.status == "LISTEN"))
+        from ray._private import ray_constants
+        assert ray_constants.ENABLE_RAY_CLUSTER, "another session may be of a cluster"
+"""
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_nobody_on_another_machine_reaches_any_part_of_it(early):
+    process = owner(LISTENING.format(early=early).strip())
+    said, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert len(said.split()) > 5
+    assert set(said.split()) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+
+
+def test_a_cluster_that_runs_here_is_named(tmp_path):
+    """It is not joined unasked: what runs there may be of another user, or of another environment."""
+    note = tmp_path / "ray" / "ray_current_cluster"
+    note.parent.mkdir()
+    for answers in (True, False):
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{listening.getsockname()[1]}"
+            if answers:
+                listening.listen()
+            note.write_text(address)
+            process = owner('raise InputError("such is the input")', RAY_TMPDIR=str(tmp_path))
+            _, errors = process.communicate(timeout=120)
+            note_said = (
+                f"note: a Ray runs at {address}; RAY_ADDRESS={address} makes a command use it" in errors
+            )
+            assert (note_said, errors.count("\n")) == (answers, 1 + answers)
 
 
 def test_an_error_beside_its_start_leaves_no_process_behind():

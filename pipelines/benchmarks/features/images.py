@@ -14,7 +14,8 @@ from PIL import Image
 
 from infra.ray.session import local_cores, ray_session
 from pipelines.benchmarks.measure import Measurement, Scale, Size, by_turns, elapsed
-from pipelines.extraction.images import ImageExtractor, stream
+from pipelines.extraction.images import ImageExtractor
+from pipelines.extraction.workers import stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ def images(scale: Scale = "full") -> list[Measurement]:
                     name=f"images in {precision} / plain loop",
                     measured=measured,
                     unit="/s",
-                    note=f"Ours: Ray Data on {local_cores()} cores, the start of its actors included, {precision}. "
+                    note=f"Ours: {local_cores()} workers of Ray, their start included, {precision}. "
                     "Reference: one process, image after image, float32, torch on all cores.",
                     **sides.numbers(),
                 )

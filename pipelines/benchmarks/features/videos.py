@@ -19,8 +19,8 @@ from infra.ray.session import local_cores, ray_session
 from infra.video.decoding import choose_decoder, frames
 from infra.video.sampling import choose_frames
 from pipelines.benchmarks.measure import Measurement, Scale, Size, by_turns, elapsed, processor_seconds
-from pipelines.extraction.images import stream
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
+from pipelines.extraction.workers import stream
 
 BACKBONE = "cells(grid=3)"
 FRAMES, FEW = 20, 12
@@ -74,7 +74,7 @@ def videos(scale: Scale = "full") -> list[Measurement]:
             name="videos / loop over PyAV",
             measured=f"frames of {len(paths)} clips of {size.length} x 320 x 240, {FRAMES} each, through {BACKBONE}",
             unit="/s",
-            note=f"Ours: Ray Data on {local_cores()} cores, the start of its actors included, with {choose_decoder()} "
+            note=f"Ours: {local_cores()} workers of Ray, their start included, with {choose_decoder()} "
             "in processes of their own. Reference: one process.",
             **sides.numbers(),
         )

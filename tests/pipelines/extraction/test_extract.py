@@ -242,4 +242,4 @@ def test_pictures_are_turned_upright(tmp_path):
 def test_a_batch_without_any_image_does_not_reach_the_backbone(tmp_path):
     worker = ImageExtractor(backbone="cells", threads=1)
     rows = worker({"ids": ["a"], "paths": [str(tmp_path / "a.png")]})
-    assert rows == [{"id": "a", "path": str(tmp_path / "a.png"), "why": "no such file", "data": b""}]
+    assert rows == [{"id": "a", "path": str(tmp_path / "a.png"), "why": "no such file", "x_NW": None}]

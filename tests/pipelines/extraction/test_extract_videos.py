@@ -225,7 +225,7 @@ def test_cells_that_do_not_fit_side_by_side_are_a_reason(tmp_path):
     worker = VideoExtractor(backbone="cells(grid=2)", threads=1, videos=plan)
     (row,) = worker({"ids": ["a"], "paths": [str(clip)]})
     worker.close()
-    assert (row["why"], row["data"]) == ("frames of 4 cells, expected 9; --pool mean takes any number", b"")
+    assert (row["why"], row["x_NW"]) == ("frames of 4 cells, expected 9; --pool mean takes any number", None)
 
 
 def test_a_backbone_that_is_not_derived_is_refused(corpus, tmp_path):

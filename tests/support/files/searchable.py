@@ -11,7 +11,6 @@ from pathlib import Path
 from threading import Thread
 from urllib.parse import urlencode
 
-import numpy as np
 import torch
 from clips import write_clip
 from corpora import make_corpus, make_questions
@@ -63,7 +62,7 @@ def with_clips(folder: Path) -> Run:
                 write_clip(path.with_suffix(".mp4"), 6, seed=int(item.id)).rename(path)
                 (row,) = extractor({"ids": [item.id], "paths": [str(path)]})
                 assert not row["why"], row["why"]
-                writer.add(item.id, np.frombuffer(row["data"], np.float32).reshape(-1, videos.dim))
+                writer.add(item.id, row["x_NW"])
         writer.close(statistics_of=[item.id for item in corpus.items("train")])
     extractor.close()
     data = replace(run.data, features=str(folder / "cells"), text_augment="")

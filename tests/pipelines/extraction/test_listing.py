@@ -1,11 +1,10 @@
-"""What is sent to extractors: which batches travel together, and that nobody holds all of them."""
+"""What is listed to be described: each once, and the process that lists holds none."""
 
 from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,75 +15,10 @@ from infra.errors import InputError
 from infra.store import StoreWriter
 from infra.store.findings import Tolerance
 from pipelines import extract as verb
-from pipelines.extraction import plan as module
-from pipelines.extraction.plan import Batch, Plan, Planned
+from pipelines.extraction.workers import Batch
 from tasks.datasets.corpus import Item, write_corpus
 from tasks.datasets.open_corpus import open_corpus
 from tasks.datasets.questions import Question, write_questions
-
-
-def spans(count: int, *, most: int, workers: int) -> list[tuple[int, int]]:
-    return Plan(chunks=(), count=count).spans(most=most, workers=workers)
-
-
-@pytest.mark.parametrize("count", [1, 2, 7, 33, 1000])
-@pytest.mark.parametrize("most", [1, 4, 8])
-@pytest.mark.parametrize("workers", [1, 2, 16])
-def test_every_batch_travels_once_and_in_order(count: int, most: int, workers: int) -> None:
-    found = spans(count, most=most, workers=workers)
-    assert [number for first, end in found for number in range(first, end)] == [*range(count)]
-    sizes = [end - first for first, end in found]
-    assert sizes == sorted(sizes, reverse=True)
-    assert max(sizes) <= most
-    last = sizes[-workers:]
-    assert last == [1] * len(last), "each worker ends with a single one"
-
-
-def test_so_many_batches_are_few_tasks() -> None:
-    assert spans(30, most=8, workers=2)[:4] == [(0, 7), (7, 12), (12, 16), (16, 19)]
-    million = spans(62_500, most=4, workers=8)
-    assert million[0] == (0, 31)
-    assert len(million) < 2200
-
-
-@dataclass
-class Noting:
-    """An extractor that notes what it is called with."""
-
-    one_by_one: bool
-    calls: list[list[str]] = field(default_factory=list)
-
-    def __call__(self, batch: Batch) -> list[dict[str, Any]]:
-        self.calls.append(batch["ids"])
-        return [{"id": id, "path": path} for id, path in zip(batch["ids"], batch["paths"], strict=True)]
-
-
-class Held(Plan):
-    """A plan in this process."""
-
-    def batches(self, first: int, end: int) -> Iterator[Batch]:
-        for number in range(first, end):
-            yield {"ids": [f"{number}a", f"{number}b"], "paths": [f"/{number}a", f"/{number}b"]}
-
-
-def test_images_come_in_their_batches_and_videos_all_at_once() -> None:
-    for one_by_one, calls in ((False, [["3a", "3b"], ["4a", "4b"]]), (True, [["3a", "3b", "4a", "4b"]])):
-        worker = Planned(extractor=Noting, options={"one_by_one": one_by_one}, plan=Held(chunks=(), count=9))
-        rows = [*worker({"first": 3, "end": 5})]
-        assert worker._extractor.calls == calls
-        assert rows == [{"id": id, "path": f"/{id}"} for id in ("3a", "3b", "4a", "4b")]
-
-
-def test_batches_lie_in_tables_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ray.put", lambda table: table)
-    monkeypatch.setattr("ray.get", lambda table: table)
-    monkeypatch.setattr(module, "CHUNK", 3)
-    made = [{"ids": [f"é{n}", ""][: 1 + n % 2], "texts": ["x" * n, "y"][: 1 + n % 2]} for n in range(8)]
-    plan = Plan.of(iter(made))
-    assert (plan.count, [len(chunk) for chunk in plan.chunks]) == (8, [3, 3, 2])
-    for first in range(9):
-        for end in range(first, 9):
-            assert [*plan.batches(first, end)] == made[first:end]
 
 
 def test_the_driver_holds_nothing_of_an_image_that_is_listed(
