@@ -7,8 +7,12 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 
 from docutils import nodes
+from docutils.utils.math import MathError
+from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
 from sphinx.ext.napoleon import Config, GoogleDocstring
+from sphinx.writers.html5 import HTML5Translator
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what is documented is this checkout
 
@@ -32,6 +36,7 @@ maximum_signature_line_length = 80
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", r".*")]  # types in signatures: most are of other packages, or of no page
 
+html_math_renderer = "mathml"  # browsers draw it themselves: no script, and nothing from a network
 html_theme = "furo"
 html_title = "polypool"
 html_static_path = ["static"]
@@ -63,7 +68,27 @@ def name_commands(app: Sphinx, doctree: nodes.document) -> None:
             block["language"] = COMMANDS
 
 
+def draw_inline(translator: HTML5Translator, node: nodes.math) -> None:
+    """Write a formula in a line of text."""
+    translator.body.append(_mathml(node.astext(), as_block=False))
+    raise nodes.SkipNode
+
+
+def draw_block(translator: HTML5Translator, node: nodes.math_block) -> None:
+    """Write a formula of its own."""
+    translator.body.append(f'<div class="math">{_mathml(node.astext(), as_block=True)}</div>\n')
+    raise nodes.SkipNode
+
+
+def _mathml(tex: str, *, as_block: bool) -> str:
+    try:
+        return tex2mathml(tex, as_block=as_block)
+    except MathError as error:
+        raise ExtensionError(f"the formula {tex} cannot be read: {error}") from error
+
+
 def setup(app: Sphinx) -> None:
-    """Have docstrings rewritten, and commands known."""
+    """Have docstrings rewritten, commands known, and formulas written as MathML."""
+    app.add_html_math_renderer("mathml", (draw_inline, None), (draw_block, None))
     app.connect("autodoc-process-docstring", rewrite)
     app.connect("doctree-read", name_commands)

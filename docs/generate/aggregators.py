@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from aggregators.base import Aggregator
+from docs.generate.formulas import Formulas
 from docs.generate.links import FILES
 from docs.generate.parts import parameter_table, parameters_of, prose_of, table
 from docs.generate.recipes import described, uses_aggregator
@@ -110,12 +111,13 @@ def file_of(listing: Listing, root: Path) -> str:
     return Path(inspect.getfile(listing.part)).relative_to(root).as_posix()
 
 
-def page(listing: Listing, root: Path, *, figure: tuple[str, str] | None) -> str:
+def page(listing: Listing, root: Path, *, formulas: Formulas, figure: tuple[str, str] | None) -> str:
     """Return the page of an aggregator.
 
     Args:
         listing: what the README says of it.
         root: of the repository.
+        formulas: what it computes.
         figure: the file of the figure of its weights, from the page, and what that shows; None where it has no weights.
     """
     part = listing.part
@@ -129,6 +131,8 @@ def page(listing: Listing, root: Path, *, figure: tuple[str, str] | None) -> str
         f"    --aggregator {listing.name}",
         _promises(part, listing),
         f"{prose_of(part.forward)}",
+        "## Formula",
+        formulas.shown(),
         "## Parameters",
         parameter_table(parameters),
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from docs.generate import aggregators, tasks, verbs
 from docs.generate.figures import weights_figure
+from docs.generate.formulas import formulas
 from docs.generate.links import FILES, Places
 from docs.generate.pages import Generators, assembled, note_places, own_pages
 from docs.generate.parts import part_list
@@ -91,6 +92,7 @@ class Site:
             names: of aggregators; all where empty.
         """
         listed = {of.name: of for of in aggregators.listings(self.root)}
+        computed = formulas(self.root)
         for name in names or listed:
             figure = None
             if drawn := weights_figure(name):
@@ -98,7 +100,7 @@ class Site:
                 figure = f"figures/{name}.png", shown
                 self._write(f"aggregators/{figure[0]}", content)
             page = f"aggregators/{name}"
-            text = aggregators.page(listed[name], self.root, figure=figure)
+            text = aggregators.page(listed[name], self.root, formulas=computed[name], figure=figure)
             self._write(f"{page}.md", self._linked(text, page))
             code = aggregators.file_of(listed[name], self.root)
             self._write(f"{FILES}/{code}", (self.root / code).read_bytes())

@@ -16,6 +16,7 @@ from places import ROOT
 from docs.generate import site as site_module
 from docs.generate.aggregators import listings
 from docs.generate.figures import toy_sets, weights_figure
+from docs.generate.formulas import FILE, formulas
 from docs.generate.links import links_of
 from docs.generate.parts import parameters_of, table
 from docs.generate.recipes import named, of_task
@@ -52,6 +53,15 @@ def test_every_aggregator_has_a_page_with_its_parameters(sources):
         assert rows == {of.name: repr(of.default) for of in signature if of.kind is of.KEYWORD_ONLY}, name
         code = (sources / re.search(r"\{literalinclude\} /(\S+)", page)[1]).read_text()
         assert f"class {AGGREGATORS.get(name).__name__}(" in code
+
+
+def test_every_aggregator_has_its_formula(sources):
+    for name in AGGREGATORS.names():
+        page = (sources / f"aggregators/{name}.md").read_text()
+        formula = page.split("## Formula\n")[1].split("\n## ")[0]
+        assert re.search(r"```\{math\}\n\S.*\n```", formula), name
+        assert "{math}`x_n` is the n-th of the {math}`N` elements" in formula
+        assert "$" not in formula, name
 
 
 def test_the_list_is_sorted_by_rooms(sources):
@@ -113,6 +123,18 @@ def test_results_are_those_of_the_file():
     assert "3 of 41" not in results_of("esa", ROOT / "pipelines/results")
     assert "late(factor=8), text late" in results_of("late", ROOT / "pipelines/results")
     assert results_of("xpool", ROOT / "pipelines/results") == "", "nobody trained it"
+
+
+def test_an_aggregator_without_a_formula_is_an_error(tmp_path):
+    (tmp_path / "docs").mkdir()
+    given = (ROOT / FILE).read_text()
+    (tmp_path / FILE).write_text(given.replace("[gpo]", "[gop]"))
+    with pytest.raises(InputError, match=r"are registered: gop, gpo$"):
+        formulas(tmp_path)
+    (tmp_path / FILE).write_text(given)
+    shown = formulas(tmp_path)["kmax"].shown()
+    assert shown.startswith("```{math}\ny_d = \\frac{1}{k}")
+    assert "Here {math}`x_{(r)d}` is the r-th largest value" in shown
 
 
 def test_specs_name_what_their_parameters_name():
