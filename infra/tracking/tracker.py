@@ -218,8 +218,15 @@ class Tracker:
 
     def history(self, name: str) -> list[tuple[int, float]]:
         """Return every value of a metric with its step, in order; after a restart a step's last value counts."""
-        points = sorted(self._ask("get_metric_history", name), key=lambda point: point.timestamp)
-        return sorted({point.step: point.value for point in points}.items())
+        return sorted({step: value for _, value, _, step in self.points_of(name)}.items())
+
+    def points_of(self, name: str) -> list[Point]:
+        """Return every value of a metric in the order of time; after a restart a step may have two."""
+        points = self._ask("get_metric_history", name)
+        return sorted(
+            ((point.key, point.value, point.timestamp, point.step) for point in points),
+            key=lambda point: point[2:],
+        )
 
     def tag(self, name: str) -> str:
         """Return a tag, empty where it is not set."""

@@ -1,0 +1,1 @@
+"""Where else the runs that MLflow has can be looked at."""

@@ -1,0 +1,83 @@
+"""Runs as TensorBoard shows them: a folder each, with curves, figures, settings and results."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from tensorboardX import SummaryWriter
+from tensorboardX.summary import hparams
+
+from infra.files import make_folder
+from infra.tracking import RunRecord
+from infra.tracking.tracker import NOTE, Point
+from pipelines.mirroring.base import results, settings
+
+_WHOLE = "whole"
+"""A file in a run's folder that says that all of the run is there: when it ended."""
+
+
+class TensorBoard:
+    """A folder for `tensorboard --logdir`.
+
+    Args:
+        folder: where it is, or is made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = make_folder(folder)
+
+    def has_whole(self, record: RunRecord) -> bool:
+        """Whether a run is there as it ended; one that was gone on with since is not."""
+        note = self._of(record) / _WHOLE
+        return record.ended is not None and note.is_file() and note.read_text() == str(record.ended)
+
+    def open(self, record: RunRecord) -> Events:
+        """Begin a run's folder; one that is there is of this run, and made anew."""
+        folder = self._of(record)
+        shutil.rmtree(folder, ignore_errors=True)
+        return Events(folder, record)
+
+    def _of(self, record: RunRecord) -> Path:
+        name = re.sub(r"[^\w.,=()+-]+", "_", record.name or record.run_id)
+        return self._folder / f"{name}-{record.run_id[:8]}"
+
+
+class Events:
+    """A run's folder.
+
+    Args:
+        folder: which is new.
+        record: of the run, as it is now.
+    """
+
+    def __init__(self, folder: Path, record: RunRecord) -> None:
+        self._folder, self._writer = folder, SummaryWriter(str(folder), flush_secs=5)
+        self._writer.add_text("run", f"{record.tags.get(NOTE, '')}\n\nMLflow: run {record.run_id}")
+
+    def points(self, points: Sequence[Point]) -> None:
+        """Write numbers, each at the time that it was logged."""
+        for name, value, milliseconds, step in points:
+            self._writer.add_scalar(name, value, step, walltime=milliseconds / 1000)
+        self._writer.flush()
+
+    def pictures(self, paths: Sequence[Path]) -> None:
+        """Write figures as images."""
+        for path in paths:
+            with Image.open(path) as image:
+                self._writer.add_image(path.stem, np.asarray(image.convert("RGB")), dataformats="HWC")
+
+    def close(self, record: RunRecord) -> None:
+        """Write settings beside results, by which runs are compared; note that it is whole, where it has ended."""
+        reached = results(record)
+        for summary in hparams(settings(record), reached):
+            self._writer.file_writer.add_summary(summary)
+        for name, value in reached.items():
+            self._writer.add_scalar(name, value, int(record.metrics.get("epoch", 0)))
+        self._writer.close()
+        if record.ended is not None:
+            (self._folder / _WHOLE).write_text(str(record.ended))
