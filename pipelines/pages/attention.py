@@ -50,7 +50,7 @@ def _about(record: AttentionExamples) -> str:
             else f"Of each video the {_FRAMES} frames of largest weight; the bars are all its elements in time."
         )
     if any(it.words is not None for it in record.examples):
-        about.append("The stronger a word is shaded, the more it weighs.")
+        about.append("The stronger a word is shaded, the more it weighs; where all weigh alike, none is.")
     if any(_sums(it.visual) or _sums(it.words) for it in record.examples):
         about.append(
             "Weights add up to 100 % where an aggregator averages; those of one that lets each element pass by "
@@ -135,17 +135,31 @@ def frame_of(element: int, elements: int, frames: int) -> int:
 
 
 def shades(weight_N: np.ndarray, strong: Sequence[int] = ()) -> list[dict[str, Any]]:
-    """Return each weight and its part of the largest one, by which it is drawn; negative weights have none.
+    """Return each weight, its part of the largest one, and how it is shaded beside the others.
+
+    A bar is as high as its part of the largest; negative weights have none. A word's shade is 0 for the smallest weight
+    and largest for the largest, and the paler, the less they differ, as over pictures.
 
     Args:
         weight_N: the weights.
         strong: the elements that stand out, the others being pale; all where empty.
     """
-    largest = max(float(weight_N.max()), 1e-12)
+    least, most = float(weight_N.min()), float(weight_N.max())
+    shade_N = (weight_N - least) / ((most - least) or 1.0) * contrast(least, most)
     return [
-        {"weight": weight, "strength": max(weight, 0.0) / largest, "pale": bool(strong) and n not in strong}
-        for n, weight in enumerate(weight_N.tolist())
+        {
+            "weight": weight,
+            "strength": max(weight, 0.0) / max(most, 1e-12),
+            "shade": shade,
+            "pale": bool(strong) and n not in strong,
+        }
+        for n, (weight, shade) in enumerate(zip(weight_N.tolist(), shade_N.tolist(), strict=True))
     ]
+
+
+def contrast(least: float, most: float) -> float:
+    """Return how strongly weights are coloured, 0 to 1: in full where the smallest is at most half the largest."""
+    return min(1.0, 2 * (most - least) / max(abs(least), abs(most))) if most > least else 0.0
 
 
 def cells(elements: int) -> tuple[int, int] | None:
@@ -195,8 +209,7 @@ def overlay(image: Image.Image, weight_RC: np.ndarray) -> Image.Image:
     heat_HW = np.asarray(heat.resize(image.size, Image.Resampling.BILINEAR)).clip(0, 1)
     steps = np.linspace(0, 1, len(_COLOURS))
     colour_HW3 = np.stack([np.interp(heat_HW, steps, column) for column in _COLOURS.T], axis=-1)
-    strength = min(1.0, 2 * (most - least) / max(abs(least), abs(most)))
-    cover_HW1 = strength * (_LEAST + (_MOST - _LEAST) * heat_HW)[..., None]
+    cover_HW1 = contrast(least, most) * (_LEAST + (_MOST - _LEAST) * heat_HW)[..., None]
     mixed_HW3 = np.asarray(image) * (1 - cover_HW1) + colour_HW3 * cover_HW1
     return Image.fromarray(mixed_HW3.round().astype(np.uint8))
 

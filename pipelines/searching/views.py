@@ -102,7 +102,11 @@ class Views:
             elif text is not None:
                 values |= self._like_text(text, found)
             else:
-                values["note"] = f"{len(search.items):,} {search.adapter.modality}s: {search.split}"
+                kind = search.adapter.modality
+                values["note"] = (
+                    f"{len(search.items):,} {kind}s of the split {search.split}: search them, or choose one to see the "
+                    "captions that are most like it"
+                )
                 values["choice"] = self._choice(asked.query.get("page", "0"))
         except _UnknownError as error:
             status, values["alert"] = 404, str(error)

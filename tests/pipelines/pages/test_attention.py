@@ -189,10 +189,10 @@ def test_blue_is_the_smallest_weight_and_yellow_the_largest() -> None:
     assert column > 26
 
 
-def test_words_are_shaded_and_bars_are_high_in_proportion_to_weights() -> None:
+def test_words_are_shaded_as_they_differ_and_bars_are_high_in_proportion_to_weights() -> None:
     html = page(example(words=np.array([[0.1, 0.4, -0.2]]), subwords=("a", "<b>", "&")))
     assert re.findall(r'--w:([\d.]+)" title="([^"]*)"', html) == [
-        ("0.25", "a: 10.0%"),
+        ("0.50", "a: 10.0%"),
         ("1.00", "&lt;b&gt;: 40.0%"),
         ("0.00", "&amp;: -20.0%"),
     ]
@@ -209,7 +209,18 @@ def test_words_are_shaded_and_bars_are_high_in_proportion_to_weights() -> None:
 def test_shades_are_parts_of_the_largest_weight() -> None:
     assert [it["strength"] for it in shades(np.array([0.1, 0.4, -0.2]))] == pytest.approx([0.25, 1.0, 0.0])
     assert [it["strength"] for it in shades(np.zeros(2))] == [0.0, 0.0]
+    assert [it["strength"] for it in shades(np.array([-0.3, -0.1]))] == [0.0, 0.0]
     assert [it["pale"] for it in shades(np.array([0.1, 0.4]), [1])] == [True, False]
+
+
+def test_what_weighs_alike_is_not_shaded() -> None:
+    assert [it["shade"] for it in shades(np.array([0.1, 0.3, 0.2]))] == pytest.approx([0.0, 1.0, 0.5])
+    assert [it["shade"] for it in shades(np.array([0.24, 0.25]))] == pytest.approx([0.0, 0.08])
+    for alike in ([0.95, 0.95], [1.0], [0.0, 0.0]):
+        assert {it["shade"] for it in shades(np.array(alike))} == {0.0}
+    html = page(example(words=np.array([[0.95, 0.95]])))
+    assert "where all weigh alike, none is" in html
+    assert set(re.findall(r"--w:([\d.]+)", html)) == {"0.00"}
 
 
 def test_cells_go_over_the_image_and_regions_beside_it() -> None:

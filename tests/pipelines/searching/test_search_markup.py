@@ -48,7 +48,8 @@ def evil(request, tmp_path_factory):
 
 def is_text(html: str) -> bool:
     """Whether nothing of `EVIL` became a tag, an attribute or the template's own."""
-    return not any(found in html for found in ("<script", "<img src=x", "'dog'", "49", "' autofocus onfocus"))
+    became = ("<script", "<img src=x", "'dog'", "lt;49", "' autofocus onfocus")  # 49 alone may be of a score
+    return not any(found in html for found in became)
 
 
 @pytest.mark.parametrize(

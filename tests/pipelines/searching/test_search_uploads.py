@@ -60,6 +60,7 @@ def test_a_question_is_asked_about_a_picture_that_is_sent(questions):
     assert status == 200
     for answer, confidence in searched.of_file(file, "what colour is the square?", 5):
         assert f"{100 * confidence:.1f}%</span> {answer}" in unescape(page)
+    assert 'name="q" value="what colour is the square?"' in page, "what was asked is there still"
     status, page = send(questions, file.read_bytes(), q="?!")
     assert (status, "has no word" in unescape(page)) == (400, True)
 
