@@ -27,6 +27,7 @@ exclude_patterns = ["files"]
 myst_enable_extensions = ["colon_fence", "deflist", "tasklist"]
 myst_heading_anchors = 4
 COMMANDS = "sh"  # what indented blocks are; what a terminal printed, and code, is fenced and says what it is
+smartquotes_action = "qe"  # -- begins an option
 default_role = "code"  # docstrings have Markdown's single backticks
 
 autodoc_member_order = "bysource"

@@ -19,6 +19,10 @@ _PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", MU
 _BANDED = 2  # up to so many embeddings have bands
 _SEEN = 1e-6  # a narrower band cannot be seen
 _FEW = 25  # up to so many positions each is marked
+_ROOM, _ABOVE = (
+    4,
+    0.2,
+)  # curves whose names lie among them, and what names of more take above, of the panel's height
 _AXES = {
     "ranks": "rank of a value in its channel (1 = largest)",
     "elements": "place in the set",
@@ -84,7 +88,7 @@ def _panel(panel: Axes, watched: Watched, curves: Sequence[Curve]) -> None:
     bare(panel, spines=("left", "bottom"))
     panel.tick_params(labelsize=8.5)
     if 1 < len(curves) <= len(_PALETTE):
-        panel.legend(fontsize=8, frameon=False, labelcolor=INK, handlelength=1.4, loc="best")
+        _legend_of_curves(panel, len(curves))
 
 
 def _line(panel: Axes, curve: Curve, colour: str, *, above: int, marked: bool, label: str) -> None:
@@ -103,6 +107,17 @@ def _scale(panel: Axes, longest: int) -> None:
         panel.axhline(0, color=MUTED, linewidth=0.8, zorder=1)
     else:
         panel.set_ylim(0, 1.08 * high or 1.0)
+
+
+def _legend_of_curves(panel: Axes, count: int) -> None:
+    """Name the curves: where there is room among a few, and above where there are many."""
+    usual = {"fontsize": 8, "frameon": False, "labelcolor": INK, "handlelength": 1.4}
+    if count <= _ROOM:
+        panel.legend(loc="best", **usual)
+        return
+    low, high = panel.get_ylim()
+    panel.set_ylim(low, high + _ABOVE * (high - low))
+    panel.legend(loc="upper center", ncols=_ROOM, columnspacing=1.0, **usual)
 
 
 def _colours(curves: Sequence[Curve]) -> Sequence[str]:

@@ -23,6 +23,7 @@ from docs.generate.recipes import named, of_task
 from docs.generate.results import results_of
 from docs.generate.sections import sections
 from docs.generate.site import Site, write_site
+from docs.generate.verbs import with_blocks
 from infra.errors import InputError
 from infra.registry import AGGREGATORS, RECIPES, TASKS
 
@@ -94,6 +95,15 @@ def test_what_is_included_is_what_stands_in_the_repository(sources):
     assert "make test-latest" in (sources / "contributing.md").read_text()
     assert "(add-a-row.md)" in (sources / "contributing.md").read_text()
     assert not [name for name in sources.rglob("*.md") if "<!-- include" in name.read_text()]
+
+
+def test_commands_in_docstrings_of_verbs_are_blocks(sources):
+    page = (sources / "verbs.md").read_text()
+    assert "\n```sh\npython -m pipelines.ingest table --file" in page
+    assert with_blocks("What.\n\npython -m pipelines.a\npython -m pipelines.b --c\n\nMore.") == (
+        "What.\n\n```sh\npython -m pipelines.a\npython -m pipelines.b --c\n```\n\nMore."
+    )
+    assert with_blocks("`python -m pipelines.a`: what.") == "`python -m pipelines.a`: what."
 
 
 def test_headings_go_down_one_by_one(sources):
