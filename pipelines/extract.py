@@ -188,7 +188,7 @@ class _Extraction:
             extractor=VideoExtractor,
             options={"backbone": backbone, "videos": videos},
             dim=videos.dim,
-            columns={},
+            columns=videos.columns(built),
             source={"extractor": built.describe(), "video": videos.describe(built)},
             gpu=built.gpu,
             size=1,

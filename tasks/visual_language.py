@@ -41,7 +41,6 @@ from tasks.scoring.attention import (
     NearestCaption,
     attention_examples,
     backbone_of,
-    boxes_of,
 )
 from tasks.scoring.records import LEFT_OUT
 
@@ -323,7 +322,7 @@ class VisualLanguageTask(TaskAdapter, CountsWords, Scores, Searchable):
             subwords=self._subwords(),
             nearest=nearest or (lambda item: ()),
             backbone=backbone_of(self.store, self._visual),
-            boxes=boxes_of(self.store),
+            store=self.store,
         )
 
     def _subwords(self) -> Callable[[str, Batch], Sequence[str]]:

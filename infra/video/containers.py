@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+import numpy as np
 
 from infra.files import why_no_file
 from infra.pictures.opening import still_picture
@@ -73,6 +75,22 @@ def opened(path: str) -> Iterator[tuple[InputContainer, VideoStream]]:
         yield container, stream
 
 
+SECONDS = "seconds"
+"""The column of a store that says when the frame of each element is shown, after the first frame of its video."""
+
+
+class Frame(NamedTuple):
+    """A frame of a video.
+
+    Attributes:
+        x_HW3: uint8, RGB, upright.
+        seconds: when it is shown, after the first.
+    """
+
+    x_HW3: np.ndarray
+    seconds: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
     """The frames of a video, as its container lists them, in the order in which they are shown.
@@ -82,12 +100,14 @@ class Timeline:
         times: when each is shown, in the stream's unit, ascending; None where the container does not say.
         keys: numbers of those at which decoding can begin, ascending; the first alone where nothing says so.
         codec: what they are coded in, by FFmpeg's name, such as `h264`.
+        unit: seconds of the stream's unit; of a frame, where the container does not say when each is shown.
     """
 
     count: int
     times: tuple[int, ...] | None
     keys: tuple[int, ...]
     codec: str
+    unit: float
 
     @classmethod
     def of(cls, path: str) -> Timeline:
@@ -98,15 +118,23 @@ class Timeline:
             seeks = any(name in _SEEKING for name in container.format.name.split(","))
             fewer = container.format.name == "avi" and len(packets) < stream.frames
             fewer |= "matroska" in container.format.name and _cut_matroska(path)
+            unit, rate = stream.time_base, stream.average_rate or stream.guessed_rate
         if fewer or any(packet.corrupt for packet in packets) or (packets and not packets[0].key):
             raise BadVideo(FEWER)
         shown = [packet for packet in packets if packet.shown]
         times = sorted(packet.time for packet in shown if packet.time is not None)
         if len(times) < len(shown) or any(first == second for first, second in pairwise(times)):
-            return cls(count=len(shown), times=None, keys=(0,), codec=codec)
+            return cls(
+                count=len(shown), times=None, keys=(0,), codec=codec, unit=float(1 / rate) if rate else 0.0
+            )
         number = {time: at for at, time in enumerate(times)}
         keys = [number[packet.time] for packet in shown if packet.key] if seeks else []
-        return cls(count=len(shown), times=tuple(times), keys=tuple(sorted({0, *keys})), codec=codec)
+        keys = tuple(sorted({0, *keys}))
+        return cls(count=len(shown), times=tuple(times), keys=keys, codec=codec, unit=float(unit))
+
+    def seconds(self, number: int) -> float:
+        """Return when a frame is shown, in seconds after the first."""
+        return self.unit * (number if self.times is None else self.times[number] - self.times[0])
 
     def begin(self, number: int) -> int:
         """Return the last frame at which decoding can begin to reach a frame."""

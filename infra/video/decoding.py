@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from infra.errors import InputError, unknown
-from infra.video.containers import DAMAGED, FEWER, BadVideo, Timeline, opened
+from infra.video.containers import DAMAGED, FEWER, BadVideo, Frame, Timeline, opened
 from infra.video.sampling import sample_frames
 
 if TYPE_CHECKING:
@@ -29,10 +29,8 @@ _WORTH = 8  # frames that are rather decoded than jumped over
 _DECORD = ("h264", "hevc", "vp8", "vp9", "mpeg4", "mpeg2video", "mpeg1video", "mjpeg")
 
 
-def frames(
-    path: str, *, every: int = 1, at_most: int | None = None, decoder: str = "av"
-) -> Iterator[np.ndarray]:
-    """Yield frames `(H, W, 3)` of a video as uint8 RGB, upright, in order; no other is converted or kept.
+def frames(path: str, *, every: int = 1, at_most: int | None = None, decoder: str = "av") -> Iterator[Frame]:
+    """Yield frames of a video in order; no other is converted or kept.
 
     Args:
         path: the file.
@@ -50,8 +48,9 @@ def frames(
         timeline = Timeline.of(path)
         if not timeline.count:
             raise BadVideo("no frames")
-        chosen = sample_frames(timeline.count, every=every, at_most=at_most)
-        yield from DECODERS[decoder](path, timeline, chosen.tolist())
+        chosen = sample_frames(timeline.count, every=every, at_most=at_most).tolist()
+        for number, x_HW3 in zip(chosen, DECODERS[decoder](path, timeline, chosen), strict=True):
+            yield Frame(x_HW3, timeline.seconds(number))
     except BadVideo:
         raise
     except (MemoryError, av.MemoryError) as error:

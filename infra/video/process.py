@@ -22,8 +22,8 @@ from infra.video.containers import BadVideo
 from infra.video.decoding import frames
 from infra.video.limits import MEMORY, allow_seconds, confine
 
-HEADER = struct.Struct("<iiq")
-"""Height and width of a frame, then the bytes that follow; or one of the marks below, 0 and the bytes."""
+HEADER = struct.Struct("<iiqd")
+"""Height and width of a frame, the bytes that follow, and its second; or one of the marks below, 0, the bytes, 0."""
 READY, END, BAD = -1, -2, -3
 _SPARE = 5.0
 
@@ -39,9 +39,9 @@ def serve(
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     confine(memory=memory)
 
-    def send(mark: int, width: int = 0, data: bytes | memoryview = b"") -> None:
+    def send(mark: int, width: int = 0, data: bytes | memoryview = b"", seconds: float = 0.0) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)  # the caller may take as long as it likes
-        answers.write(HEADER.pack(mark, width, len(data)))
+        answers.write(HEADER.pack(mark, width, len(data), seconds))
         answers.write(data)
         answers.flush()
 
@@ -52,8 +52,8 @@ def serve(
         allow_seconds(timeout)
         try:
             path = request.pop("path")
-            for x_HW3 in frames(path, **request, decoder=decoder):
-                send(*x_HW3.shape[:2], memoryview(np.ascontiguousarray(x_HW3)).cast("B"))
+            for x_HW3, seconds in frames(path, **request, decoder=decoder):
+                send(*x_HW3.shape[:2], memoryview(np.ascontiguousarray(x_HW3)).cast("B"), seconds)
                 signal.setitimer(signal.ITIMER_REAL, timeout + _SPARE)
             send(END)
         except BadVideo as bad:

@@ -17,7 +17,7 @@ from types import TracebackType
 
 import numpy as np
 
-from infra.video.containers import BadVideo
+from infra.video.containers import BadVideo, Frame
 from infra.video.process import BAD, END, HEADER, READY
 
 _ROOT = Path(__file__).parents[2]
@@ -43,8 +43,8 @@ class VideoReader:
         )
         self._process: subprocess.Popen[bytes] | None = None
 
-    def frames(self, path: str | Path, *, every: int = 1, at_most: int | None = None) -> Iterator[np.ndarray]:
-        """Yield the frames `(H, W, 3)` uint8 RGB of a video while they are decoded; see `infra.video.decoding.frames`.
+    def frames(self, path: str | Path, *, every: int = 1, at_most: int | None = None) -> Iterator[Frame]:
+        """Yield frames of a video while they are decoded; see `infra.video.decoding.frames`.
 
         Raises:
             BadVideo: it gives no frames or no more of them, they take too much time or memory, or the decoder crashed.
@@ -56,10 +56,10 @@ class VideoReader:
             request = {"path": str(path), "every": every, "at_most": at_most}
             left = self._ask(process, json.dumps(request).encode() + b"\n")
             while True:
-                height, width, data, left = self._receive(process, left)
+                (height, width, _, seconds), data, left = self._receive(process, left)
                 if height in (END, BAD):
                     break
-                yield np.frombuffer(data, np.uint8).reshape(height, width, 3)
+                yield Frame(np.frombuffer(data, np.uint8).reshape(height, width, 3), seconds)
             whole = True
         finally:
             if not whole:  # the rest of this video must not be taken for the next one
@@ -98,7 +98,7 @@ class VideoReader:
             ):  # where a pipe cannot grow, frames go through in smaller pieces
                 fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, _PIPE)
             try:
-                mark, *_ = self._receive(self._process, _START)
+                (mark, *_), *_ = self._receive(self._process, _START)
             except BadVideo as error:  # no video is at fault, and the next would fare no better
                 raise RuntimeError(f"the process that decodes does not start: {error}") from error
             assert mark == READY
@@ -112,12 +112,12 @@ class VideoReader:
             raise BadVideo(self._ended(process)) from None
         return self.timeout
 
-    def _receive(self, process: subprocess.Popen[bytes], left: float) -> tuple[int, int, bytearray, float]:
-        """Return a header's mark or height and its width, the data behind it, and the seconds that are left."""
-        header, left = self._read(process, HEADER.size, left)
-        mark, width, size = HEADER.unpack(header)
-        data, left = self._read(process, size, left)
-        return mark, width, data, left
+    def _receive(self, process: subprocess.Popen[bytes], left: float) -> tuple[tuple, bytearray, float]:
+        """Return a header, unpacked, the data behind it, and the seconds that are left."""
+        packed, left = self._read(process, HEADER.size, left)
+        header = HEADER.unpack(packed)
+        data, left = self._read(process, header[2], left)
+        return header, data, left
 
     def _read(self, process: subprocess.Popen[bytes], size: int, left: float) -> tuple[bytearray, float]:
         """Return the next `size` bytes and the seconds that are left of `left`."""

@@ -18,6 +18,7 @@ from infra.files import existing
 from infra.pictures.opening import load
 from infra.store import FeatureStore
 from infra.store.manifest import NAME as MANIFEST
+from pipelines.extraction.images import parted
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
 
 _FRAMES = Rule(
@@ -132,7 +133,7 @@ class FileFeatures:
         (row,) = self._videos({"ids": [""], "paths": [str(path)]})
         if row["why"]:
             raise InputError(f"{path}: {row['why']}; give a video that can be played")
-        return row["x_NW"]
+        return parted(row["x_NW"], self._videos.columns)[0]
 
     def close(self) -> None:
         """End the processes that decode."""

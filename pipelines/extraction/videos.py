@@ -17,7 +17,7 @@ from PIL import Image
 from encoders.backbones.base import Backbone, build_backbone, vectors
 from infra.errors import InputError
 from infra.trust import trust_modules
-from infra.video.containers import BadVideo
+from infra.video.containers import SECONDS, BadVideo, Frame
 from infra.video.decoding import choose_decoder, describe_decoder
 from infra.video.reader import VideoReader
 from pipelines.extraction.workers import Batch, Row
@@ -90,6 +90,10 @@ class Videos:
             version=describe_decoder(decoder),
         )
 
+    def columns(self, backbone: Backbone) -> dict[str, int]:
+        """Return the columns of the store, with the numbers of an element in each; clips of whole videos have none."""
+        return {} if reads_videos(backbone) else {SECONDS: 1}
+
     def describe(self, backbone: Backbone) -> dict[str, object]:
         """Return what the features depend on."""
         pool = {} if reads_videos(backbone) else {"pool": self.options.pool}
@@ -119,7 +123,7 @@ class VideoExtractor:
         if here != videos.version:
             raise RuntimeError(f"this worker has {here}, where the store shall be made with {videos.version}")
         self._backbone = build_backbone(backbone)
-        self._videos = videos
+        self._videos, self.columns = videos, videos.columns(self._backbone)
         self._pool = ThreadPoolExecutor(threads)
         self._lock = Lock()  # videos are decoded at the same time, and described one after another
         self._readers: SimpleQueue[VideoReader] = SimpleQueue()
@@ -127,32 +131,40 @@ class VideoExtractor:
             self._readers.put(VideoReader(decoder=videos.decoder, timeout=videos.options.timeout))
 
     def __call__(self, batch: Batch) -> list[Row]:
-        """Return a row for each of the batch's `ids` and `paths`: its features, or why there are none."""
+        """Return a row for each of the batch's `ids` and `paths`: its features and seconds, or why there are none."""
         return list(self._pool.map(self._row, batch["ids"], batch["paths"]))
 
     def _row(self, id: str, path: str) -> Row:
         row = {"id": id, "path": path, "why": "", "x_NW": None, "frames": 0}
-        reader, frames = self._readers.get(), _Counted()
+        reader, frames = self._readers.get(), _Timed()
         try:
             every, at_most = self._videos.options.every or 1, self._videos.frames
             with closing(reader.frames(path, every=every, at_most=at_most)) as decoded:
-                x_ND = self._features(frames(decoded))
-            row |= {"x_NW": np.ascontiguousarray(x_ND, np.float32), "frames": frames.count}
+                parts = self._features(frames(decoded))
+            row |= {"x_NW": self._with_seconds(parts, frames.seconds), "frames": len(frames.seconds)}
         except BadVideo as bad:
             row["why"] = str(bad)
         finally:
             self._readers.put(reader)
         return row
 
-    def _features(self, frames: Iterator[Image.Image]) -> np.ndarray:
-        """Return the `(N, dim)` features of a video."""
+    def _features(self, frames: Iterator[Image.Image]) -> list[np.ndarray]:
+        """Return the `(N, dim)` features of a video, or of each of its frames."""
         if reads_videos(self._backbone):
-            return self._backbone(frames)
+            return [self._backbone(frames)]
         parts = []
         while images := list(islice(frames, self._videos.batch)):
             with self._lock:
                 parts += [self._pooled(vectors(described)) for described in self._backbone(images)]
-        return np.concatenate(parts)
+        return parts
+
+    def _with_seconds(self, parts: list[np.ndarray], seconds: list[float]) -> np.ndarray:
+        """Return a video's elements, float32, each with the second of its frame beside it."""
+        x_ND = np.concatenate(parts, dtype=np.float32)
+        if not self.columns:
+            return x_ND
+        second_N = np.repeat(np.float32(seconds), [len(part) for part in parts])
+        return np.concatenate([x_ND, second_N[:, None]], axis=1)
 
     def _pooled(self, x_ND: np.ndarray) -> np.ndarray:
         """Return the `(N, dim)` elements that a frame adds to its video."""
@@ -171,12 +183,13 @@ class VideoExtractor:
             self._readers.get().close()
 
 
-class _Counted:
-    """Turns frames into images while it counts them."""
+class _Timed:
+    """Turns frames into images, and notes when each is shown."""
 
-    count = 0
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
 
-    def __call__(self, frames: Iterable[np.ndarray]) -> Iterator[Image.Image]:
-        for x_HW3 in frames:
-            self.count += 1
+    def __call__(self, frames: Iterable[Frame]) -> Iterator[Image.Image]:
+        for x_HW3, seconds in frames:
+            self.seconds.append(seconds)
             yield Image.fromarray(x_HW3)

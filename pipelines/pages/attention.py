@@ -74,7 +74,11 @@ def _card(example: AttentionExample, record: AttentionExamples, thumbnails: Thum
         figures, plain = None, data_address(images[0]) if images else ""
     else:
         figures = [
-            (_frames(images, weight_N) if video else _image(images, weight_N, record.backbone, example.boxes))
+            (
+                _frames(images, weight_N, example.seconds)
+                if video
+                else _image(images, weight_N, record.backbone, example.boxes)
+            )
             | {
                 "name": f"vector {k + 1}: " if len(weight_KN) > 1 else "",
                 "least": weight_N.min(),
@@ -119,11 +123,17 @@ def _image(
     return {"frames": [], "image": data_address(heat), "over": True, "token": token, "bars": []}
 
 
-def _frames(images: Sequence[Image.Image], weight_N: np.ndarray) -> dict[str, Any]:
+def _frames(
+    images: Sequence[Image.Image], weight_N: np.ndarray, second_N1: np.ndarray | None
+) -> dict[str, Any]:
     """Return the frames of largest weight in their order, and bars of all elements, in which those stand out."""
     heaviest = np.sort(np.argsort(-weight_N, kind="stable")[:_FRAMES]).tolist() if images else []
     frames = [
-        {"address": data_address(images[frame_of(n, len(weight_N), len(images))]), "weight": weight_N[n]}
+        {
+            "address": data_address(images[frame_of(n, len(weight_N), len(images))]),
+            "weight": weight_N[n],
+            "at": f", at {second_N1[n, 0]:.1f} s" if second_N1 is not None else "",
+        }
         for n in heaviest
     ]
     return {"frames": frames, "image": "", "over": False, "token": None, "bars": shades(weight_N, heaviest)}

@@ -56,8 +56,8 @@ class Thumbnails:
                 if self._reader is None:
                     return []
                 return [
-                    _shrunk(Image.fromarray(np.array(x_HW3)))
-                    for x_HW3 in self._reader.frames(path, at_most=at_most)
+                    _shrunk(Image.fromarray(np.array(frame.x_HW3)))
+                    for frame in self._reader.frames(path, at_most=at_most)
                 ]
             except BadVideo:
                 return []

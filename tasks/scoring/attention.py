@@ -17,6 +17,7 @@ from infra.data import Batch
 from infra.pictures.boxes import BOXES
 from infra.registry import Spec
 from infra.store import FeatureStore
+from infra.video.containers import SECONDS
 from tasks.base import PictureRecord
 from tasks.datasets.media import PicturedItem
 from tasks.inputs.pairs import Pairs
@@ -56,6 +57,7 @@ class AttentionExample:
         nearest: for each of the K vectors of the image or video; empty where they are in no space with captions.
         boxes: `(N, 4)` of elements that are regions: left, top, right and bottom as fractions of the picture's sides;
             None where they are not known.
+        seconds: `(N, 1)` of elements that are of frames: when those are shown, after the first; None likewise.
     """
 
     item: PicturedItem
@@ -65,6 +67,7 @@ class AttentionExample:
     subwords: tuple[str, ...]
     nearest: tuple[NearestCaption, ...] = ()
     boxes: np.ndarray | None = None
+    seconds: np.ndarray | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +103,7 @@ def attention_examples(
     subwords: Callable[[str, Batch], Sequence[str]],
     nearest: Callable[[int], Sequence[NearestCaption]],
     backbone: Mapping[str, Any] | None,
-    boxes: Callable[[str], np.ndarray | None] = lambda id: None,
+    store: FeatureStore | None = None,
 ) -> AttentionExamples | None:
     """Return the record of the weights of pairs' elements, or None where there are none.
 
@@ -114,12 +117,13 @@ def attention_examples(
         subwords: what names the elements of a text in the batch of it alone.
         nearest: the nearest captions of an item's vectors, by its number; see `nearest_captions`.
         backbone: see `AttentionExamples`.
-        boxes: those of an image, by its id; see `AttentionExample`.
+        store: the features, which may have boxes or seconds beside them.
     """
+    boxes, seconds = column_of(store, BOXES), column_of(store, SECONDS)
     examples = []
     for it in seen:
         item = pictured(it.pair.item)
-        box_N4 = boxes(item.id) if "visual" in it.weights else None
+        elements = it.weights["visual"].shape[1] if "visual" in it.weights else -1
         example = AttentionExample(
             item=item,
             text=texts[it.pair.text],
@@ -127,7 +131,8 @@ def attention_examples(
             words=it.weights.get("text"),
             subwords=tuple(subwords(texts[it.pair.text], it.pair.batch)),
             nearest=tuple(nearest(it.pair.item)) if "visual" in it.weights else (),
-            boxes=box_N4 if box_N4 is not None and len(box_N4) == it.weights["visual"].shape[1] else None,
+            boxes=_of_all(boxes(item.id), elements),
+            seconds=_of_all(seconds(item.id), elements),
         )
         examples.append(example)
     if not examples:
@@ -140,6 +145,11 @@ def attention_examples(
         examples=tuple(examples),
         backbone=backbone,
     )
+
+
+def _of_all(column_NC: np.ndarray | None, elements: int) -> np.ndarray | None:
+    """Return a column where it is of just these elements: a model may have read fewer than are stored."""
+    return column_NC if column_NC is not None and len(column_NC) == elements else None
 
 
 def backbone_of(store: FeatureStore | None, visual: Spec) -> Mapping[str, Any] | None:
@@ -155,11 +165,11 @@ def backbone_of(store: FeatureStore | None, visual: Spec) -> Mapping[str, Any] |
     return store.manifest.source.get("extractor", unknown)
 
 
-def boxes_of(store: FeatureStore | None) -> Callable[[str], np.ndarray | None]:
-    """Return what finds the boxes of an image by its id; there are none where the store does not hold them."""
-    if store is None or BOXES not in store.columns:
+def column_of(store: FeatureStore | None, name: str) -> Callable[[str], np.ndarray | None]:
+    """Return what finds a column `(N, C)` of an image or video by its id; None where the store does not hold it."""
+    if store is None or name not in store.columns:
         return lambda id: None
-    column = store.column(BOXES)
+    column = store.column(name)
 
     def found(id: str) -> np.ndarray | None:
         (row,) = column.find([id]).tolist()

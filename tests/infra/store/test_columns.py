@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from infra.errors import InputError
+from infra.pictures.boxes import BOXES
 from infra.store import FeatureStore, StoreWriter
 from infra.store.columns import ColumnsWriter, with_columns
 from infra.store.findings import SKIPPED, Skipped, Tolerance
 from tasks.datasets.features.to_store import Features, write_features
-from tasks.scoring.attention import boxes_of
+from tasks.scoring.attention import column_of
 
 RANDOM = np.random.default_rng(0)
 SETS = {
@@ -56,12 +57,12 @@ def test_columns_are_read_beside_their_vectors(tmp_path):
 
 def test_boxes_of_regions_are_found_by_the_id_of_the_picture(tmp_path):
     write(tmp_path / "s")
-    found = boxes_of(FeatureStore.open(tmp_path / "s"))
+    found = column_of(FeatureStore.open(tmp_path / "s"), BOXES)
     assert np.array_equal(found("s2"), SETS["s2"]["columns"]["boxes"].astype(np.float32))
     assert found("other") is None
     write(tmp_path / "scored", read({"a": {"x_ND": np.ones((2, 3)), "columns": {"scores": np.ones((2, 1))}}}))
-    assert boxes_of(FeatureStore.open(tmp_path / "scored"))("a") is None
-    assert boxes_of(None)("s2") is None
+    assert column_of(FeatureStore.open(tmp_path / "scored"), BOXES)("a") is None
+    assert column_of(None, BOXES)("s2") is None
 
 
 def test_a_store_without_columns_is_what_it_was(tmp_path):

@@ -21,7 +21,8 @@ from PIL import Image
 from infra.errors import InputError
 from infra.video import decoding
 from infra.video.containers import BadVideo, Timeline
-from infra.video.decoding import DECODERS, choose_decoder, describe_decoder
+from infra.video.decoding import DECODERS, choose_decoder, describe_decoder, frames
+from infra.video.reader import VideoReader
 from infra.video.sampling import choose_frames, sample_frames
 
 COUNT = 50
@@ -95,6 +96,34 @@ def test_a_clip_that_was_filmed_sideways_is_turned_upright(clip, tmp_path, decod
     plain = decoded(clip, at_most=4, decoder=decoder)
     upright = decoded(turned(clip, tmp_path / "turned.mp4"), at_most=4, decoder=decoder)
     np.testing.assert_array_equal(upright, np.rot90(plain, -1, axes=(1, 2)))
+
+
+@pytest.mark.parametrize("decoder", HERE)
+def test_frames_say_when_they_are_shown(clip, tmp_path, decoder):
+    for at_most in (None, 7):
+        seconds = [frame.seconds for frame in frames(str(clip), at_most=at_most, decoder=decoder)]
+        wanted = range(COUNT) if at_most is None else choose_frames(COUNT, at_most)
+        np.testing.assert_allclose(seconds, np.array(wanted) / 8, atol=1e-6)
+        with VideoReader(decoder=decoder) as reader:
+            assert [frame.seconds for frame in reader.frames(clip, at_most=at_most)] == seconds
+
+
+def test_seconds_are_counted_from_the_first_frame_that_is_shown(tmp_path):
+    plain = write_clip(tmp_path / "plain.mp4", 60, codec="mpeg4")
+    later = Timeline.of(str(remuxed(plain, tmp_path / "later.mp4", shift=5)))
+    assert later.count == 55
+    assert [round(later.seconds(n), 3) for n in (0, 1, 8)] == [0.0, 0.125, 1.0]
+    late = Timeline(count=3, times=(5, 6, 9), keys=(0,), codec="h264", unit=0.5)
+    assert [late.seconds(n) for n in range(3)] == [0.0, 0.5, 2.0]
+    untimed = Timeline(count=3, times=None, keys=(0,), codec="h264", unit=0.04)
+    assert [untimed.seconds(n) for n in range(3)] == [0.0, 0.04, 0.08]
+
+
+def test_without_times_the_rate_counts(tmp_path):
+    """An elementary stream in AVI with B-frames has packets in another order, and a rate."""
+    path = write_clip(tmp_path / "a.avi", 24, pan=True)
+    found = [frame.seconds for frame in frames(str(path))]
+    np.testing.assert_allclose(found, np.arange(24) / 8, atol=1e-6)
 
 
 @pytest.mark.parametrize("decoder", HERE)
@@ -234,7 +263,7 @@ def test_frames_that_are_not_to_be_shown_are_not_counted(tmp_path, codec):
 def test_times_that_frames_do_not_come_by_are_found_out(tmp_path, counting, monkeypatch):
     """AVI numbers frames as they are decoded, and H.264 shows them in another order."""
     path = write_clip(tmp_path / "a.avi", 60, pan=True)
-    said = Timeline(count=60, times=tuple(range(1, 61)), keys=(0,), codec="h264")
+    said = Timeline(count=60, times=tuple(range(1, 61)), keys=(0,), codec="h264", unit=0.125)
     monkeypatch.setattr(decoding.Timeline, "of", lambda _: said)
     np.testing.assert_array_equal(decoded(path, at_most=9), everything(path)[choose_frames(60, 9)])
     assert "from the first" in counting
@@ -254,7 +283,7 @@ def test_times_that_are_missing_or_double_are_not_gone_by(clip, counting, monkey
     timeline = Timeline.of(str(clip))
     for times in (None, tuple(time + 1 for time in timeline.times)):
         counting.clear()
-        said = Timeline(count=COUNT, times=times, keys=(0,), codec="h264")
+        said = Timeline(count=COUNT, times=times, keys=(0,), codec="h264", unit=0.125)
         monkeypatch.setattr(decoding.Timeline, "of", lambda _, said=said: said)
         np.testing.assert_array_equal(decoded(clip, at_most=9), expected)
         assert "from the first" in counting

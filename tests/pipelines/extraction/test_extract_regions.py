@@ -19,7 +19,7 @@ from pipelines import extract as verb
 from pipelines.checks.backbones import backbone_checks
 from pipelines.extraction.files import FileFeatures
 from tasks.datasets.corpus import Corpus, Item, write_corpus
-from tasks.scoring.attention import boxes_of
+from tasks.scoring.attention import column_of
 
 trust_modules(__name__)
 
@@ -111,7 +111,7 @@ def test_boxes_and_scores_stand_beside_the_vectors(corpus, tmp_path):
         for name in store.columns:
             np.testing.assert_array_equal(store.column(name)[row], described.columns[name])
     assert len({len(store[row]) for row in range(len(store))}) == 2, "sets of several sizes"
-    np.testing.assert_array_equal(boxes_of(store)("4"), store.column(BOXES)[store.rows(["4"])[0]])
+    np.testing.assert_array_equal(column_of(store, BOXES)("4"), store.column(BOXES)[store.rows(["4"])[0]])
 
 
 @pytest.mark.parametrize("after", [1, 7])

@@ -11,7 +11,8 @@ from verbs import exit_code, reasons, sets_of
 
 from encoders.backbones.cells import Cells
 from infra.errors import InputError
-from infra.store import FeatureStore
+from infra.store import FeatureStore, columns
+from infra.video.containers import SECONDS
 from infra.video.decoding import choose_decoder, describe_decoder, frames
 from infra.video.sampling import choose_frames
 from pipelines import extract as verb
@@ -78,7 +79,7 @@ def features(corpus: Path, item: Item, *, pool: str, at_most: int | None = 20) -
     """Return a video's features, by loops over frames and cells."""
     path = str(Corpus.open(corpus).image_path(item))
     rows, cells = [], Cells(grid=3)
-    for x_HW3 in frames(path, at_most=at_most, decoder=choose_decoder()):
+    for x_HW3, _ in frames(path, at_most=at_most, decoder=choose_decoder()):
         (x_ND,) = cells([Image.fromarray(x_HW3)])
         if pool == "all":
             rows += list(x_ND)
@@ -90,7 +91,7 @@ def features(corpus: Path, item: Item, *, pool: str, at_most: int | None = 20) -
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_video_is_the_means_of_its_frames_in_the_order_of_the_corpus(corpus, store):
@@ -127,6 +128,8 @@ def test_again_in_one_process_and_after_an_interruption_the_bytes_are_the_same(
     extract(**job, out=tmp_path / "again")
     assert files(tmp_path / "again") == files(store)
     monkeypatch.setattr(verb, "StoreWriter", shards)
+    small = functools.partial(columns.StoreWriter, shard_bytes=30 * 4)
+    monkeypatch.setattr(columns, "StoreWriter", small)
     extract(**job, out=tmp_path / "whole")
     stream, sent = verb.stream, []
 
@@ -161,6 +164,27 @@ def test_cells_of_a_frame_side_by_side_or_all_elements(corpus, tmp_path, here, p
     for id, x_ND in sets_of(tmp_path).items():
         (item,) = (item for item in good(corpus) if item.id == id)
         np.testing.assert_array_equal(x_ND, features(corpus, item, pool=pool, at_most=4).astype(np.float32))
+        count = LENGTHS[int(id.removeprefix("clip"))]
+        shown = np.repeat(choose_frames(count, 4) / 8, 9 if pool == "all" else 1)
+        column = opened.column(SECONDS)
+        np.testing.assert_allclose(column[column.find([id]).item()][:, 0], shown, atol=1e-5)
+
+
+def test_seconds_are_those_of_frames_that_have_several_elements_each(corpus, tmp_path, here):
+    options = VideoOptions(pool="all", frames=6)
+    extract(corpus=corpus, out=tmp_path, backbone="clips:Uneven", video=True, batch=4, videos=options)
+    opened = FeatureStore.open(tmp_path)
+    column, uneven = opened.column(SECONDS), False
+    for id, x_N1 in sets_of(tmp_path).items():
+        times = choose_frames(LENGTHS[int(id.removeprefix("clip"))], 6) / 8
+        elements, expected = x_N1[:, 0].astype(int).tolist(), []
+        while elements:
+            expected += [times[0]] * elements[0]
+            elements, times = elements[elements[0] :], times[1:]
+        assert len(times) == 0
+        np.testing.assert_allclose(column[column.find([id]).item()][:, 0], expected, atol=1e-5)
+        uneven |= len({*x_N1[:, 0].tolist()}) > 1
+    assert uneven
 
 
 @pytest.mark.parametrize("at_most", [None, 2])
@@ -189,6 +213,9 @@ def test_every_so_manieth_frame_and_a_new_file_likewise(corpus, tmp_path, here, 
 def test_a_backbone_of_whole_videos_gets_all_frames(corpus, tmp_path, here):
     job = {"corpus": corpus, "backbone": "clips:Whole", "dtype": "float32", "video": True}
     extract(**job, out=tmp_path / "all")
+    assert FeatureStore.open(tmp_path / "all").columns == {}, (
+        "a clip of eight frames has no second of its own"
+    )
     for id, x_ND in sets_of(tmp_path / "all").items():
         assert x_ND[:, 3].tolist() == list(range(LENGTHS[int(id.removeprefix("clip"))]))
     source = FeatureStore.open(tmp_path / "all").manifest.source

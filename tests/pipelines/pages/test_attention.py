@@ -260,3 +260,11 @@ def test_a_nearest_caption_of_the_image_itself_is_marked() -> None:
     assert "one of this" not in other
     assert "cosine 1.00" in other
     assert "lies nearest to it" in html
+
+
+def test_frames_say_when_they_are_shown() -> None:
+    weight_KN = np.array([[0.1, 0.2, 0.3, 0.15, 0.25]])
+    of_frames = {"visual": weight_KN, "seconds": np.array([[0.0], [1.04], [2.0], [3.5], [61.25]])}
+    html = page(example(**of_frames), modality="video")
+    assert re.findall(r"at (\S+) s</small>", html) == ["1.0", "2.0", "3.5", "61.2"]
+    assert " s</small>" not in page(example(visual=weight_KN), modality="video")

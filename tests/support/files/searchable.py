@@ -21,6 +21,7 @@ from encoders.backbones.cells import Cells
 from infra.paths import resolve_place
 from infra.registry import TASKS
 from infra.store import StoreWriter
+from pipelines.extraction.images import parted
 from pipelines.extraction.texts import texts_of
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
 from pipelines.models import TrainedModel
@@ -62,7 +63,7 @@ def with_clips(folder: Path) -> Run:
                 write_clip(path.with_suffix(".mp4"), 6, seed=int(item.id)).rename(path)
                 (row,) = extractor({"ids": [item.id], "paths": [str(path)]})
                 assert not row["why"], row["why"]
-                writer.add(item.id, row["x_NW"])
+                writer.add(item.id, parted(row["x_NW"], extractor.columns)[0])
         writer.close(statistics_of=[item.id for item in corpus.items("train")])
     extractor.close()
     data = replace(run.data, features=str(folder / "cells"), text_augment="")
