@@ -121,6 +121,7 @@ def page(*examples: AttentionExample, **changes: object) -> str:
     usual = {"split": "test", "modality": "image", "text_kind": "captions", "texts": 1000, "backbone": {}}
     html = attention_page(AttentionExamples(examples=examples, **usual | changes))
     assert well_formed(html)
+    assert 'alt=""' not in html
     return html
 
 

@@ -205,7 +205,7 @@ def test_videos_are_strips_and_a_shared_caption_is_right_for_all_who_have_it(tmp
     html = page_of(adapter, protocol="distinct")
     assert well_formed(html)
     assert '<img class="strip" src="data:image/jpeg' in html
-    (card,) = [card for card in cards(html) if "<h2>shared</h2>" in card]
+    (card,) = [card for card in cards(html) if "<h3>shared</h3>" in card]
     assert "It is right for 2 videos." in card
     assert card.count('<li class="right') == 2
     assert f"4 videos or the {len(set(pairs.texts))} distinct captions" in html
