@@ -137,12 +137,16 @@ def example(trained: TrainedModel, folder: str) -> str:
 def _readme(tracker: Tracker, trained: TrainedModel, folder: str) -> str:
     from encoders.backbones.again import spec_again
     from pipelines.training.best_checkpoint import ASSETS
+    from tasks.inputs.source import FEATURES
 
     run, metrics = trained.run, tracker.metrics()
     names = [name for name in sorted(metrics) if name.startswith(f"{run.protocol}/") and name.count("/") == 1]
     scores = ", ".join(f"{name} {metrics[name]:.2f}" for name in names) or "none were logged"
-    features = tracker.tag("data.features")
-    texts = trained.adapter.assets.get("texts", {}).get("extractor")
+    features, assets = tracker.tag("data.features"), trained.adapter.assets
+    extractors = {
+        "Images or videos": assets.get(FEATURES, {}).get("source", {}).get("extractor"),
+        "Texts": assets.get("texts", {}).get("extractor"),
+    }
     return "\n\n".join(
         [
             "# A trained model of polypool",
@@ -154,11 +158,9 @@ def _readme(tracker: Tracker, trained: TrainedModel, folder: str) -> str:
                 else []
             ),
             *(
-                [
-                    f"Texts are described first by `{spec_again(texts, where=ASSETS)}`, looked for here and on the hub."
-                ]
-                if texts
-                else []
+                f"{what} are described first by `{spec_again(said, where=ASSETS)}`, looked for here and on the hub."
+                for what, said in extractors.items()
+                if said
             ),
             f"```python\n{example(trained, folder)}\n```",
             "`encode_visual` and `encode_text` give embeddings where the model has such. `run.json` is the whole run,\n"

@@ -174,10 +174,11 @@ class TrainedModel:
         Raises:
             InputError: the adapter does not implement it.
         """
-        if isinstance(self.adapter, ability):
+        absent = missing(self.adapter, ability)  # isinstance would open the corpus and the store
+        if not absent:
             return self.adapter
         raise InputError(
-            f"the task {self.run.task!r} cannot {what}: its adapter has no {', '.join(missing(self.adapter, ability))} "
+            f"the task {self.run.task!r} cannot {what}: its adapter has no {', '.join(absent)} "
             f"(tasks.abilities.{ability.__name__}); {instead}"
         )
 

@@ -31,6 +31,7 @@ from tasks.datasets.questions import Image, Question, QuestionCorpus
 from tasks.inputs.pairs import StoredSets, TextAugmentation, TextInputs, VisualInputs
 from tasks.inputs.pixels import Pixels
 from tasks.inputs.presence import CorpusT, left_out, present
+from tasks.inputs.source import FEATURES, FeatureSource
 from tasks.inputs.texts import NewTexts, StoredTexts, TextSource
 from tasks.inputs.unseen import unseen_inputs
 from tasks.models.build import Parts, check_reads_features, text_inputs
@@ -85,6 +86,8 @@ class VisualLanguageTask(TaskAdapter, CountsWords, Scores, Searchable):
         }
         if not self._reads_words:
             kinds["texts"] = TextSource
+        if isinstance(assets, dict) and FEATURES in assets:  # those of older checkpoints do not say
+            kinds[FEATURES] = FeatureSource
         known = (
             assets if not isinstance(assets, dict) else {key: assets[key] for key in kinds if key in assets}
         )
@@ -141,23 +144,20 @@ class VisualLanguageTask(TaskAdapter, CountsWords, Scores, Searchable):
     def encoder_assets(self, texts: Iterable[str]) -> dict[str, Any]:
         """Return the assets of new encoders: `visual`, and `text`, made from the texts whose words are counted.
 
-        Where texts are stored, `texts` is a `TextSource`, which describes new ones.
+        Where features are stored, `feature_source` is a `FeatureSource`, and where texts are, `texts` a `TextSource`:
+        they describe new ones.
         """
         if self.store:
+            made = FeatureSource.of(self.store, called=self.run.data.features)
             visual = {"dim": self.store.dim, "statistics": self.store.manifest.statistics}
+            kept = {"visual": visual, FEATURES: asdict(made)}
         else:
-            visual = ENCODERS.get(self._visual.name).prepare(**self._visual.params)
+            kept = {"visual": ENCODERS.get(self._visual.name).prepare(**self._visual.params)}
         if self.text_store is None:
-            return {
-                "visual": visual,
-                "text": ENCODERS.get(self._text.name).prepare(texts, **self._text.params),
-            }
-        manifest = self.text_store.manifest
-        source = TextSource(
-            store=self.run.data.texts, dtype=manifest.dtype, extractor=manifest.source.get("extractor")
-        )
-        text = {"dim": manifest.dim, "statistics": manifest.statistics}
-        return {"visual": visual, "text": text, "texts": asdict(source)}
+            return kept | {"text": ENCODERS.get(self._text.name).prepare(texts, **self._text.params)}
+        source = TextSource.of(self.text_store, called=self.run.data.texts)
+        text = {"dim": self.text_store.dim, "statistics": self.text_store.manifest.statistics}
+        return kept | {"text": text, "texts": asdict(source)}
 
     def describe(self) -> Mapping[str, str]:
         """Return the digests of what the run reads, and the sizes of the splits."""

@@ -14,8 +14,8 @@ Embeddings and scores are those of `evaluate`; what mteb makes of them differs f
 - **Texts** are read as they are, without the prompts that mteb has for models that follow instructions.
 - **Scores** of retrieval tasks are those of the model's own similarity, of sets and distributions, too. Other tasks,
   such as zero-shot classification, multiply vectors by themselves, and take models of single vectors alone.
-- **Features** of a picture or video are made as `search --image` and `--video` make them, by the backbone that the
-  run's feature store names; frames are chosen as in the store, whatever rate mteb's own models sample at.
+- **Features** of a picture or video are made as `search --image` and `--video` make them, by the backbone that made
+  those of the run; frames are chosen as there, whatever rate mteb's own models sample at.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def _files(adapter: Searchable) -> FileFeatures | None:
     if not adapter.visual_dim:
         return None
     try:
-        files = FileFeatures(adapter.store)
+        files = FileFeatures.for_model(adapter)
         files.check(video=adapter.modality == "video")
     except InputError as error:
         raise InputError(f"mteb has {adapter.modality}s, and none can be described here: {error}") from error
@@ -225,10 +225,9 @@ def _files(adapter: Searchable) -> FileFeatures | None:
 
 
 def _digest(trained: TrainedModel) -> str:
-    """Return 40 hexadecimal digits that stand for run, assets, weights and how features are made."""
-    adapter, made = trained.adapter, hashlib.sha256()
-    store = adapter.store if adapter.visual_dim else None
-    for part in (to_json(trained.run), adapter.assets, store and store.manifest.source):
+    """Return 40 hexadecimal digits that stand for run, assets and weights."""
+    made = hashlib.sha256()
+    for part in (to_json(trained.run), trained.adapter.assets):
         made.update(json.dumps(part, sort_keys=True).encode())
     for name, weight in sorted(trained.model.state_dict().items()):
         made.update(name.encode())

@@ -1,4 +1,4 @@
-"""Features of a file that is in no corpus, made as those of the store that a model was trained on."""
+"""Features of a file that is in no corpus, made as those that a model was trained on."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from infra.errors import InputError
 from infra.fields import Rule, at_least, from_plain
 from infra.files import existing
 from infra.pictures.opening import load
-from infra.store import FeatureStore
 from infra.store.manifest import NAME as MANIFEST
 from pipelines.extraction.images import parted
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
+from tasks.abilities import Searchable
+from tasks.inputs.source import FEATURES, FeatureSource
 
 _FRAMES = Rule(
     "'all' or a whole number of at least 1",
@@ -40,17 +41,30 @@ class _Video:
 
 
 class FileFeatures:
-    """Describes image or video files with the backbone that a store's manifest names.
+    """Describes image or video files with the backbone that made the features of a store.
 
     Args:
-        store: the features that the model was trained on.
+        made: how the features that the model was trained on were made.
 
     Raises:
         InputError: on use: the store was not made by `extract`, or the backbone of it cannot be had.
     """
 
-    def __init__(self, store: FeatureStore) -> None:
-        self.store, self.source = store, store.manifest.source
+    def __init__(self, made: FeatureSource) -> None:
+        self.made, self.source = made, made.source
+
+    @classmethod
+    def for_model(cls, adapter: Searchable) -> FileFeatures:
+        """Return what describes files for a trained model of features.
+
+        Its assets say how; those of a model from before they did so leave it to its store.
+
+        Raises:
+            InputError: its assets are damaged, or it needs the store and that is not at hand.
+        """
+        if (kept := adapter.assets.get(FEATURES)) is not None:
+            return cls(from_plain(FeatureSource, kept, where=f"assets.json: {FEATURES}"))
+        return cls(FeatureSource.of(adapter.store))
 
     @property
     def of_videos(self) -> bool:
@@ -58,8 +72,12 @@ class FileFeatures:
         return "video" in self.source
 
     @property
+    def _manifest(self) -> str:
+        return f"{self.made.store}/{MANIFEST}"
+
+    @property
     def _where(self) -> str:
-        return f"{self.store.folder / MANIFEST}: source.extractor"
+        return f"{self._manifest}: source.extractor"
 
     @property
     def _extractor(self) -> Any:
@@ -67,14 +85,14 @@ class FileFeatures:
         if not extractor:
             origin = self.source.get("reader", "another program")
             raise InputError(
-                f"{self.store.folder}: its features come from {origin}, not from `python -m pipelines.extract`, so no "
+                f"{self.made.store}: its features come from {origin}, not from `python -m pipelines.extract`, so no "
                 "backbone here makes them of a new file; search with a text, or with --id, an id of the corpus"
             )
         return extractor
 
     @cached_property
     def _backbone(self) -> Any:
-        return backbone_again(self._extractor, where=self._where, store=str(self.store.folder))
+        return backbone_again(self._extractor, where=self._where, store=self.made.store)
 
     @cached_property
     def _videos(self) -> VideoExtractor:
@@ -82,7 +100,7 @@ class FileFeatures:
         if isinstance(said, dict):
             said = said | {"batch": self.source.get("batch", 16)}
             said = {field.name: said[field.name] for field in fields(_Video) if field.name in said}
-        video = from_plain(_Video, said, where=f"{self.store.folder / MANIFEST}: source.video")
+        video = from_plain(_Video, said, where=f"{self._manifest}: source.video")
         options = VideoOptions(
             frames=None if video.frames == "all" else video.frames,
             every=video.every,
@@ -105,7 +123,7 @@ class FileFeatures:
         """
         if video != self.of_videos:
             has = "videos" if self.of_videos else "images"
-            raise InputError(f"{self.store.folder}: the model was trained on features of {has}")
+            raise InputError(f"{self.made.store}: the model was trained on features of {has}")
         _ = self._backbone
 
     def of(self, path: Path, *, video: bool) -> np.ndarray:
@@ -120,11 +138,11 @@ class FileFeatures:
             has, say = ("videos", "--video") if self.of_videos else ("images", "--image")
             raise InputError(f"{path}: the model was trained on features of {has}; give one with {say} FILE")
         x_ND = self._of_video(path) if video else self._of_image(path)
-        if x_ND.shape[1] != self.store.dim:
+        if x_ND.shape[1] != self.made.dim:
             raise InputError(
-                f"{path}: features of width {x_ND.shape[1]}, and {self.store.folder} has {self.store.dim}"
+                f"{path}: features of width {x_ND.shape[1]}, and {self.made.store} has {self.made.dim}"
             )
-        return x_ND.astype(self.store.dtype).astype(np.float32)
+        return x_ND.astype(self.made.dtype).astype(np.float32)
 
     def _of_image(self, path: Path) -> np.ndarray:
         return np.asarray(vectors(self._backbone([readable(path)])[0]))

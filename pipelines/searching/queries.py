@@ -39,7 +39,7 @@ class VisualQueries:
             readable(existing(path, what="an image"))
             return self._batch(path)
         if self._files is None:
-            self._files = FileFeatures(self.adapter.store)
+            self._files = FileFeatures.for_model(self.adapter)
         return self._batch(self._files.of(path, video=video))
 
     def of_id(self, id: str) -> Batch:

@@ -159,8 +159,8 @@ class Service:
         if not self.settings.images or not self.trained.adapter.visual_dim:
             return None, ""  # nobody wants it, or the model reads files itself
         try:
-            store = self.trained.as_a(Searchable, "describe images", instead="send features").store
-            files = FileFeatures(store)
+            adapter = self.trained.as_a(Searchable, "describe images", instead="send features")
+            files = FileFeatures.for_model(adapter)
             files.check(video=False)
         except InputError as error:
             return None, str(error)

@@ -37,6 +37,11 @@ class TextSource:
     dtype: Literal["float16", "float32"]
     extractor: dict[str, Any] | None = None
 
+    @classmethod
+    def of(cls, store: FeatureStore, *, called: str) -> TextSource:
+        """Return what a store says, whose folder messages are to call so."""
+        return cls(store=called, dtype=store.dtype, extractor=store.manifest.source.get("extractor"))
+
     def backbone(self) -> Backbone:
         """Return what makes the features of new texts.
 

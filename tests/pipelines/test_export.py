@@ -16,6 +16,7 @@ from corpora import make_corpus, make_questions
 from kept import keep_run
 from places import ROOT
 from safetensors.torch import load_file, save_file
+from searchable import with_pictures
 
 from infra.errors import InputError
 from infra.registry import TASKS
@@ -120,6 +121,12 @@ def test_the_lines_of_the_readme_run_without_mlflow_ray_and_data(home):
     )
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"tensor\(\[\[-?\d\.\d+\]\]\)\n", done.stdout)
+
+
+def test_the_readme_names_what_describes_new_pictures(home):
+    exported_without_data(with_pictures(home, train=8, val=4, test=4), home, ("corpus", "cells"))
+    readme = (home / "out" / "model" / "README.md").read_text()
+    assert "Images or videos are described first by `cells(grid=2, pixels=8)`, looked for here" in readme
 
 
 @pytest.fixture(scope="module")

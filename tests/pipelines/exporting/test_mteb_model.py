@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +22,7 @@ import polypool
 from infra.errors import InputError
 from pipelines.exporting.mteb_model import MtebModel, mteb_model
 from pipelines.extraction.files import FileFeatures
+from pipelines.models import load
 from tasks.run import Run
 
 RETRIEVAL = SimpleNamespace(name="Tiny", type="Any2AnyRetrieval", simplified_task_type="retrieval")
@@ -67,7 +70,7 @@ def test_embeddings_and_scores_are_those_of_the_model(run: Run, change, shape) -
     files = files_of(model)
     pictures = [Image.open(file) for file in files]
     visual, text = encoded(model, "image", pictures), encoded(model, "text", TEXTS)
-    made = FileFeatures(model.trained.adapter.store)
+    made = FileFeatures.for_model(model.trained.adapter)
     features = [made.of(file, video=False) for file in files]
     assert visual.shape == shape
     torch.testing.assert_close(visual, model.trained.encode_visual(features))
@@ -88,6 +91,34 @@ def test_what_mteb_multiplies_itself_is_refused_of_sets_alone(run: Run) -> None:
         encoded(sets, "text", TEXTS, ZERO_SHOT)
 
 
+def test_an_exported_model_needs_no_store(tmp_path: Path) -> None:
+    run = with_pictures(tmp_path, train=8, val=4, test=3)
+    model = MtebModel(untrained(run))
+    pictures = [Image.open(file) for file in files_of(model)]
+    expected = encoded(model, "image", pictures)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    export_run(run, folder)
+    for name in ("cells", "corpus"):
+        shutil.rmtree(tmp_path / name)
+    torch.testing.assert_close(encoded(MtebModel(load(folder)), "image", pictures), expected)
+    assets = json.loads((folder / "assets.json").read_text())
+    older = {name: asset for name, asset in assets.items() if name != "feature_source"}
+    (folder / "assets.json").write_text(json.dumps(older))
+    with pytest.raises(InputError, match=r"mteb has images, and none can be described here: .*cells"):
+        MtebModel(load(folder))
+    for change, message in (
+        ({"dim": 0}, "feature_source.dim must be at least 1, not 0"),
+        ({"dtype": "int8"}, "feature_source.dtype must be one of float16, float32"),
+        ({"source": []}, "feature_source.source must be a mapping"),
+        ({"more": 1}, "feature_source.*more"),
+    ):
+        damaged = assets | {"feature_source": assets["feature_source"] | change}
+        (folder / "assets.json").write_text(json.dumps(damaged))
+        with pytest.raises(InputError, match=rf"assets\.json: .*{message}"):
+            load(folder)
+
+
 def test_pictures_of_any_mode_are_read_as_their_files_are(run: Run, tmp_path: Path) -> None:
     model = MtebModel(untrained(run))
     x_HW4 = np.random.default_rng(0).integers(0, 256, (20, 30, 4), np.uint8)
@@ -96,7 +127,7 @@ def test_pictures_of_any_mode_are_read_as_their_files_are(run: Run, tmp_path: Pa
     files = [tmp_path / f"{number}.png" for number in range(3)]
     for picture, file in zip(pictures, files, strict=True):
         picture.save(file)
-    made = FileFeatures(model.trained.adapter.store)
+    made = FileFeatures.for_model(model.trained.adapter)
     expected = model.trained.encode_visual([made.of(file, video=False) for file in files])
     torch.testing.assert_close(encoded(model, "image", pictures), expected)
 
@@ -116,7 +147,7 @@ def test_a_model_that_reads_pixels_gets_the_pictures_themselves(tmp_path: Path) 
 def test_videos_are_read_from_their_bytes_or_their_file(tmp_path: Path) -> None:
     model = MtebModel(untrained(with_clips(tmp_path)))
     files = files_of(model)
-    made = FileFeatures(model.trained.adapter.store)
+    made = FileFeatures.for_model(model.trained.adapter)
     expected = model.trained.encode_visual([made.of(file, video=True) for file in files])
     made.close()
     stored = [{"bytes": file.read_bytes(), "path": file.name} for file in files]

@@ -19,6 +19,7 @@ from pipelines import extract as verb
 from pipelines.checks.backbones import backbone_checks
 from pipelines.extraction.files import FileFeatures
 from tasks.datasets.corpus import Corpus, Item, write_corpus
+from tasks.inputs.source import FeatureSource
 from tasks.scoring.attention import column_of
 
 trust_modules(__name__)
@@ -155,7 +156,7 @@ def test_a_new_file_is_described_as_the_stored_ones(corpus, tmp_path, monkeypatc
     spec = f"owlv2(name={folder.name!r}, regions=7, overlap=0.9)"
     verb.extract(corpus=corpus, out=tmp_path / "s", backbone=spec, dtype="float32", batch=1)
     store = FeatureStore.open(tmp_path / "s")
-    features = FileFeatures(store)
+    features = FileFeatures(FeatureSource.of(store))
     path = Corpus.open(corpus).image_path(next(iter(Corpus.open(corpus).items("test"))))
     np.testing.assert_allclose(features.of(path, video=False), store[store.rows(["3"])[0]], atol=1e-6)
     assert store.column(BOXES).dim == 4

@@ -20,6 +20,7 @@ from pipelines.extraction import videos as video_extractor
 from pipelines.extraction.files import FileFeatures
 from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
 from tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
+from tasks.inputs.source import FeatureSource
 
 extract = functools.partial(verb.extract, tolerance=Tolerance(allow_skipped=True))
 
@@ -199,7 +200,7 @@ def test_every_so_manieth_frame_and_a_new_file_likewise(corpus, tmp_path, here, 
         "every": 8,
         "pool": "mean",
     }
-    again = FileFeatures(opened)
+    again = FileFeatures(FeatureSource.of(opened))
     for id, x_ND in sets_of(tmp_path).items():
         (item,) = (item for item in good(corpus) if item.id == id)
         whole_ND = features(corpus, item, pool="mean", at_most=None)

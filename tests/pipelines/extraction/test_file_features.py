@@ -9,6 +9,7 @@ import pytest
 from infra.errors import InputError
 from infra.store import FeatureStore, StoreWriter
 from pipelines.extraction.files import FileFeatures
+from tasks.inputs.source import FeatureSource
 
 VIDEO = {"decoder": "av 16.0.0", "frames": 4, "pool": "mean"}
 
@@ -43,6 +44,6 @@ def test_what_a_manifest_says_wrong_of_its_making_is_named(tmp_path: Path, sourc
     path = tmp_path / "video.mp4"
     path.touch()
     with pytest.raises(InputError) as caught:
-        FileFeatures(FeatureStore.open(tmp_path)).of(path, video=True)
+        FileFeatures(FeatureSource.of(FeatureStore.open(tmp_path))).of(path, video=True)
     assert message in str(caught.value)
     assert str(caught.value).startswith(f"{tmp_path / 'manifest.json'}: ")

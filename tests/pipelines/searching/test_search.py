@@ -21,6 +21,7 @@ from pipelines.search import SearchOptions, hit_table, main, search
 from pipelines.searching import probed, retrieval
 from pipelines.searching.galleries import EmbeddingGallery, PairGallery
 from pipelines.searching.probed import ProbedGallery
+from pipelines.searching.queries import VisualQueries
 
 WORDS = "bigru(width=16, embedding=8, min_count=1, ends=False)"
 MODELS = {
@@ -176,7 +177,7 @@ def test_a_store_that_was_not_extracted_here_is_said(tiny, pictures, tmp_path):
     with pytest.raises(InputError, match=r"another program, not from `python -m pipelines\.extract`.*--id"):
         untrained(tiny).open_search().by_file(tmp_path / "a.png", 3, video=False)
     finder = untrained(pictures[1]).open_search()
-    finder.adapter.store.manifest.source["extractor"]["version"] = 0
+    finder.adapter.assets["feature_source"]["source"]["extractor"]["version"] = 0
     with pytest.raises(InputError, match=r"cannot be had as it was \(version 0, here 1\)"):
         finder.by_file(tmp_path / "a.png", 3, video=False)
 
@@ -195,8 +196,22 @@ def test_a_store_that_was_not_extracted_here_is_said(tiny, pictures, tmp_path):
 def test_a_manifest_that_names_no_backbone_is_said(extractor, message, pictures, tmp_path):
     noise().save(tmp_path / "a.png")
     finder = untrained(pictures[1]).open_search()
-    finder.adapter.store.manifest.source["extractor"] = extractor
+    finder.adapter.assets["feature_source"]["source"]["extractor"] = extractor
     with pytest.raises(InputError, match=message):
+        finder.by_file(tmp_path / "a.png", 3, video=False)
+
+
+def test_a_model_from_before_assets_named_the_backbone_asks_its_store(pictures, tmp_path):
+    noise().save(tmp_path / "a.png")
+    finder = untrained(pictures[1]).open_search()
+    expected = finder.by_file(tmp_path / "a.png", 3, video=False)
+    del finder.adapter.assets["feature_source"]
+    finder.queries.close()
+    finder.queries = VisualQueries(finder.adapter)
+    assert finder.by_file(tmp_path / "a.png", 3, video=False) == expected
+    finder.adapter.store.manifest.source["extractor"]["version"] = 0
+    finder.queries = VisualQueries(finder.adapter)
+    with pytest.raises(InputError, match=r"cannot be had as it was \(version 0, here 1\)"):
         finder.by_file(tmp_path / "a.png", 3, video=False)
 
 

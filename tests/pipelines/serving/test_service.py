@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from searchable import with_pictures
 
 from infra.errors import FaultError, InputError
 from pipelines.models import load
@@ -168,3 +170,15 @@ def test_where_the_corpus_is_elsewhere_there_is_no_search(words_run, of_run, tmp
     assert any("there is no search" in note and "corpus" in note for note in elsewhere.notes)
     with pytest.raises(InputError, match="corpus"):
         Service(Settings(source=here.settings.source, split="test"))
+
+
+def test_an_exported_model_takes_images_where_corpus_and_features_are_not(of_run, tmp_path):
+    from pipelines.serving.service import Service
+
+    here = of_run(with_pictures(tmp_path, train=4, val=2, test=2))
+    asked = [Asked(route="embed", image=(tmp_path / "images" / "7.png").read_bytes())]
+    for folder in ("corpus", "cells"):
+        shutil.rmtree(tmp_path / folder)
+    elsewhere = Service(Settings(source=here.settings.source))
+    assert (elsewhere.described.image, elsewhere.no_images) == (True, "")
+    np.testing.assert_array_equal(embeddings(elsewhere.answer(asked)), embeddings(here.answer(asked)))
