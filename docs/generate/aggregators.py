@@ -175,8 +175,8 @@ def _promises(part: type[Aggregator], listing: Listing) -> str:
 
 def _cost(listing: Listing) -> str:
     cost = listing.cost.strip("*")
-    how = "processor time of one thread for sets of 36 x 384" if "*" in listing.cost else "time"
+    how = ", in processor time of one thread for sets of 36 x 384" if "*" in listing.cost else ""
     return (
         f"{listing.weights} weights at width {WIDTH:,}. Forward and backward take {cost} times as long as those of "
-        f"`mean`, by the {how} ([how it is measured](README.md))."
+        f"`mean`{how} ([how it is measured](README.md))."
     )
