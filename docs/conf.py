@@ -63,7 +63,13 @@ def rewrite(app: Sphinx, what: str, name: str, obj: object, options: object, lin
 
 
 def name_commands(app: Sphinx, doctree: nodes.document) -> None:
-    """Have indented blocks, of which MyST says that they are in no language, shown as commands."""
+    """Have indented blocks, of which MyST says that they are in no language, shown as commands.
+
+    What autodoc sets between a parameter and what it is, two hyphens that `smartquotes_action` leaves, becomes a dash.
+    """
+    for text in [*doctree.findall(nodes.Text)]:
+        if text == " -- ":
+            text.parent.replace(text, nodes.Text(" \N{EN DASH} "))
     for block in doctree.findall(nodes.literal_block):
         if block.get("language") == "none":
             block["language"] = COMMANDS
