@@ -7,6 +7,7 @@
     model = pp.load(run.id)                                # or the folder that `polypool export` wrote
     model.scores(features, captions)
     model.search("a dog on the grass", k=5)
+    mteb.evaluate(pp.mteb_model(run.id), tasks)            # tasks of mteb, images or videos and texts
     pp.runs("polypool")                                    # pandas DataFrames
     pp.compare("polypool")
 

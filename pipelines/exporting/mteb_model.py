@@ -13,7 +13,8 @@ Embeddings and scores are those of `evaluate`; what mteb makes of them differs f
 - **Ties.** mteb puts equal scores in the order of ids; here a tied rank is the mean over all orders.
 - **Texts** are read as they are, without the prompts that mteb has for models that follow instructions.
 - **Scores** of retrieval tasks are those of the model's own similarity, of sets and distributions, too. Other tasks,
-  such as zero-shot classification, multiply vectors by themselves, and take models of single vectors alone.
+  such as zero-shot classification, multiply vectors by themselves: they, and mteb's cache of embeddings, take models of
+  single vectors alone.
 - **Features** of a picture or video are made as `search --image` and `--video` make them, by the backbone that made
   those of the run; frames are chosen as there, whatever rate mteb's own models sample at.
 """
@@ -81,6 +82,7 @@ class MtebModel:
 
         model, example = self.trained.model, self.trained.encode_text([_EXAMPLE])
         cosine = isinstance(model.similarity, Cosine)
+        sets = example.ndim > 2 and not model.similarity.of_distributions
         return ModelMeta(
             loader=None,
             name=self.name,
@@ -100,7 +102,7 @@ class MtebModel:
             use_instructions=False,
             training_datasets=None,
             modalities=[_TEXT, self.modality],
-            model_type=["dense" if example.ndim == 2 else "late-interaction"],
+            model_type=["late-interaction" if sets else "dense"],
         )
 
     def encode(

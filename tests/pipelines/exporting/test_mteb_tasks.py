@@ -105,18 +105,19 @@ def distinct(run: Run, folder: Path) -> Run:
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "kind"),
     [
-        {},
-        {"aggregator": "slots(k=3)", "similarity": "smooth_chamfer"},
-        {"aggregator": "late", "similarity": "maxsim"},
-        {"aggregator": "probabilistic", "similarity": "csd"},
+        ({}, "dense"),
+        ({"aggregator": "slots(k=3)", "similarity": "smooth_chamfer"}, "late-interaction"),
+        ({"aggregator": "late", "similarity": "maxsim"}, "late-interaction"),
+        ({"aggregator": "probabilistic", "similarity": "csd"}, "dense"),
     ],
     ids=["vectors", "sets", "sets of any size", "distributions"],
 )
-def test_the_recalls_of_mteb_are_ours(tmp_path: Path, change: dict[str, str]) -> None:
+def test_the_recalls_of_mteb_are_ours(tmp_path: Path, change: dict[str, str], kind: str) -> None:
     run = distinct(with_pictures(tmp_path, train=8, val=4, test=16), tmp_path)
     model = mteb_model(export_run(replace(run, **change), tmp_path))
+    assert (model.mteb_model_meta.model_type, model.mteb_model_meta.embed_dim) == ([kind], 16)
     ours = model.trained.evaluate("whole").metrics
     assert ours["ties"] == 0
     for direction, scores in zip(("i2t", "t2i"), evaluated(model), strict=True):
@@ -152,7 +153,11 @@ def test_results_are_kept_by_name_and_weights(tmp_path: Path) -> None:
     assert not isinstance(first, SearchProtocol)
     assert (meta.name, meta.embed_dim, meta.modalities) == ("polypool/tiny", 16, ["text", "image"])
     assert meta.similarity_fn_name is ScoringFunction.COSINE
-    assert meta.revision == again.mteb_model_meta.revision != other.mteb_model_meta.revision
+    changed = mteb_model(folders[0])
+    next(iter(changed.trained.model.parameters())).data.add_(1)
+    told = MtebModel(replace(first.trained, run=replace(run, seed=7)))
+    revisions = [of.mteb_model_meta.revision for of in (first, other, changed, told)]
+    assert len({*revisions, again.mteb_model_meta.revision}) == 4
     cache = mteb.ResultCache(cache_path=tmp_path / "results")
     kept, fresh = ([scores["ndcg_at_10"] for scores in evaluated(model, cache)] for model in (first, other))
     assert kept != fresh
