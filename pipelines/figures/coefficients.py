@@ -88,7 +88,7 @@ def _panel(panel: Axes, watched: Watched, curves: Sequence[Curve]) -> None:
     bare(panel, spines=("left", "bottom"))
     panel.tick_params(labelsize=8.5)
     if 1 < len(curves) <= len(_PALETTE):
-        _legend_of_curves(panel, len(curves))
+        name_curves(panel, len(curves))
 
 
 def _line(panel: Axes, curve: Curve, colour: str, *, above: int, marked: bool, label: str) -> None:
@@ -109,7 +109,7 @@ def _scale(panel: Axes, longest: int) -> None:
         panel.set_ylim(0, 1.08 * high or 1.0)
 
 
-def _legend_of_curves(panel: Axes, count: int) -> None:
+def name_curves(panel: Axes, count: int) -> None:
     """Name the curves: where there is room among a few, and above where there are many."""
     usual = {"fontsize": 8, "frameon": False, "labelcolor": INK, "handlelength": 1.4}
     if count <= _ROOM:

@@ -20,9 +20,10 @@ from aggregators.base import Aggregator, Pooled
 from aggregators.observe import Seen, Watched, observe
 from aggregators.random_sets import random_inputs
 from infra.registry import AGGREGATORS
+from pipelines.figures.coefficients import name_curves
 from pipelines.figures.curves import curves_of, most_frequent, typical
 from pipelines.figures.negatives import known, wide
-from pipelines.figures.style import name_of
+from pipelines.figures.style import name_of, new_figure
 from pipelines.figures.variance import spread_of
 from pipelines.training.recording.artifacts import log_pictures, run_figures
 
@@ -148,6 +149,19 @@ def test_a_panel_for_each_aggregator_and_any_number_of_embeddings() -> None:
     assert four["pooling.png"].width > 2.5 * one["pooling.png"].width
     pixels = np.asarray(four["pooling.png"].convert("L"))
     assert (pixels[pixels.shape[0] // 2 + 50 :, pixels.shape[1] // 3 + 50 :] == 255).all()
+
+
+@pytest.mark.parametrize("count", [6, 8])
+def test_names_of_many_embeddings_lie_above_their_curves(count: int) -> None:
+    figure = new_figure(5.4, 4.0)
+    (panel,) = figure.subplots(1, 1, squeeze=False).flat
+    for k in range(count):
+        panel.plot([1, 2], [k, count], label=f"embedding {k + 1}")
+    panel.set_ylim(0, count)
+    name_curves(panel, count)
+    figure.canvas.draw()
+    box = panel.get_legend().get_window_extent().transformed(panel.transData.inverted())
+    assert count < box.y0 < box.y1 < panel.get_ylim()[1]
 
 
 def test_names() -> None:
