@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from encoders.backbones.cells import Cells
 from infra.errors import InputError
 from infra.store import FeatureStore, StoreWriter
 from pipelines.extraction.files import FileFeatures
@@ -47,3 +48,17 @@ def test_what_a_manifest_says_wrong_of_its_making_is_named(tmp_path: Path, sourc
         FileFeatures(FeatureSource.of(FeatureStore.open(tmp_path))).of(path, video=True)
     assert message in str(caught.value)
     assert str(caught.value).startswith(f"{tmp_path / 'manifest.json'}: ")
+
+
+@pytest.mark.parametrize(("source", "has"), [({}, "images"), ({"video": VIDEO}, "videos")])
+def test_whether_images_or_videos_can_be_described_is_said_before_one_comes(
+    tmp_path: Path, source: dict[str, Any], has: str
+) -> None:
+    extractor = Cells(grid=2, pixels=8)
+    source = {"extractor": extractor.describe()} | source
+    with StoreWriter(tmp_path, dim=extractor.dim, source=source) as writer:
+        writer.add("a", np.ones((1, extractor.dim)))
+    features = FileFeatures(FeatureSource.of(FeatureStore.open(tmp_path)))
+    features.check(video=has == "videos")
+    with pytest.raises(InputError, match=f"the model was trained on features of {has}"):
+        features.check(video=has == "images")
