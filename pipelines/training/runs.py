@@ -98,9 +98,10 @@ def _say_init(run: Run, adapter: TaskAdapter, model: nn.Module) -> None:
     print(f"init: {len(taken)} of {len(taken) + len(left)} weights are those of run {run.init}{anew}")
     assets = read_json(weights.with_name(ASSETS), what="the assets of a model")
     if other := [name for name, value in adapter.assets.items() if name in assets and assets[name] != value]:
+        which = ", ".join(name.replace("_", " ") for name in other)
         print(
-            f"note: that run's {' and '.join(other)} was made from other data, words or features, so that rows of its "
-            "embeddings may stand for others here"
+            f"note: that run was made from other data, words or features ({which}), so that rows of its embeddings may "
+            "stand for others here"
         )
 
 

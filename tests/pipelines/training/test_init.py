@@ -49,7 +49,10 @@ def test_one_tasks_aggregator_starts_anothers(pairs, tmp_path, home, capsys):
     said = capsys.readouterr().out
     assert "anew begin " in said
     assert "classifier.weight" in said
-    assert "note: that run's visual and text was made from other data" in said
+    assert (
+        "note: that run was made from other data, words or features (visual, feature source, text), so"
+        in said
+    )
     ours, theirs = (load_file(weights_of(run, tracking_uri(home))) for run in (second, first))
     names = [name for name in theirs if ".aggregator." in name]
     assert len(names) > 4
