@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ with their columns beside them. One of a video has the number of its `frames`, t
 _AHEAD = 2  # portions that a worker has, so that it never waits for the next
 _UNREAD = 8  # portions a worker that may wait to be read, for one before them that takes long
 _TRIES = 3
+_ENDING = 2.0  # seconds for the tasks of workers that were ended
 
 
 def stream(
@@ -65,11 +67,7 @@ def stream(
         num_cpus=threads, num_gpus=1 if gpus else 0, max_restarts=-1, max_task_retries=_TRIES - 1
     )(_Worker)
     workers = [kind.remote(extractor, options) for _ in first]
-    try:
-        yield from _in_order(workers, portions(chain(first, batches), most=block, workers=len(workers)))
-    finally:
-        for worker in workers if ray.is_initialized() else ():
-            ray.kill(worker)
+    yield from _in_order(workers, portions(chain(first, batches), most=block, workers=len(workers)))
 
 
 def portions(batches: Iterable[Batch], *, most: int, workers: int) -> Iterator[list[Batch]]:
@@ -90,24 +88,39 @@ def portions(batches: Iterable[Batch], *, most: int, workers: int) -> Iterator[l
 
 
 def _in_order(workers: list[ActorHandle], parts: Iterator[list[Batch]]) -> Iterator[Row]:
-    """Yield the rows of all portions in their order, each described by whoever is free first."""
+    """Yield the rows of all portions in their order, each described by whoever is free first; then end the workers."""
     import ray
 
     free = deque(workers * _AHEAD)  # each stands in it once for every portion more that it may have
     at_work: dict[ObjectRef, ActorHandle] = {}
     unread: deque[tuple[ObjectRef, list[Batch]]] = deque()
-    while True:
-        while free and len(unread) < _UNREAD * len(workers) and (part := next(parts, None)):
-            worker = free.popleft()
-            task = worker.describe.remote(part)
-            at_work[task] = worker
-            unread.append((task, part))
-        if not unread:
-            return
-        for task in ray.wait([*at_work])[0] if at_work else ():
-            free.append(at_work.pop(task))
-        while unread and unread[0][0] not in at_work:
-            yield from _rows(*unread.popleft())
+    try:
+        while True:
+            while free and len(unread) < _UNREAD * len(workers) and (part := next(parts, None)):
+                worker = free.popleft()
+                task = worker.describe.remote(part)
+                at_work[task] = worker
+                unread.append((task, part))
+            if not unread:
+                return
+            for task in ray.wait([*at_work])[0] if at_work else ():
+                free.append(at_work.pop(task))
+            while unread and unread[0][0] not in at_work:
+                yield from _rows(*unread.popleft())
+    finally:
+        if ray.is_initialized():
+            _end(workers, [task for task, _ in unread])
+
+
+def _end(workers: list[ActorHandle], tasks: list[ObjectRef]) -> None:
+    """End the workers, and look at what became of their tasks: of an error that nobody has seen Ray would tell."""
+    import ray
+
+    for worker in workers:
+        ray.kill(worker)
+    for task in ray.wait(tasks, num_returns=len(tasks), timeout=_ENDING)[0] if tasks else ():
+        with suppress(Exception):
+            ray.get(task)
 
 
 def _rows(task: ObjectRef, part: list[Batch]) -> list[Row]:

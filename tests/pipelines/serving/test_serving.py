@@ -128,9 +128,13 @@ def test_two_hundred_from_sixteen_at_once_get_each_its_own_answer(
 
 def test_too_many_are_told_to_come_again(address: str) -> None:
     body = {"rows": [{"text": text} for text in TEXTS * 2]}
+    answers: list[tuple[int, Any]] = []
     with ThreadPoolExecutor(100) as pool:
-        asked = [pool.submit(ask, address, "/embed", body) for _ in range(100)]
-        answers = [each.result() for each in asked]
+        for _ in range(10):  # on a busy machine they may come one after another
+            asked = [pool.submit(ask, address, "/embed", body) for _ in range(100)]
+            answers += [each.result() for each in asked]
+            if any(status == 503 for status, _ in answers):
+                break
     assert {status for status, _ in answers} == {200, 503}
     refusals = [said for status, said in answers if status == 503]
     assert all(said == {"error": "too many ask at once; try again in a moment"} for said in refusals)
