@@ -16,7 +16,7 @@ from sphinx.writers.html5 import HTML5Translator
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what is documented is this checkout
 
-from docs.generate.docstrings import with_marked_code
+from docs.docstrings import with_marked_code
 
 project = "polypool"
 author = "the authors of polypool"

@@ -17,9 +17,6 @@ from infra.tracking import RunRecord, Tracker
 from infra.tracking.tracker import Point
 from tasks.run import WITHOUT_EFFECT
 
-PICTURES = "figures"
-"""The folder of a run's artifacts whose PNGs are mirrored."""
-
 
 class Mirrored(Protocol):
     """A run in another tracker."""
@@ -88,6 +85,10 @@ class Following:
         return bool(points)
 
     def _end(self, record: RunRecord) -> None:
+        from pipelines.training.recording.artifacts import (
+            PICTURES,
+        )  # torch, which no other part of this needs
+
         mirrored, _ = self._open.pop(record.run_id)
         with suppress(InputError):  # it drew none
             folder = Tracker.attach(self._uri, record.run_id, running=False).download(PICTURES)

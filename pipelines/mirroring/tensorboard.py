@@ -73,11 +73,8 @@ class Events:
 
     def close(self, record: RunRecord) -> None:
         """Write settings beside results, by which runs are compared; note that it is whole, where it has ended."""
-        reached = results(record)
-        for summary in hparams(settings(record), reached):
+        for summary in hparams(settings(record), results(record)):
             self._writer.file_writer.add_summary(summary)
-        for name, value in reached.items():
-            self._writer.add_scalar(name, value, int(record.metrics.get("epoch", 0)))
         self._writer.close()
         if record.ended is not None:
             (self._folder / _WHOLE).write_text(str(record.ended))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from docs.generate.docstrings import with_marked_code
+from docs.docstrings import with_marked_code
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_curves_figures_settings_and_results_are_in_a_folder_of_the_run(
         e.step: e.wall_time for e in events(ended) if any(v.tag == "train/loss" for v in e.summary.value)
     }
     assert {step: int(1000 * time + 0.5) for step, time in times.items()} == logged
-    assert (2, 80.5) in scalars(ended, "test/score")
+    assert scalars(ended, "test/score") == [(40, 80.5)]
     values = [value for event in events(ended) for value in event.summary.value]
     (picture,) = [value.image for value in values if value.tag == "pooling"]
     assert (picture.height, picture.width) == (3, 4)
