@@ -1,20 +1,21 @@
-# make demo | test | test-latest | test-real | notebook | docs | fuzz | chaos | wheel-test | bench | bench-quick | lint | lock | clean
+# make env | demo | test | test-all | test-slow | test-latest | test-real | notebook | docs | fuzz | chaos | wheel-test |
+#      bench | bench-quick | lint | types | format | lock | clean
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ENV := .venv
 BIN := $(ENV)/bin
 READY := $(ENV)/ready
 TORCH := torch==2.13.0
-# wheels alone, whose hashes the lock holds: nothing of a package runs while it is installed
+# only wheels whose hashes are in the lock: installing one runs none of its code
 LOCKED := -m pip install --quiet --only-binary :all: --no-deps --require-hashes
-# of torch a build without CUDA where pip finds one, else the published one and what it needs
+# torch without CUDA where pip finds such a build, else the published one with its CUDA packages
 LOCKED_TORCH = $(1) $(LOCKED) -r requirements-cpu.lock 2>/dev/null || $(1) $(LOCKED) -r requirements-cuda.lock
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: env demo test pytest test-latest test-real notebook docs fuzz chaos wheel-test bench bench-quick lint format lock clean
+.PHONY: env demo test test-all test-slow pytest test-latest test-real notebook docs fuzz chaos wheel-test bench bench-quick lint types format lock clean
 
 env: $(READY)
 
-# a torch that is there stays
+# a torch that is installed stays
 $(READY): pyproject.toml requirements.lock requirements-cpu.lock requirements-cuda.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(ENV)
 	$(BIN)/python $(LOCKED) -r requirements.lock
@@ -23,15 +24,24 @@ $(READY): pyproject.toml requirements.lock requirements-cpu.lock requirements-cu
 	touch $(READY)
 
 demo: $(READY)
-	$(BIN)/python -m pipelines.demo
+	$(BIN)/polypool demo
 
+# the linter, the type checker and every test that is not slow: 6 minutes on two cores
 test: lint pytest
 
-# two at a time, each file by one of them; what each runs has a core
-pytest: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# the slow tests too: whole runs on Ray clusters, fuzzing, slow real data. 15 minutes
+test-all: MARKERS := -m 'not real and not notebook'
+test-all: lint pytest
 
-# with the newest of all that pyproject.toml allows but torch, in an environment of its own
+# the slow tests alone
+test-slow: MARKERS := -m 'slow and not real and not notebook'
+test-slow: pytest
+
+# two processes with a core each; a file belongs to one process
+pytest: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(MARKERS)
+
+# the tests with the newest packages that pyproject.toml allows (torch stays), in an environment of its own
 test-latest: $(READY)
 	rm -rf .venv-latest
 	$(PYTHON) -m venv .venv-latest
@@ -44,10 +54,9 @@ test-latest: $(READY)
 notebook: $(READY)
 	$(BIN)/python -m pytest -m notebook
 
-# the site, in build/docs; its tools come into the environment with the first one. A warning is an error
+# the site, in build/docs, with pages of the aggregators in docs/aggregators; a warning is an error
 docs: $(ENV)/docs
-	$(BIN)/python -m docs.generate build/docs-source
-	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning -c docs -d build/docs-trees build/docs-source build/docs
+	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning -d build/docs-trees docs build/docs
 	@echo 'open build/docs/index.html'
 
 $(ENV)/docs: requirements-docs.lock $(READY)
@@ -57,17 +66,17 @@ $(ENV)/docs: requirements-docs.lock $(READY)
 test-real: $(READY)
 	$(BIN)/python -m pytest -m real
 
-# damaged files of every kind that is read; a table of how they ended
+# damaged files of every kind that is read, and a table of the outcomes
 fuzz: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/campaign.py --minutes 30
 
-# faults while runs train on two Ray nodes of this machine; a table of what came of them (an hour or so)
+# faults while runs train on two Ray nodes of this machine, and a table of the outcomes (about an hour)
 FAULTS := 50
 SEED := 0
 chaos: $(READY)
 	$(BIN)/python tests/chaos/campaign.py --faults $(FAULTS) --seed $(SEED)
 
-# what a user of the wheel has: an environment, a folder and data of their own, and no repository
+# the wheel in an environment of its own, away from the repository, in a folder whose modules have our folders' names
 wheel-test: $(READY)
 	rm -rf build
 	set -e; at=$$(mktemp -d); trap 'rm -rf "$$at"' EXIT; \
@@ -76,30 +85,41 @@ wheel-test: $(READY)
 	python $(LOCKED) -r requirements.lock; \
 	$(call LOCKED_TORCH,python); \
 	python -m pip install --quiet --no-deps "$$at"/polypool-*.whl; \
-	mkdir "$$at/home"; cd "$$at/home"; set -x; \
-	python -m pipelines.train --list >/dev/null; \
+	mkdir -p "$$at/home/infra"; cd "$$at/home"; \
+	for file in tasks.py encoders.py infra/__init__.py; do echo 'raise ImportError("not ours")' >$$file; done; set -x; \
+	polypool train --list >/dev/null; \
 	polypool check gpo; \
 	polypool demo --images 60 --videos 40 --epochs 1; \
+	polypool compare --experiment demo; \
+	polypool export $$(polypool runs --experiment demo --json | sed -n 's/.*"run_id": "\(.*\)".*/\1/p' | head -1) --out model; \
 	polypool --help
 
-# all rows, on a machine that does nothing else; ends with 1 where a target is missed
+# all rows, on an idle machine; ends with 1 where a target is missed
 bench: $(READY)
-	$(BIN)/python -m pipelines.bench
+	$(BIN)/python -m benchmarks
 
-# in two minutes what is off its target by more than twice, on a busy machine, too
+# two minutes, also on a busy machine: rows that miss their target by more than a factor of two
 bench-quick: $(READY)
-	$(BIN)/python -m pipelines.bench --quick
+	$(BIN)/python -m benchmarks --quick
 
-lint: $(READY)
+lint: $(READY) types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pipelines.tables --check README.md pipelines/results/poolings.md
+	$(BIN)/python -m polypool compare tables --check README.md docs/results/poolings.md docs/results/small.md
+
+# `polypool.tasks` is the folder `tasks`: the checker sees this mapping as links under build/types
+types: $(READY)
+	rm -rf build/types
+	mkdir -p build/types/polypool
+	ln -s $(CURDIR)/polypool/*.py $(CURDIR)/polypool/py.typed build/types/polypool
+	ln -s $(addprefix $(CURDIR)/,aggregators encoders infra pipelines tasks) build/types/polypool
+	$(BIN)/ty check --python $(ENV) --output-format concise build/types/polypool/*
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# the newest of all that pyproject.toml allows, for every platform; `make lock UPGRADE=` only adds and removes
+# the newest packages that pyproject.toml allows, for every platform; `make lock UPGRADE=` only adds and removes
 UPGRADE := --upgrade
 PIN = $(BIN)/uv pip compile - --quiet --universal --python-version 3.11 --only-binary :all: \
 	--generate-hashes --custom-compile-command 'make lock'

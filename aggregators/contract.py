@@ -10,10 +10,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from aggregators.base import Aggregator, Context, Pooled
-from aggregators.random_sets import Inputs, random_inputs
-from infra.checks import Check
-from infra.errors import InputError
+from polypool.aggregators.aggregator import Aggregator, Context, Pooled
+from polypool.aggregators.random_sets import Inputs, random_inputs
+from polypool.infra.checks import Check
+from polypool.infra.errors import InputError
 
 Draw = Callable[[list[int]], Inputs]
 
@@ -25,11 +25,11 @@ def check_aggregator(module: Aggregator, dim: int) -> None:
 
 
 def aggregator_checks(module: Aggregator, dim: int) -> list[Check]:
-    """Return the contract's promises for one aggregator, one by one."""
+    """Return the contract's checks of one aggregator."""
     module = copy.deepcopy(module).eval()
     kinds = [False, True] if module.takes_global_feature else [False]
     if module.takes_global_feature and module.width not in (None, dim):
-        kinds = [True]  # nothing can stand in for a global feature of another width
+        kinds = [True]  # a global feature of another width has no default
     draws = {
         global_feature: partial(random_inputs, module=module, dim=dim, global_feature=global_feature)
         for global_feature in kinds
@@ -37,12 +37,12 @@ def aggregator_checks(module: Aggregator, dim: int) -> list[Check]:
     return [
         Check(
             what=what + (", with a global feature" if global_feature else ""),
-            run=partial(promise, module, draw, module.width or dim),
+            run=partial(assertion, module, draw, module.width or dim),
             advice=advice,
-            vital=promise is _shape,
+            vital=assertion is _shape,
         )
         for global_feature, draw in draws.items()
-        for promise, (what, advice) in PROMISES.items()
+        for assertion, (what, advice) in CONTRACT.items()
     ]
 
 
@@ -66,7 +66,7 @@ def _shape(module: Aggregator, draw: Draw, width: int) -> None:
 
 
 def _vectors(module: Aggregator, inputs: Inputs) -> Tensor:
-    """Return an aggregator's vectors as they can be compared: a set of any size as one, in an order of its own."""
+    """Return vectors that can be compared: those of a set of any size sorted and padded."""
     vectors = inputs.pool(module).vectors
     if module.num_embeddings is not None:
         return vectors
@@ -99,19 +99,24 @@ def _context(module: Aggregator, draw: Draw, width: int) -> None:
     raise AssertionError(f"a context {what}")
 
 
+def _some(contexts: Context, index: slice | list[int]) -> Context:
+    return Context(contexts.x[index], None if contexts.mask is None else contexts.mask[index])
+
+
 def _all_pairs(module: Aggregator, draw: Draw, width: int) -> None:
     if module.context == "none":
         return
     inputs, contexts = draw(SIZES), draw(SIZES).context
-    few = Context(*(None if part is None else part[:3] for part in contexts[:2]), all_pairs=True)
+    assert contexts is not None
+    few = _some(contexts, slice(3))._replace(all_pairs=True)
     together = replace(inputs, context=few).pool(module)
     for g in range(3):
-        one = Context(*(None if part is None else part[[g] * len(SIZES)] for part in contexts[:2]))
+        one = _some(contexts, [g] * len(SIZES))
         for name, part, every in zip(
             Pooled._fields, replace(inputs, context=one).pool(module), together, strict=True
         ):
             assert (part is None) == (every is None), f"all pairs and matched ones do not both have {name}"
-            if part is not None:
+            if part is not None and every is not None:
                 expected = (len(SIZES), 3, *part.shape[1:])
                 assert every.shape == expected, (
                     f"{name} of all pairs have shape {tuple(every.shape)}, expected {expected}"
@@ -146,7 +151,9 @@ def _weights(module: Aggregator, draw: Draw, width: int) -> None:
         "an element that is not there has a weight"
     )
     for i, size in enumerate(SIZES):
-        alone = inputs.alone(i).pool(module).weights[0]
+        alone = inputs.alone(i).pool(module).weights
+        assert alone is not None, "a set alone has no weights"
+        alone = alone[0]
         alone = alone.T if over == "embeddings" else alone
         torch.testing.assert_close(weight[i, :size], alone, msg="padding or batch mates change the weights")
 
@@ -223,12 +230,14 @@ def _gradients(module: Aggregator, draw: Draw, width: int) -> None:
     _vectors(module, inputs).square().sum().backward()
     masks = (inputs.mask_BN, None if inputs.context is None else inputs.context.mask)
     for part, mask in zip(floats, masks, strict=False):
-        assert mask is None or (part.grad[~mask] == 0).all(), "a gradient flows into the padding"
+        assert mask is None or (part.grad is not None and (part.grad[~mask] == 0).all()), (
+            "a gradient flows into the padding"
+        )
     missing = [name for name, p in module.named_parameters() if p.grad is None]
     assert not missing, f"no gradient reaches {missing}"
     module.zero_grad()
     inputs.fill(float("nan")).pool(module).vectors.square().sum().backward()
-    spoilt = [name for name, p in module.named_parameters() if not p.grad.isfinite().all()]
+    spoilt = [name for name, p in module.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
     assert not spoilt, f"NaN under the mask spoils the gradient of {spoilt}"
 
 
@@ -243,7 +252,7 @@ def _state(module: Aggregator, draw: Draw, width: int) -> None:
     )
 
 
-PROMISES = {
+CONTRACT = {
     _shape: (
         "a vector of each set, or num_embeddings of them, all finite",
         "return Pooled(vectors) with vectors (B, D), or (B, K, D) with num_embeddings = K, or None where sets have as "
@@ -251,11 +260,11 @@ PROMISES = {
         'log-variance are (B, 2, D) with makes = "distribution" and num_embeddings = 2',
     ),
     _hooks: (
-        "a forward hook sees every call",
+        "forward hooks see every call",
         "write forward and leave __call__ as it is; figures of weights are drawn from hooks",
     ),
     _context: (
-        "a context is there where it is needed, and refused where it is not",
+        "a context is required where it is needed, and refused elsewhere",
         'set context = "set" or "vector" where the other modality is needed, and take it as the keyword context',
     ),
     _residual: (
@@ -263,12 +272,12 @@ PROMISES = {
         "return Pooled(vectors, residual=...) of shape (B, num_embeddings, D), or leave it out",
     ),
     _padding: (
-        "neither padding nor what lies under the mask counts",
-        "fill what lies under the mask before elements meet: x_BND.masked_fill(~mask_BN[..., None], 0.0), or -inf "
+        "padding and values under the mask change nothing",
+        "fill values under the mask before elements meet: x_BND.masked_fill(~mask_BN[..., None], 0.0), or -inf "
         "before a maximum",
     ),
     _batch_mates: (
-        "batch mates do not count",
+        "batch mates change nothing",
         "compute each set from its own elements alone, and nothing from the longest set's size",
     ),
     _single_element: (
@@ -276,15 +285,15 @@ PROMISES = {
         "divide by the number of real elements, and by no deviation that may be 0",
     ),
     _order: (
-        "the order of elements does not count, unless symmetric = False",
-        "set symmetric = False where it is meant to",
+        "the order of elements changes nothing, unless symmetric = False",
+        "set symmetric = False where it should",
     ),
     _holes: (
-        "holes in the mask count no more than padding",
+        "holes in the mask change nothing",
         "number the elements by mask_BN.cumsum(1), not by their columns",
     ),
     _weights: (
-        "weights are as weights_over says, and each set's own",
+        "weights match weights_over, and depend on their set alone",
         "return Pooled(vectors, weights=...) of shape (B, N) or (B, N, D), or (B, num_embeddings, N) with "
         'weights_over = "embeddings", or leave them out',
     ),
@@ -299,11 +308,11 @@ PROMISES = {
     ),
     _gradients: (
         "gradients are right, reach every weight, and none flows into the padding",
-        "mask before a linear map and not only after it, use every weight, and detach nothing that is learnt",
+        "mask before a linear map and not only after it, use every weight, and detach nothing that is learned",
     ),
     _state: (
         "the state dict holds the whole module",
-        "keep what is learnt in parameters and what is fixed in buffers",
+        "keep what is learned in parameters and what is fixed in buffers",
     ),
 }
-"""What each assertion holds an aggregator to, and what to do where it is broken."""
+"""What each assertion checks, and advice where it fails."""

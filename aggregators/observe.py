@@ -1,4 +1,4 @@
-"""What goes through a model's aggregators while it works: a few sets of each, for figures."""
+"""Observation of a model's aggregators while it runs: a few sets of each, for figures."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aggregators.base import Aggregator, Pooled
-from infra.errors import InputError
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.infra.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What an aggregator made of one set, without pads.
+    """The result of an aggregator for one set, without pads.
 
     Attributes:
         size: how many elements the set has, N.
@@ -59,9 +59,10 @@ class Watched:
         """
         if self.wrong:
             raise InputError(self.wrong)
-        if any(it.weights is None for it in seen):
+        weights = [it.weights for it in seen if it.weights is not None]
+        if len(weights) < len(seen):
             return None
-        weight = torch.stack([it.weights for it in seen]).float().cpu()
+        weight = torch.stack(weights).float().cpu()
         if not weight.isfinite().all():
             raise InputError(f"sets of {seen[0].size} elements have weights that are not finite")
         if self.aggregator.weights_over == "embeddings":
@@ -121,7 +122,7 @@ def _noting(watched: Watched, most: int) -> Callable[..., None]:
 def _without_pads(
     weights: Tensor | None, watched: Watched, mask_BN: Tensor, place: tuple[int, ...]
 ) -> Tensor | None:
-    """Copy the weights of one set; ranks count from the first, whatever the places of real elements."""
+    """Copy the weights of one set; ranks count from the first, wherever the real elements are."""
     if weights is None:
         return None
     mask_N, weight = mask_BN[place[0]], weights[place].detach()

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from infra.errors import InputError
+from polypool.infra.errors import InputError
 
 Positions = bool | tuple[int, int]
 """Which places of a set are encoded: none, those along a line, or those on a grid of `(height, width)`."""
@@ -33,7 +33,7 @@ def encode_ranks(
 
 
 def encode_places(positions: Positions, mask_BN: Tensor, like_BNC: Tensor) -> Tensor:
-    """Return the encodings `(B, N, C)` of a set's places, scaled to one turn whatever its size.
+    """Return the encodings `(B, N, C)` of a set's places, scaled to one turn for any size.
 
     They have the precision of `like_BNC` and are computed in float32 at least.
 
@@ -41,7 +41,7 @@ def encode_places(positions: Positions, mask_BN: Tensor, like_BNC: Tensor) -> Te
         InputError: see `encode_grid`.
     """
     dtype = torch.promote_types(like_BNC.dtype, torch.float32)
-    if positions is True:
+    if isinstance(positions, bool):
         encoding_BNC = encode_line(mask_BN, like_BNC.shape[-1], dtype=dtype)
     else:
         encoding_BNC = encode_grid(mask_BN, like_BNC.shape[-1], grid=positions, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Random sets, contexts and global features for an aggregator, to try what it promises."""
+"""Random sets, contexts and global features, to check aggregators."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from aggregators.base import Aggregator, Context, Pooled
+from polypool.aggregators.aggregator import Aggregator, Context, Pooled
 
 
 def random_sets(
     sizes: list[int], dim: int, *, pad: int = 0, seed: int = 0, dtype=torch.float32
 ) -> tuple[Tensor, Tensor]:
-    """Return `(x_BND, mask_BN)` with the given sizes; what lies under the mask is large noise."""
+    """Return `(x_BND, mask_BN)` with the given sizes; values under the mask are large noise."""
     generator = torch.Generator().manual_seed(seed)
     longest = max(sizes) + pad
     x_BND = torch.randn(len(sizes), longest, dim, generator=generator)
@@ -62,7 +62,8 @@ class Inputs:
         x_BND, mask_BN = change(self.x_BND, self.mask_BN)
         context = self.context
         if context is not None and context.mask is not None:
-            context = context._replace(**dict(zip(("x", "mask"), change(*context[:2]), strict=True)))
+            x, mask = change(context.x, context.mask)
+            context = context._replace(x=x, mask=mask)
         return replace(self, x_BND=x_BND, mask_BN=mask_BN, context=context)
 
     def fill(self, value: float) -> Inputs:
@@ -77,8 +78,9 @@ class Inputs:
         """Return sample i without batch mates and without padding."""
         sample = self.with_floats(*(part[i : i + 1] for part in self.floats()))
         sample = replace(sample, mask_BN=self.mask_BN[i : i + 1])
-        if sample.context is not None and sample.context.mask is not None:
-            sample = replace(sample, context=sample.context._replace(mask=self.context.mask[i : i + 1]))
+        context = sample.context
+        if context is not None and context.mask is not None:
+            sample = replace(sample, context=context._replace(mask=context.mask[i : i + 1]))
         return sample.map(lambda x, mask: (x[:, : mask.sum()], mask[:, : mask.sum()]))
 
 

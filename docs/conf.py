@@ -1,9 +1,9 @@
-"""Sphinx, for `make docs`: reads what `python -m docs.generate` wrote, and looks up nothing on a network."""
+"""Sphinx settings for `make docs`: Markdown pages, pages generated from the code, no network."""
 
 from __future__ import annotations
 
+import re
 import sys
-from importlib.metadata import version as version_of
 from pathlib import Path
 
 from docutils import nodes
@@ -12,21 +12,23 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.ext.napoleon import Config, GoogleDocstring
+from sphinx.util.docutils import SphinxDirective
 from sphinx.writers.html5 import HTML5Translator
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what is documented is this checkout
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # document this checkout
 
-from docs.docstrings import with_marked_code
+from docs.generate.aggregators import write_pages  # noqa: E402
+from docs.generate.tasks import SECTIONS  # noqa: E402
 
 project = "polypool"
 author = "the authors of polypool"
-release = version = version_of("polypool")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
-exclude_patterns = ["files"]
+exclude_patterns = ["generate"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "tasklist"]
 myst_heading_anchors = 4
-COMMANDS = "sh"  # what indented blocks are; what a terminal printed, and code, is fenced and says what it is
+myst_links_external_new_tab = False
 smartquotes_action = "qe"  # -- begins an option
 default_role = "code"  # docstrings have Markdown's single backticks
 
@@ -35,9 +37,9 @@ autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 80
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", r".*")]  # types in signatures: most are of other packages, or of no page
+nitpick_ignore_regex = [("py:.*", r".*")]  # types in signatures: most belong to other packages, or to no page
 
-html_math_renderer = "mathml"  # browsers draw it themselves: no script, and nothing from a network
+html_math_renderer = "mathml"  # drawn by browsers themselves: no script, and nothing from a network
 html_theme = "furo"
 html_title = "polypool"
 html_static_path = ["static"]
@@ -51,38 +53,52 @@ html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
 _GOOGLE = Config(napoleon_use_ivar=True, napoleon_use_rtype=False)
 
 
-def rewrite(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Make a docstring one that docutils reads as it is meant: its code, and sections such as `Args:`.
+class Generated(SphinxDirective):
+    """A part of a page that is generated from the code; its argument or content names an entry of `SECTIONS`."""
 
-    What stands below an attribute is left as it is, though as an extension napoleon would take what is before its first
-    colon for a type.
+    has_content = True
+    optional_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return what the named section's Markdown is parsed to."""
+        name = " ".join([*self.arguments, *self.content]).strip()
+        if name not in SECTIONS:
+            raise self.error(f"no generated section {name!r}; there are {', '.join(SECTIONS)}")
+        return self.parse_text_to_nodes(SECTIONS[name](), allow_section_headings=True)
+
+
+def read_google_style(
+    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    """Rewrite sections such as `Args:`, except of attributes, whose text napoleon would split at its first colon.
+
+    An indented block after an empty line is code, as in Markdown.
     """
-    lines[:] = with_marked_code(lines)
+    lines[:] = re.sub(r"(?m)^(\S.*(?<!::))\n\n(?= {4}\S)", r"\1\n\n::\n\n", "\n".join(lines)).split("\n")
     if what not in ("attribute", "data", "property"):
         lines[:] = GoogleDocstring(lines, _GOOGLE, app, what, name, obj, options).lines()
 
 
-def name_commands(app: Sphinx, doctree: nodes.document) -> None:
-    """Have indented blocks, of which MyST says that they are in no language, shown as commands.
+def link_pages(app: Sphinx, page: str, source: list[str]) -> None:
+    """Lead links to CONTRIBUTING.md, which GitHub shows, to the page that includes it."""
+    source[0] = source[0].replace("](../CONTRIBUTING.md", "](contributing.md")
 
-    What autodoc sets between a parameter and what it is, two hyphens that `smartquotes_action` leaves, becomes a dash.
-    """
-    for text in [*doctree.findall(nodes.Text)]:
-        if text == " -- ":
-            text.parent.replace(text, nodes.Text(" \N{EN DASH} "))
+
+def mark_commands(app: Sphinx, doctree: nodes.document) -> None:
+    """Highlight indented blocks, which have no language in Markdown, as shell commands."""
     for block in doctree.findall(nodes.literal_block):
         if block.get("language") == "none":
-            block["language"] = COMMANDS
+            block["language"] = "sh"
 
 
 def draw_inline(translator: HTML5Translator, node: nodes.math) -> None:
-    """Write a formula in a line of text."""
+    """Write a formula within a line."""
     translator.body.append(_mathml(node.astext(), as_block=False))
     raise nodes.SkipNode
 
 
 def draw_block(translator: HTML5Translator, node: nodes.math_block) -> None:
-    """Write a formula of its own."""
+    """Write a formula on lines of its own."""
     translator.body.append(f'<div class="math">{_mathml(node.astext(), as_block=True)}</div>\n')
     raise nodes.SkipNode
 
@@ -95,7 +111,10 @@ def _mathml(tex: str, *, as_block: bool) -> str:
 
 
 def setup(app: Sphinx) -> None:
-    """Have docstrings rewritten, commands known, and formulas written as MathML."""
+    """Connect the generated pages and sections, docstrings, commands and formulas."""
+    app.add_directive("generated", Generated)
     app.add_html_math_renderer("mathml", (draw_inline, None), (draw_block, None))
-    app.connect("autodoc-process-docstring", rewrite)
-    app.connect("doctree-read", name_commands)
+    app.connect("builder-inited", lambda app: write_pages(ROOT, ROOT / "docs/aggregators"))
+    app.connect("source-read", link_pages)
+    app.connect("autodoc-process-docstring", read_google_style)
+    app.connect("doctree-read", mark_commands)

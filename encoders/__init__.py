@@ -1,1 +1,1 @@
-"""From raw inputs or stored features to a set in the joint width."""
+"""Encoders: from raw inputs or stored features to sets in the joint width."""

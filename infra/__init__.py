@@ -1,1 +1,1 @@
-"""What knows no task and no pipeline: registry, store, video, tracking, Ray, checkpoints."""
+"""Registry, store, video, tracking, Ray, checkpoints: all that knows no task and no pipeline."""

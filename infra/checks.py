@@ -1,4 +1,4 @@
-"""Promises of a part, checked one by one, each with what to do where it is broken."""
+"""Checks of a part, run one by one, each with advice for when it fails."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.errors import InputError
+from polypool.infra.errors import InputError
 
-_HERE = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """A promise and how to find out whether it is kept.
+    """One thing that must hold of a part.
 
     Attributes:
-        what: is promised, in a few words.
-        run: raises where the promise is broken, an AssertionError where the message says how; what it returns is
-            shown beside the result.
+        what: what must hold, in a few words.
+        run: raises where it does not, an AssertionError where the message is enough; what it returns is printed.
         advice: what to change then.
-        vital: nothing after it can be checked where it fails.
+        vital: whether nothing after it can be checked where it fails.
     """
 
     what: str
@@ -32,13 +31,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a check went.
-
-    Attributes:
-        what: was promised.
-        passed: None where it was not looked at, since something before it failed.
-        message: what was seen; where a promise is broken, what, where, what was expected and what to do.
-    """
+    """The result of a check; `passed` is None where a vital check before it failed."""
 
     what: str
     passed: bool | None
@@ -50,35 +43,35 @@ class Outcome:
 
 
 def run_checks(checks: Iterable[Check]) -> Iterator[Outcome]:
-    """Run the checks in order; after a vital one that fails, the others are only named."""
+    """Run the checks in order; after a vital one that fails, the others are only listed."""
     ended = False
     for check in checks:
         if ended:
             yield Outcome(what=check.what, passed=None)
             continue
         try:
-            seen = check.run()
+            found = check.run()
         except Exception as error:  # a plug-in may raise anything
             ended = check.vital
-            yield Outcome(what=check.what, passed=False, message=_broken(error, check.advice))
+            yield Outcome(what=check.what, passed=False, message=_failure(error, check.advice))
         else:
-            yield Outcome(what=check.what, passed=True, message=seen or "")
+            yield Outcome(what=check.what, passed=True, message=found or "")
 
 
-def _broken(error: Exception, advice: str) -> str:
-    what = " ".join(str(error).split()) or "a promise is broken"
+def _failure(error: Exception, advice: str) -> str:
+    what = " ".join(str(error).split()) or "an assertion failed"
     if not isinstance(error, AssertionError | InputError):
         frames = [
             f for f in traceback.extract_tb(error.__traceback__) if "site-packages/torch" not in f.filename
         ]
-        where = next((f for f in reversed(frames) if not _ours(f.filename)), frames[-1])
+        where = next((f for f in reversed(frames) if not _of_checks(f.filename)), frames[-1])
         what = f"{type(error).__name__}: {what} ({where.filename}, line {where.lineno})"
-    if not advice or isinstance(error, InputError):  # which says itself what to do
+    if not advice or isinstance(error, InputError):  # whose message has its own advice
         return what
     return f"{what}. To do: {advice}"
 
 
-def _ours(file: str) -> bool:
-    """Whether a file is one of the checks themselves, at which nobody needs to look."""
+def _of_checks(file: str) -> bool:
+    """Whether a file holds checks, rather than what they check."""
     path = Path(file)
-    return path.is_relative_to(_HERE) and ("checks" in path.parts or path.stem in ("checks", "contract"))
+    return path.is_relative_to(_ROOT) and ("checks" in path.parts or path.stem in ("checks", "contract"))

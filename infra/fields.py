@@ -1,7 +1,7 @@
-"""Rules that the fields of a dataclass keep, written where the field is declared: `lr: Annotated[float, ABOVE_0]`.
+"""Rules for the fields of a dataclass, in their declaration: `lr: Annotated[float, ABOVE_0]`.
 
-`validate` holds a made instance to its types and rules; `read_record` makes one of a JSON file, and `from_plain` of
-what JSON gave. All end in an `InputError` that names the field, its value and what is expected.
+`validate` checks an instance against its types and rules; `read_record` makes one of a JSON file, and `from_plain` of
+parsed JSON. All raise an `InputError` that names the field, its value and what is expected.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from infra.errors import InputError, unknown
-from infra.files import read_json
+from polypool.infra.errors import InputError, unknown
+from polypool.infra.files import read_json
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a value must be beside its type.
+    """A condition on a value beside its type.
 
     Args:
-        expected: said after "must be".
+        expected: follows "must be" in messages.
         holds: whether a value of the right type keeps the rule; may raise an InputError that says more.
     """
 
@@ -37,12 +37,10 @@ class Rule:
 
 
 def at_least(least: float) -> Rule:
-    """Return the rule of a number that has a smallest value."""
     return Rule(f"at least {least}", lambda value: value >= least)
 
 
 def above(bound: float) -> Rule:
-    """Return the rule of a number that is larger than another one."""
     return Rule(f"above {bound}", lambda value: value > bound)
 
 
@@ -53,8 +51,8 @@ def validate(instance: Any, *, prefix: str = "--") -> None:
     """Check every field of a dataclass instance against its declared type and rules.
 
     Args:
-        instance: what was made.
-        prefix: stands before a field's name in messages, which is spelled as a flag: `--optim.` for those of a part.
+        instance: of a dataclass.
+        prefix: of field names in messages, which are spelled as flags: `--optim.` for those of a part.
 
     Raises:
         InputError: the first field that does not fit: its name, the value and what is expected.
@@ -64,12 +62,12 @@ def validate(instance: Any, *, prefix: str = "--") -> None:
 
 
 def check_value(value: Any, hint: Any, where: str) -> None:
-    """Hold a value to a type and to the rules that stand with it, and so each element of a tuple or mapping.
+    """Check a value against a type and its rules, and so each element of a tuple or mapping.
 
     An int is a float, a bool is neither, and a float is finite.
 
     Raises:
-        InputError: the value does not fit; `where` is what the message calls it.
+        InputError: the value does not fit; `where` is its name in the message.
     """
     if typing.get_origin(hint) is typing.Annotated:
         check_value(value, hint.__origin__, where)
@@ -93,10 +91,10 @@ def read_record(cls: type[T], path: str | Path, *, what: str) -> T:
 
     A field may be text, a number, bool, `Literal`, `None`, `Any`, another such dataclass, or a tuple, list, dict or
     Mapping of them, `X | None` of each, and `Annotated` with rules. Lists come back as tuples where the field is one.
-    Fields that have defaults may be missing, as those are that came after a file was written.
+    Fields that have defaults may be missing, such as those that are newer than the file.
 
     Args:
-        cls: the dataclass. What it refuses itself with an InputError when it is made is said like all else.
+        cls: the dataclass. Its own InputErrors are reported like all others.
         path: the file.
         what: it is, for the message where there is no such file.
 
@@ -109,15 +107,15 @@ def read_record(cls: type[T], path: str | Path, *, what: str) -> T:
 
 
 def from_plain(kind: type[T], values: Any, *, where: str = "") -> T:
-    """Return what `dataclasses.asdict` and JSON made `values` of.
+    """Return the inverse of `dataclasses.asdict` and JSON.
 
     Args:
-        kind: a dataclass, or whatever a field may be; see `read_record`.
-        values: what JSON gave.
+        kind: a dataclass, or any type of a field; see `read_record`.
+        values: parsed JSON.
         where: the file, with which messages begin.
 
     Raises:
-        InputError: a field that there is not or that is missing, or a value that does not fit its field.
+        InputError: a field is unknown or missing, or a value does not fit its field.
     """
     try:
         return _restored(values, kind, "")
@@ -132,7 +130,6 @@ def hints(cls: type) -> Mapping[str, Any]:
 
 
 def plain(hint: Any) -> Any:
-    """Return a declared type without its rules."""
     return plain(hint.__origin__) if typing.get_origin(hint) is typing.Annotated else hint
 
 
@@ -143,7 +140,7 @@ def _record(cls: type[T], values: Any, where: str) -> T:
     for name in values:
         if name not in declared:
             raise unknown("field", inside + name, [inside + known for known in declared])
-    for field in dataclasses.fields(cls):
+    for field in dataclasses.fields(typing.cast("Any", cls)):
         needed = field.default is field.default_factory is dataclasses.MISSING
         if needed and field.name not in values:
             raise InputError(f"{inside}{field.name} is missing")
@@ -215,12 +212,11 @@ def _refused(where: str, expected: str, value: Any) -> InputError:
 
 
 _SHOWN = reprlib.Repr()
-"""Shows a value in messages, of which a damaged file may hold megabytes."""
+"""Abbreviates values in messages, which in a damaged file may have megabytes."""
 _SHOWN.maxstring = _SHOWN.maxother = 80
 
 
 def _hold(hint: Any, value: Any, where: str) -> None:
-    """Hold a value to the rules that stand with a type."""
     for rule in hint.__metadata__:
         if not isinstance(rule, Rule):
             continue
@@ -233,7 +229,7 @@ def _hold(hint: Any, value: Any, where: str) -> None:
 
 
 def _is(value: Any, hint: Any, origin: Any, args: tuple[Any, ...]) -> bool:
-    """Whether a value has a type, but for the elements of a tuple or mapping; an int is a float, a bool neither."""
+    """Whether a value has a type, without the elements of a tuple or mapping; an int is a float, a bool neither."""
     if origin is typing.Literal:
         return value in args
     if origin is tuple:

@@ -1,4 +1,4 @@
-"""Files that are there complete or not at all, and clear messages where they cannot be read or written."""
+"""Files that are written whole or not at all, and clear messages where files cannot be read or written."""
 
 from __future__ import annotations
 
@@ -6,22 +6,28 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from infra.errors import InputError, MissingError
-from infra.process.locking import open_locked
-from infra.storage.places import local
+from polypool.infra.errors import InputError, MissingError
+from polypool.infra.process.locking import open_locked
+from polypool.infra.storage.places import local
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FORBIDDEN = {errno.EACCES, errno.EPERM}
+_RUST_ERROR = re.compile(r"\(os error (\d+)\)")
+_TORCH_WRITER = "inline_container.cc"
+"""In torch's message where a disk took less than was written, whatever the reason."""
 
 
 def existing(path: str | Path, *, what: str) -> Path:
-    """Return `path` if it is a readable file; `what` says in the message what was looked for."""
+    """Return `path` if it is a readable file; `what` names for the message what was expected."""
     path = local(path, what=what)
     if not _holds(path.is_file):
         raise MissingError(f"{path}: no such file; expected {what}", path)
@@ -31,9 +37,9 @@ def existing(path: str | Path, *, what: str) -> Path:
 
 
 def why_no_file(path: str | Path) -> str | None:
-    """Return why a path names no file with something in it, in words without the path; None where it does.
+    """Return why a path names no file with content, in words without the path; None where it does.
 
-    Pipes, devices and sockets are found out without being opened, which may wait for ever.
+    Pipes, devices and sockets are not opened, which may block for ever.
     """
     try:
         status = os.stat(path)
@@ -49,7 +55,7 @@ def why_no_file(path: str | Path) -> str | None:
 
 
 def existing_folder(path: str | Path, *, what: str) -> Path:
-    """Return `path` if it is a folder; `what` says in the message what was looked for."""
+    """Return `path` if it is a folder; `what` names for the message what was expected."""
     path = local(path, what=what)
     if not _holds(path.is_dir):
         raise MissingError(f"{path}: no such folder; expected {what}", path)
@@ -57,7 +63,7 @@ def existing_folder(path: str | Path, *, what: str) -> Path:
 
 
 def _holds(question: Callable[[], bool]) -> bool:
-    """Whether something holds of a path; nothing does of one that no system takes, such as one that is too long."""
+    """Return the answer about a path; False for a path that the system rejects, such as one that is too long."""
     try:
         return question()
     except (OSError, ValueError):
@@ -67,15 +73,15 @@ def _holds(question: Callable[[], bool]) -> bool:
 def walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield each folder from `folder` down, relative to it, with the names of its files.
 
-    Links are followed, and a folder that several lead to is entered once, so that a link to a folder above ends.
+    Links are followed, but each folder is entered only once, so that a link to a folder above ends.
     """
     seen: set[tuple[int, int]] = set()
     for place, below, names in os.walk(folder, followlinks=True):
-        state = os.stat(place)
-        if (state.st_dev, state.st_ino) in seen:
+        status = os.stat(place)
+        if (status.st_dev, status.st_ino) in seen:
             below.clear()
             continue
-        seen.add((state.st_dev, state.st_ino))
+        seen.add((status.st_dev, status.st_ino))
         yield os.path.relpath(place, folder), names
 
 
@@ -91,7 +97,7 @@ def make_folder(path: str | Path) -> Path:
 
 @contextmanager
 def atomic(path: Path, *, needs: int = 0) -> Iterator[BinaryIO]:
-    """Open a file for writing that appears at `path` only when the block has ended well and it is on disk.
+    """Open a file for writing that appears at `path` when the block has ended without error and it is on disk.
 
     Args:
         path: the final name; the bytes go to a hidden file beside it first.
@@ -117,7 +123,7 @@ def atomic(path: Path, *, needs: int = 0) -> Iterator[BinaryIO]:
             needs = max(needs, file.tell())
             file.flush()
             os.fsync(file.fileno())
-            os.replace(part, path)  # before others may write the part, who wait for this file to be closed
+            os.replace(part, path)  # before closing unlocks the part for others
         except BaseException as error:
             part.unlink(missing_ok=True)
             with suppress(OSError):
@@ -139,10 +145,9 @@ def _sync_folder(folder: Path) -> None:
 
 def _no_space(path: Path, needs: int) -> InputError:
     size = f"{needs:,} bytes" if needs else "more bytes"
-    free = shutil.disk_usage(path.parent).free
     return InputError(
-        f"{path}: no space left: {size} are needed for this file and {free:,} are free (or a quota or limit "
-        f"on the size of files is reached); make room and run the command again"
+        f"{path}: no space left: {size} are needed for this file and {_free(path.parent):,} are free (or a quota or "
+        "limit on the size of files is reached); make room and run the command again"
     )
 
 
@@ -150,7 +155,7 @@ def read_json(path: str | Path, *, what: str, **options: Any) -> Any:
     """Read a UTF-8 JSON file; `options` go to `json.loads`.
 
     Raises:
-        InputError: it is missing, or is not JSON; the message says where it breaks off.
+        InputError: it is missing, or is not JSON; the message gives the line of the error.
     """
     path = existing(path, what=what)
     try:
@@ -161,15 +166,15 @@ def read_json(path: str | Path, *, what: str, **options: Any) -> Any:
 
 
 def parse_json(data: bytes, *, where: object, what: str, **options: Any) -> Any:
-    """Read JSON in UTF-8; `options` go to `json.loads`.
+    """Parse JSON in UTF-8; `options` go to `json.loads`.
 
     Args:
         data: the bytes.
-        where: they come from.
+        where: the file, for messages.
         what: was expected there.
 
     Raises:
-        InputError: they are no JSON; the message says where it breaks off.
+        InputError: they are no JSON; the message gives the line of the error.
     """
     try:
         return json.loads(data, **options)
@@ -196,7 +201,7 @@ def sha256(path: Path) -> str:
 
 
 def files_like(folder: Path, pattern: str) -> list[Path]:
-    """Return the files of a folder that fit a pattern, by name.
+    """Return the files of a folder that match a pattern, sorted by name.
 
     Raises:
         InputError: there is no such folder.
@@ -205,8 +210,53 @@ def files_like(folder: Path, pattern: str) -> list[Path]:
 
 
 def identity(*paths: Path) -> list[dict[str, Any]]:
-    """Return name and size of input files: whether an interrupted job goes on with the same ones."""
+    """Return name and size of input files: an interrupted job resumes only with the same ones."""
     return [
         {"file": path.name, "bytes": existing(path, what="an input of this command").stat().st_size}
         for path in paths
     ]
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and its causes, also across the processes of Ray."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        inner = (getattr(error, name, None) for name in ("_base_exc", "controller_failure", "cause"))
+        error = next((each for each in inner if isinstance(each, BaseException)), None) or error.__cause__
+
+
+def disk_fault(error: BaseException, folder: Path) -> str | None:
+    """Return the message for an error that a full or read-only disk caused; None for other errors.
+
+    Args:
+        error: what was raised.
+        folder: was written to, beside the folder of temporary files.
+    """
+    for each in causes(error):
+        number = _errno(each)
+        if number in FULL:
+            places = dict.fromkeys((str(folder), tempfile.gettempdir()))
+            free = " and ".join(f"{place} has {_free(Path(place)):,} bytes free" for place in places)
+            return f"no space left ({free}; or a quota or a limit on the size of files is reached); make room"
+        # a file that may not be read is another matter
+        if number == errno.EROFS or (number in _FORBIDDEN and str(folder) in str(each)):
+            where = getattr(each, "filename", None) or folder
+            return f"{where}: cannot be written: {os.strerror(number)}; make it writable"
+    return None
+
+
+def _errno(error: BaseException) -> int | None:
+    """Return the system's error number, also of libraries that give it in the message only."""
+    if isinstance(error, OSError):
+        return error.errno
+    if found := _RUST_ERROR.search(str(error)):
+        return int(found[1])
+    return errno.ENOSPC if _TORCH_WRITER in str(error) else None
+
+
+def _free(folder: Path) -> int:
+    """Return the free bytes of a folder, or of its nearest parent that exists."""
+    folder = folder.absolute()
+    return shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.exists())).free

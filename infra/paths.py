@@ -1,4 +1,4 @@
-"""Where a project keeps its data and runs: its home."""
+"""Home of a project: the folder of its data and runs."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from importlib.metadata import distributions
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-from infra.errors import InputError
-from infra.storage.places import Url, local, place
+from polypool.infra.errors import InputError
+from polypool.infra.storage.places import Url, local, place
 
 
 def home() -> Path:
-    """Return the folder that relative paths start from.
+    """Return the folder that relative paths start from: POLYPOOL_HOME, or else the current one.
 
-    POLYPOOL_HOME where it is set. A Ray job runs in a temporary copy of the working directory, where data
-    is missing and a database would be lost, so there the folder is the one that polypool was installed from
-    with `pip install -e`, if this machine has it. Otherwise the current folder.
+    A Ray job runs in a temporary copy of the working directory, where data is missing and a database would be lost:
+    there it is the folder that polypool was installed from with `pip install -e`.
 
     Raises:
-        InputError: a Ray job on a machine that does not hold the project.
+        InputError: a Ray job on a machine without the project.
     """
     if named := os.environ.get("POLYPOOL_HOME"):
         return local(named, what="POLYPOOL_HOME, the folder of data and runs,").resolve()
@@ -43,16 +42,16 @@ def resolve(path: str | Path) -> Path:
 
 
 def resolve_place(path: str | Path) -> Path | Url:
-    """Return a URL of object storage as it is, and any other path as `resolve` does."""
+    """Return a URL of object storage unchanged, and any other path as `resolve` does."""
     found = place(path)
     return found if isinstance(found, Url) else resolve(found)
 
 
 def runs() -> Path | Url | None:
-    """Return what POLYPOOL_RUNS names, a folder or a URL of object storage; None where it names none.
+    """Return the folder or URL of POLYPOOL_RUNS; None where it is not set.
 
     Raises:
-        InputError: it is neither, or a hub, where each file that is written is a commit.
+        InputError: it is neither, or a hub, where each write is a commit.
     """
     if not (named := os.environ.get("POLYPOOL_RUNS")):
         return None
@@ -66,7 +65,7 @@ def runs() -> Path | Url | None:
 
 
 def _editable_folder() -> Path | None:
-    """Return the folder that polypool is installed from with `pip install -e`, if it is and the folder is here."""
+    """Return the folder that polypool is installed from with `pip install -e`, if it exists."""
     for distribution in distributions(name="polypool"):
         origin = json.loads(distribution.read_text("direct_url.json") or "{}")
         if origin.get("dir_info", {}).get("editable"):

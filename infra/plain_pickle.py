@@ -1,7 +1,7 @@
-"""Pickles of plain values and numpy arrays, read without running what they name.
+"""Safe reader of pickles of plain values and numpy arrays.
 
-A pickle may name any function and have it called, and may hand an object any state. Here the few names that arrays of
-numbers are made by stand for functions of this file, and a state is looked at before it is set; all else is refused.
+A pickle can call any function and set any object's state. Here the few names that arrays of numbers need stand for
+functions of this file, and states are checked before they are set; everything else is refused.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import io
 import math
 import pickle
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from infra.errors import InputError
+from polypool.infra.errors import InputError
 
 _NUMBERS = re.compile(r"[<>|=]?([fiu][1248]|b1)")
-_ARRAY = "the class of arrays"  # what a pickle hands to `_reconstruct`
+_ARRAY = "the class of arrays"  # an argument of `_reconstruct`
 
 
 def _dtype(name: Any, *_: Any) -> np.dtype:
@@ -30,7 +30,7 @@ def _reconstruct(*_: Any) -> np.ndarray:
     return np.empty(0, np.float32)
 
 
-def _frombuffer(data: Any, dtype: np.dtype, shape: Any, order: str) -> np.ndarray:
+def _frombuffer(data: Any, dtype: np.dtype, shape: Any, order: Any) -> np.ndarray:
     return np.frombuffer(bytes(data), dtype).reshape(shape, order=order)
 
 
@@ -46,9 +46,11 @@ for _core in ("core", "_core"):  # before numpy 2, and since
 
 
 class _Unpickler(pickle._Unpickler):
-    """Knows arrays alone. The one in Python, whose steps can be looked at; it hands on an array's bytes as a whole."""
+    """Unpickles arrays alone. It extends the one in Python, which has a method for each opcode."""
 
-    dispatch = {**pickle._Unpickler.dispatch}  # noqa: RUF012 - as in the base
+    stack: list[Any]
+    memo: dict[int, Any]
+    dispatch: ClassVar[dict[int, Any]] = {**pickle._Unpickler.dispatch}
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _KNOWN:
@@ -75,14 +77,14 @@ class _Unpickler(pickle._Unpickler):
 
 
 def read_plain_pickle(data: bytes) -> Any:
-    """Return what a pickle holds: None, numbers, text, lists, tuples, mappings, and arrays of numbers.
+    """Return the content of a pickle of None, numbers, text, lists, tuples, mappings, and arrays of numbers.
 
     Raises:
-        InputError: it holds anything else, or is damaged; the message begins with `it`.
+        InputError: it has anything else, or is damaged; the message begins with `it`.
     """
     try:
         return _Unpickler(io.BytesIO(data)).load()
     except InputError:
         raise
-    except Exception as error:  # a damaged pickle ends in whatever its last opcode met
+    except Exception as error:  # of any opcode of a damaged pickle
         raise InputError(f"it cannot be read as a pickle: {type(error).__name__}") from error

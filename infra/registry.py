@@ -1,10 +1,9 @@
-"""Names for the parts a run is made of.
+"""Registries of the parts of a run, by name.
 
 A part is registered by a decorator in its own file, by another package's entry point, or named directly as
-`module:Name`, where the module is trusted (`infra.trust`). Adding a part touches no list. The names of built-in parts
-are read from the decorators in their files, and a file or an entry point is imported when its part is first used: a
-list of names, or a mistyped one, costs no import of torch. A plug-in that cannot be imported, or takes a name in use,
-is an error only for who uses that name.
+`module:Name` if the module is trusted (`infra.trust`). The names of built-in parts are read from the decorators in
+their files, and a file or an entry point is imported when its part is first used: a list of names, or a mistyped one,
+imports no torch. A plug-in that cannot be imported, or takes a name in use, is an error only when that name is used.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from infra.errors import InputError, unknown
-from infra.fields import check_value
-from infra.spec import Spec
-from infra.trust import load_part, refuse_untrusted
+from polypool.infra.errors import InputError, unknown
+from polypool.infra.fields import check_value
+from polypool.infra.spec import Spec
+from polypool.infra.trust import load_part, refuse_untrusted
 
 __all__ = ["KINDS", "Listed", "Registry", "Spec"]
 
@@ -35,13 +34,7 @@ _PLAIN = {"int": int, "float": float, "bool": bool, "str": str}
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """A name of a registry.
-
-    Attributes:
-        name: what a spec calls it.
-        origins: where it comes from; several where several parts claim the name.
-        error: why it cannot be used; empty where it can.
-    """
+    """A registered name, its origins (`built in`, or a package and `module:Name`), and why it cannot be used, if so."""
 
     name: str
     origins: tuple[str, ...]
@@ -54,9 +47,9 @@ class Registry:
     Args:
         kind: what a part is called in messages, such as `aggregator`.
         package: the package whose modules register the built-in parts.
-        rooms: its sub-packages whose modules do so, where the modules of the package itself do not.
-        plural: names the entry points of plug-ins, `polypool.<plural>`; the kind with an s where empty.
-        decorator: what registers a part in its file, called with its name; `<PLURAL>.register` where empty.
+        rooms: its sub-packages whose modules do so, if those of the package itself do not.
+        plural: names the entry points of plug-ins, `polypool.<plural>`; the kind with an s if empty.
+        decorator: registers a part in its file, called with its name; `<PLURAL>.register` if empty.
         base: `module:Class` that every part derives from. Parts of a kind without one are whatever is registered.
     """
 
@@ -77,17 +70,17 @@ class Registry:
         self._parts: dict[str, Any] = {}
         self._files: dict[str, tuple[str, str]] = {}  # module and attribute of the built-in parts
         self._ousted: dict[str, Any] = {}
-        self._plugins: dict[str, list[EntryPoint]] | None = None
+        self._plugins: dict[str, list[EntryPoint]] = {}
+        self._discovered = False
 
     @property
     def plural(self) -> str:
-        """What several parts are called in messages."""
         return self.group.partition(".")[2].replace("_", " ")
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Decorate a class or function to be found as `name`; a name in use is an error.
+        """Register a class or function as `name`; a name in use is an error.
 
-        Where a plug-in was imported first and took the name of a built-in part, using that name is the error.
+        If a plug-in was imported first and took the name of a built-in part, using that name is the error.
         """
 
         def add(part: T) -> T:
@@ -104,12 +97,12 @@ class Registry:
         return add
 
     def names(self) -> list[str]:
-        """Every name, built-in and plugged in, whether or not the part behind it can be used."""
+        """Return every name, built-in and plugged in, even if its part cannot be used."""
         self._discover()
         return sorted({*self._parts, *self._files, *self._plugins})
 
     def usable(self) -> Iterator[tuple[str, Any]]:
-        """Yield every name with its part, without those that cannot be used."""
+        """Yield every name whose part can be used, with the part."""
         for name in self.names():
             try:
                 yield name, self.get(name)
@@ -121,14 +114,14 @@ class Registry:
 
         Raises:
             InputError: there is none (the message lists those that exist), its import failed, or there are two; the
-                module is not trusted (see `infra.trust`); or what is there is no part of this kind.
+                module is not trusted (see `polypool.infra.trust`); or the part is of another kind.
         """
         if ":" in name:
             refuse_untrusted(name, where=self.kind)
             part = load_part(name, kind=self.kind)
             if not self.base and not any(part is known for known in self._parts.values()):
                 raise InputError(
-                    f"the {self.kind} {name!r} is {_described(part)} that nobody registered; decorate it with "
+                    f"the {self.kind} {name!r} is {_described(part)} that is not registered; decorate it with "
                     f"{self.decorator}(NAME)"
                 )
         else:
@@ -139,6 +132,10 @@ class Registry:
                 f"{self.base.replace(':', '.')}"
             )
         return part
+
+    def part(self, spec: str | Spec) -> Any:
+        """Return the part that a spec names, without calling it; see `get`."""
+        return self.get(Spec.parse(spec).name)
 
     def _named(self, name: str) -> Any:
         self._discover()
@@ -159,25 +156,25 @@ class Registry:
         return part
 
     def listing(self) -> list[Listed]:
-        """Return every name with where it comes from; plug-ins are imported, to see whether they can be."""
-        return [self._listed(name) for name in self.names()]
-
-    def _listed(self, name: str) -> Listed:
-        try:
-            self.get(name)
-        except InputError as error:
-            return Listed(name=name, origins=self._origins(name), error=str(error))
-        return Listed(name=name, origins=self._origins(name), error="")
+        """Return every name with its origins; plug-ins are imported, to see whether they can be."""
+        found = []
+        for name in self.names():
+            error = ""
+            try:
+                self.get(name)
+            except InputError as refused:
+                error = str(refused)
+            found.append(Listed(name=name, origins=self._origins(name), error=error))
+        return found
 
     def _origins(self, name: str) -> tuple[str, ...]:
-        """Return where the parts of a name come from: one place, or several where several claim it."""
         points = self._plugins.get(name, [])
         parts = [part for part in (self._parts.get(name), self._ousted.get(name)) if part is not None]
         plugged = [_load_quietly(point) for point in points] if parts else []
         own = ["built in" if self._built_in(part) else _place(part) for part in parts if part not in plugged]
         return (*own, *map(_origin, points))
 
-    def build(self, spec: str, *args: Any, **arguments: Any) -> Any:
+    def build(self, spec: str | Spec, *args: Any, **arguments: Any) -> Any:
         """Call the part that `spec` names with its parameters, after `args` and `arguments`.
 
         Raises:
@@ -196,7 +193,7 @@ class Registry:
             if key not in free and not (others and key not in signature.parameters):
                 raise unknown(f"parameter of {self.kind} {parsed.name!r}:", key, free)
         for key, value in parsed.params.items():
-            annotation = signature.parameters.get(key, *others).annotation
+            annotation = (signature.parameters.get(key) or others[0]).annotation
             if kind := _PLAIN.get(getattr(annotation, "__name__", annotation)):
                 check_value(value, kind, f"{self.kind} {spec!r}: {key}")
         try:
@@ -212,27 +209,27 @@ class Registry:
             TypeError,
             RuntimeError,
             ArithmeticError,
-        ) as error:  # torch refuses sizes by the last two
+        ) as error:  # the last two by torch, of sizes
             if not parsed.params:
                 raise
             raise InputError(f"{self.kind} {spec!r}: {error}") from error
 
     def _discover(self) -> None:
-        if self._plugins is not None:
+        if self._discovered:
             return
         for package in [f"{self.package}.{room}" for room in self.rooms] or [self.package]:
-            folders = find_spec(package).submodule_search_locations or []
-            for module in pkgutil.iter_modules(folders):
-                file = f"{module.name}/__init__.py" if module.ispkg else f"{module.name}.py"
-                source = Path(module.module_finder.path, file)
-                for name, attribute in _registered(source, self.decorator) if source.is_file() else ():
-                    self._files[name] = f"{package}.{module.name}", attribute
-        plugins: dict[str, list[EntryPoint]] = {}
+            spec = find_spec(package)
+            for folder in (spec.submodule_search_locations if spec else None) or ():
+                for module in pkgutil.iter_modules([folder]):
+                    file = f"{module.name}/__init__.py" if module.ispkg else f"{module.name}.py"
+                    source = Path(folder, file)
+                    for name, attribute in _registered(source, self.decorator) if source.is_file() else ():
+                        self._files[name] = f"{package}.{module.name}", attribute
         for point in entry_points(group=self.group):
-            same = plugins.setdefault(point.name, [])
+            same = self._plugins.setdefault(point.name, [])
             if all(_target(point) != _target(other) for other in same):
                 same.append(point)
-        self._plugins = plugins
+        self._discovered = True
 
     def _built_in(self, part: Any) -> bool:
         return f"{_place(part).partition(':')[0]}.".startswith(f"{self.package}.")
@@ -245,9 +242,11 @@ class Registry:
 
 
 def _registered(source: Path, decorator: str) -> Iterator[tuple[str, str]]:
-    """Yield the names under which a file registers its classes and functions, and theirs, without importing it."""
+    """Yield the registered and the Python names of a file's parts, without importing it."""
     for node in ast.parse(source.read_text()).body:
-        for call in getattr(node, "decorator_list", []):
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef):
+            continue
+        for call in node.decorator_list:
             if isinstance(call, ast.Call) and ast.unparse(call.func) == decorator:
                 yield ast.literal_eval(call.args[0]), node.name
 
@@ -275,47 +274,58 @@ def _load_quietly(point: EntryPoint) -> Any:
 
 
 def _described(part: Any) -> str:
-    """Say what something is that is no part."""
     if isinstance(part, type):
         return f"the class {part.__name__}"
     return "a function" if callable(part) else f"a value of type {type(part).__name__}"
 
 
-TASKS = Registry("task", package="tasks", base="tasks.base:TaskAdapter")
-ENCODERS = Registry("encoder", package="encoders", rooms=("visual", "text"), base="encoders.base:Encoder")
-BACKBONES = Registry("backbone", package="encoders.backbones", base="encoders.backbones.base:Backbone")
+TASKS = Registry("task", package="polypool.tasks", base="polypool.tasks.adapter:TaskAdapter")
+ENCODERS = Registry(
+    "encoder", package="polypool.encoders", rooms=("visual", "text"), base="polypool.encoders.encoder:Encoder"
+)
+BACKBONES = Registry(
+    "backbone", package="polypool.encoders.backbones", base="polypool.encoders.backbones:Backbone"
+)
 AGGREGATORS = Registry(
     "aggregator",
-    package="aggregators",
+    package="polypool.aggregators",
     rooms=("assignments", "averages", "queries", "ranks", "relations", "selections", "sets"),
-    base="aggregators.base:Aggregator",
+    base="polypool.aggregators.aggregator:Aggregator",
 )
 CROSS_ENCODERS = Registry(
-    "cross-modal encoder", package="encoders.cross", plural="cross_encoders", base="torch.nn:Module"
+    "cross-modal encoder", package="polypool.encoders.cross", plural="cross_encoders", base="torch.nn:Module"
 )
 SIMILARITIES = Registry(
     "similarity",
-    package="tasks.similarities",
+    package="polypool.tasks.similarities",
     plural="similarities",
-    base="tasks.similarities.base:Similarity",
+    base="polypool.tasks.similarities.similarity:Similarity",
 )
-OBJECTIVES = Registry("objective", package="tasks.objectives", base="tasks.objectives.base:Objective")
-MINERS = Registry("miner", package="tasks.objectives.miners", base="tasks.objectives.miners.base:Miner")
+OBJECTIVES = Registry(
+    "objective", package="polypool.tasks.objectives", base="polypool.tasks.objectives.objective:Objective"
+)
+MINERS = Registry(
+    "miner", package="polypool.tasks.objectives.miners", base="polypool.tasks.objectives.miners.miner:Miner"
+)
 REGULARISERS = Registry(
-    "regulariser", package="tasks.regularisers", base="tasks.regularisers.base:Regulariser"
+    "regulariser",
+    package="polypool.tasks.regularisers",
+    base="polypool.tasks.regularisers.regulariser:Regulariser",
 )
-AUGMENTATIONS = Registry("augmentation", package="tasks.augmentations")
-RECIPES = Registry("recipe", package="pipelines.recipes", decorator="recipe")
-MODELS = Registry("model", package="tasks.models", base="tasks.models.base:RetrievalModel")
-FUSIONS = Registry("fusion", package="tasks.fusions", base="tasks.fusions.base:Fusion")
-PARSERS = Registry("role parser", package="tasks.parsers", plural="parsers")
-READERS = Registry(
-    "reader",
-    package="tasks.datasets",
-    rooms=("images", "own", "videos", "vqa"),
-    base="tasks.datasets.reader:Reader",
+AUGMENTATIONS = Registry("augmentation", package="polypool.tasks.augmentations")
+RECIPES = Registry("recipe", package="polypool.pipelines.recipes", decorator="recipe")
+MODELS = Registry(
+    "model",
+    package="polypool.tasks",
+    rooms=("models", "hgr"),
+    base="polypool.tasks.models.retrieval_model:RetrievalModel",
 )
-OPTIMISERS = Registry("optimiser", package="pipelines.training.optimisers", base="torch.optim:Optimizer")
+FUSIONS = Registry("fusion", package="polypool.tasks.fusions", base="polypool.tasks.fusions.fusion:Fusion")
+PARSERS = Registry("role parser", package="polypool.tasks.hgr", plural="parsers")
+READERS = Registry("reader", package="polypool.tasks.datasets.readers", base="polypool.tasks.datasets:Reader")
+OPTIMISERS = Registry(
+    "optimiser", package="polypool.pipelines.training.optimisers", base="torch.optim:Optimizer"
+)
 
 KINDS = {
     "task": TASKS,

@@ -1,13 +1,15 @@
-"""The specs that call a run's parts: `kmax(k=5)`."""
+"""Specs, which name the parts of a run: `kmax(k=5)`."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from infra.errors import InputError
+from polypool.infra.errors import InputError
 
 _SPEC = re.compile(r"\s*([A-Za-z_][\w.\-]*(?::[A-Za-z_][\w.]*)?)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _PARAM = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(.+?)\s*", re.DOTALL)
@@ -15,34 +17,21 @@ _PARAM = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(.+?)\s*", re.DOTALL)
 
 @dataclass(frozen=True)
 class Spec:
-    """A name and the parameters given to it; `str` gives it back in the form it was read from."""
+    """A name and the parameters given to it; `str` returns it in the form that `parse` reads."""
 
     name: str
-    params: dict[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
 
-    @classmethod
-    def parse(cls, text: str) -> Spec:
-        """Read `name` or `name(key=value, ...)`.
+    @staticmethod
+    def parse(text: str | Spec) -> Spec:
+        """Return the spec that `name` or `name(key=value, ...)` is; each text is parsed once.
 
         A value is a Python literal or another spec, which stays a string. Nothing is evaluated.
 
         Raises:
             InputError: the text is not a spec.
         """
-        match = _SPEC.fullmatch(text)
-        if not match:
-            raise InputError(f"cannot read the spec {text!r}: expected a name, or name(key=value, ...)")
-        name, inside = match.groups()
-        params: dict[str, Any] = {}
-        for part in _split(inside or "", text):
-            pair = _PARAM.fullmatch(part)
-            if not pair:
-                raise InputError(f"cannot read {part.strip()!r} in the spec {text!r}: expected key=value")
-            key, value = pair.groups()
-            if key in params:
-                raise InputError(f"{key!r} is given twice in the spec {text!r}")
-            params[key] = _value(value, text)
-        return cls(name, params)
+        return text if isinstance(text, Spec) else _parsed(text)
 
     def __str__(self) -> str:
         inside = ", ".join(f"{key}={_written(value)}" for key, value in self.params.items())
@@ -50,27 +39,37 @@ class Spec:
 
 
 def changed(spec: str, **params: Any) -> str:
-    """Return a spec with other values of some parameters, or with more of them: `changed("kmax(k=5)", k=3)`.
-
-    Raises:
-        InputError: the text is not a spec.
-    """
+    """Return a spec with new values of some parameters: `changed("kmax(k=5)", k=3)`."""
     parsed = Spec.parse(spec)
-    return str(Spec(parsed.name, parsed.params | params))
+    return str(Spec(parsed.name, {**parsed.params, **params}))
 
 
 def without(spec: str, *names: str) -> str:
-    """Return a spec without some of its parameters, whose defaults then count; those that it has not are no matter.
-
-    Raises:
-        InputError: the text is not a spec.
-    """
+    """Return a spec without some of its parameters, if it has them."""
     parsed = Spec.parse(spec)
     return str(Spec(parsed.name, {key: value for key, value in parsed.params.items() if key not in names}))
 
 
+@functools.lru_cache(maxsize=4096)
+def _parsed(text: str) -> Spec:
+    match = _SPEC.fullmatch(text)
+    if not match:
+        raise InputError(f"cannot read the spec {text!r}: expected a name, or name(key=value, ...)")
+    name, inside = match.groups()
+    params: dict[str, Any] = {}
+    for part in _split(inside or "", text):
+        pair = _PARAM.fullmatch(part)
+        if not pair:
+            raise InputError(f"cannot read {part.strip()!r} in the spec {text!r}: expected key=value")
+        key, value = pair.groups()
+        if key in params:
+            raise InputError(f"{key!r} is given twice in the spec {text!r}")
+        params[key] = _value(value, text)
+    return Spec(name, params)
+
+
 def _written(value: Any) -> str:
-    """Return a value as `_value` reads it back: specs stand bare, and whatever else is a literal."""
+    """Return a value as `_value` reads it: specs without quotes, all else as a literal."""
     if isinstance(value, str) and _SPEC.fullmatch(value) and value not in ("None", "True", "False"):
         return value
     return repr(value)
@@ -102,7 +101,7 @@ def _split(inside: str, spec: str) -> list[str]:
 def _value(text: str, spec: str) -> Any:
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):  # of nesting that Python does not read
+    except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deeply
         if _SPEC.fullmatch(text):
             return text
         raise InputError(f"{text!r} in the spec {spec!r} is neither a literal nor a spec") from None

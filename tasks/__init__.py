@@ -1,1 +1,1 @@
-"""What a batch means and how it is scored: the contract of a task, and its adapters."""
+"""Tasks: the contract of an adapter, the adapters, and the parts that they are composed of."""

@@ -1,4 +1,4 @@
-"""What a task's adapter may do beside training: each verb that needs more asks for one of these protocols."""
+"""Optional abilities of a task's adapter, as protocols that verbs other than `train` require."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from tasks.base import Evaluation, Score
+from polypool.tasks.adapter import Evaluation, Score
 
 if TYPE_CHECKING:  # what reads results alone, such as `compare`, waits for no torch
     import numpy as np
     from torch import Tensor, nn
 
-    from infra.store import FeatureStore
-    from tasks.datasets.corpus import Corpus
-    from tasks.datasets.questions import QuestionCorpus
-    from tasks.inputs.pairs import TextInputs, VisualInputs
+    from polypool.infra.store import FeatureStore
+    from polypool.tasks.datasets.corpus import Corpus
+    from polypool.tasks.datasets.questions import QuestionCorpus
+    from polypool.tasks.inputs.texts import TextInputs
+    from polypool.tasks.inputs.visuals import VisualInputs
 
 
 @runtime_checkable
 class CountsWords(Protocol):
-    """An adapter whose text encoder may be one with that of others, and then knows the words of all."""
+    """An adapter whose text encoder can be shared with other tasks, with a vocabulary of all their words."""
 
     @abstractmethod
     def counted_texts(self) -> Iterable[str]:
@@ -52,7 +53,7 @@ class Chunked(Protocol):
     def passes(
         self, model: nn.Module, batch: dict[str, Tensor], *, epoch: float, chunk: int
     ) -> Iterator[Pass]:
-        """Yield passes; each is backpropagated before the next is asked for.
+        """Yield passes; each is backpropagated before the next is computed.
 
         Together their gradients are that of `TaskAdapter.loss` of the whole batch, before the mean over workers.
 
@@ -66,7 +67,7 @@ class Chunked(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Collapse:
-    """That a model tells nothing apart any more: by what it is seen, and what to change beside the learning rate."""
+    """Signs that a model scores everything alike, and what to change beside the learning rate."""
 
     symptoms: tuple[str, ...]
     advice: tuple[str, ...] = ()
@@ -74,58 +75,58 @@ class Collapse:
 
 @runtime_checkable
 class Watchful(Protocol):
-    """An adapter that knows how a model looks that has collapsed, so that a run says so in its first epoch."""
+    """An adapter that recognises a collapsed model, so that a run is warned of it in its first epoch."""
 
     @abstractmethod
     def collapse(
         self, model: nn.Module, means: Mapping[str, float], *, first: Mapping[str, float], epoch: float
     ) -> Collapse | None:
-        """Return what is wrong where the means of what some steps logged say so, else None.
+        """Return the signs of a collapse in the means of what some steps logged, or None.
 
         Args:
             model: that is trained.
             means: of what the steps logged.
-            first: what the run's first step logged; empty where a run went on after a restart.
+            first: what the run's first step logged; empty after a restart.
             epoch: epochs trained so far, as a fraction.
         """
 
     @abstractmethod
     def collapse_of(self, evaluation: Evaluation) -> Collapse | None:
-        """Return what is wrong where an evaluation says so, else None."""
+        """Return the signs of a collapse in an evaluation, or None."""
 
 
 @runtime_checkable
 class Scores(Protocol):
     """An adapter that splits an evaluation in two, scores and what follows from them.
 
-    `evaluate A B` averages the scores of several models before they are evaluated, and `analyse` changes them. A score
-    is a function of two slices: rows are the images, videos or questions of a split, columns the captions or answers,
-    and any block of the matrix can be had without the rest: `score(slice(0, 10), slice(None))`.
+    `evaluate A B` averages the scores of several models before they are evaluated, and `evaluate --embeddings` changes
+    them. A score is a function of two slices: rows are the images, videos or questions of a split, columns the captions
+    or answers, and any block of the matrix can be had without the rest: `score(slice(0, 10), slice(None))`.
     """
 
     @abstractmethod
     def scorer(self, model: nn.Module, split: str) -> Score:
         """Return what computes any block of a split's scores `(rows, columns)`, float32; higher is better.
 
-        On several workers all of them call this, and each may then ask for other blocks.
+        Every worker calls this; each may then compute other blocks.
         """
 
     @abstractmethod
     def evaluate_scores(self, score: Score, split: str, protocol: str) -> Evaluation:
-        """Evaluate a split by any such function; `evaluate` does it by that of a model."""
+        """Evaluate a split by any such function; `evaluate` uses that of a model."""
 
     @abstractmethod
     def check_same_data(self, other: Any, split: str) -> None:
-        """Do nothing where the rows and columns of an adapter of the same class mean the same.
+        """Check that another adapter of the same class has the same rows and columns of scores.
 
         Raises:
-            InputError: they do not, so that a mean of scores would mean nothing.
+            InputError: it has not, so a mean of scores would be meaningless.
         """
 
 
 @runtime_checkable
 class ReadsInputs(Protocol):
-    """An adapter whose model reads images or videos and texts that are in no corpus, as an exported model does.
+    """An adapter whose model reads images or videos and texts from outside a corpus, as an exported model does.
 
     Model and adapter agree on the batches: `visual` and `visual_mask`, `text` and `text_mask`, as in training.
     """
@@ -135,7 +136,7 @@ class ReadsInputs(Protocol):
 
     @abstractmethod
     def visual_inputs(self, visuals: Sequence[np.ndarray | str | Path]) -> VisualInputs:
-        """Return what the model reads of images or videos: features `(N, F)` of each, or image files.
+        """Return the model's inputs of images or videos: features `(N, F)` of each, or image files.
 
         Raises:
             InputError: features of another shape, or a file that is missing or does not decode.
@@ -143,7 +144,7 @@ class ReadsInputs(Protocol):
 
     @abstractmethod
     def text_inputs(self, texts: Sequence[str]) -> TextInputs:
-        """Return what the model reads of texts."""
+        """Return the model's inputs of texts."""
 
 
 @runtime_checkable
@@ -167,9 +168,9 @@ class Answers(ReadsInputs, Protocol):
 class Searchable(ReadsInputs, Protocol):
     """An adapter over a corpus of items that `search` shows and compares with texts and files.
 
-    One that also is `Answers` is asked questions about the items. Of any other the data of a split must be
-    `tasks.inputs.pairs.Pairs` and the model a `tasks.models.base.RetrievalModel`; then items are found by text, and
-    their texts by item.
+    If it also is `Answers`, `search` asks questions about the items. Otherwise the data of a split must be
+    `tasks.inputs.pairs.Pairs` and the model a `tasks.models.retrieval_model.RetrievalModel`; then items are
+    found by text, and their texts by item.
     """
 
     modality: str
@@ -181,7 +182,7 @@ class Searchable(ReadsInputs, Protocol):
 
 
 def missing(adapter: object, protocol: type) -> list[str]:
-    """Return the names of what one of these protocols asks for and an adapter does not have."""
+    """Return the names of a protocol's attributes that an adapter lacks."""
     bases = [base for base in reversed(protocol.__mro__) if base.__module__ == __name__]
     names = [name for base in bases for name in (*base.__annotations__, *vars(base)) if name[0] != "_"]
     absent = object()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infra.data import Batch
-from infra.errors import InputError
-from infra.registry import TASKS
-from infra.tracking.record import Source
-from tasks.abilities import Chunked, Collapse, CountsWords, Pass, Watchful
-from tasks.base import Evaluation, Member, Metric, TaskAdapter
-from tasks.joining.model import JointModel
-from tasks.joining.order import MEMBER, JointData
-from tasks.run import Run, member_runs
+from polypool.infra.batches import Batch
+from polypool.infra.errors import InputError
+from polypool.infra.registry import TASKS
+from polypool.infra.tracking.runs import Source
+from polypool.tasks.abilities import Chunked, Collapse, CountsWords, Pass, Watchful
+from polypool.tasks.adapter import Evaluation, Member, Metric, TaskAdapter
+from polypool.tasks.inputs.joint_batches import MEMBER, JointData
+from polypool.tasks.models.joint_model import JointModel
+from polypool.tasks.run import Run, member_runs
 
 PROTOCOL = "joint"
 MEAN = Metric(name="mean", best=100.0, chance=0.0, unit="%")
@@ -109,7 +109,6 @@ class Joint(TaskAdapter, Chunked, Watchful):
             self.adapters[name] = TASKS.build(run.task, run, assets=adapter.assets_for(texts))
 
     def describe(self) -> Mapping[str, str]:
-        """Return what tracking notes about each task's data."""
         return {
             f"{name}.{key}": value
             for name, adapter in self.adapters.items()
@@ -117,16 +116,13 @@ class Joint(TaskAdapter, Chunked, Watchful):
         }
 
     def sources(self) -> list[Source]:
-        """Return what the tasks read, each thing once."""
         found = {(of.name, of.digest): of for adapter in self.adapters.values() for of in adapter.sources()}
         return [*found.values()]
 
     def data(self, split: str) -> JointData:
-        """Return the samples of a split, of all tasks."""
         return JointData({name: of.data(split) for name, of in self.adapters.items()}, self.weights)
 
     def check_training(self) -> None:
-        """Refuse what a task refuses."""
         for name, adapter in self.adapters.items():
             try:
                 adapter.check_training()
@@ -135,53 +131,50 @@ class Joint(TaskAdapter, Chunked, Watchful):
             if self.run.optim.chunk and not isinstance(adapter, Chunked):
                 raise InputError(
                     f"--optim.chunk {self.run.optim.chunk}: {name} has no `passes` that cut its batches into chunks "
-                    "(see tasks.abilities.Chunked); leave it out"
+                    "(see polypool.tasks.abilities.Chunked); leave it out"
                 )
 
     def model(self, *, pretrained: bool = True) -> JointModel:
-        """Return a new model."""
         models = {name: of.model(pretrained=pretrained) for name, of in self.adapters.items()}
         return JointModel(models, self.share)
 
     def loss(self, model: JointModel, batch: Batch, *, epoch: float) -> dict[str, Tensor]:
-        """Return the loss of the batch's task, and its parts under `task/part`."""
         name, own = self._drawn(batch)
         return _named(name, self.adapters[name].loss(partial(model, member=name), own, epoch=epoch))
 
     def _drawn(self, batch: Batch) -> tuple[str, Batch]:
-        """Return the task of a batch, and the batch as that knows it."""
         name = [*self.adapters][int(batch[MEMBER][0])]
         return name, {key: part for key, part in batch.items() if key != MEMBER}
 
     def passes(self, model: JointModel, batch: Batch, *, epoch: float, chunk: int) -> Iterator[Pass]:
-        """Yield the passes of the batch's task."""
         name, own = self._drawn(batch)
-        for each in self.adapters[name].passes(model.members[name], own, epoch=epoch, chunk=chunk):
+        adapter = self.adapters[name]
+        assert isinstance(adapter, Chunked), "check_training refuses others"
+        for each in adapter.passes(model.members[name], own, epoch=epoch, chunk=chunk):
             yield Pass(loss=each.loss, terms=_named(name, each.terms) if each.terms else {})
 
     def collapse(
         self, model: JointModel, means: Mapping[str, float], *, first: Mapping[str, float], epoch: float
     ) -> Collapse | None:
-        """Return what is wrong with the first task that has collapsed, of those that the steps were of."""
-        for name, adapter in self._watchful():
+        """Return the signs of a collapse of the first such task, of those that the steps trained."""
+
+        def found(name: str, adapter: Watchful) -> Collapse | None:
             own, begun = (_of_task(name, values) for values in (means, first))
-            found = adapter.collapse(model.members[name], own, first=begun, epoch=epoch) if own else None
+            return adapter.collapse(model.members[name], own, first=begun, epoch=epoch) if own else None
+
+        return self._collapse(found)
+
+    def collapse_of(self, evaluation: Evaluation) -> Collapse | None:
+        return self._collapse(lambda name, adapter: adapter.collapse_of(evaluation.members[name]))
+
+    def _collapse(self, signs: Callable[[str, Watchful], Collapse | None]) -> Collapse | None:
+        for name, adapter in self.adapters.items():
+            found = signs(name, adapter) if isinstance(adapter, Watchful) else None
             if found:
                 return replace(found, symptoms=(f"{name}: {found.symptoms[0]}", *found.symptoms[1:]))
         return None
 
-    def collapse_of(self, evaluation: Evaluation) -> Collapse | None:
-        """Return what is wrong with the first task that has collapsed, by its own evaluation."""
-        for name, adapter in self._watchful():
-            if found := adapter.collapse_of(evaluation.members[name]):
-                return replace(found, symptoms=(f"{name}: {found.symptoms[0]}", *found.symptoms[1:]))
-        return None
-
-    def _watchful(self) -> Iterator[tuple[str, Watchful]]:
-        return ((name, of) for name, of in self.adapters.items() if isinstance(of, Watchful))
-
     def check_protocol(self, protocol: str, split: str) -> None:
-        """Refuse any protocol but `joint`, and what a task's own refuses."""
         _check_protocol(protocol)
         for name, adapter in self.adapters.items():
             adapter.check_protocol(self._protocol(name, split), split)
@@ -228,7 +221,6 @@ class Joint(TaskAdapter, Chunked, Watchful):
         )
 
     def members(self, model: JointModel) -> dict[str, Member]:
-        """Return each task with its part of the model."""
         return {
             name: Member(run=run, adapter=self.adapters[name], model=model.members[name])
             for name, run in self.runs.items()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import json
 import math
@@ -14,11 +13,11 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from infra.errors import InputError
-from infra.fields import NOT_EMPTY, Rule, above, at_least, from_plain, hints, validate
-from infra.spec import Spec
-from infra.storage.places import place
-from infra.trust import modules_of, refuse_untrusted
+from polypool.infra.errors import InputError
+from polypool.infra.fields import NOT_EMPTY, Rule, above, at_least, from_plain, hints, validate
+from polypool.infra.spec import Spec
+from polypool.infra.storage.places import place
+from polypool.infra.trust import modules_of, refuse_untrusted
 
 Count = Annotated[int, at_least(0)]
 Positive = Annotated[int, at_least(1)]
@@ -37,13 +36,7 @@ Seed = Annotated[Count, Rule("below 2**63", lambda seed: seed < 2**63)]
 Name = Annotated[str, NOT_EMPTY]
 
 
-@functools.lru_cache(maxsize=4096)
-def _is_spec(text: str) -> bool:
-    """Whether a text is a spec, which thousands of runs share; says why where it is none."""
-    return bool(Spec.parse(text))
-
-
-_SPEC = Rule("a spec", lambda text: not text or _is_spec(text))
+_SPEC = Rule("a spec", lambda text: not text or bool(Spec.parse(text)))
 NO_DEFAULT = tyro.conf.arg(help_behavior_hint="(default: none)")
 """What help says of a list that is empty where nothing is given."""
 Part = Annotated[str, _SPEC]
@@ -74,7 +67,7 @@ class Data:
     """Folder of a store of the texts' features, or its URL; unused where the text encoder reads words."""
     missing: Literal["error", "skip"] = "error"
     """What becomes of pictures and videos of the corpus that have no features, or no file where the model reads these:
-    an error before training, or they are left out of all splits, counted, and said in every table."""
+    an error before training, or they are left out of all splits, and counted in every table."""
     captions: Positive = 5
     """How many captions of each item are used; all papers cut COCO's to five."""
     visual_augment: Part = ""
@@ -143,9 +136,9 @@ class Optim:
 class Run:
     """Everything a run is. Parts are named by specs such as `gpo(temperature=0.1)`.
 
-    A run from nothing, without a recipe, on the corpus that `tasks.datasets.corpus.write_corpus` shows::
+    A run from nothing, without a recipe, on the corpus that `polypool.tasks.datasets.corpus.write_corpus` shows::
 
-        from tasks.run import Data, Optim, Run
+        from polypool.tasks.run import Data, Optim, Run
 
         run = Run(
             data=Data(dataset="mine", corpus="data/mine", features="data/mine-features", captions=2),
@@ -156,10 +149,10 @@ class Run:
             optim=Optim(epochs=2, batch=16),
         )
 
-    `polypool.train(run)` trains it, as `python -m pipelines.train RECIPE` trains what a recipe returns.
+    `polypool.train(run)` trains it, as `polypool train RECIPE` trains what a recipe returns.
 
     Raises:
-        InputError: a setting has the wrong type or a value that makes no sense; said when the run is made.
+        InputError: a setting has the wrong type or an impossible value; raised when the run is made.
     """
 
     recipe: tyro.conf.Suppress[str] = ""
@@ -312,7 +305,7 @@ def to_params(run: Run) -> dict[str, Any]:
 
 
 def renamed_params(params: Mapping[str, str]) -> dict[str, str]:
-    """Return settings that tracking shows of a run, by the names that they have now: `optim.amsgrad` is no more."""
+    """Return a run's tracked settings under their present names: `optim.amsgrad` became `optim.optimiser`."""
     params = dict(params)
     if params.get(_AMSGRAD) in _OPTIMISERS and "optim.optimiser" not in params:
         params["optim.optimiser"] = _OPTIMISERS[params.pop(_AMSGRAD)]
@@ -324,7 +317,7 @@ _OPTIMISERS = {"False": "adamw", "True": "adamw(amsgrad=True)"}
 
 
 def _renamed(values: Any) -> Any:
-    """Return the JSON of a run of any version by the names that settings have now."""
+    """Return the JSON of a run of any version under the present names of settings."""
     optim = values.get("optim") if isinstance(values, dict) else None
     if not isinstance(optim, dict) or not isinstance(optim.get("amsgrad"), bool) or "optimiser" in optim:
         return values
@@ -341,7 +334,7 @@ def from_json(values: Any, *, where: str = "run.json") -> Run:
 
     Raises:
         InputError: a setting that a run does not have or lacks, which says that another version wrote it, a value that
-            a run refuses, or a spec that names a module which nobody trusts (see `infra.trust`).
+            a run refuses, or a spec that names a module that is not trusted (see `polypool.infra.trust`).
     """
     run = from_plain(Run, _renamed(values), where=where)
     for field_name, spec in specs(run):

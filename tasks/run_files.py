@@ -1,4 +1,4 @@
-"""A run as people write it down, in YAML or JSON: a recipe and what is to differ, or all of it, as `run.json` is."""
+"""Run files in YAML or JSON: a recipe with changes, or a complete run, as `run.json` is."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.composer import ComposerError
+from yaml.constructor import ConstructorError
 
-from infra.errors import InputError
-from infra.files import existing
-from infra.registry import RECIPES
-from infra.trust import refuse_untrusted
-from tasks.run import Run, from_json, to_json
+from polypool.infra.errors import InputError
+from polypool.infra.files import existing
+from polypool.infra.registry import RECIPES
+from polypool.infra.trust import refuse_untrusted
+from polypool.tasks.run import Run, from_json, to_json
 
 SUFFIXES = (".yaml", ".yml", ".json")
 _LARGEST = 1 << 20  # bytes
@@ -32,9 +34,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.composer.ComposerError(
-                None, None, "aliases are not read", self.peek_event().start_mark
-            )
+            raise ComposerError(None, None, "aliases are not read", self.peek_event().start_mark)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
@@ -42,9 +42,7 @@ class _Loader(yaml.SafeLoader):
         for at, name in enumerate(names):
             if not isinstance(name, str) or name in names[:at]:
                 why = "is given twice" if isinstance(name, str) else "is no name of a setting"
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"{name!r} {why}", node.value[at][0].start_mark
-                )
+                raise ConstructorError(None, None, f"{name!r} {why}", node.value[at][0].start_mark)
         return super().construct_mapping(node, deep)
 
 
@@ -59,7 +57,7 @@ def read_run_file(path: str | Path) -> Run:
 
     Raises:
         InputError: there is no such file, it is no YAML or JSON of settings, its base is no recipe of one run, or
-            `tasks.run.from_json` refuses what it says, such as code of a module that nobody trusts.
+            `polypool.tasks.run.from_json` refuses its settings, such as code of a module that is not trusted.
     """
     path = existing(path, what="a run in YAML or JSON")
     data = path.read_bytes()

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from infra.registry import TASKS
-from tasks.run import Run
-from tasks.visual_text import VisualText
+from polypool.infra.registry import TASKS
+from polypool.tasks.retrieval import Retrieval
+from polypool.tasks.run import Run
 
 
 @TASKS.register("video_text")
-class VideoText(VisualText):
+class VideoText(Retrieval):
     """The adapter of video-text retrieval: a video is the set of its frames, or of its clips, in a feature store.
 
     Args:
         run: its complete description.
-        assets: of a checkpoint; made from the training split where there are none.
+        assets: of a checkpoint; made from the training split if None.
         dev_protocol: the protocol that chooses the best epoch.
-        chunk: how many videos or captions are encoded at once in evaluation.
+        chunk: videos or captions encoded at once in evaluation.
     """
 
     modality = "video"
+    samples = "videos"
 
     def __init__(
         self,

@@ -1,3 +1,5 @@
+"""Fixtures and settings of all tests."""
+
 from __future__ import annotations
 
 import os
@@ -22,32 +24,31 @@ IN_ONE_RAY = (
     "test_extract_videos.py",
     "test_serving.py",
 )
-"""Files whose tests share a Ray, which takes ten seconds to start: one process runs them all, and first."""
+"""Files that share a Ray, which takes ten seconds to start: one process runs them all, and first."""
 
-
-OF_OTHERS = ("POLYPOOL_HOME", "POLYPOOL_RUNS", "MLFLOW_TRACKING_URI", "RAY_ADDRESS")
-"""What in the environment leads to somebody's runs or cluster."""
+OF_THE_USER = ("POLYPOOL_HOME", "POLYPOOL_RUNS", "MLFLOW_TRACKING_URI", "RAY_ADDRESS")
+"""Variables that lead to the runs or the cluster of the user."""
 
 
 def pytest_configure() -> None:
-    """Heed signals that whoever started the tests may ignore, as `nohup` and shells in the background do.
+    """Handle signals that `nohup` and background shells ignore, and forget the user's home, runs and cluster.
 
-    And look away from that person's home, runs and cluster. Processes that tests start inherit both.
+    Processes that tests start inherit both.
     """
-    for name in OF_OTHERS:
+    for name in OF_THE_USER:
         os.environ.pop(name, None)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first."""
+    """Begin with the tests that take longest."""
     items.sort(key=lambda item: item.path.name not in IN_ONE_RAY)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each file to one process, and those that share a Ray to the same one."""
+    """Give each file to one process, and all that share a Ray to the same process."""
     from xdist.scheduler import LoadFileScheduling
 
     class FilesTogether(LoadFileScheduling):
@@ -60,8 +61,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="session", autouse=True)
 def first_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Begin each new file of runs as a copy of this process's first: MLflow makes its tables in more than a second."""
-    from infra.tracking import location
+    """Copy each new database of runs from the first of this process: MLflow needs over a second to create one."""
+    from polypool.infra.tracking import location
 
     first, opening = tmp_path_factory.mktemp("runs") / "first.db", location.opening
 
@@ -84,23 +85,23 @@ def first_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def in_this_process() -> Iterator[None]:
     """Let `train` that a test calls do its work here: the process of the tests is not to be forked."""
-    from infra.process.watching import Attempt, Work
-    from pipelines import train
+    from polypool.infra.process.watching import Attempt, Work
+    from polypool.pipelines.training import driver
 
-    def here(work: Work, **_: object) -> None:
-        work.do(Attempt(note="", _notes=nobody))
+    def here(work: Work, **_: object) -> object:
+        return work.do(Attempt(note="", _pipe=sink))
 
-    nobody = os.open(os.devnull, os.O_WRONLY)
+    sink = os.open(os.devnull, os.O_WRONLY)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "watched", here)
+        patch.setattr(driver, "watched", here)
         yield
-    os.close(nobody)
+    os.close(sink)
 
 
 @pytest.fixture(scope="session")
 def one_ray() -> Iterator[None]:
-    """A private Ray, whose workers find the tests' modules; the sessions that verbs open go into it."""
-    from infra.ray.session import ray_session
+    """A private Ray for the sessions that verbs open; its workers find the tests' modules."""
+    from polypool.infra.ray.session import ray_session
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{SUPPORT}")
@@ -114,13 +115,13 @@ def one_ray() -> Iterator[None]:
 def shared() -> Path:
     """The folder with real corpora, beside the repository."""
     if not SHARED.is_dir():
-        pytest.skip(f"no folder {SHARED.name}/ beside the repository: real corpora are not at hand")
+        pytest.skip(f"no folder {SHARED.name}/ beside the repository: real corpora are not available")
     return SHARED
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An empty home of the project, where the verbs of a test file find and record everything."""
+    """An empty POLYPOOL_HOME for the verbs of a test file."""
     folder = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POLYPOOL_HOME", str(folder))
@@ -130,7 +131,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[object_storage.Server]:
-    """An S3 server of this process, for all its tests."""
+    """An S3 server in this process."""
     server = object_storage.Server()
     yield server
     server.close()
@@ -140,7 +141,8 @@ def s3_server() -> Iterator[object_storage.Server]:
 def bucket(
     s3_server: object_storage.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[object_storage.Bucket]:
-    """An empty bucket, and an environment in which it is reached, with an empty cache."""
+    """An empty bucket, an environment that reaches it, no pauses between attempts, and an empty cache."""
+    monkeypatch.setattr("polypool.infra.storage.remote._PAUSE", 0)
     environment = {
         **object_storage.KEYS,
         "AWS_ENDPOINT_URL": s3_server.endpoint,
@@ -162,5 +164,5 @@ def bucket(
 
 @pytest.fixture(scope="session")
 def golden() -> Path:
-    """Inputs, weights and outputs recorded from the authors' codes; see its README."""
+    """The folder of numbers recorded from the authors' codes; see its README."""
     return Path(__file__).parent / "golden"

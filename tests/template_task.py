@@ -7,38 +7,34 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from functools import cached_property
 
 import numpy as np
 import torch
 from torch import nn
 
-from infra.compute.device import device_of, on_device
-from infra.compute.dist import all_sum
-from infra.errors import InputError
-from infra.paths import resolve
-from infra.registry import AGGREGATORS, ENCODERS, TASKS
-from infra.store import FeatureStore
-from tasks.abilities import Scores
-from tasks.base import Evaluation, Metric, QueryMean, QueryMetric, TaskAdapter
-from tasks.datasets.corpus import Corpus
-from tasks.inputs.pairs import StoredSets
+from polypool.infra.compute.device import device_of, on_device
+from polypool.infra.compute.dist import all_sum
+from polypool.infra.errors import InputError
+from polypool.infra.registry import TASKS
+from polypool.tasks.abilities import Scores
+from polypool.tasks.adapter import Evaluation, Metric, QueryMean, QueryMetric, TaskAdapter
+from polypool.tasks.inputs.corpus_inputs import CorpusInputs
+from polypool.tasks.models.parts import Parts
 
 
 class Labelled:
     """The items of a split and the numbers of their words, the last one for all that training did not have."""
 
-    def __init__(self, items, store, words, word_of):
+    def __init__(self, items, visual, words, word_of):
         number = {word: n for n, word in enumerate(words)}
-        self.ids = [item.id for item in items]
-        self.sets = StoredSets(store, self.ids)
+        self.ids, self.visual = [item.id for item in items], visual
         self.word = torch.tensor([number.get(word_of(item), len(words)) for item in items])
 
     def __len__(self):
         return len(self.ids)
 
     def batch(self, index_B, *, seed, epoch):
-        visual, mask = self.sets.batch(index_B, sample_B=index_B, draw=None)
+        visual, mask = self.visual.batch(index_B, sample_B=index_B, draw=None)
         return {"visual": visual, "visual_mask": mask, "word": self.word[index_B]}
 
 
@@ -59,37 +55,31 @@ class CaptionWord(TaskAdapter, Scores):
     dev_protocol = "caption_word"
 
     def __init__(self, run, assets=None, *, place=1):
-        self.run, self.place = run, place
-        self.assets = assets or self._prepare()
+        self.run, self.place, self.inputs = run, place, CorpusInputs(run)
+        self.assets = self.inputs.assets = assets or self._prepare()
 
     def _prepare(self):
-        counts = Counter(self._word(item) for item in self.corpus.items("train"))
-        visual = {"dim": self.store.dim, "statistics": self.store.manifest.statistics}
-        return {"visual": visual, "words": [word for word, _ in counts.most_common()]}
-
-    @cached_property
-    def corpus(self):
-        return Corpus.open(resolve(self.run.data.corpus))
-
-    @cached_property
-    def store(self):
-        return FeatureStore.open(resolve(self.run.data.features))
+        self.inputs.check_inputs()
+        counts = Counter(self._word(item) for item in self.inputs.corpus.items("train"))
+        return self.inputs.visual_assets() | {"words": [word for word, _ in counts.most_common()]}
 
     def _word(self, item):
         return [*item.captions[0].split(), *[""] * (self.place + 1)][self.place]
 
     def describe(self):
-        return {"corpus": self.corpus.digest, "features": self.store.digest}
+        return self.inputs.describe()
+
+    def sources(self):
+        return self.inputs.sources()
 
     def data(self, split):
-        return Labelled(self.corpus.items(split), self.store, self.assets["words"], self._word)
+        items = self.inputs.corpus.items(split)
+        return Labelled(items, self.inputs.item_inputs(items), self.assets["words"], self._word)
 
     def model(self, *, pretrained=True):
-        encoder = ENCODERS.build(self.run.visual, self.assets["visual"])
-        if pretrained:
-            encoder.load_pretrained()
-        aggregator = AGGREGATORS.build(self.run.aggregator, encoder.width)
-        return Classifier(encoder, aggregator, len(self.assets["words"]) + 1)
+        parts = Parts.of(self.run, self.assets, pretrained=pretrained)
+        encoder = parts.visual()
+        return Classifier(encoder, parts.visual_aggregator(encoder.width), len(self.assets["words"]) + 1)
 
     def loss(self, model, batch, *, epoch):
         total = nn.functional.cross_entropy(model(batch).float(), batch["word"], reduction="sum")

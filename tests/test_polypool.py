@@ -14,8 +14,9 @@ from corpora import make_corpus
 from places import ROOT
 
 import polypool as pp
-from infra.errors import InputError
-from pipelines.training import runs as training_runs
+from polypool.__main__ import main, verbs
+from polypool.infra.errors import InputError
+from polypool.pipelines.training import runs as training_runs
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def project(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POLYPOOL_HOME", str(folder))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        patch.setattr(training_runs, "launch", in_process.launch)
+        patch.setattr(training_runs, "fit", in_process.fit)
         made = make_corpus(folder)
         yield replace(made, optim=replace(made.optim, epochs=2), figures=False)
 
@@ -96,8 +97,8 @@ def test_runs_and_their_comparison_are_data_frames(trained):
 
 
 def test_what_is_elsewhere_is_at_hand():
-    from tasks.datasets.corpus import Item
-    from tasks.run import Run
+    from polypool.tasks.datasets.corpus import Item
+    from polypool.tasks.run import Run
 
     assert (pp.Item, pp.Run) == (Item, Run)
     assert all(hasattr(pp, name) for name in pp.__all__)
@@ -111,6 +112,8 @@ def test_what_is_elsewhere_is_at_hand():
         (["--help"], 0, "sweep"),
         ([], 2, "polypool VERB"),
         (["trian"], 2, "Did you mean 'train'"),
+        (["mirror", "tensorboard"], 2, "'mirror' is now `polypool runs mirror`"),
+        (["rerun"], 2, "'rerun' is now `polypool train rerun RUN_ID`"),
         (["train", "coco_mnii"], 2, "Did you mean 'coco_mini'"),
         (
             ["train", "coco_mini", "--aggregator", "gpoo(k=2)"],
@@ -123,23 +126,23 @@ def test_what_is_elsewhere_is_at_hand():
 def test_the_command_finds_its_verbs(words, code, said, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["polypool", *words])
     with pytest.raises(SystemExit) as stop:
-        pp.main()
+        main()
     assert (stop.value.code or 0) == code
     printed = capsys.readouterr()
     assert said in printed.out + printed.err
 
 
 def test_arguments_are_read_before_torch_is_imported():
-    verbs = ["train", "sweep", "check", "ingest", "extract", "bench", "synthetic", "runs"]
-    lines = [f"{verb} --help" for verb in verbs]
+    lines = [f"{verb} --help" for verb in verbs()]
     lines += ["train --list", "train coco_mini --help", "train coco_mnii", "train coco_mini --agregator gpo"]
     lines += ["train coco_mini --aggregator gpoo", "check gpoo"]
     command = f"""
-import contextlib, io, sys, polypool
+import contextlib, io, sys
+from polypool.__main__ import main
 for line in {lines!r}:
     sys.argv = ["polypool", *line.split()]
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
-        polypool.main()
+        main()
     heavy = [name for name in ("torch", "ray", "mlflow", "transformers", "matplotlib") if name in sys.modules]
     assert not heavy, f"polypool {{line}} imports {{heavy}}"
 """

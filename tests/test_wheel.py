@@ -1,7 +1,8 @@
-"""The wheel: what belongs into it, and what works where there is no repository; `make wheel-test` tries all of it."""
+"""The wheel: its files, and its use in a folder whose modules have the names of our folders."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,17 +13,18 @@ from zipfile import ZipFile
 import pytest
 from places import ROOT
 
-PACKAGES = ("aggregators", "encoders", "infra", "pipelines", "tasks")
+FOLDERS = ("aggregators", "encoders", "infra", "pipelines", "polypool", "tasks")
+TOP = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory) -> Path:
-    """The folder that a wheel of this tree was unpacked into, as it is into site-packages."""
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that a wheel of this tree is unpacked into, as into site-packages."""
     tree, made = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("made")
-    for file in ("polypool.py", "pyproject.toml", "README.md", "LICENSE"):
+    for file in TOP:
         shutil.copy(ROOT / file, tree)
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
     words = ["wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(made), str(tree)]
     done = subprocess.run([sys.executable, "-m", "pip", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -31,40 +33,70 @@ def installed(tmp_path_factory) -> Path:
     return made / "site"
 
 
-def python(installed: Path, folder: Path, *words: str) -> str:
-    """Run Python in a folder with the unpacked wheel; return what it printed."""
-    env = {**os.environ, "PYTHONPATH": str(installed), "POLYPOOL_HOME": str(folder)}
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder, whose own modules would break any import of ours under their names."""
+    made = tmp_path_factory.mktemp("user")
+    (made / "infra").mkdir()
+    for name in ("tasks.py", "encoders.py", "infra/__init__.py"):
+        (made / name).write_text(f"raise ImportError('the {name} of the user is imported')\n")
+    return made
+
+
+def run(installed: Path, folder: Path, *words: str) -> str:
+    """Run Python in the user's folder with the unpacked wheel alone; return what it printed."""
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(installed),
+        "POLYPOOL_HOME": str(folder / "home"),
+        "COLUMNS": "200",
+    }
     done = subprocess.run(
         [sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
 
 
-def test_it_holds_every_file_of_the_packages(installed):
+def test_it_adds_one_name_with_every_file_of_the_packages(installed):
+    (info,) = installed.glob("polypool-*.dist-info")
+    assert {path.name for path in installed.iterdir()} == {"polypool", info.name}
     ours = {
-        str(file.relative_to(ROOT))
-        for package in PACKAGES
-        for file in (ROOT / package).rglob("*")
+        "polypool" / file.relative_to(ROOT / "polypool" if folder == "polypool" else ROOT)
+        for folder in FOLDERS
+        for file in (ROOT / folder).rglob("*")
         if file.is_file() and file.suffix != ".pyc"
     }
-    there = {str(file.relative_to(installed)) for file in installed.rglob("*")}
-    assert {"pipelines/searching/templates/style.css", "aggregators/ranks/kernels/sorted_sum.c"} <= ours
-    assert ours | {"polypool.py"} <= there
-    assert not any(name.startswith("tests") for name in there)
+    there = {file.relative_to(installed) for file in installed.rglob("*")}
+    assert Path("polypool/aggregators/ranks/kernels/sorted_sum.c") in ours
+    assert any(file.suffix == ".css" for file in ours)
+    assert ours <= there
 
 
-def test_it_runs_without_the_repository(installed, tmp_path):
-    shown = python(installed, tmp_path, "-c", "import pipelines; print(pipelines.__file__)")
-    assert shown.strip() == str(installed / "pipelines/__init__.py")
-    assert "coco_region_bigru" in python(installed, tmp_path, "-m", "pipelines.train", "--list")
-    assert "search" in python(installed, tmp_path, "-m", "polypool", "--help")
-    python(installed, tmp_path, "-m", "polypool", "check", "mean")
+def test_it_works_where_a_user_has_modules_of_the_same_names(installed, folder):
+    shown = run(installed, folder, "-c", "import polypool.tasks.run as run; print(run.__file__)")
+    assert shown.strip() == str(installed / "polypool/tasks/run.py")
+    assert "coco_region_bigru" in run(installed, folder, "-m", "polypool", "train", "--list")
+    assert "search" in run(installed, folder, "-m", "polypool", "--help")
+    run(installed, folder, "-m", "polypool", "check", "mean")
 
 
-def test_a_job_of_the_demo_gets_the_checkout_and_of_an_installed_one_an_empty_folder(installed, tmp_path):
-    program = "import os; from pipelines.demo import workplace; print(workplace(), os.listdir(workplace()))"
-    folder, _, listed = python(installed, tmp_path, "-c", program).strip().partition(" ")
+@pytest.mark.slow
+def test_it_trains_on_ray_compares_and_exports_there(installed, folder):
+    sizes = ("--images", "60", "--videos", "40", "--epochs", "1", "--aggregators", "mean")
+    run(installed, folder, "-m", "polypool", "demo", *sizes)
+    runs = json.loads(run(installed, folder, "-m", "polypool", "runs", "--experiment", "demo", "--json"))
+    (trained,) = [of for of in runs if of["recipe"] == "demo"]
+    assert "mean" in run(installed, folder, "-m", "polypool", "compare", "--experiment", "demo")
+    run(installed, folder, "-m", "polypool", "export", trained["run_id"], "--out", "model")
+    text = "import polypool; m = polypool.load('model'); print(*m.encode_text(['a red square']).shape)"
+    assert run(installed, folder, "-c", text).startswith("1 ")
+
+
+def test_a_job_of_the_demo_gets_the_checkout_and_of_an_installed_one_an_empty_folder(installed, folder):
+    program = "import os; from polypool.pipelines.data.demonstration import workplace; "
+    program += "print(workplace(), os.listdir(workplace()))"
+    place, _, listed = run(installed, folder, "-c", program).strip().partition(" ")
     assert listed == "[]"
-    assert not Path(folder).exists(), "it is removed at the end"
-    assert python(ROOT, tmp_path, "-c", program).startswith(f"{ROOT} ")
+    assert not Path(place).exists(), "it is removed at the end"
+    assert run(ROOT, folder, "-c", program).startswith(f"{ROOT} ")

@@ -1,4 +1,4 @@
-"""What assignments share: vectors of unit length, and optimal transport by Sinkhorn's iterations."""
+"""Shared parts of assignments: vectors of unit length, and optimal transport by Sinkhorn's iterations."""
 
 from __future__ import annotations
 

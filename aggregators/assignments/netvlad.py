@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.assignments.assigning import unit_length
-from aggregators.averages.weighted import masked_softmax, zero_pads
-from aggregators.base import Aggregator, Pooled
-from aggregators.queries.attending import check_counts
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.assignments.assigning import unit_length
+from polypool.aggregators.averages.weighted import masked_softmax, zero_pads
+from polypool.aggregators.queries.attending import check_counts
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("netvlad")
@@ -27,7 +27,7 @@ class NetVLAD(Aggregator):
 
     Args:
         dim: width of the elements.
-        k: how many centres, hence vectors; 64 in the paper.
+        k: number of centres and vectors; 64 in the paper.
     """
 
     weights_over = "embeddings"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.assignments.assigning import unit_length
-from aggregators.averages.weighted import zero_pads
-from aggregators.base import Aggregator, Pooled
-from aggregators.queries.attending import check_counts
-from infra.compute.batchnorm import SetBatchNorm
-from infra.errors import InputError
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.assignments.assigning import unit_length
+from polypool.aggregators.averages.weighted import zero_pads
+from polypool.aggregators.queries.attending import check_counts
+from polypool.infra.compute.batchnorm import SetBatchNorm
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("nextvlad")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.assignments.assigning import sinkhorn, unit_length
-from aggregators.averages.weighted import zero_pads
-from aggregators.base import Aggregator, Pooled
-from aggregators.queries.attending import check_counts
-from infra.errors import InputError
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.assignments.assigning import sinkhorn, unit_length
+from polypool.aggregators.averages.weighted import zero_pads
+from polypool.aggregators.queries.attending import check_counts
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("otke")
@@ -24,7 +24,7 @@ class OTKE(Aggregator):
 
     Args:
         dim: width of the elements.
-        k: how many references, hence vectors; 30 in the authors' code for sentences.
+        k: number of references and vectors; 30 in the authors' code for sentences.
         eps: how smooth the plan is.
         iterations: of Sinkhorn.
     """
@@ -48,7 +48,7 @@ class OTKE(Aggregator):
             score_BKN,
             mask_BN,
             mass_BK=torch.ones_like(score_BKN[..., 0]),
-            mass_B=self.num_embeddings / count_B,
+            mass_B=len(self.reference_KD) / count_B,
             iterations=self.iterations,
             elements_last=False,
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import WeightedSum, masked_mean, masked_softmax
-from infra.registry import AGGREGATORS
+from polypool.aggregators.averages.weighted import WeightedSum, masked_mean, masked_softmax
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("adapool")

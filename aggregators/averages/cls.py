@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from aggregators.base import Aggregator, Pooled
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("cls")
 class CLS(Aggregator):
-    """The first real element; with a transformer that puts such a token first, it stands for the set."""
+    """The first real element; with a transformer that puts such a token first, it represents the set."""
 
     symmetric = False
 

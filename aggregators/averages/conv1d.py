@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import WeightedSum
-from infra.registry import AGGREGATORS
+from polypool.aggregators.averages.weighted import WeightedSum
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("conv1d")
@@ -21,7 +21,7 @@ class Conv1d(WeightedSum):
 
     Args:
         dim: width of the elements.
-        positions: how many positions have a weight of their own.
+        positions: number of positions with separate weights.
     """
 
     symmetric = False

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import WeightedSum, masked_softmax
-from infra.registry import AGGREGATORS
+from polypool.aggregators.averages.weighted import WeightedSum, masked_softmax
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("esa")

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from aggregators.base import Aggregator, Pooled
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("gem")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import WeightedSum, masked_mean, masked_softmax, zero_pads
-from infra.registry import AGGREGATORS
+from polypool.aggregators.averages.weighted import WeightedSum, masked_mean, masked_softmax, zero_pads
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("lip")
@@ -15,7 +15,7 @@ class LIP(WeightedSum):
 
     The score is the paper's projection form: a linear map, normalised over the set in each channel, and a sigmoid that
     bounds it to (0, gate). Elements have no neighbours, so the map sees one element, and the window is the whole set.
-    The map starts at zero, hence the pooling as a mean.
+    The map starts at zero, so the pooling starts as a mean.
 
     Args:
         dim: width of the elements.

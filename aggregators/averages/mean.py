@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from aggregators.averages.weighted import masked_mean
-from aggregators.base import Aggregator, Pooled
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.averages.weighted import masked_mean
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("mean")

@@ -7,7 +7,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from aggregators.base import Aggregator, Pooled
+from polypool.aggregators.aggregator import Aggregator, Pooled
 
 
 class WeightedSum(Aggregator):

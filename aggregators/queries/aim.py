@@ -5,24 +5,24 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import zero_pads
-from aggregators.base import Aggregator, Pooled
-from aggregators.queries.attending import attend, check_counts, check_heads
-from infra.compute.batchnorm import SetBatchNorm
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.averages.weighted import zero_pads
+from polypool.aggregators.queries.attending import attend, check_counts, check_heads
+from polypool.infra.compute.batchnorm import SetBatchNorm
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("aim")
 class AIM(Aggregator):
     """k learned queries attend to batch-normed elements: heads of maps without bias, and nothing behind them.
 
-    The batch norm has no weights of its own. In training its statistics are those of the real elements of the global
+    The batch norm has no weights. In training its statistics are those of the real elements of the global
     batch, elsewhere those that training kept, so that neither pads nor batch mates change a result. The published probe
     ends with the mean of its queries, of which it has one, and a linear classifier, which is the task's here.
 
     Args:
         dim: width of the elements, which `heads` must divide.
-        k: how many queries, hence vectors.
+        k: number of queries and vectors.
         heads: of the attention; 12 in the authors' code.
     """
 

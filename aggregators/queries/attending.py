@@ -1,11 +1,11 @@
-"""What aggregators by queries share: multi-head attention of a few queries to a set, and its parts around them."""
+"""Shared parts of aggregators by queries: multi-head attention of a few queries to a set, MLPs and norms."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from infra.errors import InputError
+from polypool.infra.errors import InputError
 
 
 def attend(
@@ -25,7 +25,7 @@ def attend(
     elements go through the value map, which is the same by associativity and costs K rows in the place of 2N.
 
     Args:
-        query_BKE: queries as they come out of their map; one batch row stands for all sets.
+        query_BKE: queries after their map; one batch row applies to all sets.
         x_BNC: the elements; what lies in the pads must be finite.
         mask_BN: True for real elements.
         key: map of the elements to keys. A bias would shift all scores of a softmax alike, so it has none.

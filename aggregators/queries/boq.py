@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import zero_pads
-from aggregators.base import Aggregator, Pooled
-from aggregators.queries.attending import check_counts, check_heads
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.averages.weighted import zero_pads
+from polypool.aggregators.queries.attending import check_counts, check_heads
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("boq")
 class BoQ(Aggregator):
-    """Blocks of self-attention, each asked by learned queries of its own; all answers are mixed to k vectors.
+    """Blocks of self-attention, each read by its own learned queries; all outputs are mixed to k vectors.
 
     A block passes the elements through a transformer's layer (norms behind, ReLU), lets its queries look at each other,
     and these attend to the elements. A linear map along the queries of all blocks gives k rows, the vectors. The
@@ -22,7 +22,7 @@ class BoQ(Aggregator):
 
     Args:
         dim: width of the elements, which `heads` must divide.
-        k: how many rows, hence vectors; 32 in the authors' code.
+        k: number of rows and vectors; 32 in the authors' code.
         layers: how many blocks.
         queries: learned queries of each; 32 in the code, 64 for its published models.
         heads: of each attention; the code has one for 64 channels.

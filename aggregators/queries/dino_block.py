@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import zero_pads
-from aggregators.base import Aggregator, Pooled
-from aggregators.queries.cait import ClassAttention
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.averages.weighted import zero_pads
+from polypool.aggregators.queries.cait import ClassAttention
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("dino_block")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import zero_pads
-from aggregators.base import Aggregator, Pooled
-from aggregators.queries.attending import Attention, check_counts, mlp
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.averages.weighted import zero_pads
+from polypool.aggregators.queries.attending import Attention, check_counts, mlp
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("map")
@@ -21,7 +21,7 @@ class MAP(Aggregator):
 
     Args:
         dim: width of the elements, which `heads` must divide.
-        k: how many queries, hence vectors.
+        k: number of queries and vectors.
         heads: of the attention; the published models have one for 64 to 72 channels.
         hidden: width of the MLP's inner layer, as a multiple of `dim`.
     """
@@ -41,7 +41,7 @@ class MAP(Aggregator):
             nn.init.xavier_uniform_(linear.weight)
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
-        for linear in (self.mlp[0], self.mlp[2]):
+        for linear in (part for part in self.mlp if isinstance(part, nn.Linear)):
             nn.init.normal_(linear.bias, std=1e-6)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import zero_pads
-from aggregators.base import Aggregator, Pooled
-from aggregators.queries.attending import attend, check_counts, check_heads
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.averages.weighted import zero_pads
+from polypool.aggregators.queries.attending import attend, check_counts, check_heads
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("pma")
@@ -17,7 +17,7 @@ class PMA(Aggregator):
 
     Args:
         dim: width of the elements, which `heads` must divide.
-        k: how many seeds, hence vectors.
+        k: number of seeds and vectors.
         heads: of the attention; 4 in the authors' code.
     """
 

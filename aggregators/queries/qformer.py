@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import zero_pads
-from aggregators.base import Aggregator, Pooled
-from aggregators.queries.attending import Attention, check_counts, mlp
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.averages.weighted import zero_pads
+from polypool.aggregators.queries.attending import Attention, check_counts, mlp
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("qformer")
@@ -23,7 +23,7 @@ class QFormer(Aggregator):
 
     Args:
         dim: width of the elements, which `heads` must divide.
-        k: how many queries, hence vectors.
+        k: number of queries and vectors.
         layers: how many.
         heads: of each attention; the published model has one for 64 channels.
     """

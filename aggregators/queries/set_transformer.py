@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import zero_pads
-from aggregators.base import Aggregator, Pooled
-from aggregators.queries.attending import check_counts
-from aggregators.queries.pma import AttentionBlock
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.averages.weighted import zero_pads
+from polypool.aggregators.queries.attending import check_counts
+from polypool.aggregators.queries.pma import AttentionBlock
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("set_transformer")
@@ -22,7 +22,7 @@ class SetTransformer(Aggregator):
 
     Args:
         dim: width of the elements, which `heads` must divide.
-        k: how many seeds, hence vectors.
+        k: number of seeds and vectors.
         layers: how many ISABs.
         points: learned points of each.
         heads: of every attention.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import masked_mean, zero_pads
-from aggregators.base import Aggregator, Pooled
-from aggregators.queries.attending import softmax_over_elements
-from infra.errors import InputError
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.averages.weighted import masked_mean, zero_pads
+from polypool.aggregators.queries.attending import softmax_over_elements
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("simpool")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import masked_softmax, zero_pads
-from aggregators.base import Aggregator, Pooled
-from aggregators.ranks.sorted_sum import sort_descending
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.averages.weighted import masked_softmax, zero_pads
+from polypool.aggregators.ranks.sorted_sum import sort_descending
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("adpool")
@@ -16,7 +16,7 @@ class ADPool(Aggregator):
     """Two weighted sums over a set, mixed by weights that are learned.
 
     Token level (Eq. 3): each channel is sorted, and a linear map of the sorted rows weighs them. In the code the map is
-    D x D, so every channel has a softmax of its own, and a ReLU comes before it; the paper draws one weight a row and
+    D x D, so every channel has a separate softmax, and a ReLU comes before it; the paper draws one weight a row and
     has no ReLU. Embedding level (Eq. 4): the softmax of the values themselves. Balance (Eq. 5): a linear map scores
     both results, and their softmax mixes them. Padding takes part in nothing; in the code it takes part in the softmax
     of the token level, so that a set's vector there depends on how far it is padded.
@@ -60,7 +60,7 @@ class ADPool(Aggregator):
         levels, weight_BNC = [], None
         if self.linear is not None:
             sorted_BND = sort_descending(x_BND, mask_BN)
-            weight_BNC = self._token_weights(sorted_BND, mask_BN)
+            weight_BNC = self._token_weights(self.linear, sorted_BND, mask_BN)
             levels.append((weight_BNC * sorted_BND).sum(dim=1))
         if self.embedding:
             x_BND = zero_pads(x_BND, mask_BN)
@@ -75,11 +75,12 @@ class ADPool(Aggregator):
     def token_level_weight(self, token_BD: Tensor, embedding_BD: Tensor) -> Tensor:
         """Return the weight of the token level in each result, `(B, 1)`; that of the embedding level is 1 minus it."""
         if self.balance is None:
+            assert self.fixed_weight is not None  # with both levels the weight is learned or fixed
             return torch.full_like(token_BD[:, :1], self.fixed_weight)
         return torch.sigmoid(self.balance(token_BD) - self.balance(embedding_BD)).to(token_BD.dtype)
 
-    def _token_weights(self, sorted_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        score_BNC = self.linear(sorted_BND)
+    def _token_weights(self, linear: nn.Linear, sorted_BND: Tensor, mask_BN: Tensor) -> Tensor:
+        score_BNC = linear(sorted_BND)
         score_BNC = score_BNC.relu() if self.relu else score_BNC
         rank_N = torch.arange(mask_BN.shape[1], device=mask_BN.device)
         return masked_softmax(score_BNC, rank_N < mask_BN.sum(dim=1, keepdim=True))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.base import Aggregator, Pooled
-from aggregators.ranks.sorted_sum import sorted_sum
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.ranks.sorted_sum import sorted_sum
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("fspool")
 class FSPool(Aggregator):
-    """A weighted sum over each channel's sorted values, with weights of its own for every channel.
+    """A weighted sum over each channel's sorted values, with separate weights for every channel.
 
-    A channel learns `pieces` + 1 weights, which lie evenly from a set's largest value to its smallest; between
+    A channel learns `pieces` + 1 weights, which are spaced evenly from a set's largest value to its smallest; between
     them weights are interpolated. They need not be positive or sum to one. A set of one has the first weight (where it
     is padded, the authors' code counts a pad as its second element).
 
@@ -45,7 +45,7 @@ class FSPool(Aggregator):
 
 
 def stretch(value_VC: Tensor, size_S: Tensor, longest: int) -> Tensor:
-    """Interpolate linearly between values that lie evenly from a set's first rank to its last.
+    """Interpolate linearly between values spaced evenly from a set's first rank to its last.
 
     Args:
         value_VC: two values or more, for C channels.
@@ -53,7 +53,7 @@ def stretch(value_VC: Tensor, size_S: Tensor, longest: int) -> Tensor:
         longest: how many ranks are to have values.
 
     Returns:
-        `(S, longest, C)`; what lies beyond a set's size means nothing.
+        `(S, longest, C)`; values beyond a set's size are undefined.
     """
     last = len(value_VC) - 1
     rank_N = torch.arange(longest, device=value_VC.device)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from aggregators.base import Aggregator, Pooled
-from aggregators.positions import encode_ranks
-from aggregators.ranks.fspool import stretch
-from aggregators.ranks.sorted_sum import sort_descending, sorted_sum
-from infra.compute.gru import GRU
-from infra.errors import InputError, unknown
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.positions import encode_ranks
+from polypool.aggregators.ranks.fspool import stretch
+from polypool.aggregators.ranks.sorted_sum import sort_descending, sorted_sum
+from polypool.infra.compute.gru import GRU
+from polypool.infra.errors import InputError, unknown
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("gpo")
@@ -33,7 +35,7 @@ class GPO(Aggregator):
         positions: width of the encoding; with `interpolate`, how many weights are learned.
         hidden: width of the GRU, per direction; of the MLP; of the transformer's inner layer.
         temperature: divides the scores.
-        per_channel: weights of its own for each channel (table 12).
+        per_channel: separate weights for each channel (table 12).
         feature_conditioned: the sorted values are joined to the encodings, so that weights depend on them (table 13).
         longest: how many ranks have learned encodings, where `encoding` is `index`.
     """
@@ -64,7 +66,7 @@ class GPO(Aggregator):
         self.per_channel, self.feature_conditioned = per_channel, feature_conditioned
         self._last: tuple[list[Tensor], Tensor] | None = None
         channels = dim if per_channel else 1
-        self.decoder: str | None = None
+        self.decoder = ""
         if decoder == "interpolate":
             if feature_conditioned:
                 raise ValueError("decoder must be one that reads encodings where feature_conditioned is True")
@@ -161,7 +163,7 @@ def _beyond(size_S: Tensor, longest: int) -> Tensor:
 
 
 class GRUDecoder(GRU):
-    """A bidirectional GRU whose directions are averaged; its start and its end tell it how large a set is."""
+    """A bidirectional GRU whose directions are averaged; start and end show the size of a set."""
 
     name = "gru"
 
@@ -209,6 +211,6 @@ class MLP(nn.Sequential):
         return super().forward(x_SNC)
 
 
-DECODERS: dict[str, type[nn.Module]] = {"bigru": GRUDecoder, "transformer": Transformer, "mlp": MLP}
+DECODERS: dict[str, Any] = {"bigru": GRUDecoder, "transformer": Transformer, "mlp": MLP}
 """The generators of tables 8 and 11: each turns encodings `(S, N, C)` and the sets' sizes `(S,)`, on any device, into
 states `(S, N, decoder.width)`, of which those beyond a set's size are not used. GPO keeps it under its own `name`."""

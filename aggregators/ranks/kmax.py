@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from aggregators.base import Aggregator, Pooled
-from aggregators.ranks.sorted_sum import sorted_sum
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.ranks.sorted_sum import sorted_sum
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("kmax")

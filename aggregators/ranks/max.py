@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from aggregators.base import Aggregator, Pooled
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("max")

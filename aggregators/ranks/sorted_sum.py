@@ -13,16 +13,16 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from aggregators.base import check_sets
-from aggregators.ranks.kernels import native
-from infra.compute.tracing import traced
+from polypool.aggregators.aggregator import check_sets
+from polypool.aggregators.ranks.kernels import native
+from polypool.infra.compute.tracing import traced
 
 
 def sorted_sum(x_BND: Tensor, weight: Tensor, mask_BN: Tensor) -> Tensor:
     """Sort every channel on its own from its largest value down, and sum with weights over the ranks.
 
     Exact, and differentiable once in elements and weights; among equal values any may get a rank's weight. Weights
-    beyond a set's size count for nothing, nor does what lies under the mask. A NaN in a real element makes its
+    beyond a set's size and values under the mask are ignored. A NaN in a real element makes its
     channel NaN, and no other. Sums are formed in float32 at least.
 
     Args:
@@ -89,7 +89,7 @@ def _kernels(x_BND: Tensor, dtype: torch.dtype) -> ModuleType | None:
 
 
 def _alike(size: int, dim: int) -> tuple[int, int]:
-    """Return the set size and the channels that stand for these: the next powers of two, of channels 16 at most.
+    """Return the set size and the channels to measure: the next powers of two, of channels 16 at most.
 
     The compiled sort takes as long for one channel as for the 8 or 16 that it takes at a time.
     """
@@ -130,7 +130,7 @@ def _cuda() -> ModuleType | None:
     if not any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
         return None
     try:
-        return importlib.import_module("aggregators.ranks.kernels.cuda")
+        return importlib.import_module("polypool.aggregators.ranks.kernels.cuda")
     except ImportError:
         return None
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import zero_pads
-from aggregators.base import Aggregator, Pooled
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.averages.weighted import zero_pads
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("gcn")
@@ -23,7 +23,7 @@ class GCN(Aggregator):
     Args:
         dim: width of the elements.
         then: spec of the inner aggregator.
-        layers: how often messages are sent, each time with weights of its own.
+        layers: number of rounds of messages, each with separate weights.
     """
 
     def __init__(self, dim: int, *, then: str = "mean", layers: int = 1) -> None:

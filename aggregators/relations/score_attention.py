@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import zero_pads
-from aggregators.base import Aggregator, Context, Pooled
-from infra.errors import InputError
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Context, Pooled
+from polypool.aggregators.averages.weighted import zero_pads
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("score_attention")
@@ -61,7 +61,7 @@ class ScoreAttention(Aggregator):
 
     def keys(self, context_BMD: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the context answers: keys `(B, M, K, H, E)` and values `(B, M, K, H)`."""
-        split = (self.num_embeddings, self.heads, self.head_width)
+        split = (len(self.score), self.heads, self.head_width)
         score_weight = torch.einsum(
             "khe,khed->khd", self.score.view(split), self.value.weight.unflatten(0, split)
         )
@@ -80,6 +80,7 @@ class ScoreAttention(Aggregator):
 
         For all pairs, `(Q, G, D)` or `(Q, G, K, D)`, and `(Q, G, K, N)`.
         """
+        assert context.mask is not None  # the context is a set
         x_BND = zero_pads(x_BND, mask_BN)
         context_BMD = zero_pads(context.x, context.mask)
         if context.all_pairs:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import masked_mean, zero_pads
-from aggregators.base import Aggregator, Pooled
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.averages.weighted import masked_mean, zero_pads
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("seq_lstm")
@@ -31,6 +31,6 @@ class SeqLSTM(Aggregator):
         with torch.autocast(
             x_BND.device.type, enabled=False
         ):  # the CPU's LSTM knows no float16 beside float32
-            state_BND, _ = self.lstm(x_BND.to(self.lstm.weight_ih_l0.dtype))
+            state_BND, _ = self.lstm(x_BND.to(next(self.lstm.parameters()).dtype))
         unit_BND = nn.functional.normalize(x_BND + state_BND, dim=-1, eps=1e-6)
         return Pooled(masked_mean(unit_BND, mask_BN.take_along_dim(order_BN, dim=1)))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import zero_pads
-from aggregators.base import Aggregator, Context, Pooled
-from aggregators.queries.attending import attend, check_heads
-from infra.compute.dropout import Dropout
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Context, Pooled
+from polypool.aggregators.averages.weighted import zero_pads
+from polypool.aggregators.queries.attending import attend, check_heads
+from polypool.infra.compute.dropout import Dropout
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("xpool")

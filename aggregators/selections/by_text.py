@@ -7,11 +7,11 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from aggregators.averages.weighted import zero_pads
-from aggregators.base import Aggregator, Context, Pooled
-from aggregators.queries.attending import check_counts, softmax_over_elements
-from infra.errors import InputError
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Context, Pooled
+from polypool.aggregators.averages.weighted import zero_pads
+from polypool.aggregators.queries.attending import check_counts, softmax_over_elements
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS
 
 
 class ByText(Aggregator):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import masked_mean, zero_pads
-from aggregators.base import Aggregator, Context, Pooled
-from aggregators.queries.attending import check_counts, softmax_over_elements
-from infra.errors import InputError
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Context, Pooled
+from polypool.aggregators.averages.weighted import masked_mean, zero_pads
+from polypool.aggregators.queries.attending import check_counts, softmax_over_elements
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("laps")
@@ -69,6 +69,7 @@ class LAPS(Aggregator):
 
     def _scores(self, x_BND: Tensor, mask_BN: Tensor, context: Context) -> Tensor:
         """Return every element's score beside each text, `(B, G, N)`; without all pairs G is 1."""
+        assert context.mask is not None  # the context is a set
         text_GD = masked_mean(zero_pads(context.x, context.mask), context.mask)
         own_BD = masked_mean(x_BND, mask_BN)
         wide = torch.promote_types(x_BND.dtype, torch.float32)

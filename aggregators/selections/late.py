@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from scipy.cluster.hierarchy import fcluster, linkage
 from torch import Tensor
 
-from aggregators.assignments.assigning import unit_length
-from aggregators.averages.weighted import zero_pads
-from aggregators.base import Aggregator, Pooled
-from infra.errors import InputError
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.assignments.assigning import unit_length
+from polypool.aggregators.averages.weighted import zero_pads
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("late")

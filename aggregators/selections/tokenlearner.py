@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import masked_softmax, zero_pads
-from aggregators.base import Aggregator, Pooled
-from aggregators.queries.attending import check_counts
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.averages.weighted import masked_softmax, zero_pads
+from polypool.aggregators.queries.attending import check_counts
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("tokenlearner")
 class TokenLearner(Aggregator):
-    """k means of the elements, each by weights of its own: a softmax over the elements of an MLP of each.
+    """k means of the elements, each by separate weights: a softmax over the elements of an MLP of each.
 
     Version 1.1 of the authors' code, which they found better: elements alone decide about their weights, where the
     paper's version, four convolutions and a sigmoid, needs a grid. The MLP sees the elements layer-normed, and the
@@ -22,7 +22,7 @@ class TokenLearner(Aggregator):
 
     Args:
         dim: width of the elements.
-        k: how many tokens, hence vectors.
+        k: number of tokens and vectors.
         hidden: width of the MLP's inner layer.
     """
 
@@ -32,12 +32,11 @@ class TokenLearner(Aggregator):
         super().__init__()
         check_counts(k=k, hidden=hidden)
         self.num_embeddings = k
-        self.score = nn.Sequential(
-            nn.LayerNorm(dim, eps=1e-6), nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, k, bias=False)
-        )
-        for linear in (self.score[1], self.score[3]):
+        inner, outer = nn.Linear(dim, hidden), nn.Linear(hidden, k, bias=False)
+        self.score = nn.Sequential(nn.LayerNorm(dim, eps=1e-6), inner, nn.GELU(), outer)
+        for linear in (inner, outer):
             nn.init.xavier_uniform_(linear.weight)
-        nn.init.normal_(self.score[1].bias, std=1e-6)
+        nn.init.normal_(inner.bias, std=1e-6)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the `(B, K, D)` tokens, `(B, D)` of one, and their weights `(B, K, N)`."""

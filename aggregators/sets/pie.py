@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import masked_softmax
-from aggregators.sets.set_prediction import SetPrediction
-from infra.compute.dropout import Dropout
-from infra.errors import InputError
-from infra.registry import AGGREGATORS
+from polypool.aggregators.averages.weighted import masked_softmax
+from polypool.aggregators.sets.set_prediction import SetPrediction
+from polypool.infra.compute.dropout import Dropout
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("pie")
@@ -42,13 +42,12 @@ class PIE(SetPrediction):
         hidden = max(dim // 2, 1) if hidden is None else hidden
         if hidden < 1:
             raise InputError(f"hidden={hidden}: the attention's inner layer must be at least 1 wide")
-        self.attend = nn.Sequential(
-            nn.Linear(dim, hidden, bias=False), nn.Tanh(), nn.Linear(hidden, k, bias=False)
-        )
+        inner, outer = nn.Linear(dim, hidden, bias=False), nn.Linear(hidden, k, bias=False)
+        self.attend = nn.Sequential(inner, nn.Tanh(), outer)
         self.fc = nn.Linear(dim, self.width)
         self.dropout = Dropout(dropout)
         self.norm = nn.LayerNorm(self.width)
-        for linear in (self.attend[0], self.attend[2], self.fc):
+        for linear in (inner, outer, self.fc):
             nn.init.xavier_uniform_(linear.weight)
         nn.init.zeros_(self.fc.bias)
 

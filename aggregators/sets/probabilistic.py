@@ -5,19 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.averages.weighted import zero_pads
-from aggregators.base import Aggregator, Pooled
-from aggregators.ranks.gpo import GPO
-from infra.errors import InputError
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.averages.weighted import zero_pads
+from polypool.aggregators.ranks.gpo import GPO
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("probabilistic")
 class Probabilistic(Aggregator):
     """A mean, and the logarithm of a variance for each channel: how sure a set can be of what it is matched with.
 
-    The mean is what another aggregator makes. The log-variance has, as in the authors' code, a head of its own: a
-    linear map of the elements, then GPO with weights of its own, and nothing that normalises it; it is computed in the
+    The mean comes from another aggregator. The log-variance has, as in the authors' code, a separate head: a
+    linear map of the elements, then GPO with separate weights, without normalisation; it is computed in the
     precision of its weights, also under autocast, since all that follows takes its exponential. The authors' `std` is
     this logarithm of the variance, not of the deviation: so it stands in their KL divergence.
 

@@ -6,10 +6,10 @@ from abc import abstractmethod
 
 from torch import Tensor
 
-from aggregators.averages.weighted import zero_pads
-from aggregators.base import Aggregator, Pooled
-from infra.errors import InputError
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.averages.weighted import zero_pads
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS
 
 
 class SetPrediction(Aggregator):
@@ -22,6 +22,7 @@ class SetPrediction(Aggregator):
         global_feature: the aggregator that makes the global feature where the encoder gives none.
     """
 
+    width: int
     takes_global_feature = True
     weights_over = "embeddings"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.positions import Positions, check_positions, encode_places
-from aggregators.sets.set_prediction import SetPrediction
-from infra.compute.dropout import Dropout
-from infra.errors import InputError
-from infra.registry import AGGREGATORS
+from polypool.aggregators.positions import Positions, check_positions, encode_places
+from polypool.aggregators.sets.set_prediction import SetPrediction
+from polypool.infra.compute.dropout import Dropout
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS
 
 
 @AGGREGATORS.register("slots")

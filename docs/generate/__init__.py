@@ -1,1 +1,1 @@
-"""From the repository to the sources of the site: every sentence has one place, and pages include it from there."""
+"""Pages and sections of the documentation that are generated from the code."""

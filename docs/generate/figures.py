@@ -1,45 +1,41 @@
-"""A figure of the weights that an aggregator gives, by the functions that draw those of runs."""
+"""Figures of the weights that aggregators give before training."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from aggregators.base import Aggregator, Context
-from aggregators.observe import observe
-from aggregators.random_sets import Inputs, random_sets
-from infra.registry import AGGREGATORS
-from pipelines.figures.coefficients import draw_coefficients
+from polypool.aggregators.aggregator import Aggregator, Context
+from polypool.aggregators.observe import observe
+from polypool.aggregators.random_sets import Inputs, random_sets
+from polypool.infra.registry import AGGREGATORS
+from polypool.pipelines.figures.coefficients import draw_coefficients
 
 DIM = 128
 RANKED_SIZES = [5, 12, 36]
-"""Sizes of the random sets whose ranks are weighed."""
-_NEAR_A, _NEAR_B = 6, 4
-_LOOSE = 0.5  # how far elements of a group lie from its middle, as a part of its length
-_LONG = 3.0
+_ALIKE = slice(6, 10)  # the places of the second group of similar elements
 
-TOY_SETS = (
+EXAMPLE_SETS = (
     "Eight random sets of twelve elements of width 128: in each those at places 1 to 6 are alike, those at 7 to 10 are "
     "alike, 11 stands alone, and so does 12, which is three times as long."
 )
-TOY_TEXT = "The text that it asks is like those at 7 to 10."
-RANKED = "Three sets of random elements, of 5, 12 and 36."
+EXAMPLE_TEXT = " The text is like the elements at 7 to 10."
+RANKED_SETS = "Three sets of random elements, of 5, 12 and 36."
 
 
-def toy_sets(count: int = 8) -> Tensor:
-    """Return the elements `(B, 12, D)` of the sets that `TOY_SETS` describes."""
+def example_sets(count: int = 8) -> Tensor:
+    """Return the elements `(B, 12, D)` of the sets that `EXAMPLE_SETS` describes."""
     generator = torch.Generator().manual_seed(0)
     centre_B4D = torch.randn(count, 4, DIM, generator=generator)
-    noise_BND = torch.randn(count, _NEAR_A + _NEAR_B + 2, DIM, generator=generator)
-    group_N = torch.tensor([0] * _NEAR_A + [1] * _NEAR_B + [2, 3])
-    x_BND = centre_B4D[:, group_N] + _LOOSE * noise_BND
-    x_BND[:, -1] *= _LONG
+    noise_BND = torch.randn(count, 12, DIM, generator=generator)
+    x_BND = centre_B4D[:, [0] * 6 + [1] * 4 + [2, 3]] + 0.5 * noise_BND
+    x_BND[:, -1] *= 3
     return x_BND
 
 
-def _toy_inputs(module: Aggregator) -> Inputs:
-    x_BND = toy_sets()
-    x_BMD = x_BND[:, _NEAR_A : _NEAR_A + _NEAR_B]
+def _example_inputs(module: Aggregator) -> Inputs:
+    x_BND = example_sets()
+    x_BMD = x_BND[:, _ALIKE]
     context = {
         "none": None,
         "set": Context(x_BMD, torch.ones(x_BMD.shape[:2], dtype=torch.bool)),
@@ -49,22 +45,16 @@ def _toy_inputs(module: Aggregator) -> Inputs:
 
 
 def weights_figure(name: str) -> tuple[bytes, str] | None:
-    """Draw what an aggregator weighs before it is trained, with its default parameters.
-
-    Returns:
-        The figure as a PNG, and what it shows in words; None where it has no weights that are worth a look.
-    """
+    """Return a PNG of an aggregator's weights with its default parameters and what it shows; None without weights."""
     torch.manual_seed(0)
     module = AGGREGATORS.build(name, DIM).eval()
-    ranked = module.weights_over == "ranks"
-    inputs = _toy_inputs(module)
-    if ranked:
+    if module.weights_over == "ranks":
         x_BND, mask_BN = random_sets(RANKED_SIZES, DIM)
-        inputs = Inputs(x_BND=x_BND, mask_BN=mask_BN)
+        inputs, shown = Inputs(x_BND=x_BND, mask_BN=mask_BN), RANKED_SETS
+    else:
+        inputs = _example_inputs(module)
+        shown = EXAMPLE_SETS + (EXAMPLE_TEXT if module.context != "none" else "")
     with torch.no_grad(), observe(nn.ModuleDict({"aggregator": module})) as (watched,):
         inputs.pool(module)
     drawn = draw_coefficients([watched], heading=f"{name}, before training")
-    if drawn is None:
-        return None
-    shown = RANKED if ranked else TOY_SETS + f" {TOY_TEXT}" * (module.context != "none")
-    return drawn, shown
+    return (drawn, shown) if drawn else None

@@ -1,67 +1,113 @@
-"""Tasks, protocols and public data sets, as the code has them."""
+"""Markdown sections on tasks, recipes, protocols, public data sets and verbs."""
 
 from __future__ import annotations
 
-from docs.generate.parts import code, parameter_table, parameters_of, prose_of, table
-from docs.generate.recipes import described, of_task
-from infra.registry import TASKS
-from pipelines.sources.sets import SETS
-from tasks.abilities import (
-    Answers,
-    Chunked,
-    CountsWords,
-    ReadsInputs,
-    Scores,
-    Searchable,
-    Watchful,
-)
-from tasks.scoring.protocols import PROTOCOLS
+import ast
+import inspect
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
 
-ABILITIES = {
-    Chunked: "`--optim.chunk`: batches that pass the model in chunks",
-    Watchful: "a run that collapses says so in its first epoch",
-    Scores: "ensembles, and `analyse`",
-    ReadsInputs: "exported models, of what is in no corpus",
-    Searchable: "`search`",
-    Answers: "questions, in `search` and of exported models",
-    CountsWords: "a text encoder in common with other tasks",
-}
-"""What each protocol of `tasks.abilities` is for."""
+from docs.generate.parts import code, first_line, parameter_table, part_list, prose_of, table
+from polypool.__main__ import verbs as all_verbs
+from polypool.infra.errors import InputError
+from polypool.infra.registry import KINDS, RECIPES, TASKS
+from polypool.infra.spec import Spec
+from polypool.pipelines import commands
+from polypool.pipelines.data.public_sets import SETS
+from polypool.pipelines.recipes import Ensemble
+from polypool.tasks import abilities
+from polypool.tasks.run import Run
+from polypool.tasks.scoring.protocols import PROTOCOLS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A recipe by its name: the first line of its docstring, and the runs that it trains (those of an ensemble)."""
+
+    name: str
+    about: str
+    config: Run | Ensemble
+    runs: tuple[Run, ...]
+
+    @property
+    def tasks(self) -> set[str]:
+        return {Spec.parse(run.task).name for run in self.runs}
+
+    @property
+    def aggregators(self) -> set[str]:
+        """Names of the aggregators of its runs, those in parameters of specs included."""
+        specs = [spec for run in self.runs for spec in (run.aggregator, run.text_aggregator) if spec]
+        return {name for spec in specs for name in names_in(spec)}
+
+
+def names_in(spec: str) -> Iterator[str]:
+    """Yield the name of a spec and of the specs among its parameters: `gcn(then=seq2seq)` yields both."""
+    parsed = Spec.parse(spec)
+    yield parsed.name
+    for value in parsed.params.values():
+        if isinstance(value, str) and value:
+            try:
+                yield from names_in(value)
+            except InputError:  # an ordinary string
+                continue
+
+
+@cache
+def recipes() -> tuple[Recipe, ...]:
+    found = []
+    for name, make in RECIPES.usable():
+        config = make()
+        members = config.members if isinstance(config, Ensemble) else (name,)
+        runs = tuple(RECIPES.get(member)() for member in members)
+        found.append(Recipe(name=name, about=first_line(make), config=config, runs=runs))
+    return tuple(found)
+
+
+def recipe_table(listed: Sequence[Recipe]) -> str:
+    rows = []
+    for recipe in listed:
+        specs = dict.fromkeys(run.aggregator for run in recipe.runs)
+        published = "<br>".join(f"`{key}` {value:g}" for key, value in recipe.config.published.items())
+        aims = f"{recipe.config.source}:<br>{published}" if published else ""
+        rows.append((code(recipe.name), recipe.about, ", ".join(map(code, specs)), aims))
+    return table(("recipe", "meaning", "aggregator", "published"), rows)
+
+
+def task_recipes(task: str) -> str:
+    return recipe_table([recipe for recipe in recipes() if task in recipe.tasks])
 
 
 def adapter(task: str) -> str:
-    """Say what the adapter of a task does, and which parameters a spec gives it."""
+    """Describe the adapter of a task, its parameters and its abilities."""
     part = TASKS.get(task)
-    parameters = parameters_of(part)
-    rows = [(code(of.__name__), use) for of, use in ABILITIES.items() if of in part.__mro__]
-    can = f"Its [abilities](../api/tasks.md#abilities):\n\n{table(('ability', 'what for'), rows)}"
-    called = f"A run names it as `{task}`"
-    called += (
-        f", with parameters as in `{task}({parameters[0].name}={parameters[0].default})`."
-        if parameters
-        else "."
+    rows = [
+        (code(name), first_line(ability))
+        for name, ability in inspect.getmembers(abilities, inspect.isclass)
+        if ability.__module__ == abilities.__name__ and ability in part.__mro__
+    ]
+    can = (
+        f"Its [abilities](../api/tasks.md#abilities):\n\n{table(('ability', 'meaning'), rows)}"
+        if rows
+        else ""
     )
-    return "\n\n".join((prose_of(part), called, parameter_table(parameters), can))
-
-
-def recipes(task: str) -> str:
-    """Return the recipes of a task."""
-    return described(of_task(task))
+    return "\n\n".join(
+        filter(None, (prose_of(part), f"A run names it as `{task}`.", parameter_table(part), can))
+    )
 
 
 def protocols() -> str:
     """Return the protocols of retrieval, with the splits that they fit."""
+
+    def size(number: int | None) -> str:
+        return "any" if number is None else f"{number:,}"
+
     rows = [
-        (
-            code(of.name),
-            of.about,
-            of.split,
-            "any" if of.items is None else f"{of.items:,}",
-            "any" if of.captions is None else f"{of.captions:,}",
-        )
-        for of in PROTOCOLS.values()
+        (code(of.name), of.about, of.split, size(of.items), size(of.captions)) for of in PROTOCOLS.values()
     ]
-    return table(("protocol", "what it is", "split", "items", "captions"), rows, right=(3, 4))
+    return table(("protocol", "meaning", "split", "items", "captions"), rows, right=(3, 4))
 
 
 def public_sets() -> str:
@@ -72,7 +118,27 @@ def public_sets() -> str:
         parts += [
             f"### {of.title}",
             f"`{name}`: [its page]({of.page}); {of.terms}.",
-            table(("file", "size", "what for"), rows),
+            table(("file", "size", "use"), rows),
             "\n".join(f"    {command}" for command in of.commands),
         ]
     return "\n\n".join(parts)
+
+
+def verbs() -> str:
+    folder = Path(inspect.getfile(commands)).parent
+    parts = []
+    for verb in all_verbs():
+        about = ast.get_docstring(ast.parse((folder / f"{verb}.py").read_text())) or ""
+        parts += [f"## {verb}", re.sub(r"(?m)((?:^(?:polypool|curl) .*\n?)+)", r"```sh\n\1\n```\n", about)]
+    return "\n\n".join(parts)
+
+
+SECTIONS: dict[str, Callable[[], str]] = {
+    **{f"adapter/{task}": partial(adapter, task) for task in TASKS.names()},
+    **{f"recipes/{task}": partial(task_recipes, task) for task in TASKS.names()},
+    **{f"parts/{kind}": partial(part_list, registry) for kind, registry in KINDS.items()},
+    "protocols": protocols,
+    "public-sets": public_sets,
+    "verbs": verbs,
+}
+"""What a `generated` directive can name."""

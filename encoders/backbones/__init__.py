@@ -1,1 +1,131 @@
-"""Networks that `extract` runs once over image and video files."""
+"""Networks that `extract` runs once over images, videos or texts: the contract of a backbone."""
+
+from __future__ import annotations
+
+import inspect
+import reprlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from polypool.infra.errors import InputError
+from polypool.infra.fields import from_plain
+from polypool.infra.registry import BACKBONES
+from polypool.infra.trust import refuse_untrusted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """The set of one image, with columns beside its vectors.
+
+    Attributes:
+        x_ND: `(N, D)` float32.
+        columns: `(N, C)` float32 each, by name, such as `boxes` and `scores` (`polypool.infra.pictures.boxes`).
+    """
+
+    x_ND: np.ndarray
+    columns: Mapping[str, np.ndarray]
+
+    def side_by_side(self) -> np.ndarray:
+        """Return vectors and columns as one array `(N, D + C ...)`, the columns in the order of their names."""
+        return np.concatenate([self.x_ND, *(self.columns[name] for name in sorted(self.columns))], axis=1)
+
+
+class Backbone(ABC):
+    """Describes images, videos or texts for `extract`; register one under `BACKBONES`.
+
+    Attributes:
+        dim: width D of the features.
+        gpu: whether it computes on a GPU where there is one; each worker of it then gets one.
+        reads: `image`: it is called with a list of images, and returns a `(N, D)` float32 array for each; `video`: it
+            is called with an iterator over a video's frames, and returns one `(N, D)` float32 array; `text`: with a
+            list of texts, and returns for each such an array, or a text that says why there is none.
+        columns: of a backbone of images, numbers of each column beside the vectors, by name; where there is any, it
+            returns a `Described` for each image.
+        note: printed before `extract` starts, such as that a setting does not suit this machine.
+    """
+
+    dim: int
+    gpu: bool = False
+    reads: Literal["image", "video", "text"] = "image"
+    columns: Mapping[str, int] = MappingProxyType({})
+    note: str = ""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Return what the features depend on, as JSON can hold it; `backbone` is the registered name."""
+
+    @abstractmethod
+    def __call__(
+        self, inputs: Iterable[Image.Image | str]
+    ) -> list[np.ndarray | Described | str] | np.ndarray:
+        """Describe images of any mode and size, a video by its frames, or texts."""
+
+
+def vectors(described: np.ndarray | Described) -> np.ndarray:
+    """Return the vectors `(N, D)` alone of what a backbone returned for one image."""
+    return described.x_ND if isinstance(described, Described) else described
+
+
+def build_backbone(spec: str) -> Backbone:
+    """Return the backbone of a spec.
+
+    Raises:
+        InputError: an unknown name or parameter, or a part that is no `Backbone`.
+    """
+    return BACKBONES.build(spec)
+
+
+_SHOWN = reprlib.Repr()  # shortens what differs in a message: a tokenizer takes megabytes
+_SHOWN.maxstring = _SHOWN.maxother = 80
+
+
+def recorded_spec(extractor: Any, *, where: str) -> str:
+    """Return the spec of a backbone that a store names.
+
+    Args:
+        extractor: its description (`Backbone.describe`), as it was read.
+        where: the file and its field, for messages.
+
+    Raises:
+        InputError: there is no such backbone, or it is of a module that is not trusted.
+    """
+    described = from_plain(dict[str, Any], extractor, where=where)
+    name = from_plain(str, described.get("backbone"), where=f"{where}.backbone")
+    refuse_untrusted(name, where=f"{where}.backbone")
+    takes = inspect.signature(BACKBONES.get(name)).parameters
+    params = {key: value for key, value in described.items() if key in takes and value is not None}
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in params.items())})"
+
+
+def recorded_backbone(extractor: dict[str, Any], *, where: str, store: str) -> Backbone:
+    """Return the backbone that made the features of a store.
+
+    Args:
+        extractor: its description, as it was read.
+        where: the file and its field, for messages.
+        store: the folder, likewise.
+
+    Raises:
+        InputError: it cannot be built, or is another one now.
+    """
+    spec = recorded_spec(extractor, where=where)
+    try:
+        built = build_backbone(spec)
+    except InputError as error:
+        raise InputError(f"{store}: the backbone of its features cannot be built: {error}") from error
+    here = built.describe()
+    if differing := sorted(key for key in extractor | here if extractor.get(key) != here.get(key)):
+        what = ", ".join(
+            f"{key} {_SHOWN.repr(extractor.get(key))}, here {_SHOWN.repr(here.get(key))}" for key in differing
+        )
+        raise InputError(
+            f"{store}: its backbone cannot be built as it was ({what}); install what it was made with, or extract the "
+            "store again and train on it"
+        )
+    return built

@@ -17,9 +17,9 @@ from PIL import Image
 from skimage.color import rgb2lab
 from skimage.feature import local_binary_pattern
 
-from encoders.backbones.base import Backbone
-from infra.pictures.rgb import rgb
-from infra.registry import BACKBONES
+from polypool.encoders.backbones import Backbone
+from polypool.infra.pictures.opening import rgb
+from polypool.infra.registry import BACKBONES
 
 ORIENTATIONS = 8
 PATTERNS = 10  # uniform patterns of 8 neighbours: 0 to 8 brighter ones, and all others

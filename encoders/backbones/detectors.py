@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from encoders.backbones.base import Backbone, Described
-from encoders.backbones.hub import Pretrained
-from infra.errors import InputError
-from infra.pictures.boxes import BOXES, SCORES, best_regions, corners
-from infra.registry import BACKBONES
+from polypool.encoders.backbones import Backbone, Described
+from polypool.encoders.backbones.hub import Pretrained
+from polypool.infra.errors import InputError
+from polypool.infra.pictures.boxes import BOXES, SCORES, best_regions, corners
+from polypool.infra.registry import BACKBONES
 
 
 class Detector(Backbone):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from PIL import Image
 
-from infra.errors import InputError
-from infra.pictures.rgb import rgb
+from polypool.infra.errors import InputError
+from polypool.infra.pictures.opening import rgb
 
 if TYPE_CHECKING:
     from torch import Tensor  # torch is slow to import, and workers that need no model import this too
@@ -156,7 +156,7 @@ class Pretrained:
     def __init__(self, name: str, *, kind: str = "AutoModel", bfloat16: bool = False, **options: Any) -> None:
         import transformers
 
-        from infra.compute.device import best_device, computes_bfloat16
+        from polypool.infra.compute.device import best_device, computes_bfloat16
 
         self.name, self.bfloat16 = name, bfloat16
         self.processor = from_hub(transformers.AutoImageProcessor, name, backend="pil")
@@ -206,7 +206,7 @@ class Pretrained:
         """
         import torch
 
-        from infra.compute.device import best_device
+        from polypool.infra.compute.device import best_device
 
         if len({image.shape for image in pixels}) > 1:
             return [made for image in pixels for made in self.computed([image], compute)]

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
-from encoders.backbones.base import Backbone
-from infra.files import sha256
-from infra.pictures.rgb import rgb
-from infra.registry import BACKBONES
+from polypool.encoders.backbones import Backbone
+from polypool.infra.files import sha256
+from polypool.infra.pictures.opening import rgb
+from polypool.infra.registry import BACKBONES
 
 if TYPE_CHECKING:
     from torch import Tensor  # torch is slow to import, and workers that need no model import this too
@@ -57,8 +57,8 @@ class I3DBackbone(Backbone):
                 f"than it, got {window} and {stride}"
             )
 
-        from encoders.backbones.inception import I3D
-        from infra.compute.device import best_device
+        from polypool.encoders.backbones.inception import I3D
+        from polypool.infra.compute.device import best_device
 
         self.window, self.stride = window, stride
         path = Path(weights).expanduser()

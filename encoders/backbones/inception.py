@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from encoders.visual.resnet import FrozenBatchNorm
-from encoders.visual.weights import fill, read_weights
-from infra.errors import InputError
+from polypool.encoders.visual.resnet import FrozenBatchNorm
+from polypool.encoders.visual.weights import fill, read_weights
+from polypool.infra.errors import InputError
 
 WIDTH = 1024
 STRIDE = 8

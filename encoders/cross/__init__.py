@@ -1,1 +1,1 @@
-"""Encoders in which the two sets of a pair look at each other."""
+"""Encoders of both sets of a pair, by attention to each other."""

@@ -1,4 +1,4 @@
-"""Two modalities that look at each other, then at themselves (Stefanini et al., ICPR 2020, section III-B)."""
+"""Cross-attention of two modalities, then self-attention (Stefanini et al., ICPR 2020, section III-B)."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from encoders.base import xavier_linear
-from infra.compute.dropout import Dropout
-from infra.registry import CROSS_ENCODERS
+from polypool.encoders.encoder import xavier_linear
+from polypool.infra.compute.dropout import Dropout
+from polypool.infra.registry import CROSS_ENCODERS
 
 
 @CROSS_ENCODERS.register("cross_modal")
 class CrossModal(nn.Module):
-    """Cross-attention of each modality to the other, then self-attention of each; as many times as there are layers.
+    """Cross-attention of each modality to the other, then self-attention of each, in every layer.
 
-    Both cross-attentions of a layer read what enters that layer. There is no feed-forward part: the paper names none.
+    Both cross-attentions of a layer read the layer's input. There is no feed-forward part, as in the paper.
 
     Args:
-        width: D of the elements of both modalities.
-        heads: of every attention.
-        layers: how often the pair of attentions is repeated; the paper has one of each.
-        dropout: fraction of an attention's output dropped in training.
-        cls: put a learned element before each set, for the aggregator of that name to read (section IV-C).
+        width: width D of the elements of both modalities.
+        heads: heads of every attention.
+        layers: number of layers; one in the paper.
+        dropout: dropout rate of the attentions' output.
+        cls: put a learned element before each set, for the aggregator `cls` (section IV-C).
     """
 
     def __init__(
@@ -41,15 +41,8 @@ class CrossModal(nn.Module):
     def forward(
         self, v_BND: Tensor, v_mask_BN: Tensor, t_BMD: Tensor, t_mask_BM: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return both sets, `(B, N, D)` and `(B, M, D)`, each element after attention to both, and their masks.
-
-        Args:
-            v_BND: sets of one modality.
-            v_mask_BN: True for real elements; every set has at least one.
-            t_BMD: sets of the other, the b-th beside the b-th.
-            t_mask_BM: their mask.
-        """
-        # zeros under the masks, since an attention weight of 0 does not silence a NaN
+        """Return both sets, `(B, N, D)` and `(B, M, D)`, after attention, and their masks; no set may be empty."""
+        # zeros under the masks: an attention weight of 0 times NaN is NaN
         v_BND = v_BND.masked_fill(~v_mask_BN[..., None], 0.0)
         t_BMD = t_BMD.masked_fill(~t_mask_BM[..., None], 0.0)
         if self.cls_2D is not None:
@@ -83,13 +76,7 @@ class _Layer(nn.Module):
 
 
 class MultiHeadAttention(nn.Module):
-    """`LayerNorm(x + dropout(attention))`: scaled dot-product attention with several heads, residual and normalised.
-
-    Args:
-        width: D of queries, keys and values.
-        heads: parts of the width that attend on their own.
-        dropout: fraction of the attention's output dropped in training.
-    """
+    """`LayerNorm(x + dropout(attention))`: scaled dot-product attention with several heads."""
 
     def __init__(self, width: int, *, heads: int, dropout: float) -> None:
         super().__init__()

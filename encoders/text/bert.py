@@ -1,4 +1,4 @@
-"""BERT and its relatives through transformers: the text encoder of VSE-infinity's BERT branch."""
+"""BERT and its relatives through transformers, or their stored states."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Annotated, Any
 
 from torch import Tensor, nn
 
-from encoders.base import TextEncoder
-from infra.compute.dropout import by_sample
-from infra.errors import InputError
-from infra.fields import at_least
-from infra.registry import ENCODERS
+from polypool.encoders.backbones.hub import from_config, from_hub
+from polypool.encoders.encoder import FeatureEncoder, TextEncoder
+from polypool.infra.compute.dropout import by_sample
+from polypool.infra.errors import InputError
+from polypool.infra.fields import at_least
+from polypool.infra.registry import ENCODERS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Specials:
-    """The numbers of the special tokens."""
+    """Numbers of the special tokens."""
 
     start: Annotated[int, at_least(0)]
     end: Annotated[int, at_least(0)]
@@ -34,14 +35,10 @@ class BertAssets:
 
 
 class Subwords:
-    """A transformers tokenizer that keeps the subwords of a word together.
-
-    Args:
-        serialised: the JSON of a fast tokenizer.
-        specials: the numbers of the tokens `start`, `end` and `mask`.
+    """A fast tokenizer, given as JSON, that keeps the subwords of a word together.
 
     Raises:
-        InputError: no tokenizer, or one that has no such numbers.
+        InputError: the JSON is no tokenizer, or `specials` has a number that it lacks.
     """
 
     ends = True
@@ -61,31 +58,30 @@ class Subwords:
         self.start, self.end, self.mask = (specials[name] for name in ("start", "end", "mask"))
 
     def encode(self, captions: Sequence[str]) -> Iterator[list[list[int]]]:
-        """Yield each caption's words as lists of subwords, without special tokens."""
         for first in range(0, len(captions), 1024):
             for line in self._tokenizer.encode_batch(
                 list(captions[first : first + 1024]), add_special_tokens=False
             ):
-                words: dict[int, list[int]] = {}
+                words: dict[int | None, list[int]] = {}
                 for subword, word in zip(line.ids, line.word_ids, strict=True):
                     words.setdefault(word, []).append(subword)
                 yield list(words.values())
 
     def subwords(self, numbers: Sequence[int]) -> list[str]:
-        """Return each subword as text: `##` before one that goes on a word, or whatever the tokenizer has for it."""
+        """Return each subword as the tokenizer writes it, such as `##ing`."""
         return [self._tokenizer.decode([number], skip_special_tokens=False) for number in numbers]
 
 
 @ENCODERS.register("bert")
 class Bert(TextEncoder):
-    """The last hidden states of every token, the special ones too, through a linear map.
+    """The last hidden states of all tokens through a linear map: the text encoder of VSE-infinity's BERT branch.
 
-    Its dropout is drawn by the sample (see `infra.compute.dropout`), but for that inside the attention, which is a
-    function of the library's: with that above zero, as in BERT, several workers learn not quite what one learns.
+    Dropout is drawn by the sample (see `infra.compute.dropout`), except in the library's attention: where that is above
+    zero, as in BERT, several workers do not learn exactly what one does.
 
     Args:
         assets: the tokenizer and the model's configuration.
-        width: width of the elements that come out.
+        width: width of the elements.
         name: a model on the hub, or a local folder.
     """
 
@@ -94,20 +90,16 @@ class Bert(TextEncoder):
     def __init__(
         self, assets: Mapping[str, Any], *, width: int = 1024, name: str = "bert-base-uncased"
     ) -> None:
-        from encoders.backbones.hub import from_config
-
         super().__init__()
         self.width = width
         self.name = name
-        self.bert = by_sample(_without_pooler(from_config(assets["config"])))
+        self.bert: Any = by_sample(_without_pooler(from_config(assets["config"])))
         self.linear = nn.Linear(self.bert.config.hidden_size, width)
 
     @classmethod
     def prepare(cls, captions: Iterable[str], *, name: str = "bert-base-uncased", **_: Any) -> dict[str, Any]:
-        """Take the tokenizer and the configuration from the hub or the folder."""
+        """Read the tokenizer and the configuration from the hub or the folder."""
         from transformers import AutoConfig, AutoTokenizer
-
-        from encoders.backbones.hub import from_hub
 
         tokenizer = from_hub(AutoTokenizer, name)
         return {
@@ -122,14 +114,10 @@ class Bert(TextEncoder):
 
     @classmethod
     def tokenizer(cls, assets: Mapping[str, Any]) -> Subwords:
-        """Return the subword tokenizer."""
         return Subwords(assets["tokenizer"], assets["specials"])
 
     def load_pretrained(self) -> None:
-        """Load the published weights."""
         from transformers import AutoModel
-
-        from encoders.backbones.hub import from_hub
 
         self.bert.load_state_dict(_without_pooler(from_hub(AutoModel, self.name)).state_dict())
 
@@ -144,8 +132,28 @@ class Bert(TextEncoder):
         return state_BLH, mask_BL
 
 
-def _without_pooler(model: nn.Module) -> nn.Module:
-    """Drop the head over [CLS], which nothing here reads: DDP refuses weights without a gradient."""
+def _without_pooler(model: Any) -> nn.Module:
+    """Drop the head over [CLS], which is not used: DDP refuses weights without a gradient."""
     if hasattr(model, "pooler"):
         model.pooler = None
     return model
+
+
+@ENCODERS.register("stored_text")
+class StoredText(FeatureEncoder):
+    """A linear map of token states that `extract --texts` stored: those of `bert` equal `bert` with frozen weights.
+
+    Args:
+        assets: see `FeatureEncoder`.
+        width: width D of the elements.
+        standardise: bring features to mean 0 and deviation 1 first.
+    """
+
+    def __init__(self, assets: Mapping[str, Any], *, width: int = 1024, standardise: bool = False) -> None:
+        super().__init__(assets, standardise=standardise)
+        self.width = width
+        self.linear = nn.Linear(assets["dim"], width)
+
+    def forward(self, x_BLF: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor]:
+        """Map features `(B, L, F)` to `(B, L, D)`."""
+        return self.linear(self.features(x_BLF, mask_BL)), mask_BL

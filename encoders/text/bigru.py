@@ -1,22 +1,25 @@
-"""Words through a bidirectional GRU: the states of all words, or their embeddings beside the last states."""
+"""Words through a bidirectional GRU, with embeddings from GloVe: all states, or embeddings and the last states."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
-from encoders.base import TextEncoder
-from encoders.text.glove import read_glove, simpler
-from encoders.text.vocabulary import SPLITS, Vocabulary, count_words
-from infra.compute.dropout import Dropout
-from infra.compute.gru import GRU
-from infra.errors import InputError, unknown
-from infra.fields import Rule
-from infra.registry import ENCODERS
+from polypool.encoders.encoder import TextEncoder
+from polypool.encoders.text.splitting import SPLITS
+from polypool.encoders.text.tokenizers import Vocabulary, count_words
+from polypool.infra.compute.dropout import Dropout
+from polypool.infra.compute.gru import GRU
+from polypool.infra.errors import InputError, unknown
+from polypool.infra.fields import Rule
+from polypool.infra.registry import ENCODERS
 
 STARTS: dict[str, Callable[[Tensor], object]] = {
     "uniform": lambda weight_VE: nn.init.uniform_(weight_VE, -0.1, 0.1),
@@ -26,17 +29,55 @@ STARTS: dict[str, Callable[[Tensor], object]] = {
     "normal": nn.init.normal_,
     "zero": nn.init.zeros_,
 }
-"""How the embeddings of words that GloVe does not know start: in ±0.1 as in VSE++, in ±1 / sqrt(width) as in HGR, from
-N(0, 1) as in PVSE and DivE, at zero as in the bottom-up-attention baseline of VQA."""
+"""Initial embeddings of words without a vector of GloVe: in ±0.1 as in VSE++, in ±1 / sqrt(width) as in HGR, from
+N(0, 1) as in PVSE and DivE, zero as in the bottom-up-attention baseline of VQA."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WordAssets:
-    """The known words, in the order of their numbers, and how texts are split into them."""
+    """The known words, in the order of their numbers, whether texts get start and end, and how they are split."""
 
     words: tuple[str, ...]
     ends: bool = True
     split: Annotated[str, Rule(f"one of {', '.join(SPLITS)}", SPLITS.__contains__)] = "captions"
+
+
+def read_glove(path: str | Path, words: Iterable[str], *, dim: int) -> dict[str, np.ndarray]:
+    """Return the `(dim,)` vectors of those of `words` that a GloVe text file has, `word v1 ... vD` in a line.
+
+    Lines are split from the right, because some words of the 840B file contain spaces.
+
+    Raises:
+        InputError: the file is missing, or a line does not end in `dim` numbers.
+    """
+    path, vocabulary, vectors = Path(path), set(words), {}
+    if not path.is_file():
+        raise InputError(
+            f"there is no GloVe file {path}; give the path of a text file such as glove.6B.300d.txt"
+        )
+    with (
+        path.open(encoding="utf-8", errors="replace") as lines,
+        tqdm(desc=f"reading {path.name}", unit=" words") as bar,
+    ):
+        for number, line in enumerate(lines, start=1):
+            word, *values = line.rstrip("\n").rsplit(" ", dim)
+            if word in vocabulary:
+                try:
+                    vector = np.array(values, dtype=np.float32)
+                except ValueError:
+                    vector = np.empty(0)
+                if vector.shape != (dim,) or not np.isfinite(vector).all():
+                    raise InputError(
+                        f"{path}, line {number}: expected a word and {dim} numbers; is the width {dim}?"
+                    )
+                vectors[word] = vector
+            bar.update()
+    return vectors
+
+
+def simpler(word: str) -> str:
+    """Return a word without hyphens, periods, apostrophes and what follows a slash, as PVSE and DivE do."""
+    return word.translate(str.maketrans("", "", "-.'")).split("/")[0]
 
 
 class WordGRU(TextEncoder):
@@ -46,13 +87,10 @@ class WordGRU(TextEncoder):
         assets: `words`, the vocabulary.
         embedding: width of the word embeddings.
         hidden: width of the GRU per direction.
-        dropout: fraction of embedding values dropped in training.
-        glove: a GloVe text file whose vectors the known words start from.
-        start: how other words start, a key of `STARTS`.
-        retry: whether a word that the file lacks takes the vector of a simpler one, `simpler`.
-
-    Raises:
-        InputError: no such start.
+        dropout: dropout rate of embeddings.
+        glove: GloVe text file for the initial embeddings of known words.
+        start: initial embeddings of other words, a key of `STARTS`.
+        retry: whether a word that the file lacks takes the vector of `simpler(word)`.
     """
 
     assets_kind = WordAssets
@@ -88,18 +126,16 @@ class WordGRU(TextEncoder):
         split: str = "captions",
         **_: Any,
     ) -> dict[str, Any]:
-        """Count the words of the training captions."""
         words = count_words(captions, min_count=min_count, split=split)
         return {"words": words, "ends": ends, "split": split}
 
     @classmethod
     def tokenizer(cls, assets: Mapping[str, Any]) -> Vocabulary:
-        """Return the vocabulary."""
         ends, split = assets.get("ends", True), assets.get("split", "captions")
         return Vocabulary(assets["words"], ends=ends, split=split)
 
     def load_pretrained(self) -> None:
-        """Start the embeddings of known words from GloVe, where a file is given."""
+        """Load GloVe vectors of known words, where a file is given."""
         if not self.glove:
             return
         tries = {word: (word, simpler(word)) if self.retry else (word,) for word in self.words}
@@ -118,20 +154,20 @@ class WordGRU(TextEncoder):
 
 @ENCODERS.register("bigru")
 class BiGRU(WordGRU):
-    """The states of every word; the two directions are averaged. The text encoder of VSE-infinity's BiGRU branch.
+    """The states of all words, averaged over the two directions: the text encoder of VSE-infinity's BiGRU branch.
 
     Args:
         assets: `words`, the vocabulary.
-        width: width of the GRU per direction, and of the elements that come out.
+        width: width of the GRU per direction, and of the elements.
         embedding: width of the word embeddings.
-        min_count: a word of the training captions is known if it occurs this often (SCAN's lists: 4).
-        dropout: fraction of embedding values dropped in training.
-        glove: a GloVe text file whose vectors the known words start from.
-        start: how other words start: `uniform`, `scaled`, `normal` or `zero`; see `STARTS`.
-        ends: put tokens for start and end around a caption's words; HGR does not.
-        split: how texts are split into words: `captions`; `treebank`, exactly as nltk; or `questions`, which keeps most
+        min_count: least occurrences of a known word in the training captions (SCAN: 4).
+        dropout: dropout rate of embeddings.
+        glove: GloVe text file for the initial embeddings of known words.
+        start: initial embeddings of other words: `uniform`, `scaled`, `normal` or `zero`; see `STARTS`.
+        ends: add tokens for start and end to captions; HGR does not.
+        split: how texts are split into words: `captions`; `treebank`, as nltk; or `questions`, which keeps most
             punctuation.
-        orthogonal: start the GRU from orthogonal matrices and zero biases, as HGR does.
+        orthogonal: initialise the GRU with orthogonal matrices and zero biases, as HGR does.
     """
 
     def __init__(
@@ -162,25 +198,21 @@ class BiGRU(WordGRU):
 
 @ENCODERS.register("words")
 class Words(WordGRU):
-    """Elements are the embeddings; the global feature is what a GRU has read in the end: the text side of DivE, PVSE.
+    """Word embeddings, with the last states of a GRU as global feature: the text side of DivE and PVSE.
 
     Args:
         assets: `words`, the vocabulary.
         width: width of the global feature.
-        embedding: width of the word embeddings: of the elements.
-        min_count: a word of the training captions is known if it occurs this often.
-        dropout: fraction of embedding values dropped in training, for the elements and the GRU alike.
-        glove: a GloVe text file whose vectors the known words start from (DivE and PVSE: 840B.300d).
-        start: how other words start: `uniform`, `scaled`, `normal` or `zero`; see `STARTS`.
-        retry: whether a word that the file lacks takes the vector of itself without hyphens, periods and apostrophes,
-            and of what stands before a slash.
-        split: how texts are split into words; see `BiGRU`.
+        embedding: width of the word embeddings, the elements.
+        min_count: least occurrences of a known word in the training captions.
+        dropout: dropout rate of embeddings, for the elements and the GRU alike.
+        glove: GloVe text file for the initial embeddings of known words (DivE and PVSE: 840B.300d).
+        start: initial embeddings of other words: `uniform`, `scaled`, `normal` or `zero`; see `STARTS`.
+        retry: whether a word that the file lacks takes the vector of `simpler(word)`.
+        split: see `BiGRU`.
         summary: `mean` (DivE): the average of the last states of two directions, each `width` wide; `last_word`
-            (PVSE): the states of both directions at the last word side by side, each half as wide, of which the
+            (PVSE): the concatenated states of both directions at the last word, each half as wide, of which the
             backward one has read that word alone.
-
-    Raises:
-        InputError: no such start or summary, or an odd width to be shared by two directions.
     """
 
     def __init__(
@@ -201,7 +233,7 @@ class Words(WordGRU):
             raise unknown("summary of words:", summary, ("mean", "last_word"))
         beside = summary == "last_word"
         if beside and width % 2:
-            raise InputError(f"width={width}: two directions side by side need an even width")
+            raise InputError(f"width={width}: two concatenated directions need an even width")
         hidden = width // 2 if beside else width
         super().__init__(
             assets, embedding=embedding, hidden=hidden, dropout=dropout, glove=glove, start=start, retry=retry

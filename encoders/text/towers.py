@@ -1,4 +1,4 @@
-"""The text halves of CLIP and SigLIP: their tokens as sets, or the embedding that was trained beside an image's."""
+"""The text halves of CLIP and SigLIP: token states, or the pooled embedding."""
 
 from __future__ import annotations
 
@@ -11,27 +11,24 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from encoders.base import TextEncoder
-from encoders.text.bert import Specials, Subwords
-from infra.errors import InputError, unknown
-from infra.fields import at_least
-from infra.registry import ENCODERS
+from polypool.encoders.backbones.hub import from_config, from_hub, half_of_pair
+from polypool.encoders.encoder import TextEncoder
+from polypool.encoders.text.bert import Specials, Subwords
+from polypool.infra.errors import InputError, unknown
+from polypool.infra.fields import at_least
+from polypool.infra.registry import ENCODERS
 
 
 @dataclass(frozen=True, kw_only=True)
 class TowerSpecials(Specials):
-    """The numbers of the special tokens; `pad` fills up a text where the model reads texts of one size."""
+    """Numbers of the special tokens; `pad` fills up texts for models that read a fixed size."""
 
     pad: Annotated[int, at_least(0)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TowerAssets:
-    """The configuration of the text half, the JSON of its fast tokenizer, and its special tokens.
-
-    Attributes:
-        strips: whether the model was trained on texts without punctuation.
-    """
+    """Configuration, JSON of the fast tokenizer, special tokens; `strips`: trained on texts without punctuation."""
 
     config: dict[str, Any]
     tokenizer: str
@@ -40,28 +37,19 @@ class TowerAssets:
 
 
 class _TextTower(TextEncoder):
-    """What both halves share.
-
-    Elements go through a linear map to the width of the joint space: the model's own projection, or a new one.
-
-    Attributes:
-        tower: the model of transformers, without its projection.
-        fc: the map.
-    """
+    """A text half `tower` and a linear map `fc` to the joint width: the model's own projection, or a new one."""
 
     assets_kind = TowerAssets
     kind: str
-    """Class of transformers, which has the projection."""
+    """Class of transformers."""
     model_type: str
     projection: str
-    """The projection's name in it."""
+    """Name of its projection."""
     tokenizer_kind = "AutoTokenizer"
     strips = ""
-    """The end token by which a model is known that was trained without punctuation; none where empty."""
+    """End token of models that were trained without punctuation; empty for none."""
 
     def __init__(self, assets: Mapping[str, Any], *, name: str, width: int | None, pooled: bool) -> None:
-        from encoders.backbones.hub import from_config
-
         super().__init__()
         if (kind := assets["config"].get("model_type")) != self.model_type:
             raise unknown("kind of text half:", str(kind), [self.model_type])
@@ -74,20 +62,18 @@ class _TextTower(TextEncoder):
         self.longest: int = self.tower.config.max_position_embeddings
         self.end, self.pad = assets["specials"]["end"], assets["specials"]["pad"]
 
-    def _apart(self, model: nn.Module) -> tuple[nn.Module, nn.Linear]:
-        """Take the projection out, of which DDP would refuse weights without a gradient."""
+    def _apart(self, model: nn.Module) -> tuple[Any, nn.Linear]:
+        """Remove and return the projection: DDP refuses weights without a gradient."""
         projection = getattr(model, self.projection)
         setattr(model, self.projection, nn.Identity())
         return model, projection
 
     @classmethod
     def prepare(cls, captions: Iterable[str], *, name: str = "", **_: Any) -> dict[str, Any]:
-        """Take the tokenizer and the configuration from the hub or the folder."""
+        """Read the tokenizer and the configuration from the hub or the folder."""
         import transformers
 
-        from encoders.backbones.hub import from_hub, half_of_pair
-
-        name = name or cls.__init__.__kwdefaults__["name"]
+        name = name or (cls.__init__.__kwdefaults__ or {})["name"]
         config = half_of_pair(name, "text")
         if config.model_type != cls.model_type:
             raise unknown(f"kind of text half in {name}:", config.model_type, [cls.model_type])
@@ -111,10 +97,7 @@ class _TextTower(TextEncoder):
         }
 
     def load_pretrained(self) -> None:
-        """Load the published weights."""
         import transformers
-
-        from encoders.backbones.hub import from_hub
 
         kind, config = getattr(transformers, self.kind), self.tower.config
         tower, projection = self._apart(from_hub(kind, self.name, config=config))
@@ -138,23 +121,23 @@ class _TextTower(TextEncoder):
 
     @abstractmethod
     def read(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what the model reads, the mask of the elements, which come first, and the place that is pooled."""
+        """Return the model's tokens, the mask of the elements, which come first, and the position to pool."""
 
 
 @ENCODERS.register("clip_text")
 class ClipText(_TextTower):
-    """The text half of CLIP: the states of all tokens behind the last norm, start and end among them.
+    """The text half of CLIP: the normalised states of all tokens, start and end among them.
 
-    Attention looks back alone, so pads change nothing. Deviation: CLIP repairs broken Unicode (ftfy) before it splits;
-    the fast tokenizer does not.
+    Attention is causal, so pads change nothing. Deviation: CLIP repairs broken Unicode (ftfy) first; the fast tokenizer
+    does not.
 
     Source: Radford et al., "Learning transferable visual models from natural language supervision", ICML 2021.
 
     Args:
         assets: the tokenizer and the configuration.
         name: a model on the hub, or a local folder.
-        width: of the elements, through a new linear map; where None, through the model's own projection.
-        pooled: a set of one instead: the state of the end token, which the projection was trained on.
+        width: width of a new linear map; None for the model's own projection.
+        pooled: return a set of one, the state of the end token, as in pretraining.
     """
 
     kind, model_type, projection = "CLIPTextModelWithProjection", "clip_text_model", "text_projection"
@@ -171,11 +154,10 @@ class ClipText(_TextTower):
 
     @classmethod
     def tokenizer(cls, assets: Mapping[str, Any]) -> Subwords:
-        """Return the subword tokenizer."""
         return Subwords(assets["tokenizer"], assets["specials"])
 
     def read(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the tokens as they are; one that is too long keeps its end."""
+        """Return the tokens; a text that is too long keeps its end token."""
         last_B = mask_BL.sum(dim=1) - 1
         token_BN, mask_BN = token_BL[:, : self.longest], mask_BL[:, : self.longest]
         if token_BL.shape[1] > self.longest:
@@ -185,12 +167,7 @@ class ClipText(_TextTower):
 
 
 class SiglipSubwords(Subwords):
-    """A fast tokenizer for texts in lower case, which put no token at their start.
-
-    Args:
-        serialised, specials: see `Subwords`; the encoder puts the end token.
-        strips: leave out punctuation.
-    """
+    """A fast tokenizer of lower-case texts; `strips` drops punctuation, and the encoder adds the end token."""
 
     ends = False
 
@@ -199,7 +176,6 @@ class SiglipSubwords(Subwords):
         self._table = str.maketrans("", "", string.punctuation) if strips else {}
 
     def encode(self, captions: Sequence[str]) -> Iterator[list[list[int]]]:
-        """Yield each caption's words as lists of subwords."""
         yield from super().encode(
             [" ".join(text.lower().translate(self._table).split()) for text in captions]
         )
@@ -207,19 +183,18 @@ class SiglipSubwords(Subwords):
 
 @ENCODERS.register("siglip_text")
 class SiglipText(_TextTower):
-    """The text half of SigLIP, and of SigLIP 2 with fixed sizes: the states of all tokens behind the last norm.
+    """The text half of SigLIP, and of SigLIP 2 with fixed sizes: the normalised states of all tokens.
 
-    All tokens see each other and the pads, since the model was trained on texts that fill 64 places, without a mask:
-    the text, an end token, pads. The set holds the text alone. Texts are in lower case, and SigLIP's, but not SigLIP
-    2's, without punctuation.
+    The model was trained on 64 positions without a mask: text, end token, pads; so tokens attend to pads. The set has
+    only the text. Texts are in lower case, and those of SigLIP, not of SigLIP 2, without punctuation.
 
     Source: Zhai et al., "Sigmoid loss for language image pre-training", ICCV 2023.
 
     Args:
         assets: the tokenizer and the configuration.
         name: a model on the hub, or a local folder; with a tokenizer.json.
-        width: of the elements, through a new linear map; where None, through the model's own projection.
-        pooled: a set of one instead: the state of the last place, which the projection was trained on.
+        width: width of a new linear map; None for the model's own projection.
+        pooled: return a set of one, the state of the last position, as in pretraining.
     """
 
     kind, model_type, projection = "SiglipTextModel", "siglip_text_model", "head"
@@ -238,11 +213,10 @@ class SiglipText(_TextTower):
 
     @classmethod
     def tokenizer(cls, assets: Mapping[str, Any]) -> SiglipSubwords:
-        """Return the subword tokenizer."""
         return SiglipSubwords(assets["tokenizer"], assets["specials"], strips=assets["strips"])
 
     def read(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return as many places as in pretraining: the text, which is cut where it is too long, the end and pads."""
+        """Return as many tokens as in pretraining: the text, cut where it is too long, the end token and pads."""
         mask_BN = mask_BL[:, : self.longest - 1]
         size_B1 = mask_BN.sum(dim=1, keepdim=True)
         place_P = torch.arange(self.longest, device=token_BL.device)

@@ -1,4 +1,4 @@
-"""Vision transformers fine-tuned from pixels, through transformers: the patch models of VSE+2AD (section 4.2)."""
+"""Vision transformers fine-tuned from pixels: the patch models of VSE+2AD (section 4.2)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from encoders.base import xavier_linear
-from encoders.visual.pixels import ImageTransform, PixelEncoder
-from infra.errors import InputError, unknown
-from infra.fields import above
-from infra.registry import ENCODERS
+from polypool.encoders.backbones.hub import from_config, from_hub
+from polypool.encoders.encoder import xavier_linear
+from polypool.encoders.visual.pixels import ImageTransform, PixelEncoder
+from polypool.infra.errors import InputError, unknown
+from polypool.infra.fields import above
+from polypool.infra.registry import ENCODERS
 
 _Deviation = Annotated[float, above(0)]
 _UNREAD = {
@@ -23,12 +24,12 @@ _UNREAD = {
     "dinov2": "embeddings.mask_token",
     "dinov2_with_registers": "embeddings.mask_token",
 }
-"""Known models, and what in them the patches do not depend on: DDP refuses weights without a gradient."""
+"""Known models, and the part that patches do not depend on: DDP refuses weights without a gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PatchesAssets:
-    """The model's configuration, and the mean and deviation of the colours that it was trained with, of 255."""
+    """The model's configuration, and mean and deviation of colours in pretraining, of 255."""
 
     config: dict[str, Any]
     mean: tuple[float, float, float]
@@ -37,15 +38,15 @@ class PatchesAssets:
 
 @ENCODERS.register("patches")
 class Patches(PixelEncoder):
-    """The last hidden state of each patch, row by row, through a linear map; every patch in training and evaluation.
+    """The last hidden states of all patches, row by row, through a linear map.
 
     Args:
-        assets: the configuration of the model, and the colours that it was trained with.
-        width: width D of the elements that come out.
+        assets: see `PatchesAssets`.
+        width: width D of the elements.
         name: a ViT, CLIP, SigLIP or DINOv2 on the hub, or in a local folder.
-        size: side of the square that images are squashed to, in pixels, a multiple of the patches'; embeddings of
-            position are interpolated where the model was trained with another.
-        class_token: put the [CLS] token before the patches; otherwise it is left out, as registers always are.
+        size: side of the square that images are squashed to, in pixels, a multiple of the patches'; position embeddings
+            are interpolated where the model was trained with another.
+        class_token: put the [CLS] token before the patches; registers are always left out.
     """
 
     assets_kind = PatchesAssets
@@ -59,8 +60,6 @@ class Patches(PixelEncoder):
         size: int = 224,
         class_token: bool = False,
     ) -> None:
-        from encoders.backbones.hub import from_config
-
         super().__init__()
         kind = str(assets["config"].get("model_type"))
         if kind not in _UNREAD:
@@ -74,10 +73,8 @@ class Patches(PixelEncoder):
 
     @classmethod
     def prepare(cls, *, name: str = "google/vit-base-patch16-224", **_: Any) -> dict[str, Any]:
-        """Take configuration and colours from the hub or the folder."""
+        """Read configuration and colours from the hub or the folder."""
         from transformers import AutoConfig, AutoImageProcessor
-
-        from encoders.backbones.hub import from_hub
 
         config = from_hub(AutoConfig, name)
         config = getattr(config, "vision_config", config)
@@ -94,7 +91,6 @@ class Patches(PixelEncoder):
     def transform(
         cls, assets: Mapping[str, Any], *, size: int = 224, class_token: bool = False, **_: Any
     ) -> ImageTransform:
-        """Return squares in the colours that the model was trained with."""
         patch = assets["config"].get("patch_size")
         if type(patch) is not int or patch < 1:
             raise InputError(f"config.patch_size must be a whole number of at least 1, not {patch!r}")
@@ -104,13 +100,10 @@ class Patches(PixelEncoder):
         return ImageTransform(size=size, cells=cells, mean=assets["mean"], std=assets["std"], antialias=True)
 
     def load_pretrained(self) -> None:
-        """Load the published weights."""
-        from encoders.backbones.hub import from_hub
-
         self.vit.load_state_dict(_trimmed(from_hub(type(self.vit), self.name)).state_dict())
 
     def forward(self, pixels_B3SS: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode images to patches `(B, N, D)`; the mask comes back as it is."""
+        """Encode images to patches `(B, N, D)`."""
         state_BLH = self.vit(pixel_values=pixels_B3SS, **self._options).last_hidden_state
         patches = mask_BN.shape[1] - self.class_token
         state_BNH = state_BLH[:, -patches:]
@@ -119,8 +112,8 @@ class Patches(PixelEncoder):
         return self.fc(state_BNH), mask_BN
 
 
-def _trimmed(model: nn.Module) -> nn.Module:
-    """Take out what the patches do not depend on."""
+def _trimmed(model: Any) -> Any:
+    """Remove the part that patches do not depend on."""
     path, _, name = _UNREAD[model.config.model_type].rpartition(".")
     part = model.get_submodule(path)
     setattr(part, name, nn.Identity() if isinstance(getattr(part, name), nn.Module) else None)

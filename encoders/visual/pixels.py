@@ -1,4 +1,4 @@
-"""From an image file to what a network reads: a square of numbers, cropped and mirrored at random in training."""
+"""Image preprocessing of encoders that read pixels: squares, cropped and mirrored at random in training."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from encoders.base import Encoder
+from polypool.encoders.encoder import Encoder
 
-IMAGENET = {"mean": (123.675, 116.28, 103.53), "std": (58.395, 57.12, 57.375)}
-"""Mean and deviation of red, green and blue, in steps of 8-bit images."""
+IMAGENET: dict[str, Any] = {"mean": (123.675, 116.28, 103.53), "std": (58.395, 57.12, 57.375)}
+"""Mean and deviation of red, green and blue, of 255."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageTransform:
-    """How images become the input of a network: VSE-infinity's way for grids, whose code is `image_caption.py`.
+    """The preprocessing of VSE-infinity's grids (`image_caption.py`).
 
-    The whole image, or in training a random part of it, is squashed to a square whatever its proportions.
+    The whole image, or in training a random crop, is squashed to a square; its proportions change.
 
     Attributes:
         size: side S of the square in pixels.
-        cells: elements N that the network makes of it.
-        mean: subtracted from the channels, in steps of 8-bit images.
-        std: they are divided by.
-        bgr: channels go blue, green, red, as networks trained in Caffe want them.
-        antialias: smooth before making smaller; without it, each new pixel mixes the four nearest old ones.
-        crop: smallest side of the random part; its ratio to the image's is uniform in [crop, 1], one for both sides.
-        flip: probability that the part is mirrored.
+        cells: number N of elements of the network's output.
+        mean: mean of the channels, of 255.
+        std: deviation of the channels, of 255.
+        bgr: order the channels blue, green, red, as in Caffe.
+        antialias: smooth before downsampling; without it, each new pixel mixes the four nearest old ones.
+        crop: least ratio of the crop's sides to the image's; it is uniform in [crop, 1], and one for both sides.
+        flip: probability of mirroring.
     """
 
     size: int
@@ -47,16 +47,16 @@ class ImageTransform:
 
         Args:
             image: in mode RGB.
-            u_4: uniform numbers that decide the ratio of the part, its left and upper edge, and its mirroring; None
-                takes the whole image.
+            u_4: uniform numbers for the ratio of the crop, its left and upper edge, and mirroring; None for the whole
+                image.
         """
         x_SS3 = self.square(image, u_4)
         planes = [x_SS3[..., channel] for channel in ((2, 1, 0) if self.bgr else (0, 1, 2))]
-        shifts, scales = np.float32(self.mean), np.float32(self.std)
+        shifts, scales = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
         return np.stack([(x_SS - m) / s for x_SS, m, s in zip(planes, shifts, scales, strict=True)])
 
     def square(self, image: Image.Image, u_4: Sequence[float] | None = None) -> np.ndarray:
-        """Return the image, or a part of it, as `(S, S, 3)` values from 0 to 255."""
+        """Return the image or a crop as `(S, S, 3)` values from 0 to 255."""
         if u_4 is not None:
             image = self._part(image, *u_4[:3])
         if self.antialias:
@@ -74,7 +74,7 @@ class ImageTransform:
 
 
 def _stretch(x: np.ndarray, size: int, *, axis: int) -> np.ndarray:
-    """Resample an axis to `size` by linear interpolation between the centres of pixels."""
+    """Resample an axis by linear interpolation between the centres of pixels."""
     at = (np.arange(size, dtype=np.float32) + 0.5) * (x.shape[axis] / size) - 0.5
     at = at.clip(0, x.shape[axis] - 1)
     lower = at.astype(np.int64)
@@ -85,7 +85,7 @@ def _stretch(x: np.ndarray, size: int, *, axis: int) -> np.ndarray:
 
 
 class PixelEncoder(Encoder):
-    """An encoder of images `(B, 3, S, S)`; its mask `(B, N)` says which of the cells it makes are in the set."""
+    """An encoder of images `(B, 3, S, S)`; its mask `(B, N)` is of the cells of the output."""
 
     reads = "pixels"
 
@@ -97,4 +97,4 @@ class PixelEncoder(Encoder):
     @classmethod
     @abstractmethod
     def transform(cls, assets: Mapping[str, Any], **params: Any) -> ImageTransform:
-        """Return what makes this encoder's input of an image, from its assets and the parameters of its spec."""
+        """Return the preprocessing, from the assets and the parameters of the spec."""

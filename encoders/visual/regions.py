@@ -1,4 +1,4 @@
-"""Regions of a detector: a linear map and a residual MLP, as VSE-infinity and as DivE lay them out."""
+"""Regions of a detector through a linear map and a residual MLP, as in VSE-infinity and in DivE."""
 
 from __future__ import annotations
 
@@ -7,11 +7,38 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from encoders.base import FeatureEncoder, xavier_linear
-from encoders.visual.rows import Rows
-from infra.compute.batchnorm import SetBatchNorm
-from infra.compute.dropout import Dropout
-from infra.registry import ENCODERS
+from polypool.encoders.encoder import FeatureEncoder, xavier_linear
+from polypool.infra.compute.batchnorm import SetBatchNorm
+from polypool.infra.compute.dropout import Dropout
+from polypool.infra.compute.tracing import traced
+from polypool.infra.registry import ENCODERS
+
+
+class _Rows:
+    """The elements of padded sets as R rows, so that maps of single elements skip the pads.
+
+    On a CPU, rows are the real elements. On a GPU their number would have to be copied to the host, so there, and where
+    code is traced, rows are all B x N elements, and `real_R` is True for the real ones; it is None where all rows are.
+    """
+
+    def __init__(self, mask_BN: Tensor) -> None:
+        self.mask_BN, self.real_R, self._place_R = mask_BN, None, None
+        if mask_BN.device.type != "cpu" or traced():
+            self.real_R = mask_BN.flatten()
+        elif not mask_BN.all():
+            self._place_R = mask_BN.flatten().nonzero().squeeze(1)
+
+    def of(self, x_BNF: Tensor) -> Tensor:
+        """Return the rows `(R, F)` of sets."""
+        x_AF = x_BNF.flatten(0, 1)
+        return x_AF if self._place_R is None else x_AF.index_select(0, self._place_R)
+
+    def sets(self, x_RD: Tensor) -> Tensor:
+        """Return the sets `(B, N, D)` of rows; pads are zero, or mapped where they are rows."""
+        if self._place_R is not None:
+            x_AD = x_RD.new_zeros(self.mask_BN.numel(), x_RD.shape[1])
+            x_RD = x_AD.index_copy_(0, self._place_R, x_RD)
+        return x_RD.view(self.mask_BN.shape[0], self.mask_BN.shape[1], x_RD.shape[1])
 
 
 class _ResidualMLP(FeatureEncoder):
@@ -35,7 +62,7 @@ class _ResidualMLP(FeatureEncoder):
 
 @ENCODERS.register("regions")
 class Regions(_ResidualMLP):
-    """A linear map plus an MLP with batch normalisation, both reading the raw features.
+    """A linear map plus an MLP with batch normalisation, both of the raw features.
 
     The image encoder of VSE-infinity (its code, `EncoderImageAggr`).
 
@@ -58,7 +85,7 @@ class Regions(_ResidualMLP):
 
     def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Map features `(B, N, F)` to `(B, N, D)`."""
-        rows = Rows(mask_BN)
+        rows = _Rows(mask_BN)
         x_RF = self.features(rows.of(x_BNF), rows.real_R)
         return rows.sets(self.fc(x_RF) + self.mlp(x_RF, rows.real_R)), mask_BN
 
@@ -67,7 +94,7 @@ class Regions(_ResidualMLP):
 class StackedRegions(_ResidualMLP):
     """A linear map, then an MLP with batch normalisation on top of it as a residual, then dropout.
 
-    The image encoder of DivE: its MLP reads the joint space, not the raw features.
+    The image encoder of DivE.
 
     Args:
         assets: see `FeatureEncoder`.
@@ -91,6 +118,6 @@ class StackedRegions(_ResidualMLP):
 
     def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Map features `(B, N, F)` to `(B, N, D)`."""
-        rows = Rows(mask_BN)
+        rows = _Rows(mask_BN)
         x_RD = self.fc(self.features(rows.of(x_BNF), rows.real_R))
         return self.dropout(rows.sets(x_RD + self.mlp(x_RD, rows.real_R))), mask_BN

@@ -1,7 +1,7 @@
-"""Residual networks for fine-tuning: their batch statistics stay those of pretraining.
+"""Residual networks for fine-tuning, with the batch statistics of pretraining.
 
 He et al., "Deep residual learning for image recognition", CVPR 2016; Xie et al., "Aggregated residual transformations
-for deep neural networks", CVPR 2017. Parameters are called as in torchvision, so that its files load.
+for deep neural networks", CVPR 2017. Parameters have torchvision's names.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from torch import Tensor, nn
 
 
 class FrozenBatchNorm(nn.Module):
-    """Batch normalisation by running statistics in training too; only scale and shift are learned.
+    """Batch normalisation by running statistics, in training too; only scale and shift are learned."""
 
-    Args:
-        channels: of the maps.
-        eps: added to the variance.
-    """
+    running_mean: Tensor
+    running_var: Tensor
 
     def __init__(self, channels: int, *, eps: float = 1e-5) -> None:
         super().__init__()
@@ -28,22 +26,15 @@ class FrozenBatchNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(channels))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Return the map `(B, C, H, W)` with each channel normalised."""
         return F.batch_norm(
             x_BCHW, self.running_mean, self.running_var, self.weight, self.bias, training=False, eps=self.eps
         )
 
 
 class Bottleneck(nn.Module):
-    """Convolutions 1x1, 3x3 and 1x1 beside a shortcut.
+    """Convolutions 1x1, 3x3 (with `middle` channels in `groups`) and 1x1 with a shortcut.
 
-    Args:
-        inputs: channels that come in.
-        outputs: channels that go out.
-        middle: channels of the 3x3 convolution.
-        groups: of the 3x3 convolution.
-        stride: of the block.
-        caffe: the first convolution takes the stride, as in the networks trained in Caffe, not the 3x3.
+    With `caffe` the first convolution has the stride, as in networks trained in Caffe, instead of the 3x3.
     """
 
     def __init__(
@@ -63,7 +54,6 @@ class Bottleneck(nn.Module):
             self.downsample = nn.Sequential(shortcut, FrozenBatchNorm(outputs))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Return the block's map `(B, outputs, H / stride, W / stride)`."""
         y_BCHW = self.bn1(self.conv1(x_BCHW)).relu_()
         y_BCHW = self.bn2(self.conv2(y_BCHW)).relu_()
         y_BCHW = self.bn3(self.conv3(y_BCHW))
@@ -73,15 +63,14 @@ class Bottleneck(nn.Module):
 class ResNet(nn.Module):
     """A residual network without its classifier.
 
-    New networks start with every block passing its input on, so that their maps stay of one size without batch
-    statistics.
+    Blocks are initialised as the identity, so that maps keep their scale without batch statistics.
 
     Args:
         depths: blocks in each of the four stages.
         base: channels of the stem; the stages have 4, 8, 16 and 32 times as many.
         groups: of the 3x3 convolutions, 32 in ResNeXt-101 32x8d.
         widen: factor on the channels of the 3x3 convolutions, 4 in ResNeXt-101 32x8d.
-        caffe: the layout of the networks trained in Caffe: strides in the first convolution of a block, and a stem
+        caffe: the layout of networks trained in Caffe: strides in the first convolution of a block, and a stem
             that pools without padding and rounds its size up.
     """
 
@@ -123,4 +112,6 @@ class ResNet(nn.Module):
     def forward(self, pixels_B3HW: Tensor) -> Tensor:
         """Return the last map, `(B, 32 * base, H / 32, W / 32)`; sides in multiples of 32."""
         x_BCHW = self.pool(self.bn1(self.conv1(pixels_B3HW)).relu_())
-        return self.layer4(self.layer3(self.layer2(self.layer1(x_BCHW))))
+        for stage in (1, 2, 3, 4):
+            x_BCHW = self.get_submodule(f"layer{stage}")(x_BCHW)
+        return x_BCHW

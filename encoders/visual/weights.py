@@ -1,4 +1,4 @@
-"""Files of published weights: read without unpickling, and held against the names of an architecture."""
+"""Files of published weights: reading without unpickling, names, and exact loading."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from infra.errors import InputError
+from polypool.infra.errors import InputError
 
 _SEQUENTIAL = {
     "base.0": "conv1",
@@ -22,10 +22,10 @@ _SEQUENTIAL = {
 
 
 def read_weights(path: Path) -> dict[str, Any]:
-    """Return what a file of `torch.save` holds; tensors and plain containers only, nothing is run.
+    """Return the content of a file of `torch.save`; only tensors and plain containers are read.
 
     Raises:
-        InputError: no such file, or it is damaged or holds anything else.
+        InputError: no such file, or it is damaged or has other content.
     """
     try:
         weights = torch.load(path, map_location="cpu", weights_only=True)
@@ -50,17 +50,14 @@ def resnet_name(name: str) -> str:
 
 
 def resnet_weights(weights: Mapping[str, Any], *, where: object) -> dict[str, Tensor]:
-    """Return the parameters and statistics of a network file under the names of `encoders.visual.resnet`.
+    """Return the parameters and statistics of a file under the names of `encoders.visual.resnet`.
 
-    A classifier and the counters of batch normalisation are left out.
+    Classifier and counters of batch normalisation are left out.
 
     Args:
-        weights: torchvision's names with tensors, or the two parts `base` and `top` of VSE-infinity's
+        weights: tensors by torchvision's names, or the parts `base` and `top` of VSE-infinity's
             `original_updown_backbone.pth`.
         where: the file, for messages.
-
-    Raises:
-        InputError: something else is in the file.
     """
     if {"base", "top"} <= weights.keys():
         parts = ("base", "top")
@@ -78,11 +75,7 @@ def resnet_weights(weights: Mapping[str, Any], *, where: object) -> dict[str, Te
 
 
 def fill(module: nn.Module, weights: Mapping[str, Tensor], *, where: object) -> None:
-    """Load weights that must fit a module exactly.
-
-    Raises:
-        InputError: they belong to another architecture; missing and unexpected names and other shapes are listed.
-    """
+    """Load weights that must fit a module exactly; an InputError lists differing names and shapes."""
     own = module.state_dict()
     shapes = [
         f"{name} {tuple(weights[name].shape)} for {tuple(own[name].shape)}"

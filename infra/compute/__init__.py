@@ -1,1 +1,1 @@
-"""What computing needs on any device and any number of workers: devices, distribution, random streams, a GRU."""
+"""Computation on any device and any number of workers: devices, collectives, random streams, a GRU."""

@@ -5,28 +5,27 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from infra.compute.dist import all_sum
+from polypool.infra.compute.dist import all_sum
 
 
 class SetBatchNorm(nn.BatchNorm1d):
     """`nn.BatchNorm1d` over the channels of the elements of sets, `(R, D)` one below the other.
 
-    In training the mean and variance are those of the real elements of the whole global batch, so neither
-    padding nor the number of workers changes a result. Weights, buffers and running statistics are those
-    of the parent class, which may have neither weight nor bias (`affine=False`). Counts and moments are formed in
-    float32 at least: in bfloat16, 3,713 elements are 3,712.
+    In training the mean and variance are those of the real elements of the whole global batch, so neither padding nor
+    the number of workers changes a result. Counts and moments are computed in float32 at least: in bfloat16, 3,713
+    elements are 3,712.
 
-    Deviation from VSE-infinity's code, whose `BatchNorm1d` counts the zeros of padded regions in mean and variance; its
-    released models therefore give their published numbers only with that padding.
+    Deviation from VSE-infinity's code, whose `BatchNorm1d` includes the zeros of padded regions; its released models
+    therefore reach their published numbers only with that padding.
     """
 
-    def forward(self, x_RD: Tensor, real_R: Tensor | None = None) -> Tensor:
-        """Return the normalised elements `(R, D)`.
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+    momentum: float
 
-        Args:
-            x_RD: the elements.
-            real_R: True for those that are real, where some are pads; these come out finite, and otherwise undefined.
-        """
+    def forward(self, x_RD: Tensor, real_R: Tensor | None = None) -> Tensor:
+        """Return the normalised elements `(R, D)`; where `real_R` is False they are pads, finite and undefined."""
         if not self.training:
             return super().forward(x_RD)
         wide_RD = _real(x_RD.to(torch.promote_types(x_RD.dtype, torch.float32)), real_R)
@@ -51,5 +50,4 @@ class SetBatchNorm(nn.BatchNorm1d):
 
 
 def _real(x_RD: Tensor, real_R: Tensor | None) -> Tensor:
-    """Return the elements with zeros in the place of pads."""
     return x_RD if real_R is None else x_RD.masked_fill(~real_R[:, None], 0.0)

@@ -1,4 +1,4 @@
-"""Which device to compute on, and batches on it."""
+"""Devices, and the transfer of batches to them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from torch import Tensor, nn
 
 
 def best_device() -> torch.device:
-    """Return the GPU where this process sees one, the CPU elsewhere."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def computes_bfloat16(device: torch.device) -> bool:
     """Whether a device has bfloat16 in hardware.
 
-    There it takes half the time of float32; elsewhere it is emulated, and took four times as long on one processor.
+    There it takes half the time of float32; emulated, it took four times as long on one processor.
     """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
@@ -32,5 +31,4 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def on_device(batch: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """Return a batch with every tensor on a device; those that are there already are not copied."""
     return {name: x.to(device) for name, x in batch.items()}

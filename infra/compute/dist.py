@@ -1,8 +1,8 @@
-"""The few collective operations that training needs; with one process they do nothing.
+"""Collective operations of training; with one process they do nothing.
 
-The global batch is what losses and batch statistics see: embeddings of all workers are gathered with their
-gradient, every worker computes the same loss on them, and DDP's mean over workers then gives the exact
-gradient of one process with the whole batch.
+Losses and batch statistics see the global batch: embeddings of all workers are gathered with their gradient, every
+worker computes the same loss on them, and DDP's mean over workers is the exact gradient of one process with the whole
+batch.
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ from torch import Tensor, nn
 
 
 def rank() -> int:
-    """Return this process's number, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def world() -> int:
-    """Return the number of processes."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 class _Gather(torch.autograd.Function):
-    """Concatenate along the batch. Every worker computes the same loss, so its own slice of the gradient,
-    times the number of workers that DDP will average over, is all that it needs: no communication back."""
+    """Concatenate along the batch. Every worker computes the same loss, so its own slice of the gradient, times the
+    number of workers that DDP averages over, suffices: no communication in backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -43,15 +41,15 @@ class _Gather(torch.autograd.Function):
 def gather(x: Tensor) -> Tensor:
     """Concatenate every worker's `(b, ...)` into the global `(B, ...)`, in order of rank, with gradient.
 
-    Every worker holds equally many samples. The loss made of the result must be the same on every worker,
-    and gradients of parameters must be averaged over workers, as DDP does.
+    Every worker has equally many samples. The loss of the result must be the same on every worker, and gradients of
+    parameters must be averaged over workers, as DDP does.
     """
     return x if world() == 1 else _Gather.apply(x)
 
 
 class _GatherShared(torch.autograd.Function):
-    """As `_Gather`, but each worker makes its own part of the loss of the result, so the gradient of a sample
-    is the sum over all workers. No factor: DDP's mean divides the factor away that `gather` put on the parts."""
+    """As `_Gather`, but each worker computes its own part of the loss, so the gradient of a sample is the sum over all
+    workers. No factor: DDP's mean removes the one that `gather` applied to the parts."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -65,8 +63,8 @@ class _GatherShared(torch.autograd.Function):
 
 
 def gather_shared(x: Tensor) -> Tensor:
-    """Concatenate as `gather` does, for samples that every worker uses differently, such as captions to score its
-    own images against. What each makes of them must reach the loss through `gather`."""
+    """Concatenate as `gather` does, for samples that every worker uses differently, such as captions to score its own
+    images against. The results must reach the loss through `gather`."""
     return x if world() == 1 else _GatherShared.apply(x)
 
 
@@ -85,7 +83,7 @@ def gather_uneven(x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def broadcast_state(module: nn.Module) -> None:
-    """Give every worker the parameters and buffers that rank 0 holds."""
+    """Give every worker the parameters and buffers of rank 0."""
     if world() > 1:
         for x in module.state_dict().values():
             dist.broadcast(x, src=0)
@@ -111,14 +109,14 @@ def all_sum(x: Tensor) -> Tensor:
 
 
 _BUCKET = 2**23
-"""Numbers that are averaged at once."""
+"""Numbers averaged at once."""
 
 
 @torch.no_grad()
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Give every worker the mean of the workers' gradients, as DDP does.
 
-    One that some workers have counts as zero on the others; one that none has stays away.
+    A gradient that some workers lack is zero there; one that all lack stays None.
 
     Args:
         parameters: the same on every worker, in the same order.

@@ -1,8 +1,7 @@
-"""Dropout that is drawn by the sample: the same values go whatever worker a sample is on, and after any restart.
+"""Dropout drawn by the sample: the same for any number of workers, and after any restart.
 
-What is dropped of a sample depends on the seed, the step, which of a step's dropouts it is, the sample's place in the
-global batch, and a value's place in the sample; not on how much a set is padded. So a run with one worker and one with
-three see the same, where torch's generator would give each worker numbers of its own.
+What is dropped depends on the seed, the step, the number of the dropout in it, the sample's place in the global batch,
+and a value's place in the sample; not on the padding of a set. torch's generator gives each worker other numbers.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from infra.compute.randomness import uniform
+from polypool.infra.compute.randomness import uniform
 
 _BITS = 2**32
 _FACTORS = (0x7FEB352D, 0x846CA68B)
-"""Of the 32-bit hash `lowbias32`, whose output bits depend most evenly on its input (Wellons 2018)."""
+"""Of the 32-bit hash `lowbias32`, which has little bias (Wellons 2018)."""
 _SPREAD = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F)
 """Odd numbers that keep the axes of a sample apart."""
 
@@ -45,7 +44,7 @@ class Draws:
     def keys(self, rows: int) -> Tensor:
         """Return a 32-bit number for each row of the step's next dropout, `(rows,)` int32.
 
-        Rows that are a multiple of the samples, such as five captions of each image, belong to them in turn.
+        Several rows of a sample, such as the five captions of an image, are consecutive.
         """
         self.count += 1
         first = self.first * rows // self.samples
@@ -57,13 +56,13 @@ _DRAWS: ContextVar[Draws | None] = ContextVar("draws", default=None)
 
 
 def current_draws() -> Draws | None:
-    """Return the draws of the step that this is in."""
+    """Return the draws of the current step; None outside one."""
     return _DRAWS.get()
 
 
 @contextmanager
 def drawn(draws: Draws | None) -> Iterator[None]:
-    """Let every `Dropout` inside draw by the sample; None for as torch draws."""
+    """Let every `Dropout` inside draw by the sample; with None, as torch does."""
     token = _DRAWS.set(draws)
     try:
         yield
@@ -72,19 +71,18 @@ def drawn(draws: Draws | None) -> Iterator[None]:
 
 
 def drawn_again() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Return what `torch.utils.checkpoint` takes as `context_fn`, so that what it computes again is dropped again."""
+    """Return the contexts of `torch.utils.checkpoint` (`context_fn`) in which recomputation draws the same numbers."""
     draws = _DRAWS.get()
     return nullcontext(), drawn(replace(draws) if draws else None)
 
 
 class Dropout(nn.Dropout):
-    """Dropout of values of samples, which are the first axis of its input.
+    """Dropout whose input has samples on its first axis.
 
-    In a training step of a run it is drawn by the sample; elsewhere, as in a loop of your own, as torch draws it.
+    It is drawn by the sample inside `drawn`, as in the training loop, and elsewhere as torch does.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return `(B, ...)` values with a share of `p` at zero and the others scaled by 1 / (1 - p)."""
         draws = _DRAWS.get()
         if draws is None or not self.training or not 0 < self.p < 1 or x.ndim < 2 or not len(x):
             return super().forward(x)
@@ -92,13 +90,7 @@ class Dropout(nn.Dropout):
 
 
 def keep(key_B: Tensor, shape: torch.Size, p: float) -> Tensor:
-    """Return which values of `(B, ...)` stay, each with probability 1 - p, bool.
-
-    Args:
-        key_B: a number for each row, int32.
-        shape: of the values.
-        p: share that goes.
-    """
+    """Return which values of `(B, ...)` stay, bool, each with probability 1 - p; `key_B` is a number per row, int32."""
     word = key_B.view(-1, *[1] * (len(shape) - 1))
     for axis, (size, spread) in enumerate(zip(shape[1:], _SPREAD, strict=False), 1):
         place = torch.arange(size, dtype=torch.int32, device=key_B.device) * _signed(spread)
@@ -116,15 +108,46 @@ def _hashed(word: Tensor) -> Tensor:
 
 
 def _signed(number: int) -> int:
-    """Return a 32-bit number as int32 has it."""
+    """Return an unsigned 32-bit number as int32."""
     return number - _BITS if number >= _BITS // 2 else number
 
 
 def by_sample(module: nn.Module) -> nn.Module:
-    """Let the dropouts in a library's module draw by the sample; functions, as in its attention, go on as they do."""
+    """Replace the dropout modules inside a library's module; its dropout functions, as in attention, stay."""
     for name, child in module.named_children():
         if type(child) is nn.Dropout:
             setattr(module, name, Dropout(child.p, child.inplace))
         else:
             by_sample(child)
     return module
+
+
+class Replay:
+    """Repeats a computation with the same random numbers, those drawn by the sample and those of torch's generators.
+
+    Args:
+        draws: of the step, before the computation; None outside a training step.
+        device: of the computation.
+    """
+
+    def __init__(self, draws: Draws | None, device: torch.device) -> None:
+        self.draws, self.device = draws, device
+        self.cuda = [device] if device.type == "cuda" else []
+        self._states: list[torch.Tensor] = []
+
+    @contextmanager
+    def first(self) -> Iterator[Draws | None]:
+        """Compute for the first time; yield draws that count the dropouts."""
+        self._states = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self.cuda)]
+        own = replace(self.draws) if self.draws else None
+        with drawn(own):
+            yield own
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Compute again, and restore the state of torch's generators."""
+        with torch.random.fork_rng(devices=self.cuda), drawn(replace(self.draws) if self.draws else None):
+            torch.set_rng_state(self._states[0])
+            for device, state in zip(self.cuda, self._states[1:], strict=True):
+                torch.cuda.set_rng_state(state, device)
+            yield

@@ -1,8 +1,8 @@
-"""A GRU over sets of different sizes: cuDNN's on a GPU, and on a CPU one that takes little more than its products.
+"""GRU over sets of different sizes: cuDNN's on a GPU, and on a CPU one that takes little more than its products.
 
-torch's GRU on a CPU lays its recurrent weights out anew at every step, and on its way back adds to the gradient of
-every weight at every step, which for recurrent weights of 3 x 1024 x 1024 costs as much as the products themselves.
-Here weights are laid out once, and each one's gradient is one product over all steps.
+torch's GRU on a CPU packs its recurrent weights at every step, and adds to the gradient of every weight at every step,
+which for recurrent weights of 3 x 1024 x 1024 costs as much as the products themselves. Here weights are packed once,
+and each one's gradient is one product over all steps.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from infra.compute.recurrence import Direction
-from infra.compute.tracing import traced
+from polypool.infra.compute.recurrence import Direction
+from polypool.infra.compute.tracing import traced
 
 WIDE = 256
-"""Hidden widths below this take torch less time on a CPU, too: there it is calls that cost, not products."""
+"""Below this hidden width torch is faster on a CPU, too: calls cost more than products."""
 FEW = 8
-"""Up to so many sets take torch less time without gradients: laying out the weights anew is most of the work."""
+"""Up to so many sets, torch is faster without gradients: packing the weights is most of the work."""
 
 
 class GRU(nn.GRU):
@@ -37,7 +37,7 @@ class GRU(nn.GRU):
         super().__init__(inputs, hidden, batch_first=True, bidirectional=bidirectional)
 
     def forward(self, x_BNE: Tensor, size_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Read every set.
+        """Process every set.
 
         Args:
             x_BNE: the sets' elements, real ones first.
@@ -68,7 +68,7 @@ class GRU(nn.GRU):
 
 
 class _Order:
-    """The order in which elements are read: first of every set, then second, ...; longer sets first.
+    """The order of elements by step: first of every set, then second, ...; longer sets first.
 
     Attributes:
         active: how many sets have an element at each step.
@@ -93,7 +93,6 @@ class _Read(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x_BNE: Tensor, order: _Order, *weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Read all elements in each direction."""
         sets, longest, inputs = x_BNE.shape
         x_AE = x_BNE.reshape(-1, inputs)
         hidden = weights[1].shape[1]
@@ -112,7 +111,6 @@ class _Read(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_BNRH: Tensor, grad_RBH: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the elements and of all weights."""
         order, (sets, longest, inputs) = ctx.order, ctx.shape
         ways = len(order.row_RS)
         weights, kept = ctx.saved_tensors[: 4 * ways], iter(ctx.saved_tensors[4 * ways :])

@@ -1,7 +1,7 @@
-"""Random numbers that depend on where they are used and on nothing else.
+"""Counter-based random numbers, by SplitMix64 (Steele et al. 2014).
 
-The number for word 3 of caption 17 in epoch 5 is the same whatever the batch, the worker or the number
-of workers, and after any restart. SplitMix64 (Steele et al. 2014) hashes the coordinates.
+The number for word 3 of caption 17 in epoch 5 is the same for any batch, worker and number of workers, and after any
+restart.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""One direction of a GRU on a CPU, and the way back through it.
+"""One direction of a GRU on a CPU, and its gradient.
 
 With r and z the gates and n the candidate of a step, as `torch.nn.GRU` has them: q = W_hn h + b_hn,
 n = tanh(W_in x + b_in + r q), and the next state is n + z (h - n).
 
-Elements are read step by step, and those of one step lie together: of every set the first, then of those that have one
-the second, and so on, longer sets first. So the sets that a step reads are the first of those before.
+Elements are ordered by step: the first of every set, then the second of those that have one, and so on, longer sets
+first. So the sets of a step are the first ones of the step before.
 """
 
 from __future__ import annotations
@@ -15,10 +15,50 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from infra.compute.products import ROWS, Product
-
 WIDTHS = 16
-"""Widths of inputs are filled up to a multiple of this: torch's products of others take up to 1.6 times as long."""
+"""Widths of inputs are padded to a multiple of this: torch's products of others take up to 1.6 times as long."""
+ROWS = 8
+"""Inputs have a multiple of so many rows: oneDNN generates code for each number of rows."""
+
+
+class Product:
+    """`x (M, K)` -> `x @ weight.T + bias`, without gradient, for one weight and many x.
+
+    Where torch has oneDNN, the weight is packed once for its kernels. torch's own products pack it each time, which for
+    few rows costs as much as the product.
+
+    Args:
+        weight_NK: the weight.
+        bias_N: added to every row.
+    """
+
+    def __init__(self, weight_NK: Tensor, bias_N: Tensor | None = None) -> None:
+        self.bias_N, self.packed = bias_N, None
+        if _has_onednn(weight_NK):
+            self.packed = torch.ops.mkldnn._reorder_linear_weight(weight_NK.contiguous(), 16 * ROWS)
+        else:
+            self.weight_KN = weight_NK.T
+
+    def __call__(self, x_MK: Tensor, *, plus_MN: Tensor | None = None) -> Tensor:
+        """Return a new tensor `(M, N)`: product, bias and `plus_MN`."""
+        if self.packed is None:
+            added = [part for part in (plus_MN, self.bias_N) if part is not None]
+            out_MN = x_MK @ self.weight_KN if not added else torch.addmm(added[0], x_MK, self.weight_KN)
+            return out_MN if len(added) < 2 else out_MN.add_(added[1])
+        linear = torch.ops.mkldnn._linear_pointwise
+        if plus_MN is None:
+            return linear(x_MK, self.packed, self.bias_N, "none", [], "")
+        return linear.binary(x_MK, plus_MN, self.packed, self.bias_N, "add")
+
+
+def _has_onednn(weight_NK: Tensor) -> bool:
+    return bool(
+        weight_NK.device.type == "cpu"
+        and weight_NK.dtype == torch.float32
+        and torch.backends.mkldnn.is_available()
+        and torch.backends.mkldnn.enabled
+        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    )
 
 
 class Direction:
@@ -43,7 +83,7 @@ class Direction:
         self.of_state_GH, self.input_bias_G, self.state_bias_G = of_state_GH, input_bias_G, state_bias_G
 
     def read(self, x_SE: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Return the states `(S, H)`, and what `back` needs beside them."""
+        """Return the states `(S, H)`, and the tensors that `back` needs."""
         gates, real = slice(2 * self.hidden), len(x_SE)
         x_SE = F.pad(x_SE, (0, -self.inputs % WIDTHS, 0, ROWS))
         of_gates_EG, of_n_EH = self.of_input_GE[gates].T, self.of_input_GE[gates.stop :].T
@@ -51,13 +91,14 @@ class Direction:
         gate_SG = torch.addmm(gate_bias_G, x_SE, of_gates_EG)
         n_SH = torch.addmm(self.input_bias_G[gates.stop :], x_SE, of_n_EH)
         to_gates = Product(self.of_state_GH[gates])
-        to_q = Product(self.of_state_GH[gates.stop :], self.state_bias_G[gates.stop :])
+        state_bias_q = self.state_bias_G[gates.stop :]
+        to_q = Product(self.of_state_GH[gates.stop :], state_bias_q)
         state_SH = torch.zeros_like(n_SH)
         kept = []
         past = None
         for here, rows in self._steps():
             if past is None:
-                gate_AG, q_AH = gate_SG[rows].sigmoid(), to_q.bias_N.expand(rows.stop, -1)
+                gate_AG, q_AH = gate_SG[rows].sigmoid(), state_bias_q.expand(rows.stop, -1)
             else:
                 past_AH = state_SH[past.start : past.start + rows.stop - rows.start]
                 gate_AG, q_AH = to_gates(past_AH, plus_MN=gate_SG[rows]).sigmoid_(), to_q(past_AH)
@@ -73,7 +114,7 @@ class Direction:
         return state_SH[:real], [x_SE, n_SH, state_SH, *kept]
 
     def _steps(self) -> list[tuple[slice, slice]]:
-        """Return where each step's elements are, and these with as many of the next as make a whole number of ROWS."""
+        """Return the rows of each step's elements, and these with as many of the next as make a multiple of ROWS."""
         steps, start = [], 0
         for count in self.active:
             steps.append((slice(start, start + count), slice(start, start + count + -count % ROWS)))
@@ -81,13 +122,13 @@ class Direction:
         return steps
 
     def back(self, grad_SH: Tensor, kept: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the gradients of elements and weights from those of the states, which are overwritten."""
+        """Return the gradients of elements and weights; overwrites those of the states."""
         x_SE, n_SH, state_SH, *kept = kept
         hidden, real = self.hidden, len(grad_SH)
         grad_SH = F.pad(grad_SH, (0, 0, 0, ROWS))
         grad_n_SH = torch.empty_like(grad_SH)
         grad_state_SG = grad_SH.new_empty(len(grad_SH), 3 * hidden)  # of r, z, q
-        grad_state_SG[real:] = 0  # read beside the last step's rows, to no effect
+        grad_state_SG[real:] = 0  # the padding of the last step's rows
         to_past = Product(self.of_state_GH.T)
         steps = self._steps()
         for number in reversed(range(len(steps))):
@@ -131,7 +172,7 @@ class Direction:
         return grad_x_SE[:, : self.inputs], of_input[:, : self.inputs], of_state, input_bias, state_bias
 
     def _past(self) -> Tensor:
-        """Return for each element but the first of every set which one it comes after."""
+        """Return the predecessor of each element but the first of every set."""
         active_T = torch.tensor(self.active)
         step_S = torch.repeat_interleave(active_T)
         return torch.arange(self.active[0], len(step_S)) - active_T[step_S[self.active[0] :] - 1]

@@ -1,4 +1,4 @@
-"""Whether code is being written down, by a compiler or for an export, instead of run."""
+"""Detection of compilation and export."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import torch
 
 
 def traced() -> bool:
-    """Whether what runs is traced: values are not known then, and what depends on them must stay in the graph."""
+    """Whether the code is traced, so that values are unknown, and all that depends on them must be in the graph."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing()

@@ -1,4 +1,4 @@
-"""Models without values, for when only the names and shapes of their weights are asked for."""
+"""Models whose weights are not initialised, for their names and shapes alone."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch.overrides import TorchFunctionMode
 
 
 class Unfilled(TorchFunctionMode):
-    """Leaves parameters as their memory comes, which the system gives when somebody writes to it: they cost nothing.
+    """Leaves parameters uninitialised: memory that is never written costs nothing.
 
-    On the device `meta`, filling one imports torch's compiler, which takes two seconds.
+    On the device `meta`, initialising one imports torch's compiler, which takes two seconds.
     """
 
     def __torch_function__(
@@ -23,7 +23,6 @@ class Unfilled(TorchFunctionMode):
         arguments: Sequence[Any] = (),
         options: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call a function of torch, unless it would write into a parameter."""
         options, name = options or {}, getattr(function, "__name__", "")
         first = next(chain(arguments, options.values()), None)  # torch.nn.init names all it passes on
         writes = name.endswith("_") and not name.endswith("__") and name != "requires_grad_"

@@ -1,1 +1,1 @@
-"""What brings polypool up on machines of a cluster: a file for Slurm, one for containers, one for Kubernetes."""
+"""Files that start polypool on a cluster: Slurm, containers, Kubernetes."""

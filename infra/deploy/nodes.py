@@ -1,16 +1,17 @@
-"""`python -m infra.deploy.nodes COUNT SECONDS`: wait until the Ray that RAY_ADDRESS names has all its machines."""
+"""`python -m polypool.infra.deploy.nodes COUNT SECONDS`: wait for all machines of a Ray cluster."""
 
 from __future__ import annotations
 
 import sys
 import time
 
-from infra.errors import InputError, command
-from infra.ray.session import ray_session
+from polypool.infra.errors import InputError
+from polypool.infra.process.command import command
+from polypool.infra.ray.session import ray_session
 
 
 def addresses() -> list[str]:
-    """Return the addresses of the machines that the open session's cluster has now."""
+    """Return the addresses of the machines in the open session's cluster."""
     import ray
 
     return sorted(node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"])
@@ -26,8 +27,8 @@ def wait_for(count: int, *, seconds: float) -> list[str]:
     while len(there := addresses()) < count:
         if time.monotonic() >= limit:
             raise InputError(
-                f"{len(there)} of {count} machines came to the Ray cluster in {seconds:.0f} seconds "
-                f"({', '.join(there)}); what the others said is in the output above"
+                f"{len(there)} of {count} machines joined the Ray cluster in {seconds:.0f} seconds "
+                f"({', '.join(there)}); the output of the others is above"
             )
         time.sleep(1)
     return there
@@ -35,7 +36,7 @@ def wait_for(count: int, *, seconds: float) -> list[str]:
 
 @command
 def main() -> None:
-    """Wait, and print who is there."""
+    """Wait, and print the addresses."""
     count, seconds = int(sys.argv[1]), float(sys.argv[2])
     with ray_session():
         there = wait_for(count, seconds=seconds)

@@ -155,6 +155,6 @@ run() {
     return "$code"
 }
 code=0
-run python -m infra.deploy.nodes "$SLURM_JOB_NUM_NODES" "$seconds" || finish $?
-run python -m "pipelines.$verb" "$@" || code=$?
+run python -m polypool.infra.deploy.nodes "$SLURM_JOB_NUM_NODES" "$seconds" || finish $?
+run python -m polypool "$verb" "$@" || code=$?
 finish "$code"

@@ -1,1 +1,1 @@
-"""Pictures: the one door by which their files are opened, and the way from any of them to RGB."""
+"""Pictures: safe opening of their files as RGB, and boxes in them."""

@@ -1,1 +1,1 @@
-"""What a process has around its work: its environment, its terminal, and how it ends when it is asked to."""
+"""Processes: signals, the wrapping of verbs, forks, locks on files, memory and the terminal."""

@@ -1,4 +1,4 @@
-"""Environment variables that are set for a while."""
+"""Temporary environment variables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for this process and those it starts, and put them back as they were."""
+    """Set environment variables for this process and its children, and restore them afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

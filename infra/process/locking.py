@@ -1,4 +1,4 @@
-"""Files that one process at a time holds locked, and that are free the moment it is gone, however it ended."""
+"""Files that one process at a time locks (`flock`); a lock ends with its process, however that ends."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from functools import cache
 from pathlib import Path
 
 _NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK}
-_GLANCE = 0.05  # seconds; longer than anybody takes to see whether a file is locked
+_GLANCE = 0.05  # seconds; longer than `is_locked` holds its shared lock
 
 
 @dataclass(frozen=True, kw_only=True)
 class Locked:
-    """A file that this process holds locked.
+    """A file that this process has locked.
 
     Attributes:
-        handle: its descriptor; to close it frees the file.
-        sure: whether the file system knows locks; where it does not, others may hold it as well.
+        handle: its descriptor; closing it unlocks the file.
+        sure: whether the file system has locks; where it has none, others may hold it as well.
     """
 
     handle: int
@@ -29,7 +29,7 @@ class Locked:
 
 
 def open_locked(path: Path) -> Locked | None:
-    """Open a file for reading and writing, made where it is not there, and lock it; None where somebody else has.
+    """Open a file for reading and writing, created where necessary, and lock it; None where it is locked already.
 
     Raises:
         OSError: it cannot be opened.
@@ -48,8 +48,8 @@ def open_locked(path: Path) -> Locked | None:
             return None
 
 
-def somebody_has(path: Path) -> bool | None:
-    """Whether a process has a file locked; None where the file system knows no locks.
+def is_locked(path: Path) -> bool | None:
+    """Whether a process has a file locked; None where the file system has no locks.
 
     Raises:
         OSError: there is no such file, or it may not be read.
@@ -69,7 +69,7 @@ def somebody_has(path: Path) -> bool | None:
 
 
 def _lock(handle: int, path: Path) -> bool | None:
-    """Lock an open file: True; None where somebody else has it, False where the file system knows no locks."""
+    """Lock an open file: True; None where another process has, False where the file system has no locks."""
     for attempt in range(2):
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,13 +80,13 @@ def _lock(handle: int, path: Path) -> bool | None:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-            _say_once(path.parent, error.strerror)
+            _warn_once(path.parent, error.strerror)
             return False
     return None
 
 
 def _is_at(handle: int, path: Path) -> bool:
-    """Whether an open file is still the one of its name: who held it before may have removed or renamed it."""
+    """Whether an open file still has its name: the process that locked it before may have removed or renamed it."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:
@@ -94,9 +94,9 @@ def _is_at(handle: int, path: Path) -> bool:
 
 
 @cache
-def _say_once(folder: Path, why: str | None) -> None:
+def _warn_once(folder: Path, why: str | None) -> None:
     print(
-        f"note: the file system of {folder} knows no locks ({why}): whether somebody else writes there is judged by "
-        "signs of life alone",
+        f"note: the file system of {folder} has no locks ({why}): whether another process writes there is judged by "
+        "its signs of life alone",
         file=sys.stderr,
     )

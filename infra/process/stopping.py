@@ -1,8 +1,8 @@
-"""How a command ends when it is asked to: by Ctrl-C, by SIGTERM, or because its terminal is gone (SIGHUP).
+"""Ending a command by a signal: Ctrl-C, SIGTERM, or SIGHUP when its terminal is gone.
 
-One line says so, with what to type to go on; the exit code is 128 and the signal's number, as a shell has it. While a
-command is imported it ends at once, as nothing has begun. Later the signal is raised as `Stopped` where the command is,
-so that it leaves nothing behind; a second one ends it there and then.
+One line on standard error says so, with the command that resumes; the exit code is 128 plus the signal's number, as in
+a shell. While a command is being imported it ends at once. Later the signal is raised as `Stopped` in the main thread,
+so that everything is cleaned up; a second signal ends the process at once.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
-_came: list[int] = []
-_next: list[str] = []
-_always: list[Callable[[], None]] = []
+_received: list[int] = []
+_hints: list[str] = []
+_cleanups: list[Callable[[], None]] = []
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asks this process to end, or somebody asked a part of its work to.
+    """A signal, or a stop that was requested of a part of the work.
 
-    Libraries may make a plain KeyboardInterrupt of it, as Ray does: catch that.
+    Libraries may turn it into a plain KeyboardInterrupt, as Ray does: catch that.
     """
 
 
-def heard(number: int) -> int:
-    """Return how often a signal has come to what is `stoppable`."""
-    return _came.count(number)
+def times_received(number: int) -> int:
+    """Return how often a signal has arrived inside `stoppable`."""
+    return _received.count(number)
 
 
-def listen(handler: Callable[[int, FrameType | None], None]) -> None:
-    """Let `handler` have the signals, but for those that whoever started this process wants ignored."""
+def set_handler(handler: Callable[[int, FrameType | None], None]) -> None:
+    """Let `handler` handle the signals, except those that the parent process set to be ignored."""
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handler)
@@ -46,20 +46,20 @@ def listen(handler: Callable[[int, FrameType | None], None]) -> None:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Raise the signals as `Stopped` inside; in another thread than the main one, leave them as they are."""
+    """Raise the signals as `Stopped` inside; does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _came.clear()
-    _next.clear()
-    with kept():
-        listen(end)
+    _received.clear()
+    _hints.clear()
+    with handlers_restored():
+        set_handler(raise_stopped)
         yield
 
 
 @contextmanager
-def kept() -> Iterator[None]:
-    """Put the handlers of the signals back that what is inside replaces."""
+def handlers_restored() -> Iterator[None]:
+    """Restore the signals' handlers afterwards."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         yield
@@ -69,32 +69,33 @@ def kept() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def end_at_once(number: int, frame: FrameType | None = None) -> None:
-    """Handle a signal: end here and now, with the line."""
+def exit_now(number: int, frame: FrameType | None = None) -> None:
+    """Handle a signal: report it and end the process at once."""
     for other in SIGNALS:
         signal.signal(other, signal.SIG_IGN)
-    _came.insert(0, number)
-    code = say()
-    for undo in _always:
+    _received.insert(0, number)
+    code = report_stop()
+    for cleanup in _cleanups:
         with suppress(Exception):
-            undo()
+            cleanup()
     os._exit(code)
 
 
-def end(number: int, frame: FrameType | None = None) -> None:
-    """Handle a signal: raise it, and let the next one end the process there and then.
+def raise_stopped(number: int, frame: FrameType | None = None) -> None:
+    """Handle a signal: raise `Stopped`, and let the next one end the process at once.
 
-    While torch is imported this one does: torch looks for numpy meanwhile, and takes what is raised for its absence.
+    During the import of torch the process ends at once: torch tries to import numpy, and takes the exception for its
+    absence.
     """
     if _in_import_of("torch", frame):
-        end_at_once(number)
-    listen(end_at_once)
-    _came.append(number)
+        exit_now(number)
+    set_handler(exit_now)
+    _received.append(number)
     raise Stopped
 
 
 def _in_import_of(module: str, frame: FrameType | None) -> bool:
-    """Whether the code of a module is being run for the first time, by its frame or one that waits for it."""
+    """Whether a module's body is running, in this frame or one of its callers."""
     while frame is not None:
         if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == module:
             return True
@@ -103,17 +104,21 @@ def _in_import_of(module: str, frame: FrameType | None) -> bool:
 
 
 def run_async(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine as `asyncio.run` does; a signal cancels it, and is raised when it has left all in order."""
+    """Run a coroutine as `asyncio.run` does; a signal cancels it, and is raised once its clean-up has finished.
+
+    An exception raised by a signal's handler inside the event loop could skip that clean-up.
+    """
     import asyncio
 
-    came: list[int] = []
+    received: list[int] = []
 
     async def cancelled_by_signals() -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
 
         def cancel(number: int) -> None:
-            came.append(number)
-            listen(end_at_once)
+            received.append(number)
+            set_handler(exit_now)
             task.cancel()
 
         for number in SIGNALS:
@@ -121,39 +126,37 @@ def run_async(main: Coroutine[Any, Any, None]) -> None:
                 loop.add_signal_handler(number, cancel, number)
         await main
 
-    with kept():
+    with handlers_restored():
         try:
             asyncio.run(cancelled_by_signals())
         except asyncio.CancelledError:
-            if not came:
+            if not received:
                 raise
-    if came:
-        end(came[0])
+    if received:
+        raise_stopped(received[0])
 
 
 @contextmanager
-def asked_first(ask: Callable[[], None], *, seconds: float) -> Iterator[None]:
-    """Let SIGTERM ask what is inside to end by itself, as training does with a checkpoint.
-
-    Where that returns, or after `seconds`, the signal is raised as it is without. Ctrl-C waits for nothing.
+def graceful_stop(request: Callable[[], None], *, seconds: float) -> Iterator[None]:
+    """On SIGTERM, let what is inside end by itself, as training does with a checkpoint; then raise `Stopped`.
 
     Args:
-        ask: called once, in the signal's handler.
-        seconds: for what is inside.
+        request: called once, in the signal's handler.
+        seconds: after which `Stopped` is raised inside. Ctrl-C raises it without waiting.
     """
-    asked: list[int] = []
+    requested: list[int] = []
 
     def later(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-        _came.append(number)  # also where what is inside ends with an error
-        signal.signal(signal.SIGTERM, end_at_once)
-        ask()
+        requested.append(number)
+        _received.append(number)  # also where what is inside ends with an error
+        signal.signal(signal.SIGTERM, exit_now)
+        request()
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def too_late(number: int, frame: FrameType | None) -> None:
-        end(signal.SIGTERM)
+        raise_stopped(signal.SIGTERM)
 
-    if signal.getsignal(signal.SIGTERM) is not end:  # no command of ours, or a thread of one
+    if signal.getsignal(signal.SIGTERM) is not raise_stopped:  # no command of ours, or a thread of one
         yield
         return
     signal.signal(signal.SIGTERM, later)
@@ -164,50 +167,46 @@ def asked_first(ask: Callable[[], None], *, seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         if signal.getsignal(signal.SIGTERM) is later:
-            signal.signal(signal.SIGTERM, end)
-    if asked:
-        end(asked[0])
+            signal.signal(signal.SIGTERM, raise_stopped)
+    if requested:
+        raise_stopped(requested[0])
 
 
 @contextmanager
-def to_go_on(command: str) -> Iterator[None]:
-    """Name the command that goes on with what is inside, where a signal ends it; else the same one again does."""
-    _next.append(command)
+def resume_hint(command: str) -> Iterator[None]:
+    """Name the command that resumes what is inside after a signal; by default it is this process's own."""
+    _hints.append(command)
     yield
-    _next.remove(command)
+    _hints.remove(command)
 
 
 @contextmanager
-def at_once_too(undo: Callable[[], None]) -> Iterator[None]:
-    """Undo what is inside also where a second signal ends the process there and then; it must take no time."""
-    _always.append(undo)
+def cleanup_on_exit(cleanup: Callable[[], None]) -> Iterator[None]:
+    """Call `cleanup`, which must be quick, also where a second signal ends the process inside."""
+    _cleanups.append(cleanup)
     try:
         yield
     finally:
-        _always.remove(undo)
+        _cleanups.remove(cleanup)
 
 
-def say() -> int:
-    """Print the line, and return the exit code. Whoever closed the terminal reads none."""
-    number = _came[0] if _came else signal.SIGINT
+def report_stop() -> int:
+    """Print the line, unless the terminal is gone, and return the exit code."""
+    number = _received[0] if _received else signal.SIGINT
     if number == signal.SIGHUP:
         return 128 + number
-    again = _next[-1] if _next else same_command()
-    with suppress(OSError, ValueError, RuntimeError):  # a signal may have come in the middle of a print
+    again = _hints[-1] if _hints else command_line()
+    with suppress(OSError, ValueError, RuntimeError):  # the signal may have interrupted a print
         sys.stdout.flush()
     with suppress(OSError, ValueError):
-        line = f"{_fresh_line()}stopped by {_NAMES[number]}; to go on: {again}\n"
+        fresh = "\n" if sys.stderr.isatty() else ""  # after a progress bar, or the terminal's ^C
+        line = f"{fresh}stopped by {_NAMES[signal.Signals(number)]}; to go on: {again}\n"
         os.write(sys.stderr.fileno(), line.encode(errors="surrogateescape"))
     return 128 + number
 
 
-def _fresh_line() -> str:
-    """Return what ends a progress bar, and the terminal's ^C."""
-    return "\n" if sys.stderr.isatty() else ""
-
-
-def same_command() -> str:
-    """Return the command line of this process as one would type it."""
+def command_line() -> str:
+    """Return this process's command line as one would type it."""
     _, *words = sys.orig_argv
     installed = bool(words) and Path(words[0]).name == "polypool"
     return shlex.join(["polypool", *words[1:]] if installed else ["python", *words])

@@ -1,4 +1,4 @@
-"""What a terminal is sent: text from files and data sets as text, whatever characters it holds."""
+"""Text of others, such as ids and captions, without the characters that control a terminal."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, TextIO
 _KEPT = "\n\t"
 
 
-def shown(text: str) -> str:
-    r"""Return a text without characters that a terminal obeys, cannot show or cannot be sent.
+def printable(text: str) -> str:
+    r"""Escape what controls a terminal or cannot be encoded; line breaks and tabs stay.
 
-    Control characters, among them those that begin escape sequences or turn the direction of writing, and halves of
-    surrogate pairs, as in file names that are no UTF-8, become `\x1b`, `\u202e`, `\udcff`; line breaks and tabs stay.
+    These are control characters, among them those that begin escape sequences or turn the direction of writing, and
+    halves of surrogate pairs, as in file names that are no UTF-8. They become `\x1b`, `\u202e`, `\udcff`.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -26,39 +26,36 @@ def shown(text: str) -> str:
 
 
 @contextmanager
-def _read_by_somebody(stream: TextIO) -> Iterator[None]:
-    """End the process as SIGPIPE would where nobody reads a stream any more, as behind `| head`."""
+def _exit_on_closed_pipe(stream: TextIO) -> Iterator[None]:
+    """End the process as SIGPIPE would when the reader has closed the stream, as in `| head`."""
     try:
         yield
     except BrokenPipeError:
-        with suppress(OSError):  # what is still held back goes nowhere, without a word at the end
+        with suppress(OSError):  # discard what is buffered, which Python would try to flush at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         raise SystemExit(128 + signal.SIGPIPE) from None
 
 
-class Shown:
-    """A text stream that passes on what is written to it as `shown`, and as its encoding can spell it.
+class Printable:
+    """A text stream whose text goes through `printable`, and is escaped where its encoding lacks a character.
 
-    It says that it is no terminal, so that nobody sends it colours.
+    It is no terminal, so that libraries send it no colours.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write a text; return its length."""
         encoding = self._stream.encoding or "utf-8"
-        with _read_by_somebody(self._stream):
-            self._stream.write(shown(text).encode(encoding, "backslashreplace").decode(encoding))
+        with _exit_on_closed_pipe(self._stream):
+            self._stream.write(printable(text).encode(encoding, "backslashreplace").decode(encoding))
         return len(text)
 
     def flush(self) -> None:
-        """Pass on what is held back."""
-        with _read_by_somebody(self._stream):
+        with _exit_on_closed_pipe(self._stream):
             self._stream.flush()
 
     def isatty(self) -> bool:
-        """Return False."""
         return False
 
     def __getattr__(self, name: str) -> Any:

@@ -1,8 +1,8 @@
-"""Work in a process of its own, which is begun again when it dies: this one watches it, and does nothing else.
+"""Supervision: work in a child process, which is started again when it dies.
 
-Work that is killed, by the system where memory is short, say, or that ends because what carries it failed
-(`FaultError`), is begun again in a new process as long as it progresses; work that is done, refused or stopped is not.
-Signals that ask this process to end are passed on, and where it is killed itself, the work is asked to end.
+Work that is killed, as for want of memory, or that ends with `FaultError` is retried as long as it progresses; work
+that is done, refused or stopped is not. Signals to this process are passed on to the child, and where this process is
+killed, the child stops.
 """
 
 from __future__ import annotations
@@ -16,108 +16,112 @@ from collections import Counter
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
-from infra.errors import AwayError, FaultError
-from infra.process.stopping import SIGNALS, heard, kept, listen, to_go_on
-from infra.process.terminal import shown
+from polypool.infra.errors import AwayError, FaultError
+from polypool.infra.process.stopping import (
+    SIGNALS,
+    handlers_restored,
+    resume_hint,
+    set_handler,
+    times_received,
+)
+from polypool.infra.process.terminal import printable
 
 PAUSE, LONGEST_PAUSE = 2.0, 120.0
-"""Seconds before the second try in a row, after which it doubles, and at most."""
+"""Seconds before the second retry in a row, after which the pause doubles, and the longest pause."""
 FAULT = os.EX_TEMPFAIL
-"""The exit code of a process of the work whose carrier failed; the watching one ends with 1."""
-_SETTLES = 0.2  # seconds in which a signal that both of us were sent has come to the work
+"""The exit code of a child that met a `FaultError`; this process then exits with 1."""
+_SETTLES = 0.2  # seconds until a signal to the process group has reached the child
 _MOST_BYTES = 1 << 12
+T = TypeVar("T", covariant=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One process of the work.
-
-    Attributes:
-        note: what the processes before it kept, empty where they kept nothing.
-    """
+    """One child process, with the last note of earlier ones, empty where they left none."""
 
     note: str
-    _notes: int
+    _pipe: int
 
     def keep(self, note: str) -> None:
-        """Leave a line, of less than 4 KiB, to the processes that may come after this one; the last counts."""
-        os.write(self._notes, f"{note}\n".encode())
+        """Leave a line of less than 4 KiB to later children; the last one counts."""
+        os.write(self._pipe, f"{note}\n".encode())
 
 
-class Work(Protocol):
-    """What is done, and what the process that watches it does."""
+class Work(Protocol, Generic[T]):
+    """Work that can be supervised."""
 
-    def do(self, attempt: Attempt) -> None:
-        """Do it, or what is left of it."""
+    def do(self, attempt: Attempt) -> T:
+        """Do the work, or what is left of it."""
 
     def progress(self, note: str) -> object:
-        """Return what is another one when there was progress."""
+        """Return another value once there was progress."""
 
     def died(self, note: str, process: int) -> str:
-        """Put in order what a dead process left; return the command that goes on, empty for the same one."""
+        """Clean up after a dead child; return the command that resumes the work, empty for the same one."""
 
     def given_up(self, note: str) -> None:
-        """Put in order what is left where it is not begun again."""
+        """Clean up where the work is not retried."""
 
 
 def pause(row: int) -> float:
-    """Return the seconds before it is begun again, after so many faults in a row without progress."""
+    """Return the seconds before a retry, after `row` faults in a row without progress."""
     return 0.0 if row < 2 else min(PAUSE * 2 ** (row - 2), LONGEST_PAUSE)
 
 
-def watched(work: Work, *, retries: int, note: str = "") -> None:
-    """Do some work in a child of this process, and begin it again after faults.
+def watched(work: Work[T], *, retries: int, note: str = "") -> T:
+    """Do some work in a child of this process, which has no other thread, and retry it after faults.
 
-    It returns, or raises what the work raises, in the child alone. Here it raises SystemExit with the exit code of the
-    last child, or 128 and the number of the signal that killed it.
+    It returns, or raises as the work does, in the child alone. Here it raises SystemExit with the exit code of the
+    last child, or 128 plus the number of the signal that killed it.
 
     Args:
-        work: what is done; this process has no other thread.
-        retries: how many faults in a row, without progress between them, are followed by another try.
-        note: what the first one finds.
+        work: the work.
+        retries: how many faults in a row, without progress between them, are retried.
+        note: for the first child.
     """
-    row, seen = 0, work.progress(note)
-    for number in range(sys.maxsize):
-        ended = _child(note)
-        if isinstance(ended, Attempt):
-            return _do(work, ended, again=number > 0)
-        note = ended.note or note
-        if not ended.by_fault:
-            raise SystemExit(ended.code)
+    row, seen, again = 0, work.progress(note), False
+    while True:
+        child = _fork(note)
+        if isinstance(child, Attempt):
+            return _do(work, child, again=again)
+        note, again = child.note or note, True
+        if not child.by_fault:
+            raise SystemExit(child.code)
         before, seen = seen, work.progress(note)
         row = row + 1 if seen == before else 1
-        again = work.died(note, ended.process)
+        resume = work.died(note, child.process)
         if row > retries:
-            goes_on = f"; to go on: {again}" if again else ""
-            _say(
-                ended,
-                f"is not begun again: {row} in a row without progress, and {retries} are tried again{goes_on}",
+            hint = f"; to go on: {resume}" if resume else ""
+            _report(
+                child,
+                f"not begun again: {row} in a row without progress, and {retries} are tried again{hint}",
             )
             work.given_up(note)
-            raise SystemExit(1 if ended.status == FAULT else ended.code)
+            raise SystemExit(1 if child.status == FAULT else child.code)
         seconds = pause(row)
-        with to_go_on(again) if again else nullcontext():
-            when = f"in {seconds:.0f} seconds" if seconds else "now"
-            _say(
-                ended,
-                f"is begun again {when}: {row} in a row without progress, of which {retries} are tried again",
-            )
+        when = f"in {seconds:.0f} seconds" if seconds else "now"
+        with resume_hint(resume) if resume else nullcontext():
+            of = f"{row} in a row without progress, of which {retries} are tried again"
+            _report(child, f"begun again {when}: {of}")
             time.sleep(seconds)
-
-
-def _say(ended: _Ended, then: str) -> None:
-    print(f"note: the process at work {ended.how} and {then}", file=sys.stderr)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Ended:
-    """How a child ended: its number, its exit code as `os.waitstatus_to_exitcode` has it, whether it was asked to."""
+    """A child that ended.
+
+    Attributes:
+        process: its id.
+        status: exit code, or minus a signal, as of `os.waitstatus_to_exitcode`.
+        stopped: whether this process was asked to end.
+        note: the last one that it left.
+    """
 
     process: int
     status: int
-    asked: bool
+    stopped: bool
     note: str
 
     @property
@@ -127,72 +131,66 @@ class _Ended:
     @property
     def by_fault(self) -> bool:
         killed = self.status < 0 and -self.status not in SIGNALS
-        return not self.asked and (killed or self.status == FAULT)
-
-    @property
-    def how(self) -> str:
-        if self.status == FAULT:
-            return "ended as said above"
-        return f"was killed ({signal.Signals(-self.status).name})"
+        return not self.stopped and (killed or self.status == FAULT)
 
 
-def _child(note: str) -> Attempt | _Ended:
-    """Begin a child: there, return its attempt; here, wait for it, and return how it ended."""
-    heeded, orders = os.pipe()
-    kept_notes, notes = os.pipe()
-    asked: list[int] = []
+def _report(child: _Ended, then: str) -> None:
+    killed = child.status != FAULT and f"was killed ({signal.Signals(-child.status).name})"
+    print(f"note: the process at work {killed or 'ended as said above'} and is {then}", file=sys.stderr)
+
+
+def _fork(note: str) -> Attempt | _Ended:
+    """Fork a child: there, return its attempt; here, wait for it and return how it ended."""
+    child_signals, our_signals = os.pipe()
+    our_notes, child_notes = os.pipe()
+    passed: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-        with suppress(BrokenPipeError):  # it has just ended
-            os.write(orders, bytes([number]))
+        passed.append(number)
+        with suppress(BrokenPipeError):  # the child has just ended
+            os.write(our_signals, bytes([number]))
 
     sys.stdout.flush()
-    with kept():
-        listen(pass_on)
+    with handlers_restored():
+        set_handler(pass_on)
         process = os.fork()
         if process:
-            os.close(heeded)
-            os.close(notes)
+            os.close(child_signals)
+            os.close(child_notes)
             _, status = os.waitpid(process, 0)
+    os.close(our_signals)
     if not process:
-        os.close(orders)
-        os.close(kept_notes)
-        threading.Thread(target=_heed, args=[heeded], name="orders", daemon=True).start()
-        return Attempt(note=note, _notes=notes)
-    os.close(orders)
-    os.set_blocking(kept_notes, False)
+        os.close(our_notes)
+        threading.Thread(target=_receive, args=[child_signals], name="signals", daemon=True).start()
+        return Attempt(note=note, _pipe=child_notes)
+    os.set_blocking(our_notes, False)
     left = b""
-    with suppress(BlockingIOError):
-        left = os.read(kept_notes, _MOST_BYTES)
-    os.close(kept_notes)
-    lines = left.decode().splitlines()
-    return _Ended(
-        process=process,
-        status=os.waitstatus_to_exitcode(status),
-        asked=bool(asked),
-        note=lines[-1] if lines else "",
-    )
+    with suppress(BlockingIOError):  # a process of the child's may still have the pipe
+        left = os.read(our_notes, _MOST_BYTES)
+    os.close(our_notes)
+    code = os.waitstatus_to_exitcode(status)
+    last = (left.decode().splitlines() or [""])[-1]
+    return _Ended(process=process, status=code, stopped=bool(passed), note=last)
 
 
-def _heed(orders: int) -> None:
-    """Send this process the signals that were passed on and that it was not sent itself, as a group of processes is."""
-    main, passed_on = threading.main_thread().ident, Counter[int]()
-    while order := os.read(orders, 1):
-        (number,) = order
-        passed_on[number] += 1
+def _receive(signals: int) -> None:
+    """Raise in the child the signals that were passed on, unless its process group got them, too."""
+    main, passed = threading.main_thread().ident or 0, Counter[int]()
+    while received := os.read(signals, 1):
+        (number,) = received
+        passed[number] += 1
         time.sleep(_SETTLES)
-        if heard(number) < passed_on[number]:
+        if times_received(number) < passed[number]:
             signal.pthread_kill(main, number)
-    signal.pthread_kill(main, signal.SIGTERM)  # nobody watches any more
+    signal.pthread_kill(main, signal.SIGTERM)  # the supervisor is dead
 
 
-def _do(work: Work, attempt: Attempt, *, again: bool) -> None:
-    """Do the work in this process, and end it where what carries it failed."""
+def _do(work: Work[T], attempt: Attempt, *, again: bool) -> T:
+    """Do the work in this process, which exits with `FAULT` after a fault."""
     try:
-        work.do(attempt)
+        return work.do(attempt)
     except (FaultError, AwayError) as error:
         if isinstance(error, AwayError) and not again:
             raise
-        print(f"error: {shown(str(error))}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         raise SystemExit(FAULT) from error

@@ -1,4 +1,4 @@
-"""A private Ray head on this machine, for as long as it is needed."""
+"""A private Ray head on this machine, with a job server."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from infra.ray.ending import kill, started_by, wait_for
-from infra.ray.jobs import JobServer
-from infra.ray.private import ON_LOOPBACK, ON_ONE_MACHINE
+from polypool.infra.ray.jobs import JobServer
+from polypool.infra.ray.private import ON_LOOPBACK, ON_ONE_MACHINE, kill, started_by, wait_for
 
 START_SECONDS = 120
 _END_SECONDS = 3
@@ -31,7 +30,7 @@ PORTS = (
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of the loopback address that nobody listens on."""
+    """Return unused ports of the loopback address."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for s in sockets:
@@ -44,14 +43,14 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def private_head(*, cpus: int | None = None, alone: bool = True) -> Iterator[JobServer]:
-    """Start a head with ports, a folder and a token of its own, yield it, and end it, also on failure.
+    """Start a head with its own ports, folder and token, and end it with all its processes.
 
     Args:
-        cpus: how many cores it has; those of this machine where None.
-        alone: whether no other node joins it: it listens on 127.0.0.1 and nowhere else.
+        cpus: its number of cores; that of this machine where None.
+        alone: whether it listens on 127.0.0.1 alone, so that no other node can join.
 
     Raises:
-        RuntimeError: it did not answer in time; the end of its log is in the message.
+        RuntimeError: it did not answer in time; the message has the end of its log.
     """
     folder = Path(tempfile.mkdtemp(prefix="pp-", dir="/tmp"))  # short: Ray puts sockets into it
     ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
@@ -74,9 +73,13 @@ def private_head(*, cpus: int | None = None, alone: bool = True) -> Iterator[Job
     env = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": server.token, "PATH": path}
     env |= ON_LOOPBACK if alone else {}
     with (folder / "head.log").open("wb") as log:
-        streams = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
         head = subprocess.Popen(
-            command, env={**ON_ONE_MACHINE, **os.environ, **env}, start_new_session=True, **streams
+            command,
+            env={**ON_ONE_MACHINE, **os.environ, **env},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
     try:
         _wait_for(server, head, folder / "head.log")
@@ -100,7 +103,7 @@ def _wait_for(server: JobServer, head: subprocess.Popen, log: Path) -> None:
 
 
 def _end(head: subprocess.Popen) -> None:
-    """Ask the head to end what it started, then end what is left of that."""
+    """Terminate the head, then kill the processes that are left of it."""
     started = started_by(head.pid)
     head.terminate()
     with suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""A Ray of this process's own on this machine, which begins beside what this process does meanwhile."""
+"""A private Ray on this machine, which starts in the background."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from infra.errors import AwayError
-from infra.ray.ending import kill, started_by, wait_for
+from polypool.infra.errors import AwayError
+from polypool.infra.ray.internals import psutil
 
 ON_ONE_MACHINE = {
     "RAY_AUTH_MODE": "token",  # the one in the user's home, which Ray makes: others on this machine have none
@@ -20,30 +23,30 @@ ON_ONE_MACHINE = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process of its own, for clusters whose machines are taken away
     "RAY_worker_niceness": "0",  # by default 15: whatever else runs on the machine would go first
 }
-"""What Ray is told where it runs on this machine alone, unless the environment says otherwise."""
+"""Default settings of a Ray that runs on this machine alone."""
 ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""What makes a Ray listen on 127.0.0.1 and nowhere else, as it does by default where no other machine can join it."""
+"""Settings with which Ray listens on 127.0.0.1 alone, as it does where no other machine can join."""
 _IDLE = {"RAY_prestart_worker_first_driver": "0"}
-"""What the process that has a private Ray is told besides: it has no work, for which Ray would start workers."""
+"""Settings of the process that owns a private Ray: start no workers for it, as it has no work."""
 _PROGRAM = Path(__file__).with_name("private_process.py")
 _TOO_SLOW = "timed out during startup"
-"""What Ray says when it gives up, after a time that no setting changes and a busy machine may take."""
+"""Ray's message when it gives up, after a time that no setting changes."""
 _TRIES = 3
-_TO_DIE = 1.0  # seconds that the system may take to end what was killed
+_KILL_SECONDS = 1.0  # for killed processes to disappear
 
 
 class StartError(AwayError):
-    """Ray did not start, for which no input need be at fault."""
+    """Ray did not start, which need not be an error of the input."""
 
     exit_code = 1
 
 
 class PrivateRay:
-    """A Ray that is being started, in a process which ends with this one, whatever becomes of it.
+    """A Ray that starts in a process of its own, which ends with this one, even where this one is killed.
 
     Args:
-        cpus: how many cores it has; those of this machine where None.
-        dashboard: whether it has what answers questions about its state, which takes seconds to start.
+        cpus: its number of cores; that of this machine where None.
+        dashboard: whether it has one, which takes seconds to start.
     """
 
     def __init__(self, *, cpus: int | None, dashboard: bool) -> None:
@@ -51,29 +54,30 @@ class PrivateRay:
         self._begin()
 
     def _begin(self) -> None:
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as this)
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as this)
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(_PROGRAM), json.dumps(self._options)],
             env={**ON_ONE_MACHINE, **os.environ, **ON_LOOPBACK, **_IDLE},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._output,
             start_new_session=True,  # Ctrl-C is for this process
         )
 
     @cached_property
     def address(self) -> str:
-        """Where it is, once it has begun; one that was too slow to begin is started again.
+        """Its address, once it has started; one that was too slow is started again.
 
         Raises:
-            StartError: it did not begin; the end of what it said is in the message.
+            StartError: it did not start; the message has the end of its output.
         """
         for more in reversed(range(_TRIES)):
+            assert self._process.stdout is not None
             if address := self._process.stdout.readline().decode().strip():
                 return address
-            said = self._last_words()
-            if _TOO_SLOW not in said:
-                raise StartError(f"Ray did not start; it said last:\n{said}")
+            output = self._output_end()
+            if _TOO_SLOW not in output:
+                raise StartError(f"Ray did not start; its output ends with:\n{output}")
             if more:
                 print("note: Ray took too long to start, and is started again", file=sys.stderr)
                 self.end()
@@ -84,18 +88,38 @@ class PrivateRay:
             "start it with `ray start --head` and set RAY_ADDRESS=127.0.0.1:6379"
         )
 
-    def _last_words(self) -> str:
+    def _output_end(self) -> str:
         self._process.wait()
-        self._said.seek(0)
-        return self._said.read().decode(errors="replace")[-2000:]
+        self._output.seek(0)
+        return self._output.read().decode(errors="replace")[-2000:]
 
     def end(self) -> None:
-        """End it with all that it has started, there and then: what it holds is gone with its owner."""
-        family = started_by(self._process.pid)
-        self._process.send_signal(signal.SIGSTOP)  # it may be about to start more
-        kill([*family, *started_by(self._process.pid)])
+        """Kill it with all its processes."""
+        processes = started_by(self._process.pid)
+        self._process.send_signal(signal.SIGSTOP)  # so that it starts no more
+        kill([*processes, *started_by(self._process.pid)])
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._said):
-            stream.close()
-        wait_for(family, seconds=_TO_DIE)
+        for stream in (self._process.stdin, self._process.stdout, self._output):
+            if stream is not None:
+                stream.close()
+        wait_for(processes, seconds=_KILL_SECONDS)
+
+
+def started_by(process: int) -> list[Any]:
+    """Return all descendants of a process as psutil's objects, which tell apart processes of one id."""
+    try:
+        return psutil().Process(process).children(recursive=True)
+    except psutil().NoSuchProcess:
+        return []
+
+
+def wait_for(processes: Sequence[Any], *, seconds: float) -> list[Any]:
+    """Wait for processes to end, and return those that have not."""
+    return psutil().wait_procs(processes, timeout=seconds)[1]
+
+
+def kill(processes: Sequence[Any]) -> None:
+    for process in processes:
+        with suppress(psutil().NoSuchProcess):
+            process.kill()

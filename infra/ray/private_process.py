@@ -1,6 +1,6 @@
-"""The process that has a private Ray: it starts it, says where it is, and ends it when its standard input ends.
+"""The process that owns a private Ray: prints its address, and ends it at the end of standard input.
 
-Run by `infra.ray.private`, as a file: it imports nothing but Ray, and stands in nobody's current folder.
+Run as a file by `polypool.infra.ray.private`; imports nothing but Ray.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ def main() -> None:
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]
-    # Ray Train frees the cores of a run that was ended by force only if it finds the session, and where several run on
-    # a machine it finds none by itself
+    # Ray Train frees the cores of a killed run only if it finds the session, which it does not where several run here
     address = f"{get_node_ip_address()}:{port}"
     os.environ |= {"RAY_GCS_SERVER_PORT": str(port), "RAY_ADDRESS": address}
     ray.init(address="local", logging_level=logging.ERROR, log_to_driver=False, **json.loads(sys.argv[1]))

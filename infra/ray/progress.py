@@ -1,4 +1,4 @@
-"""Progress of a training worker, shown where the driver's output goes."""
+"""Progress of a training worker in the driver's log."""
 
 from __future__ import annotations
 
@@ -9,16 +9,7 @@ from tqdm import tqdm
 
 
 class LineBar:
-    """A progress bar for logs: a line now and then instead of one line drawn over and over.
-
-    Takes the calls of tqdm that the training loop makes.
-
-    Args:
-        desc: what is in progress.
-        total: units in all.
-        unit: name of a unit.
-        every: seconds between two lines.
-    """
+    """A progress bar for logs, with the methods of tqdm that the training loop uses: a line every few seconds."""
 
     width = 20
 
@@ -28,7 +19,6 @@ class LineBar:
         self._started = self._updated = time.monotonic()
 
     def update(self, n: int) -> None:
-        """Count `n` more units."""
         if self.done == 0 and n > 1:  # a resumed run starts in the middle
             self._resumed_at = n
         self.done += n
@@ -36,11 +26,9 @@ class LineBar:
             self._show()
 
     def set_description(self, text: str) -> None:
-        """Say something else before the bar."""
         self.desc = text
 
     def close(self) -> None:
-        """Show the end."""
         self._show()
 
     def _show(self) -> None:
@@ -50,6 +38,6 @@ class LineBar:
         speed = (self.done - self._resumed_at) / max(self._updated - self._started, 1e-9)
         left = self.total - self.done
         soon = f", {tqdm.format_interval(left / speed)} left" if left and speed else ""
-        # not print: Ray Train logs what is printed once more
+        # Ray Train would log the output of print a second time
         sys.stderr.write(f"{bar} {self.done}/{self.total} {speed:.1f} {self.unit}/s{soon}  {self.desc}\n")
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""A Ray session that never joins a stray cluster, and what of it each worker of a run gets."""
+"""Ray sessions, which never join a stray cluster, and the resources of the workers in them."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.errors import AwayError, InputError
-from infra.process.stopping import at_once_too, end, kept
-from infra.ray.ending import be_quiet, leave_ray
-from infra.ray.private import ON_ONE_MACHINE, PrivateRay
+from polypool.infra.errors import AwayError, InputError
+from polypool.infra.process.stopping import cleanup_on_exit, handlers_restored, raise_stopped
+from polypool.infra.ray.internals import mute_workers, on_loopback, reload_settings
+from polypool.infra.ray.private import ON_ONE_MACHINE, PrivateRay
 
 _SLOW_DASHBOARD = "Failed to query Ray Train Controller actor state"
-"""What Ray Train's cleaner says every second until the dashboard has started, which may take a minute."""
+"""Logged by Ray Train's cleaner every second until the dashboard has started, up to a minute."""
 EVERYWHERE = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS_SKIP_REGEX": _SLOW_DASHBOARD,
-    "RAY_COLOR_PREFIX": "0",  # colours would come out as text (infra.process.terminal)
+    "RAY_COLOR_PREFIX": "0",  # colours would come out as text (polypool.infra.process.terminal)
 }
-"""What Ray is told, unless the environment says otherwise."""
+"""Default settings of Ray."""
 _PATIENCE, _NO_PATIENCE = 30.0, 0.5  # seconds for Ray to be left
 
 
@@ -33,8 +34,8 @@ class Session:
     """An open session.
 
     Attributes:
-        private: whether it is this process's own, on this machine.
-        shared: whether it may outlive a run in it, so that what a run took has to be given back whatever becomes of it.
+        private: whether it belongs to this process, on this machine.
+        shared: whether it may outlive a run in it, which then has to free its cores even when killed.
     """
 
     private: bool
@@ -47,12 +48,12 @@ _open: list[Session] = []
 
 @contextmanager
 def ray_beside(*, cpus: int | None = None, shared: bool = False) -> Iterator[None]:
-    """Let a private Ray begin beside what is inside, for the sessions in it, and end it with every process of it.
+    """Start a private Ray in the background for the sessions inside, and end it with all its processes.
 
-    Nothing begins where there is a Ray already, or RAY_ADDRESS names one.
+    Does nothing where a Ray is running in this process or RAY_ADDRESS names one.
 
     Args:
-        cpus: how many cores it has; those of this machine where None.
+        cpus: its number of cores; that of this machine where None.
         shared: as of `Session`.
     """
     running = "ray" in sys.modules and sys.modules["ray"].is_initialized()
@@ -67,19 +68,19 @@ def ray_beside(*, cpus: int | None = None, shared: bool = False) -> Iterator[Non
     private = PrivateRay(cpus=cpus, dashboard=shared)
     _begun.append((private, shared))
     try:
-        with at_once_too(private.end):
+        with cleanup_on_exit(private.end):
             yield
     finally:
         _begun.clear()
-        with at_once_too(private.end):
+        with cleanup_on_exit(private.end):
             private.end()
 
 
 @contextmanager
 def ray_session(*, cpus: int | None = None, shared: bool = False) -> Iterator[Session]:
-    """Use the cluster that RAY_ADDRESS names (a Ray job has one), or a private one on this machine, then leave it.
+    """Connect to the cluster that RAY_ADDRESS names (a Ray job has one), or to a private one on this machine.
 
-    Inside another session, that one is used and left open. A private one is that of `ray_beside` where this is in one.
+    Inside another session, that one is used and left open. A private one is that of an enclosing `ray_beside`.
 
     Args:
         cpus: as of `ray_beside`.
@@ -107,8 +108,8 @@ def ray_session(*, cpus: int | None = None, shared: bool = False) -> Iterator[Se
         reach: AbstractContextManager[None] = nullcontext()
         if private := address == "local":
             begun, shared = _begun[0]
-            address, reach = begun.address, _on_loopback()
-            _heed_environment()
+            address, reach = begun.address, on_loopback()
+            reload_settings()  # Ray may have been imported before its token was set
         with reach, _connected(address):
             _open.append(Session(private=private, shared=shared))
             try:
@@ -119,47 +120,27 @@ def ray_session(*, cpus: int | None = None, shared: bool = False) -> Iterator[Se
 
 @contextmanager
 def _connected(address: str) -> Iterator[None]:
-    """Connect to a cluster, and leave it after what is inside; quickly after Ctrl-C."""
+    """Connect to a cluster, and leave it at the end; quickly after Ctrl-C."""
     import ray
 
     try:
-        with kept():
+        with handlers_restored():
             ray.init(address=address, logging_level=logging.ERROR, log_to_driver=True)
     except ConnectionError as error:
         raise AwayError(f"no Ray cluster answers at RAY_ADDRESS={address}: {error}") from error
-    except SystemExit:  # what Ray makes of SIGTERM while it connects
-        end(signal.SIGTERM)
+    except SystemExit:  # Ray's reaction to SIGTERM while it connects
+        raise_stopped(signal.SIGTERM)
     patience = _PATIENCE
     try:
         yield
     except KeyboardInterrupt:
         patience = _NO_PATIENCE
-        be_quiet()
+        mute_workers()
         raise
     finally:
-        leave_ray(seconds=patience)
-
-
-def _heed_environment() -> None:
-    """Let Ray read its settings anew: it may have been imported before it was told of tokens."""
-    from ray._raylet import Config
-
-    Config.initialize("")
-
-
-@contextmanager
-def _on_loopback() -> Iterator[None]:
-    """Let Ray look for its parts on 127.0.0.1, where those of a private one listen (`ON_LOOPBACK`).
-
-    Not by the environment: another session of this process may connect to a cluster.
-    """
-    from ray._private import ray_constants
-
-    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
+        leaving = threading.Thread(target=ray.shutdown, daemon=True)  # Ray's processes may hang
+        leaving.start()
+        leaving.join(patience)
 
 
 def _default(settings: Mapping[str, str]) -> None:
@@ -168,19 +149,19 @@ def _default(settings: Mapping[str, str]) -> None:
 
 
 def cores(kind: str = "CPU") -> int:
-    """Return how many cores, or whatever else `kind` names, the cluster of the open session has."""
+    """Return the number of cores, or of another resource, of the open session's cluster."""
     import ray
 
     return int(ray.cluster_resources().get(kind, 0))
 
 
 def local_cores() -> int:
-    """Return how many cores this process may use, which are those that a private session has."""
+    """Return the number of cores that this process may use, as a private session does."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cluster_of_this_machine() -> str:
-    """Return where a cluster answers that `ray start` has begun here; empty where none does."""
+    """Return the address of a cluster that `ray start` started here; empty where none answers."""
     place = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
     note = Path(place) / "ray" / "ray_current_cluster"
     try:
@@ -191,7 +172,7 @@ def _cluster_of_this_machine() -> str:
 
 
 def _answers(address: str) -> bool:
-    """Whether anyone listens at `[ray://]host:port`; Ray itself would wait for minutes."""
+    """Whether a server listens at `[ray://]host:port`; Ray itself would wait for minutes."""
     host, _, port = address.rpartition("/")[2].rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=5):
@@ -202,12 +183,7 @@ def _answers(address: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What each worker of a run gets.
-
-    Attributes:
-        cpus: cores.
-        gpu: whether it has a GPU.
-    """
+    """Resources of each worker of a run: cores, and whether it has a GPU."""
 
     cpus: int
     gpu: bool
@@ -217,9 +193,9 @@ class Resources:
         """Share the cluster among the workers: a GPU each where there are enough, and up to `cpus` cores.
 
         Args:
-            workers: how many there are at most.
-            fewest: how many will do; 0 for all.
-            cpus: the cores that each is to have.
+            workers: their largest number.
+            fewest: their smallest number; 0 for all.
+            cpus: cores that each wants.
 
         Raises:
             AwayError: the cluster has fewer cores than workers.

@@ -1,7 +1,4 @@
-"""Ray Train for one run: begun again while it progresses, without processes that the run has no use for.
-
-The only module that looks into Ray Train. Where a newer one has other names for these parts, it starts them all.
-"""
+"""Ray Train for one run: retried as long as it progresses, and without processes that a run does not use."""
 
 from __future__ import annotations
 
@@ -12,30 +9,25 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ray.train.torch import TorchTrainer
-from ray.train.v2._internal.execution.failure_handling import DefaultFailurePolicy, FailureDecision
-from ray.train.v2._internal.execution.scaling_policy import (
+from ray.train.v2.torch.torch_trainer import TorchTrainer
+
+from polypool.infra.process.watching import pause
+from polypool.infra.ray.internals import (
+    CLEANER,
+    CONTROLLER_LOGGER,
+    DATASETS,
+    DefaultFailurePolicy,
     ElasticScalingPolicy,
+    FailureDecision,
     FixedScalingPolicy,
     NoopDecision,
     ScalingDecision,
 )
-
-from infra.process.watching import pause
-from infra.ray.session import Session
-
-_DATA_SETS = "DatasetsCallback"
-"""The part that starts a process for Ray's own data sets, of which no run has one."""
-_CLEANER = "PlacementGroupCleanerCallback"
-"""The one that starts a process to free the cores of a run that is ended by force, in a session that goes on."""
+from polypool.infra.ray.session import Session
 
 
-_CONTROLLER = "ray.train.v2._internal.execution.controller.controller"
-"""The logger of the process that looks after the workers."""
-
-
-class _CoresThatThereAre(FixedScalingPolicy):
-    """Asks nobody for more machines."""
+class _NoRequests(FixedScalingPolicy):
+    """A fixed number of workers, without requests for more machines."""
 
     def after_controller_start(self, train_run_context: Any) -> None:
         pass
@@ -44,15 +36,15 @@ class _CoresThatThereAre(FixedScalingPolicy):
         pass
 
 
-class EvenShares(ElasticScalingPolicy):
-    """As many workers as there is room for, of the numbers that can share a batch evenly.
+class EvenScalingPolicy(ElasticScalingPolicy):
+    """As many workers as there is room for, of the numbers that share a batch evenly.
 
-    Where there is room for more while they are at work, they are begun anew just after a checkpoint: nothing is lost.
+    While training, more workers are started only just after a checkpoint, so that no step is lost.
 
     Args:
         scaling_config: Ray's.
-        counts: these numbers, ascending.
-        progress: as of `WhileItProgresses`.
+        counts: the allowed numbers, ascending.
+        progress: as of `RetryWhileProgressing`.
     """
 
     def __init__(self, scaling_config: Any, *, counts: Sequence[int], progress: Callable[[], object]) -> None:
@@ -60,19 +52,18 @@ class EvenShares(ElasticScalingPolicy):
         self._counts, self._progress, self._seen = counts, progress, progress()
 
     def after_controller_start(self, train_run_context: Any) -> None:
-        """Ask for room in the name of the run: a controller that was killed has not given back what it asked for.
+        """Request resources under the run's name instead of Ray's id of the controller.
 
-        Ray keeps that for three minutes, in which whoever goes on with the run would wait in vain, but by its name it
-        is theirs.
+        Ray keeps the request of a killed controller for three minutes; by this name its successor takes it over.
         """
         named = copy.copy(train_run_context)
-        object.__setattr__(named, "run_id", named.run_config.name)  # which Ray makes up for each controller
+        object.__setattr__(named, "run_id", named.run_config.name)
         super().after_controller_start(named)
 
     def make_decision_for_running_worker_group(
         self, worker_group_state: Any, worker_group_status: Any
     ) -> ScalingDecision:
-        """Decide whether others are to be at work; called every moment, by keyword."""
+        """Decide on the number of workers after a new checkpoint; called often, by keyword."""
         seen, self._seen = self._seen, self._progress()
         if self._seen == seen:
             return NoopDecision()
@@ -84,54 +75,43 @@ class EvenShares(ElasticScalingPolicy):
 
 
 Refused = Callable[[BaseException], object]
-"""Returns what is wrong with the work or its disk where an error says so, so that it would fail again; else None."""
+"""Returns the reason where another try would fail in the same way, else None."""
 
 
-class SaidInOneLine(logging.Filter):
-    """Leaves out the tracebacks of what the driver says in one line.
-
-    Args:
-        refused: tells it from other errors.
-    """
+class OneLineErrors(logging.Filter):
+    """Drops records of the errors that the driver reports in one line, those for which `refused` returns a reason."""
 
     def __init__(self, refused: Refused) -> None:
         super().__init__()
         self._refused = refused
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is shown, which is made while its error is handled."""
         error = sys.exc_info()[1]
         return error is None or not self._refused(error)
 
 
-class WhileItProgresses(DefaultFailurePolicy):
-    """Begins again after faults as long as there is progress: Ray counts all faults, this one those in a row without.
+class RetryWhileProgressing(DefaultFailurePolicy):
+    """Retries after faults, of which only those in a row without progress count (Ray counts all).
 
-    The first fault after progress is tried again at once, the others after a pause that doubles.
+    The first fault after progress is retried at once, the others after a pause that doubles.
 
     Args:
-        failure_config: how many faults in a row are tried again.
-        progress: returns what is another one when there was progress.
-        refused: tells what would fail again.
+        failure_config: how many faults in a row are retried.
+        progress: returns another value once there was progress.
+        refused: returns a reason for faults that are not retried.
     """
 
-    def __init__(
-        self,
-        failure_config: Any,
-        *,
-        progress: Callable[[], object],
-        refused: Refused,
-    ) -> None:
+    def __init__(self, failure_config: Any, *, progress: Callable[[], object], refused: Refused) -> None:
         super().__init__(failure_config)
         self._progress, self._refused, self._seen = progress, refused, progress()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take it up in the process that decides, which tells of what went wrong there."""
+        """Filter the log of the process of the controller, where this is unpickled."""
         self.__dict__.update(state)
-        logging.getLogger(_CONTROLLER).addFilter(SaidInOneLine(self._refused))
+        logging.getLogger(CONTROLLER_LOGGER).addFilter(OneLineErrors(self._refused))
 
     def make_decision(self, training_failed_error: Any) -> FailureDecision:
-        """Decide what becomes of a fault, and pause."""
+        """Decide whether a fault is retried, and pause before that."""
         if (now := self._progress()) != self._seen:
             self._seen, self._worker_group_failures, self._controller_failures = now, 0, 0
         failures = getattr(training_failed_error, "worker_failures", {})
@@ -153,14 +133,14 @@ class WhileItProgresses(DefaultFailurePolicy):
 
 
 class RunTrainer(TorchTrainer):
-    """A TorchTrainer that leaves Ctrl-C to us: Ray's would ask its workers to end, wait for them, and exit with 0 or 1.
+    """A TorchTrainer with the policies above, which leaves Ctrl-C to this process.
 
     Args:
-        work: what each worker does.
-        session: the open one.
-        worker_counts: the numbers of workers that may train, ascending.
-        progress, refused: as of `WhileItProgresses`.
-        options: those of TorchTrainer.
+        work: function of each worker.
+        session: the open session.
+        worker_counts: allowed numbers of workers, ascending.
+        progress, refused: as of `RetryWhileProgressing`.
+        options: of TorchTrainer.
     """
 
     def __init__(
@@ -174,22 +154,23 @@ class RunTrainer(TorchTrainer):
         **options: Any,
     ) -> None:
         self._session, self._counts = session, worker_counts
-        self._retried = {"progress": progress, "refused": refused}
+        self._progress, self._refused = progress, refused
         super().__init__(work, **options)
 
     def _register_sigint_handler(self, controller: Any) -> None:
         pass
 
     def _create_default_callbacks(self) -> list[Any]:
-        unused = {_DATA_SETS} if self._session.shared else {_DATA_SETS, _CLEANER}
+        unused = {DATASETS} if self._session.shared else {DATASETS, CLEANER}
         return [part for part in super()._create_default_callbacks() if type(part).__name__ not in unused]
 
     def _initialize_and_run_controller(self, **parts: Any) -> Any:
-        parts["failure_policy"] = WhileItProgresses(self.run_config.failure_config, **self._retried)
+        scaling: Any = self.scaling_config
+        parts["failure_policy"] = RetryWhileProgressing(
+            self.run_config.failure_config, progress=self._progress, refused=self._refused
+        )
         if len(self._counts) > 1:
-            parts["scaling_policy"] = EvenShares(
-                self.scaling_config, counts=self._counts, progress=self._retried["progress"]
-            )
+            parts["scaling_policy"] = EvenScalingPolicy(scaling, counts=self._counts, progress=self._progress)
         elif self._session.private:
-            parts["scaling_policy"] = _CoresThatThereAre(self.scaling_config)
+            parts["scaling_policy"] = _NoRequests(scaling)
         return super()._initialize_and_run_controller(**parts)

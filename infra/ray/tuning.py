@@ -1,7 +1,7 @@
-"""Ray Tune, and the only module that imports it: many pieces of work side by side, the poor ones perhaps stopped early.
+"""Trials side by side in Ray Tune, with early stopping; the only module that imports Tune.
 
-A TorchTrainer cannot be given to a Tuner, so each trial is a function that starts a training of its own. It takes no
-cores itself, since the workers that it starts do.
+A TorchTrainer cannot be given to a Tuner, so each trial is a function that starts a training of its own. It reserves no
+cores, as its workers do.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 _SETTINGS = {
-    "RAY_AIR_NEW_OUTPUT": "0",  # the other one draws a table even where it is silenced
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # MLflow has it all
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the sweep at once, as it does any command
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # what a trial reports last has no score
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a table even at verbosity 0
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is handled by the command
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # the last report of a trial has no score
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
 
@@ -27,10 +27,10 @@ class Halving:
     """Asynchronous successive halving (ASHA, Li et al. 2020): after 1, 2, 4, ... epochs the worse half is stopped.
 
     Attributes:
-        metric: what `reporter` reports.
+        metric: as `reporter` reports it.
         higher_is_better: of that metric.
-        epochs: of a whole piece of work; the last one is never stopped at.
-        factor: of the epochs between two decisions; the best 1 / factor go on.
+        epochs: of a whole trial, which is never stopped at the last one.
+        factor: between the epochs of two decisions; the best 1 / factor go on.
     """
 
     metric: str
@@ -41,13 +41,7 @@ class Halving:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a piece of work ended.
-
-    Attributes:
-        number: which one.
-        result: what it reported last.
-        error: why its process died; empty where it did not.
-    """
+    """A trial that ended: its number, its last report, and the error of its process, if any."""
 
     number: int
     result: Mapping[str, Any]
@@ -66,12 +60,12 @@ def run_side_by_side(
     """Call `work(0)` to `work(count - 1)`, each in a process of its own in the running Ray session.
 
     Args:
-        work: returns what it has to report; what it raises ends it and no other.
-        count: how many there are.
-        concurrent: how many run at once.
-        folder: for Tune's own state while this runs; removed in the end.
-        halving: whether and how poor ones are stopped early; those end with what they reported last.
-        ended: called here, each time one has ended.
+        work: returns a report; an error ends that trial alone.
+        count: number of trials.
+        concurrent: trials at once.
+        folder: for Tune's state; removed at the end.
+        halving: how poor trials are stopped early, if they are; those end with their last report.
+        ended: called in this process after each trial.
     """
     os.environ.update(_SETTINGS)
     from ray import tune
@@ -85,9 +79,9 @@ def run_side_by_side(
             mode="max" if halving.higher_is_better else "min",
             max_t=max(1, halving.epochs - 1),
             reduction_factor=halving.factor,
-            stop_last_trials=False,  # they have their test split to score
+            stop_last_trials=False,  # the last trials still score the test split
         )
-    # a request of nothing at all is refused, and a core would be one that the workers lack
+    # Tune refuses an empty request, and a core would be missing to the workers
     trainable = tune.with_resources(lambda config: dict(work(config["number"])), {"CPU": 0, "memory": 1})
     tuner = tune.Tuner(
         trainable,
@@ -95,11 +89,11 @@ def run_side_by_side(
         tune_config=tune.TuneConfig(
             scheduler=scheduler,
             max_concurrent_trials=concurrent,
-            # a process that was stopped early still trains, and has to end
+            # the process of a trial that is stopped early must end
             reuse_actors=halving is None,
         ),
         run_config=tune.RunConfig(
-            name=folder.name, storage_path=str(folder.parent), verbose=0, callbacks=[_telling(ended)]
+            name=folder.name, storage_path=str(folder.parent), verbose=0, callbacks=[_end_callback(ended)]
         ),
     )
     try:
@@ -108,30 +102,31 @@ def run_side_by_side(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _telling(ended: Callable[[Ended], None]) -> Any:
-    """Return Tune's callback that tells of each trial's end."""
+def _end_callback(ended: Callable[[Ended], None]) -> Any:
+    """Return Tune's callback that reports the end of each trial."""
     from ray.tune import Callback
 
-    class Telling(Callback):
+    def report(trial: Any, error: str = "") -> None:
+        ended(Ended(number=trial.config["number"], result=dict(trial.last_result or {}), error=error))
+
+    class EndCallback(Callback):
         def on_trial_complete(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
-            ended(Ended(number=trial.config["number"], result=dict(trial.last_result or {}), error=""))
+            report(trial)
 
         def on_trial_error(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
-            lines = (trial.get_error() and str(trial.get_error()).strip().splitlines()) or [
-                "its process ended"
-            ]
-            ended(Ended(number=trial.config["number"], result=dict(trial.last_result or {}), error=lines[-1]))
+            lines = str(trial.get_error() or "").strip().splitlines()
+            report(trial, lines[-1] if lines else "its process ended")
 
-    return Telling()
+    return EndCallback()
 
 
 def reporter(metric: str) -> Any:
-    """Return a callback for Ray Train, made inside `work`: it hands `metric` and the epoch on to the scheduler."""
+    """Return a callback of Ray Train, for use in a trial, that reports `metric` and the epoch to the scheduler."""
     from ray.tune.integration.ray_train import TuneReportCallback
 
     class Reporter(TuneReportCallback):
         def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
-            if metric in metrics[0]:  # checkpoints inside an epoch have none
+            if metric in metrics[0]:  # not of a checkpoint within an epoch
                 values = {"epoch": metrics[0]["epoch"], metric: metrics[0][metric]}
                 super().after_report(run_context, [values], None)
 

@@ -1,1 +1,1 @@
-"""Object storage: what a URL names, a cache of it on this machine, and how files get there."""
+"""Object storage: URLs, requests, conditional writes, a cache on this machine, and transfers of whole folders."""

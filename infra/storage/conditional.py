@@ -1,6 +1,6 @@
-"""Small files in object storage that are written only over what was read: S3 holds writers to that, by marks (ETag).
+"""Small files in object storage that are overwritten only if unchanged since they were read: S3 compares ETags.
 
-Elsewhere, and on servers of S3 that heed no conditions, nothing stands between a look and the write that follows it.
+Other storage, and servers of S3 that ignore conditions, may change a file between the comparison and the write.
 """
 
 from __future__ import annotations
@@ -8,66 +8,63 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import tempfile
 import time
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from typing import Any
 
-from infra.errors import AbsentError, InputError
-from infra.storage import remote
-from infra.storage.places import Url
+from polypool.infra.errors import AbsentError, InputError
+from polypool.infra.storage import remote
+from polypool.infra.storage.places import Url
 
 _NO_FILE = {"NoSuchKey", "404"}
-_OTHERS = {"PreconditionFailed", "412"}
+_CHANGED = {"PreconditionFailed", "412"}
 _NEW = {"IfNoneMatch": "*"}
-_NOBODYS = '"00000000000000000000000000000000"'
-"""A mark that no file has."""
+_NO_ETAG = '"00000000000000000000000000000000"'  # that no file has
 
 
 class ChangedError(Exception):
-    """Somebody else has written the file since it was read."""
+    """Another process has written the file since it was read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """A file as it was found or written.
+    """A file as it was read or written.
 
     Attributes:
         data: its bytes.
-        mark: what tells this content from others.
+        etag: identifies this content.
         age: seconds since it was written, by the storage's clock where that is S3.
     """
 
     data: bytes
-    mark: str
+    etag: str
     age: float
 
 
 def read(url: Url, *, attempts: int = remote.ATTEMPTS) -> Version | None:
-    """Return a file as it is; None where there is none. Of S3 it is asked so often at most.
+    """Return a file; None where there is none. S3 is tried `attempts` times.
 
     Raises:
         InputError: the storage does not answer, or refuses.
     """
     if url.scheme != "s3":
         try:
-            data, (_, written) = remote.RemoteFile(url).read(), remote.state(url)
+            data, (_, written) = remote.RemoteFile(url).read(), remote.size_and_time(url)
         except AbsentError:
             return None
-        return Version(data=data, mark=_digest(data), age=time.time() - int(written) / 1e9)
+        return Version(data=data, etag=_digest(data), age=time.time() - int(written) / 1e9)
 
-    def ask() -> Version | None:
-        answer = _asked("get_object", url, _NO_FILE)
+    def get() -> Version | None:
+        answer = _request("get_object", url, _NO_FILE)
         if answer is None:
             return None
         now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
         age = (now - answer["LastModified"]).total_seconds()
-        return Version(data=answer["Body"].read(), mark=answer["ETag"], age=age)
+        return Version(data=answer["Body"].read(), etag=answer["ETag"], age=age)
 
-    return remote.tried(url, "read", ask, attempts=attempts)
+    return remote.retry(url, "read", get, attempts=attempts)
 
 
 def write(url: Url, data: bytes, *, over: Version | None) -> Version:
@@ -75,70 +72,65 @@ def write(url: Url, data: bytes, *, over: Version | None) -> Version:
 
     Args:
         url: of the file.
-        data: its bytes; those of two writers have to differ.
-        over: what was found there; None where there was none.
+        data: its bytes, which differ between processes.
+        over: the version to overwrite; None where there must be no file.
 
     Raises:
-        ChangedError: something else is there.
+        ChangedError: there is another version.
         InputError: the storage does not answer, or refuses.
     """
     if url.scheme != "s3":
         there = read(url)
-        if (there and there.mark) != (over and over.mark):
+        if (there and there.etag) != (over and over.etag):
             raise ChangedError
-        with tempfile.TemporaryDirectory(prefix="polypool.") as folder:
-            path = Path(folder) / url.name
-            path.write_bytes(data)
-            remote.upload(path, url)
-        return Version(data=data, mark=_digest(data), age=0.0)
-    mark = remote.tried(url, "written", lambda: _put(url, data, {"IfMatch": over.mark} if over else _NEW))
-    if mark is None:  # an answer may have been lost, and the same request made again
+        remote.upload(data, url)
+        return Version(data=data, etag=_digest(data), age=0.0)
+    etag = remote.retry(url, "written", partial(_put, url, data, {"IfMatch": over.etag} if over else _NEW))
+    if etag is None:  # perhaps the answer was lost, and this was the second request
         there = read(url)
         if there is None or there.data != data:
             raise ChangedError
-        mark = there.mark
-    return Version(data=data, mark=mark, age=0.0)
+        etag = there.etag
+    return Version(data=data, etag=etag, age=0.0)
 
 
-def heeded(url: Url, data: bytes) -> bool:
-    """Whether the storage of a file that holds `data` heeds conditions; where it does not, the file is written again.
+def enforced(url: Url, data: bytes) -> bool:
+    """Whether the storage enforces conditions: tried by writing `data`, which the file holds already.
 
     Raises:
         InputError: the storage does not answer, or refuses.
     """
-    conditions = (_NEW, {"IfMatch": _NOBODYS}) if url.scheme == "s3" else ()
-    return bool(conditions) and all(
-        remote.tried(url, "written", lambda condition=each: _put(url, data, condition)) is None
-        for each in conditions
+    return url.scheme == "s3" and all(
+        remote.retry(url, "written", partial(_put, url, data, condition)) is None
+        for condition in (_NEW, {"IfMatch": _NO_ETAG})
     )
 
 
 def _put(url: Url, data: bytes, condition: dict[str, str]) -> str | None:
-    """Write a file on a condition; return its mark, None where the condition does not hold."""
-    # a file that should be there and is not is another than was read
-    answer = _asked("put_object", url, _OTHERS | _NO_FILE, Body=data, **condition)
+    """Write a file on a condition; return its ETag, None where the condition does not hold."""
+    answer = _request("put_object", url, _CHANGED | _NO_FILE, Body=data, **condition)
     return None if answer is None else answer["ETag"]
 
 
-def _asked(method: str, url: Url, none_by: set[str], **arguments: Any) -> dict[str, Any] | None:
-    """Ask S3 about a file; return its answer, None where it is one of some errors."""
+def _request(method: str, url: Url, none_for: set[str], **arguments: Any) -> dict[str, Any] | None:
+    """Make a request about a file; return the answer, None for some error codes."""
     from botocore.exceptions import ClientError
 
     bucket, _, key = url.path.partition("/")
     try:
         return getattr(_client(remote.endpoint()), method)(Bucket=bucket, Key=key, **arguments)
     except ClientError as error:
-        if error.response["Error"]["Code"] in none_by:
+        if error.response["Error"]["Code"] in none_for:
             return None
         raise
 
 
 @cache
 def _client(endpoint: str | None) -> Any:
-    """Return this process's client of S3; `infra.storage.remote` tries again where it fails.
+    """Return this process's S3 client, whose requests `remote.retry` repeats.
 
     Raises:
-        InputError: there is none, as a package is missing.
+        InputError: boto3 is not installed.
     """
     try:
         import boto3
@@ -148,7 +140,7 @@ def _client(endpoint: str | None) -> Any:
             "runs at s3:// need boto3, as pyarrow's client of S3 cannot write on a condition; "
             "`pip install 'polypool[s3]'`"
         ) from error
-    logging.getLogger("botocore").setLevel(logging.WARNING)  # it tells where it found credentials
+    logging.getLogger("botocore").setLevel(logging.WARNING)  # it logs where it found credentials
     return boto3.client(
         "s3",
         region_name=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),

@@ -1,4 +1,4 @@
-"""What names a place of data: a path of this machine, or a URL. Every path that a user gives comes through here."""
+"""Places of data: a path of this machine, or a URL of object storage; all paths of users are parsed here."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import unquote
 
-from infra.errors import InputError
+from polypool.infra.errors import InputError
 
 SCHEMES = {"s3": "s3", "gs": "gs", "gcs": "gs", "hf": "hf"}
-"""Schemes of object storage, each with the one that it is written as."""
+"""Schemes of object storage, and their usual spelling."""
 POSSIBLE = "a path of this machine, file:///..., s3://..., gs://... or hf://..."
 
-_URL = re.compile(
-    r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL
-)  # of two letters and more: C:/ is a drive of Windows
+# of two letters and more: C:/ is a drive of Windows
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL)
 _FILE = re.compile(r"file:(?://([^/]*))?(/.*)", re.DOTALL | re.IGNORECASE)
 
 
@@ -40,19 +39,17 @@ class Url:
 
     @property
     def name(self) -> str:
-        """The last part of its path."""
         return self.path.rpartition("/")[2]
 
     @property
     def parent(self) -> Self:
-        """The folder that it is in."""
         return type(self)(scheme=self.scheme, path=self.path.rpartition("/")[0])
 
 
 def place(path: str | Path | Url) -> Path | Url:
-    """Return what a user calls a folder or file as a path of this machine, or as a URL of object storage.
+    """Parse a user's name of a folder or file: a path of this machine, or a URL of object storage.
 
-    `file:///x` is `/x`. A `Path` that was made of a URL, and so has one slash less, is understood, too.
+    `file:///x` is `/x`. A `Path` made of a URL, which has one slash less, is parsed, too.
 
     Raises:
         InputError: a URL of another kind, without a bucket, or with a password or settings in it.
@@ -88,10 +85,10 @@ def local(path: str | Path | Url, *, what: str = "this") -> Path:
 
     Args:
         path: given by a user.
-        what: it is of, for the message.
+        what: it is for, for the message.
 
     Raises:
-        InputError: it is a URL of object storage, or none that is understood.
+        InputError: it is a URL of object storage, or an invalid one.
     """
     found = place(path)
     if isinstance(found, Url):
@@ -110,6 +107,6 @@ def _file(text: str) -> Path:
 
 
 def _shown(text: str) -> str:
-    """Return a URL without what may be secret in it: who signs in, and settings."""
+    """Return a URL without its secrets: user, password and settings."""
     scheme, _, rest = text.partition("?")[0].partition(":")
     return f"{scheme.lower()}://{re.sub('.*@', '...@', rest.lstrip('/'), flags=re.DOTALL)}"

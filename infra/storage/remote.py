@@ -1,7 +1,7 @@
-"""Files in object storage, through the file systems of pyarrow: each call is tried a few times, and then said to fail.
+"""Files in object storage, through the file systems of pyarrow; each request is repeated a few times.
 
-Who may read and write is found where the storage's own tools look: in the environment (`AWS_ACCESS_KEY_ID`, ...), in a
-profile, or at the machine itself. `AWS_ENDPOINT_URL` names another server than Amazon's that speaks S3.
+Credentials are found where the storage's own tools look: in the environment (`AWS_ACCESS_KEY_ID`, ...), in a profile,
+or at the machine itself. `AWS_ENDPOINT_URL` names another server than Amazon's that speaks S3.
 """
 
 from __future__ import annotations
@@ -9,30 +9,28 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pyarrow import NativeFile, fs
 
-from infra.errors import AbsentError, AwayError, InputError
-from infra.files import parse_json
-from infra.storage.places import Url
+from polypool.infra.errors import AbsentError, AwayError, InputError
+from polypool.infra.storage.places import Url
 
 T = TypeVar("T")
 
 ATTEMPTS, PATIENT = 6, 26
-"""How often a call is made before it is given up, in seconds; by what is in no hurry, in ten minutes."""
-_PAUSE, _LONGEST = (
-    0.2,
-    30.0,
-)  # seconds before the second attempt, twice as many before each further one, at most
-_PART = 8 << 20  # bytes that are read or written at once
+"""Requests before giving up: after seconds; after ten minutes, where nothing is waiting."""
+_PAUSE, _MAX_PAUSE = 0.2, 30.0  # seconds before the second request; they double for each further one
+_CHUNK = 8 << 20  # bytes that are written at once
 _REFUSED = re.compile(
     "ACCESS_DENIED|INVALID_ACCESS_KEY|INVALID_CLIENT|SIGNATURE|TOKEN|PERMISSION_DENIED|HTTP status 40[13]|40[13] Client"
     "|AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|(Expired|Invalid)Token|NoSuchBucket|Unable to locate cred"
@@ -41,11 +39,7 @@ _REFUSED = re.compile(
 
 
 class RemoteFile:
-    """A file in object storage, of which any part can be read, from several threads.
-
-    Args:
-        url: of the file. Nothing is asked until the first use.
-    """
+    """A file in object storage, any part of which several threads can read; it is opened at the first use."""
 
     def __init__(self, url: Url) -> None:
         self.url = url
@@ -60,7 +54,7 @@ class RemoteFile:
             AbsentError: there is no such file.
             InputError: the storage does not answer, or refuses.
         """
-        return tried(self.url, "read", lambda: self._opened().size())
+        return retry(self.url, "read", lambda: self._opened().size())
 
     def read(self, start: int = 0, end: int | None = None) -> bytes:
         """Return the bytes from `start` to `end`, or to the end of the file.
@@ -70,7 +64,7 @@ class RemoteFile:
             InputError: the storage does not answer, refuses, or has fewer bytes.
         """
 
-        def ask() -> bytes:
+        def request() -> bytes:
             file = self._opened()
             length = (file.size() if end is None else end) - start
             data = file.read_at(length, start)
@@ -78,7 +72,7 @@ class RemoteFile:
                 raise OSError(f"{len(data):,} bytes came of {length:,} from byte {start:,} on")
             return data
 
-        return tried(self.url, "read", ask)
+        return retry(self.url, "read", request)
 
     def _opened(self) -> NativeFile:
         with self._opening:
@@ -86,19 +80,6 @@ class RemoteFile:
                 system, path = _at(self.url)
                 self._file = system.open_input_file(path)
             return self._file
-
-
-def read_json(url: Url, *, what: str) -> Any:
-    """Read a JSON file, as `infra.files.read_json` does of this machine.
-
-    Raises:
-        AbsentError: there is no such file.
-        InputError: the storage does not answer, refuses, or the file is no JSON.
-    """
-    try:
-        return parse_json(RemoteFile(url).read(), where=url, what=what)
-    except AbsentError as error:
-        raise AbsentError(f"{url}: no such file; expected {what}") from error
 
 
 def exists(url: Url) -> bool:
@@ -110,8 +91,8 @@ def exists(url: Url) -> bool:
     return _info(url).type == fs.FileType.File
 
 
-def state(url: Url) -> tuple[int, str]:
-    """Return a file's size in bytes and when it was written, which change where its content does.
+def size_and_time(url: Url) -> tuple[int, str]:
+    """Return a file's size in bytes and when it was written, which identify its content.
 
     Raises:
         AbsentError: there is no such file.
@@ -123,36 +104,37 @@ def state(url: Url) -> tuple[int, str]:
     return info.size, str(info.mtime_ns)
 
 
-def listed(url: Url) -> list[str]:
-    """Return the files below a folder, each as its path from there, in order; none where there is no folder.
+def list_files(url: Url) -> list[str]:
+    """Return the files below a folder, as sorted paths relative to it; none where there is no folder.
 
     Raises:
         InputError: the storage does not answer, or refuses.
     """
     system, path = _at(url)
     below = fs.FileSelector(path, recursive=True, allow_not_found=True)
-    found = tried(url, "read", lambda: system.get_file_info(below))
-    # a folder may be a file of no bytes and its name
+    found = retry(url, "read", lambda: system.get_file_info(below))
+    # a folder may be an empty file of its name
     names = (info.path.removeprefix(f"{path}/") for info in found if info.type == fs.FileType.File)
     return sorted(name for name in names if not name.endswith("/"))
 
 
-def upload(path: Path, url: Url, *, attempts: int | None = None) -> None:
-    """Write a file of this machine to object storage, where it appears whole or not at all.
+def upload(data: Path | bytes, url: Url, *, attempts: int | None = None) -> None:
+    """Write bytes, or a copy of a file of this machine; the file appears whole or not at all.
 
     Raises:
         InputError: the storage does not answer, or refuses.
     """
+    system, key = _at(url)
 
     def send() -> None:
-        system, key = _at(url)
-        with path.open("rb") as file, system.open_output_stream(key) as out:
-            while part := file.read(_PART):
-                out.write(part)
-        if (there := system.get_file_info(key).size) != path.stat().st_size:
-            raise OSError(f"{there} of {path.stat().st_size:,} bytes arrived")
+        source = data.open("rb") if isinstance(data, Path) else BytesIO(data)
+        with source, system.open_output_stream(key) as out:
+            shutil.copyfileobj(source, out, _CHUNK)
+            size = source.tell()
+        if (there := system.get_file_info(key).size) != size:
+            raise OSError(f"{there} of {size:,} bytes arrived")
 
-    tried(url, "written", send, attempts=attempts)
+    retry(url, "written", send, attempts=attempts)
 
 
 def delete(url: Url) -> None:
@@ -163,32 +145,32 @@ def delete(url: Url) -> None:
     """
     system, path = _at(url)
     with suppress(AbsentError):
-        tried(url, "deleted", lambda: system.delete_file(path))
+        retry(url, "deleted", lambda: system.delete_file(path))
 
 
-def tried(url: Url, how: str, act: Callable[[], T], *, attempts: int | None = None) -> T:
-    """Return what a call gives, which is made again, ever later, where the storage does not answer well.
+def retry(url: Url, how: str, request: Callable[[], T], *, attempts: int | None = None) -> T:
+    """Make a request, and repeat it with growing pauses where it fails.
 
     Args:
-        url: that it is about.
-        how: what cannot be done where it fails, such as `read`.
-        act: the call.
+        url: it is about.
+        how: what cannot be done, for the message, such as `read`.
+        request: it.
         attempts: how often it is made at most; ATTEMPTS where None.
 
     Raises:
         AbsentError: there is no such file.
-        AwayError: the storage has failed as often.
-        InputError: it refuses.
+        AwayError: every attempt failed.
+        InputError: access is denied.
     """
     pause, attempts = _PAUSE, attempts or ATTEMPTS
     for left in reversed(range(attempts)):
         try:
-            return act()
+            return request()
         except InputError:
             raise
         except FileNotFoundError as error:
             raise AbsentError(f"{url}: no such file") from error
-        except Exception as error:  # file systems of fsspec raise what their clients do
+        except Exception as error:  # clients of fsspec and boto have their own
             why = " ".join(str(error).split()) or type(error).__name__
             if _REFUSED.search(why):
                 raise InputError(
@@ -201,13 +183,13 @@ def tried(url: Url, how: str, act: Callable[[], T], *, attempts: int | None = No
                     "AWS_ENDPOINT_URL, if it is set), and run the command again, which goes on where it stopped"
                 ) from error
         time.sleep(pause * random.uniform(0.5, 1))
-        pause = min(2 * pause, _LONGEST)
+        pause = min(2 * pause, _MAX_PAUSE)
     raise AssertionError
 
 
 def _info(url: Url) -> fs.FileInfo:
     system, path = _at(url)
-    return tried(url, "read", lambda: system.get_file_info(path))
+    return retry(url, "read", lambda: system.get_file_info(path))
 
 
 def _at(url: Url) -> tuple[fs.FileSystem, str]:
@@ -217,17 +199,17 @@ def _at(url: Url) -> tuple[fs.FileSystem, str]:
 
 
 def endpoint() -> str | None:
-    """Return the server of S3 that is named instead of Amazon's."""
+    """Return the S3 server to use instead of Amazon's."""
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
 
 
 @cache
 def _system(scheme: str, bucket: str, endpoint: str | None) -> fs.FileSystem:
-    """Return one client for all that a process reads of a bucket."""
+    """Return this process's client for a bucket."""
     if scheme == "s3":
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         if not (region or endpoint):
-            with suppress(OSError):  # it says more clearly what is wrong when a file is asked for
+            with suppress(OSError):  # the first request has the clearer message
                 region = fs.resolve_s3_region(bucket)
         return fs.S3FileSystem(
             region=region,

@@ -1,8 +1,7 @@
-"""What a store holds beside the vectors of its sets, such as boxes: for each a store of its own, of the same sets.
+"""Columns beside the vectors of a store, such as boxes: each is a store of its own, of the same sets.
 
-They lie in the folder `columns` of the store, row by row and element by element beside its vectors. The store's source
-names them with the numbers that an element has there, `{"columns": {"boxes": 4}}`; a store without such is none the
-older for it.
+They are in the folder `columns` of the store, with the same rows and elements. The store's source has their widths,
+`{"columns": {"boxes": 4}}`.
 """
 
 from __future__ import annotations
@@ -11,31 +10,28 @@ import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from infra.errors import AbsentError, InputError, MissingError
-from infra.storage.places import Url, place
-from infra.store.ids import IdSet
-from infra.store.manifest import COLUMNS
-from infra.store.reader import FeatureStore, column_place, column_source
-from infra.store.writer import StoreWriter
+from polypool.infra.errors import AbsentError, InputError, MissingError
+from polypool.infra.storage.places import Url, place
+from polypool.infra.store.feature_store import FeatureStore, column_place, column_source
+from polypool.infra.store.ids import IdSet
+from polypool.infra.store.manifest import COLUMNS
+from polypool.infra.store.writer import StoreWriter
 
 
 class ColumnsWriter:
-    """Writes columns, set by set as the store beside them is written, float32; to be closed before it.
-
-    One that died is taken up as the store's own writer is: the same sets in the same order give the same bytes.
+    """Writes the columns of a store, float32; it is closed before the store's writer, and resumed like it.
 
     Args:
         folder: of the store.
-        widths: how many numbers an element has in each column.
-        source: of the store, as `with_columns` gives it.
+        widths: numbers of an element in each column.
+        source: of the store, as `with_columns` returns it.
 
     Raises:
-        InputError: a column is there of other sets, or somebody else writes to it.
+        InputError: a column is there of other sets, or another process writes to it.
     """
 
     def __init__(
@@ -53,7 +49,7 @@ class ColumnsWriter:
 
     @property
     def done(self) -> list[IdSet]:
-        """The ids that earlier writers stored, of each column that is not finished."""
+        """The ids that earlier writers stored, for each unfinished column."""
         return [writer.done for writer in self._writers.values()]
 
     def offer(
@@ -76,12 +72,12 @@ class ColumnsWriter:
             writer.skip(where, why)
             return why
         if (why := writer.offer(id, x_ND, where=where)) is None:
-            for name, column in self._writers.items():  # what an earlier writer finished is passed over
+            for name, column in self._writers.items():  # without those that an earlier writer finished
                 column.offer(id, columns[name], where=where)
         return why
 
     def _refuse(self, columns: Mapping[str, np.ndarray], size: int) -> str | None:
-        """Return why the columns of a set of `size` elements cannot be stored, in words alike for all such sets."""
+        """Return why the columns of a set cannot be stored, in the same words for all such sets."""
         if {*columns} != {*self.widths}:
             return f"columns {', '.join(columns) or 'none'}, expected {', '.join(self.widths) or 'none'}"
         for name, x_NC in columns.items():
@@ -94,19 +90,17 @@ class ColumnsWriter:
     def __enter__(self) -> ColumnsWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._exits.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._exits.__exit__(*error)
 
 
 def with_columns(source: dict[str, Any], widths: Mapping[str, int]) -> dict[str, Any]:
-    """Return the source of a store with the columns that it is to have."""
+    """Return the source of a store that has columns."""
     return source | {COLUMNS: dict(widths)} if widths else source
 
 
 def _complete(at: Path | Url, source: dict[str, Any]) -> bool:
-    """Whether a column was finished, of the same sets, by a writer that died before the store was."""
+    """Whether an interrupted writer finished a column of the same sets."""
     try:
         found = FeatureStore.open(at)
     except (AbsentError, MissingError):

@@ -1,4 +1,4 @@
-"""What an ingest left out, and what it kept and wonders at: every case in a file, counts and examples by reason."""
+"""Rows that an ingest skipped, and its warnings: every case in a file, counts and examples by reason."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from infra.errors import InputError
-from infra.files import atomic
-from infra.process.terminal import shown
+from polypool.infra.errors import InputError
+from polypool.infra.files import atomic
+from polypool.infra.process.terminal import printable
 
 _IN_MEMORY = 8 << 20  # bytes of cases; beyond, they wait in a temporary file
 _EXAMPLES = 3
 _REASONS = 50
-_LET_PASS = 0.05  # of the rows, or of the parts of rows, may be left out without a word of the user's
+_TOLERATED = 0.05  # of the rows, or of the parts of rows, may be skipped by default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +27,10 @@ class Skipped:
 
     Args:
         where: the file and the row, line or id.
-        why: the reason, in the same words for every such case, so that cases can be counted by it.
-        split: that it was to be in, where that is known: a small split may be lost in a large data set.
-        part: it is one of several things of a row that is kept, such as a caption of an image.
-        wanted: False for what nothing asked for, such as a video that no list has: it is listed, and is no loss.
+        why: the reason, in the same words for every such case, by which cases are counted.
+        split: it belongs to, where that is known: a small split may be lost in a large data set.
+        part: whether it is part of a row that is kept, such as a caption of an image.
+        wanted: False for what is in no list, such as a further video: it is listed, and is no loss.
     """
 
     where: str
@@ -42,11 +42,11 @@ class Skipped:
 
 @dataclass(frozen=True, kw_only=True)
 class Flagged:
-    """A row that is used, and that the user is to know of: a warning.
+    """A warning about a row that is used.
 
     Args:
         where: the file and the row, line or id.
-        why: what is odd about it, in the same words for every such case, so that cases can be counted by it.
+        why: the warning, in the same words for every such case, by which cases are counted.
     """
 
     where: str
@@ -55,11 +55,11 @@ class Flagged:
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """What an ingest lets pass.
+    """What an ingest tolerates.
 
     Args:
-        allow_skipped: keep what can be used, however much was left out; by default more than 5 % is an error.
-        strict: refuse what is otherwise a warning, such as one picture in two splits.
+        allow_skipped: tolerate any number of skipped rows; by default more than 5 % is an error.
+        strict: refuse warnings, such as one picture in two splits.
     """
 
     allow_skipped: bool = False
@@ -70,13 +70,13 @@ USUAL = Tolerance()
 
 
 class TooMuchSkipped(InputError):
-    """So much of the input was left out that what remains is not taken for the data set."""
+    """Too much of the input was skipped."""
 
     exit_code = 1
 
 
 class _Cases:
-    """The cases of one kind: each kept as a line, counted by its reason."""
+    """Cases of one kind: each is kept as a line, and counted by its reason."""
 
     def __init__(self) -> None:
         self._lines = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 (lives as long as the job)
@@ -88,7 +88,7 @@ class _Cases:
         reason = self._reasons.setdefault(why, {"count": 0, "examples": []})
         reason["count"] += 1
         if len(reason["examples"]) < _EXAMPLES:
-            reason["examples"].append(shown(" ".join(where.split())))
+            reason["examples"].append(printable(" ".join(where.split())))
 
     def summary(self) -> dict[str, Any]:
         reasons = dict(sorted(self._reasons.items(), key=lambda pair: -pair[1]["count"]))
@@ -135,17 +135,17 @@ class Findings:
         rows: tuple[Mapping[str, int], str],
         parts: tuple[int, str] = (0, "parts"),
     ) -> None:
-        """Refuse a job that lost too much, or that strictness forbids; its cases are listed in `refused.jsonl`.
+        """Refuse a job that skipped too much, or that has warnings where it is strict; `refused.jsonl` lists the cases.
 
         Args:
-            folder: of what the job writes.
-            tolerance: what is let pass.
-            rows: how many are kept in each split, and what they are called, such as items.
-            parts: how many parts of rows are kept, and what they are called, such as captions.
+            folder: that the job writes.
+            tolerance: of the job.
+            rows: how many are kept in each split, and their name, such as items.
+            parts: how many parts of rows are kept, and their name, such as captions.
 
         Raises:
-            TooMuchSkipped: more than a twentieth of the rows, of those of a split, or of the parts was left out.
-            InputError: something is flagged, and `tolerance` is strict.
+            TooMuchSkipped: more than a twentieth of the rows, of those of a split, or of the parts was skipped.
+            InputError: there are warnings, and `tolerance` is strict.
         """
         kept, name = rows
         losses = [
@@ -160,12 +160,12 @@ class Findings:
         much = [
             f"{lost:,} of {lost + left:,} {of} ({lost / (lost + left):.1%})"
             for lost, left, of in losses
-            if lost > _LET_PASS * (lost + left)
+            if lost > _TOLERATED * (lost + left)
         ]
         if much and not tolerance.allow_skipped:
             listing = self._refuse(folder)
             raise TooMuchSkipped(
-                f"{folder}: {much[0]} were left out, where up to {_LET_PASS:.0%} are let pass; "
+                f"{folder}: {much[0]} were left out, where up to {_TOLERATED:.0%} are let pass; "
                 f"{describe(self.skipped)}\n  all of them: {listing}\nIt is not taken into use. Mend what is read; or, "
                 "if what is left is what you want, give the same command with --allow-skipped (in Python, "
                 "tolerance=Tolerance(allow_skipped=True))"

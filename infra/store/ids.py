@@ -1,16 +1,16 @@
-"""What may be an id, by the one rule for feature stores and for the corpora whose items they describe, and many ids."""
+"""Ids of sets: the rule for feature stores and the corpora that they belong to, and sets of millions of ids."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
 
-from infra.fields import is_unicode
+import numpy as np
 
-_LONGEST = 1000
+from polypool.infra.fields import is_unicode
+
+_MAX_LENGTH = 1000
 _HASH = 16  # bytes
-_SLOTS = 1024  # of a set that is empty; when two thirds are taken there are half as many again
-_FREE = bytes(_HASH)
 
 
 def wrong_id(id: str) -> str | None:
@@ -24,72 +24,56 @@ def wrong_id(id: str) -> str | None:
         return "an id that is not valid UTF-8"
     if not id.isprintable():
         return "an id with characters that cannot be printed"
-    if len(id) > _LONGEST:
-        return f"an id of more than {_LONGEST:,} characters"
+    if len(id) > _MAX_LENGTH:
+        return f"an id of more than {_MAX_LENGTH:,} characters"
     return None
 
 
 def text_id(text: str) -> str:
-    """Return the id of a text in a store of texts: its SHA-256, the same wherever the text stands."""
+    """Return the id of a text in a store of texts: its SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class IdSet:
-    """A set of ids in some 24 to 36 bytes each, where Python's takes 150: for millions of rows.
+    """A set of ids in some 20 to 40 bytes each, where Python's takes 150: for millions of rows.
 
-    It keeps 128 bits of each id's hash, by which two of 10^7 ids are taken for one with a probability of 10^-25.
+    It holds 128 bits of each id's hash: among 10^7 ids two are taken for one with a probability of 10^-25. Most are in
+    a sorted array, the latest in a set.
     """
 
     def __init__(self, ids: Iterable[str] = ()) -> None:
-        self._table = bytearray(_HASH * _SLOTS)
-        self._size = 0
+        self._sorted, self._latest = np.empty(0, f"S{_HASH}"), set[bytes]()
         self.update(ids)
 
     def __len__(self) -> int:
-        return self._size
+        return len(self._sorted) + len(self._latest)
 
-    def __contains__(self, id: str) -> bool:
-        hashed = _hashed(id)
-        return self._held(self._slot(hashed)) == hashed
+    def __contains__(self, id: object) -> bool:
+        return isinstance(id, str) and self._has(_hash(id))
 
     def add(self, id: str) -> None:
-        """Take up an id."""
-        hashed = _hashed(id)
-        slot = self._slot(hashed)
-        if self._held(slot) == hashed:
+        hashed = _hash(id)
+        if self._has(hashed):
             return
-        self._table[slot : slot + _HASH] = hashed
-        self._size += 1
-        if 3 * self._size > 2 * len(self._table) // _HASH:
-            self._grow()
+        self._latest.add(hashed)
+        if 8 * len(self._latest) > len(self._sorted) + 4096:
+            latest = np.array([*self._latest], self._sorted.dtype)
+            self._sorted, self._latest = np.concatenate([self._sorted, np.sort(latest)]), set()
+            self._sorted.sort(kind="stable")  # which merges sorted parts
 
     def update(self, ids: Iterable[str]) -> None:
-        """Take up several ids."""
         for id in ids:
             self.add(id)
 
     def issuperset(self, ids: Iterable[str]) -> bool:
-        """Say whether it has all of some ids."""
         return all(id in self for id in ids)
 
-    def _slot(self, hashed: bytes) -> int:
-        """Return where a hash is, or else the place that it would take: the first free one from its own on."""
-        slot = _HASH * (int.from_bytes(hashed[:8]) % (len(self._table) // _HASH))
-        while (held := self._held(slot)) != hashed and held != _FREE:
-            slot = (slot + _HASH) % len(self._table)
-        return slot
-
-    def _held(self, slot: int) -> bytes:
-        return self._table[slot : slot + _HASH]
-
-    def _grow(self) -> None:
-        slots = len(self._table) // _HASH
-        old, self._table = self._table, bytearray(_HASH * (slots + slots // 2))
-        for start in range(0, len(old), _HASH):
-            if (hashed := old[start : start + _HASH]) != _FREE:
-                slot = self._slot(hashed)
-                self._table[slot : slot + _HASH] = hashed
+    def _has(self, hashed: bytes) -> bool:
+        if hashed in self._latest:
+            return True
+        at = self._sorted.searchsorted(hashed)
+        return self._sorted[at : at + 1].tobytes() == hashed
 
 
-def _hashed(id: str) -> bytes:
+def _hash(id: str) -> bytes:
     return hashlib.blake2b(id.encode(errors="surrogatepass"), digest_size=_HASH).digest()

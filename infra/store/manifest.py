@@ -1,4 +1,4 @@
-"""What a feature store says about itself: `manifest.json`, written last; without it a store is unreadable."""
+"""Manifest of a feature store, `manifest.json`: written last; without it a store is unreadable."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from infra.errors import AbsentError, InputError
-from infra.fields import Rule, at_least, from_plain
-from infra.files import existing_folder, write_json
-from infra.storage.places import Url, place
-from infra.storage.reading import read_json
+import numpy as np
+
+from polypool.infra.errors import AbsentError, InputError
+from polypool.infra.fields import Rule, at_least, from_plain
+from polypool.infra.files import existing_folder, write_json
+from polypool.infra.storage.places import Url, place
+from polypool.infra.storage.transfer import read_json
 
 VERSION = 2
-"""Since version 2 every set, the rest of each shard, and the manifest have a check. Version 1 is read as it was."""
+"""Since version 2 every set, the rest of each shard, and the manifest have a check; version 1 is still read."""
 
 NAME = "manifest.json"
 COLUMNS = "columns"
-"""What names, in a source, what stands beside the vectors, and the folder where it is; see `infra.store.columns`."""
-_DERIVED = ("sets", "vectors", "check")  # for who reads the file without this class; compared when it is read
+"""Key of a source that lists the columns beside the vectors, and their folder; see `infra.store.columns`."""
+_DERIVED = ("sets", "vectors", "check")  # for readers without this class; compared when the file is read
 _BESIDE = Rule("the name of a file beside it", lambda name: Path(name).name == name != "")
 _KNOWN = Rule(f"1 or {VERSION}", lambda version: version in (1, VERSION))
 _ANY = Rule("at least one", bool)
@@ -35,9 +37,9 @@ class Shard:
         sets: how many it holds.
         vectors: how many all its sets have.
         bytes: its size.
-        sha256: of all its bytes; names its content.
+        sha256: of all its bytes.
         vectors_at: the byte at which its vectors begin.
-        check: XXH3 of all its bytes but the vectors', in hexadecimal; empty in a store of version 1.
+        check: XXH3 of all its bytes except the vectors', in hexadecimal; empty in a store of version 1.
     """
 
     file: Annotated[str, _BESIDE]
@@ -48,10 +50,14 @@ class Shard:
     vectors_at: Annotated[int, at_least(0)] = 0
     check: str = ""
 
+    def vector_bytes(self, *, dim: int, dtype: str) -> tuple[int, int]:
+        """Return the bytes at which its vectors begin and end."""
+        return self.vectors_at, self.vectors_at + self.vectors * dim * np.dtype(dtype).itemsize
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Statistics:
-    """What `infra.store.statistics.statistics` returns."""
+    """What `polypool.infra.store.statistics.statistics` returns."""
 
     sets: Annotated[int, at_least(1)]
     vectors: Annotated[int, at_least(1)]
@@ -67,7 +73,7 @@ class _Reason:
 
 @dataclass(frozen=True, kw_only=True)
 class _Skipped:
-    """What `infra.store.findings.Findings.skipped` returns."""
+    """What `polypool.infra.store.findings.Findings.skipped` returns."""
 
     count: int
     reasons: dict[str, _Reason]
@@ -101,13 +107,13 @@ class Manifest:
     """A complete store.
 
     Args:
-        version: of its form.
-        source: where the features come from: reader and files, or `extractor`, what a backbone says of itself.
+        version: of the format.
+        source: where the features come from: reader and files, or `extractor`, the description of a backbone.
         dim: width D of the vectors.
         dtype: `float16` or `float32`.
         shards: the files, in the order of their sets.
         statistics: `{"sets", "vectors", "mean", "std"}` over chosen sets, mean and std per channel; or None.
-        skipped: what was left out, as `infra.store.findings.Findings.skipped` gives it.
+        skipped: what was left out, as `polypool.infra.store.findings.Findings.skipped` gives it.
         flagged: what is stored and odd, in the same form.
 
     Raises:
@@ -139,7 +145,7 @@ class Manifest:
 
     @property
     def checked(self) -> bool:
-        """Whether the sets have checks, so that damage is noticed where it is read."""
+        """Whether the sets have checks, so that damage is noticed when they are read."""
         return self.version > 1
 
     @property
@@ -154,7 +160,7 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the shards' SHA-256: equal for equal ids and features, whatever their source."""
+        """SHA-256 of the shards' SHA-256: equal for equal ids and features, whatever their source."""
         return hashlib.sha256("".join(shard.sha256 for shard in self.shards).encode()).hexdigest()
 
     def write(self, folder: Path) -> None:
@@ -195,7 +201,7 @@ class Manifest:
 
     @classmethod
     def _of(cls, data: Any) -> Manifest:
-        """Return what a file says, if it is of one mind."""
+        """Return a manifest made of JSON, if its derived values are consistent."""
         own = {name: data[name] for name in data if name not in _DERIVED} if isinstance(data, dict) else data
         manifest = from_plain(cls, own)
         expected = {"sets": manifest.sets, "vectors": manifest.vectors}

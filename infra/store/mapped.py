@@ -1,39 +1,34 @@
-"""A file mapped into memory for reading at random: what is fetched is read, and little else.
+"""Memory-mapped file for random reads, whose parts are fetched before they are touched.
 
-Left to itself, the system finds only when a page is touched that it is not in memory. It then waits for the disk, page
-after page, and reads around each of them, on some machines megabytes: where data is larger than memory, these drive out
-what was wanted. So nothing is read around, and what is about to be touched is fetched first: the disk then reads all
-parts of a batch side by side.
+By default the system notices only when a page is touched that it is not in memory. It then waits for the disk, page
+after page, and reads ahead, on some machines megabytes, which where data is larger than memory evict what is needed. So
+read-ahead is off, and what is about to be touched is fetched first: the disk then reads all parts of a batch at once.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import resource
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
-try:
-    import resource
-except ImportError:  # not a POSIX system
-    resource = None
-
 Place = TypeVar("Place")
-SURE = 16
-"""So many batches are fetched ahead before it is tried again whether that is needed."""
-_PIECE = 128 << 10  # bytes; of longer advice a disk may heed no more than this, the usual read-ahead
+TRIAL_EVERY = 16
+"""Batches that are fetched ahead before one is read without, to see whether that is necessary."""
+_PIECE = 128 << 10  # bytes; the usual read-ahead, beyond which a disk may ignore advice
 _OTHER_FILES = 512
 FILES_EACH = 2
-"""How many files the system counts as open for each that is mapped: Python's mapping keeps one to itself."""
+"""Open files for each that is mapped: Python's mapping has a descriptor of its own."""
 
 
 class MappedFile:
     """A file's bytes, read-only; `buffer` is what numpy and Arrow make views of.
 
-    Systems and file systems that take no advice are read as they like: only the speed differs.
+    Systems and file systems that take no advice only differ in speed.
 
     Args:
         path: of the file, which must not be empty, or a descriptor of it, which stays the caller's.
@@ -54,10 +49,10 @@ class MappedFile:
         return len(self.buffer)
 
     def fetch(self, start: int, end: int) -> None:
-        """Have the system begin to read some bytes, as far as they are not in memory, without waiting for them.
+        """Have the system begin to read some bytes that are not in memory, without waiting for them.
 
-        Through the file and not the mapping, as Python's `mmap.madvise` would stop all other threads where the disk's
-        queue is full.
+        By the file and not the mapping, as Python's `mmap.madvise` blocks all other threads while the disk's queue is
+        full.
         """
         if not hasattr(os, "posix_fadvise"):
             return
@@ -67,7 +62,7 @@ class MappedFile:
                 os.posix_fadvise(self._descriptor, at, min(_PIECE, end - at), os.POSIX_FADV_WILLNEED)
 
     def expect_in_order(self) -> None:
-        """From now on the file is read from its beginning to its end, so that reading ahead is right."""
+        """Let the system read ahead, as the file is read from its beginning to its end."""
         self._advise_all("MADV_SEQUENTIAL")
 
     def _advise_all(self, name: str) -> None:
@@ -77,29 +72,29 @@ class MappedFile:
 
 
 class Ahead(Generic[Place]):
-    """Has the parts of a batch fetched before they are touched, where they are not in memory.
+    """Fetches the parts of a batch before they are touched, while the disk is slower than memory.
 
-    To fetch is a call to the system for each part, all for nothing where memory holds them: a third of the time that
-    such a batch takes. So now and then a batch is begun without, and goes on so unless the disk had to be waited for.
+    Each fetch is a system call, which where everything is in memory takes a third of a batch's time. So from time to
+    time a batch is begun without, and the rest of it is fetched only if the thread had to wait for the disk.
 
     Args:
         fetch: has the system begin to read a part.
     """
 
     def __init__(self, fetch: Callable[[Place], None]) -> None:
-        self._fetch, self._left = fetch, SURE
+        self._fetch, self._left = fetch, TRIAL_EVERY
 
     def __call__(self, places: Sequence[Place]) -> Iterator[Place]:
-        """Yield the parts of a batch, each to be touched before the next one is asked for."""
-        before, asked = disk_waits(), 0
+        """Yield the parts of a batch, each to be touched before the next one is requested."""
+        before, fetched = disk_waits(), 0
         if self._left > 0 or before is None:
             self._left -= 1
-            asked = self._fetch_all(places)
+            fetched = self._fetch_all(places)
         for number, place in enumerate(places):
-            looked = number & (number - 1) == 0  # after 1, 2, 4, ...
-            if asked == 0 and looked and disk_waits() != before:
-                self._left = SURE
-                asked = self._fetch_all(places[number:])
+            power_of_2 = number & (number - 1) == 0
+            if fetched == 0 and power_of_2 and disk_waits() != before:
+                self._left = TRIAL_EVERY
+                fetched = self._fetch_all(places[number:])
             yield place
 
     def _fetch_all(self, places: Sequence[Place]) -> int:
@@ -109,16 +104,14 @@ class Ahead(Generic[Place]):
 
 
 def disk_waits() -> int | None:
-    """Return how often this thread waited for a page to be read from a disk; None where the system does not say."""
-    if resource is None or not hasattr(resource, "RUSAGE_THREAD"):
+    """Return how often this thread waited for a page to be read from a disk; None where the system does not count."""
+    if not hasattr(resource, "RUSAGE_THREAD"):
         return None
     return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
 
 
 def allow_files(count: int) -> None:
-    """Have the system let this process map `count` files, where its limit is lower and may be raised."""
-    if resource is None:
-        return
+    """Raise this process's limit of open files, if possible and necessary, so that it can map `count`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_EACH * count + _OTHER_FILES
     if hard != resource.RLIM_INFINITY:

@@ -1,37 +1,37 @@
-"""One Arrow IPC file of a feature store: a record batch of ids, of sets, each a list of vectors, and of their checks.
+"""Shard of a feature store: an Arrow IPC file with one record batch of ids, sets (lists of vectors), and their checks.
 
 The columns are `id: string`, `features: large_list<fixed_size_list<half|float, D>>` and `check: uint64`. The file is
 uncompressed, so its memory-mapped buffers are numpy arrays as they are: all vectors `(V, D)` in one piece, and the
 offsets at which the sets begin.
 
-No byte is used unchecked. The check of a set is the XXH3 of its vectors, compared when the set is first asked for: the
-block that is read is the block that is checked, so reading at random costs no more bytes. Everything else in the file,
-thousands of times smaller, has one check in the manifest, compared before Arrow parses any of it. XXH3 reads as fast as
-memory gives, five times as fast as zlib's CRC-32: to copy a batch of 128 x 36 x 2048 halves takes 2 ms, to check the
-copy 0.3 ms, once.
+No byte is used unchecked. The check of a set is the XXH3 of its vectors, compared when the set is first read, so that
+reading at random costs no more bytes. The rest of the file, thousands of times smaller, has one check in the manifest,
+compared before Arrow parses it. XXH3 is as fast as memory, five times as fast as zlib's CRC-32: to copy a batch of
+128 x 36 x 2048 halves takes 2 ms, to check the copy 0.3 ms, once.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import xxhash
 
-from infra.errors import InputError
-from infra.files import atomic, sha256
-from infra.storage.places import Url
-from infra.store.manifest import Shard
-from infra.store.mapped import MappedFile
+from polypool.infra.errors import InputError
+from polypool.infra.files import atomic, sha256
+from polypool.infra.storage.places import Url
+from polypool.infra.store.manifest import Shard
+from polypool.infra.store.mapped import MappedFile
 
 DTYPES = {"float16": pa.float16(), "float32": pa.float32()}
-check_of = xxhash.xxh3_64_intdigest
-"""The check of a contiguous array: 64 bits against bytes that changed by accident, not by intent."""
-_AT_ONCE = 1 << 12
+check_of: Callable[[Any], int] = xxhash.xxh3_64_intdigest
+"""The check of a contiguous array: 64 bits against accidental changes, not against intent."""
+_IDS_AT_ONCE = 1 << 12
 
 
 def schema(*, dim: int, dtype: str, checked: bool = True) -> pa.Schema:
@@ -52,8 +52,8 @@ class MappedShard:
         ids: `(S,)` Arrow strings.
         offsets: `(S + 1,)` int64; set i is `vectors_VD[offsets[i]:offsets[i + 1]]`.
         vectors_VD: `(V, D)`, read-only and unchecked; `shard[i]` is a set that was checked.
-        checks: `(S,)` uint64; None in a shard of version 1.
-        trusted: for each set whether its check was compared, which any thread may do.
+        checks: `(S,)` uint64; empty in a shard of version 1.
+        trusted: for each set whether its check was compared; any thread may do that.
     """
 
     path: Path | Url
@@ -62,21 +62,26 @@ class MappedShard:
     ids: pa.StringArray
     offsets: np.ndarray
     vectors_VD: np.ndarray
-    checks: np.ndarray | None
+    checks: np.ndarray
     trusted: bytearray
 
+    @property
+    def gone(self) -> bool:
+        """Whether it was deleted, so that it is to be mapped again."""
+        return False
+
     def fetch(self, row: int) -> None:
-        """Have the system begin to read a set, as far as it is not in memory, without waiting for it."""
+        """Have the system begin to read a set that is not in memory, without waiting for it."""
         width = self.vectors_VD.strides[0]
         first, last = self.offsets[row : row + 2].tolist()
         self.file.fetch(self.vectors_at + first * width, self.vectors_at + last * width)
 
     def view(self, row: int) -> np.ndarray:
-        """Return a set `(N, D)` as it is in the file; who uses it calls `check`."""
+        """Return a set `(N, D)` unchecked; the caller calls `check`."""
         return self.vectors_VD[self.offsets[row] : self.offsets[row + 1]]
 
     def check(self, row: int, x_ND: np.ndarray) -> None:
-        """Compare a set, or a copy of it, with its check, unless that was done before.
+        """Compare a set, or a copy of it, with its check, once.
 
         Raises:
             InputError: its bytes changed since they were written.
@@ -86,18 +91,18 @@ class MappedShard:
         if check_of(x_ND) != self.checks[row]:
             raise _damaged(
                 self.path,
-                f"the vectors of {self.ids[row].as_py()!r} (set {row} in it) changed since they were written (`python "
-                f"-m pipelines.ingest verify --store {shlex.quote(str(self.path.parent))}` lists all that is damaged)",
+                f"the vectors of {self.ids[row].as_py()!r} (set {row} in it) changed since they were written "
+                f"(`polypool ingest verify --store {shlex.quote(str(self.path.parent))}` lists all that is damaged)",
             )
         self.trusted[row] = True
 
     def names(self) -> Iterator[str]:
-        """Yield the ids in order, of which a few thousand are objects of Python at a time."""
-        for start in range(0, len(self.ids), _AT_ONCE):
-            yield from self.ids.slice(start, _AT_ONCE).to_pylist()
+        """Yield the ids in order; only a few thousand are Python objects at a time."""
+        for start in range(0, len(self.ids), _IDS_AT_ONCE):
+            yield from self.ids.slice(start, _IDS_AT_ONCE).to_pylist()
 
     def __getitem__(self, row: int) -> np.ndarray:
-        """Return a set `(N, D)` as `view` does, fetched, and checked as `check` does."""
+        """Fetch a set, check it, and return it `(N, D)`."""
         self.fetch(row)
         x_ND = self.view(row)
         self.check(row, x_ND)
@@ -105,7 +110,7 @@ class MappedShard:
 
     def changed(self) -> list[int]:
         """Read all sets; return those whose bytes changed since they were written."""
-        if self.checks is None:
+        if not len(self.checks):
             return []
         ends = zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), self.checks.tolist(), strict=True)
         return [
@@ -113,6 +118,10 @@ class MappedShard:
             for row, (start, end, check) in enumerate(ends)
             if check_of(self.vectors_VD[start:end]) != check
         ]
+
+
+Place = tuple[MappedShard, int]
+"""A shard, and the number of a set in it."""
 
 
 def write_shard(
@@ -137,7 +146,7 @@ def write_shard(
 
 
 def map_shard(path: Path, shard: Shard, *, dim: int, dtype: str) -> MappedShard:
-    """Memory-map a shard that the manifest describes; all of it is checked but the vectors.
+    """Memory-map a shard that the manifest describes; all of it is checked except the vectors.
 
     Raises:
         InputError: it is missing or cut short, changed since it was written, or is no such Arrow file.
@@ -146,7 +155,7 @@ def map_shard(path: Path, shard: Shard, *, dim: int, dtype: str) -> MappedShard:
 
 
 def shard_of(path: Path | Url, file: MappedFile, shard: Shard, *, dim: int, dtype: str) -> MappedShard:
-    """Return the views of a file that is mapped already, as `map_shard` does; `path` is what messages call it."""
+    """Return the views of a mapped file, as `map_shard` does; `path` is its name in messages."""
     if len(file) != shard.bytes:
         raise _damaged(path, f"has {len(file):,} bytes, not {shard.bytes:,}")
     if shard.check and _check_around(file, shard, dim=dim, dtype=dtype) != shard.check:
@@ -160,7 +169,7 @@ def shard_of(path: Path | Url, file: MappedFile, shard: Shard, *, dim: int, dtyp
 
 
 def written(path: Path, *, dim: int, dtype: str) -> tuple[Shard, MappedShard]:
-    """Return what a manifest is to say of a shard that was just written, and the shard."""
+    """Return the manifest's entry of a shard that was just written, and the shard."""
     file = _mapped(path)
     mapped = _parsed(path, file, dim=dim, dtype=dtype, checked=True)
     described = {
@@ -183,8 +192,8 @@ def _mapped(path: Path) -> MappedFile:
 
 
 def _check_around(file: MappedFile, shard: Shard, *, dim: int, dtype: str) -> str:
-    """Return the XXH3 of all bytes but the vectors'."""
-    start, end = shard.vectors_at, shard.vectors_at + shard.vectors * dim * np.dtype(dtype).itemsize
+    """Return the XXH3 of all bytes except the vectors'."""
+    start, end = shard.vector_bytes(dim=dim, dtype=dtype)
     file.fetch(0, start)
     file.fetch(end, len(file))
     view = memoryview(file.buffer)
@@ -194,7 +203,7 @@ def _check_around(file: MappedFile, shard: Shard, *, dim: int, dtype: str) -> st
 
 
 def _parsed(path: Path | Url, file: MappedFile, *, dim: int, dtype: str, checked: bool) -> MappedShard:
-    """Have Arrow parse a file, and check all that it is told to trust, but for the vectors' values."""
+    """Parse a file with Arrow, and check its structure."""
     data, form = pa.py_buffer(file.buffer), schema(dim=dim, dtype=dtype, checked=checked)
     try:
         with pa.ipc.open_file(data) as reader:
@@ -223,7 +232,7 @@ def _parsed(path: Path | Url, file: MappedFile, *, dim: int, dtype: str, checked
         ids=batch.column("id"),
         offsets=offsets,
         vectors_VD=vectors_VD,
-        checks=batch.column("check").to_numpy(zero_copy_only=True) if checked else None,
+        checks=batch.column("check").to_numpy(zero_copy_only=True) if checked else np.empty(0, np.uint64),
         trusted=bytearray(len(batch)) if checked else bytearray(b"\1") * len(batch),
     )
 

@@ -1,4 +1,4 @@
-"""Mean and standard deviation a channel over vectors that come in pieces."""
+"""Mean and standard deviation per channel of the vectors of a store."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tqdm import tqdm
 
-from infra.store.shard import MappedShard
+from polypool.infra.store.shard import MappedShard
 
 _PIECE = 1 << 20  # numbers converted to float64 at a time
 _CHUNK = 1 << 14  # ids looked for at a time
 
 
 class Moments:
-    """Accumulates in float64, merging the moments of pieces: a large mean does not drown a small spread.
+    """Accumulates in float64 by merging the moments of pieces, which is exact also for a mean far above the spread.
 
     Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
     1979.
@@ -33,7 +33,7 @@ class Moments:
         self._squares = np.zeros(dim)  # sum of squared distances to the mean
 
     def add(self, x_ND: np.ndarray) -> None:
-        """Take in vectors of any float type."""
+        """Add vectors of any float type."""
         rows = max(1, _PIECE // x_ND.shape[1])
         for start in range(0, len(x_ND), rows):
             self._merge(x_ND[start : start + rows].astype(np.float64))
@@ -57,9 +57,9 @@ class Moments:
 
 
 def _chosen(shards: Iterable[MappedShard], ids: Iterable[str]) -> list[np.ndarray]:
-    """Return for each of S shards which of its sets have one of some ids, `(sets,)` bool.
+    """Return for each shard which of its sets have one of the ids, `(sets,)` bool.
 
-    Some thousand ids are looked for at a time: all of them, and what finds them, would be a hundred bytes each.
+    A few thousand ids are looked up at a time, as each takes a hundred bytes.
     """
     shards, ids = list(shards), iter(ids)
     chosen = [np.zeros(len(shard.ids), bool) for shard in shards]
@@ -77,8 +77,8 @@ def statistics(
     """Return `{"sets", "vectors", "mean", "std"}` over the sets whose id is one of `ids`.
 
     Args:
-        shards: maps the shards, one after another; called twice, as what was read of one is given back with it.
-        ids: of the sets; others are passed over.
+        shards: maps the shards, one after another; called twice, to keep none of them in memory.
+        ids: of the sets; ids that are not stored are ignored.
         dim: width of the vectors.
     """
     moments, sets = Moments(dim), 0

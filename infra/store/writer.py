@@ -1,29 +1,26 @@
-"""Writing a feature store: a stream of sets in, shards of bounded size out, the manifest last."""
+"""Writer of a feature store: sets in, shards of bounded size out, the manifest last."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
 from tqdm import tqdm
 
-from infra.errors import InputError, unknown
-from infra.process.lease import take_folder
-from infra.storage.destination import destination
-from infra.storage.places import Url
-from infra.store import journal
-from infra.store.draft import Draft
-from infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
-from infra.store.ids import IdSet, wrong_id
-from infra.store.manifest import NAME as MANIFEST
-from infra.store.manifest import VERSION, Manifest, Shard
-from infra.store.open_shard import OpenShard
-from infra.store.shard import DTYPES, MappedShard, map_shard, write_shard, written
-from infra.store.statistics import statistics
+from polypool.infra.errors import InputError, unknown
+from polypool.infra.lease.on_disk import lease_folder
+from polypool.infra.storage.places import Url
+from polypool.infra.storage.transfer import destination
+from polypool.infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
+from polypool.infra.store.ids import IdSet, wrong_id
+from polypool.infra.store.manifest import NAME as MANIFEST
+from polypool.infra.store.manifest import VERSION, Manifest, Shard
+from polypool.infra.store.shard import DTYPES, MappedShard, map_shard, write_shard, written
+from polypool.infra.store.statistics import statistics
+from polypool.infra.store.unfinished import JOURNAL, OpenShard, Unfinished, shard_name
 
 
 def _largest(x_ND: np.ndarray) -> float:
@@ -39,18 +36,17 @@ def _values(x_ND: np.ndarray) -> int:
 
 
 def _magnitudes(x_ND: np.ndarray) -> np.ndarray:
-    """Return halves without their signs, as bits, which are ordered as they are and a hundred times faster."""
+    """Return the bits of halves without their signs, which are ordered alike and a hundred times faster to compare."""
     return np.ascontiguousarray(x_ND).view(np.uint16) & 0x7FFF
 
 
 class StoreWriter:
     """Writes sets in the order in which they are added.
 
-    A writer that died leaves its finished shards, and a draft of the one that it was filling. The next one with the
-    same dim, dtype and source keeps them, has their ids in `done`, and writes what is missing; given the same sets in
-    the same order, the shards are the same, byte for byte. In object storage each shard is there when it is finished,
-    and the manifest last; what is unfinished waits in the cache's folder, where the next writer on this machine finds
-    it.
+    An interrupted writer leaves its finished shards, and a draft of the one that it was filling. The next one with the
+    same dim, dtype and source resumes: it has their ids in `done`, and writes what is missing. Given the same sets in
+    the same order, the shards are the same, byte for byte. In object storage each shard appears when it is finished,
+    and the manifest last; unfinished files wait in the cache's folder for the next writer on this machine.
 
     Args:
         folder: the store, made where it does not exist, or its URL.
@@ -60,7 +56,7 @@ class StoreWriter:
         shard_bytes: size at which a shard is full; one set is never divided. This much memory is used.
 
     Raises:
-        InputError: the folder holds a complete store, or shards of another job, or somebody else writes to it.
+        InputError: the folder holds a complete store, or shards of another job, or another process writes to it.
     """
 
     def __init__(
@@ -78,17 +74,17 @@ class StoreWriter:
             raise InputError(f"{folder}: vectors of width {dim}, expected at least 1")
         self._to = destination(folder)
         self.folder = self._to.folder
-        self._release = weakref.finalize(self, take_folder(self.folder).release)
+        self._release = weakref.finalize(self, lease_folder(self.folder).release)
         self.dim, self.dtype, self.source = dim, dtype, source
         self.done = IdSet()
         self._shards: list[Shard] = []
-        self._job = {"version": VERSION, "dim": dim, "dtype": dtype, "source": source}
         self._findings = Findings()
-        self._draft = Draft(self.folder, dim=dim, dtype=dtype)
+        job = {"version": VERSION, "dim": dim, "dtype": dtype, "source": source}
+        self._unfinished = Unfinished(self.folder, job)
         self._flagged: list[Flagged] = []  # of the shard that is being filled
         try:
-            self._to.begin(marker=journal.NAME, last=MANIFEST)
-            self._go_on(journal.begin(self.folder, self._job))
+            self._to.begin(marker=JOURNAL, last=MANIFEST)
+            self._resume(self._unfinished.begin())
         except BaseException:
             self._release()
             raise
@@ -96,7 +92,7 @@ class StoreWriter:
         self._manifest: Manifest | None = None
         rows = max(1, shard_bytes // (dim * np.dtype(dtype).itemsize))
         self._open = OpenShard(dim=dim, dtype=dtype, rows=rows)
-        self._take_up_draft()
+        self._resume_draft()
 
     def __contains__(self, id: str) -> bool:
         """Whether a set is stored as `id`."""
@@ -117,7 +113,7 @@ class StoreWriter:
     def offer(self, id: str, x_ND: np.ndarray, *, where: str) -> str | None:
         """Store a set; one that cannot be stored is skipped as `where`, and the reason returned.
 
-        For readers that start again at the first row: what an earlier writer finished is not stored twice.
+        Sets that an earlier writer stored are passed over, so that a resumed reader starts at its first row.
         """
         if id in self.done and id not in self._seen:
             self._seen.add(id)
@@ -134,19 +130,19 @@ class StoreWriter:
         self.note(Skipped(where=where, why=why))
 
     def note(self, case: Skipped | Flagged) -> None:
-        """Count and list something that was left out, or that is stored and odd."""
+        """Count and list something that was left out, or a warning."""
         self._findings.add(case)
 
     def close(
         self, *, statistics_of: Iterable[str] | None = None, tolerance: Tolerance | None = None
     ) -> Manifest:
-        """Write the last shard and then the manifest; from now on the store is readable.
+        """Write the last shard and then the manifest, which makes the store readable.
 
         Args:
             statistics_of: ids whose vectors' mean and standard deviation per channel go to the manifest, such
                 as those of the training split; ids that were not stored are passed over.
-            tolerance: what may be skipped or flagged; anything where None is given. A store that is refused stays
-                unfinished, and the same job with another tolerance finishes it.
+            tolerance: of skipped and flagged sets; None for any number. A refused store stays unfinished, and the same
+                job with another tolerance finishes it.
 
         Raises:
             InputError: nothing was stored, none of `statistics_of` was stored, the tolerance is exceeded, or no space
@@ -166,20 +162,20 @@ class StoreWriter:
         manifest = Manifest(
             source=self.source,
             dim=self.dim,
-            dtype=self.dtype,
+            dtype=cast('Literal["float16", "float32"]', self.dtype),
             shards=tuple(self._shards),
             skipped=skipped,
             flagged=flagged,
             statistics=None if statistics_of is None else self._statistics(statistics_of),
         )
         self._to.finish(manifest.write, (*(shard.file for shard in self._shards), SKIPPED, WARNINGS))
-        journal.end(self.folder)
+        self._unfinished.end()
         self._manifest = manifest
         self._release()
         return manifest
 
     def _refuse(self, id: str, x_ND: np.ndarray) -> str | None:
-        """Return why a set cannot be stored, in words that are the same for every such set."""
+        """Return why a set cannot be stored, in the same words for every such set."""
         if id in self._seen:
             return "duplicate id"
         if why := wrong_id(id):
@@ -200,17 +196,17 @@ class StoreWriter:
     def _append(self, id: str, x_ND: np.ndarray, *, where: str) -> None:
         self._flag(x_ND, self._put(id, x_ND), where=where)
         self._seen.add(id)
-        if self._draft.due():
-            self._draft.keep(self._open, flagged=self._flagged)
+        if self._unfinished.draft_due:
+            self._unfinished.keep_draft(self._open, self._flagged)
 
     def _put(self, id: str, x_ND: np.ndarray) -> np.ndarray:
-        """Take a set into the shard that is being filled; return it as it is there."""
+        """Add a set to the open shard; return it as it is stored."""
         if not self._open.has_room(len(x_ND)):
             self._flush()
         return self._open.put(id, x_ND)
 
-    def _take_up_draft(self) -> None:
-        kept, flagged = self._draft.read(self.done)
+    def _resume_draft(self) -> None:
+        kept, flagged = self._unfinished.read_draft(self.done)
         if kept is None:
             return
         for row, id in enumerate(kept.names()):
@@ -219,7 +215,7 @@ class StoreWriter:
         self._flagged += flagged
 
     def _flag(self, x_ND: np.ndarray, stored_ND: np.ndarray, *, where: str) -> None:
-        """Warn of zeros that say nothing: sets of nothing else, and values that became zeros."""
+        """Warn of sets of zeros only, and of values that became zeros."""
         values = _values(x_ND)
         if not values:
             self._flagged.append(Flagged(where=where, why="a set of zeros only"))
@@ -229,37 +225,33 @@ class StoreWriter:
             self._flagged.append(Flagged(where=case, why=why))
 
     def _flush(self) -> None:
-        path = self.folder / journal.shard_name(len(self._shards))
+        path = self.folder / shard_name(len(self._shards))
         write_shard(path, **self._open.columns())
-        journal.keep(self.folder, path.name, self._flagged)
+        self._unfinished.keep_flagged(path.name, self._flagged)
         shard, _ = written(path, dim=self.dim, dtype=self.dtype)
         self._finished(shard)
-        journal.Journal(job=self._job, shards=tuple(self._shards)).write(self.folder)
-        self._draft.drop()
+        self._unfinished.note(self._shards)
         self._to.send(path.name)
         self._open.clear()
         self._flagged = []
 
-    def _go_on(self, finished: Sequence[Shard]) -> None:
-        """Take up what an interrupted writer has finished."""
+    def _resume(self, finished: Sequence[Shard]) -> None:
+        """Check and take over what an interrupted writer has finished."""
         for shard in tqdm(finished, desc="finished shards", unit="shard", disable=not finished):
-            self._resume(shard)
-        self._to.send(journal.NAME, *(shard.file for shard in finished))
-
-    def _resume(self, shard: Shard) -> None:
-        path = self.folder / shard.file
-        found, mapped = written(path, dim=self.dim, dtype=self.dtype)
-        if found != shard:
-            raise InputError(
-                f"{path}: changed since an interrupted writer finished it; remove it and the shards after it, and run "
-                "the command again, which goes on from there"
-            )
-        self._finished(found)
-        self.done.update(mapped.names())
+            path = self.folder / shard.file
+            found, mapped = written(path, dim=self.dim, dtype=self.dtype)
+            if found != shard:
+                raise InputError(
+                    f"{path}: changed since an interrupted writer finished it; remove it and the shards after it, and "
+                    "run the command again, which goes on from there"
+                )
+            self._finished(found)
+            self.done.update(mapped.names())
+        self._to.send(JOURNAL, *(shard.file for shard in finished))
 
     def _finished(self, shard: Shard) -> None:
         self._shards.append(shard)
-        for case in journal.kept(self.folder, shard.file):
+        for case in self._unfinished.flagged(shard.file):
             self.note(case)
 
     def _statistics(self, ids: Iterable[str]) -> dict[str, Any]:
@@ -275,9 +267,7 @@ class StoreWriter:
     def __enter__(self) -> StoreWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 self.close()

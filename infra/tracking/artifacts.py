@@ -1,4 +1,4 @@
-"""Files that runs keep: the stored ones themselves where these are at hand, copies of a server's elsewhere."""
+"""Files of runs: the stored ones themselves if they are on a disk at hand, else copies of a server's."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
 
-from infra.errors import InputError
-from infra.tracking.location import connect, explained
-from infra.tracking.record import RunRecord
+from polypool.infra.errors import InputError
+from polypool.infra.tracking.location import connect, explained
+from polypool.infra.tracking.runs import RunRecord
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -18,15 +18,13 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=64)
 def folder_at(artifact_uri: str) -> Path | None:
-    """Return the folder that a run's artifacts are in; None where a server keeps them."""
+    """Return the folder of a run's artifacts; None if a server keeps them."""
     root = urlparse(artifact_uri)
     return Path(unquote(root.path)) if root.scheme == "file" else None
 
 
 class Artifacts:
-    """The files of many runs, read with one connection, and none where they are on a disk at hand.
-
-    What comes from a server is kept until this is dropped.
+    """The files of many runs, over one connection. Copies of a server's files are removed with this object.
 
     Args:
         uri: the store of the runs.
@@ -36,14 +34,15 @@ class Artifacts:
         self.uri = uri
 
     def path(self, run: RunRecord, name: str) -> Path:
-        """Return the path of a file that a run keeps.
+        """Return the path of a run's artifact.
 
         Raises:
-            InputError: it keeps none of that name, or the server does not answer.
+            InputError: there is none, or the server does not answer.
         """
+        missing = InputError(f"run {run.run_id} has no artifact {name}")
         if (folder := folder_at(run.artifacts)) is not None:
             if not (folder / name).is_file():
-                raise _missing(run, name)
+                raise missing
             return folder / name
         from mlflow.exceptions import MlflowException
 
@@ -53,11 +52,11 @@ class Artifacts:
             try:
                 return Path(self._client.download_artifacts(run.run_id, name, str(target)))
             except MlflowException:
-                # which of its many errors says that there is no such file depends on the server
+                # which of its many errors means that there is no such file depends on the server
                 beside = self._client.list_artifacts(run.run_id, name.rpartition("/")[0] or None)
                 if name in [item.path for item in beside]:
                     raise
-                raise _missing(run, name) from None
+                raise missing from None
 
     @cached_property
     def _client(self) -> MlflowClient:
@@ -66,7 +65,3 @@ class Artifacts:
     @cached_property
     def _copies(self) -> tempfile.TemporaryDirectory:
         return tempfile.TemporaryDirectory(prefix="polypool-artifacts-")
-
-
-def _missing(run: RunRecord, name: str) -> InputError:
-    return InputError(f"run {run.run_id} has no artifact {name}")

@@ -1,4 +1,4 @@
-"""Experiments: made with what MLflow's UI shows of them first, and where their runs are to be seen."""
+"""Experiments: created with a view for MLflow's UI, and their addresses there."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from infra.tracking.database import read_experiment
-from infra.tracking.finding import refuse_deleted
-from infra.tracking.location import connect, database_file, explained
+from polypool.infra.tracking.location import connect, database_file, explained
+from polypool.infra.tracking.runs import read_experiment, refuse_deleted
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -18,7 +17,7 @@ _VIEW = "polypool"
 _VIEW_TAG = f"mlflow.sharedViewState.{_VIEW}"
 _TAGS = {
     "mlflow.experimentKind": "custom_model_development",
-    # the UI takes it up by its name in the address: all runs in one list, by the metric that all tasks have
+    # all runs in one list, by the metric that all tasks have; the UI applies it by its name in the address
     _VIEW_TAG: json.dumps(
         {
             "searchFilter": "tags.kind != 'sweep'",
@@ -35,11 +34,11 @@ _TAGS = {
         }
     ),
 }
-_PORT = 5000  # of `mlflow ui`, where none is given
+_PORT = 5000  # the default of `mlflow ui`
 
 
 def experiment_id(client: MlflowClient, name: str, *, uri: str, home: Path) -> str:
-    """Return the id of an experiment, created where it is new.
+    """Return the id of an experiment, created if new.
 
     Args:
         client: of the store.
@@ -66,7 +65,7 @@ def experiment_id(client: MlflowClient, name: str, *, uri: str, home: Path) -> s
 
 
 def to_see(uri: str, experiment: str) -> str:
-    """Say how to look at an experiment's runs in a browser: a command where there is no server, and an address.
+    """Return how to see an experiment's runs in a browser: an address, after a command if there is no server.
 
     Raises:
         InputError: the store does not answer.

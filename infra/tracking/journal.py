@@ -1,7 +1,7 @@
-"""What a run logs, kept in a folder until MLflow has it.
+"""Journal of a run: what it logs, in a folder until MLflow has it.
 
-The process that trains writes, and waits for nobody: it knows nothing of MLflow. Another process, or a later one, sends
-what is there on (`infra.tracking.outbox`). The queue is a file, so it takes no memory and outlives its process.
+The process that trains only appends to a file, without waiting and without MLflow. The same process or another sends
+the entries on (`infra.tracking.outbox`), also after the first one has ended.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from infra.errors import InputError
-from infra.fields import from_plain
-from infra.files import atomic, make_folder
-from infra.tracking.tracker import Point, Status
+from polypool.infra.errors import InputError
+from polypool.infra.fields import from_plain
+from polypool.infra.files import atomic, make_folder
+from polypool.infra.tracking.tracker import Point, Status
 
 JOURNAL, FILES = "journal.jsonl", "files"
 """In the folder: the entries, and the files that they name."""
 MEMBERS, DESCRIBED = "members", "described.json"
-"""Likewise: journals of runs that come with this one, and in each what it is started by."""
+"""Also there: journals of member runs, and in each the data that starts it."""
 
 Kind = Literal["begin", "numbers", "tags", "artifact", "end"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A line of the journal, one of these kinds.
+    """A line of the journal.
 
     Attributes:
-        kind: what the others mean; `begin` is the first of a run, before which it logged nothing.
+        kind: `begin` is the first entry of a new run.
         time: milliseconds since 1970.
-        step: of the numbers.
-        values: numbers as text, since JSON has no NaN; or tags.
+        step: of numbers.
+        values: numbers as text, as JSON has no NaN; or tags.
         folder: of artifacts.
-        names: of files in it.
-        status: how the run ended.
+        names: of files in the folder.
+        status: at the end of the run.
     """
 
     kind: Kind
@@ -51,50 +51,43 @@ class Entry:
 
     @property
     def points(self) -> list[Point]:
-        """The numbers, as `Tracker.points` takes them.
-
-        Raises:
-            ValueError: one of them is none.
-        """
+        """The numbers as `Tracker.points` takes them; ValueError if one is no number."""
         return [(name, float(text), self.time, self.step) for name, text in self.values.items()]
 
 
 class Logged(Protocol):
-    """What an earlier process of a run logged, as `Tracker` has it."""
+    """The part of `Tracker` that reads what an earlier process of a run logged."""
 
     def download(self, artifact_path: str) -> Path:
-        """Return where an artifact is."""
+        """Return the path of an artifact."""
 
     def history(self, name: str) -> Sequence[tuple[int, float]]:
         """Return every value of a metric with its step."""
 
 
 class Journal:
-    """The log of one run, which one process at a time writes; takes the calls of `Tracker` that training makes.
+    """The log of one run, written by one process at a time, with the methods of `Tracker` that training calls.
 
     Args:
-        folder: where it is kept, of the run alone; made where it is not there.
-        earlier: gives what was logged before there was this folder, where somebody asks for it.
+        folder: of this run alone; created if new.
+        earlier: returns what was logged before there was this folder; called only if needed.
     """
 
     def __init__(self, folder: Path, earlier: Callable[[], Logged]) -> None:
         self.folder, self._earlier = make_folder(folder), earlier
-        self._journal, self._unanswered = (folder / JOURNAL).open("ab", buffering=0), False
+        self._journal, self._gave_up = (folder / JOURNAL).open("ab", buffering=0), False
 
     def begin(self) -> None:
-        """Begin a new run."""
         self._add("begin")
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
-        """Log numbers of one step."""
         self._add("numbers", step=step, values={name: repr(float(x)) for name, x in metrics.items()})
 
     def tags(self, tags: Mapping[str, str]) -> None:
-        """Set tags."""
         self._add("tags", values={name: str(value) for name, value in tags.items()})
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Keep a copy of a file, or of the files in a folder; it takes the place of one of the same name."""
+        """Store a copy of a file, or of the files in a folder; it replaces one of the same name."""
         files = [path] if path.is_file() else [file for file in sorted(path.iterdir()) if file.is_file()]
         into = make_folder(self.folder / FILES / folder)
         for file in files:
@@ -103,11 +96,11 @@ class Journal:
         self._add("artifact", folder=folder, names=tuple(file.name for file in files))
 
     def member(self, name: str, described: Mapping[str, Any]) -> Journal:
-        """Return the log of a run of its own that comes with this one, such as of one of several tasks.
+        """Return the journal of a member of this run, such as one of several tasks, which is a run of its own.
 
         Args:
-            name: what it is called among those of this run.
-            described: plain data that the process which sends it on starts it by.
+            name: of the member.
+            described: plain data from which the sending process starts the run.
         """
         journal = Journal(self.folder / MEMBERS / name, self._earlier)
         with atomic(journal.folder / DESCRIBED) as file:
@@ -115,11 +108,10 @@ class Journal:
         return journal
 
     def end(self, status: Status) -> None:
-        """End the run."""
         self._add("end", status=status)
 
     def download(self, artifact_path: str) -> Path:
-        """Return where an artifact is: here, or where an earlier process left it.
+        """Return the path of an artifact: here, or from an earlier process.
 
         Raises:
             InputError: it is not here, and MLflow does not answer or has none.
@@ -128,25 +120,24 @@ class Journal:
         return kept if kept.exists() else self._earlier().download(artifact_path)
 
     def history(self, name: str) -> list[tuple[int, float]]:
-        """Return every value of a metric with its step, in order.
+        """Return step and value of a metric in order.
 
-        What was logged before there was this folder is among them, where MLflow answers; who waited for it in vain asks
-        no more.
+        Values from before there was this folder are included if MLflow answers; it is tried once.
         """
         points, whole = {}, False
         for entry, _ in self.entries():
             whole = whole or (entry is not None and entry.kind == "begin")
             if entry is not None and entry.kind == "numbers" and name in entry.values:
                 points[entry.step] = float(entry.values[name])
-        if not whole and not self._unanswered:
+        if not whole and not self._gave_up:
             try:
                 points = dict(self._earlier().history(name)) | points
             except InputError:
-                self._unanswered = True
+                self._gave_up = True
         return sorted(points.items())
 
     def entries(self, start: int = 0) -> Iterator[tuple[Entry | None, int]]:
-        """Yield the entries from a byte of the journal on, and where each ends; None for a line that is none."""
+        """Yield the entries from a byte of the journal on, and the byte at their end; None for an invalid line."""
         with (self.folder / JOURNAL).open("rb") as journal:
             journal.seek(start)
             for line in journal:
@@ -156,15 +147,14 @@ class Journal:
                 yield _entry(line), start
 
     def close(self) -> None:
-        """Write no more."""
         self._journal.close()
 
-    def _add(self, kind: Kind, **values: object) -> None:
+    def _add(self, kind: Kind, **values: Any) -> None:
         entry = Entry(kind=kind, time=int(time.time() * 1000), **values)
         line = json.dumps(asdict(entry)).encode() + b"\n"
-        # a process may have ended in the middle of a line
+        # a process may have been killed within a line
         rest = line if self._ends_whole() else b"\n" + line
-        while rest:  # a disk that is full takes a part, and refuses what follows
+        while rest:  # a full disk takes a part, and raises on the next write
             rest = rest[self._journal.write(rest) :]
 
     def _ends_whole(self) -> bool:
@@ -176,7 +166,7 @@ class Journal:
 
 
 def _entry(line: bytes) -> Entry | None:
-    """Return what a line of the journal says; None where it says nothing that can be sent."""
+    """Return the entry in a line of the journal; None if it is invalid or names files outside the folder."""
     try:
         entry = from_plain(Entry, json.loads(line))
         _ = entry.points if entry.kind == "numbers" else ()

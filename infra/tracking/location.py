@@ -1,4 +1,4 @@
-"""Where runs are recorded: the tracking URI, what can be checked of a store before MLflow opens it, and a client."""
+"""Tracking stores: the URI, checks before MLflow opens one, and a client of it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from infra.errors import AbsentError, AwayError, InputError
-from infra.files import make_folder
-from infra.process.environment import environment
+from polypool.infra.errors import AbsentError, AwayError, InputError
+from polypool.infra.files import make_folder
+from polypool.infra.process.environment import environment
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -25,7 +25,7 @@ _SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databric
 _PATIENCE = 5  # seconds for a server to answer its first request
 _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # its 7 take minutes, and what can wait is sent by an outbox
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # its 7 take minutes; an outbox retries instead
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -44,18 +44,14 @@ def tracking_uri(home: Path) -> str:
 
 
 def database_file(uri: str) -> Path | None:
-    """Return the SQLite file that runs are recorded in; None where it is another store."""
+    """Return the SQLite file of a store; None for other stores."""
     if not uri.startswith(_SQLITE) or uri in (_SQLITE, f"{_SQLITE}:memory:"):
         return None
     return Path(uri.removeprefix(_SQLITE))
 
 
 def check_uri(uri: str) -> None:
-    """Refuse what cannot hold runs.
-
-    Raises:
-        InputError: a folder, which MLflow no longer writes to; a database in memory; an unknown scheme.
-    """
+    """Raise InputError for a folder, which MLflow no longer writes to, a database in memory or an unknown scheme."""
     scheme = uri.partition(":")[0].partition("+")[0] if ":" in uri else ""
     if scheme not in _SCHEMES or uri in ("sqlite://", _SQLITE, f"{_SQLITE}:memory:"):
         raise InputError(
@@ -66,14 +62,14 @@ def check_uri(uri: str) -> None:
 
 @contextmanager
 def opening(uri: str, *, create: bool) -> Iterator[None]:
-    """Let one process at a time open a SQLite store, since the first one creates its tables.
+    """Let one process at a time open a SQLite store, as the first one creates its tables.
 
     Args:
         uri: the store; nothing is done for a server.
-        create: whether a file that does not exist yet is made.
+        create: allow a file that does not exist yet.
 
     Raises:
-        InputError: there is no such file, or it is no database, or may not be written.
+        InputError: there is no such file, it is no database, or it may not be written.
     """
     path = database_file(uri)
     if path is None:
@@ -95,13 +91,10 @@ def opening(uri: str, *, create: bool) -> Iterator[None]:
 
 
 def _check_sqlite(path: Path) -> None:
-    """Refuse what SQLite cannot read, which MLflow would try again and again for minutes."""
+    """Refuse what SQLite cannot read, which MLflow would retry for minutes."""
     try:
-        connection = sqlite3.connect(path, timeout=5)
-        try:
+        with closing(sqlite3.connect(path, timeout=5)) as connection:
             connection.execute("PRAGMA schema_version")
-        finally:
-            connection.close()
     except sqlite3.Error as error:
         raise InputError(
             f"{path} cannot be read as a database: {error}; move it away, or set MLFLOW_TRACKING_URI"
@@ -113,8 +106,8 @@ def connect(uri: str, *, create: bool = False, retries: int = 0) -> MlflowClient
 
     Args:
         uri: the store.
-        create: make a SQLite file that does not exist yet, instead of refusing it.
-        retries: how often a server is asked again, after 2, 4, 8, ... seconds.
+        create: create a SQLite file that does not exist yet.
+        retries: of requests to a server, after 2, 4, 8, ... seconds.
     """
     check_uri(uri)
     for name, value in _DEFAULTS.items():
@@ -122,7 +115,7 @@ def connect(uri: str, *, create: bool = False, retries: int = 0) -> MlflowClient
     from mlflow import MlflowClient
 
     logging.getLogger("mlflow").setLevel(logging.ERROR)
-    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # tells of each attempt
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # logs each attempt
     # this one logs tracebacks of what it raises
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     patience = {

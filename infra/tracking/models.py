@@ -1,16 +1,16 @@
-"""Trained models as MLflow knows them: with the run, its scores and data, a signature, versions and aliases."""
+"""Models in MLflow: logged with their run, scores and data, and registered under names, versions and aliases."""
 
 from __future__ import annotations
 
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from infra.errors import InputError
-from infra.tracking.location import explained
-from infra.tracking.tracker import NOTE, Tracker
+from polypool.infra.tracking.location import explained
+from polypool.infra.tracking.mlflow_private import ALREADY_EXISTS, DATASET_CONTEXT, MODEL_VERSIONS
+from polypool.infra.tracking.provenance import installed
+from polypool.infra.tracking.tracker import NOTE, Tracker
 
 
 def log_model(
@@ -20,14 +20,14 @@ def log_model(
     name: str,
     scores: Iterable[tuple[str, str]],
 ) -> str:
-    """Keep a model as one that a run made; return its address, such as `models:/m-...`.
+    """Log a model as the output of a run; return its address, such as `models:/m-...`.
 
     Args:
         tracker: of the run.
-        save: writes the model to a folder that is still to be made, as one of the id that it is given.
-        name: what people call it.
-        scores: beginnings of names of the run's metrics that are the model's, such as `coco-5k/`, each with the context
-            of the run's input that they were scored on; they are linked to it where the run names it.
+        save: writes the model of a given id to a folder, which it makes.
+        name: shown in the UI.
+        scores: prefixes of the run's metrics that are the model's, such as `coco-5k/`, each with the context of the
+            run's input on which they were scored, to which they are linked if the run has it.
 
     Raises:
         InputError: MLflow refuses, or does not answer.
@@ -57,7 +57,7 @@ def log_model(
 
 
 def _shared(tags: dict[str, str]) -> dict[str, str]:
-    """Return the tags of a run that are its model's, too: ours, its description and its source."""
+    """Return the tags that a model shares with its run: ours, its description and its source."""
     of_mlflow = (NOTE, "mlflow.source.")
     return {
         name: value
@@ -67,17 +67,16 @@ def _shared(tags: dict[str, str]) -> dict[str, str]:
 
 
 def _link_scores(tracker: Tracker, model_id: str, scores: Sequence[tuple[str, str]]) -> None:
-    """Note a run's scores as a model's, on the data that the run names; the run's own stay as they are."""
+    """Log a run's scores as a model's, too, on the data that the run names."""
     from mlflow.entities import Metric
-    from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
 
     client, run_id = tracker._client, tracker.run_id
     run = client.get_run(run_id)
     read = {
         tag.value: (each.dataset.name, each.dataset.digest)
-        for each in run.inputs.dataset_inputs
+        for each in (run.inputs.dataset_inputs if run.inputs else ())
         for tag in each.tags
-        if tag.key == MLFLOW_DATASET_CONTEXT
+        if tag.key == DATASET_CONTEXT
     }
     linked = []
     for metric in sorted(run.data.metrics):
@@ -107,64 +106,30 @@ def register(tracker: Tracker, model: str, *, name: str, alias: str = "") -> str
 
     Args:
         tracker: of the run.
-        model: its address, as of `log_model`.
-        name: in the registry, made where it is new.
-        alias: that is to mean this version from now on; none where empty.
+        model: its address, from `log_model`.
+        name: in the registry, created if new.
+        alias: moved to this version; empty for none.
 
     Raises:
-        InputError: a name or an alias that MLflow refuses; it does not answer.
+        InputError: MLflow refuses the name or the alias, or does not answer.
     """
     from mlflow.exceptions import MlflowException
-    from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
-    from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
     client, model_id = tracker._client, model.removeprefix("models:/")
     with explained(tracker.uri):
         try:
             client.create_registered_model(name)
         except MlflowException as error:
-            if error.error_code != ErrorCode.Name(RESOURCE_ALREADY_EXISTS):
+            if error.error_code != ALREADY_EXISTS:
                 raise
         made = client.create_model_version(name, source=model, run_id=tracker.run_id, model_id=model_id)
         versions = json.dumps([{"name": name, "version": made.version}])
-        client.set_logged_model_tags(
-            model_id, {MLFLOW_MODEL_VERSIONS: versions}
-        )  # what the model's page shows
+        client.set_logged_model_tags(model_id, {MODEL_VERSIONS: versions})  # shown on the model's page
         if alias:
             client.set_registered_model_alias(name, alias, made.version)
     return str(made.version)
 
 
 def requirements(packages: Iterable[str]) -> list[str]:
-    """Return packages with the versions that are here, as pip reads them; those that are not here are left out."""
-    pinned = []
-    for package in packages:
-        try:
-            pinned.append(f"{package}=={version(package).partition('+')[0]}")
-        except PackageNotFoundError:
-            continue
-    return pinned
-
-
-def check_names(name: str, alias: str) -> None:
-    """Refuse what a model cannot be registered as, before anything is written; empty for none.
-
-    Raises:
-        InputError: an alias of no registered model, or a name or an alias that MLflow does not allow.
-    """
-    if alias and not name:
-        raise InputError(f"--alias {alias} is of a registered model; name it by --registered-name")
-    if not name:
-        return
-    from mlflow.exceptions import MlflowException
-    from mlflow.utils import validation
-
-    checks = [("--registered-name", name, validation._validate_model_name)]
-    if alias:
-        checks.append(("--alias", alias, validation._validate_model_alias_name))
-        checks.append(("--alias", alias, validation._validate_model_alias_name_reserved))
-    for option, value, check in checks:
-        try:
-            check(value)
-        except MlflowException as error:
-            raise InputError(f"{option} {value!r}: {str(error).splitlines()[0]}") from error
+    """Return the installed ones of some packages with their versions, as pip reads them."""
+    return [f"{name}=={found.partition('+')[0]}" for name in packages if (found := installed(name))]

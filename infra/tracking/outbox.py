@@ -1,9 +1,8 @@
-"""Sends on to MLflow what a run's journal holds.
+"""Outbox of a run: sends the entries of its journal to MLflow.
 
-A thread sends it, in order. While the server does not answer it is asked again and again; what it has not taken when
-the process ends stays where it is, for the next one that opens the folder. Of steps that were trained again after a
-fault MLflow has each number once. What MLflow refuses for good, such as an impossible name, is put aside, with the
-reason, and holds nothing up.
+A thread sends them in order and retries while the server does not answer; entries that are left when the process ends
+stay in the folder for the next process that opens it. Numbers of steps that are trained again after a fault are sent
+once. Entries that MLflow refuses for good, such as an impossible name, are written to a file with the reason.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from infra.errors import InputError
-from infra.files import atomic
-from infra.tracking.journal import FILES, JOURNAL, Entry, Journal, Kind
-from infra.tracking.tracker import Point, Tracker
+from polypool.infra.errors import InputError
+from polypool.infra.files import atomic
+from polypool.infra.tracking.journal import FILES, JOURNAL, Entry, Journal, Kind
+from polypool.infra.tracking.tracker import Point, Tracker
 
 SENT, REFUSED = "sent", "refused.jsonl"
-"""In the journal's folder: how many bytes of it MLflow has, and the entries that it refused."""
+"""In the journal's folder: how many of its bytes were sent, and the entries that MLflow refused."""
 CLOSE_SECONDS = 120.0
-_LOOK = 0.3  # seconds between two looks for what another process has written
-_PAUSES = (1.0, 30.0)  # seconds between two attempts, the first ones and at most
+_LOOK = 0.3  # seconds between two checks for what another process has written
+_PAUSES = (1.0, 30.0)  # seconds between two attempts, at first and at most
 _BATCH = 1000  # numbers that MLflow takes at once
 _FOR_GOOD = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
 
 
 class Outbox(Journal):
-    """A journal whose entries are sent, whoever writes them: this process, or another one meanwhile.
+    """A journal whose entries are sent, also those that another process writes.
 
     Args:
         folder: of the journal; one process at a time sends from it.
@@ -43,37 +42,37 @@ class Outbox(Journal):
         self._sent, self._read, self._latest = self._position(), 0, {}
         sent = [entry for entry, end in self.entries() if end <= self._sent and entry is not None]
         self._logged = set(_points([entry for entry in sent if entry.kind == "numbers"]))
-        self._began_here, self._asked = False, set[str]()
+        self._began_here, self._learned = False, set[str]()
         self._changed, self._closing, self.why = threading.Condition(), False, ""
         self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
         self._thread.start()
 
     @property
     def unsent(self) -> int:
-        """How many entries MLflow has not got."""
+        """The number of entries that were not sent."""
         return sum(1 for _ in self.entries(self._sent))
 
     @property
     def refused(self) -> int:
-        """How many entries MLflow refused for good."""
+        """The number of entries that MLflow refused for good."""
         path = self.folder / REFUSED
         return len(path.read_bytes().splitlines()) if path.is_file() else 0
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Send what is left, unless the server does not answer or it takes longer than so many seconds."""
+        """Send what is left, unless the server does not answer or it takes longer than `seconds`."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         self._thread.join(seconds)
         super().close()
 
-    def _add(self, kind: Kind, **values: object) -> None:
+    def _add(self, kind: Kind, **values: Any) -> None:
         with self._changed:
             super()._add(kind, **values)
             self._changed.notify()
 
     def _position(self) -> int:
-        """Return how many bytes of the journal MLflow has; all is sent again where that cannot be read."""
+        """Return how many bytes of the journal were sent; 0 if that cannot be read, so that all is sent again."""
         path = self.folder / SENT
         try:
             position = int(path.read_bytes()) if path.is_file() else 0
@@ -82,7 +81,7 @@ class Outbox(Journal):
         return max(0, min(position, (self.folder / JOURNAL).stat().st_size))
 
     def _read_on(self) -> bool:
-        """Note which files have been replaced since the last look; return whether anything is left to be sent."""
+        """Read new entries, noting which files they replace; return whether anything is left to send."""
         for entry, end in self.entries(self._read):
             self._read = end
             self._began_here |= entry is not None and entry.kind == "begin"
@@ -91,7 +90,7 @@ class Outbox(Journal):
         return self._sent < self._read
 
     def _run(self) -> None:
-        """Send, until closed and all is sent, or closed and nobody answers."""
+        """Send until closed and all is sent, or closed and the server does not answer."""
         tracker, pause = None, _PAUSES[0]
         while True:
             with self._changed:
@@ -104,7 +103,7 @@ class Outbox(Journal):
                 tracker = tracker or self._connect()
                 self._send(tracker)
                 self.why, pause = "", _PAUSES[0]
-            except Exception as error:  # whatever it is, training goes on
+            except Exception as error:  # training goes on whatever it is
                 tracker, self.why = None, str(error)
                 if closing:
                     return
@@ -143,10 +142,10 @@ class Outbox(Journal):
         self._logged |= points.keys()
 
     def _learn(self, tracker: Tracker, names: set[str]) -> None:
-        """Note which numbers another machine has sent, whose steps may be trained again here."""
-        for name in sorted(names - self._asked):
+        """Note which numbers another machine has sent, as their steps may be trained again here."""
+        for name in sorted(names - self._learned):
             self._logged |= {(name, step) for step, _ in tracker.history(name)}
-            self._asked.add(name)
+            self._learned.add(name)
 
     def _send_one(self, tracker: Tracker, entry: Entry | None, end: int) -> None:
         why = "this line cannot be read" if entry is None else ""
@@ -176,7 +175,7 @@ class Outbox(Journal):
                     tracker.artifact(self.folder / FILES / entry.folder / name, entry.folder)
 
     def _got(self, end: int) -> None:
-        """Note that MLflow has all up to a byte of the journal."""
+        """Record that the journal was sent up to a byte."""
         self._sent = end
         with atomic(self.folder / SENT) as file:
             file.write(str(end).encode())
@@ -188,5 +187,5 @@ def _points(entries: Iterable[Entry]) -> dict[tuple[str, int], Point]:
 
 
 def _for_good(error: InputError) -> bool:
-    """Whether MLflow answered, and would say the same again."""
+    """Whether MLflow answered, and a retry would fail the same way."""
     return getattr(error.__cause__, "error_code", "") in _FOR_GOOD

@@ -1,7 +1,7 @@
 """A run in MLflow: created, continued and read.
 
-Everything goes through a client and a run id. There is no active run and nothing is logged by itself, so
-the process that starts a run can hand its id to another, or to a restart of itself.
+Everything goes through a client and a run id. There is no active run and no automatic logging, so that another process,
+or a restart of this one, can continue a run by its id.
 """
 
 from __future__ import annotations
@@ -12,27 +12,33 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from infra.errors import InputError, unknown
-from infra.files import read_json
-from infra.tracking.artifacts import folder_at
-from infra.tracking.experiment import experiment_id
-from infra.tracking.finding import unknown_run
-from infra.tracking.location import connect, explained
-from infra.tracking.provenance import command_line, provenance, source_tags
-from infra.tracking.record import Source
+from polypool.infra.errors import InputError, unknown
+from polypool.infra.files import read_json
+from polypool.infra.tracking.artifacts import folder_at
+from polypool.infra.tracking.experiment import experiment_id
+from polypool.infra.tracking.location import connect, explained
+from polypool.infra.tracking.mlflow_private import (
+    DATASET_CONTEXT,
+    DIGEST_LENGTH,
+    PARAM_LENGTH,
+    PARAMS_AT_ONCE,
+)
+from polypool.infra.tracking.provenance import command_line, provenance, source_tags
+from polypool.infra.tracking.runs import Source, unknown_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 COMMAND = "command"
-"""The tag that holds the command line that a run came from; empty where it was started from Python."""
+"""Tag: the command line that started a run; empty for Python."""
 NOTE = "mlflow.note.content"
-"""The tag that holds a run's description, Markdown that the UI shows."""
+"""Tag: a run's description, Markdown that the UI shows."""
 PARENT = "mlflow.parentRunId"
-"""The tag that names the run which a run belongs to, under which the UI shows it."""
+"""Tag: the parent of a run, under which the UI shows it."""
 _LONG_PARAMS = "long_params.json"
 
 Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
@@ -65,9 +71,9 @@ class Tracker:
             experiment: its name.
             uri: the store, as from `tracking_uri`.
             home: artifacts go to `mlartifacts` in it, unless a server keeps them.
-            name: what people call the run.
-            tags: what it is found by; commit, versions, the command and what the UI calls its source are added.
-            params: nested ones are flattened to `a.b`; what MLflow would cut goes to an artifact.
+            name: of the run.
+            tags: commit, versions, the command and the UI's source are added.
+            params: nested ones are flattened to `a.b`; those too long for MLflow go to an artifact.
 
         Raises:
             InputError: the store does not answer or cannot be used.
@@ -88,13 +94,13 @@ class Tracker:
 
     @classmethod
     def attach(cls, uri: str, run_id: str, *, running: bool = True) -> Tracker:
-        """Go on with a run, in another process or after a restart.
+        """Continue a run, in another process or after a restart.
 
         Args:
             uri: the store.
             run_id: the run.
-            running: mark it as running again, and be patient with its server; False to read a run, or to
-                add to a finished one.
+            running: mark it as running again, and retry if the server does not answer; False to read a run or to add
+                to a finished one.
 
         Raises:
             InputError: there is no such run (the message lists the nearest), or it was deleted.
@@ -108,16 +114,16 @@ class Tracker:
             raise unknown_run(client, uri, run_id) from error
         if run.info.lifecycle_stage == "deleted":
             raise InputError(
-                f"run {run_id} of {uri} was deleted; `mlflow runs restore --run-id {run_id}` brings it back"
+                f"run {run_id} of {uri} was deleted; `mlflow runs restore --run-id {run_id}` restores it"
             )
         tracker = cls(uri=uri, run_id=run_id, _client=client)
         if running:
-            tracker._ask("update_run", status="RUNNING")
+            tracker._call("update_run", status="RUNNING")
         return tracker
 
     def found_by(self, tags: Mapping[str, str]) -> Tracker | None:
-        """Return the latest run of this one's experiment that has these tags; None where there is none."""
-        experiment = self._ask("get_run").info.experiment_id
+        """Return the latest run of the same experiment with these tags, or None."""
+        experiment = self._call("get_run").info.experiment_id
         wanted = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
         with explained(self.uri):
             found = self._client.search_runs([experiment], filter_string=wanted, max_results=1)
@@ -132,145 +138,134 @@ class Tracker:
         """Log numbers of several steps, at most 1,000, in one request."""
         from mlflow.entities import Metric
 
-        self._ask("log_batch", metrics=[Metric(*point) for point in points])
+        self._call("log_batch", metrics=[Metric(*point) for point in points])
 
     def tags(self, tags: Mapping[str, str]) -> None:
-        """Set tags."""
         from mlflow.entities import RunTag
 
-        self._ask("log_batch", tags=[RunTag(name, str(value)) for name, value in tags.items()])
+        self._call("log_batch", tags=[RunTag(name, str(value)) for name, value in tags.items()])
 
     def inputs(self, sources: Sequence[Source]) -> None:
-        """Note what the run reads; what is noted already stays as it is."""
+        """Log what the run reads; inputs that were logged before stay as they are."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
-        from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
-        from mlflow.utils.validation import MAX_DATASET_DIGEST_SIZE
 
         inputs = [
             DatasetInput(
                 Dataset(
                     name=source.name,
-                    digest=source.digest[:MAX_DATASET_DIGEST_SIZE],
+                    digest=source.digest[:DIGEST_LENGTH],
                     source_type=source.place.partition("://")[0] if "://" in source.place else "local",
                     source=json.dumps({"uri": source.place}),
                     profile=json.dumps(dict(source.profile)) if source.profile else None,
                 ),
-                tags=[InputTag(MLFLOW_DATASET_CONTEXT, source.context)],
+                tags=[InputTag(DATASET_CONTEXT, source.context)],
             )
             for source in sources
         ]
         if inputs:
-            self._ask("log_inputs", datasets=inputs)
+            self._call("log_inputs", datasets=inputs)
 
     def params(self, params: Mapping[str, Any]) -> None:
-        """Set parameters, as `start` does; one that is set stays as it is."""
+        """Set parameters as `start` does; parameters cannot be changed."""
         from mlflow.entities import Param
-        from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH, MAX_PARAMS_TAGS_PER_BATCH
 
         flat = dict(flattened(params))
-        long = {name: value for name, value in flat.items() if len(value) > MAX_PARAM_VAL_LENGTH}
+        long = {name: value for name, value in flat.items() if len(value) > PARAM_LENGTH}
         if long:
             self.json(_LONG_PARAMS, long)
         rows = [Param(name, f"see {_LONG_PARAMS}" if name in long else value) for name, value in flat.items()]
-        for start in range(0, len(rows), MAX_PARAMS_TAGS_PER_BATCH):
-            self._ask("log_batch", params=rows[start : start + MAX_PARAMS_TAGS_PER_BATCH])
+        for start in range(0, len(rows), PARAMS_AT_ONCE):
+            self._call("log_batch", params=rows[start : start + PARAMS_AT_ONCE])
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Keep a file, or all files of a folder, under the artifact folder `folder`."""
-        self._ask("log_artifacts" if path.is_dir() else "log_artifact", str(path), folder or None)
+        """Store a file, or all files of a folder, in the artifact folder `folder`."""
+        self._call("log_artifacts" if path.is_dir() else "log_artifact", str(path), folder or None)
 
     def text(self, name: str, text: str) -> None:
-        """Keep text as the artifact `name`."""
-        self._ask("log_text", text, name)
+        """Store text as the artifact `name`."""
+        self._call("log_text", text, name)
 
     def json(self, name: str, obj: Any) -> None:
-        """Keep plain data as the artifact `name`."""
+        """Store plain data as the artifact `name`."""
         self.text(name, json.dumps(obj, indent=1))
 
     def table(self, name: str, columns: Mapping[str, list[Any]]) -> None:
-        """Keep a table as the artifact `name`, which ends in `.json`; the UI shows it as one."""
-        self._ask("log_table", dict(columns), name)
+        """Store a table as the artifact `name`, which ends in `.json`; the UI shows it as a table."""
+        self._call("log_table", dict(columns), name)
 
     def download(self, artifact_path: str) -> Path:
-        """Return the path of an artifact or a folder of them: the stored one itself, or a copy of a server's.
+        """Return the path of an artifact or a folder of them: the stored one itself, or a copy from a server.
 
         Raises:
             InputError: the run has no such artifact; the message lists those it has.
         """
-        held = [item.path for item in self._ask("list_artifacts")]
-        folder = folder_at(self._ask("get_run").info.artifact_uri)
+        held = [item.path for item in self._call("list_artifacts")]
+        folder = folder_at(self._call("get_run").info.artifact_uri)
         if artifact_path.split("/")[0] in held:
             if folder:
                 path = folder / artifact_path
             else:
-                path = Path(self._ask("download_artifacts", artifact_path, _downloads(self.run_id)))
+                path = Path(self._call("download_artifacts", artifact_path, _downloads(self.run_id).name))
             if path.exists():
                 return path
         raise unknown(f"artifact of run {self.run_id}:", artifact_path, held)
 
     def read_json(self, name: str) -> Any:
-        """Return what `json` stored."""
         return read_json(self.download(name), what=f"the artifact {name} of run {self.run_id}")
 
     def metrics(self) -> dict[str, float]:
-        """Return the last value of every metric."""
-        return dict(self._ask("get_run").data.metrics)
+        return dict(self._call("get_run").data.metrics)
 
     def history(self, name: str) -> list[tuple[int, float]]:
-        """Return every value of a metric with its step, in order; after a restart a step's last value counts."""
+        """Return step and value of a metric in order; after a restart the last value of a step counts."""
         return sorted({step: value for _, value, _, step in self.points_of(name)}.items())
 
     def points_of(self, name: str) -> list[Point]:
         """Return every value of a metric in the order of time; after a restart a step may have two."""
-        points = self._ask("get_metric_history", name)
+        points = self._call("get_metric_history", name)
         return sorted(
             ((point.key, point.value, point.timestamp, point.step) for point in points),
             key=lambda point: point[2:],
         )
 
     def tag(self, name: str) -> str:
-        """Return a tag, empty where it is not set."""
-        return self._ask("get_run").data.tags.get(name, "")
+        """Return a tag; empty if it is not set."""
+        return self._call("get_run").data.tags.get(name, "")
 
     def all_tags(self) -> dict[str, str]:
-        """Return all tags."""
-        return dict(self._ask("get_run").data.tags)
+        return dict(self._call("get_run").data.tags)
 
     def started(self) -> float:
-        """Return when it began, in seconds since 1970."""
-        return self._ask("get_run").info.start_time / 1000
+        """Return when the run began, in seconds since 1970."""
+        return self._call("get_run").info.start_time / 1000
 
     def status(self) -> str:
-        """Return how it ended (FINISHED, FAILED, KILLED), or RUNNING."""
-        return self._ask("get_run").info.status
+        """Return FINISHED, FAILED, KILLED or RUNNING."""
+        return self._call("get_run").info.status
 
     def ending(self) -> AbstractContextManager[None]:
-        """End the run with what is inside, as `ending` does."""
+        """End the run with the block, as `ending` does."""
         return ending(self.finish)
 
     def finish(self, status: Status = "FINISHED", *, at: int | None = None) -> None:
         """End the run, now or at a time in milliseconds since 1970."""
-        self._ask("set_terminated", status=status, end_time=at)
+        self._call("set_terminated", status=status, end_time=at)
 
-    def _ask(self, method: str, *args: Any, **options: Any) -> Any:
+    def _call(self, method: str, *args: Any, **options: Any) -> Any:
         """Call a method of the client for this run."""
         with explained(self.uri):
             return getattr(self._client, method)(self.run_id, *args, **options)
 
 
-_folders: dict[str, tempfile.TemporaryDirectory] = {}
-
-
-def _downloads(run_id: str) -> str:
-    """Return a folder for what is fetched of a run, which is removed when this process ends."""
-    if run_id not in _folders:
-        _folders[run_id] = tempfile.TemporaryDirectory(prefix="polypool-", ignore_cleanup_errors=True)
-    return _folders[run_id].name
+@cache
+def _downloads(run_id: str) -> tempfile.TemporaryDirectory:
+    """Return a folder for copies of a run's files, which is removed when this process ends."""
+    return tempfile.TemporaryDirectory(prefix="polypool-", ignore_cleanup_errors=True)
 
 
 @contextmanager
 def ending(finish: Callable[[Status], None]) -> Iterator[None]:
-    """Call `finish` after what is inside: with FINISHED, with KILLED where a signal ended it, else with FAILED."""
+    """Call `finish` after the block: with FINISHED, with KILLED if a signal ended it, else with FAILED."""
     status: Status = "FAILED"
     try:
         yield
@@ -283,7 +278,7 @@ def ending(finish: Callable[[Status], None]) -> Iterator[None]:
 
 
 def flattened(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield nested parameters as a run keeps them: `a.b`, and the value as text."""
+    """Yield nested parameters under names such as `a.b`, with their values as text."""
     for name, value in params.items():
         if isinstance(value, Mapping):
             yield from flattened(value, f"{prefix}{name}.")

@@ -1,4 +1,4 @@
-"""What a video file is here: a container from a list, read from that file alone, and where its frames lie in it."""
+"""Containers of video files: formats from a list, read from that file alone, and the positions of their frames."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
-from infra.files import why_no_file
-from infra.pictures.opening import still_picture
+from polypool.infra.files import why_no_file
+from polypool.infra.pictures.opening import still_picture
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -31,29 +30,29 @@ CONTAINERS = {
     "ogg": "Ogg",
     "gif": "GIF",
 }
-"""What is read, by FFmpeg's names, and what people call it. Never playlists and scripts, which name other files."""
+"""Formats that are read: FFmpeg's names and the usual ones. Never playlists and scripts, which name other files."""
 MAX_PIXELS = 1 << 25
 """Pixels of a frame: those of 8K."""
 FEWER = "fewer frames than the file says, which is cut or damaged"
 DAMAGED = "damaged: frames in it do not decode"
-_ASKED = {"protocol_whitelist": "file", "format_whitelist": ",".join(CONTAINERS)}
+_OPTIONS = {"protocol_whitelist": "file", "format_whitelist": ",".join(CONTAINERS)}
 _SEGMENT = b"\x18\x53\x80\x67"
 _SEEKING = ("mov", "matroska", "avi")  # containers with an index of the places where decoding can begin
 
 
 class BadVideo(Exception):
-    """A video that gives no frames; the message says why, in words that are the same for every such video."""
+    """A video without usable frames; the message says why, in the same words for every such video."""
 
 
 @contextmanager
 def opened(path: str) -> Iterator[tuple[InputContainer, VideoStream]]:
-    """Open a video file and the stream of it that a player would show; see `BadVideo`."""
+    """Open a video file and the stream that a player would show; raises `BadVideo`."""
     import av
 
     if why := why_no_file(path):
         raise BadVideo(why)
     try:
-        container = av.open(f"file:{path}", options=dict(_ASKED))
+        container = av.open(f"file:{path}", options=dict(_OPTIONS))
     except av.ArgumentError as error:  # of a kind that is not in the list
         if still_picture(path):
             raise BadVideo("a picture, not a video") from error
@@ -63,20 +62,20 @@ def opened(path: str) -> Iterator[tuple[InputContainer, VideoStream]]:
             raise
         raise BadVideo("does not decode as a video: no video file, or one that is cut or damaged") from error
     with container:
-        stream = container.streams.best("video")
+        stream = cast("VideoStream | None", container.streams.best("video"))
         if stream is None:
             raise BadVideo("no video in it, only other streams")
         width, height = stream.codec_context.width, stream.codec_context.height
         if width * height > MAX_PIXELS:
             raise BadVideo(f"frames of more than {MAX_PIXELS:,} pixels; make it smaller")
-        # one thread, for other videos are decoded on the other cores
+        # one thread, as other videos are decoded on the other cores
         stream.thread_type, stream.codec_context.thread_count = "NONE", 1
         stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}
         yield container, stream
 
 
 SECONDS = "seconds"
-"""The column of a store that says when the frame of each element is shown, after the first frame of its video."""
+"""The column of a store with the time of each element's frame, after the first frame of its video."""
 
 
 class Frame(NamedTuple):
@@ -93,14 +92,14 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """The frames of a video, as its container lists them, in the order in which they are shown.
+    """The frames of a video, as its container lists them, in the order of display.
 
     Attributes:
         count: how many.
-        times: when each is shown, in the stream's unit, ascending; None where the container does not say.
-        keys: numbers of those at which decoding can begin, ascending; the first alone where nothing says so.
-        codec: what they are coded in, by FFmpeg's name, such as `h264`.
-        unit: seconds of the stream's unit; of a frame, where the container does not say when each is shown.
+        times: of display, in the stream's unit, ascending; None where the container has none.
+        keys: numbers of those at which decoding can begin, ascending; at least the first.
+        codec: FFmpeg's name of it, such as `h264`.
+        unit: seconds of the stream's unit; of a frame, where the container has no times.
     """
 
     count: int
@@ -111,7 +110,7 @@ class Timeline:
 
     @classmethod
     def of(cls, path: str) -> Timeline:
-        """Read a whole file, and decode nothing; see `BadVideo`."""
+        """Read a whole file without decoding; raises `BadVideo`."""
         with opened(path) as (container, stream):
             codec = stream.codec_context.codec.canonical_name
             packets = [_Packet.of(each, codec) for each in container.demux(stream) if each.size]
@@ -122,29 +121,29 @@ class Timeline:
         if fewer or any(packet.corrupt for packet in packets) or (packets and not packets[0].key):
             raise BadVideo(FEWER)
         shown = [packet for packet in packets if packet.shown]
-        times = sorted(packet.time for packet in shown if packet.time is not None)
-        if len(times) < len(shown) or any(first == second for first, second in pairwise(times)):
-            return cls(
-                count=len(shown), times=None, keys=(0,), codec=codec, unit=float(1 / rate) if rate else 0.0
-            )
-        number = {time: at for at, time in enumerate(times)}
-        keys = [number[packet.time] for packet in shown if packet.key] if seeks else []
-        keys = tuple(sorted({0, *keys}))
-        return cls(count=len(shown), times=tuple(times), keys=keys, codec=codec, unit=float(unit))
+        key_of = {packet.time: packet.key for packet in shown if packet.time is not None}
+        if len(key_of) < len(shown):  # a time is missing, or two frames have the same one
+            frame = float(1 / rate) if rate else 0.0
+            return cls(count=len(shown), times=None, keys=(0,), codec=codec, unit=frame)
+        times = sorted(key_of)
+        keys = {0, *(number for number, time in enumerate(times) if seeks and key_of[time])}
+        return cls(
+            count=len(shown), times=tuple(times), keys=tuple(sorted(keys)), codec=codec, unit=float(unit or 0)
+        )
 
     def seconds(self, number: int) -> float:
-        """Return when a frame is shown, in seconds after the first."""
+        """Return the time of a frame, in seconds after the first."""
         return self.unit * (number if self.times is None else self.times[number] - self.times[0])
 
     def begin(self, number: int) -> int:
-        """Return the last frame at which decoding can begin to reach a frame."""
+        """Return the last frame, up to this one, at which decoding can begin."""
         return self.keys[bisect_right(self.keys, number) - 1]
 
 
 def _cut_matroska(path: str) -> bool:
-    """Whether a Matroska or WebM file ends before its own end, which FFmpeg takes for the end of the video."""
+    """Whether a Matroska or WebM file is cut, which FFmpeg takes for the end of the video."""
     with open(path, "rb") as file:
-        file.seek(4)  # the mark of the header, which is there where this is asked
+        file.seek(4)  # the mark of the header, which FFmpeg has found
         file.seek(_size(file) or 0, os.SEEK_CUR)
         if file.read(4) != _SEGMENT or (size := _size(file)) is None:
             return False
@@ -152,10 +151,10 @@ def _cut_matroska(path: str) -> bool:
 
 
 def _size(file: BinaryIO) -> int | None:
-    """Read a number as Matroska writes it (RFC 8794, section 4): zeros before the first one say how many bytes follow.
+    """Read a number of Matroska (RFC 8794, section 4): zeros before the first one count the bytes that follow.
 
     Returns:
-        the number; None where it is all ones, which means that the writer did not know it.
+        the number; None where it is all ones, for unknown.
     """
     (first,) = file.read(1) or b"\xff"
     more = 8 - first.bit_length()
@@ -172,7 +171,7 @@ class _Packet:
 
     @classmethod
     def of(cls, packet: Packet, codec: str) -> _Packet:
-        # VP8 has frames that others build on and nobody sees, with a bit that says so (RFC 6386, section 9.1)
+        # VP8 has reference frames that are not shown, which a bit marks (RFC 6386, section 9.1)
         hidden = codec == "vp8" and not bytes(packet)[0] & 0x10
         # AVI knows the order of decoding alone, and times that differ from it are guessed
         guessed = packet.stream.container.format.name == "avi" and packet.pts != packet.dts

@@ -1,10 +1,10 @@
-"""Frames of a video file, by PyAV, or by decord where that is asked for: the same ones from both.
+"""Frames of a video file, by PyAV or decord, which give the same ones.
 
-This runs in a process of its own, `infra.video.process`: decoders crash, and hang where nothing but a kill ends them.
+Decoders crash, and hang until they are killed: they run in a process of their own, `infra.video.decoder_process`.
 
-PyAV goes from place to place where decoding can begin, and finds each frame by the time at which it is shown; where a
-container says nothing of times, or what it says is not so, frames are counted from the first. decord brings libraries
-of 2020 along, so PyAV looks first at what it is given, and it gets those codecs alone that it is known to read rightly.
+PyAV seeks to places where decoding can begin, and finds each frame by its time of display; where the container has no
+times, or wrong ones, frames are counted from the first. decord contains libraries of 2020: PyAV checks each file before
+it, and it decodes only the codecs that it is known to decode correctly.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from infra.errors import InputError, unknown
-from infra.video.containers import DAMAGED, FEWER, BadVideo, Frame, Timeline, opened
-from infra.video.sampling import sample_frames
+from polypool.infra.errors import InputError, unknown
+from polypool.infra.video.containers import DAMAGED, FEWER, BadVideo, Frame, Timeline, opened
+from polypool.infra.video.sampling import sample_frames
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
 
-_WORTH = 8  # frames that are rather decoded than jumped over
+_SEEK_FROM = 8  # frames; fewer are decoded rather than skipped by a seek
 _DECORD = ("h264", "hevc", "vp8", "vp9", "mpeg4", "mpeg2video", "mpeg1video", "mjpeg")
 
 
 def frames(path: str, *, every: int = 1, at_most: int | None = None, decoder: str = "av") -> Iterator[Frame]:
-    """Yield frames of a video in order; no other is converted or kept.
+    """Yield frames of a video in order; others are neither converted nor kept.
 
     Args:
         path: the file.
-        every: take the first frame and each so many after it (`infra.video.sampling`).
+        every: the stride, from the first frame on (`polypool.infra.video.sampling`).
         at_most: of these, evenly spaced ones where there are more; all where None.
         decoder: `av` or `decord`.
 
@@ -67,7 +67,7 @@ def choose_decoder(name: str = "av") -> str:
     """
     if name not in DECODERS:
         raise unknown("decoder", name, DECODERS)
-    # looked up in another process: these libraries do not always get on with the ones that are loaded here
+    # in another process: these libraries may conflict with the ones that are loaded here
     if subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True).returncode:
         raise InputError(f"the decoder {name!r} does not import; install it with `pip install {name}`")
     return name
@@ -78,14 +78,14 @@ def describe_decoder(name: str) -> str:
     return f"{name} {version(name)}"
 
 
-class _Mistaken(Exception):
-    """What a container says of its frames is not so."""
+class _WrongTimes(Exception):
+    """The frames do not come as the container says."""
 
 
 def _by_av(path: str, timeline: Timeline, chosen: Sequence[int]) -> Iterator[np.ndarray]:
     from av.video.reformatter import VideoReformatter
 
-    colours = VideoReformatter()  # one for all frames: each by itself would prepare its tables again
+    colours = VideoReformatter()  # one for all frames, as it prepares tables
 
     def upright(frame: VideoFrame) -> np.ndarray:
         x_HW3 = colours.reformat(frame, format="rgb24", threads=1).to_ndarray()
@@ -96,29 +96,29 @@ def _by_av(path: str, timeline: Timeline, chosen: Sequence[int]) -> Iterator[np.
         for frame in _sought(path, timeline, chosen):
             yield upright(frame)
             done += 1
-    except _Mistaken:
+    except _WrongTimes:
         yield from map(upright, _counted(path, chosen[done:]))
 
 
 def _sought(path: str, timeline: Timeline, chosen: Sequence[int]) -> Iterator[VideoFrame]:
-    """Yield frames, each found by its time; `_Mistaken` where they do not come as the container says."""
+    """Yield frames, each found by its time; raises `_WrongTimes`."""
     import av
 
     if timeline.times is None:
-        raise _Mistaken
+        raise _WrongTimes
     number_of = {time: number for number, time in enumerate(timeline.times)}
     with opened(path) as (container, stream):
         decoded, last, jumped = container.decode(stream), -1, False
         for wanted in chosen:
             begin = timeline.begin(wanted)
-            if jump := begin - last > _WORTH:
+            if jump := begin - last > _SEEK_FROM:
                 container.seek(timeline.times[begin], stream=stream)
                 decoded, jumped = container.decode(stream), True
             try:
                 yield _found(decoded, wanted, after=None if jump else last, number_of=number_of)
             except (BadVideo, av.FFmpegError):
-                if jumped:  # to where decoding cannot begin, perhaps
-                    raise _Mistaken from None
+                if jumped:  # perhaps to a frame at which decoding cannot begin
+                    raise _WrongTimes from None
                 raise
             last = wanted
 
@@ -126,21 +126,21 @@ def _sought(path: str, timeline: Timeline, chosen: Sequence[int]) -> Iterator[Vi
 def _found(
     decoded: Iterator[VideoFrame], wanted: int, *, after: int | None, number_of: dict[int, int]
 ) -> VideoFrame:
-    """Return the frame of a number; `after` is that of the frame before the next, None where decoding begins anew."""
+    """Return the frame `wanted`; `after` is the number of the last decoded frame, None after a seek."""
     for frame in decoded:
         _check(frame)
         number = number_of.get(frame.pts, -1)
         in_turn = frame.key_frame if after is None else number == after + 1
         if not in_turn or not 0 <= number <= wanted:
-            raise _Mistaken
+            raise _WrongTimes
         if number == wanted:
             return frame
         after = number
-    raise _Mistaken
+    raise _WrongTimes
 
 
 def _counted(path: str, chosen: Sequence[int]) -> Iterator[VideoFrame]:
-    """Yield frames by their numbers, while all are decoded."""
+    """Yield frames by their numbers, decoding all from the first."""
     left = iter(chosen)
     wanted = next(left, None)
     with opened(path) as (container, stream):
@@ -155,7 +155,7 @@ def _counted(path: str, chosen: Sequence[int]) -> Iterator[VideoFrame]:
 
 
 def _check(frame: VideoFrame) -> None:
-    if frame.is_corrupt:  # the decoder has made up what it could not read
+    if frame.is_corrupt:  # the decoder has invented what it could not read
         raise BadVideo(DAMAGED)
 
 
@@ -166,7 +166,7 @@ def _by_decord(path: str, timeline: Timeline, chosen: Sequence[int]) -> Iterator
 
     # an absolute path is no address; where a frame cannot be read, decord gives its neighbour unless told otherwise
     reader = decord.VideoReader(os.path.abspath(path), num_threads=1, fault_tol=0)
-    if list(reader.get_key_indices())[:1] != [0] or len(reader) != timeline.count:  # it would make frames up
+    if list(reader.get_key_indices())[:1] != [0] or len(reader) != timeline.count:  # it would invent frames
         raise BadVideo(FEWER)
     for number in chosen:  # one by one: `get_batch` may hang
         x_HWC = reader[number].asnumpy()

@@ -1,1 +1,1 @@
-"""What `check` holds each kind of part to."""
+"""Checks of parts and plug-ins, to run before any long training."""

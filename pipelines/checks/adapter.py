@@ -1,4 +1,4 @@
-"""What a task's adapter promises, from its data to its scores, on two batches of a run."""
+"""Checks of a task's adapter, from its data to its scores, on two batches of a run."""
 
 from __future__ import annotations
 
@@ -6,46 +6,36 @@ import copy
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from infra.checks import Check
-from infra.registry import TASKS
-from pipelines.checks.comparisons import check_comparison
-from pipelines.checks.encoders import through_json
-from pipelines.checks.evaluations import check_evaluation, check_same_evaluation
-from pipelines.checks.parameters import check_parameters
-from pipelines.checks.scores import check_terms
-from tasks.base import Evaluation, Metric, TaskAdapter
-from tasks.run import Run
+from polypool.infra.registry import TASKS
+from polypool.pipelines.checks.evaluations import check_comparison, check_evaluation, check_same_evaluation
+from polypool.pipelines.checks.part_checks import (
+    PartChecks,
+    check,
+    check_parameters,
+    check_terms,
+    through_json,
+)
+from polypool.tasks.adapter import Evaluation, Metric, TaskAdapter
+from polypool.tasks.run import Run
 
 _STEPS = 20
 _BATCH = 16
 
 
-class AdapterChecks:
-    """The promises of the adapter of one run.
-
-    Args:
-        run: names the task, its data and its parts.
-    """
+class AdapterChecks(PartChecks):
+    """Checks of the adapter of one run."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
 
-    def checks(self) -> list[Check]:
-        """Return them in order."""
-        return [
-            Check(what=what, run=partial(promise, self), advice=advice, vital=promise in _VITAL)
-            for promise, what, advice in _PROMISES
-        ]
-
     @cached_property
     def adapter(self) -> TaskAdapter:
-        """The adapter."""
         return TASKS.build(self.run.task, self.run)
 
     @cached_property
@@ -63,26 +53,39 @@ class AdapterChecks:
 
     @cached_property
     def model(self) -> nn.Module:
-        """A new model, as all these checks leave it."""
+        """A new model, which no check changes."""
         torch.manual_seed(0)
         return self.adapter.model(pretrained=False)
 
     @cached_property
     def scores(self) -> dict[str, Evaluation]:
-        """What the new model reaches on `val` and `test`."""
+        """The new model's evaluations on `val` and `test`."""
         protocols = {"val": self.adapter.dev_protocol, "test": self.run.protocol}
         return {split: self._score(self.model, split, name) for split, name in protocols.items()}
 
     def _score(self, model: nn.Module, split: str, protocol: str) -> Evaluation:
         return self.adapter.evaluate(model.train(), split, protocol)  # as the loop leaves it
 
+    @check(
+        "it is built, with the metric that chooses the best epoch",
+        "derive from polypool.tasks.adapter.TaskAdapter; take (run, assets=None) and then parameters by keyword; set "
+        "`primary`, a polypool.tasks.adapter.Metric, and `dev_protocol`, a name",
+        vital=True,
+    )
     def _is_built(self) -> str:
         primary, dev = self.adapter.primary, self.adapter.dev_protocol
-        assert isinstance(primary, Metric), f"primary is {primary!r}, expected a tasks.base.Metric"
+        assert isinstance(primary, Metric), (
+            f"primary is {primary!r}, expected a polypool.tasks.adapter.Metric"
+        )
         assert isinstance(dev, str), f"dev_protocol is {dev!r}, expected the name of a protocol"
         assert dev, "dev_protocol is empty"
         return f"{primary.name} under {dev}"
 
+    @check(
+        "data of train, val and test",
+        "return a polypool.infra.batches.Dataset of each: __len__ and batch(index_B, *, seed, epoch)",
+        vital=True,
+    )
     def _has_data(self) -> str:
         sizes = {split: len(self.adapter.data(split)) for split in ("train", "val", "test")}
         empty = [split for split, size in sizes.items() if not size]
@@ -90,6 +93,12 @@ class AdapterChecks:
         assert sizes["train"] > 1, "the training split has one sample"
         return ", ".join(f"{split} {size:,}" for split, size in sizes.items())
 
+    @check(
+        "two batches of tensors that fit together",
+        "return a dict of tensors whose first axis counts the samples, or, where there is a `row`, the captions that "
+        "it gives a row to; a key `x_mask` is a bool mask of `x`",
+        vital=True,
+    )
     def _batches_fit(self) -> str:
         for batch in self.batches:
             assert batch, "a batch is empty"
@@ -121,6 +130,10 @@ class AdapterChecks:
                 f"`{key}` has shape {tuple(mask_BN.shape)}, and what it masks {tuple(x.shape)}"
             )
 
+    @check(
+        "a sample depends on its number, the seed and the epoch alone",
+        "draw random numbers with polypool.infra.compute.randomness.uniform, not from a generator that goes on",
+    )
     def _batches_repeat(self) -> None:
         again = self._batch(self._index[: min(_BATCH, self.run.optim.batch)])
         for key, x in self.batches[0].items():
@@ -128,6 +141,12 @@ class AdapterChecks:
         for key, x in self._batch(self._index[:1]).items():
             assert len(x), f"`{key}` of a batch of one sample is empty"
 
+    @check(
+        "the model is a module, made with or without memory",
+        "return a new nn.Module from model(pretrained=True), without published weights where pretrained is False; make "
+        "its tensors by torch's own functions, so that it can be built on the device `meta` before a run starts",
+        vital=True,
+    )
     def _makes_a_model(self) -> str:
         assert isinstance(self.model, nn.Module), (
             f"the model is {type(self.model).__name__}, expected an nn.Module"
@@ -138,16 +157,30 @@ class AdapterChecks:
         assert count, "the model has no weight to train"
         return f"{count:,} weights"
 
+    @check(
+        "the loss is a dict of finite scalars",
+        "return {'loss': scalar, ...} from loss(model, batch, epoch=...), and call the model once",
+        vital=True,
+    )
     def _has_a_loss(self) -> str:
         self.model.train()
         losses = [check_terms(self.adapter.loss(self.model, batch, epoch=0.0)) for batch in self.batches]
         return ", ".join(losses)
 
+    @check(
+        "gradients are finite and reach every weight",
+        "leave out weights that nothing reads: training on several workers refuses them",
+        vital=True,
+    )
     def _has_gradients(self) -> None:
         model = copy.deepcopy(self.model).train()
         self.adapter.loss(model, self.batches[0], epoch=0.0)["loss"].backward()
         check_parameters(model)
 
+    @check(
+        f"{_STEPS} steps on one batch lower its loss",
+        "see that the loss depends on the batch through the model, and falls where it gets better",
+    )
     def _learns(self) -> str:
         torch.manual_seed(0)
         model = copy.deepcopy(self.model).train()
@@ -163,6 +196,12 @@ class AdapterChecks:
         assert end < losses[0], f"it went from {losses[0]:.4g} to {end:.4g}"
         return f"{losses[0]:.4g} to {end:.4g}"
 
+    @check(
+        "val and test are scored, with metrics and queries that can be logged",
+        "return a polypool.tasks.adapter.Evaluation whose `primary` is the adapter's and among its metrics, and per "
+        "query an id and a result",
+        vital=True,
+    )
     def _evaluates(self) -> str:
         primary = self.adapter.primary
         check_evaluation(self.scores["val"], protocol=self.adapter.dev_protocol, primary=primary)
@@ -170,9 +209,19 @@ class AdapterChecks:
         check_evaluation(test, protocol=self.run.protocol, primary=test.primary)
         return f"{test.primary.name} {test.metrics[test.primary.name]:.4g} before any training"
 
+    @check(
+        "two runs of it can be ranked, normalised and compared query by query",
+        "give Evaluation.primary its best possible value and, by dataclasses.replace, the chance of the split; say in "
+        "Evaluation.query_metrics which arrays of per_query the primary metric is the mean of, and which array tells "
+        "whose query each is",
+    )
     def _compares(self) -> str:
         return check_comparison(self.scores["test"], self.run)
 
+    @check(
+        "scoring twice gives the same, and changes nothing",
+        "call model.eval() in evaluate, and draw nothing at random there",
+    )
     def _evaluates_alike(self) -> None:
         before = {name: x.clone() for name, x in self.model.state_dict().items()}
         again = self._score(self.model, "val", self.adapter.dev_protocol)
@@ -180,6 +229,7 @@ class AdapterChecks:
         changed = [name for name, x in self.model.state_dict().items() if not torch.equal(x, before[name])]
         assert not changed, f"scoring changed {', '.join(changed)}"
 
+    @check("what it describes is text", "return a dict of strings from describe(): digests and counts")
     def _describes(self) -> str:
         description = self.adapter.describe()
         assert isinstance(description, Mapping), (
@@ -195,6 +245,11 @@ class AdapterChecks:
         assert not unfit, f"the names {', '.join(unfit)} have characters that MLflow refuses"
         return ", ".join(description)
 
+    @check(
+        "assets survive JSON and rebuild the model, without its data",
+        "put all that shapes the model into `assets`, as plain JSON; use the argument `assets` where it is not "
+        "None, and open data lazily (functools.cached_property)",
+    )
     def _is_rebuilt(self) -> None:
         assets = through_json(self.adapter.assets)
         data = replace(self.run.data, corpus="nowhere/corpus", features="nowhere/features")
@@ -207,90 +262,3 @@ class AdapterChecks:
         model.load_state_dict(state)
         again = adapter.evaluate(model, "val", adapter.dev_protocol)
         check_same_evaluation(again, self.scores["val"])
-
-
-_PROMISES = (
-    (
-        AdapterChecks._is_built,
-        "it is built, and says what chooses the best epoch",
-        "derive from tasks.base.TaskAdapter; take (run, assets=None) and then parameters by keyword; set `primary`, a "
-        "tasks.base.Metric, and `dev_protocol`, a name",
-    ),
-    (
-        AdapterChecks._has_data,
-        "data of train, val and test",
-        "return an infra.data.Dataset of each: __len__ and batch(index_B, *, seed, epoch)",
-    ),
-    (
-        AdapterChecks._batches_fit,
-        "two batches of tensors that fit together",
-        "return a dict of tensors whose first axis counts the samples, or, where there is a `row`, the captions that "
-        "it gives a row to; a key `x_mask` is a bool mask of `x`",
-    ),
-    (
-        AdapterChecks._batches_repeat,
-        "a sample depends on its number, the seed and the epoch alone",
-        "draw random numbers with infra.compute.randomness.uniform, not from a generator that goes on",
-    ),
-    (
-        AdapterChecks._makes_a_model,
-        "the model is a module, made with or without memory",
-        "return a new nn.Module from model(pretrained=True), without published weights where pretrained is False; make "
-        "its tensors by torch's own functions, so that it can be built on the device `meta` before a run starts",
-    ),
-    (
-        AdapterChecks._has_a_loss,
-        "the loss is a dict of finite scalars",
-        "return {'loss': scalar, ...} from loss(model, batch, epoch=...), and call the model once",
-    ),
-    (
-        AdapterChecks._has_gradients,
-        "gradients are finite and reach every weight",
-        "leave out weights that nothing reads: training on several workers refuses them",
-    ),
-    (
-        AdapterChecks._learns,
-        f"{_STEPS} steps on one batch lower its loss",
-        "see that the loss depends on the batch through the model, and falls where it gets better",
-    ),
-    (
-        AdapterChecks._evaluates,
-        "val and test are scored, with metrics and queries that can be logged",
-        "return a tasks.base.Evaluation whose `primary` is the adapter's and among its metrics, and per query an id "
-        "and "
-        "a result",
-    ),
-    (
-        AdapterChecks._compares,
-        "two runs of it can be ranked, normalised and compared query by query",
-        "give Evaluation.primary its best possible value and, by dataclasses.replace, the chance of the split; say in "
-        "Evaluation.query_metrics which arrays of per_query the primary metric is the mean of, and which array tells "
-        "whose query each is",
-    ),
-    (
-        AdapterChecks._evaluates_alike,
-        "scoring twice gives the same, and changes nothing",
-        "call model.eval() in evaluate, and draw nothing at random there",
-    ),
-    (
-        AdapterChecks._describes,
-        "what tracking notes is text",
-        "return a dict of strings from describe(): digests and counts",
-    ),
-    (
-        AdapterChecks._is_rebuilt,
-        "assets survive JSON and rebuild the model, without its data",
-        "put all that shapes the model into `assets`, as plain JSON; use the argument `assets` where it is not "
-        "None, and open data lazily (functools.cached_property)",
-    ),
-)
-_VITAL = {
-    AdapterChecks._is_built,
-    AdapterChecks._has_data,
-    AdapterChecks._batches_fit,
-    AdapterChecks._makes_a_model,
-    AdapterChecks._has_a_loss,
-    AdapterChecks._has_gradients,
-    AdapterChecks._evaluates,
-}
-"""Those without which nothing after them can be looked at."""

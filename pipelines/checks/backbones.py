@@ -1,4 +1,4 @@
-"""What backbones promise `extract`, on made-up images, frames and texts."""
+"""Checks of backbones for `extract`, on random images, frames and a few texts."""
 
 from __future__ import annotations
 
@@ -9,95 +9,69 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from encoders.backbones.base import Backbone, Described, build_backbone
-from infra.checks import Check
-from infra.registry import Spec
-from pipelines.checks.encoders import CAPTIONS, through_json
+from polypool.encoders.backbones import Backbone, Described, build_backbone
+from polypool.infra.registry import Spec
+from polypool.pipelines.checks.encoders import CAPTIONS
+from polypool.pipelines.checks.part_checks import PartChecks, check, through_json
 
 _SIZES = ((48, 64), (64, 48), (90, 60))  # of images, as height and width
 _FRAMES = 20
 
 
-class BackboneChecks:
-    """The promises of one backbone.
-
-    Args:
-        spec: of the backbone.
-    """
-
-    def __init__(self, spec: str) -> None:
-        self._spec = spec
-
-    def checks(self) -> list[Check]:
-        """Return them in order."""
-        return [
-            Check(
-                what="it is built",
-                run=self._is_built,
-                advice="derive from Backbone, and take every parameter by keyword, with a default",
-                vital=True,
-            ),
-            Check(
-                what="it says what its features depend on",
-                run=self._describes,
-                advice="return from describe what JSON can hold, with the registered name as `backbone` and parameters "
-                "by their names, so that a store can be made again",
-            ),
-            Check(
-                what="sets of the width it says, with the columns it says",
-                run=self._sets,
-                advice="return float32 (N, dim) for each input; where `columns` names any, a Described whose columns "
-                "are (N, C)",
-                vital=True,
-            ),
-            Check(
-                what="who else is in the batch does not count",
-                run=self._batch_mates,
-                advice="describe each input from itself alone",
-            ),
-        ]
+class BackboneChecks(PartChecks):
+    """Checks of one backbone."""
 
     @cached_property
-    def _backbone(self) -> Backbone:
-        return build_backbone(self._spec)
+    def part(self) -> Backbone:
+        return build_backbone(self.spec)
 
+    @check(
+        "it is built", "derive from Backbone, and take every parameter by keyword, with a default", vital=True
+    )
     def _is_built(self) -> str:
-        return f"reads {self._backbone.reads}s, dim {self._backbone.dim}"
+        return f"reads {self.part.reads}s, dim {self.part.dim}"
 
+    @check(
+        "it describes what its features depend on",
+        "return from describe what JSON can hold, with the registered name as `backbone` and parameters "
+        "by their names, so that a store can be made again",
+    )
     def _describes(self) -> None:
-        described = self._backbone.describe()
+        described = self.part.describe()
         assert through_json(described) == described, "it comes back from JSON as something else, as tuples do"
-        name = Spec.parse(self._spec).name
+        name = Spec.parse(self.spec).name
         assert described.get("backbone") == name, (
             f"backbone is {described.get('backbone')!r}, expected {name!r}"
         )
 
     @cached_property
     def _inputs(self) -> list[Any]:
-        if self._backbone.reads == "text":
+        if self.part.reads == "text":
             return list(CAPTIONS[:3])
         rng = np.random.default_rng(0)
         return [Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8)) for size in _SIZES]
 
     def _of(self, inputs: list[Any]) -> list[tuple[np.ndarray, Mapping[str, np.ndarray]]]:
         """Return vectors and columns of each input; a video is `_FRAMES` of an image."""
-        backbone = self._backbone
-        if backbone.reads == "video":
-            made = [backbone(iter([image] * _FRAMES)) for image in inputs]
-        else:
-            made = backbone(inputs)
+        backbone: Any = self.part
+        video = backbone.reads == "video"
+        made = [backbone(iter([image] * _FRAMES)) for image in inputs] if video else backbone(inputs)
         assert len(made) == len(inputs), f"{len(made)} things came out of {len(inputs)}"
         refused = [each for each in made if isinstance(each, str)]
         assert not refused, f"it refuses an input: {refused}"
         return [(x.x_ND, x.columns) if isinstance(x, Described) else (x, {}) for x in made]
 
+    @check(
+        "sets of the declared width, with the declared columns",
+        "return float32 (N, dim) for each input; where `columns` names any, a Described whose columns "
+        "are (N, C)",
+        vital=True,
+    )
     def _sets(self) -> str:
-        widths = dict(self._backbone.columns)
+        widths = dict(self.part.columns)
         for x_ND, columns in self._of(self._inputs):
-            assert x_ND.ndim == 2, f"a set has shape {x_ND.shape}, expected (N, {self._backbone.dim})"
-            assert x_ND.shape[1] == self._backbone.dim, (
-                f"dim is {self._backbone.dim}, and vectors have {x_ND.shape[1]}"
-            )
+            assert x_ND.ndim == 2, f"a set has shape {x_ND.shape}, expected (N, {self.part.dim})"
+            assert x_ND.shape[1] == self.part.dim, f"dim is {self.part.dim}, and vectors have {x_ND.shape[1]}"
             assert len(x_ND), "a set is empty"
             found = {name: x_NC.shape for name, x_NC in columns.items()}
             expected = {name: (len(x_ND), width) for name, width in widths.items()}
@@ -107,6 +81,7 @@ class BackboneChecks:
                 assert np.isfinite(x).all(), f"{name} are not finite"
         return ", ".join(f"{name} {width}" for name, width in widths.items())
 
+    @check("batch mates change nothing", "describe each input from itself alone")
     def _batch_mates(self) -> None:
         together = self._of(self._inputs)
         for number, (x_ND, columns) in enumerate(together):
@@ -118,8 +93,3 @@ class BackboneChecks:
             ):
                 off = np.abs(x - by_itself).max() / max(1.0, np.abs(by_itself).max())
                 assert off < 1e-3, f"{name} differ by {off:.2g} of their largest"
-
-
-def backbone_checks(spec: str) -> list[Check]:
-    """Return the promises of the backbone that a spec names."""
-    return BackboneChecks(spec).checks()

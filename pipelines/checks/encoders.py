@@ -1,10 +1,9 @@
-"""What every encoder promises: sets in the joint width, whatever stands beside them in a batch."""
+"""Checks of encoders, on a few captions, random features or random images."""
 
 from __future__ import annotations
 
 import copy
 import inspect
-import json
 from functools import cached_property
 from typing import Any
 
@@ -12,17 +11,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from encoders.base import Encoder, TextEncoder
-from infra.checks import Check
-from infra.registry import ENCODERS, Spec
-from pipelines.checks.parameters import ADVICE, check_parameters
-from tasks.inputs.captions import Captions
+from polypool.encoders.encoder import Encoder, TextEncoder
+from polypool.infra.registry import ENCODERS, Spec
+from polypool.pipelines.checks.part_checks import (
+    REGISTER,
+    PartChecks,
+    check,
+    check_parameters,
+    through_json,
+)
+from polypool.tasks.inputs.texts import Captions
 
 CAPTIONS = (
     "a dog runs on the grass",
     "two people sit at a small table and eat, one of them laughs",
     "boats",
-    "the red car stands beside a tree",
+    "the red car is beside a tree",
 )
 _DIM = 12  # width of made-up stored features
 _SIZES = (5, 1, 9, 4)
@@ -30,85 +34,15 @@ _SIZES = (5, 1, 9, 4)
 Inputs = tuple[Tensor, Tensor]
 
 
-class EncoderChecks:
-    """The promises of one encoder, on made-up captions, features or images.
-
-    Args:
-        spec: of the encoder.
-    """
+class EncoderChecks(PartChecks):
+    """Checks of one encoder."""
 
     def __init__(self, spec: str) -> None:
-        self.spec, self._parsed = spec, Spec.parse(spec)
+        super().__init__(spec)
+        self._parsed = Spec.parse(spec)
         self._kind = ENCODERS.get(self._parsed.name)
         self._of_text = issubclass(self._kind, TextEncoder)
         self._of_pixels = self._kind.reads == "pixels"
-
-    def checks(self) -> list[Check]:
-        """Return them in order."""
-        text = (
-            Check(
-                what="the tokenizer numbers the subwords of every word",
-                run=self._tokenizes,
-                advice="give it `size`, `ends`, `start`, `end`, `mask` and `encode(captions)`, which yields for each "
-                "caption a list of words and for each word a list of numbers below `size`",
-                vital=True,
-            ),
-        )
-        return [
-            Check(
-                what="assets are plain JSON",
-                run=self._assets_are_json,
-                advice="make them of dicts with string keys, lists, strings, numbers, None: no tensors, arrays, tuples",
-                vital=True,
-            ),
-            *(text if self._of_text else ()),
-            Check(
-                what="it is built of assets and parameters",
-                run=self._is_built,
-                advice="derive from Encoder, take `assets` first and every parameter by keyword, with a default",
-                vital=True,
-            ),
-            Check(
-                what="sets of the width it says, with their mask",
-                run=self._shape,
-                advice="return (x_BND, mask_BN), or (x_BND, mask_BN, global_BS), with self.width = D, "
-                "self.global_width = S, and a bool mask that marks at least one element of each set",
-                vital=True,
-            ),
-            *self._of_sets(),
-            Check(
-                what="gradients are finite and reach every weight",
-                run=self._gradients,
-                advice=ADVICE,
-            ),
-            Check(
-                what="assets and state dict rebuild it",
-                run=self._rebuilt,
-                advice="make what is learnt a parameter, what is fixed a buffer; put what shapes them into the assets",
-            ),
-        ]
-
-    def _of_sets(self) -> list[Check]:
-        if self._of_pixels:
-            return [
-                Check(
-                    what="batch mates do not count",
-                    run=self._batch_mates,
-                    advice="compute each image from itself alone in evaluation mode",
-                )
-            ]
-        return [
-            Check(
-                what="neither padding nor what lies under the mask counts",
-                run=self._padding,
-                advice="hide it before elements meet: pack sequences, mask attention, fill with 0 before a convolution",
-            ),
-            Check(
-                what="batch mates do not count",
-                run=self._batch_mates,
-                advice="compute each set from itself alone in evaluation mode, and nothing from the longest set's size",
-            ),
-        ]
 
     @cached_property
     def assets(self) -> dict[str, Any]:
@@ -144,12 +78,24 @@ class EncoderChecks:
         return self._new(self.assets).eval()
 
     @torch.no_grad()
-    def _encode(self, x: Tensor, mask_BN: Tensor, *, of: nn.Module | None = None) -> tuple[Tensor, ...]:
-        return (of or self.encoder)(x, mask_BN)
+    def _encode(self, x: Tensor, mask_BN: Tensor) -> tuple[Tensor, ...]:
+        return self.encoder(x, mask_BN)
 
+    @check(
+        "assets are plain JSON",
+        "make them of dicts with string keys, lists, strings, numbers, None: no tensors, arrays, tuples",
+        vital=True,
+    )
     def _assets_are_json(self) -> None:
         through_json(self.assets)
 
+    @check(
+        "the tokenizer numbers the subwords of every word",
+        "give it `size`, `ends`, `start`, `end`, `mask` and `encode(captions)`, which yields for each "
+        "caption a list of words and for each word a list of numbers below `size`",
+        vital=True,
+        applies=lambda self: self._of_text,
+    )
     def _tokenizes(self) -> str:
         tokenizer = self._kind.tokenizer(self.assets)
         missing = [n for n in ("size", "ends", "start", "end", "mask", "encode") if not hasattr(tokenizer, n)]
@@ -163,6 +109,11 @@ class EncoderChecks:
         )
         return f"{tokenizer.size:,} numbers"
 
+    @check(
+        "it is built of assets and parameters",
+        "derive from Encoder, take `assets` first and every parameter by keyword, with a default",
+        vital=True,
+    )
     def _is_built(self) -> str:
         weights = sum(p.numel() for p in self.encoder.parameters())
         _assets, *others = inspect.signature(self._kind).parameters.values()
@@ -170,6 +121,12 @@ class EncoderChecks:
         assert not loose, f"the parameters {', '.join(loose)} are not keyword-only, so a spec cannot set them"
         return f"{weights:,} weights"
 
+    @check(
+        "sets of the declared width, with their mask",
+        "return (x_BND, mask_BN), or (x_BND, mask_BN, global_BS), with self.width = D, "
+        "self.global_width = S, and a bool mask that marks at least one element of each set",
+        vital=True,
+    )
     def _shape(self) -> str:
         out = self._encode(*self.inputs)
         width, global_feature = self.encoder.width, self.encoder.global_width
@@ -192,6 +149,11 @@ class EncoderChecks:
             )
         return f"{tuple(self.inputs[0].shape)} -> {tuple(x_BND.shape)}"
 
+    @check(
+        "padding and values under the mask change nothing",
+        "hide it before elements meet: pack sequences, mask attention, fill with 0 before a convolution",
+        applies=lambda self: not self._of_pixels,
+    )
     def _padding(self) -> None:
         x, mask_BN = self.inputs
         expected = self._encode(x, mask_BN)
@@ -200,10 +162,14 @@ class EncoderChecks:
         filled = x.where(mask_BN[(...,) + (None,) * (x.dim() - 2)], noise)
         for changed, mask, what in (
             (nn.functional.pad(x, more), nn.functional.pad(mask_BN, (0, 3)), "more padding changes the set"),
-            (filled, mask_BN, "what lies under the mask changes the set"),
+            (filled, mask_BN, "values under the mask change the set"),
         ):
             _same(self._encode(changed, mask), expected, what)
 
+    @check(
+        "batch mates change nothing",
+        "compute each set from itself alone in evaluation mode, and nothing from the longest set's size",
+    )
     def _batch_mates(self) -> None:
         x, mask_BN = self.inputs
         together = self._encode(x, mask_BN)
@@ -212,6 +178,7 @@ class EncoderChecks:
             alone = self._encode(x[i : i + 1, :size], mask_BN[i : i + 1, : None if self._of_pixels else size])
             _same(alone, tuple(part[i : i + 1] for part in together), "batch mates change the set")
 
+    @check("gradients are finite and reach every weight", REGISTER)
     def _gradients(self) -> None:
         module = copy.deepcopy(self.encoder).train()
         x_BND, mask_BN, *global_feature = module(*self.inputs)
@@ -219,12 +186,17 @@ class EncoderChecks:
         loss.backward()
         check_parameters(module)
 
+    @check(
+        "assets and state dict rebuild it",
+        "make what is learned a parameter, what is fixed a buffer; put what shapes them into the assets",
+    )
     def _rebuilt(self) -> None:
         other = self._new(through_json(self.assets)).eval()
         for parameter in other.parameters():
             nn.init.normal_(parameter)
         other.load_state_dict(self.encoder.state_dict())
-        _same(self._encode(*self.inputs, of=other), self._encode(*self.inputs), "the rebuilt encoder differs")
+        with torch.no_grad():
+            _same(other(*self.inputs), self._encode(*self.inputs), "the rebuilt encoder differs")
 
 
 def _same(result: tuple[Tensor, ...], expected: tuple[Tensor, ...], what: str) -> None:
@@ -237,16 +209,3 @@ def _same(result: tuple[Tensor, ...], expected: tuple[Tensor, ...], what: str) -
 def _unpadded(result: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     x_BND, mask_BN, *global_feature = result
     return (x_BND[mask_BN], *global_feature)
-
-
-def through_json(assets: dict[str, Any]) -> dict[str, Any]:
-    """Return assets as a checkpoint gives them back; assert that a second time changes nothing more."""
-    text = json.dumps(assets)
-    again = json.loads(text)
-    assert json.dumps(again) == text, "the assets come back from JSON as something else"
-    return again
-
-
-def encoder_checks(spec: str) -> list[Check]:
-    """Return the promises of the encoder that a spec names."""
-    return EncoderChecks(spec).checks()

@@ -1,94 +1,86 @@
-"""Which promises a name is held to: those of its kind."""
+"""The checks of each kind of part; those of a task are in `adapter.py` and `abilities.py`."""
 
 from __future__ import annotations
 
 import inspect
+import io
 import json
-from collections.abc import Callable
-from typing import Any
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import fields
 
 import torch
+import tyro
 from torch import nn
 
-from aggregators.base import Aggregator
-from aggregators.contract import aggregator_checks
-from encoders.backbones.base import Backbone
-from encoders.base import Encoder
-from infra.checks import Check
-from infra.errors import InputError
-from infra.registry import AGGREGATORS, KINDS, Spec
-from pipelines.checks.backbones import backbone_checks
-from pipelines.checks.encoders import encoder_checks
-from pipelines.checks.miners import miner_checks
-from pipelines.checks.optimisers import optimiser_checks
-from pipelines.checks.readers import reader_checks
-from pipelines.checks.scores import objective_checks, regulariser_checks, similarity_checks
-from pipelines.recipe import Ensemble
-from tasks.base import TaskAdapter
-from tasks.datasets.reader import Reader
-from tasks.models.base import RetrievalModel
-from tasks.objectives.base import Objective
-from tasks.objectives.miners.base import Miner
-from tasks.regularisers.base import Regulariser
-from tasks.run import Run, from_json, to_json
-from tasks.similarities.base import Similarity
+from polypool.aggregators.contract import aggregator_checks
+from polypool.infra.checks import Check
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS, KINDS, READERS, Spec
+from polypool.pipelines.checks.backbones import BackboneChecks
+from polypool.pipelines.checks.encoders import EncoderChecks
+from polypool.pipelines.checks.losses import (
+    MinerChecks,
+    ObjectiveChecks,
+    RegulariserChecks,
+    SimilarityChecks,
+)
+from polypool.pipelines.checks.optimisers import OptimiserChecks
+from polypool.pipelines.checks.part_checks import PartChecks, check
+from polypool.pipelines.data.ingest import corpus_verb
+from polypool.pipelines.recipes import Ensemble
+from polypool.tasks.run import Run, from_json, to_json
 
-_WIDTH = 8  # of the made-up sets that an aggregator pools
-_CLASSES = {
-    Aggregator: "aggregator",
-    Encoder: "encoder",
-    Similarity: "similarity",
-    Objective: "objective",
-    Miner: "miner",
-    Regulariser: "regulariser",
-    RetrievalModel: "model",
-    TaskAdapter: "task",
-    torch.optim.Optimizer: "optimiser",
-    Reader: "reader",
-    Backbone: "backbone",
-}
+_WIDTH = 8  # of the random sets that an aggregator pools
 
 
-def kind_of_class(name: str, part: Any) -> str:
-    """Return the kind of a class, by the base that it derives from.
+class AggregatorChecks(PartChecks):
+    """The contract of aggregators."""
 
-    Raises:
-        InputError: it derives from none that is known.
-    """
-    if inspect.isclass(part):
-        for base, kind in _CLASSES.items():
-            if base in part.__mro__:
-                return kind
-    raise InputError(
-        f"{name} derives from no known base, so its kind has to be said: --kind {' or '.join(KINDS)}"
+    def checks(self) -> list[Check]:
+        torch.manual_seed(0)
+        return aggregator_checks(AGGREGATORS.build(self.spec, _WIDTH), _WIDTH)
+
+
+class ReaderChecks(PartChecks):
+    """Checks of one reader, without its files."""
+
+    @check(
+        "it is a dataclass that can read",
+        "decorate it with @dataclass(frozen=True, kw_only=True), and define read",
+        vital=True,
     )
+    def _is_record(self) -> str:
+        kind = READERS.get(self.spec)
+        assert "__dataclass_fields__" in vars(kind), "it is not decorated as a dataclass"
+        missing = getattr(kind, "__abstractmethods__", ())
+        assert not missing, f"it has no {', '.join(sorted(missing))}"
+        return kind.__qualname__
+
+    @check(
+        "its fields are options of `ingest`, each with its help",
+        "annotate fields with types that a command line has, and describe each in a string below it",
+    )
+    def _has_options(self) -> str:
+        printed = io.StringIO()
+        try:
+            with redirect_stdout(printed), redirect_stderr(printed), suppress(SystemExit):
+                tyro.cli(corpus_verb(self.spec), prog=f"ingest {self.spec}", args=["--help"])
+        except InputError:
+            raise
+        except Exception as error:  # tyro has several for annotations that it cannot read
+            raise AssertionError(f"its options cannot be read: {error}") from error
+        options = [field.name for field in fields(READERS.get(self.spec)) if field.init]
+        lacking = [name for name in options if f"--{name.replace('_', '-')}" not in printed.getvalue()]
+        assert not lacking, f"no options are made of {', '.join(lacking)}"
+        return f"{', '.join(options) or 'none'}; `polypool ingest {self.spec} --help`"
 
 
-def part_checks(spec: str, kind: str) -> list[Check]:
-    """Return the promises of a part that is no task."""
-    known: dict[str, Callable[[str], list[Check]]] = {
-        "aggregator": _aggregator_checks,
-        "encoder": encoder_checks,
-        "similarity": similarity_checks,
-        "objective": objective_checks,
-        "miner": miner_checks,
-        "regulariser": regulariser_checks,
-        "optimiser": optimiser_checks,
-        "reader": reader_checks,
-        "backbone": backbone_checks,
-        "recipe": _recipe_checks,
-    }
-    return known.get(kind, lambda spec: _loading_checks(spec, kind))(spec)
+class RecipeChecks(PartChecks):
+    """Checks of one recipe."""
 
-
-def _aggregator_checks(spec: str) -> list[Check]:
-    torch.manual_seed(0)
-    return aggregator_checks(AGGREGATORS.build(spec, _WIDTH), _WIDTH)
-
-
-def _recipe_checks(spec: str) -> list[Check]:
-    def returned() -> str:
-        recipe = KINDS["recipe"].get(spec)()
+    @check("it returns a whole run of known parts", "see pipelines/recipes")
+    def _returned(self) -> str:
+        recipe = KINDS["recipe"].get(self.spec)()
         assert isinstance(recipe, Run | Ensemble), (
             f"it returned {type(recipe).__name__}, expected a Run or an Ensemble"
         )
@@ -109,18 +101,21 @@ def _recipe_checks(spec: str) -> list[Check]:
             ("optimiser", recipe.optim.optimiser),
         ):
             if part:
-                KINDS[kind].get(Spec.parse(part).name)
-        return f"{recipe.task} on {recipe.data.corpus}; `check {recipe.task} --recipe {spec}` tries it with its data"
-
-    return [Check(what="it returns a whole run of known parts", run=returned, advice="see pipelines/recipes")]
+                KINDS[kind].part(part)
+        return f"{recipe.task} on {recipe.data.corpus}; `check {recipe.task} --recipe {self.spec}` tries its data"
 
 
-def _loading_checks(spec: str, kind: str) -> list[Check]:
-    """Return what can be said of parts that only mean something within a run."""
-    parsed = Spec.parse(spec)
+class LoadingChecks(PartChecks):
+    """The check of a part that cannot be tried outside a run."""
 
-    def loaded() -> str:
-        part = KINDS[kind].get(parsed.name)
+    def __init__(self, spec: str, kind: str) -> None:
+        super().__init__(spec)
+        self.kind = kind
+
+    @check("it can be loaded, with these parameters", "take parameters by keyword", vital=True)
+    def _loaded(self) -> str:
+        parsed = Spec.parse(self.spec)
+        part = KINDS[self.kind].get(parsed.name)
         assert callable(part), f"it is {type(part).__name__}, expected a class or a function"
         takes = {p.name for p in inspect.signature(part).parameters.values() if p.kind == p.KEYWORD_ONLY}
         wrong = [name for name in parsed.params if name not in takes]
@@ -130,8 +125,21 @@ def _loading_checks(spec: str, kind: str) -> list[Check]:
             f"a {'module' if module else 'part'} that a run uses; check the task with a recipe that names it"
         )
 
-    return [
-        Check(
-            what=f"it can be loaded as a {kind}", run=loaded, advice="take parameters by keyword", vital=True
-        )
-    ]
+
+_CHECKS: dict[str, type[PartChecks]] = {
+    "aggregator": AggregatorChecks,
+    "backbone": BackboneChecks,
+    "encoder": EncoderChecks,
+    "miner": MinerChecks,
+    "objective": ObjectiveChecks,
+    "optimiser": OptimiserChecks,
+    "reader": ReaderChecks,
+    "recipe": RecipeChecks,
+    "regulariser": RegulariserChecks,
+    "similarity": SimilarityChecks,
+}
+
+
+def checks_of(spec: str, kind: str) -> list[Check]:
+    """Return the checks of a part that is not a task."""
+    return _CHECKS[kind](spec).checks() if kind in _CHECKS else LoadingChecks(spec, kind).checks()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from infra.registry import TASKS
-from infra.store import StoreWriter
-from tasks.datasets.corpus import Item, write_corpus
-from tasks.datasets.questions import Question, write_questions
-from tasks.run import Data, Optim, Run
+from polypool.infra.registry import TASKS
+from polypool.infra.store import StoreWriter
+from polypool.tasks.datasets.corpus import Item, write_corpus
+from polypool.tasks.datasets.questions import Question, write_questions
+from polypool.tasks.run import Data, Optim, Run
 
 _NOUNS = ("dog", "cat", "car", "tree", "boat", "bird", "house", "horse")
 _SPLITS = ("train",) * 48 + ("val",) * 16 + ("test",) * 16

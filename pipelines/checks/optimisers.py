@@ -1,24 +1,26 @@
-"""What optimisers promise, on a small model that fits a line."""
+"""Checks of optimisers, on a small model with random targets."""
 
 from __future__ import annotations
 
 import copy
 import io
+from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from infra.checks import Check
-from infra.registry import OPTIMISERS
-from pipelines.training.optim import make_optimizer, set_lr
-from tasks.run import Optim
+from polypool.pipelines.checks.part_checks import PartChecks, check
+from polypool.pipelines.training.optim import make_optimizer, set_lr
+from polypool.tasks.run import Optim
 
 _RATE, _STEPS = 1e-3, 6
+_STATE = "keep what a step needs in self.state[weight], and read rates from the groups"
 
 
 class _Small(nn.Module):
-    """A table, matrices and vectors, as models have them."""
+    """An embedding table, matrices and vectors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,48 +30,23 @@ class _Small(nn.Module):
         return self.outer(self.inner(self.words(token_B)).tanh())
 
 
-class OptimiserChecks:
-    """The promises of one optimiser.
-
-    Args:
-        spec: of the optimiser.
-    """
+class OptimiserChecks(PartChecks):
+    """Checks of one optimiser."""
 
     def __init__(self, spec: str) -> None:
+        super().__init__(spec)
         self._optim = Optim(optimiser=spec, lr=_RATE, weight_decay=0.0)
 
-    def checks(self) -> list[Check]:
-        """Return them in order."""
-        kept = "keep what a step needs in self.state[weight], and read rates from the groups"
-        return [
-            Check(
-                what="it is built of groups of weights, a rate and a decay",
-                run=self._built,
-                advice="take the groups first, and lr and weight_decay by keyword",
-                vital=True,
-            ),
-            Check(
-                what="a step lowers a loss", run=self._lowers, advice="step against the gradient", vital=True
-            ),
-            Check(what="each group moves at its own rate", run=self._rates, advice=kept),
-            Check(
-                what="a weight without a gradient stays as it is",
-                run=self._left_alone,
-                advice="leave it, its decay and its state alone where weight.grad is None",
-            ),
-            Check(
-                what="a run that was interrupted goes on to the same weights, bit for bit",
-                run=self._resumed,
-                advice=f"{kept}; state_dict must hold tensors, numbers and text alone",
-            ),
-        ]
-
-    def _made(self, **changes: object) -> tuple[_Small, torch.optim.Optimizer]:
+    def _made(self, **changes: Any) -> tuple[_Small, torch.optim.Optimizer]:
         torch.manual_seed(0)
         model = _Small()
-        optim = Optim(**{**vars(self._optim), **changes})
-        return model, make_optimizer(model, optim)
+        return model, make_optimizer(model, replace(self._optim, **changes))
 
+    @check(
+        "it is built of groups of weights, a rate and a decay",
+        "take the groups first, and lr and weight_decay by keyword",
+        vital=True,
+    )
     def _built(self) -> str:
         model, optimizer = self._made()
         held = [weight for group in optimizer.param_groups for weight in group["params"]]
@@ -78,6 +55,7 @@ class OptimiserChecks:
         )
         return f"{type(optimizer).__name__} of {len(optimizer.param_groups)} groups"
 
+    @check("a step lowers a loss", "step against the gradient", vital=True)
     def _lowers(self) -> str:
         model, optimizer = self._made()
         losses = _train(model, optimizer, steps=_STEPS)
@@ -86,6 +64,7 @@ class OptimiserChecks:
         )
         return f"{_STEPS} took it from {losses[0]:.4g} to {losses[-1]:.4g}"
 
+    @check("each group moves at its own rate", _STATE)
     def _rates(self) -> None:
         model, optimizer = self._made(lr_factors=(("inner", 0.5),))
         first = copy.deepcopy(model)
@@ -100,6 +79,10 @@ class OptimiserChecks:
             f"where the group of `inner` alone had a rate, it moved {', '.join(moved) or 'nothing'}"
         )
 
+    @check(
+        "a weight without a gradient stays as it is",
+        "leave it, its decay and its state alone where weight.grad is None",
+    )
     def _left_alone(self) -> None:
         model, optimizer = self._made(weight_decay=0.5)
         for _ in range(2):
@@ -111,6 +94,10 @@ class OptimiserChecks:
             assert not moved, f"it moved {', '.join(sorted(moved))}"
             _train(model, optimizer, steps=1)
 
+    @check(
+        "an interrupted run ends with the same weights, bit for bit",
+        f"{_STATE}; state_dict must hold tensors, numbers and text alone",
+    )
     def _resumed(self) -> None:
         (whole, optimizer), (again, other) = self._made(), self._made()
         _train(whole, optimizer, steps=_STEPS // 2)
@@ -124,16 +111,6 @@ class OptimiserChecks:
             _train(model, method, steps=_STEPS // 2)
         differing = _moved(whole, again)
         assert not differing, f"after {_STEPS} steps, the weights {', '.join(differing)} differ"
-
-
-def optimiser_checks(spec: str) -> list[Check]:
-    """Return the promises of an optimiser.
-
-    Raises:
-        InputError: there is no such part.
-    """
-    OPTIMISERS.get(spec.partition("(")[0])
-    return OptimiserChecks(spec).checks()
 
 
 def _gradients(model: _Small) -> float:

@@ -1,1 +1,1 @@
-"""What `compare` is made of: groups of runs, tables, significance, figures."""
+"""Comparison of runs: groups, tables, significance, figures."""

@@ -4,37 +4,43 @@ from __future__ import annotations
 
 import math
 import shlex
+import tempfile
 import textwrap
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
-from infra.errors import InputError, unknown
-from infra.spec import Spec
-from infra.tracking import RunRecord, find_runs
-from pipelines.comparison.runs.grouping import arranged
-from pipelines.comparison.runs.groups import Group
-from pipelines.comparison.runs.per_query import Read, with_differences
-from pipelines.comparison.tables import differences, power
-from pipelines.comparison.tables import report as tables
-from pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_table, why_not
-from pipelines.comparison.tables.render import WIDTH, Table, as_latex, as_markdown, as_text
+from polypool.infra.errors import InputError, unknown
+from polypool.infra.process.beside import beside
+from polypool.infra.spec import Spec
+from polypool.infra.text_tables import WIDTH, Table, as_latex, as_markdown, as_text
+from polypool.infra.tracking import Artifacts, RunRecord, Tracker, find_runs
+from polypool.infra.tracking.provenance import command_line
+from polypool.infra.tracking.tracker import NOTE
+from polypool.pipelines.comparison.grouping import arranged
+from polypool.pipelines.comparison.groups import Group
+from polypool.pipelines.comparison.queries import Read, read_queries, with_differences
+from polypool.pipelines.comparison.results import Result, columns, results
+from polypool.pipelines.comparison.tables import differences, scores
+from polypool.pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_table, why_not
 
 _SUMMARIES = ("comparison", "sweep")
 """Kinds of runs that stand for others, and have no scores of their own."""
+_LONGEST = 5000  # characters of a description, which older stores cut
+_REST = "All tables are in the artifact `compare.md`."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Groups of comparable runs, and notes on what they leave out.
+    """Groups of comparable runs.
 
     Attributes:
-        experiment: where the runs are.
-        groups: a task, data set and protocol each.
-        notes: what is left out, missing or odd.
+        experiment: of the runs.
+        groups: one per task, data set and protocol.
+        notes: what is left out, missing or inconsistent.
         pairs: whether all pairs of aggregators are shown.
-        detect: a difference that somebody wishes to show; 0 for none.
+        detect: a difference of the primary metric, whose number of seeds is shown; 0 for none.
     """
 
     experiment: str
@@ -53,23 +59,33 @@ class Comparison:
         """All tables, in the order in which they are shown."""
         all_tables: list[Table | None] = []
         for group in self.groups:
-            all_tables += [tables.scores(group), tables.published(group), differences.differences(group)]
+            all_tables += [scores.scores(group), scores.published(group), differences.differences(group)]
             all_tables += [differences.all_pairs(group)] if self.pairs else []
-            all_tables.append(power.shown_by_seeds(group))
-        all_tables += [tables.across(self.cross_task)] if self.cross_task is not None else []
+            all_tables.append(differences.shown_by_seeds(group))
+        all_tables += [scores.across(self.cross_task)] if self.cross_task is not None else []
         return tuple(table for table in all_tables if table is not None)
+
+    @cached_property
+    def results(self) -> list[Result]:
+        """The results of all groups."""
+        return results(self.groups, compared_by=command_line())
+
+    @property
+    def decisive(self) -> list[Result]:
+        """The results of the metrics that rows are ordered by."""
+        return [result for result in self.results if result.decides]
 
     @property
     def kept_in(self) -> str:
-        """The experiment that `log` keeps a comparison in, so that the runs' own has trained ones alone."""
+        """The experiment that `log` records in, as the runs' own holds trained ones only."""
         return f"{self.experiment}-comparisons"
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The notes; which picture is missing and why, where there is more than one task; seeds still needed."""
-        wished = [power.needed(group, self.detect) for group in self.groups] if self.detect else []
+        """The notes, the seeds that `detect` needs, and why there is no critical-difference diagram."""
+        seeds = [differences.needed(group, self.detect) for group in self.groups] if self.detect else []
         reason = why_not(self.cross_task) if self.cross_task is not None else ""
-        return tuple(note for note in (*self.notes, *wished, reason) if note)
+        return tuple(note for note in (*self.notes, *seeds, reason) if note)
 
     def text(self) -> str:
         """Return the tables and notes for a terminal."""
@@ -80,40 +96,73 @@ class Comparison:
     def markdown(self) -> str:
         """Return the tables and notes as Markdown."""
         notes = ["\n".join(f"- {note}" for note in self.remarks)] if self.remarks else []
-        return (
-            "\n\n".join([f"# Experiment `{self.experiment}`", *map(as_markdown, self.tables), *notes]) + "\n"
-        )
+        parts = [f"# Experiment `{self.experiment}`", *map(as_markdown, self.tables), *notes]
+        return "\n\n".join(parts) + "\n"
 
     def latex(self) -> str:
         """Return the tables as LaTeX, with the notes as comments."""
         head = ["% needs \\usepackage{booktabs}", *(f"% {note}" for note in self.remarks)]
         return "\n".join(head) + "\n\n" + "\n\n".join(map(as_latex, self.tables)) + "\n"
 
+    def judged(self, read: Read) -> Comparison:
+        """Return the comparison with significance; rows whose queries `read` cannot return are noted."""
+        compared = [with_differences(group, read) for group in self.groups]
+        notes = [note for _, of in compared for note in of]
+        return replace(self, groups=tuple(group for group, _ in compared), notes=(*self.notes, *notes))
+
     def log(self, uri: str, *, folder: Path) -> str:
-        """Log tables and figures to MLflow, in a run of kind `comparison`, and return its id."""
-        from pipelines.comparison.logging import log_comparison  # Matplotlib, where something is drawn
+        """Record tables and figures in a run of kind `comparison`, and return its id.
 
-        return log_comparison(
-            self.experiment,
-            kept_in=self.kept_in,
-            uri=uri,
-            home=folder,
-            groups=self.groups,
-            cross_task=self.cross_task,
-            tables=self.tables,
-            texts={"compare.md": self.markdown(), "compare.tex": self.latex()},
-        )
+        Args:
+            uri: the tracking store.
+            folder: the project's home.
+        """
+        from polypool.pipelines.comparison.drawing import draw_all  # Matplotlib
+
+        with (
+            tempfile.TemporaryDirectory() as drawn_in,
+            beside(partial(draw_all, self.groups, self.cross_task, Path(drawn_in))) as drawn,
+        ):
+            tracker = Tracker.start(
+                self.kept_in,
+                uri=uri,
+                home=folder,
+                name=f"comparison of {self.experiment}",
+                tags={"kind": "comparison", "compared": self.experiment, NOTE: description(self.tables)},
+                params={"groups": "; ".join(group.title for group in self.groups)},
+            )
+            with tracker.ending():
+                for path in drawn():
+                    tracker.artifact(path)
+                tracker.text("compare.md", self.markdown())
+                tracker.text("compare.tex", self.latex())
+                tracker.table("scores.json", columns(self.decisive))
+                if self.cross_task is not None:
+                    tracker.table("task_by_aggregator.json", _by_column(self.tables[-1]))
+        return tracker.run_id
 
 
-def refuse_detect(wished: float) -> None:
-    """Refuse a wished difference that is none.
+def description(tables: Sequence[Table]) -> str:
+    """Return the description of a comparison's run in the UI: the tables from the last one on, as far as they fit."""
+    parts: list[str] = []
+    for table in reversed(tables):
+        part = as_markdown(table, level=3)
+        if sum(len(text) + 2 for text in (*parts, part, _REST)) > _LONGEST:
+            return "\n\n".join([*parts, _REST])
+        parts.append(part)
+    return "\n\n".join(parts)
 
-    Raises:
-        InputError: it is negative or no number.
-    """
-    if not 0 <= wished < math.inf:
+
+def _by_column(table: Table) -> dict[str, list[str]]:
+    rows = [[" ".join(name.split()) for name in entries] for entries in (table.header, *table.rows)]
+    return {name: list(column) for name, *column in zip(*rows, strict=True)}
+
+
+def refuse_detect(difference: float) -> None:
+    """Raise InputError for a value of `--detect` that is negative or no number."""
+    if not 0 <= difference < math.inf:
         raise InputError(
-            f"--detect must be a difference of the primary metric above 0, such as 1.0, not {wished:g}"
+            f"--detect must be a difference of the primary metric above 0, such as 1.0, not {difference:g}"
         )
 
 
@@ -125,19 +174,21 @@ def compare(
     protocol: str = "",
     recipes: Sequence[str] = (),
     aggregators: Sequence[str] = (),
+    significance: bool = True,
 ) -> Comparison:
     """Read the runs of an experiment and arrange them.
 
     Args:
         uri: the tracking store.
         experiment: its name.
-        metric: what orders the rows; a group without it, or all where empty, take their primary one.
-        protocol: the only one shown; where empty, every one that a test split was scored under.
-        recipes: of the only runs shown; all where empty.
-        aggregators: the specs of the only ones shown, of images, videos or both modalities; all where empty.
+        metric: orders the rows; a group without it takes its primary one, as all do if it is empty.
+        protocol: the only one shown; if empty, every one under which a test split was scored.
+        recipes: of the only runs shown; empty for all.
+        aggregators: specs of the only ones shown, of images, videos or both modalities; empty for all.
+        significance: read the per-query results of all runs, and judge differences by them.
 
     Raises:
-        InputError: no such experiment, metric, protocol, recipe or aggregator, or nothing in it that can be compared.
+        InputError: no such experiment, metric, protocol, recipe or aggregator, or nothing in it can be compared.
     """
     runs = [
         run for run in find_runs(uri, experiment, finished=False) if run.tags.get("kind") not in _SUMMARIES
@@ -145,14 +196,22 @@ def compare(
     if not runs:
         raise InputError(
             f"experiment {experiment!r} of {uri} has no runs to compare; train some: "
-            f"python -m pipelines.train RECIPE --experiment {shlex.quote(experiment)}"
+            f"polypool train RECIPE --experiment {shlex.quote(experiment)}"
         )
     if recipes:
         runs = _with("recipe", {*recipes}, runs)
     if aggregators:
         runs = _with("aggregator", {str(Spec.parse(spec)) for spec in aggregators}, runs)
-    groups, notes = arranged(runs, experiment=experiment, metric=metric, protocol=protocol)
-    return Comparison(experiment=experiment, groups=groups, notes=notes)
+    artifacts = Artifacts(uri)
+    groups, notes = arranged(
+        runs,
+        experiment=experiment,
+        metric=metric,
+        protocol=protocol,
+        read=lambda run, name: artifacts.path(run, name).read_bytes(),
+    )
+    comparison = Comparison(experiment=experiment, groups=groups, notes=notes)
+    return comparison.judged(partial(read_queries, artifacts)) if significance else comparison
 
 
 def _with(tag: str, wanted: Set[str], runs: Sequence[RunRecord]) -> list[RunRecord]:
@@ -161,12 +220,3 @@ def _with(tag: str, wanted: Set[str], runs: Sequence[RunRecord]) -> list[RunReco
     if missing := sorted(wanted - had):
         raise unknown(f"{tag} of the experiment", missing[0], had)
     return [run for run in runs if run.tags.get(tag) in wanted]
-
-
-def judged(comparison: Comparison, read: Read) -> Comparison:
-    """Return a comparison that knows which differences are significant; rows without per-query results are noted."""
-    compared = [with_differences(group, read) for group in comparison.groups]
-    notes = [note for _, of in compared for note in of]
-    return replace(
-        comparison, groups=tuple(group for group, _ in compared), notes=(*comparison.notes, *notes)
-    )

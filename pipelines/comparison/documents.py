@@ -1,19 +1,19 @@
-"""Tables in Markdown files, each written from the results that the comment above it names."""
+"""Tables in Markdown files, generated from the results that the comments above them name."""
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from infra.errors import InputError
-from infra.files import existing
-from pipelines.comparison.result_files import read_results
-from pipelines.comparison.results import APART, Result, groups_of
-from pipelines.comparison.tables import report
-from pipelines.comparison.tables.cross_task import cross_task_table
-from pipelines.comparison.tables.render import markdown_rows, text_rows
+from polypool.infra.errors import InputError
+from polypool.infra.files import atomic, existing
+from polypool.infra.text_tables import markdown_legend, markdown_rows, text_rows
+from polypool.pipelines.comparison.result_files import read_results
+from polypool.pipelines.comparison.results import APART, Result, groups_of
+from polypool.pipelines.comparison.tables import scores as report
+from polypool.pipelines.comparison.tables.cross_task import cross_task_table
 
 _BEGIN = re.compile(r"^<!-- table: (?P<file>.+?)(?P<text> as text)? -->$", re.MULTILINE)
 _END = "<!-- end of table -->"
@@ -22,23 +22,37 @@ _COMMIT = 10
 
 
 def read_document(path: Path) -> str:
-    """Return the text of a Markdown file.
-
-    Raises:
-        InputError: there is none, or it is not UTF-8.
-    """
     try:
         return existing(path, what="a Markdown file").read_bytes().decode()
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: is not UTF-8: {error}") from None
 
 
+def renew(files: Sequence[Path], *, check: bool) -> Iterator[str]:
+    """Renew the tables of Markdown files, and yield a line for each that was not current.
+
+    Args:
+        files: the Markdown files.
+        check: write nothing.
+
+    Raises:
+        InputError: as `renewed`, or a file that cannot be read or written.
+    """
+    for path in files:
+        text = read_document(path)
+        new, changed = renewed(text, path.parent, where=str(path))
+        yield from (f"{path}: {line}" for line in changed)
+        if changed and not check:
+            with atomic(path) as file:
+                file.write(new.encode())
+
+
 def renewed(text: str, folder: Path, *, where: str) -> tuple[str, list[str]]:
-    """Return a document with its tables written anew, and a line for each that changed.
+    """Return a document with its tables generated anew, and a line for each that changed.
 
     Args:
         text: the document.
-        folder: that files of results are looked for from.
+        folder: to which paths of results are relative.
         where: its name, for messages.
 
     Raises:
@@ -66,41 +80,31 @@ def renewed(text: str, folder: Path, *, where: str) -> tuple[str, list[str]]:
 
 
 def rendered(records: Sequence[Result], *, file: str, as_in_terminal: bool = False) -> str:
-    """Return the table of results: task x aggregator where there are several tasks, else the scores of each protocol.
+    """Return results as a table: task x aggregator for several tasks, else the scores of each protocol.
 
     Args:
         records: the results.
-        file: the name of their file, to which the text links; FILE#TABLE where it has several tables.
-        as_in_terminal: whether it is set with blanks, and without legends.
+        file: the path that the text links to; FILE#TABLE for one of several tables.
+        as_in_terminal: align the columns by spaces, and leave the legends out.
     """
     groups = groups_of(records)
     crossed = cross_task_table(groups)
     tables = [report.across(crossed)] if crossed is not None else [report.scores(group) for group in groups]
-    if as_in_terminal:
-        return "\n".join(
-            [
-                "",
-                *(textwrap.indent(text_rows(table), "    ") + "\n" for table in tables),
-                _origin(records, file),
-            ]
-        )
-    parts = []
+    parts = [""]
     for table in tables:
-        sentences = " ".join(f"{text[0].upper()}{text[1:]}." for text in table.legend)
-        notes = [f"- {note}" for note in table.notes]
-        parts += ["", markdown_rows(table), "", textwrap.fill(sentences.replace("*", "\\*"), _WIDTH), *notes]
-    return "\n".join([*parts, "", _origin(records, file)])
+        if as_in_terminal:
+            parts += [textwrap.indent(text_rows(table), "    "), ""]
+        else:
+            legend = textwrap.fill(markdown_legend(table), _WIDTH)
+            parts += [markdown_rows(table), "", legend, *(f"- {note}" for note in table.notes), ""]
+    return "\n".join([*parts, _origin(records, file)])
 
 
 def _origin(records: Sequence[Result], file: str) -> str:
     commits = _each(record.commits for record in records)
     commands = _each(record.command for record in records)
     runs = len(set(_each(record.run_ids for record in records)))
-    of = (
-        f" of commit{'s' * (len(commits) > 1)} {', '.join(_short(commit) for commit in commits)}"
-        if commits
-        else ""
-    )
+    of = f" of commit{'s' * (len(commits) > 1)} {', '.join(map(_short, commits))}" if commits else ""
     by = f", by `{commands[0]}`" if commands else ""
     if len(commands) > 1:
         by += f" and {len(commands) - 1} more command{'s' * (len(commands) > 2)}, which are there"

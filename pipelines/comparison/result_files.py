@@ -1,6 +1,6 @@
-"""Results in files: CSV, which people and git read, or Parquet, by the name's ending.
+"""Results in CSV or Parquet files, by the ending of the name.
 
-A file holds one table, or several that have names: `results.csv#photographs` is one of them, wherever a file is named.
+A file holds one table or several named ones; `results.csv#photographs` is the path of one of these.
 """
 
 from __future__ import annotations
@@ -8,22 +8,22 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infra.errors import InputError, unknown
-from infra.fields import from_plain, hints
-from infra.files import atomic, existing, make_folder
-from pipelines.comparison.results import Number, Result, columns
+from polypool.infra.errors import InputError, unknown
+from polypool.infra.fields import from_plain, hints
+from polypool.infra.files import atomic, existing, make_folder
+from polypool.pipelines.comparison.results import Number, Result, columns
 
 ENDINGS = (".csv", ".parquet")
-WHAT = "results that `python -m pipelines.compare --out` wrote"
+WHAT = "results that `polypool compare --out` wrote"
 _NAMES = tuple(field.name for field in dataclasses.fields(Result))
 _NEEDED = {field.name for field in dataclasses.fields(Result) if field.default is dataclasses.MISSING}
-"""Columns of every file; the rest may have come later than a file."""
+"""Columns of every file; files of earlier versions may lack the others."""
 _PARQUET = {
     str: pa.string(),
     bool: pa.bool_(),
@@ -34,21 +34,17 @@ _PARQUET = {
 
 
 def refuse_ending(path: Path) -> None:
-    """Refuse a name of a file of results, or of a table in one, that says no format.
-
-    Raises:
-        InputError: it ends in neither of `ENDINGS`.
-    """
+    """Raise InputError for a path of results that ends in none of `ENDINGS`."""
     path, _ = _parted(path)
     if path.suffix.lower() not in ENDINGS:
         raise InputError(f"{path}: results are written as {' or '.join(ENDINGS)}, by the end of the name")
 
 
 def write_results(records: Sequence[Result], path: Path) -> None:
-    """Write results, in the format that the name's ending says; those of a named table stand beside the file's others.
+    """Write results; a named table is added to the others of its file.
 
     Raises:
-        InputError: another ending, a file that cannot be written, or one to be added to that is damaged.
+        InputError: an unknown ending, or a file that cannot be written, or is damaged and cannot be added to.
     """
     refuse_ending(path)
     path, table = _parted(path)
@@ -63,11 +59,11 @@ def write_results(records: Sequence[Result], path: Path) -> None:
 
 
 def read_results(path: Path) -> list[Result]:
-    """Read what `write_results` wrote: a table, or the only one of a file.
+    """Read a table that `write_results` wrote; a file of one needs no name.
 
     Raises:
-        InputError: there is no such file or table, several of which none is named, or it is damaged; the message names
-            column and line.
+        InputError: there is no such file or table, none of several is named, or it is damaged; the message names column
+            and line.
     """
     refuse_ending(path)
     file, table = _parted(path)
@@ -82,9 +78,7 @@ def read_results(path: Path) -> list[Result]:
             f"{file}: holds several tables; name one, such as {file.name}#{tables[0]}: {', '.join(tables)}"
         )
     if not any(record.decides for record in records):
-        raise InputError(
-            f"{path}: holds no results; write it anew with `python -m pipelines.compare --out {path}`"
-        )
+        raise InputError(f"{path}: holds no results; write it anew with `polypool compare --out {path}`")
     return records
 
 
@@ -144,13 +138,10 @@ def _value(text: str, hint: object) -> object:
     """Return the text of a field as its type; text that does not fit is left for `from_plain` to refuse."""
     if hint is str:
         return text
-    if not text:
-        return None
     if hint in (bool, bool | None):
-        return {"true": True, "false": False}.get(text, text)
-    read: Mapping[object, Callable[[str], object]] = {int: int, Number: float}
+        return {"true": True, "false": False, "": None}.get(text, text)
     try:
-        return read[hint](text)
+        return (int(text) if hint is int else float(text)) if text else None
     except ValueError:
         return text
 

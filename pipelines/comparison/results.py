@@ -1,59 +1,67 @@
-"""The numbers of a comparison as records, which leave as CSV or Parquet with what they came from, and are read back.
+"""Results of a comparison: a record for each metric of each row, from groups of runs and back to groups.
 
-A record is one metric of one row. Those of the metric that decides say how far the row is from the best, too.
+Records of the metric that orders the rows hold the difference from the best row, too.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from infra.errors import InputError
-from infra.tracking import RunRecord
-from infra.tracking.tracker import COMMAND
-from pipelines.comparison.runs.costs import costs_of
-from pipelines.comparison.runs.groups import SECONDS, Costs, Group, Row
-from pipelines.comparison.runs.settings import DIGESTS
-from pipelines.comparison.statistics.significance import Difference, Judged
-from tasks.base import Metric
+from polypool.infra.errors import InputError
+from polypool.infra.tracking import RunRecord
+from polypool.infra.tracking.tracker import COMMAND
+from polypool.pipelines.comparison.groups import SECONDS, Costs, Group, Row
+from polypool.pipelines.comparison.settings import DIGESTS
+from polypool.pipelines.comparison.statistics.significance import Difference, Judged
+from polypool.tasks.adapter import Metric
 
 APART = "; "
-"""What stands between several values in one field."""
+"""Separates several values in one field."""
 Number = float | None
+_COSTS = {
+    "weights": "weights",
+    "step": "step_cost",
+    "embed": "embed_cost",
+    "query": "query_cost",
+    "bytes": "item_bytes",
+}
+"""The field of each of `Costs`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One metric of one row. What is not known is None, or empty where it is text.
+    """One metric of one row. Unknown numbers are None, unknown texts empty.
 
     Attributes:
-        task, dataset, protocol: the table it stands in.
-        row: its name there.
-        aggregator, recipe, model, settings: what the runs were, and where these differ from most others of the table.
-        usual: what those have of such settings, in words.
-        metric, unit, higher_is_better, best, chance: what is measured.
-        decides: whether it is the metric that rows are ordered and judged by.
+        task, dataset, protocol: of the group.
+        row: its label.
+        aggregator, recipe, model, settings: of the runs; settings in which they differ from most others of the group.
+        usual: the settings of those others, in words.
+        metric, unit, higher_is_better, best, chance: of the metric.
+        decides: whether rows are ordered and judged by the metric.
         own_protocol: whether the runs chose this protocol, and were not only scored under it as well.
-        seeds, values: of each run, in one order.
+        seeds, values: of each run, in the same order.
         mean, deviation: over runs; sample standard deviation.
-        low, high: the 95 % interval of the mean, over seeds and queries; over queries alone for one seed.
-        chance_normalised: 0 by chance, 100 at best.
-        published: what the paper reports that the recipe follows.
-        against: the best row, from which the difference is; empty for that itself, and where nothing was judged.
-        difference, difference_low, difference_high: with its 95 % interval, not corrected.
+        low, high: 95 % interval of the mean, over seeds and queries; over queries alone for one seed.
+        chance_normalised: 0 for chance, 100 for the best possible.
+        published: in the paper that the recipe follows.
+        against: the best row; empty for itself and if nothing was judged.
+        difference, difference_low, difference_high: from that row, with its uncorrected 95 % interval.
         p: corrected by Holm for all `pairs` of the table.
-        over_seeds: whether seeds could be judged; else all of these are over queries alone.
-        queries: what queries were gathered by, such as `1,064 images with their captions`.
+        over_seeds: whether seeds were judged; else all of these are over queries alone.
+        queries: the units of queries, such as `1,064 images with their captions`.
         weights: parameters of the aggregators.
-        step_cost, embed_cost, query_cost: in `infra.compute.cost.UNIT`.
+        step_cost, embed_cost, query_cost: in `polypool.infra.compute.cost.UNIT`.
         item_bytes: of the embeddings of an image or video.
-        train_seconds: that passed in training.
-        run_ids, commits, data, command, machines: of the runs; `+` where files differed from a commit; digests of the
-            data; what they were started on.
+        train_seconds: of training.
+        run_ids, commits, data, command, machines: of the runs; `+` after a commit marks changed files; digests of data.
         compared_by: the command that made this record.
-        table: which of a file's tables it is of; empty in a file of one.
+        table: its name in a file of several tables.
     """
 
     task: str
@@ -103,7 +111,6 @@ class Result:
     table: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse values that are not one number for each seed, or for none."""
         try:
             numbers = [*map(float, self.values.split(APART))] if self.values else []
         except ValueError:
@@ -115,7 +122,7 @@ class Result:
 
 
 def results(groups: Sequence[Group], *, compared_by: str = "") -> list[Result]:
-    """Return the records of groups, in the order of their tables; groups whose metric is not known have none."""
+    """Return the records of groups in the order of their tables; groups whose metric is unknown have none."""
     return [
         record
         for group in groups
@@ -126,7 +133,7 @@ def results(groups: Sequence[Group], *, compared_by: str = "") -> list[Result]:
 
 
 def _of_row(group: Group, row: Row, compared_by: str) -> Iterable[Result]:
-    shared = {
+    shared: dict[str, Any] = {
         "task": group.task,
         "dataset": group.dataset,
         "protocol": group.protocol,
@@ -138,16 +145,17 @@ def _of_row(group: Group, row: Row, compared_by: str) -> Iterable[Result]:
         "usual": APART.join(group.usual),
         "own_protocol": row.own_protocol,
         "seeds": APART.join(row.seeds),
-        **_costs(row),
+        **{field: _known(getattr(row.costs, name)) for name, field in _COSTS.items()},
+        "train_seconds": _known(row.mean(SECONDS.name)),
         **_origin(row.runs),
         "compared_by": compared_by,
     }
-    described = {metric.name: metric for metric in (group.metric, *group.metrics)}
+    described = {metric.name: metric for metric in (group.ranked_by, *group.metrics)}
     for name in group.columns:
         metric = described.get(name)
         if name == SECONDS.name or metric is None:
             continue
-        decides = name == group.metric.name
+        decides = name == group.ranked_by.name
         yield Result(
             **shared,
             metric=name,
@@ -165,21 +173,14 @@ def _of_row(group: Group, row: Row, compared_by: str) -> Iterable[Result]:
         )
 
 
-def _costs(row: Row) -> dict[str, Number]:
-    costs = costs_of(row)
-    return {
-        "weights": _known(costs.weights),
-        "step_cost": _known(costs.step),
-        "embed_cost": _known(costs.embed),
-        "query_cost": _known(costs.query),
-        "item_bytes": _known(costs.bytes),
-        "train_seconds": _known(row.mean(SECONDS.name)),
-    }
-
-
-def _judged(judged: Judged, row: Row) -> dict[str, object]:
+def _judged(judged: Judged, row: Row) -> dict[str, Any]:
     low, high = judged.intervals.get(row.label, (math.nan, math.nan))
-    found = {"low": _known(low), "high": _known(high), "queries": judged.units, "pairs": judged.tests}
+    found: dict[str, Any] = {
+        "low": _known(low),
+        "high": _known(high),
+        "queries": judged.units,
+        "pairs": judged.tests,
+    }
     difference = judged.difference(row.label, judged.labels[0])
     if difference is None:
         return found
@@ -194,7 +195,6 @@ def _judged(judged: Judged, row: Row) -> dict[str, object]:
 
 
 def _origin(runs: Sequence[RunRecord]) -> dict[str, str]:
-    """Return what runs came from; several values of one thing apart, each once."""
     tags = [run.tags for run in runs]
     commits = [of.get("git_commit", "") + "+" * (of.get("git_dirty") == "true") for of in tags]
     data = [f"{name.removeprefix('data.')}={of[name]}" for of in tags for name in DIGESTS if of.get(name)]
@@ -216,21 +216,24 @@ def _known(value: float) -> Number:
 
 
 def groups_of(records: Sequence[Result]) -> tuple[Group, ...]:
-    """Return the groups that records are of, as far as these say: without runs, and pairs but those with the best.
+    """Return the groups of records, without runs, and with the differences from the best row alone.
 
     Raises:
         InputError: records of a table are missing.
     """
-    tables: dict[tuple[str, str, str], list[Result]] = {}
+    key = operator.attrgetter("task", "dataset", "protocol")
+    return tuple(_group(of) for of in _gathered(records, key))
+
+
+def _gathered(records: Iterable[Result], key: Callable[[Result], object]) -> list[list[Result]]:
+    """Return records by their keys, in the order in which these come first."""
+    by_key: dict[object, list[Result]] = {}
     for record in records:
-        tables.setdefault((record.task, record.dataset, record.protocol), []).append(record)
-    return tuple(_group(of) for of in tables.values())
+        by_key.setdefault(key(record), []).append(record)
+    return [*by_key.values()]
 
 
 def _group(records: Sequence[Result]) -> Group:
-    rows: dict[str, list[Result]] = {}
-    for record in records:
-        rows.setdefault(record.row, []).append(record)
     metrics = {record.metric: _metric(record) for record in records}
     deciding = [record for record in records if record.decides]
     if not deciding:
@@ -242,7 +245,7 @@ def _group(records: Sequence[Result]) -> Group:
         task=first.task,
         dataset=first.dataset,
         protocol=first.protocol,
-        rows=tuple(_row(of) for of in rows.values()),
+        rows=tuple(_row(of) for of in _gathered(records, operator.attrgetter("row"))),
         metric=metrics[first.metric],
         metrics=tuple(metrics.values()),
         usual=tuple(first.usual.split(APART)) if first.usual else (),
@@ -273,13 +276,7 @@ def _row(records: Sequence[Result]) -> Row:
         seeds=tuple(first.seeds.split(APART)),
         values=values,
         published={of.metric: of.published for of in records if of.published is not None},
-        costs=Costs(
-            weights=_number(first.weights),
-            step=_number(first.step_cost),
-            embed=_number(first.embed_cost),
-            query=_number(first.query_cost),
-            bytes=_number(first.item_bytes),
-        ),
+        costs=Costs(**{name: _number(getattr(first, field)) for name, field in _COSTS.items()}),
     )
 
 
@@ -293,17 +290,16 @@ def _judged_of(records: Sequence[Result]) -> Judged | None:
         labels=(best, *(record.row for record in compared)),
         tests=compared[0].pairs,
         intervals={of.row: (_number(of.low), _number(of.high)) for of in records},
-        pairs={(record.row, best): _difference(record) for record in compared},
-    )
-
-
-def _difference(record: Result) -> Difference:
-    return Difference(
-        value=_number(record.difference),
-        low=_number(record.difference_low),
-        high=_number(record.difference_high),
-        p=_number(record.p),
-        over_seeds=bool(record.over_seeds),
+        pairs={
+            (record.row, best): Difference(
+                value=_number(record.difference),
+                low=_number(record.difference_low),
+                high=_number(record.difference_high),
+                p=_number(record.p),
+                over_seeds=bool(record.over_seeds),
+            )
+            for record in compared
+        },
     )
 
 
@@ -312,8 +308,6 @@ def _number(value: Number) -> float:
 
 
 def columns(records: Sequence[Result]) -> Mapping[str, list[object]]:
-    """Return records as columns."""
-    return {
-        field.name: [getattr(record, field.name) for record in records]
-        for field in dataclasses.fields(Result)
-    }
+    """Return records by columns."""
+    names = [field.name for field in dataclasses.fields(Result)]
+    return {name: [getattr(record, name) for record in records] for name in names}

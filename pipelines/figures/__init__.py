@@ -1,1 +1,1 @@
-"""Figures of what a run's aggregators did, and the style that all figures share."""
+"""Figures and pages of runs, and the style they share."""

@@ -1,24 +1,36 @@
-"""Pooling coefficients over positions, a panel for each aggregator that has weights (VSE-infinity, figure 5)."""
+"""Figure of pooling coefficients over positions, a panel for each aggregator with weights (VSE-infinity, figure 5)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from aggregators.observe import Watched
-from pipelines.figures.curves import Curve, curves_of
-from pipelines.figures.style import INK, LINE, MUTED, POINT, bare, computed, name_of, new_figure, png, title
+from polypool.aggregators.observe import Watched
+from polypool.pipelines.figures.curves import Curve, curves_of
+from polypool.pipelines.figures.style import (
+    INK,
+    LINE,
+    MUTED,
+    POINT,
+    bare,
+    computed,
+    name_of,
+    new_figure,
+    png,
+    title,
+)
 
 _COLUMNS = 3
 _SIZES = {1: (POINT,), 2: ("#7fa6cf", POINT), 3: ("#9cc3e6", "#4a86c5", INK)}
 _PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", MUTED, INK)
-"""Told apart by the colour-blind too (Okabe and Ito)."""
-_BANDED = 2  # up to so many embeddings have bands
-_SEEN = 1e-6  # a narrower band cannot be seen
-_FEW = 25  # up to so many positions each is marked
+"""Distinguishable with colour blindness (Okabe and Ito)."""
+_BANDED = 2  # the most embeddings that have bands
+_SEEN = 1e-6  # narrower bands are invisible
+_FEW = 25  # the most positions that are marked
 _ROOM, _ABOVE = (
     4,
     0.2,
@@ -31,10 +43,10 @@ _AXES = {
 
 
 def draw_coefficients(watched: Sequence[Watched], *, heading: str) -> bytes | None:
-    """Return the figure as a PNG, or None where no aggregator has weights that are worth a look.
+    """Return the figure as a PNG, or None if no aggregator has weights to show.
 
-    Left out are an aggregator whose weights are what its definition says, whatever the set, such as those of `max`; and
-    with a warning one whose weights cannot be had.
+    Aggregators with weights that are fixed by definition, such as `max`, are left out; those whose weights cannot be
+    computed, too, with a warning.
     """
     panels = [
         (it, curves)
@@ -56,7 +68,7 @@ def draw_coefficients(watched: Sequence[Watched], *, heading: str) -> bytes | No
 
 
 def _known_before(watched: Watched, curves: Sequence[Curve]) -> bool:
-    """Whether an aggregator has nothing to learn, and weighs all sets of a size alike."""
+    """Whether an aggregator has no parameters, and the same weights for all sets of a size."""
     learns = any(True for _ in watched.aggregator.parameters())
     return not learns and max((curve.high_N - curve.low_N).max() for curve in curves) <= _SEEN
 
@@ -69,17 +81,23 @@ def _panel(panel: Axes, watched: Watched, curves: Sequence[Curve]) -> None:
     for number, (curve, colour) in enumerate(zip(curves, _colours(curves), strict=True)):
         _line(panel, curve, colour, above=-number, marked=longest <= _FEW, label=_label(curve, watched))
         if banded:
-            shade = {"alpha": 0.22 if len(curves) == 1 else 0.16, "linewidth": 0, "zorder": 2}
+            shade: dict[str, Any] = {"alpha": 0.22 if len(curves) == 1 else 0.16, "linewidth": 0, "zorder": 2}
             panel.fill_between(range(1, curve.size + 1), curve.low_N, curve.high_N, color=colour, **shade)
         if curve.sums_to_one and (over != "embeddings" or number == 0):
-            flat = {
+            flat: dict[str, Any] = {
                 "color": MUTED if over == "embeddings" else colour,
                 "linewidth": 1,
                 "linestyle": (0, (2, 2)),
             }
             panel.plot([1, curve.size], [1 / curve.size] * 2, zorder=3, **flat)
     title(panel, name_of(watched), pad=32)
-    note = {"fontsize": 8, "color": MUTED, "va": "top", "linespacing": 1.25, "textcoords": "offset points"}
+    note: dict[str, Any] = {
+        "fontsize": 8,
+        "color": MUTED,
+        "va": "top",
+        "linespacing": 1.25,
+        "textcoords": "offset points",
+    }
     panel.annotate(_legend(watched, curves, banded=banded), (0, 1), (0, 27), xycoords="axes fraction", **note)
     panel.set_xlabel(_AXES[over], color=INK, fontsize=9)
     panel.set_ylabel("coefficient", color=INK, fontsize=9)
@@ -92,13 +110,13 @@ def _panel(panel: Axes, watched: Watched, curves: Sequence[Curve]) -> None:
 
 
 def _line(panel: Axes, curve: Curve, colour: str, *, above: int, marked: bool, label: str) -> None:
-    marks = {"marker": "o", "markersize": 3.4} if marked else {}
+    marks: dict[str, Any] = {"marker": "o", "markersize": 3.4} if marked else {}
     place_N = range(1, curve.size + 1)
     panel.plot(place_N, curve.mean_N, color=colour, linewidth=1.7, zorder=10 + above, label=label, **marks)
 
 
 def _scale(panel: Axes, longest: int) -> None:
-    """Begin both axes where they do: positions at 1, and coefficients at 0 unless some are negative."""
+    """Let positions begin at 1, and coefficients at 0 unless some are negative."""
     panel.set_xlim(0.5 - 0.01 * longest, longest + 0.5 + 0.01 * longest)
     ticks = MaxNLocator(nbins=7, integer=True).tick_values(1, longest)
     panel.set_xticks([1, *(int(tick) for tick in ticks if 1 < tick <= longest)])
@@ -110,7 +128,7 @@ def _scale(panel: Axes, longest: int) -> None:
 
 
 def name_curves(panel: Axes, count: int) -> None:
-    """Name the curves: where there is room among a few, and above where there are many."""
+    """Add a legend: among few curves where there is room, above many."""
     usual = {"fontsize": 8, "frameon": False, "labelcolor": INK, "handlelength": 1.4}
     if count <= _ROOM:
         panel.legend(loc="best", **usual)
@@ -120,8 +138,8 @@ def name_curves(panel: Axes, count: int) -> None:
     panel.legend(loc="upper center", ncols=_ROOM, columnspacing=1.0, **usual)
 
 
-def _colours(curves: Sequence[Curve]) -> Sequence[str]:
-    """Return a colour for each curve: darker for larger sets, or one of its own for each embedding."""
+def _colours(curves: Sequence[Curve]) -> Sequence[Any]:
+    """Return a colour for each curve: darker for larger sets, or one for each embedding."""
     if curves[0].embedding is None:
         return _SIZES[len(curves)]
     if len(curves) <= len(_PALETTE):
@@ -136,7 +154,7 @@ def _label(curve: Curve, watched: Watched) -> str:
 
 
 def _legend(watched: Watched, curves: Sequence[Curve], *, banded: bool) -> str:
-    """Say in one or two lines what the lines and the bands are."""
+    """Return one or two lines that explain the curves and the bands."""
     first = curves[0]
     if first.embedding is None and len(curves) > 1:
         about = "means; sizes of sets at the 10th, 50th and 90th percentile"

@@ -1,4 +1,4 @@
-"""Pooling coefficients over the ranks of values or the places of elements, as curves: the numbers of a figure."""
+"""Pooling coefficients over the ranks of values or the places of elements, as curves."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from itertools import groupby
 
 import numpy as np
 
-from aggregators.observe import Watched
+from polypool.aggregators.observe import Watched
 
 _PERCENTILES = (10, 90)
-_OFF_ONE = 1e-2  # how far the sum of weights may lie from one: they may come from bfloat16
+_OFF_ONE = 1e-2  # tolerance of the sum of weights, which may be bfloat16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """What the N positions of sets of one size weigh, over sets and, where they have weights of their own, channels.
+    """Weights of the N positions of sets of one size, over sets and, if these have weights of their own, channels.
 
     Attributes:
         size: N.
-        sets: how many sets the numbers are over.
-        embedding: which of the K vectors, from 0; None where weights are not over embeddings.
+        sets: number of sets.
+        embedding: index among the K vectors; None if weights are not over embeddings.
         mean_N, low_N, high_N: the mean, the 10th and the 90th percentile.
         channels: whether channels have weights of their own.
-        sums_to_one: whether the weights of every set do, as those of mean pooling.
+        sums_to_one: whether the weights of every set do.
     """
 
     size: int
@@ -41,11 +41,10 @@ class Curve:
 def curves_of(watched: Watched) -> list[Curve]:
     """Return the curves of an aggregator: of up to three sizes, or of each embedding for the most frequent size.
 
-    Returns:
-        nothing where it has no weights, or no set was seen.
+    Empty if it has no weights, or no set was seen.
 
     Raises:
-        InputError: the weights are not as `weights_over` says, or are not finite.
+        InputError: the weights do not fit `weights_over`, or are not finite.
     """
     over = watched.aggregator.weights_over
     sizes = [seen.size for seen in watched.seen]
@@ -62,7 +61,7 @@ def curves_of(watched: Watched) -> list[Curve]:
 
 
 def typical(sizes: Sequence[int]) -> list[int]:
-    """Return the 10th, 50th and 90th percentile of sizes, each a size that is there; equal ones once."""
+    """Return the 10th, 50th and 90th percentile of sizes, without interpolation and duplicates."""
     if not sizes:
         return []
     chosen = np.percentile(sizes, (10, 50, 90), method="inverted_cdf")
@@ -70,7 +69,7 @@ def typical(sizes: Sequence[int]) -> list[int]:
 
 
 def most_frequent(sizes: Sequence[int]) -> int:
-    """Return the size of most sets, and of several such sizes the largest."""
+    """Return the most frequent size, the largest of several."""
     counts = Counter(sizes)
     return max(counts, key=lambda size: (counts[size], size))
 

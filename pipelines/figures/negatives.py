@@ -1,34 +1,35 @@
-"""ADOPT over a run: how many negatives its loss looks at, and what that follows from (VSE+2AD, figure 2)."""
+"""Figure of ADOPT over a run: the number of negatives in the loss, alignment and uniformity (VSE+2AD, figure 2)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from pipelines.figures.style import INK, LINE, MUTED, POINT, bare, new_figure, png, title
+from polypool.pipelines.figures.style import INK, LINE, MUTED, POINT, bare, new_figure, png, title
 
 History = Sequence[tuple[int, float]]
-"""Steps and the values logged at them."""
+"""Pairs of step and value."""
 
-_WIDE = 8  # a range of so many times its lowest value is drawn over a logarithmic axis
-_FEW = 30  # up to so many values each is marked
+_WIDE = 8  # ratio of largest to smallest value from which the axis is logarithmic
+_FEW = 30  # the most values that are marked
 _COLOURS = {"alignment": "#0072b2", "uniformity": "#d55e00"}
 
 
 def draw_negatives(
     negatives: History, *, alignment: History, uniformity: History, heading: str
 ) -> bytes | None:
-    """Return the figure as a PNG, or None where no number of negatives was logged.
+    """Return the figure as a PNG, or None if no number of negatives was logged.
 
     Args:
         negatives: K, the mean over both directions and the steps since the value before.
         alignment: the mean score of pairs.
-        uniformity: as the objective's rule has it.
-        heading: stands above.
+        uniformity: as in the objective.
+        heading: of the figure.
     """
     step_S, count_S = known(negatives)
     if not len(step_S):
@@ -48,19 +49,19 @@ def draw_negatives(
 
 
 def known(history: History) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps and values without values that are not numbers."""
+    """Return steps and values without NaN and infinity."""
     rows = [(step, value) for step, value in history if math.isfinite(value)]
     return np.array([step for step, _ in rows]), np.array([value for _, value in rows])
 
 
 def wide(value_S: np.ndarray) -> bool:
-    """Whether positive values spread so far that a logarithmic axis shows them better."""
+    """Whether positive values need a logarithmic axis."""
     return value_S.min() > 0 and value_S.max() >= _WIDE * value_S.min()
 
 
 def _counts(panel: Axes, step_S: np.ndarray, count_S: np.ndarray) -> None:
     _line(panel, step_S, count_S, POINT, label=f"{count_S[-1]:.3g}")
-    title(panel, "negatives that the loss looks at (K)", pad=8)
+    title(panel, "negatives in the loss (K)", pad=8)
     if wide(count_S):
         panel.set_yscale("log")
         panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -72,10 +73,10 @@ def _counts(panel: Axes, step_S: np.ndarray, count_S: np.ndarray) -> None:
 
 
 def _beside(panel: Axes, histories: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
-    """Draw a line for each history, the names at their ends."""
+    """Draw a line for each history, with its name at the end."""
     upper = max(histories, key=lambda name: histories[name][1][-1])
     for name, (step_S, value_S) in histories.items():
-        # apart also where the lines end at one place
+        # names must not overlap if the lines end at the same value
         shift = 0 if len(histories) == 1 else 5 if name == upper else -5
         _line(panel, step_S, value_S, _COLOURS[name], label=f"{name} {value_S[-1]:.2f}", shift=shift)
     title(panel, " and ".join(histories), pad=8)
@@ -84,9 +85,14 @@ def _beside(panel: Axes, histories: dict[str, tuple[np.ndarray, np.ndarray]]) ->
 def _line(
     panel: Axes, step_S: np.ndarray, value_S: np.ndarray, colour: str, *, label: str, shift: int = 0
 ) -> None:
-    few = {"marker": "o", "markersize": 3.4} if len(step_S) <= _FEW else {}
+    few: dict[str, Any] = {"marker": "o", "markersize": 3.4} if len(step_S) <= _FEW else {}
     panel.plot(step_S, value_S, color=colour, linewidth=1.7, zorder=3, **few)
-    place = {"xytext": (7, shift), "textcoords": "offset points", "va": "center", "annotation_clip": False}
+    place: dict[str, Any] = {
+        "xytext": (7, shift),
+        "textcoords": "offset points",
+        "va": "center",
+        "annotation_clip": False,
+    }
     panel.annotate(label, (step_S[-1], value_S[-1]), color=colour, fontsize=9, **place)
     panel.grid(axis="y", color=LINE, linewidth=0.8, zorder=0)
     bare(panel, spines=("left", "bottom"))

@@ -1,4 +1,4 @@
-"""What figures share: colours, labels that fit, names of aggregators, a file in one call."""
+"""The style of all figures: colours, labels, titles, names of aggregators, files."""
 
 from __future__ import annotations
 
@@ -9,43 +9,40 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
-    from aggregators.observe import Watched
+    from polypool.aggregators.observe import Watched
 
 T = TypeVar("T")
 
 BAR, INK, POINT, MUTED, LINE = "#a9c4de", "#1f2d3d", "#1c4e80", "#6b7785", "#e3e7eb"
 WRAP = 34
-"""Characters of a label before it goes on in the next line."""
+"""Characters in a line of a label."""
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure whose parts make room for each other; inches."""
+    """Return an empty figure with a constrained layout; sizes in inches."""
     return Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as a PNG."""
     figure.savefig(path, dpi=160)
 
 
 def png(figure: Figure) -> bytes:
-    """Return a figure as a PNG."""
     content = BytesIO()
     figure.savefig(content, dpi=160)
     return content.getvalue()
 
 
 def wrapped(label: str, width: int = WRAP) -> str:
-    """Break a label into lines."""
     return textwrap.fill(label, width)
 
 
 def lines_of(label: str, width: int = WRAP) -> int:
-    """How many lines a wrapped label has."""
     return wrapped(label, width).count("\n") + 1
 
 
@@ -55,29 +52,49 @@ def title(panel: Axes, text: str, *, pad: float = 14) -> None:
 
 
 def bare(panel: Axes, *, spines: tuple[str, ...] = ()) -> None:
-    """Take the frame away, except for some sides, and the ticks' marks."""
+    """Remove the frame, except for some sides, and the marks of ticks."""
     panel.tick_params(length=0, colors=INK)
     for side in ("top", "right", "bottom", "left"):
         panel.spines[side].set_visible(side in spines)
         panel.spines[side].set_color(MUTED)
 
 
+def apart(y_R: np.ndarray, gap: float) -> np.ndarray:
+    """Return places `(R,)` for labels at `y_R`, in their order and as near as possible, at least `gap` apart.
+
+    Neighbours that are too near move as one block, whose middle is the mean of its members' `y_R`.
+    """
+    order_R = np.argsort(y_R, kind="stable")
+    blocks: list[np.ndarray] = []  # the `y_R` of each block, lowest first
+    for y in y_R[order_R]:
+        blocks.append(np.array([y]))
+        while len(blocks) > 1 and _places(blocks[-1], gap)[0] - _places(blocks[-2], gap)[-1] < gap:
+            blocks[-2:] = [np.concatenate(blocks[-2:])]
+    place_R = np.empty(len(y_R))
+    place_R[order_R] = np.concatenate([_places(block, gap) for block in blocks] or [place_R])
+    return place_R
+
+
+def _places(block_B: np.ndarray, gap: float) -> np.ndarray:
+    return block_B.mean() + gap * (np.arange(len(block_B)) - (len(block_B) - 1) / 2)
+
+
 def name_of(watched: Watched) -> str:
-    """Return where it works and its kind, such as `visual: GPO`."""
+    """Return the place and the kind of an aggregator, such as `visual: GPO`."""
     place = watched.name.removesuffix("aggregator").removesuffix(".")
     kind = type(watched.aggregator).__name__
     return f"{place}: {kind}" if place else kind
 
 
 def computed(compute: Callable[[Watched], T], watched: Watched, *, what: str) -> T | None:
-    """Return what is computed of an aggregator, or None with a warning that names it.
+    """Return the result of `compute`, or None and log a warning that names the aggregator.
 
-    One of a plug-in may raise anything, and neither the run, which is over by then, nor the figure of the others fails.
+    An aggregator of a plug-in may raise anything, which must not end the run or the figure of the others.
 
     Args:
-        compute: returns it; anything that it raises is the reason in the warning.
+        compute: returns the result.
         watched: the aggregator.
-        what: what is computed, such as `the weights`.
+        what: names the result in the warning, such as `the weights`.
     """
     try:
         return compute(watched)

@@ -1,4 +1,4 @@
-"""Circular variance of the sets that a model makes: how far apart their vectors lie (DivE, section 4.6 and table 3)."""
+"""Figure of the circular variance of the sets of vectors that a model makes (DivE, section 4.6 and table 3)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 from torch.nn.utils.rnn import pad_sequence
 
-from aggregators.observe import Watched
-from infra.errors import InputError
-from pipelines.figures.style import (
+from polypool.aggregators.observe import Watched
+from polypool.infra.errors import InputError
+from polypool.pipelines.figures.style import (
     BAR,
     INK,
     LINE,
@@ -25,20 +25,20 @@ from pipelines.figures.style import (
     png,
     title,
 )
-from tasks.scoring.set_analysis import circular_variance, variance_of
-from tasks.similarities.vectors import l2_normalise
+from polypool.tasks.scoring.set_analysis import circular_variance, variance_of
+from polypool.tasks.similarities.vectors import l2_normalise
 
-_GOLDEN = 0.6180339887  # multiples of it, modulo one, fill an interval evenly
-_WIDE = 30  # a range of so many times its lowest value is drawn over a logarithmic axis
+_GOLDEN = 0.6180339887  # its multiples modulo one fill an interval evenly
+_WIDE = 30  # ratio of largest to smallest value from which the axis is logarithmic
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """How far apart the vectors of an aggregator's sets lie.
+    """The circular variance of an aggregator's sets.
 
     Attributes:
         name: of the aggregator.
-        vectors: how many a set has; None where that depends on the set.
+        vectors: number of vectors; None if it depends on the set.
         variance_S: of each set that was seen, between 0 and 1.
         log_mean: the natural logarithm of their mean.
     """
@@ -50,9 +50,9 @@ class Spread:
 
 
 def spread_of(watched: Watched) -> Spread | None:
-    """Return the variance of an aggregator's vectors, brought to unit length; None where it makes one of each set.
+    """Return the variance of an aggregator's normalised vectors.
 
-    None also where it makes distributions, whose variance is no distance of vectors, and where no set was seen.
+    None if it makes one vector per set, or distributions, or no set was seen.
 
     Raises:
         InputError: the vectors of a set are not `num_embeddings`, or not finite.
@@ -69,7 +69,7 @@ def spread_of(watched: Watched) -> Spread | None:
             raise InputError(
                 f"expected {size or 'some'} finite vectors of each set, and one has shape {tuple(vectors_KD.shape)}"
             )
-    # float64, since what a collapsed set leaves of 1 - |mean| is lost in rounding
+    # float64, as 1 - |mean| of a collapsed set is lost in rounding
     embedding_SKD = l2_normalise(pad_sequence(sets, batch_first=True).double().cpu())
     return Spread(
         name=name_of(watched),
@@ -80,7 +80,7 @@ def spread_of(watched: Watched) -> Spread | None:
 
 
 def draw_variance(watched: Sequence[Watched], *, heading: str) -> bytes | None:
-    """Return the figure as a PNG, or None where no aggregator makes sets; what goes wrong is a warning."""
+    """Return the figure as a PNG, or None if no aggregator makes sets; errors are logged as warnings."""
     spreads = [spread for it in watched if (spread := computed(spread_of, it, what="the embeddings"))]
     if not spreads:
         return None

@@ -1,13 +1,10 @@
-"""What makes VSE-infinity good, taken apart on COCO: tables 6, 7, 8, 12 and 13.
-
-The paper prints four recalls on coco-1k-5fold there, and no RSUM.
-"""
+"""Ablations of VSE-infinity on COCO: tables 6, 7, 8, 12 and 13, which print four recalls and no RSUM."""
 
 from __future__ import annotations
 
-from pipelines.recipe import derive, recipe
-from pipelines.recipes.coco import coco_region_bert, coco_region_bigru
-from tasks.run import Run
+from polypool.pipelines.recipes import derive, recipe
+from polypool.pipelines.recipes.coco import coco_region_bert, coco_region_bigru
+from polypool.tasks.run import Run
 
 
 def recalls(**pairs: tuple[float, float]) -> dict[str, float]:
@@ -45,7 +42,7 @@ def coco_table6_mean_gpo() -> Run:
     source="VSE-infinity, table 6",
 )
 def coco_table6_gpo_cls() -> Run:
-    """Regions by learned pooling, BERT by its [CLS]; with both learned it is `coco_region_bert`."""
+    """Regions by learned pooling, BERT by its [CLS]; both learned: `coco_region_bert`."""
     return derive(coco_region_bert(), text_aggregator="cls")
 
 
@@ -65,7 +62,7 @@ def coco_table7_no_augment() -> Run:
     source="VSE-infinity, table 7",
 )
 def coco_table7_visual_augment() -> Run:
-    """Size augmentation of the regions alone; of both it is `coco_region_bigru`."""
+    """Size augmentation of the regions alone; of both: `coco_region_bigru`."""
     return derive(coco_region_bigru(), data={"text_augment": ""})
 
 
@@ -75,7 +72,7 @@ def coco_table7_visual_augment() -> Run:
     source="VSE-infinity, table 8",
 )
 def coco_table8_transformer() -> Run:
-    """Pooling weights from a transformer in the place of the BiGRU."""
+    """Pooling weights from a transformer instead of the BiGRU."""
     return derive(coco_region_bigru(), aggregator="gpo(decoder=transformer)")
 
 
@@ -85,7 +82,7 @@ def coco_table8_transformer() -> Run:
     source="VSE-infinity, table 12",
 )
 def coco_table12_per_channel() -> Run:
-    """Pooling weights for every channel of its own."""
+    """Separate pooling weights for every channel."""
     return derive(coco_region_bigru(), aggregator="gpo(per_channel=True)")
 
 
@@ -95,5 +92,5 @@ def coco_table12_per_channel() -> Run:
     source="VSE-infinity, table 13",
 )
 def coco_table13_conditioned() -> Run:
-    """Pooling weights that see the features, not their ranks alone."""
+    """Pooling weights from the features, not from ranks alone."""
     return derive(coco_region_bigru(), aggregator="gpo(feature_conditioned=True)")

@@ -1,28 +1,28 @@
-"""CLIP's pairs (ViT-B/32): as they are, pooled over frames, and fine-tuned under GPO.
+"""CLIP (ViT-B/32): zero-shot, pooled over frames, and fine-tuned under GPO.
 
-Videos are read from a store, here one embedding of the pair for each of 12 evenly spaced frames:
+Videos are read from a store of one embedding for each of 12 evenly spaced frames:
 
-    python -m pipelines.extract --video --frames 12 --corpus data/msrvtt-1ka --backbone 'clip(pooled=True)' \
+    polypool extract --video --frames 12 --corpus data/msrvtt-1ka --backbone 'clip(pooled=True)' \
       --out data/msrvtt-1ka/clip_vit_b32
 
-So CLIP's image half stays as it is, where CLIP4Clip fine-tunes it with the text half, and its numbers on MSR-VTT, 43.1
-(meanP) and 44.5 (seqTransf) of a hundred captions that find their video first, are not what these recipes aim at.
+So CLIP's image half is fixed, where CLIP4Clip fine-tunes both: its text-to-video R@1 on MSR-VTT, 43.1 (meanP) and 44.5
+(seqTransf), is not what these recipes aim at.
 """
 
 from __future__ import annotations
 
-from pipelines.recipe import derive, recipe
-from pipelines.recipes.coco import EPOCH, coco_region_bigru
-from tasks.run import Data, Optim, Run
+from polypool.pipelines.recipes import derive, recipe
+from polypool.pipelines.recipes.coco import EPOCH, coco_region_bigru
+from polypool.tasks.run import Data, Optim, Run
 
 LAYERS, LAYER_DECAY = 12, 0.7
 
 
 @recipe("msrvtt_1ka_clip_zero_shot")
 def msrvtt_1ka_clip_zero_shot() -> Run:
-    """CLIP without training: the mean of a video's frames, each of length 1, against the caption.
+    """CLIP without training: the mean of a video's frames, each of unit length.
 
-    Of all frames, and not of 12, Portillo-Quintero et al. (MCPR 2021) found 31.2 of a hundred videos at once.
+    With all frames instead of 12, Portillo-Quintero et al. (MCPR 2021) report an R@1 of 31.2.
     """
     return Run(
         task="video_text",
@@ -44,12 +44,11 @@ def msrvtt_1ka_clip_zero_shot() -> Run:
 
 @recipe("msrvtt_1ka_clip4clip_mean")
 def msrvtt_1ka_clip4clip_mean() -> Run:
-    """CLIP4Clip's meanP (Luo et al., Neurocomputing 2022, and its code): zero-shot, and on from there.
+    """CLIP4Clip's meanP (Luo et al., Neurocomputing 2022, and its code): fine-tuned from zero-shot.
 
-    CLIP learns at a thousandth of the rate. Deviations: captions end after 30 words, where the code cuts them to 32
-    tokens with start and end; its AdamW has a second moment of 0.98 and decays no biases; its rate, which rises over
-    the first tenth of all steps, falls along the cosine from there alone; it trains on all 9,000 videos, of which 500
-    choose the epoch here.
+    CLIP learns at a thousandth of the rate. Deviations: captions end after 30 words, in the code after 32 tokens with
+    start and end; its AdamW has a second moment of 0.98 and decays no biases; its rate falls along the cosine only
+    after the first tenth of all steps; it trains on all 9,000 videos, of which 500 choose the epoch here.
     """
     return derive(
         msrvtt_1ka_clip_zero_shot(),
@@ -80,12 +79,12 @@ def msrvtt_1ka_clip4clip_seq() -> Run:
 
 @recipe("coco_clip_vse_infinity")
 def coco_clip_vse_infinity() -> Run:
-    """VSE-infinity on both halves of CLIP, as the authors of PCME++ ship it (Chun, ICLR 2024; configs/others).
+    """VSE-infinity on both halves of CLIP, from the code of PCME++ (Chun, ICLR 2024; configs/others).
 
     [CLS] and patches, start and end are elements; the rates of a half fall by 0.7 from each layer to the one below it.
-    The image half is frozen for two epochs, of all negatives, and in the third the rate rises (the code multiplies the
-    loss). Deviations: AdamW for AdamP; CLIP's colours for ImageNet's; whole words are masked, replaced and left out for
-    subwords, and the end token stands for a mask, where theirs is the letter M.
+    The image half is frozen for two epochs, with all negatives, and in the third the rate rises (the code multiplies
+    the loss). Deviations: AdamW instead of AdamP; CLIP's colour statistics instead of ImageNet's; whole words are
+    masked, replaced and dropped instead of subwords, and the mask is the end token, theirs the letter M.
     """
     layers = [(number, LAYER_DECAY ** (LAYERS - number)) for number in range(LAYERS)]
     visual, text = "visual.encoder.vit", "text.encoder.tower"

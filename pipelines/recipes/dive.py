@@ -1,32 +1,24 @@
 """DivE, tables 1 and 2: sets of four vectors compared by smooth-Chamfer similarity; and PVSE, its predecessor.
 
-Learning rates are those of the code: the words and the GRU learn ten times as fast as the rest. Only the COCO run on
-regions with a BiGRU is scripted by the authors; Flickr30K and the CNN rows follow the paper and its references. Words
-start from GloVe, simplified where it lacks them (`encoders.text.glove.simpler`), others from N(0, 1).
+Learning rates are those of the code: words and GRU learn ten times as fast as the rest. The authors' scripts have only
+the COCO run on regions with a BiGRU; Flickr30K and the CNN rows follow the paper and its references. Words start from
+GloVe (840B, 300-d), simplified where it lacks them (`polypool.encoders.text.bigru.simpler`), others from N(0, 1).
 """
 
 from __future__ import annotations
 
-from infra.spec import changed
-from pipelines.recipe import Ensemble, derive, recipe
-from pipelines.recipes import coco
-from pipelines.recipes.flickr30k import on_flickr30k
-from tasks.run import Data, Optim, Run
+from polypool.infra.spec import changed
+from polypool.pipelines.recipes import Ensemble, coco, derive, recipe
+from polypool.pipelines.recipes.flickr30k import on_flickr30k
+from polypool.tasks.run import Data, Optim, Run
 
 GLOVE = "glove='data/glove.840B.300d.txt', start=normal, retry=True"
 SLOW = tuple((part, 0.1) for part in ("visual", "text.aggregator"))
 
 
-@recipe(
-    "coco_dive_region_bigru",
-    published={"coco-1k-5fold/rsum": 524.6, "coco-5k/rsum": 430.7},
-    source="DivE, table 1",
-)
+@recipe("coco_dive_region_bigru", published=coco.rsums(524.6, 430.7), source="DivE, table 1")
 def coco_dive_region_bigru() -> Run:
-    """DivE: regions and a BiGRU, 200 images with all their captions in a batch.
-
-    The words start from GloVe (840B, 300-d); the paths of data and vectors are those of the other COCO recipes.
-    """
+    """DivE: regions and a BiGRU, 200 images with all their captions in a batch."""
     return Run(
         data=Data(
             dataset="coco",
@@ -58,29 +50,21 @@ def coco_dive_region_bigru() -> Run:
     )
 
 
-@recipe(
-    "coco_dive_region_bigru_x2",
-    published={"coco-1k-5fold/rsum": 528.0, "coco-5k/rsum": 437.8},
-    source="DivE, table 1",
-)
+@recipe("coco_dive_region_bigru_x2", published=coco.rsums(528.0, 437.8), source="DivE, table 1")
 def coco_dive_region_bigru_x2() -> Ensemble:
     """DivE: two seeds of `coco_dive_region_bigru`."""
     return Ensemble(members=("coco_dive_region_bigru", "coco_dive_region_bigru"), protocol="coco-5k")
 
 
-@recipe(
-    "coco_dive_resnet152_bigru",
-    published={"coco-1k-5fold/rsum": 493.2, "coco-5k/rsum": 377.7},
-    source="DivE, table 1",
-)
+@recipe("coco_dive_resnet152_bigru", published=coco.rsums(493.2, 377.7), source="DivE, table 1")
 def coco_dive_resnet152_bigru() -> Run:
     """DivE: the cells of ResNet-152 at 224 pixels and a BiGRU; margin 0.1, attention 1,024 wide.
 
-    The learning rate has no warm-up, as in the code. The paper leaves epochs and rates of this row to a supplement that
-    is not at hand: here the CNN is frozen for an epoch and learns at a tenth of 2e-4 for the 49 that follow.
+    The learning rate has no warm-up, as in the code. Epochs and rates of this row are in a supplement that is not
+    published: here the CNN is frozen for an epoch and learns at a tenth of 2e-4 for the 49 that follow.
     """
     slots = "slots(k=4, iterations=4, heads=4, head_width=256"
-    run = coco.with_resnet152_grid(coco_dive_region_bigru())
+    run = coco.with_grid(coco_dive_region_bigru(), "resnet152")
     return derive(
         run,
         data={"visual_augment": ""},
@@ -98,11 +82,7 @@ def coco_dive_resnet152_bigru() -> Run:
     )
 
 
-@recipe(
-    "coco_dive_wsl_bert",
-    published={"coco-1k-5fold/rsum": 547.5, "coco-5k/rsum": 474.9},
-    source="DivE, table 1",
-)
+@recipe("coco_dive_wsl_bert", published=coco.rsums(547.5, 474.9), source="DivE, table 1")
 def coco_dive_wsl_bert() -> Run:
     """DivE: the grid of ResNeXt-101 pretrained on Instagram, and BERT; otherwise trained like `coco_wsl_bert`."""
     dive = coco_dive_region_bigru()
@@ -117,25 +97,21 @@ def coco_dive_wsl_bert() -> Run:
     )
 
 
-@recipe(
-    "coco_dive_wsl_bert_x2",
-    published={"coco-1k-5fold/rsum": 549.9, "coco-5k/rsum": 482.0},
-    source="DivE, table 1",
-)
+@recipe("coco_dive_wsl_bert_x2", published=coco.rsums(549.9, 482.0), source="DivE, table 1")
 def coco_dive_wsl_bert_x2() -> Ensemble:
     """DivE: two seeds of `coco_dive_wsl_bert`."""
     return Ensemble(members=("coco_dive_wsl_bert", "coco_dive_wsl_bert"), protocol="coco-5k")
 
 
-@recipe("coco_pvse", published={"coco-1k-5fold/rsum": 492.8, "coco-5k/rsum": 374.4}, source="DivE, table 1")
+@recipe("coco_pvse", published=coco.rsums(492.8, 374.4), source="DivE, table 1")
 def coco_pvse() -> Run:
     """PVSE: two vectors from the stored cells of ResNet-152 and from words, compared by their best pair.
 
     Settings are those of its code: AMSGrad without weight decay, batches of 256, words fixed to GloVe, and a GRU of 512
     a direction that is read at the last word. The code halves the learning rate when the RSUM has not fallen for more
-    than ten epochs, taking it for a loss: after 12 and 23 epochs, whatever happens. The authors choose the epoch on the
-    test split and may fine-tune the CNN; here the validation split chooses, and the cells stay as they are stored, so
-    images are neither cropped nor mirrored.
+    than ten epochs, as if it were a loss: after 12 and 23 epochs. Deviations: the validation split chooses the epoch,
+    the authors use the test split; cells are stored, so that images are neither cropped nor mirrored and the CNN is
+    fixed.
     """
     return derive(
         coco_dive_region_bigru(),

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from pipelines.recipe import Ensemble, derive, recipe
-from pipelines.recipes import coco
-from tasks.run import Run
+from polypool.pipelines.recipes import Ensemble, coco, derive, recipe
+from polypool.tasks.run import Run
 
 FOLDER = PurePosixPath("data/flickr30k")
 EPOCH = 1133  # steps, of 128 captions each, the last of fewer
 
 
 def on_flickr30k(run: Run) -> Run:
-    """Return a run of COCO on Flickr30K; warm-up, where there is one, lasts an epoch as there."""
+    """Return a run of COCO on Flickr30K; warm-up, where there is one, lasts an epoch."""
     optim = {"warmup_steps": EPOCH if run.optim.warmup_steps else 0}
     features = run.data.features and str(
         FOLDER / PurePosixPath(run.data.features).relative_to(run.data.corpus)
@@ -54,7 +53,7 @@ def flickr30k_wsl_bert() -> Run:
 
 @recipe("flickr30k_resnet152_bigru", published={"f30k-1k/rsum": 500.9}, source="VSE-infinity, table 9")
 def flickr30k_resnet152_bigru() -> Run:
-    """VSE-infinity: the grid of ResNet-152, in torchvision's layout and not in Caffe's as theirs, and a BiGRU."""
+    """VSE-infinity: the grid of ResNet-152, in torchvision's layout instead of Caffe's, and a BiGRU."""
     return on_flickr30k(coco.coco_resnet152_bigru())
 
 
@@ -78,7 +77,7 @@ def flickr30k_wsl_bert_vsepp() -> Run:
 
 @recipe("flickr30k_resnet152_bigru_vsepp", published={"f30k-1k/rsum": 456.3}, source="VSE-infinity, table 9")
 def flickr30k_resnet152_bigru_vsepp() -> Run:
-    """VSE++: averages of ResNet-152's grid, in torchvision's layout and not in Caffe's as theirs, and of words."""
+    """VSE++: averages of ResNet-152's grid, in torchvision's layout instead of Caffe's, and of words."""
     return on_flickr30k(coco.coco_resnet152_bigru_vsepp())
 
 

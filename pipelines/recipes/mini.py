@@ -1,16 +1,14 @@
-"""Small corpora that train from scratch in a minute or two on two cores: photographs of COCO, clips of MSR-VTT, and
-DAQUAR's questions about indoor photographs.
-"""
+"""Small corpora that train from scratch in a minute or two on two cores, and the demo's rendered ones."""
 
 from __future__ import annotations
 
-from pipelines.recipe import derive, recipe
-from tasks.run import Data, Optim, Run
+from polypool.pipelines.recipes import derive, recipe
+from polypool.tasks.run import Data, Optim, Run
 
 
 @recipe("coco_mini")
 def coco_mini() -> Run:
-    """2,618 photographs described by `cells`, a BiGRU, InfoNCE; chance is an RSUM of about 3.
+    """2,618 photographs of COCO on features of `cells`, a BiGRU, InfoNCE; chance is an RSUM of about 3.
 
     Chosen on the 195 validation images; the test split has 1,064.
     """
@@ -32,7 +30,7 @@ def coco_mini() -> Run:
 
 @recipe("msrvtt_mini")
 def msrvtt_mini() -> Run:
-    """1,200 clips, each frame described by `cells(grid=3)`, a BiGRU, InfoNCE; the test split has 240 clips.
+    """1,200 clips of MSR-VTT on frames of `cells(grid=3)`, a BiGRU, InfoNCE; the test split has 240 clips.
 
     With `--aggregator mean` it is VSE++, with `gpo` VSE-infinity. Chosen on the 60 validation clips.
     """
@@ -63,7 +61,7 @@ def msrvtt_mini_hgr() -> Run:
 
 @recipe("daquar")
 def daquar() -> Run:
-    """DAQUAR's questions in VQA 2.0's form; photographs described by `cells`, answers from the training split.
+    """DAQUAR's questions in VQA 2.0's form, on features of `cells`; answers from the training split.
 
     Chosen on the validation questions, those of a share of 0.15 of the training images; the test split has 5,673.
     """
@@ -77,4 +75,49 @@ def daquar() -> Run:
         fusion="product(dropout=0.5)",
         objective="bce",
         optim=Optim(epochs=8, batch=64, lr=2e-3, weight_decay=0.05, schedule="cosine", warmup_steps=50),
+    )
+
+
+@recipe("demo")
+def demo() -> Run:
+    """Rendered pictures of coloured shapes, on features of `cells`: half a minute of training on two cores."""
+    return derive(
+        coco_mini(),
+        data={"dataset": "scenes", "corpus": "data/scenes", "features": "data/scenes/cells"},
+        visual="regions(width=128, standardise=True)",
+        text="bigru(width=128, embedding=64, min_count=1)",
+        optim={"epochs": 10, "warmup_steps": 20},
+    )
+
+
+@recipe("demo_videos")
+def demo_videos() -> Run:
+    """Rendered videos of moving shapes, on features of `cells`."""
+    return derive(
+        msrvtt_mini(),
+        data={
+            "dataset": "moving_scenes",
+            "corpus": "data/moving_scenes",
+            "features": "data/moving_scenes/cells",
+        },
+        visual="regions(width=128, standardise=True)",
+        text="bigru(width=128, embedding=64, min_count=1)",
+        optim={"epochs": 12, "warmup_steps": 20},
+    )
+
+
+@recipe("demo_questions")
+def demo_questions() -> Run:
+    """Questions about the pictures of `demo`, on the same features; half a minute of training."""
+    return derive(
+        daquar(),
+        task="vqa(answers=train, min_count=5)",
+        data={
+            "dataset": "scene_questions",
+            "corpus": "data/scene_questions",
+            "features": "data/scenes/cells",
+        },
+        visual="grid(width=128, standardise=True)",
+        text="bigru(width=128, embedding=64, min_count=1, ends=False, split=questions)",
+        optim={"epochs": 10, "warmup_steps": 20},
     )

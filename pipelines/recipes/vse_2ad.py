@@ -1,44 +1,39 @@
 """VSE+2AD, table 1: ADPOOL for aggregation, ADOPT for the objective.
 
-Values are those of the code where the paper differs, but for the learning rate, which falls once, after epoch 15:
-the code's schedule falls again every epoch from there, which ends training early. The grid and patch rows of the
-paper start from backbones that were fine-tuned first and never released; these start from the published ones. The
-warm-up of the paper is the frozen first epoch of its CNN: the learning rate has none in the code.
+Values are those of the code where the paper differs, except that the learning rate falls once, after epoch 15: the
+code's falls every epoch from there, which ends training early. The paper's grid and patch rows start from backbones
+that were fine-tuned first and not released; these start from the published ones. The paper's warm-up is the frozen
+first epoch of its CNN: the learning rate has none in the code.
 """
 
 from __future__ import annotations
 
-from pipelines.recipe import Ensemble, derive, recipe
-from pipelines.recipes import coco
-from pipelines.recipes.flickr30k import on_flickr30k
-from tasks.run import Run
+from polypool.pipelines.recipes import Ensemble, coco, derive, recipe
+from polypool.pipelines.recipes.flickr30k import on_flickr30k
+from polypool.tasks.run import Run
 
 PATCHES = "patches(name='google/vit-base-patch16-224', size=224)"
 
 
 def with_2ad(run: Run, *, weight_decay: float = 1e-4) -> Run:
-    """Return a run with ADPOOL and ADOPT, and without a warm-up of the learning rate."""
+    """Return a run with ADPOOL and ADOPT, without a warm-up of the learning rate."""
     optim = {"weight_decay": weight_decay, "warmup_steps": 0, "warmup_start": 0.0}
     return derive(run, aggregator="adpool", objective="adopt", optim=optim)
 
 
 def with_factors(run: Run, **factors: float) -> Run:
-    """Return a run with other learning-rate factors, by the name of the pretrained part."""
+    """Return a run with other learning-rate factors of pretrained parts."""
     parts = {"bert": "text.encoder.bert", "cnn": "visual.encoder.cnn", "vit": "visual.encoder.vit"}
     return derive(run, optim={"lr_factors": tuple((parts[name], factor) for name, factor in factors.items())})
 
 
 def with_patches(run: Run) -> Run:
-    """Return a run on the patches of a ViT, which is fine-tuned."""
+    """Return a run on the patches of a ViT, fine-tuned."""
     data = {"features": "", "visual_augment": ""}
     return derive(run, visual=PATCHES, data=data, optim={"drop_last": False})
 
 
-@recipe(
-    "coco_2ad_region_bigru",
-    published={"coco-1k-5fold/rsum": 527.8, "coco-5k/rsum": 426.9},
-    source="VSE+2AD, tables 1, 3",
-)
+@recipe("coco_2ad_region_bigru", published=coco.rsums(527.8, 426.9), source="VSE+2AD, tables 1, 3")
 def coco_2ad_region_bigru() -> Run:
     """VSE+2AD: regions and a BiGRU."""
     return with_2ad(coco.coco_region_bigru(), weight_decay=1e-2)

@@ -1,1 +1,1 @@
-"""What `serve` is made of: the schema, the checks at the door, the model behind it, and Ray Serve."""
+"""One application that serves a trained model: a page for people and an HTTP API, here or on Ray Serve."""

@@ -1,63 +1,59 @@
-"""The service over HTTP: what is asked where, and how it is answered or refused. It knows no Ray."""
+"""The application: addresses of the page and the HTTP API, and how they answer or refuse. It knows no Ray."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp
 
-from infra.errors import AwayError, InputError
-from pipelines.serving.asked import Asked, read_rows
-from pipelines.serving.guard import Guard, busy, refused
-from pipelines.serving.schema import (
+from polypool.infra.errors import AwayError, FaultError, InputError
+from polypool.pipelines.figures.pages.document import templates
+from polypool.pipelines.serving.guard import Guard, busy, failure
+from polypool.pipelines.serving.model import Model
+from polypool.pipelines.serving.page import PageRequest
+from polypool.pipelines.serving.schema import (
     Answers,
     Described,
     Embeddings,
     Failure,
     Found,
     Health,
+    ModelRequest,
     Route,
     Rows,
     Scores,
     SearchRows,
+    read_rows,
 )
-from pipelines.serving.settings import Settings
+from polypool.pipelines.serving.settings import Settings
 
+FIELDS = 10  # of an address or a form
+FILE = "file"  # the form's name of the uploaded file
+_PACKAGE = "polypool.pipelines.serving"
 _REFUSALS = {
     "4XX": "400: a row or the body cannot be used, and the message names the row, from 0; 401: no token, or "
     "another one; 411: no Content-Length; 413: too large",
-    "503": "too many ask, or the model is away; ask again after `Retry-After` seconds",
+    "503": "too many requests, or the model is away; try again after `Retry-After` seconds",
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    """The model, wherever it is.
-
-    Attributes:
-        answer: returns the columns of each row, or why there are none. It raises an `AwayError` where it cannot be
-            asked now.
-        check: answers an example; it raises likewise.
-    """
-
-    answer: Callable[[Sequence[Asked]], Awaitable[Sequence[dict[str, Any] | Exception]]]
-    check: Callable[[], Awaitable[None]]
-
-
 def application(described: Described, settings: Settings, model: Model) -> ASGIApp:
-    """Return the service as an ASGI application.
+    """Return the page and the API of a model as one ASGI application.
 
     Args:
         described: what is served.
-        settings: whom it answers, and how much.
+        settings: who is answered, and how much.
         model: answers.
     """
     app = FastAPI(
@@ -67,38 +63,53 @@ def application(described: Described, settings: Settings, model: Model) -> ASGIA
         redoc_url=None,
         redirect_slashes=False,
     )
-    door = _Door(described, settings, model)
-    app.add_api_route("/", door.describe, methods=["GET"], response_model=Described)
-    app.add_api_route("/health", door.health, methods=["GET"], response_model=Health)
-    endpoints: dict[Route, tuple[Callable[..., Any], type]] = {
-        "embed": (door.embed, Embeddings),
-        "score": (door.score, Scores),
-        "answer": (door.answer, Answers),
-        "search": (door.search, Found),
+    endpoints = _Endpoints(described, settings, model)
+    app.add_api_route("/", endpoints.index, methods=["GET"], response_model=Described)
+    app.add_api_route("/health", endpoints.health, methods=["GET"], response_model=Health)
+    routes: dict[Route, tuple[Callable[..., Any], type]] = {
+        "embed": (endpoints.embed, Embeddings),
+        "score": (endpoints.score, Scores),
+        "answer": (endpoints.answer, Answers),
+        "search": (endpoints.search, Found),
     }
-    refusals = {status: {"model": Failure, "description": text} for status, text in _REFUSALS.items()}
+    refusals: dict[int | str, dict[str, Any]] = {
+        status: {"model": Failure, "description": text} for status, text in _REFUSALS.items()
+    }
     for route in described.routes:
-        endpoint, answers = endpoints[route]
+        endpoint, answers = routes[route]
         app.add_api_route(f"/{route}", endpoint, methods=["POST"], response_model=answers, responses=refusals)
+    if described.page:
+        app.add_route("/", endpoints.upload, methods=["POST"], include_in_schema=False)
+        for name in ("picture", "clip", "style.css"):
+            endpoint = getattr(endpoints, name.partition(".")[0])
+            app.add_route(f"/{name}", endpoint, methods=["GET"], include_in_schema=False)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _failed)
     app.add_exception_handler(Exception, _broken)
-    return Guard(app, settings.limits, token=settings.token, local=settings.local)
+    return Guard(app, settings)
 
 
-class _Door:
-    """What stands at each address."""
+class _InMemory(MultiPartParser):
+    """Keeps an uploaded file out of every folder."""
 
+    spool_max_size = 1 << 40
+
+
+class _Endpoints:
     def __init__(self, described: Described, settings: Settings, model: Model) -> None:
         self.described, self.settings, self.model = described, settings, model
+        self._template = templates(_PACKAGE).get_template("page.html.j2")
+        self._style = (files(_PACKAGE) / "templates/style.css").read_bytes()
 
-    async def describe(self) -> Described:
-        """What is served, and its limits."""
-        return self.described
+    async def index(self, request: Request) -> Response:
+        """What is served, and its limits; for browsers the page."""
+        if self.described.page and "text/html" in request.headers.get("accept", ""):
+            return await self._page(request, PageRequest(fields=_fields(request)))
+        return JSONResponse(self.described.model_dump())
 
-    async def health(self) -> Response:
+    async def health(self, request: Request) -> Response:
         """Whether the model answers: an example goes through it."""
-        return await self._in_time(self._healthy())
+        return await self._in_time(request, self._healthy())
 
     async def _healthy(self) -> Response:
         try:
@@ -106,79 +117,149 @@ class _Door:
         except (AwayError, TimeoutError):
             raise
         except Exception as error:
-            raise AwayError("the model does not answer; the log of its replica says why") from error
+            raise AwayError("the model does not answer; the log of the service says why") from error
         return JSONResponse(Health().model_dump())
 
-    async def embed(self, asked: Rows) -> Response:
+    async def embed(self, request: Request, body: Rows) -> Response:
         """The embedding of each row, which has one of `features`, `image` and `text`."""
-        return await self._answered("embed", asked)
+        return await self._rows(request, "embed", body)
 
-    async def score(self, asked: Rows) -> Response:
-        """How alike `features` or `image` and `text` of each row are."""
-        return await self._answered("score", asked)
+    async def score(self, request: Request, body: Rows) -> Response:
+        """The similarity of `features` or `image` and `text` of each row."""
+        return await self._rows(request, "score", body)
 
-    async def answer(self, asked: Rows) -> Response:
+    async def answer(self, request: Request, body: Rows) -> Response:
         """The most probable answer to the question `text` about `features` or `image` of each row."""
-        return await self._answered("answer", asked)
+        return await self._rows(request, "answer", body)
 
-    async def search(self, asked: SearchRows) -> Response:
-        """The items that are most like each row's `text`; the captions most like its `features` or `image`."""
-        return await self._answered("search", asked, k=asked.k)
+    async def search(self, request: Request, body: SearchRows) -> Response:
+        """The items most like each row's `text`; the captions most like its `features` or `image`."""
+        return await self._rows(request, "search", body, k=body.k)
 
-    async def _answered(self, route: Route, asked: Rows, k: int = 0) -> Response:
+    async def _rows(self, request: Request, route: Route, body: Rows, k: int = 1) -> Response:
         try:
-            rows = read_rows(route, asked.rows, self.described, self.settings.limits, k=k)
+            rows = read_rows(route, body.rows, self.described, self.settings.limits, k=k)
         except InputError as error:
-            return refused(400, str(error))
-        return await self._in_time(self._asked(rows))
+            return failure(request.headers, 400, str(error))
+        return await self._in_time(request, self._answered(request, rows))
 
-    async def _asked(self, rows: list[Asked]) -> Response:
-        answers = await self.model.answer(rows)
-        for number, answer in enumerate(answers):
-            if not isinstance(answer, dict):
-                return refused(400 if isinstance(answer, InputError) else 500, f"row {number}: {answer}")
-        return JSONResponse({"rows": [_plain(answer) for answer in answers]})
+    async def _answered(self, request: Request, rows: list[ModelRequest]) -> Response:
+        answers = []
+        for number, answer in enumerate(await self.model.answer(rows)):
+            if isinstance(answer, Exception):
+                status = 400 if isinstance(answer, InputError) else 500
+                return failure(request.headers, status, f"row {number}: {answer}")
+            answers.append(_plain(answer))
+        return JSONResponse({"rows": answers})
 
-    async def _in_time(self, response: Awaitable[Response]) -> Response:
+    async def upload(self, request: Request) -> Response:
+        """The page for an uploaded file."""
+        if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+            return failure(request.headers, 400, "expected a form with a file; send one from this page")
         try:
-            async with asyncio.timeout(self.settings.limits.patience):
+            parser = _InMemory(request.headers, request.stream(), max_files=1, max_fields=FIELDS)
+            form = await parser.parse()
+        except MultiPartException as error:
+            return failure(request.headers, 400, f"the form cannot be read: {error.message}")
+        try:
+            sent = form.get(FILE)
+            data = await sent.read() if isinstance(sent, UploadFile) else b""
+        finally:
+            await form.close()
+        if not data:
+            return failure(request.headers, 400, "choose a file first")
+        fields = {name: value for name, value in form.items() if isinstance(value, str)}
+        return await self._page(request, PageRequest(fields=fields, upload=data))
+
+    async def _page(self, request: Request, page: PageRequest) -> Response:
+        async def made() -> Response:
+            content = await self.model.page(page)
+            html = self._template.render(
+                title=self.described.title,
+                root=request.scope.get("root_path", ""),
+                longest=self.settings.limits.max_characters,
+                **content.values,
+            )
+            return HTMLResponse(html, status_code=content.status)
+
+        return await self._in_time(request, made())
+
+    async def picture(self, request: Request) -> Response:
+        """A small picture of an item."""
+        return await self._in_time(request, self._picture(request, moving=False))
+
+    async def clip(self, request: Request) -> Response:
+        """A few frames of a video."""
+        return await self._in_time(request, self._picture(request, moving=True))
+
+    async def _picture(self, request: Request, *, moving: bool) -> Response:
+        data = await self.model.picture(_fields(request).get("id", ""), moving=moving)
+        if not data:
+            raise HTTPException(404)
+        headers = {"Cache-Control": "private, max-age=600", "ETag": f'"{sha256(data).hexdigest()[:32]}"'}
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        return Response(data, media_type="image/webp" if moving else "image/jpeg", headers=headers)
+
+    async def style(self, request: Request) -> Response:
+        """The style sheet."""
+        return Response(self._style, media_type="text/css")
+
+    async def _in_time(self, request: Request, response: Awaitable[Response]) -> Response:
+        patience = self.settings.limits.patience
+        try:
+            async with asyncio.timeout(patience):
                 return await response
         except AwayError as error:
-            return busy(str(error))
+            return busy(request.headers, str(error))
         except TimeoutError:
-            return busy(f"no answer in {self.settings.limits.patience:g} seconds; try again in a moment")
+            return busy(request.headers, f"no answer in {patience:g} seconds; try again in a moment")
+        except FaultError as error:
+            return failure(request.headers, 500, str(error))
 
 
 def _plain(answer: dict[str, Any]) -> dict[str, Any]:
-    return {name: cell.tolist() if isinstance(cell, np.ndarray) else cell for name, cell in answer.items()}
+    """Return the columns of a row as JSON: of several answers the first."""
+    first = answer.get("answers", [answer])[0]
+    return {name: cell.tolist() if isinstance(cell, np.ndarray) else cell for name, cell in first.items()}
 
 
-async def _invalid(request: Request, error: RequestValidationError) -> Response:
-    """Say what does not fit, of many things the first."""
+def _fields(request: Request) -> dict[str, str]:
+    """Return the parameters of an address, the last one of a name."""
+    if len(request.query_params.multi_items()) > FIELDS:
+        raise HTTPException(400, "an address with too many parameters")
+    return dict(request.query_params)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    """Report the first of the fields that do not fit."""
+    assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = [part for part in first["loc"] if part != "body"]
     if first["type"] == "json_invalid":
-        return refused(400, f"the body is no JSON: {first.get('ctx', {}).get('error', '')}")
+        return failure(request.headers, 400, f"the body is no JSON: {first.get('ctx', {}).get('error', '')}")
     kind = request.headers.get("content-type", "")
     if not where and kind.partition(";")[0].strip().lower() != "application/json":
-        return refused(400, 'send JSON, {"rows": [...]}, with the header Content-Type: application/json')
+        text = 'send JSON, {"rows": [...]}, with the header Content-Type: application/json'
+        return failure(request.headers, 400, text)
     at = ""
     if where[:1] == ["rows"] and len(where) > 1:
         at, where = f"row {where[1]}: ", where[2:]
     name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where).lstrip(".")
-    return refused(400, f"{at}{name + ': ' if name else ''}{first['msg']}")
+    return failure(request.headers, 400, f"{at}{name + ': ' if name else ''}{first['msg']}")
 
 
-async def _failed(request: Request, error: HTTPException) -> Response:
+async def _failed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
     texts = {
         404: "there is nothing at this address; GET / says what there is",
-        400: "the body cannot be read as JSON",
         405: "this address takes another method; GET /openapi.json says which",
     }
-    return refused(
-        error.status_code, texts.get(error.status_code, str(error.detail)), **dict(error.headers or {})
-    )
+    if error.status_code == 400 and request.method == "POST":
+        texts[400] = "the body cannot be read as JSON"
+    text = texts.get(error.status_code, str(error.detail))
+    return failure(request.headers, error.status_code, text, **dict(error.headers or {}))
 
 
 async def _broken(request: Request, error: Exception) -> Response:
-    return refused(500, "the service failed at this request; its log says why")
+    return failure(request.headers, 500, "the service failed at this request; its log says why")

@@ -1,44 +1,52 @@
-"""Who is answered: those who have the token, came by this machine's name, and say how much they bring."""
+"""Checks before any request is read: its token, host name, origin and size."""
 
 from __future__ import annotations
 
 import hmac
-from hashlib import sha256
+from html import escape
 
-from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipelines.serving.settings import Limits
+from polypool.pipelines.serving.settings import Settings, digest
 
 _MIB = 1 << 20
 _HERE = ("127.0.0.1", "localhost", "[::1]")
+_ELSEWHERE = ("cross-site", "same-site")
+"""`Sec-Fetch-Site` of a form on another page."""
 OPEN = "/health"
-"""What is answered without a token: whoever watches the service needs none."""
-
-
-def digest(token: str) -> str:
-    """Return what is kept of a token: from it nobody finds the token again."""
-    return sha256(token.encode()).hexdigest()
+"""What is answered without a token, for monitoring."""
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": (
+        "default-src 'none'; img-src 'self' data:; style-src 'self'; form-action 'self'; base-uri 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+"""Headers of every response that does not set them itself."""
 
 
 class Guard:
-    """Hands on the requests that may be answered; a refusal reads nothing of what is brought.
+    """Passes on the requests that may be answered; a refusal reads nothing of the body.
+
+    Host names are checked where only this machine may ask: a page of another site whose name resolves to this machine
+    has another one.
 
     Args:
         app: answers.
-        limits: of what is brought.
-        token: `digest` of the token that is asked for; empty for none.
-        local: whether it answers to the names of this machine alone: a page of elsewhere whose name was made to lead
-            here has another one.
+        settings: limits, token, and whether only this machine may ask.
     """
 
-    def __init__(self, app: ASGIApp, limits: Limits, *, token: str, local: bool) -> None:
-        self.app, self.limits, self.token, self.local = app, limits, token, local
-        self._held = 0  # bytes of the requests that are there
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self.app, self.settings = app, settings
+        self._held = 0  # bytes of the requests in progress
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         if scope["type"] != "http":
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1003})
@@ -48,65 +56,68 @@ class Guard:
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [
-                    *message.get("headers", ()),
-                    (b"cache-control", b"no-store"),
-                    (b"x-content-type-options", b"nosniff"),
-                ]
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         headers = Headers(scope=scope)
-        brought = _brought(headers)
-        if (refusal := self._refusal(scope, headers, brought)) is not None:
+        size = _size(headers)
+        if (refusal := self._refusal(scope, headers, size)) is not None:
+            refusal.headers["Connection"] = "close"  # the body is not read
             await refusal(scope, receive, send_guarded)
             return
-        self._held += brought
+        self._held += size
         try:
             await self.app(scope, receive, send_guarded)
         finally:
-            self._held -= brought
+            self._held -= size
 
-    def _refusal(self, scope: Scope, headers: Headers, brought: int) -> JSONResponse | None:
-        limits = self.limits
+    def _refusal(self, scope: Scope, headers: Headers, size: int) -> Response | None:
+        limits, token = self.settings.limits, self.settings.token
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if self.local and not self.token and _name(headers) not in _HERE:
-            return refused(403, f"this service answers to {', '.join(_HERE)} alone")
-        if self.token and path != OPEN and not self._knows(headers):
+        if self.settings.local and not token and _host(headers) not in _HERE:
+            return failure(headers, 403, f"this service answers to {', '.join(_HERE)} alone")
+        if token and path != OPEN and not self._has_token(headers):
             text = "send the token of this service: Authorization: Bearer TOKEN"
-            return refused(401, text, **{"WWW-Authenticate": "Bearer"})
-        if brought < 0:
-            return refused(411, "say by Content-Length how much the request brings")
-        if brought > limits.max_body_mib * _MIB:
-            return refused(
-                413, f"a request of {brought:,} bytes; at most {limits.max_body_mib:g} MiB are taken"
-            )
-        if self._held + brought > limits.max_bodies_mib * _MIB:
-            return busy("too much is sent at once; try again in a moment")
+            return failure(headers, 401, text, **{"WWW-Authenticate": "Bearer"})
+        if scope["method"] == "POST" and headers.get("sec-fetch-site") in _ELSEWHERE:
+            return failure(headers, 403, "a page of another site may not send anything here")
+        if size < 0:
+            return failure(headers, 411, "say by Content-Length how much the request brings")
+        most = limits.max_body_mib if scope["method"] == "POST" else 0.0
+        if size > most * _MIB:
+            return failure(headers, 413, f"a request of {size:,} bytes; at most {most:g} MiB are taken")
+        if self._held + size > limits.max_bodies_mib * _MIB:
+            return busy(headers, "too much is sent at once; try again in a moment")
         return None
 
-    def _knows(self, headers: Headers) -> bool:
+    def _has_token(self, headers: Headers) -> bool:
         kind, _, token = headers.get("authorization", "").partition(" ")
-        return kind.lower() == "bearer" and hmac.compare_digest(digest(token.strip()), self.token)
+        return kind.lower() == "bearer" and hmac.compare_digest(digest(token.strip()), self.settings.token)
 
 
-def _name(headers: Headers) -> str:
-    """Return the name by which whoever asks came here, without a port."""
+def _host(headers: Headers) -> str:
+    """Return the host name of a request, without a port."""
     name, colon, port = headers.get("host", "").rpartition(":")
     return name if colon and port.isdigit() else headers.get("host", "")
 
 
-def _brought(headers: Headers) -> int:
-    """Return how many bytes come with a request; -1 where that is not said."""
+def _size(headers: Headers) -> int:
+    """Return the bytes of a request's body; -1 where they are unknown."""
     length = headers.get("content-length", "0")
     known = length.isascii() and length.isdigit() and "transfer-encoding" not in headers
     return int(length) if known and len(length) < 19 else -1
 
 
-def refused(status: int, error: str, **headers: str) -> JSONResponse:
-    """Return why there is no answer, as a response."""
+def failure(request: Headers, status: int, error: str, **headers: str) -> Response:
+    """Return why there is no answer: as a page for browsers, else as JSON."""
+    if "text/html" in request.get("accept", ""):
+        html = f"<!doctype html><meta charset=utf-8><title>{status}</title><p role=alert>{escape(error)}</p>"
+        return HTMLResponse(html, status_code=status, headers=headers)
     return JSONResponse({"error": error}, status_code=status, headers=headers)
 
 
-def busy(error: str) -> JSONResponse:
-    """Return the response to what may be asked again in a moment."""
-    return refused(503, error, **{"Retry-After": "1"})
+def busy(request: Headers, error: str) -> Response:
+    """Return the response to what may be requested again in a moment."""
+    return failure(request, 503, error, **{"Retry-After": "1"})

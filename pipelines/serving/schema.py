@@ -1,27 +1,34 @@
-"""What goes in and comes out over HTTP, as pydantic checks it and OpenAPI shows it.
+"""Requests and answers of the HTTP API: what pydantic checks and OpenAPI shows, and rows as the model takes them.
 
-Columns have the names of `pipelines.exporting.columns`, and mean what they mean where MLflow serves a model.
+Columns have the names and meanings of `polypool.pipelines.models.rows`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from polypool.infra.errors import InputError
+from polypool.infra.fields import is_unicode
+from polypool.pipelines.models.rows import FEATURES, IMAGE, TEXT, decode_image, matrix
+from polypool.pipelines.serving.settings import Limits
+
 Route = Literal["embed", "score", "answer", "search"]
-"""What may be asked of a model, each at the address of its name."""
+"""What a model can do, each at the address of its name."""
 
 
 class Row(BaseModel):
-    """One thing that is asked: an image or video, as features or as an image's file, a text, or both."""
+    """One input: an image or video, as features or as an image file, a text, or both."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     features: list[list[float]] | None = Field(
         None, description="N vectors of the width that the model reads"
     )
-    image: str | None = Field(None, description="the file of an image, in base64")
+    image: str | None = Field(None, description="an image file, in base64")
     text: str | None = Field(None, description="a caption to embed or search by, or a question")
 
 
@@ -36,7 +43,7 @@ class Rows(BaseModel):
 class SearchRows(Rows):
     """The body of a search."""
 
-    k: int = Field(10, ge=1, description="hits of each row")
+    k: int = Field(10, ge=1, description="results of each row")
 
 
 class Embedding(BaseModel):
@@ -46,7 +53,7 @@ class Embedding(BaseModel):
 
 
 class Score(BaseModel):
-    """How alike image or video and text are; higher is more alike."""
+    """The similarity of image or video and text; higher is more alike."""
 
     score: float
 
@@ -74,25 +81,25 @@ class Hits(BaseModel):
 
 
 class Embeddings(BaseModel):
-    """Answers to `/embed`, a row for each row."""
+    """Answers to `/embed`, in the order of the rows."""
 
     rows: list[Embedding]
 
 
 class Scores(BaseModel):
-    """Answers to `/score`, a row for each row."""
+    """Answers to `/score`, in the order of the rows."""
 
     rows: list[Score]
 
 
 class Answers(BaseModel):
-    """Answers to `/answer`, a row for each row."""
+    """Answers to `/answer`, in the order of the rows."""
 
     rows: list[Answer]
 
 
 class Found(BaseModel):
-    """Answers to `/search`, a row for each row."""
+    """Answers to `/search`, in the order of the rows."""
 
     rows: list[Hits]
 
@@ -104,20 +111,21 @@ class Failure(BaseModel):
 
 
 class Health(BaseModel):
-    """That the model answers."""
+    """The model answers."""
 
     status: Literal["ok"] = "ok"
 
 
 class Described(BaseModel):
-    """What is served: the answer to `/`.
+    """What is served: the answer to `GET /`.
 
-    `routes` are what it can be asked. `features` is the width of vectors that are taken, 0 where none are, and `image`
-    says whether images are. `shape` is that of an embedding, by its axes: a vector, or so many vectors, -1 where sets
-    differ in size; `digests` are those of the data that it was trained on, where that is at hand.
+    `features` is the width of the vectors that are taken, 0 where none are; `image` says whether images are. `shape` is
+    that of an embedding: (D), or (K, D) with K = -1 where sets differ in size. `digests` are those of the training
+    data, where it is at hand.
     """
 
     source: str
+    title: str
     recipe: str
     task: str
     modality: str
@@ -126,6 +134,7 @@ class Described(BaseModel):
     metric: str
     protocol: str
     routes: list[Route]
+    page: bool
     features: int
     image: bool
     shape: list[int]
@@ -133,3 +142,99 @@ class Described(BaseModel):
     items: int
     digests: dict[str, str]
     limits: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRequest:
+    """A checked row, as the model takes it.
+
+    Attributes:
+        route: what to do.
+        features: `(N, F)` of an image or video.
+        image: the bytes of an image file, or a video file where the model reads videos.
+        id: an item of the corpus.
+        text: a caption or question.
+        k: number of results.
+    """
+
+    route: Route
+    features: np.ndarray | None = None
+    image: bytes | None = None
+    id: str = ""
+    text: str | None = None
+    k: int = 1
+
+
+def read_rows(
+    route: Route, rows: list[Row], described: Described, limits: Limits, *, k: int = 1
+) -> list[ModelRequest]:
+    """Check the rows of a request.
+
+    Raises:
+        InputError: there are too many, or one asks for too much, for nothing, or for what this model does not take; the
+            message begins with its number, from 0.
+    """
+    if len(rows) > limits.max_rows:
+        raise InputError(f"{len(rows):,} rows; at most {limits.max_rows:,} are taken in a request")
+    if k > limits.max_k:
+        raise InputError(f"k is {k:,}; at most {limits.max_k:,}")
+    requests = []
+    for number, row in enumerate(rows):
+        try:
+            _check_columns(route, row, described)
+            if row.text is not None:
+                check_text(row.text, limits)
+            requests.append(
+                ModelRequest(
+                    route=route,
+                    features=None if row.features is None else _features(row.features, described, limits),
+                    image=None if row.image is None else decode_image(row.image),
+                    text=row.text,
+                    k=k,
+                )
+            )
+        except InputError as error:
+            raise InputError(f"row {number}: {error}") from error
+    return requests
+
+
+def _check_columns(route: Route, row: Row, described: Described) -> None:
+    given = [name for name in (FEATURES, IMAGE, TEXT) if getattr(row, name) is not None]
+    taken = [repr(FEATURES)] * bool(described.features) + [repr(IMAGE)] * described.image
+    visual, has = " or ".join(taken), " and ".join(map(repr, given)) or "nothing"
+    both = route in ("score", "answer")
+    if both and not (len(given) == 2 and TEXT in given):
+        what = "a question is asked of an image" if route == "answer" else "an image or video is compared"
+        raise InputError(f"{what}; give {visual}, and {TEXT!r}, not {has}")
+    if not both and len(given) != 1:
+        raise InputError(f"give one of {visual} and {TEXT!r}, not {has}")
+    for name in given:
+        if name != TEXT and repr(name) not in taken:
+            raise InputError(f"the model takes no {name!r} here; give {visual}")
+
+
+def _features(features: list[list[float]], described: Described, limits: Limits) -> np.ndarray:
+    x_NF = matrix(features)
+    if x_NF.ndim != 2 or x_NF.shape[1] != described.features:
+        raise InputError(f"{FEATURES!r} have shape {x_NF.shape}; expected (elements, {described.features})")
+    if len(x_NF) > limits.max_elements:
+        raise InputError(
+            f"{FEATURES!r} have {len(x_NF):,} elements; at most {limits.max_elements:,} are taken"
+        )
+    if not np.isfinite(x_NF).all():
+        raise InputError(f"{FEATURES!r} hold numbers that are too large for float32")
+    return x_NF
+
+
+def check_text(text: str, limits: Limits) -> None:
+    """Refuse a text that is too long, has no word, or is not valid Unicode.
+
+    Raises:
+        InputError: it is one of these.
+    """
+    if len(text) > limits.max_characters:
+        raise InputError(f"a text of {len(text):,} characters; at most {limits.max_characters:,} are taken")
+    if not is_unicode(text):
+        raise InputError("a text with half a character; send valid Unicode")
+    if not any(map(str.isalnum, text)):
+        raise InputError("a text without a word; give one such as 'a dog on the grass'")

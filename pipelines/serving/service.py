@@ -1,68 +1,68 @@
-"""The model behind the door: rows of several requests go through it together, and each is answered by itself."""
+"""A trained model as a service: rows of several requests go through it together, from one request queue."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from anyio import to_thread
 
-from infra.errors import FaultError, InputError
-from pipelines.exporting.columns import EMBEDDING, SCORE, check_servable, makes_sets
-from pipelines.exporting.rows import Row, answered, embedded
-from pipelines.models import TrainedModel, load
-from pipelines.searching.retrieval import Hit, RetrievalSearch
-from pipelines.searching.uploads import as_file
-from pipelines.serving.asked import Asked
-from pipelines.serving.schema import Described, Route
-from pipelines.serving.settings import Settings
-from tasks.abilities import Answers, Searchable
-from tasks.models.base import RetrievalModel
+from polypool.infra.errors import AwayError, FaultError, InputError
+from polypool.pipelines.models.rows import EXAMPLE_TEXT, Row, check_servable, embedded, makes_sets
+from polypool.pipelines.models.search.queries import Query, QueryReader, as_file
+from polypool.pipelines.models.search.searches import AnswerSearch, Hit, RetrievalSearch
+from polypool.pipelines.models.trained import TrainedModel, load
+from polypool.pipelines.serving.schema import Described, ModelRequest, Route
+from polypool.pipelines.serving.settings import Settings
+from polypool.tasks.abilities import Answers, Searchable
+from polypool.tasks.models.retrieval_model import RetrievalModel
 
-if TYPE_CHECKING:
-    from pipelines.extraction.files import FileFeatures
-
-_EXAMPLE = "a dog on the grass"
-_SENT = "the image"
+SENT = "the file that you sent"
 
 Answered = dict[str, Any] | InputError | FaultError
 """The columns of a row, or why there are none."""
 
 
 class Service:
-    """A trained model, ready to be asked.
+    """A trained model, ready for requests.
 
     Args:
-        settings: which, and what of it is served.
+        trained: the model.
+        settings: what of it is served.
+
+    Attributes:
+        described: what is served.
+        notes: what is not served, and why.
 
     Raises:
-        InputError: no such model, none that reads rows, or a split that was named cannot be searched.
+        InputError: the model reads no rows, or a split that was named cannot be searched.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.trained: TrainedModel = load(settings.source, trust=settings.trust)
-        check_servable(self.trained)
-        self.sets = makes_sets(self.trained)
-        self.search, self.no_search = self._search()
-        self.files, self.no_images = self._files()
-        self.described = self._describe()
+    def __init__(self, trained: TrainedModel, settings: Settings) -> None:
+        check_servable(trained)
+        self.trained, self.settings = trained, settings
+        self.video = trained.adapter.modality == "video"
+        self.sets = makes_sets(trained)
+        self.notes: list[str] = []
+        self.search = self._open_search()
+        self.reader = self.search.reader if self.search else QueryReader(trained.adapter)
+        self.described = self._describe(image=self._takes_images())
 
-    @property
-    def notes(self) -> list[str]:
-        """What is not served, and why."""
-        search = f"there is no search: {self.no_search}"
-        images = f"no images are taken, features alone: {self.no_images}"
-        return [search] * bool(self.no_search) + [images] * bool(self.no_images)
+    @classmethod
+    def load(cls, settings: Settings) -> Service:
+        """Load the model that the settings name; raises as `load` and `Service`."""
+        return cls(load(settings.source, trust=settings.trust), settings)
 
     def warm(self) -> None:
-        """Encode what is searched, and answer an example, before anyone asks."""
-        if self.search:
+        """Encode what is searched, and answer an example, before the first request."""
+        if isinstance(self.search, RetrievalSearch):
             _ = self.search.items_gallery
-            if self.takes_visual:
+            if self.described.features or self.described.image:
                 _ = self.search.captions_gallery
         self.check()
 
@@ -72,109 +72,103 @@ class Service:
         Raises:
             InputError | FaultError: the model cannot.
         """
-        route = self.described.routes[0]
-        visual = np.zeros((1, self.trained.adapter.visual_dim or 1), np.float32)
-        if route == "embed":
-            (found,) = self.answer([Asked(route=route, text=_EXAMPLE)])
-        elif self.trained.adapter.visual_dim:
-            (found,) = self.answer([Asked(route=route, text=_EXAMPLE, features=visual)])
-        else:
-            return  # it reads files of images, and looks at pairs
+        width, route = self.trained.adapter.visual_dim, self.described.routes[0]
+        if route != "embed" and not width:
+            return  # it reads image files, and looks at pairs
+        visual = None if route == "embed" else np.zeros((1, width), np.float32)
+        (found,) = self.answer([ModelRequest(route=route, text=EXAMPLE_TEXT, features=visual)])
         if not isinstance(found, dict):
             raise found
 
-    @property
-    def takes_visual(self) -> bool:
-        """Whether an image or video can be sent, in any form."""
-        return bool(self.described.features) or self.described.image
+    def answer(self, requests: Sequence[ModelRequest]) -> list[Answered]:
+        """Return an answer to each row; one that fails does not affect the others."""
+        found: dict[int, Answered] = {}
+        for kind in {(each.route, each.k) for each in requests}:  # k of others changes what a search finds
+            numbers = [number for number, each in enumerate(requests) if (each.route, each.k) == kind]
+            answers = self._answer_alike([requests[number] for number in numbers])
+            found |= dict(zip(numbers, answers, strict=True))
+        return [found[number] for number in range(len(requests))]
 
-    def answer(self, asked: Sequence[Asked]) -> list[Answered]:
-        """Return an answer to each row; one that cannot be answered spoils none beside it."""
-        found: list[Answered] = [InputError("")] * len(asked)
-        kinds = {(each.route, each.k) for each in asked}  # k of others changes what a search finds
-        for kind in kinds:
-            numbers = [number for number, each in enumerate(asked) if (each.route, each.k) == kind]
-            answers = self._together([asked[number] for number in numbers])
-            for number, answer in zip(numbers, answers, strict=True):
-                found[number] = answer
-        return found
-
-    def _together(self, asked: Sequence[Asked]) -> list[Answered]:
-        """Answer rows that ask the same; where that fails, each alone, so that a failure is one row's."""
+    def _answer_alike(self, requests: Sequence[ModelRequest]) -> list[Answered]:
+        """Answer rows of one route together; where that fails, each alone, so that a failure is one row's."""
         try:
             with ExitStack() as files:
-                rows = [Row(self._visual(each, files), each.text) for each in asked]
-                return self._answer(asked[0].route, rows, asked[0].k)
+                queries = [self._query(each, files) for each in requests]
+                return self._answer(requests[0].route, queries, requests[0].k)
         except Exception as error:
-            if len(asked) > 1:
-                return [self._together([each])[0] for each in asked]
+            if len(requests) > 1:
+                return [self._answer_alike([each])[0] for each in requests]
             if isinstance(error, InputError):
                 return [error]
-            logging.getLogger("ray.serve").exception("a row that the model fails at")
-            return [FaultError("the model failed at it; the log of its replica says why")]
+            logging.getLogger(__name__).exception("the model failed at a row")
+            return [FaultError("the model failed at it; the log of the service says why")]
 
-    def _visual(self, asked: Asked, files: ExitStack) -> np.ndarray | Path | None:
-        if asked.image is None:
-            return asked.features
-        path = files.enter_context(as_file(asked.image, what=_SENT))
-        return self.files.of(path, video=False) if self.files else path
+    def _query(self, request: ModelRequest, files: ExitStack) -> Query:
+        file = None if request.image is None else files.enter_context(as_file(request.image, what=SENT))
+        return Query(
+            text=request.text,
+            id=request.id,
+            file=file,
+            video=bool(file) and self.video,
+            features=request.features,
+        )
 
-    def _answer(self, route: Route, rows: Sequence[Row], k: int) -> list[Answered]:
+    def _answer(self, route: Route, queries: Sequence[Query], k: int) -> list[Answered]:
+        if isinstance(self.search, AnswerSearch):
+            return [
+                {"answers": [each._asdict() for each in best]} for best in self.search.find_each(queries, k)
+            ]
         if route == "search":
-            return self._found(rows, k)
-        if route == "answer":
-            return [*answered(self.trained, rows)]
-        column = EMBEDDING if route == "embed" else SCORE
+            assert self.search is not None
+            return [{"hits": _without_files(hits)} for hits in self.search.find_each(queries, k)]
+        column = "embedding" if route == "embed" else "score"
+        rows = [Row(self.reader.visual(query) if query.is_visual else None, query.text) for query in queries]
         made = embedded(self.trained, rows, sets=self.sets)
         for row in made:
             if not np.isfinite(row[column]).all():
-                raise InputError("the model makes no numbers of it")
+                raise InputError("the model's result is not finite")
         return [{column: row[column]} for row in made]
 
-    def _found(self, rows: Sequence[Row], k: int) -> list[Answered]:
-        texts = [row.text for row in rows if row.text is not None]
-        visuals = [row.visual for row in rows if row.text is None]
-        by_text = iter(self.search.by_texts(texts, k) if texts else [])
-        by_visual = iter(self.search.by_visuals(visuals, k) if visuals else [])
-        found = [next(by_visual if row.text is None else by_text) for row in rows]
-        return [hits if isinstance(hits, InputError) else {"hits": _plain(hits)} for hits in found]
-
-    def _search(self) -> tuple[RetrievalSearch | None, str]:
-        """Return what is searched; where that is nothing, None and why."""
+    def _open_search(self) -> RetrievalSearch | AnswerSearch | None:
         settings, adapter = self.settings, self.trained.adapter
-        if not settings.search or isinstance(adapter, Answers):
-            return None, ""
+        answers = isinstance(adapter, Answers)
+        if not settings.search and not answers:
+            return None
         try:
-            found = self.trained.open_search(settings.split or "test", index=settings.index)
+            return self.trained.open_search(settings.split or "test", index=settings.index)
         except InputError as error:
             if settings.split:
                 raise
-            return None, str(error)
-        return found, ""
+            if answers:
+                return AnswerSearch(adapter, self.trained.model)
+            self.notes.append(f"there is no search: {error}")
+            return None
 
-    def _files(self) -> tuple[FileFeatures | None, str]:
-        """Return what describes images as the model's features were made; where that is nothing, None and why."""
-        from pipelines.extraction.files import FileFeatures
-
-        if not self.settings.images or not self.trained.adapter.visual_dim:
-            return None, ""  # nobody wants it, or the model reads files itself
+    def _takes_images(self) -> bool:
+        """Whether image files are taken: by a model that reads them, or whose features can be computed here."""
+        if not self.trained.adapter.visual_dim:
+            return True
+        if not self.settings.images:
+            return False
         try:
-            adapter = self.trained.as_a(Searchable, "describe images", instead="send features")
-            files = FileFeatures.for_model(adapter)
-            files.check(video=False)
+            self.trained.as_a(Searchable, "describe images", instead="send features")
+            self.reader.files.check(video=False)
         except InputError as error:
-            return None, str(error)
-        return files, ""
+            self.notes.append(f"no images are taken, features alone: {error}")
+            return False
+        return True
 
-    def _describe(self) -> Described:
+    def _describe(self, *, image: bool) -> Described:
         run, adapter, model = self.trained.run, self.trained.adapter, self.trained.model
-        routes: list[Route] = []
-        if isinstance(adapter, Answers):
-            routes.append("answer")
+        routes: list[Route] = ["answer"] if isinstance(adapter, Answers) else []
         if isinstance(model, RetrievalModel):
             routes += ["embed", "score"] if model.has_embeddings else ["score"]
+        searched = self.search if isinstance(self.search, RetrievalSearch) else None
+        if searched:
+            routes.append("search")
         return Described(
-            source=self.settings.source.rstrip("/").rpartition("/")[2],  # where it lies is nobody's business
+            source=self.settings.source.rstrip("/").rpartition("/")[2],  # without the folders of this machine
+            title=f"{run.recipe or run.task} · {run.aggregator} · seed {run.seed}",
             recipe=run.recipe,
             task=run.task,
             modality=adapter.modality,
@@ -182,34 +176,79 @@ class Service:
             similarity=str(getattr(model, "similarity", "") and type(model.similarity).__name__),
             metric=adapter.primary.name,
             protocol=run.protocol,
-            routes=[*routes, *(["search"] if self.search else [])],
+            routes=routes,
+            page=self.settings.page and self.search is not None,
             features=adapter.visual_dim,
-            image=not adapter.visual_dim or self.files is not None,
+            image=image,
             shape=self._shape() if "embed" in routes else [],
-            split=self.search.split if self.search else "",
-            items=len(self.search.items) if self.search else 0,
+            split=searched.split if searched else "",
+            items=len(searched.items) if searched else 0,
             digests=self._digests(),
             limits={name: float(value) for name, value in vars(self.settings.limits).items()},
         )
 
     def _shape(self) -> list[int]:
-        x = self.trained.encode_text([_EXAMPLE])[0]
+        x = self.trained.encode_text([EXAMPLE_TEXT])[0]
         if not self.sets:
             return [*x.shape]
-        return [2 if self.trained.model.similarity.of_distributions else -1, x.shape[-1]]
+        return [2 if self.trained.similarity.of_distributions else -1, x.shape[-1]]
 
     def _digests(self) -> dict[str, str]:
-        """Return the digests of the data; none where it is elsewhere."""
         try:
-            return {
-                name: digest
-                for name, digest in self.trained.adapter.describe().items()
-                if name in ("corpus", "features", "texts")
-            }
+            digests = self.trained.adapter.describe()
         except InputError:
             return {}
+        return {name: text for name, text in digests.items() if name in ("corpus", "features", "texts")}
 
 
-def _plain(hits: Sequence[Hit]) -> list[dict[str, Any]]:
-    """Return hits without where their files are."""
+def _without_files(hits: Sequence[Hit]) -> list[dict[str, Any]]:
     return [{"rank": hit.rank, "score": hit.score, "id": hit.id, "caption": hit.caption} for hit in hits]
+
+
+class RequestQueue:
+    """Rows that wait for the model, which answers up to `max_batch` of them together, in one thread.
+
+    Args:
+        service: the model.
+        waiting: requests that may be in progress.
+    """
+
+    def __init__(self, service: Service, *, waiting: int) -> None:
+        self.service, self.waiting = service, waiting
+        self.at_once = service.settings.limits.max_batch
+        self._rows: deque[tuple[ModelRequest, asyncio.Future[Answered]]] = deque()
+        self._requests = 0
+        self._worker: asyncio.Task[None] | None = None
+
+    async def __call__(self, rows: Sequence[ModelRequest]) -> list[Answered]:
+        """Return the answers to the rows of one request.
+
+        Raises:
+            AwayError: too many requests are in progress.
+        """
+        if self._requests >= self.waiting:
+            raise AwayError("too many ask at once; try again in a moment")
+        loop = asyncio.get_running_loop()
+        futures = [loop.create_future() for _ in rows]
+        self._rows.extend(zip(rows, futures, strict=True))
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+        self._requests += 1
+        try:
+            return await asyncio.gather(*futures)
+        finally:
+            self._requests -= 1
+
+    async def _work(self) -> None:
+        while self._rows:
+            batch = [self._rows.popleft() for _ in range(min(self.at_once, len(self._rows)))]
+            batch = [(row, future) for row, future in batch if not future.done()]  # clients that left
+            if not batch:
+                continue
+            try:
+                answers = await to_thread.run_sync(self.service.answer, [row for row, _ in batch])
+            except Exception as error:
+                answers = [FaultError(str(error))] * len(batch)
+            for (_, future), answer in zip(batch, answers, strict=True):
+                if not future.done():
+                    future.set_result(answer)

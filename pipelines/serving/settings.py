@@ -1,35 +1,41 @@
-"""What is served, how, and how much of it may be asked: plain records, which travel to every replica as JSON."""
+"""Settings of a service, which travel to every replica as JSON, its address and its token."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
+import socket
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
 from typing import Annotated
 
-from infra.errors import InputError
-from infra.fields import NOT_EMPTY, above, at_least, validate
-from pipelines.searching import Method
+from polypool.infra.errors import InputError
+from polypool.infra.fields import NOT_EMPTY, above, at_least, validate
+from polypool.infra.storage.places import local
+from polypool.pipelines.models.search import Method
 
 TOKEN = "POLYPOOL_SERVE_TOKEN"
 """The environment variable that has the token."""
+OPEN = f"give a token (--token-file FILE, or {TOKEN}), or --open to answer any client without one"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_SHORTEST = 16  # characters of a token
 Positive = Annotated[int, at_least(1)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much may be asked at once. Whoever asks for more is refused, and told so."""
+    """How much may be requested at once; what exceeds it is refused with a message."""
 
     max_batch: Positive = 32
     """Rows, of one request or of several, that go through the model together."""
-    batch_wait_ms: Annotated[float, at_least(0)] = 5.0
-    """Milliseconds that a row waits for others to go with."""
     max_ongoing: Positive = 64
     """Requests that a replica has at once."""
     max_queued: Positive = 256
-    """Requests that wait until a replica takes them; more are refused with 503."""
+    """Requests that wait; more are refused with 503."""
     max_body_mib: Annotated[float, above(0)] = 16.0
     """MiB of a request; larger ones are refused with 413."""
     max_bodies_mib: Annotated[float, above(0)] = 256.0
-    """MiB of all requests that are there at once; what would be more is refused with 503."""
+    """MiB of all requests in progress; what would exceed it is refused with 503."""
     max_rows: Positive = 256
     """Rows of a request."""
     max_elements: Positive = 1024
@@ -37,7 +43,7 @@ class Limits:
     max_characters: Positive = 1000
     """Characters of a text."""
     max_k: Positive = 100
-    """Hits of a search."""
+    """Results of a search."""
     patience: Annotated[float, above(0)] = 60.0
     """Seconds that an answer may take; then it is 503."""
 
@@ -52,14 +58,15 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Replicas:
-    """The processes that have the model."""
+    """Processes that have the model, on Ray Serve."""
 
-    replicas: Positive = 1
-    """How many there are; each has the whole model, and a gallery of its own."""
+    replicas: Annotated[int, at_least(0)] = 0
+    """How many, each with the whole model, on the cluster that RAY_ADDRESS names or a Ray of its own; 0 serves from
+    this process, without Ray."""
     cpus: Annotated[float, above(0)] = 1.0
-    """Cores of each."""
+    """Cores of each replica."""
     gpus: Annotated[float, at_least(0)] = 0.0
-    """GPUs of each, or a part of one; without, a replica computes on its cores."""
+    """GPUs of each replica, or a part of one; without, it computes on its cores."""
 
     def __post_init__(self) -> None:
         validate(self)
@@ -67,19 +74,20 @@ class Replicas:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All that a replica has to know.
+    """All that a process with the model needs to know.
 
     Attributes:
         source: the id of a run, or the absolute path or URL of an exported folder.
         split: whose items are searched; None for the test split where the corpus is at hand.
         search: whether there is search.
-        images: whether images are taken by a model that reads features, which are made of each as those of the run.
-        index: how; see `pipelines.searching.galleries.make_gallery`.
+        page: whether there is a page for browsers.
+        images: whether images are taken by a model that reads features, which are computed as those of the run.
+        index: see `polypool.pipelines.models.search.galleries.make_gallery`.
         trust: modules that the run may name.
-        replicas: how many have the model, and with what.
-        limits: of what is asked.
-        token: SHA-256 of the token that is asked for, in hexadecimal digits; empty for none.
-        local: whether only this machine is to reach it, so that it answers to no other name.
+        replicas: on Ray Serve.
+        limits: of requests.
+        token: SHA-256 of the required token, in hexadecimal digits; empty for none.
+        local: whether only this machine is to reach it, so that it answers to no other host name.
         home: where relative paths start; empty for the replica's own.
         tracking: address of MLflow; empty for the replica's own.
     """
@@ -87,6 +95,7 @@ class Settings:
     source: Annotated[str, NOT_EMPTY]
     split: str | None = None
     search: bool = True
+    page: bool = True
     images: bool = True
     index: Method = "auto"
     trust: tuple[str, ...] = ()
@@ -96,3 +105,71 @@ class Settings:
     local: bool = True
     home: str = ""
     tracking: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a service is reached.
+
+    Attributes:
+        host: the address that it listens on.
+        port: 0 for a free one.
+        route: prefix of its paths.
+        name: of the service, on a cluster that has several.
+    """
+
+    host: str
+    port: int
+    route: str = "/"
+    name: str = "polypool"
+
+    @property
+    def address(self) -> str:
+        """The URL with which the service's addresses begin."""
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "") else self.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}{self.route.rstrip('/')}"
+
+    def listen(self) -> tuple[socket.socket, Place]:
+        """Return a socket that listens here, and the place with its port.
+
+        Raises:
+            InputError: the port is taken, or the address is not this machine's.
+        """
+        listening = socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((self.host, self.port))
+            listening.listen(socket.SOMAXCONN)
+        except (OSError, OverflowError) as error:
+            listening.close()
+            raise InputError(
+                f"port {self.port} of {self.host} cannot be had: {error}; choose another with --port"
+            ) from error
+        return listening, replace(self, port=listening.getsockname()[1])
+
+
+def digest(token: str) -> str:
+    """Return the digest of a token, from which the token cannot be recovered."""
+    return sha256(token.encode()).hexdigest()
+
+
+def read_token(file: Path | None) -> str:
+    """Return the token of a file, or of the environment, from which it is removed; empty where there is none.
+
+    Raises:
+        InputError: the file cannot be read, or the token is too short or holds spaces or other than ASCII.
+    """
+    token = os.environ.pop(TOKEN, "").strip()
+    if file:
+        try:
+            token = local(file, what="a file with a token").read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"--token-file {file}: cannot be read: {error}") from error
+    if not token and not file:
+        return ""
+    if len(token) < _SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
+        raise InputError(
+            f"{file or TOKEN}: a token has at least {_SHORTEST} characters, of ASCII and without spaces; make one with "
+            "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        )
+    return token

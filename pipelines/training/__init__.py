@@ -1,1 +1,1 @@
-"""A run from its first moment to its last file: loop, optimiser, artifacts, Ray Train."""
+"""Training: the loop, optimisers, checkpoints, what is recorded, Ray Train, sweeps."""

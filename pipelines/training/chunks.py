@@ -1,4 +1,4 @@
-"""Gradients of a batch that passes the model in chunks, so that a large batch fits a small device."""
+"""Gradients of a batch in chunks, so that a large batch fits a small device."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from infra.compute.dist import average_gradients
-from infra.data import Batch
-from infra.errors import InputError
-from tasks.abilities import Chunked
-from tasks.base import TaskAdapter
+from polypool.infra.batches import Batch
+from polypool.infra.compute.dist import average_gradients
+from polypool.infra.errors import InputError
+from polypool.tasks.abilities import Chunked
+from polypool.tasks.adapter import TaskAdapter
 
 
 def chunked_gradients(
@@ -23,7 +23,7 @@ def chunked_gradients(
     chunk: int,
     precision: AbstractContextManager,
 ) -> dict[str, Tensor]:
-    """Add the gradient of a batch to the parameters', averaged over workers; return what `TaskAdapter.loss` returns.
+    """Add the gradient of a batch to the parameters', averaged over workers; return the terms of `TaskAdapter.loss`.
 
     Args:
         adapter: of the task.
@@ -48,7 +48,7 @@ def chunked_gradients(
 
 
 def check_chunks(adapter: TaskAdapter, model: nn.Module, *, chunk: int) -> None:
-    """Refuse to train in chunks what has no gradient in chunks, or another one.
+    """Refuse chunks for a task without them, or where they change the gradient.
 
     Args:
         adapter: of the task.
@@ -56,14 +56,14 @@ def check_chunks(adapter: TaskAdapter, model: nn.Module, *, chunk: int) -> None:
         chunk: samples that pass at once; 0 for all of them.
 
     Raises:
-        InputError: the task does not say how, or the model normalises by statistics of the batch.
+        InputError: the task has no `passes`, or the model normalises by statistics of the batch.
     """
     if not chunk:
         return
     if not isinstance(adapter, Chunked):
         raise InputError(
             f"--optim.chunk {chunk}: {type(adapter).__name__} has no `passes` that cut its batches into chunks (see "
-            "tasks.abilities.Chunked); leave it out"
+            "polypool.tasks.abilities.Chunked); leave it out"
         )
     model.train()
     names = [

@@ -1,69 +1,174 @@
-"""The process that drives a run, and what is put in order where it dies and another one goes on."""
+"""The supervised process that trains a run, and its replacement when it dies."""
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
 
-from infra.errors import InputError
-from infra.paths import home
-from infra.process.lease import NAME, forget
-from infra.process.watching import Attempt
-from infra.ray.checkpoints import noted, told
-from infra.tracking import Tracker, tracking_uri
-from infra.trust import trust_flags
-from pipelines.training.folder import AT, checkpoints_at, run_folder, take_run
+import tyro
+
+from polypool.infra.errors import InputError
+from polypool.infra.files import atomic, existing, make_folder
+from polypool.infra.lease.on_disk import NAME, free_of_dead
+from polypool.infra.paths import home
+from polypool.infra.process.watching import Attempt, watched
+from polypool.infra.ray.session import ray_beside
+from polypool.infra.tracking import Tracker, tracking_uri
+from polypool.infra.tracking.tracker import flattened
+from polypool.pipelines.training.checkpoints.in_folder import last_name
+from polypool.pipelines.training.folder import new_runs_at, resume_command, run_folder, take_run
+from polypool.tasks.run import Run, from_json, modules, to_params
+
+RUN_ID_FILE = "--run-id-file"
+_ID = re.compile(rb"[0-9a-f]{32}\r?\n?")
+_MOST_BYTES = 1 << 10
 
 
-def resume_command(run_id: str, trust: Sequence[str] = ()) -> str:
-    """Return what to type to go on with a run that names modules which are trusted."""
-    return " ".join(["python -m pipelines.train resume", run_id, *trust_flags(trust)])
+@dataclass(frozen=True, kw_only=True)
+class Resume:
+    """Resume an interrupted run from its last checkpoint."""
+
+    run_id: tyro.conf.Positional[str]
+    trust: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """A module whose code the run may name, as module:Name; repeatable."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """The id of a run and how it ended, as text."""
+
+    run_id: str
+    how: str = "finished"
+
+
+def drive(work: Run | Resume, file: Path | None = None) -> Trained:
+    """Train in a child of this process, and in another child where one dies; return in the child.
+
+    This process exits with the child's code.
+
+    Args:
+        work: a new run, or one to resume.
+        file: see `train`.
+    """
+    retries = Run.retries if isinstance(work, Resume) else work.retries
+    return watched(Driver(work=work, file=file), retries=retries)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """What `infra.process.watching.watched` watches: the note is the id of a run, once that has begun.
+    """The work that `polypool.infra.process.watching.watched` supervises: a new checkpoint is progress.
 
-    It progresses as long as it makes checkpoints, and holds the run while it lives.
-
-    Attributes:
-        train: trains a new run, which it keeps, or goes on with the one that is noted.
-        trust: modules whose code the run may name.
+    Processes leave the id of the run to those after them.
     """
 
-    train: Callable[[Attempt], None]
-    trust: tuple[str, ...]
+    work: Run | Resume
+    file: Path | None = None
 
-    def do(self, attempt: Attempt) -> None:
-        """Train."""
-        self.train(attempt)
+    @property
+    def trust(self) -> tuple[str, ...]:
+        """Modules whose code the run may name."""
+        return self.work.trust if isinstance(self.work, Resume) else modules(self.work)
+
+    def do(self, attempt: Attempt) -> Trained:
+        """Train, or resume the run of an earlier process."""
+        if attempt.note:
+            return train(Resume(run_id=attempt.note, trust=self.trust), begun=attempt.keep)
+        return train(self.work, self.file, begun=attempt.keep)
 
     def progress(self, note: str) -> str | None:
         """Return the name of the last checkpoint."""
         with suppress(InputError):
-            folder = run_folder(home(), note)
-            return (noted(folder) or told(folder)) if note else None
+            return last_name(run_folder(home(), note)) if note else None
         return None
 
     def died(self, note: str, process: int) -> str:
-        """Free the run, and return the command that goes on with it."""
+        """Release the lease of a dead process, and return the command that resumes the run."""
         if not note:
             return ""
-        forget(run_folder(home(), note) / NAME, process)
+        free_of_dead(run_folder(home(), note) / NAME, process)
         return resume_command(note, self.trust)
 
     def given_up(self, note: str) -> None:
-        """End the run as failed, after what it logged and MLflow has not got."""
-        if not note:
-            return
-        from pipelines.training.runs import send
+        """Mark the run as failed, after sending its log to MLflow."""
+        from polypool.pipelines.training.recording.sending import send
 
         try:
-            tracker = Tracker.attach(tracking_uri(home()), note, running=False)
-            with take_run(home(), note, checkpoints_at(note, tracker.tag(AT))):
+            tracker = Tracker.attach(tracking_uri(home()), note, running=False) if note else None
+            if tracker is None:
+                return
+            with take_run(tracker):
                 if tracker.status() == "RUNNING":
                     send(tracker, "FAILED")
         except InputError as error:
             print(f"note: MLflow shows the run as running: {error}", file=sys.stderr)
+
+
+def train(
+    work: Run | Resume, file: Path | None = None, *, begun: Callable[[str], object] = lambda run_id: None
+) -> Trained:
+    """Train a new run or resume one, in this process.
+
+    Args:
+        work: a new run, or one to resume.
+        file: keeps the id of a new run; where it exists, its run is resumed.
+        begun: called with the id once the run can be resumed.
+    """
+    if file and isinstance(work, Resume):
+        raise InputError(f"{RUN_ID_FILE} is for a recipe; leave it out where the id is known")
+    if file and isinstance(work, Run) and (run_id := read_run_id(file, work)):
+        work = Resume(run_id=run_id)
+    if isinstance(work, Resume):
+        from polypool.pipelines.training.runs import resume
+
+        begun(work.run_id)
+        before = Tracker.attach(tracking_uri(home()), work.run_id, running=False).status()
+        how = "had finished before, and is left as it is" if before == "FINISHED" else "finished"
+        return Trained(run_id=resume(work.run_id, trust=work.trust), how=how)
+    new_runs_at()  # unreachable storage is an error before Ray starts
+    with ray_beside():  # Ray starts while torch is imported
+        from polypool.pipelines.training.runs import start
+
+        def note(run_id: str) -> None:
+            if file:
+                make_folder(file.parent)
+                with atomic(file) as written:
+                    written.write(f"{run_id}\n".encode())
+            begun(run_id)
+
+        return Trained(run_id=start(work, begun=note))
+
+
+def read_run_id(file: Path, run: Run) -> str | None:
+    """Return the id of the run that the same command started before; None where the file does not exist.
+
+    Args:
+        file: holds the id.
+        run: the settings of the command.
+
+    Raises:
+        InputError: the file holds no id; MLflow does not know the run, or does not answer; the run has other settings.
+    """
+    if not file.exists():
+        return None
+    with existing(file, what="the id of a run").open("rb") as opened:
+        data = opened.read(_MOST_BYTES)
+    if not _ID.fullmatch(data):
+        raise InputError(
+            f"{file}: holds no id of a run, which is 32 of 0-9 and a-f; name another file after {RUN_ID_FILE}"
+        )
+    run_id = data.decode().strip()
+    tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
+    then = from_json(tracker.read_json("run.json"), where=f"run.json of run {run_id}")
+    if then != run:
+        before, now = (dict(flattened(to_params(each))) for each in (then, run))
+        other = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+        raise InputError(
+            f"{file}: run {run_id} was begun with other settings ({', '.join(other)}); name another file after "
+            f"{RUN_ID_FILE} for a new run, or go on with that one: `polypool train resume {run_id}`"
+        )
+    return run_id

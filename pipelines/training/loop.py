@@ -1,4 +1,4 @@
-"""The one training loop. It knows batches, losses and checkpoints; which task it trains, it never asks."""
+"""The training loop of all tasks: batches, losses, checkpoints, evaluation."""
 
 from __future__ import annotations
 
@@ -18,32 +18,40 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from aggregators.observe import Watched, observe
-from infra.checkpoint import Progress, Snapshot, fill_weights, load_checkpoint, load_weights, snapshot
-from infra.compute.cost import CostMeter
-from infra.compute.device import computes_bfloat16
-from infra.compute.dist import broadcast_state, gather_objects, rank, world
-from infra.compute.dropout import Draws, drawn
-from infra.data import load, order_of
-from infra.errors import InputError
-from pipelines.training.best_checkpoint import ARTIFACT, WEIGHTS, write_model
-from pipelines.training.chunks import chunked_gradients
-from pipelines.training.collapse import CollapseWatch
-from pipelines.training.optim import lr_scale, make_optimizer, ready_gradients, set_lr
-from pipelines.training.recording.artifacts import (
-    Log,
+from polypool.aggregators.observe import Watched, observe
+from polypool.infra.batches import load, order_of
+from polypool.infra.compute.cost import CostMeter
+from polypool.infra.compute.device import computes_bfloat16
+from polypool.infra.compute.dist import broadcast_state, gather_objects, rank, world
+from polypool.infra.compute.dropout import Draws, drawn
+from polypool.infra.errors import InputError
+from polypool.pipelines.training.checkpoints.best import ARTIFACT, WEIGHTS, write_model
+from polypool.pipelines.training.checkpoints.format import (
+    Progress,
+    Snapshot,
+    fill_weights,
+    load_checkpoint,
+    load_weights,
+    snapshot,
+)
+from polypool.pipelines.training.chunks import chunked_gradients
+from polypool.pipelines.training.collapse import CollapseWatch
+from polypool.pipelines.training.optim import lr_scale, make_optimizer, ready_gradients, set_lr
+from polypool.pipelines.training.recording.artifacts import (
+    RunLog,
     costs,
     headline,
     log_evaluation,
     log_pictures,
     run_figures,
 )
-from pipelines.training.recording.described import COLLAPSED, Described
-from tasks.base import Evaluation, TaskAdapter
-from tasks.run import Run
+from polypool.pipelines.training.recording.described import COLLAPSED, Described
+from polypool.tasks.abilities import Chunked
+from polypool.tasks.adapter import Evaluation, TaskAdapter
+from polypool.tasks.run import Run
 
 Report = Callable[[dict[str, Any], Snapshot | None], None]
-"""Hands metrics and a checkpoint to what stores them; every worker calls it, rank 0 has the checkpoint."""
+"""Stores metrics and a checkpoint; every worker calls it, rank 0 with the checkpoint."""
 
 
 class Trainer:
@@ -56,7 +64,7 @@ class Trainer:
         report: stores checkpoints.
         device: where the model lives.
         bar: makes the progress bar.
-        stopping: whether to end after a checkpoint; asked after each step, of several workers where they log.
+        stopping: whether to end after a checkpoint; called after each step, by several workers where they log.
     """
 
     def __init__(
@@ -64,7 +72,7 @@ class Trainer:
         run: Run,
         adapter: TaskAdapter,
         *,
-        log: Log | None,
+        log: RunLog | None,
         report: Report,
         device: torch.device,
         bar: Callable[..., Any] = tqdm,
@@ -86,7 +94,7 @@ class Trainer:
             else None
         )
         self.parallel: nn.Module = self.model
-        # for what does not draw by the sample; of no seed and worker as of another
+        # for draws that are not by sample: different for each seed and worker
         torch.manual_seed(int(np.random.SeedSequence((run.seed, rank())).generate_state(1)[0]))
         self.precision = nullcontext()
         if wants_bfloat16(run.optim.precision, device):
@@ -97,13 +105,13 @@ class Trainer:
         self.progress = load_checkpoint(folder, self.model, self.optimizer)
 
     def begin_with(self, weights: Path) -> None:
-        """Take from a file what has the name and shape of a weight of the model."""
+        """Load weights of any model that have a name and shape of this one."""
         fill_weights(self.model, weights)
 
     def train(self) -> None:
         """Train to the last epoch, keep the best on `val`, and score it on `test` once.
 
-        Without any epoch that is the model as it begins. Where it is to stop, it returns after a checkpoint.
+        With 0 epochs the initial model is scored. After a request to stop, it returns after a checkpoint.
         """
         if self.run.optim.chunk:
             broadcast_state(self.model)
@@ -166,7 +174,7 @@ class Trainer:
         return True
 
     def _draws(self, size: int) -> Draws:
-        """Return the draws of a step on this worker's part of a global batch."""
+        """Return the random draws of a step on this worker's part of a global batch."""
         samples = size // world()  # as many on each worker
         return Draws(seed=self.run.seed, step=self.step, first=rank() * samples, samples=samples)
 
@@ -176,7 +184,7 @@ class Trainer:
         self.progress.cost_steps += steps
 
     def _to_stop(self) -> bool:
-        """Whether to stop here, which all workers do together."""
+        """Whether to stop here; equal on all workers."""
         if world() == 1:
             return self.stopping()
         return self.step % self.run.log_every == 0 and any(gather_objects(self.stopping()))
@@ -188,6 +196,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         epoch = self.progress.samples / order.epoch_samples
         if optim.chunk:
+            assert isinstance(self.adapter, Chunked)  # `prepare` refuses others
             terms = chunked_gradients(
                 self.adapter, self.model, batch, epoch=epoch, chunk=optim.chunk, precision=self.precision
             )
@@ -202,15 +211,15 @@ class Trainer:
         return {**terms, "gradient_norm": norm}
 
     def _watch(self, meter: Meter, *, at_end: bool = False) -> dict[str, float]:
-        """Take the means of the last steps, and say of a run that it has collapsed, where they do."""
+        """Return the means of the last steps, after a warning where the run has collapsed."""
         steps = meter.steps
         means = meter.flush() if steps else {}
-        self._say(self.watch.trained(self.model, means, steps=steps, step=self.step, at_end=at_end))
+        self._warn(self.watch.trained(self.model, means, steps=steps, step=self.step, at_end=at_end))
         return means
 
-    def _say(self, collapsed: str) -> None:
+    def _warn(self, collapsed: str) -> None:
         if collapsed and self.log is not None:
-            # not print: Ray Train logs what is printed once more
+            # Ray Train would log the output of print a second time
             sys.stderr.write(f"warning: the model has collapsed: {collapsed}\n")
             sys.stderr.flush()
             self.log.tags({COLLAPSED: collapsed})
@@ -220,7 +229,7 @@ class Trainer:
         if not torch.tensor(values["loss"]).isfinite():
             raise InputError(
                 f"the loss became {values['loss']} before step {self.step}: lower the learning rate (--optim.lr), "
-                "or check the features with `python -m pipelines.ingest verify`"
+                "or check the features with `polypool ingest verify`"
             )
         if self.log is not None:
             values["lr"] = max(group["lr"] for group in self.optimizer.param_groups)
@@ -230,12 +239,12 @@ class Trainer:
         adapter, progress = self.adapter, self.progress
         evaluation = adapter.evaluate(self.model, "val", adapter.dev_protocol)
         value = evaluation.metrics[adapter.primary.name]
-        self._say(self.watch.evaluated(evaluation, step=self.step))
+        self._warn(self.watch.evaluated(evaluation, step=self.step))
         if adapter.primary.better(value, progress.best):
             progress.best, progress.best_epoch = value, self.epoch
             if self.log is not None:
-                self._save_best()
-        metrics = {f"dev/{name}": number for name, number in evaluation.metrics.items()}
+                self._save_best(self.log)
+        metrics: dict[str, Any] = {f"dev/{name}": number for name, number in evaluation.metrics.items()}
         metrics |= {f"dev/best_{adapter.primary.name}": progress.best, "dev/best_epoch": progress.best_epoch}
         if self.log is not None:
             times = {"time/train_seconds": progress.seconds, "epoch": self.epoch}
@@ -247,10 +256,10 @@ class Trainer:
             )
         return {**metrics, "epoch": self.epoch}
 
-    def _save_best(self) -> None:
+    def _save_best(self, log: RunLog) -> None:
         with tempfile.TemporaryDirectory() as folder:
             write_model(Path(folder), self.model, self.run, self.adapter)
-            self.log.artifact(Path(folder), ARTIFACT)
+            log.artifact(Path(folder), ARTIFACT)
 
     def _test(self) -> None:
         if self.log is not None:
@@ -268,7 +277,7 @@ class Trainer:
             log_pictures(self.log, *self._figures(watched), *evaluation.pictures)
 
     def _log_members(self, evaluation: Evaluation) -> None:
-        """Record each task of several that were trained together as a run of its own, with its part of the model."""
+        """Record each of several tasks that were trained together as a run, with its part of the model."""
         for name, member in self.adapter.members(self.model).items():
             own, log = evaluation.members[name], None
             if self.log is not None:
@@ -284,7 +293,7 @@ class Trainer:
                 log_pictures(log, *own.pictures)
 
     def _figures(self, watched: Sequence[Watched]) -> Sequence[Callable[[], Mapping[str, bytes]]]:
-        """Return what draws how the aggregators did in the last evaluation, and how training went."""
+        """Return functions that draw the aggregators in the last evaluation, and the training."""
         if self.log is None:
             return ()
         run = self.run
@@ -295,7 +304,7 @@ class Trainer:
 
 
 class Meter:
-    """Running means that stay on the device until they are asked for."""
+    """Running means, on the device until `flush`."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}

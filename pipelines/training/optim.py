@@ -1,4 +1,4 @@
-"""The optimiser, its parameter groups, and what a step does to rates and gradients as a function of progress."""
+"""The optimiser, its parameter groups, learning rates and gradients by progress."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from infra.errors import InputError, unknown
-from infra.registry import OPTIMISERS, Spec
-from pipelines.training.optimisers.base import Sorts
-from tasks.run import Optim
+from polypool.infra.errors import InputError, unknown
+from polypool.infra.registry import OPTIMISERS
+from polypool.pipelines.training.optimisers.base import Sorts
+from polypool.tasks.run import Optim
 
 
 def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
-    """Return the optimiser that the settings name, with one group for each learning-rate factor and time of freezing.
+    """Return the optimiser of the settings, with a group for each learning-rate factor and time of freezing.
 
-    One that `Sorts` weights is given groups of one sort each. Parameters of factor 0 are frozen for good.
+    One that `Sorts` weights gets groups of one sort each. Parameters of factor 0 are frozen for good.
 
     Raises:
-        InputError: a prefix that no parameter has, nothing to train, or an optimiser that there is not.
+        InputError: a prefix that no parameter has, nothing to train, or an unknown optimiser.
     """
-    kind = OPTIMISERS.get(Spec.parse(optim.optimiser).name)
+    kind = OPTIMISERS.part(optim.optimiser)
     sort = kind.sort if isinstance(kind, Sorts) else None
     return OPTIMISERS.build(
         optim.optimiser,
@@ -36,12 +36,12 @@ def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
 def parameter_groups(
     model: nn.Module, optim: Optim, *, sort: Callable[[nn.Module, nn.Parameter], str] | None = None
 ) -> list[dict[str, Any]]:
-    """Return groups of the parameters that are trained, with their `lr`, `factor` and `frozen_epochs`; others freeze.
+    """Return groups of the trained parameters with `lr`, `factor` and `frozen_epochs`; freeze the others.
 
     Args:
         model: of the run.
         optim: its settings.
-        sort: tells parameters apart, of which then each group has one `sort`.
+        sort: the kind of a parameter, by which groups are split, too.
 
     Raises:
         InputError: a prefix that no parameter has, or nothing to train.
@@ -74,7 +74,7 @@ def _check(setting: str, pairs: Iterable[tuple[str, float]], names: Sequence[str
 
 
 def _longest(pairs: Iterable[tuple[str, float]], name: str, *, default: float) -> float:
-    """Return the value of the longest prefix that fits a name."""
+    """Return the value of the longest matching prefix."""
     fitting = [(len(prefix), value) for prefix, value in pairs if name.startswith(prefix)]
     return max(fitting)[1] if fitting else default
 
@@ -83,7 +83,7 @@ def lr_scale(optim: Optim, *, step: int, epoch_steps: int) -> float:
     """Return the factor on every learning rate at a step, counted from 0.
 
     It is 1 before the warm-up, which begins at the first step that `warmup_start` epochs leave out; the first step of
-    the warm-up takes 1 / `warmup_steps`, the last one 1. What the schedule takes away comes on top.
+    the warm-up takes 1 / `warmup_steps`, the last one 1. The schedule multiplies that.
     """
     warmed = step - optim.warmup_start * epoch_steps
     warmup = min(1.0, (warmed + 1) / optim.warmup_steps) if optim.warmup_steps and warmed >= 0 else 1.0
@@ -101,10 +101,10 @@ def set_lr(optimizer: torch.optim.Optimizer, optim: Optim, scale: float) -> None
 
 
 def ready_gradients(optimizer: torch.optim.Optimizer, optim: Optim, *, step: int, epoch_steps: int) -> Tensor:
-    """Forget the gradients of what is still frozen, clip all others as one, and return their norm before that.
+    """Drop gradients of parameters that are still frozen, clip the others by their joint norm, and return that norm.
 
-    Without a gradient, an optimiser leaves a parameter, its decay and its moments alone, exactly as if it did not need
-    one; but it goes on needing one, because DDP must know from the start which gradients there will be.
+    Without a gradient, an optimiser leaves a parameter, its decay and its moments alone. `requires_grad` stays set, as
+    DDP must know all gradients from the start.
 
     Args:
         optimizer: made by `make_optimizer`; its parameters have their gradients, averaged over workers.

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from infra.compute.randomness import uniform
-from infra.registry import AUGMENTATIONS
+from polypool.infra.compute.randomness import uniform
+from polypool.infra.registry import AUGMENTATIONS
 
 Draw = Callable[..., np.ndarray]
 """`draw(sample_B, element_N, stream)` -> uniform numbers in [0, 1), broadcast over the coordinates."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from infra.registry import AUGMENTATIONS
-from tasks.augmentations.sets import Draw
+from polypool.infra.registry import AUGMENTATIONS
+from polypool.tasks.augmentations.sets import Draw
 
 
 @AUGMENTATIONS.register("mask_replace_delete")

@@ -1,25 +1,22 @@
-"""Image-text and video-text annotations in one form, whatever format they were published in."""
+"""Images and videos with captions in one form, whatever format they were published in."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from infra.errors import InputError
-from infra.storage.places import Url
-from infra.store.findings import USUAL, Flagged, Skipped, Tolerance
-from infra.store.ids import is_unicode, wrong_id
-from tasks.datasets.audit import shared_captions, shared_files
-from tasks.datasets.rows import plain, wrong_path
-from tasks.datasets.tables import Format, StoredTable, TableManifest, write_table
+from polypool.infra.storage.places import Url
+from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
+from polypool.infra.store.ids import is_unicode, wrong_id
+from polypool.tasks.datasets.split_audit import shared_captions, shared_files
+from polypool.tasks.datasets.stored_corpus import Format, StoredCorpus, TableManifest, plain, wrong_path
 
-__all__ = ["Corpus", "CorpusSummary", "Flagged", "Item", "Skipped", "Tolerance", "clean", "write_corpus"]
+__all__ = ["Corpus", "CorpusSummary", "Flagged", "Item", "Skipped", "Tolerance", "write_corpus"]
 
 FORMAT = Format(
     name="corpus",
@@ -47,11 +44,10 @@ class Item:
 
     Args:
         id: unique in the corpus, and the id of its features in a feature store.
-        split: `train` to learn from, `val` to choose the best epoch, `test` to score once; other names are kept and
-            scored where a verb is told so with `--split`.
+        split: `train`, `val` to choose the best epoch, or `test`; others are kept, and scored with `--split NAME`.
         captions: all of them, in the order of the source; at least one.
         path: the image, absolute or below the corpus's folder of images; empty where there are only features.
-        caption_ids: what the source calls each caption; empty where it gives them no names.
+        caption_ids: the source's id of each caption; empty where it has none.
     """
 
     id: str
@@ -63,7 +59,7 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusSummary:
-    """What a corpus holds: items per split, captions in all, and what was left out or is odd, as `Findings` has it."""
+    """Counts of a corpus: items per split, captions in all, and what was left out or is odd, as `Findings` has it."""
 
     splits: dict[str, int]
     captions: int
@@ -76,124 +72,55 @@ class _Manifest(TableManifest, CorpusSummary):
     images: str
 
 
-def clean(item: Item, *, images: str | Path = "") -> Iterator[Item | Skipped | Flagged]:
-    """Yield what is wrong with an item and its captions, and then the item with those that are good.
+class Corpus(StoredCorpus):
+    """A corpus of items on disk; open it with `Corpus.open`."""
 
-    Runs of whitespace become one space.
-
-    Args:
-        item: what a reader made.
-        images: the folder that its path starts from.
-    """
-    if why := wrong_id(item.id) or wrong_path(item.path, images=images):
-        yield Skipped(where=f"id {item.id!r:.60}", why=why, split=item.split)
-        return
-    if not all(map(is_unicode, (item.split, *item.caption_ids))):
-        yield Skipped(where=f"id {item.id}", why="a split or id of a caption that is not valid UTF-8")
-        return
-    captions, numbers = [], []
-    for number, caption in enumerate(item.captions):
-        where = f"id {item.id}, caption {number + 1}"
-        caption, odd = plain(caption, what="caption")
-        if not caption:
-            yield Skipped(where=where, why="empty caption", part=True)
-        elif not is_unicode(caption):
-            yield Skipped(where=where, why="caption that is not valid UTF-8", part=True)
-        else:
-            captions.append(caption)
-            numbers.append(number)
-            if odd:
-                yield Flagged(where=where, why=odd)
-    if not captions:
-        yield Skipped(where=f"id {item.id}", why="no captions", split=item.split)
-    else:
-        ids = tuple(item.caption_ids[number] for number in numbers) if item.caption_ids else ()
-        yield replace(item, captions=tuple(captions), caption_ids=ids)
-
-
-def write_corpus(
-    folder: str | Path | Url,
-    items: Iterable[Item | Skipped | Flagged],
-    *,
-    source: dict[str, Any],
-    images: str | Path = "",
-    tolerance: Tolerance = USUAL,
-) -> CorpusSummary:
-    """Write a corpus from a stream of items: `corpus.arrow`, then `corpus.json`, and what was left out or is odd.
-
-    Empty captions, items without captions, and all items of an id but the first are skipped and listed in
-    `corpus.skipped.jsonl`; captions without a word, or cut to 1,000, and pictures and captions that splits share are
-    listed in `corpus.warnings.jsonl`. A corpus that is there already is replaced.
-
-    A corpus from nothing, and features of its items, which a feature store keeps apart, by the items' ids;
-    `tasks.run.Run` shows how to train on them::
-
-        import numpy as np
-        from infra.store import StoreWriter
-        from tasks.datasets.corpus import Item, write_corpus
-
-        items = [
-            Item(id=f"{split}-{n}", split=split, captions=(f"picture {n}", f"number {n} of {split}"))
-            for split in ("train", "val", "test")
-            for n in range(40)
-        ]
-        write_corpus("data/mine", items, source={"made": "by hand"})
-        rng = np.random.default_rng(0)
-        with StoreWriter("data/mine-features", dim=16, dtype="float32", source={"made": "by hand"}) as writer:
-            for item in items:  # each a set (N, 16); N may vary
-                writer.add(item.id, rng.normal(size=(rng.integers(3, 9), 16)).astype(np.float32))
-            writer.close(statistics_of=[item.id for item in items if item.split == "train"])
-
-    Args:
-        folder: the corpus; made where it does not exist.
-        items: what a reader yields.
-        source: reader and files; anything that JSON can hold.
-        images: the folder that relative paths of items start from, and that no path leaves.
-        tolerance: what may be left out, a twentieth of the items and of the captions unless it says otherwise, and
-            whether what is odd is refused.
-
-    Raises:
-        InputError: nothing usable came, the tolerance is exceeded, or no space is left.
-    """
-    return write_table(
-        folder,
-        items,
-        form=FORMAT,
-        clean=partial(clean, images=images),
-        key=lambda item: item.id,
-        duplicate=lambda item: Skipped(
-            where=f"id {item.id}", why="duplicate id; the first is kept", split=item.split
-        ),
-        audit=partial(_audit, images=images),
-        tally=_ItemTally(),
-        source=source,
-        images=images,
-        tolerance=tolerance,
-    )
-
-
-class _ItemTally:
-    def __init__(self) -> None:
-        self.splits, self.parts = Counter[str](), 0
-
-    def add(self, items: list[Item]) -> None:
-        self.splits.update(item.split for item in items)
-        self.parts += sum(len(item.captions) for item in items)
-
-    def summary(self, *, skipped: dict[str, Any], flagged: dict[str, Any]) -> CorpusSummary:
-        return CorpusSummary(splits=dict(self.splits), captions=self.parts, skipped=skipped, flagged=flagged)
-
-
-def _audit(table: pa.Table, *, images: str | Path) -> Iterator[Flagged]:
-    yield from shared_captions(table)
-    yield from shared_files(table, id="id", images=images)
-
-
-class Corpus(StoredTable):
-    """A corpus on disk; open it with `Corpus.open`. Its rows are items."""
-
-    form, manifest_kind, media = FORMAT, _Manifest, "id"
+    form, manifest_kind, row, media = FORMAT, _Manifest, "id", "id"
     texts = "captions"
+
+    @staticmethod
+    def clean(row: Item, *, images: str | Path = "") -> Iterator[Item | Skipped | Flagged]:
+        """Yield what is wrong with an item and its captions, then the item with the good ones, spaces normalised."""
+        where = f"id {row.id}"
+        if why := wrong_id(row.id) or wrong_path(row.path, images=images):
+            yield Skipped(where=f"id {row.id!r:.60}", why=why, split=row.split)
+            return
+        if not all(map(is_unicode, (row.split, *row.caption_ids))):
+            yield Skipped(where=where, why="a split or id of a caption that is not valid UTF-8")
+            return
+        captions, ids = [], []
+        for number, caption in enumerate(row.captions):
+            at = f"{where}, caption {number + 1}"
+            caption, odd = plain(caption, what="caption")
+            if not caption or not is_unicode(caption):
+                why = "caption that is not valid UTF-8" if caption else "empty caption"
+                yield Skipped(where=at, why=why, part=True)
+                continue
+            captions.append(caption)
+            ids += row.caption_ids[number : number + 1]
+            if odd:
+                yield Flagged(where=at, why=odd)
+        if captions:
+            yield replace(row, captions=tuple(captions), caption_ids=tuple(ids))
+        else:
+            yield Skipped(where=where, why="no captions", split=row.split)
+
+    @staticmethod
+    def key(row: Item) -> str:
+        """Return the id."""
+        return row.id
+
+    @staticmethod
+    def audit(table: pa.Table, *, images: str | Path) -> Iterator[Flagged]:
+        """Yield the captions and pictures that splits share."""
+        yield from shared_captions(table)
+        yield from shared_files(table, id="id", images=images)
+
+    @staticmethod
+    def counts(table: pa.Table) -> tuple[dict[str, Any], int]:
+        """Return the number of captions."""
+        captions = pc.sum(pc.list_value_length(table["captions"])).as_py()
+        return {"captions": captions}, captions
 
     @property
     def ids(self) -> pa.ChunkedArray:
@@ -222,14 +149,49 @@ class Corpus(StoredTable):
             for id, texts, path, names in columns
         ]
 
-    def image_path(self, item: Item) -> Path:
-        """Return where the item's image is.
 
-        Raises:
-            InputError: the corpus came with features and has no images.
-        """
-        if not item.path:
-            raise InputError(
-                f"{self.folder}: the item {item.id} has no image: this corpus came with features"
-            )
-        return Path(self.image_folder) / item.path
+def write_corpus(
+    folder: str | Path | Url,
+    items: Iterable[Item | Skipped | Flagged],
+    *,
+    source: dict[str, Any],
+    images: str | Path = "",
+    tolerance: Tolerance = USUAL,
+) -> CorpusSummary:
+    """Write a corpus from a stream of items: `corpus.arrow`, then `corpus.json`, and what was left out or is odd.
+
+    Empty captions, items without captions, and all items of an id but the first are skipped and listed in
+    `corpus.skipped.jsonl`; captions without a word, or cut to 1,000, and pictures and captions that splits share are
+    listed in `corpus.warnings.jsonl`. A corpus that is there already is replaced.
+
+    A corpus from nothing, and features of its items, which a feature store keeps apart, by the items' ids;
+    `polypool.tasks.run.Run` shows how to train on them::
+
+        import numpy as np
+        from polypool.infra.store import StoreWriter
+        from polypool.tasks.datasets.corpus import Item, write_corpus
+
+        items = [
+            Item(id=f"{split}-{n}", split=split, captions=(f"picture {n}", f"number {n} of {split}"))
+            for split in ("train", "val", "test")
+            for n in range(40)
+        ]
+        write_corpus("data/mine", items, source={"made": "by hand"})
+        rng = np.random.default_rng(0)
+        with StoreWriter("data/mine-features", dim=16, dtype="float32", source={"made": "by hand"}) as writer:
+            for item in items:  # each a set (N, 16); N may vary
+                writer.add(item.id, rng.normal(size=(rng.integers(3, 9), 16)).astype(np.float32))
+            writer.close(statistics_of=[item.id for item in items if item.split == "train"])
+
+    Args:
+        folder: the corpus; made where it does not exist.
+        items: what a reader yields.
+        source: reader and files; anything that JSON can hold.
+        images: the folder that relative paths of items start from, and that no path leaves.
+        tolerance: what may be left out, by default a twentieth of the items and of the captions, and whether what is
+            odd is refused.
+
+    Raises:
+        InputError: nothing usable came, the tolerance is exceeded, or no space is left.
+    """
+    return CorpusSummary(**Corpus.write(folder, items, source=source, images=images, tolerance=tolerance))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from infra.errors import InputError
-from infra.files import existing
+from polypool.infra.errors import InputError
+from polypool.infra.files import existing
 
 _PIECE = 1 << 20
 _LARGEST = 64 << 20  # characters of one value; a longer one is a file of another form, or a broken one

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from infra.compute.dropout import Dropout
-from infra.registry import FUSIONS
-from tasks.fusions.base import Fusion
+from polypool.infra.compute.dropout import Dropout
+from polypool.infra.registry import FUSIONS
+from polypool.tasks.fusions.fusion import Fusion
 
 
 @FUSIONS.register("concat")
@@ -26,5 +26,4 @@ class Concat(Fusion):
         self.dropout = Dropout(dropout)
 
     def forward(self, visual_BV: Tensor, text_BT: Tensor) -> Tensor:
-        """Return `(B, V + T)`."""
         return self.dropout(torch.cat((visual_BV, text_BT), dim=1))

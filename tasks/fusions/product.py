@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from encoders.base import xavier_linear
-from infra.compute.dropout import Dropout
-from infra.errors import InputError
-from infra.registry import FUSIONS
-from tasks.fusions.base import Fusion
+from polypool.encoders.encoder import xavier_linear
+from polypool.infra.compute.dropout import Dropout
+from polypool.infra.errors import InputError
+from polypool.infra.registry import FUSIONS
+from polypool.tasks.fusions.fusion import Fusion
 
 
 @FUSIONS.register("product")
@@ -34,5 +34,4 @@ class Product(Fusion):
         self.dropout = Dropout(dropout)
 
     def forward(self, visual_BV: Tensor, text_BT: Tensor) -> Tensor:
-        """Return `(B, W)`."""
         return self.dropout(self.visual(visual_BV).relu() * self.text(text_BT).relu())

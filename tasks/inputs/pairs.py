@@ -4,97 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from infra.compute.dist import rank, world
-from infra.data import Batch, announced, fetch_ahead
-from infra.store import FeatureStore
-from infra.video.sampling import choose_frames
-from tasks.augmentations.sets import Draw, Drop, draw_for
-from tasks.augmentations.words import MaskReplaceDelete
-
-TextAugmentation = MaskReplaceDelete | Drop
-"""Of words, or of stored features."""
-
-
-class VisualInputs(Protocol):
-    """What the visual encoder reads of a split's images or videos: stored sets, or pixels."""
-
-    def batch(self, item_B: np.ndarray, *, sample_B: np.ndarray, draw: Draw | None) -> tuple[Tensor, Tensor]:
-        """Return the inputs of the images `item_B` and the mask of their sets.
-
-        Args:
-            item_B: numbers of the images in their split.
-            sample_B: numbers of the samples that they are drawn for, which decide the augmentation.
-            draw: source of the augmentation's random numbers; None leaves the images as they are.
-        """
-
-
-class TextInputs(Protocol):
-    """What a model reads of a split's captions: their words, and maybe more; or stored features of them."""
-
-    def __len__(self) -> int:
-        """Return the number of captions."""
-
-    def sizes(self) -> np.ndarray:
-        """Return how many tokens each caption has."""
-
-    def batch(
-        self, index_B: np.ndarray, *, augment: TextAugmentation | None = None, draw: Draw | None = None
-    ) -> Batch:
-        """Return `text` `(B, L)`, or `(B, L, F)` of features, and `text_mask` `(B, L)` of the captions `index_B`, and
-        what else the model reads of them.
-        """
-
-
-class StoredSets:
-    """The sets of a feature store, one for each image or video.
-
-    Args:
-        store: the features.
-        ids: of the items of a split, in order.
-        augment: which elements stay in training; all where None.
-        limit: elements of a set; larger ones are thinned out evenly, as HGR does with frames; 0 for no limit.
-    """
-
-    def __init__(
-        self, store: FeatureStore, ids: Sequence[str], *, augment: Any = None, limit: int = 0
-    ) -> None:
-        self.store, self.augment, self.limit = store, augment, limit
-        self.rows = store.rows(ids)
-
-    def fetch_ahead(self, item_B: np.ndarray) -> Sequence[Future]:
-        """Begin to fetch the sets of items that will be asked for; see `infra.data.FetchesAhead`."""
-        return self.store.fetch_ahead(self.rows[item_B])
-
-    def batch(self, item_B: np.ndarray, *, sample_B: np.ndarray, draw: Draw | None) -> tuple[Tensor, Tensor]:
-        """Return the sets `(B, N, F)` and their mask."""
-        rows_B, selected = self.rows[item_B], None
-        size_B = self.store.sizes(rows_B)
-        if self.limit:
-            selected = [_thinned(size, self.limit) for size in size_B.tolist()]
-            size_B = np.minimum(size_B, self.limit)
-        if self.augment and draw is not None:
-            stay = self.augment(size_B, sample_B, draw)
-            selected = stay if selected is None else [_both(*two) for two in zip(selected, stay, strict=True)]
-        return self.store.padded(rows_B, keep=selected)
-
-
-def _thinned(size: int, limit: int) -> np.ndarray:
-    selected_N = np.zeros(size, dtype=bool)
-    selected_N[choose_frames(size, limit)] = True
-    return selected_N
-
-
-def _both(selected_N: np.ndarray, stay_K: np.ndarray) -> np.ndarray:
-    """Return `selected_N` with only those of its K selected elements that stay."""
-    selected_N[selected_N] = stay_K
-    return selected_N
+from polypool.infra.batches import Batch, announced, fetch_ahead
+from polypool.infra.compute.dist import rank, world
+from polypool.tasks.augmentations.sets import draw_for
+from polypool.tasks.inputs.corpus_inputs import CorpusInputs
+from polypool.tasks.inputs.texts import Captions, TextAugmentation, TextInputs
+from polypool.tasks.inputs.visuals import VisualInputs
 
 
 class Pairs:
@@ -130,7 +52,6 @@ class Pairs:
         return len(self.item_ids) if self.by_item else len(self.texts)
 
     def fetch_ahead(self, index_B: np.ndarray) -> Sequence[Future]:
-        """Begin to fetch what samples that will be asked for read; see `infra.data.FetchesAhead`."""
         item_N = index_B if self.by_item else self.owner_T[index_B]
         caption_M = self._captions_of(index_B)[0] if self.by_item else index_B
         return [*fetch_ahead(self.visual, item_N), *fetch_ahead(self.captions, caption_M)]
@@ -178,3 +99,87 @@ def _parts(number_S: np.ndarray, size: int, about: str) -> Iterator[np.ndarray]:
     for turn in tqdm(range(turns), desc=about, leave=False, delay=2, disable=rank() > 0):
         start = starts[(turn * world() + rank()) % len(starts)]
         yield number_S[start : start + size]
+
+
+class Targets(Protocol):
+    """What each question of a split should be answered."""
+
+    def batch(self, index_B: np.ndarray) -> Tensor:
+        """Return the `(B, A)` target of every answer to the questions `index_B`, float32."""
+
+
+def question_data(inputs: CorpusInputs, split: str, *, targets: Targets | None) -> QuestionData:
+    """Return the questions of a split of a `QuestionCorpus`."""
+    questions, images = inputs.corpus.questions(split), inputs.corpus.items(split)
+    number = {image.id: n for n, image in enumerate(images)}
+    texts = inputs.corpus_texts(inputs.texts(split))
+    if isinstance(texts, Captions) and texts.cut and rank() == 0:
+        limit = inputs.run.data.max_words
+        print(f"{split}: {texts.cut:,} of {len(texts):,} questions are cut after {limit} words")
+    return QuestionData(
+        np.array([number[question.image_id] for question in questions]),
+        visual=inputs.item_inputs(images),
+        texts=texts,
+        targets=targets,
+        augment=inputs.text_augmentation(),
+    )
+
+
+class QuestionData:
+    """The questions of a split with their images.
+
+    Args:
+        image_Q: the number of each question's image among `visual`.
+        visual: the images' inputs, each image once.
+        texts: the questions as the model reads them.
+        targets: None without known answers; then the questions can be evaluated, not trained on.
+        augment: changes the words or elements of questions in training.
+    """
+
+    def __init__(
+        self,
+        image_Q: np.ndarray,
+        *,
+        visual: VisualInputs,
+        texts: TextInputs,
+        targets: Targets | None,
+        augment: TextAugmentation | None = None,
+    ) -> None:
+        self.image_Q, self.visual, self.texts = image_Q, visual, texts
+        self.targets, self.augment = targets, augment
+
+    def __len__(self) -> int:
+        return len(self.image_Q)
+
+    def fetch_ahead(self, index_B: np.ndarray) -> Sequence[Future]:
+        return [*fetch_ahead(self.visual, self.image_Q[index_B]), *fetch_ahead(self.texts, index_B)]
+
+    def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> Batch:
+        """Return `visual`, `visual_mask`, `text`, `text_mask`, ... and `target` `(B, A)` of questions.
+
+        An image that two of them share comes twice, so that batch statistics do not depend on who is in which worker's
+        share, and each question draws its image's augmentation for itself.
+        """
+        targets = self.targets
+        assert targets is not None, "training refuses questions without answers"
+        visual, visual_mask_BN = self.visual.batch(
+            self.image_Q[index_B], sample_B=index_B, draw=draw_for(seed, epoch, 0)
+        )
+        text = self.texts.batch(index_B, augment=self.augment, draw=draw_for(seed, epoch, 1))
+        return {
+            "visual": visual,
+            "visual_mask": visual_mask_BN,
+            **text,
+            "target": targets.batch(index_B),
+        }
+
+    def evaluation_batch(self, index_B: np.ndarray) -> Batch:
+        """Return questions as they are, each image once, and `image` `(B,)`, the row of each question's image."""
+        image_N, row_B = np.unique(self.image_Q[index_B], return_inverse=True)
+        visual, visual_mask_NN = self.visual.batch(image_N, sample_B=image_N, draw=None)
+        return {
+            "visual": visual,
+            "visual_mask": visual_mask_NN,
+            **self.texts.batch(index_B),
+            "image": torch.from_numpy(row_B),
+        }

@@ -1,74 +1,116 @@
-"""Texts as sets of stored features, as an encoder such as `stored_text` reads them: those of a corpus from a store, new
-ones from the backbone that the store names.
-"""
+"""Texts as the text encoder reads them: token numbers, or sets of features from a store or its backbone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
+from torch import Tensor
+from tqdm import tqdm
 
-from encoders.backbones.again import backbone_again, spec_again
-from encoders.backbones.base import Backbone
-from encoders.backbones.texts import TextBackbone
-from infra.data import Batch
-from infra.errors import InputError
-from infra.registry import BACKBONES, Spec
-from infra.store import FeatureStore
-from infra.store.ids import text_id
-from tasks.augmentations.sets import Draw, Drop
-from tasks.inputs.unseen import MemorySets
+from polypool.encoders.backbones import Backbone, recorded_backbone, recorded_spec
+from polypool.encoders.backbones.text_models import TextBackbone
+from polypool.encoders.text.tokenizers import Tokenizer, pad_tokens
+from polypool.infra.batches import Batch
+from polypool.infra.errors import InputError
+from polypool.infra.registry import BACKBONES
+from polypool.infra.store import FeatureStore
+from polypool.infra.store.ids import text_id
+from polypool.tasks.augmentations.sets import Draw, Drop
+from polypool.tasks.augmentations.words import MaskReplaceDelete
+from polypool.tasks.inputs.visuals import MemorySets
+
+TextAugmentation = MaskReplaceDelete | Drop
+"""Of words, or of stored features."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextSource:
-    """Where the stored features of texts come from, as a run's assets keep it.
+class TextInputs(Protocol):
+    """The text encoder's inputs of a split's captions or questions."""
+
+    def __len__(self) -> int: ...
+
+    def sizes(self) -> np.ndarray:
+        """Return how many tokens or elements each text has."""
+
+    def batch(self, index_B: np.ndarray, *, augment: Any = None, draw: Draw | None = None) -> Batch:
+        """Return the inputs of the texts `index_B`.
+
+        `text` is `(B, L)` of token numbers or `(B, L, F)` of features; `text_mask` is `(B, L)`.
+
+        Args:
+            index_B: numbers of the texts in their split.
+            augment: a `TextAugmentation` that the inputs take; None for none.
+            draw: source of the augmentation's random numbers.
+        """
+
+
+class Captions:
+    """Token numbers of many texts in three flat arrays, so that millions fit in memory.
+
+    Args:
+        captions: the texts.
+        tokenizer: splits them.
+        limit: words after which a text is cut; 0 for never.
 
     Attributes:
-        store: the folder, for messages.
-        dtype: what its numbers are stored as.
-        extractor: what its backbone said of itself; None where the store is not one of `extract`.
+        cut: how many were longer than the limit.
     """
 
-    store: str
-    dtype: Literal["float16", "float32"]
-    extractor: dict[str, Any] | None = None
-
-    @classmethod
-    def of(cls, store: FeatureStore, *, called: str) -> TextSource:
-        """Return what a store says, whose folder messages are to call so."""
-        return cls(store=called, dtype=store.dtype, extractor=store.manifest.source.get("extractor"))
-
-    def backbone(self) -> Backbone:
-        """Return what makes the features of new texts.
-
-        Raises:
-            InputError: it cannot be had.
-        """
-        if self.extractor is None:
-            raise InputError(
-                f"{self.store}: its features of texts do not come from `python -m pipelines.extract --texts`, so no "
-                "backbone here makes them of a new text; search with a file, or with --id, an id of the corpus"
-            )
-        return backbone_again(self.extractor, where=f"{self.store}: extractor", store=self.store)
-
-    def pieces(self, text: str, *, count: int) -> list[str]:
-        """Return what the `count` elements of a text are called: the tokens, or numbers where those are not known."""
-        kind = (
-            BACKBONES.get(Spec.parse(spec_again(self.extractor, where=self.store)).name)
-            if self.extractor
-            else None
+    def __init__(self, captions: Sequence[str], tokenizer: Tokenizer, *, limit: int = 0) -> None:
+        subwords: list[int] = []
+        words: list[int] = []
+        ends = np.zeros(len(captions) + 1, np.int64)
+        self.cut = 0
+        encoded = tqdm(
+            tokenizer.encode(captions), desc="tokenising", total=len(captions), leave=False, delay=2
         )
-        known = isinstance(kind, type) and issubclass(kind, TextBackbone)
-        pieces = kind.pieces(self.extractor, text) if known else []
-        return pieces if len(pieces) == count else [str(number + 1) for number in range(count)]
+        for i, line in enumerate(encoded):
+            self.cut += 0 < limit < len(line)
+            for number, word in enumerate(line[: limit or None]):
+                subwords.extend(word)
+                words.extend([number] * len(word))
+            ends[i + 1] = len(subwords)
+        self.tokenizer = tokenizer
+        self._subword_P = np.array(subwords, np.int32)
+        self._word_P = np.array(words, np.int32)
+        self._ends = ends
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def sizes(self) -> np.ndarray:
+        return np.diff(self._ends) + 2 * self.tokenizer.ends
+
+    def batch(
+        self, index_B: np.ndarray, *, augment: MaskReplaceDelete | None = None, draw: Draw | None = None
+    ) -> dict[str, Tensor]:
+        """Return `text` `(B, L)`, the token numbers (int64, 0 in the pads), and `text_mask` `(B, L)`."""
+        start_B, size_B = self._ends[index_B], self._ends[index_B + 1] - self._ends[index_B]
+        row_P = np.repeat(np.arange(len(index_B)), size_B)
+        from_P = (
+            np.arange(len(row_P)) - np.repeat(np.cumsum(size_B) - size_B, size_B) + np.repeat(start_B, size_B)
+        )
+        subword_P = self._subword_P[from_P]
+        if augment is not None and draw is not None:
+            subword_P, stay_P = augment(
+                subword_P,
+                self._word_P[from_P],
+                index_B[row_P],
+                draw,
+                mask_subword=self.tokenizer.mask,
+                vocabulary=self.tokenizer.size,
+            )
+            subword_P, row_P = subword_P[stay_P], row_P[stay_P]
+            size_B = np.bincount(row_P, minlength=len(index_B))
+        token_BL, mask_BL = pad_tokens(subword_P, size_B, self.tokenizer)
+        return {"text": token_BL, "text_mask": mask_BL}
 
 
 class StoredTexts:
-    """Texts as a store of `extract --texts` has them.
+    """Texts as features of a store that `extract --texts` made.
 
     Args:
         store: the features, by the ids of texts.
@@ -84,44 +126,79 @@ class StoredTexts:
         self.rows = store.find([text_id(text) for text in texts])
         if missing := np.flatnonzero(self.rows < 0).tolist():
             extractor = store.manifest.source.get("extractor")
-            backbone = spec_again(extractor, where=str(store.folder)) if extractor else "SPEC"
+            backbone = recorded_spec(extractor, where=str(store.folder)) if extractor else "SPEC"
             raise InputError(
                 f"{store.folder}: {len(missing):,} of {len(texts):,} texts have no features, such as "
                 f"{texts[missing[0]]!r}; it was made of another corpus, or skipped them (skipped.jsonl). Make one of "
-                f'this corpus: python -m pipelines.extract --texts --corpus {corpus} --backbone "{backbone}" --out DIR'
+                f'this corpus: polypool extract --texts --corpus {corpus} --backbone "{backbone}" --out DIR'
             )
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def sizes(self) -> np.ndarray:
-        """Return how many elements each text has."""
         return self.store.sizes(self.rows)
 
     def fetch_ahead(self, index_B: np.ndarray) -> Sequence[Future]:
-        """Begin to fetch the sets of texts that will be asked for; see `infra.data.FetchesAhead`."""
         return self.store.fetch_ahead(self.rows[index_B])
 
     def batch(self, index_B: np.ndarray, *, augment: Drop | None = None, draw: Draw | None = None) -> Batch:
-        """Return `text` `(B, L, F)`, as it is stored, and `text_mask` `(B, L)`.
-
-        Args:
-            index_B: which texts.
-            augment: which elements stay; all where None.
-            draw: source of the augmentation's random numbers.
-        """
+        """Return `text` `(B, L, F)`, as it is stored, and `text_mask` `(B, L)`."""
         rows_B = self.rows[index_B]
-        stay = None if augment is None else augment(self.store.sizes(rows_B), index_B, draw)
+        stay = augment(self.store.sizes(rows_B), index_B, draw) if augment and draw else None
         x_BLF, mask_BL = self.store.padded(rows_B, keep=stay)
         return {"text": x_BLF, "text_mask": mask_BL}
 
 
+@dataclass(frozen=True, kw_only=True)
+class TextSource:
+    """Origin of the stored features of texts, as a run's assets keep it.
+
+    Attributes:
+        store: the folder, for messages.
+        dtype: of the stored numbers.
+        extractor: the description of its backbone; None if `extract` did not make the store.
+    """
+
+    store: str
+    dtype: Literal["float16", "float32"]
+    extractor: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, store: FeatureStore, *, called: str) -> TextSource:
+        return cls(
+            store=called, dtype=cast("Any", store.dtype), extractor=store.manifest.source.get("extractor")
+        )
+
+    def backbone(self) -> Backbone:
+        """Return the backbone that makes features of new texts.
+
+        Raises:
+            InputError: it is not known or cannot be loaded.
+        """
+        if self.extractor is None:
+            raise InputError(
+                f"{self.store}: its features of texts do not come from `polypool extract --texts`, so no "
+                "backbone here makes them of a new text; search with a file, or with --id, an id of the corpus"
+            )
+        return recorded_backbone(self.extractor, where=f"{self.store}: extractor", store=self.store)
+
+    def pieces(self, text: str, *, count: int) -> list[str]:
+        """Return names of the `count` elements of a text: its tokens, or numbers if those are not known."""
+        pieces = []
+        if self.extractor:
+            kind = BACKBONES.part(recorded_spec(self.extractor, where=self.store))
+            if isinstance(kind, type) and issubclass(kind, TextBackbone):
+                pieces = kind.pieces(self.extractor, text)
+        return pieces if len(pieces) == count else [str(number + 1) for number in range(count)]
+
+
 class NewTexts:
-    """Texts that are described when they are asked for, and rounded as the store rounds them.
+    """Features that a backbone makes of any texts on demand, rounded as a store rounds them.
 
     Args:
         texts: any.
-        backbone: what describes them.
+        backbone: makes the features.
         dtype: of the store that the model was trained on.
     """
 
@@ -132,22 +209,22 @@ class NewTexts:
         return len(self._texts)
 
     def sizes(self) -> np.ndarray:
-        """Return how many elements each text has."""
-        return np.array([len(self._described([text])[0]) for text in self._texts], np.int64)
+        return np.array([len(self._features([text])[0]) for text in self._texts], np.int64)
 
     def batch(self, index_B: np.ndarray, *, augment: None = None, draw: Draw | None = None) -> Batch:
-        """Return `text` `(B, L, F)` and `text_mask` `(B, L)`; new texts are not learnt from.
+        """Return `text` `(B, L, F)` and `text_mask` `(B, L)`, never augmented.
 
         Raises:
-            InputError: the backbone cannot read one of them.
+            InputError: the backbone cannot read one of the texts.
         """
-        sets = MemorySets(self._described([self._texts[n] for n in index_B.tolist()]), dim=self._backbone.dim)
+        sets = MemorySets(self._features([self._texts[n] for n in index_B.tolist()]), dim=self._backbone.dim)
         x_BLF, mask_BL = sets.batch(np.arange(len(index_B)), sample_B=index_B, draw=draw)
         return {"text": x_BLF, "text_mask": mask_BL}
 
-    def _described(self, texts: list[str]) -> list[np.ndarray]:
-        described = self._backbone(texts)
-        for text, x_LF in zip(texts, described, strict=True):
-            if isinstance(x_LF, str):
+    def _features(self, texts: list[str]) -> list[np.ndarray]:
+        features = []
+        for text, x_LF in zip(texts, self._backbone(texts), strict=True):
+            if not isinstance(x_LF, np.ndarray):
                 raise InputError(f"the text {text[:80]!r} cannot be read: {x_LF}")
-        return [x_LF.astype(self._dtype) for x_LF in described]
+            features.append(x_LF.astype(self._dtype))
+        return features

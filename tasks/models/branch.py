@@ -7,10 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from aggregators.base import Aggregator, Context, Pooled
-from encoders.base import Encoder
-from infra.errors import InputError
-from tasks.similarities.vectors import Embeddings, at_least_float32, l2_normalise, mean_and_log_variance
+from polypool.aggregators.aggregator import Aggregator, Context, Pooled
+from polypool.encoders.encoder import Encoder
+from polypool.infra.errors import InputError
+from polypool.tasks.similarities.vectors import (
+    Embeddings,
+    at_least_float32,
+    l2_normalise,
+    mean_and_log_variance,
+)
 
 
 class Branch(nn.Module):
@@ -40,7 +45,6 @@ class Branch(nn.Module):
 
     @property
     def width(self) -> int:
-        """Width D of the embeddings."""
         return self.aggregator.width or self.encoder.width
 
     def forward(self, x: Tensor, mask_BN: Tensor) -> Embeddings:
@@ -125,8 +129,9 @@ def pool_both(
     for own, other in ((0, 1), (1, 0)):
         vectors = alone[own]
         if vectors is None:
-            of_vector = branches[own].aggregator.context == "vector"
-            context = Context(alone[other]) if of_vector else Context(*encoded[other][:2])
+            vector, (x_BND, mask_BN, *_) = alone[other], encoded[other]
+            of_vector = branches[own].aggregator.context == "vector" and vector is not None
+            context = Context(vector) if of_vector else Context(x_BND, mask_BN)
             vectors = branches[own].pool(encoded[own], context=context._replace(all_pairs=all_pairs)).vectors
         elif all_pairs:
             vectors = vectors[:, None].expand(-1, len(encoded[other][0]), *vectors.shape[1:])

@@ -7,16 +7,16 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from infra.compute.device import device_of
-from infra.compute.dist import gather
-from infra.data import Batch
-from tasks.models.base import RetrievalModel, Scored
-from tasks.models.branch import Branch
-from tasks.models.embeddings import Batches, SplitEmbeddings, as_wide_everywhere, encode_split
-from tasks.objectives.base import Objective
-from tasks.regularisers.base import Regulariser
-from tasks.similarities.base import Similarity
-from tasks.similarities.vectors import Embeddings, at_least_float32
+from polypool.infra.batches import Batch
+from polypool.infra.compute.device import device_of
+from polypool.infra.compute.dist import gather
+from polypool.tasks.models.branch import Branch
+from polypool.tasks.models.embeddings import Batches, SplitEmbeddings, as_wide_everywhere, encode_split
+from polypool.tasks.models.retrieval_model import RetrievalModel, Scored
+from polypool.tasks.objectives.objective import Objective
+from polypool.tasks.regularisers.regulariser import Regulariser
+from polypool.tasks.similarities.similarity import Similarity
+from polypool.tasks.similarities.vectors import Embeddings, at_least_float32
 
 
 class DualEncoder(RetrievalModel):
@@ -45,15 +45,12 @@ class DualEncoder(RetrievalModel):
         self.text = text
 
     def encode_visual(self, batch: Batch) -> Embeddings:
-        """Return the embeddings of images or videos, `(B, D)` or `(B, K, D)`."""
         return self.visual(batch["visual"], batch["visual_mask"])
 
     def encode_text(self, batch: Batch) -> Embeddings:
-        """Return the embeddings of captions, `(B, D)` or `(B, K, D)`."""
         return self.text(batch["text"], batch["text_mask"])
 
     def score(self, visual: Embeddings, text: Embeddings) -> Tensor:
-        """Return the `(V, T)` scores of all images or videos with all captions, in at least float32."""
         with torch.autocast(visual.vectors.device.type, enabled=False):
             return self.similarity(at_least_float32(visual.vectors), at_least_float32(text.vectors))
 
@@ -69,7 +66,6 @@ class DualEncoder(RetrievalModel):
         return Scored.of_batch(batch, self.score(visual, text), visual=visual, text=text)
 
     def scorer(self, images: Batches, captions: Batches) -> SplitEmbeddings:
-        """Encode a split once, and return what scores any block of it."""
         device = device_of(self)
         visual = encode_split(lambda batch: self.encode_visual(batch).vectors, images, device=device)
         text = encode_split(lambda batch: self.encode_text(batch).vectors, captions, device=device)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from infra.compute.device import on_device
-from infra.compute.dist import gather_objects, gather_uneven, world
-from infra.data import Batch
-from tasks.similarities.base import Similarity
-from tasks.similarities.vectors import (
+from polypool.infra.batches import Batch
+from polypool.infra.compute.device import on_device
+from polypool.infra.compute.dist import gather_objects, gather_uneven, world
+from polypool.tasks.similarities.similarity import Similarity
+from polypool.tasks.similarities.vectors import (
     mean_and_log_variance,
     real_vectors,
     side_by_side,
@@ -73,15 +74,12 @@ class SplitEmbeddings:
     similarity: Similarity
 
     def __call__(self, images: slice, captions: slice) -> Tensor:
-        """Return the scores of images against captions, `(V, T)`, float32."""
         return self._score(self.visual[images], self.text[captions])
 
     def of_images(self, rows: slice, columns: slice) -> Tensor:
-        """Return the scores of images against images, `(rows, columns)`, float32."""
         return self._score(self.visual[rows], self.visual[columns])
 
     def of_captions(self, rows: slice, columns: slice) -> Tensor:
-        """Return the scores of captions against captions, `(rows, columns)`, float32."""
         return self._score(self.text[rows], self.text[columns])
 
     def uncertainty(self) -> tuple[Tensor, Tensor] | None:
@@ -91,11 +89,12 @@ class SplitEmbeddings:
         """
         if not self.similarity.of_distributions:
             return None
-        return tuple(uncertainty(mean_and_log_variance(side)[1]) for side in (self.visual, self.text))
+        visual_V, text_T = (uncertainty(mean_and_log_variance(side)[1]) for side in (self.visual, self.text))
+        return visual_V, text_T
 
     def item_bytes(self) -> float:
         """Return the mean size of an image's or video's embeddings, without zero vectors that fill up its set."""
-        vectors = float(self.visual.shape[1:-1].numel())
+        vectors = float(math.prod(self.visual.shape[1:-1]))
         if self.similarity.of_any_size and self.visual.ndim == 3:
             vectors = float(real_vectors(self.visual).sum(dim=1).double().mean())
         return vectors * self.visual.shape[-1] * self.visual.element_size()

@@ -2,27 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import isqrt
+from typing import NamedTuple
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
+from tqdm import tqdm
 
-from infra.compute.device import device_of
-from infra.compute.dist import gather, gather_objects, gather_shared
-from infra.compute.dropout import drawn_again
-from infra.data import Batch
-from infra.errors import InputError
-from tasks.models.base import RetrievalModel, Scored
-from tasks.models.branch import Branch, pool_both, refuse_distributions
-from tasks.models.embeddings import Batches
-from tasks.models.padded_sets import PaddedSets, encode_sets
-from tasks.models.pair_scores import PairScores
-from tasks.objectives.base import Objective
-from tasks.regularisers.base import Regulariser
-from tasks.similarities.base import Similarity
-from tasks.similarities.vectors import at_least_float32, l2_normalise
+from polypool.infra.batches import Batch
+from polypool.infra.compute.device import device_of, on_device
+from polypool.infra.compute.dist import gather, gather_objects, gather_shared, gather_uneven, rank, world
+from polypool.infra.compute.dropout import drawn_again
+from polypool.infra.errors import InputError
+from polypool.tasks.models.branch import Branch, pool_both, refuse_distributions
+from polypool.tasks.models.embeddings import Batches, places
+from polypool.tasks.models.retrieval_model import RetrievalModel, Scored
+from polypool.tasks.objectives.objective import Objective
+from polypool.tasks.regularisers.regulariser import Regulariser
+from polypool.tasks.similarities.similarity import Similarity
+from polypool.tasks.similarities.vectors import at_least_float32, l2_normalise
+
+
+class PaddedSets(NamedTuple):
+    """Padded sets."""
+
+    x_BND: Tensor
+    """The elements."""
+    mask_BN: Tensor
+    """True for real elements."""
+
+    @classmethod
+    def pad(cls, sets: Sequence[Tensor]) -> PaddedSets:
+        """Put `(N, D)` sets of any sizes side by side."""
+        size_B = torch.tensor([len(x_ND) for x_ND in sets], device=sets[0].device)
+        x_BND = pad_sequence(list(sets), batch_first=True)
+        return cls(x_BND, torch.arange(x_BND.shape[1], device=size_B.device) < size_B[:, None])
+
+    def widened(self, size: int) -> PaddedSets:
+        """Return the sets with more padding, so that each has `size` elements."""
+        more = size - self.mask_BN.shape[1]
+        return PaddedSets(F.pad(self.x_BND, (0, 0, 0, more)), F.pad(self.mask_BN, (0, more)))
+
+    def split(self, size: int) -> list[PaddedSets]:
+        return [
+            PaddedSets(*part) for part in zip(self.x_BND.split(size), self.mask_BN.split(size), strict=True)
+        ]
+
+
+@torch.inference_mode()
+def encode_sets(
+    encode_batch: Callable[[Batch], PaddedSets], batches: Batches, *, device: torch.device
+) -> list[Tensor]:
+    """Encode batch after batch and return the sets of all workers, `(N, D)` each, in the order of their numbers."""
+    numbers, elements, sizes = [], [], []
+    for number_B, batch in batches:
+        x_BND, mask_BN = encode_batch(on_device(batch, device))
+        numbers.append(number_B.to(device))
+        elements.append(x_BND[mask_BN])
+        sizes.append(mask_BN.sum(dim=1))
+    sets = gather_uneven(torch.cat(elements)).split(gather_uneven(torch.cat(sizes)).tolist())
+    return [sets[place] for place in places(torch.cat(numbers)).tolist()]
 
 
 class PairEncoder(RetrievalModel):
@@ -81,7 +125,6 @@ class PairEncoder(RetrievalModel):
         return PaddedSets(*self.text.encoder(batch["text"], batch["text_mask"]))
 
     def score(self, visual: PaddedSets, text: PaddedSets) -> Tensor:
-        """Return the `(V, T)` scores of every image with every caption, in at least float32."""
         return torch.cat(
             [
                 torch.cat([self._checkpointed(rows, columns) for columns in text.split(self.side)], dim=1)
@@ -103,7 +146,6 @@ class PairEncoder(RetrievalModel):
         return Scored.of_batch(batch, gather(self.score(visual, captions)))
 
     def scorer(self, images: Batches, captions: Batches) -> PairScores:
-        """Encode a split once, and return what scores any block of it."""
         device = device_of(self)
         visual = encode_sets(self.encode_visual, images, device=device)
         text = encode_sets(self.encode_text, captions, device=device)
@@ -136,3 +178,77 @@ class PairEncoder(RetrievalModel):
         visual_P, text_P = (l2_normalise(at_least_float32(embedding)) for embedding in embeddings_P)
         with torch.autocast(visual_P.device.type, enabled=False):
             return self.similarity.pairs(visual_P, text_P)
+
+
+IMAGES, CAPTIONS = 64, 128
+"""Images and captions that a split's scores are computed for at once; captions of equal length come together."""
+PAIRS = 1024
+"""Single pairs whose sets are put side by side at once."""
+
+
+class PairScores:
+    """Scores of a split, of any block or of single pairs; each is computed once, but for what a block repeats.
+
+    Every worker must ask for the same.
+
+    Args:
+        model: scores every image with every caption of two padded sets, or the p-th with the p-th.
+        visual: the sets of the images or videos, `(N, D)` each.
+        text: the sets of the captions.
+    """
+
+    def __init__(self, model: PairEncoder, *, visual: Sequence[Tensor], text: Sequence[Tensor]) -> None:
+        self.model, self.visual, self.text = model, visual, text
+        shape, device = (len(visual), len(text)), visual[0].device
+        self.sim_VT = torch.zeros(shape, device=device)
+        self.known_VT = torch.zeros(shape, dtype=torch.bool, device=device)
+
+    def __call__(self, images: slice, captions: slice) -> Tensor:
+        row_V, column_T = np.arange(len(self.visual))[images], np.arange(len(self.text))[captions]
+        return self._block((images, captions), row_V, column_T)
+
+    def of_all(self, row_V: np.ndarray, column_T: np.ndarray) -> Tensor:
+        return self._block(np.ix_(row_V, column_T), row_V, column_T)
+
+    @torch.inference_mode()
+    def of_pairs(self, row_P: np.ndarray, column_P: np.ndarray) -> Tensor:
+        """Return the scores of the p-th image with the p-th caption, `(P,)`, float32."""
+        new_P = (~self.known_VT[row_P, column_P]).nonzero().squeeze(1).cpu().numpy()
+        if len(new_P):
+            by_size_P = new_P[
+                np.argsort([len(self.text[column]) for column in column_P[new_P]], kind="stable")
+            ]
+            own_P = np.array_split(by_size_P, world())[rank()]
+            scores = [
+                self.model.score_pairs(
+                    PaddedSets.pad([self.visual[row] for row in row_P[part_P]]),
+                    PaddedSets.pad([self.text[column] for column in column_P[part_P]]),
+                ).float()
+                for part_P in np.split(own_P, range(PAIRS, len(own_P), PAIRS))
+                if len(part_P)
+            ]
+            sim_P = torch.cat([self.sim_VT.new_empty(0), *scores])
+            self.sim_VT[row_P[by_size_P], column_P[by_size_P]] = gather_uneven(sim_P)
+            self.known_VT[row_P[by_size_P], column_P[by_size_P]] = True
+        return self.sim_VT[row_P, column_P]
+
+    @torch.inference_mode()
+    def _block(self, block: tuple, row_V: np.ndarray, column_T: np.ndarray) -> Tensor:
+        if not self.known_VT[block].all():
+            own_V = np.array_split(row_V, world())[rank()]
+            self.sim_VT[block] = gather_uneven(self._compute(own_V, column_T))
+            self.known_VT[block] = True
+        return self.sim_VT[block]
+
+    def _compute(self, row_V: np.ndarray, column_T: np.ndarray) -> Tensor:
+        sim_VT = self.sim_VT.new_empty(len(row_V), len(column_T))
+        by_size_T = np.argsort([len(self.text[column]) for column in column_T], kind="stable")
+        starts = range(0, len(row_V), IMAGES)
+        for start in tqdm(starts, desc="scoring pairs", leave=False, delay=2, disable=rank() > 0):
+            part = slice(start, start + IMAGES)
+            visual = PaddedSets.pad([self.visual[row] for row in row_V[part]])
+            for first in range(0, len(column_T), CAPTIONS):
+                place_T = by_size_T[first : first + CAPTIONS]
+                text = PaddedSets.pad([self.text[column] for column in column_T[place_T]])
+                sim_VT[part, torch.from_numpy(place_T)] = self.model.score(visual, text).float()
+        return sim_VT

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from infra.errors import InputError
-from infra.registry import OBJECTIVES
-from tasks.objectives.base import Objective, lowest, pairs_and_negatives
-from tasks.objectives.hardest import logsumexp_of_highest
-from tasks.objectives.miners.adopt_k import AdoptK
+from polypool.infra.errors import InputError
+from polypool.infra.registry import OBJECTIVES
+from polypool.tasks.objectives.hardest import logsumexp_of_highest
+from polypool.tasks.objectives.miners.adopt_k import AdoptK
+from polypool.tasks.objectives.objective import Objective, lowest, pairs_and_negatives
 
 
 @OBJECTIVES.register("adopt")
@@ -55,7 +55,6 @@ class Adopt(Objective):
     def forward(
         self, sim_VT: Tensor, row_T: Tensor, positive_VT: Tensor, *, epoch: float
     ) -> dict[str, Tensor]:
-        """Return the loss and what it was made of; see `Objective`."""
         pair_T, negative_VT = pairs_and_negatives(sim_VT, row_T, positive_VT)
         k_text, k_visual, terms = self.miner.count(sim_VT, row_T, positive_VT)
         row_V, column_T = logsumexp_of_highest(negative_VT, k_text, k_visual, temperature=self.temperature)
@@ -64,11 +63,9 @@ class Adopt(Objective):
 
     @property
     def strives_for(self) -> float:
-        """The temperature."""
         return self.temperature
 
     def advice(self, *, epoch: float) -> tuple[str, ...]:
-        """Let differences count for more or less, or all negatives count."""
         return (f"another temperature than {self.temperature:.3g}", "infonce, of all negatives")
 
     def _cost(self, pair_T: Tensor, rivals_T: Tensor) -> Tensor:

@@ -11,10 +11,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from infra.errors import InputError
-from infra.registry import MINERS, OBJECTIVES
-from tasks.objectives.base import Objective, lowest
-from tasks.objectives.miners.base import BatchScores, Chosen, Miner
+from polypool.infra.errors import InputError
+from polypool.infra.registry import MINERS, OBJECTIVES
+from polypool.tasks.objectives.miners.miner import BatchScores, Chosen, Miner
+from polypool.tasks.objectives.objective import Objective, lowest
 
 LARGEST_SCALE = 100.0
 """CLIP's bound on the factor of the scores, 1 / temperature."""
@@ -64,21 +64,22 @@ class InfoNCE(Objective):
     def forward(
         self, sim_VT: Tensor, row_T: Tensor, positive_VT: Tensor, *, epoch: float
     ) -> dict[str, Tensor]:
-        """Return the loss, and the temperature where it is learned; see `Objective`."""
-        temperature = self.temperature if self.log_scale is None else self._clipped().neg().exp()
+        temperature = self.temperature if self.log_scale is None else _clipped(self.log_scale).neg().exp()
         scores = BatchScores.of(sim_VT / temperature, row_T, positive_VT, sim_VT=sim_VT)
         mined = self.miner.choose(scores)
-        costs = [self._cost(scores.pair_T, side, temperature) for side in (mined.to_text, mined.to_visual)]
-        terms = {"loss": sum(costs).mean() / 2, **mined.terms}
-        return terms if self.log_scale is None else {**terms, "temperature": temperature.detach()}
+        of_text, of_visual = (
+            self._cost(scores.pair_T, side, temperature) for side in (mined.to_text, mined.to_visual)
+        )
+        terms = {"loss": (of_text + of_visual).mean() / 2, **mined.terms}
+        if isinstance(temperature, Tensor):
+            terms["temperature"] = temperature.detach()
+        return terms
 
     @property
     def strives_for(self) -> float:
-        """The temperature."""
         return self.temperature if self.log_scale is None else math.exp(-float(self.log_scale.detach()))
 
     def advice(self, *, epoch: float) -> tuple[str, ...]:
-        """Let differences count for more or less."""
         return (f"another temperature than {self.strives_for:.3g}",)
 
     def _cost(self, pair_T: Tensor, chosen: Chosen, temperature: float | Tensor) -> Tensor:
@@ -92,12 +93,9 @@ class InfoNCE(Objective):
             rivals_T = rivals_T + self.margin / temperature
         return pair_T.logaddexp(rivals_T) - pair_T
 
-    def _clipped(self) -> Tensor:
-        """Return the parameter, brought back within its bound.
 
-        It is clipped itself: of a clipped copy the gradient would be zero beyond the bound, and a temperature that once
-        got there would stay.
-        """
-        with torch.no_grad():
-            self.log_scale.clamp_(max=math.log(LARGEST_SCALE))
-        return self.log_scale
+def _clipped(log_scale: nn.Parameter) -> Tensor:
+    """Clip a parameter in place: a clipped copy would have no gradient beyond the bound, and stay there."""
+    with torch.no_grad():
+        log_scale.clamp_(max=math.log(LARGEST_SCALE))
+    return log_scale

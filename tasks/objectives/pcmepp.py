@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from infra.errors import InputError
-from infra.registry import OBJECTIVES
-from tasks.objectives.base import Objective
+from polypool.infra.errors import InputError
+from polypool.infra.registry import OBJECTIVES
+from polypool.tasks.objectives.objective import Objective
 
 
 @OBJECTIVES.register("pcmepp")
@@ -20,7 +20,7 @@ class PseudoPositiveMatching(Objective):
     The logit of a pair is scale * score + bias, both learned; the score of `csd` is minus the distance. The loss is
     twice the mean binary cross-entropy over the whole matrix, plus `pseudo` times that of two matrices of other
     answers: for each image, and for each text, all are a yes whose scores reach that of one it belongs to. So what
-    nobody wrote down as a match, and what the model finds as near, is pushed away less.
+    is not annotated as a match, and what the model finds as near, is pushed away less.
 
     Where several belong to one image, those count that reach the lowest of their scores: the paper makes a
     pseudo-positive of whatever is as near as a positive, and its code, which looks at the first of several, would have
@@ -52,12 +52,10 @@ class PseudoPositiveMatching(Objective):
 
     @property
     def strives_for(self) -> float:
-        """What the scale brings to 1."""
         scale = abs(float(self.scale.detach()))
         return 1 / scale if scale else 0.0
 
     def advice(self, *, epoch: float) -> tuple[str, ...]:
-        """Let variances begin smaller, since where they are large every pair looks like a no, or change the scale."""
         scale = float(self.scale.detach())
         return (
             "a lower start of the log-variances (probabilistic(start=-12))",
@@ -67,7 +65,6 @@ class PseudoPositiveMatching(Objective):
     def forward(
         self, sim_VT: Tensor, row_T: Tensor, positive_VT: Tensor, *, epoch: float
     ) -> dict[str, Tensor]:
-        """Return the loss, the scale, the bias and the number of pseudo-positives; see `Objective`."""
         logit_VT = self.scale * sim_VT + self.bias
         loss = 2 * _cross_entropy(logit_VT, positive_VT)
         terms = {"scale": self.scale.detach(), "bias": self.bias.detach()}
@@ -75,7 +72,7 @@ class PseudoPositiveMatching(Objective):
             near = [sim_VT >= _lowest_positive(sim_VT, positive_VT, dim=dim) for dim in (1, 0)]
             loss = loss + self.pseudo * sum(_cross_entropy(logit_VT, near_VT) for near_VT in near)
             found = [(near_VT & ~positive_VT).sum() / near_VT.shape[dim] for dim, near_VT in enumerate(near)]
-            terms["pseudo_positives"] = sum(found) / 2
+            terms["pseudo_positives"] = (found[0] + found[1]) / 2
         return {"loss": loss, **terms}
 
 

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from infra.errors import InputError
-from infra.registry import OBJECTIVES
-from tasks.objectives.base import Objective
+from polypool.infra.errors import InputError
+from polypool.infra.registry import OBJECTIVES
+from polypool.tasks.objectives.objective import Objective
 
 
 @OBJECTIVES.register("siglip")
@@ -37,13 +37,11 @@ class SigmoidLoss(Objective):
 
     @property
     def strives_for(self) -> float:
-        """What the scale brings to 1."""
         return math.exp(-float(self.log_scale.detach()))
 
     def forward(
         self, sim_VT: Tensor, row_T: Tensor, positive_VT: Tensor, *, epoch: float
     ) -> dict[str, Tensor]:
-        """Return the loss, the scale and the bias; see `Objective`."""
         scale = self.log_scale.exp()
         logit_VT = scale * sim_VT + self.bias
         loss = -F.logsigmoid(logit_VT.where(positive_VT, -logit_VT)).sum() / len(row_T)

@@ -6,11 +6,11 @@ import math
 
 from torch import Tensor
 
-from infra.errors import InputError
-from infra.registry import MINERS, OBJECTIVES
-from tasks.objectives.base import Objective, lowest
-from tasks.objectives.miners.all import All
-from tasks.objectives.miners.base import BatchScores, Chosen, Miner
+from polypool.infra.errors import InputError
+from polypool.infra.registry import MINERS, OBJECTIVES
+from polypool.tasks.objectives.miners.all import All
+from polypool.tasks.objectives.miners.miner import BatchScores, Chosen, Miner
+from polypool.tasks.objectives.objective import Objective, lowest
 
 
 @OBJECTIVES.register("triplet")
@@ -54,19 +54,18 @@ class Triplet(Objective):
     def forward(
         self, sim_VT: Tensor, row_T: Tensor, positive_VT: Tensor, *, epoch: float
     ) -> dict[str, Tensor]:
-        """Return the loss; see `Objective`."""
         scores = BatchScores.of(sim_VT, row_T, positive_VT, sim_VT=sim_VT)
         mined = self.mining(epoch).choose(scores)
-        costs = [self._cost(scores.pair_T, side.of_pairs()) for side in (mined.to_text, mined.to_visual)]
-        return {"loss": sum(costs), **mined.terms}
+        of_text, of_visual = (
+            self._cost(scores.pair_T, side.of_pairs()) for side in (mined.to_text, mined.to_visual)
+        )
+        return {"loss": of_text + of_visual, **mined.terms}
 
     @property
     def strives_for(self) -> float:
-        """The margin."""
         return self.margin
 
     def advice(self, *, epoch: float) -> tuple[str, ...]:
-        """Let all negatives count first, where they do not."""
         if isinstance(self.mining(epoch), All):
             return ("infonce in its place (--objective infonce)",)
         longer = math.floor(self.warmup_epochs) + 1

@@ -16,9 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from infra.errors import InputError
-from tasks.questions.answers import vocabulary_answer
+from polypool.infra.errors import InputError
+from polypool.tasks.datasets.questions import Question, QuestionCorpus
+from polypool.tasks.questions.accuracy import vocabulary_answer
 
+ANSWERS = {"train+val": ("train", "val", "test"), "train": ("train",)}
+"""The splits whose answers may be learnt; in a corpus, `test` is the official validation split, and `val` a part of the
+official training split."""
+TARGETS = ("soft", "hard")
 _SCORES = np.array([0, 0.3, 0.6, 0.9, 1], np.float32)  # what 0, 1, 2, 3, 4 or more of ten people are worth
 
 
@@ -39,6 +44,13 @@ class AnswerVocabulary:
             raise InputError(
                 f"{len(self.answers):,} answers, {len(self._index):,} different: expected some, each once"
             )
+
+    @classmethod
+    def of(cls, corpus: QuestionCorpus, source: str, *, min_count: int) -> AnswerVocabulary:
+        """Return the frequent answers of a corpus; `source` is one of `ANSWERS`."""
+        splits = [split for split in ANSWERS[source] if split in corpus.splits]
+        labels = [question.label for split in splits for question in corpus.questions(split)]
+        return cls.build(filter(None, labels), min_count=min_count)
 
     @classmethod
     def build(cls, labels: Iterable[str], *, min_count: int = 9) -> AnswerVocabulary:
@@ -79,6 +91,12 @@ class AnswerVocabulary:
         """Return the fraction of questions, from 0 to 1, whose label has a class; 0 where there are none."""
         index_Q = self.indices(map(vocabulary_answer, labels))
         return float(np.mean(index_Q >= 0)) if len(index_Q) else 0.0
+
+    def targets(self, questions: Sequence[Question], kind: str) -> AnswerTargets:
+        """Return the targets of answered questions; `kind` is one of `TARGETS`."""
+        if kind == "soft":
+            return self.soft_targets([question.answers for question in questions])
+        return self.hard_targets([question.label for question in questions])
 
     def soft_targets(self, answers: Sequence[Sequence[str]]) -> AnswerTargets:
         """Return targets of 0.3, 0.6, 0.9 or 1 where one, two, three or more people gave the answer.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from infra.registry import REGULARISERS
-from tasks.regularisers.base import WithinSets
+from polypool.infra.registry import REGULARISERS
+from polypool.tasks.regularisers.regulariser import WithinSets
 
 
 @REGULARISERS.register("diversity")
@@ -16,7 +16,6 @@ class Diversity(WithinSets):
     name = "diversity"
 
     def of_sets(self, gram_BKK: Tensor) -> Tensor:
-        """Return the mean over sets, a scalar."""
         k = gram_BKK.shape[-1]
         same_KK = torch.eye(k, dtype=torch.bool, device=gram_BKK.device)
         return torch.linalg.matrix_norm(gram_BKK.masked_fill(same_KK, 0.0)).mean() / k**2

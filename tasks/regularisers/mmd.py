@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from infra.errors import InputError
-from infra.registry import REGULARISERS
-from tasks.regularisers.base import Regulariser
-from tasks.similarities.vectors import Embeddings
+from polypool.infra.errors import InputError
+from polypool.infra.registry import REGULARISERS
+from polypool.tasks.regularisers.regulariser import Regulariser
+from polypool.tasks.similarities.vectors import Embeddings
 
 
 @REGULARISERS.register("mmd")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from infra.registry import REGULARISERS
-from tasks.regularisers.base import WithinSets
+from polypool.infra.registry import REGULARISERS
+from polypool.tasks.regularisers.regulariser import WithinSets
 
 
 @REGULARISERS.register("uniformity")
@@ -19,7 +19,6 @@ class Uniformity(WithinSets):
     name = "uniformity"
 
     def of_sets(self, gram_BKK: Tensor) -> Tensor:
-        """Return the mean over sets, a scalar."""
         k = gram_BKK.shape[-1]
         first_P, second_P = torch.triu_indices(k, k, offset=1, device=gram_BKK.device)
         square_BK = gram_BKK.diagonal(dim1=1, dim2=2)

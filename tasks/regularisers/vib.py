@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from infra.registry import REGULARISERS
-from tasks.regularisers.base import Regulariser
-from tasks.similarities.vectors import Embeddings, mean_and_log_variance
+from polypool.infra.registry import REGULARISERS
+from polypool.tasks.regularisers.regulariser import Regulariser
+from polypool.tasks.similarities.vectors import Embeddings, mean_and_log_variance
 
 
 @REGULARISERS.register("vib")
@@ -30,7 +30,8 @@ class VIB(Regulariser):
         Raises:
             InputError: these are no distributions.
         """
-        return sum(_divergence(*mean_and_log_variance(side.vectors)) for side in (visual, text))
+        one, other = (_divergence(*mean_and_log_variance(side.vectors)) for side in (visual, text))
+        return one + other
 
 
 def _divergence(mean_BD: Tensor, log_variance_BD: Tensor) -> Tensor:

@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from infra.errors import InputError
-from tasks.base import Score
-from tasks.datasets.images.cxc import Rated, Ratings
-from tasks.scoring.metrics import KS, Positives, Ranks, Ties, chance_recall, rank_queries, recall
-from tasks.scoring.ranking.tiles import rank_both_ways
-from tasks.scoring.scores import AllScores
+from polypool.infra.errors import InputError
+from polypool.tasks.adapter import Score
+from polypool.tasks.datasets.cxc import Rated, Ratings
+from polypool.tasks.scoring.metrics import KS, Positives, Ranks, Ties, chance_recall, rank_queries, recall
+from polypool.tasks.scoring.ranking.tiles import rank_both_ways
+from polypool.tasks.scoring.scores import AllScores
 
 SITS, STS, SIS = 3.0, 3.0, 2.5
 """The least ratings of right answers: caption and image, two captions, two images."""

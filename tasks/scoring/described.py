@@ -1,4 +1,4 @@
-"""What the numbers of retrieval mean, and how they follow from single queries."""
+"""Descriptions of the metrics of retrieval, and of their means over single queries."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from tasks.base import Metric, QueryMean, QueryMetric
-from tasks.scoring.metrics import KS
+from polypool.tasks.adapter import Metric, QueryMean, QueryMetric
+from polypool.tasks.scoring.metrics import KS
 
 RSUM = Metric(name="rsum", best=600.0)
 """The sum of six recalls: at 1, 5 and 10, in both directions."""
 MAP_AT_R = Metric(name="map_at_r", best=100.0, unit="%")
 """The mean of mAP@R over both directions."""
 EXTENDED = ("map_at_r", "r_precision", "R1")
-"""What each direction is judged by where queries have many right answers (`tasks.scoring.extended`)."""
+"""What each direction is judged by where queries have many right answers (`polypool.tasks.scoring.extended`)."""
 
 
 def retrieval_records(

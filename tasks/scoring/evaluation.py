@@ -1,6 +1,6 @@
 """Scores of a split under a protocol.
 
-They are asked for block by block, `score(images, captions)` with two slices, and never held together.
+They are computed block by block, `score(images, captions)` with two slices, and never held together.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from infra.errors import InputError
-from tasks.base import Score
-from tasks.scoring.metrics import KS, Ranks, Ties, retrieval_metrics
-from tasks.scoring.protocols import ScoringProtocol
-from tasks.scoring.ranking.gallery import RetrievalGallery
+from polypool.infra.errors import InputError
+from polypool.tasks.adapter import Score
+from polypool.tasks.scoring.metrics import KS, Ranks, Ties, retrieval_metrics
+from polypool.tasks.scoring.protocols import ScoringProtocol
+from polypool.tasks.scoring.ranking.gallery import RetrievalGallery
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Examples of retrieval to look at: a few queries of both directions, what was found for them, and what is right.
 
-They are records; `pipelines.pages` draws them.
+They are records; `polypool.pipelines.figures.pages` draws them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from itertools import islice, zip_longest
 import numpy as np
 from torch import Tensor
 
-from tasks.base import PictureRecord, Score
-from tasks.datasets.media import PicturedItem
-from tasks.inputs.pairs import Pairs
-from tasks.scoring.evaluation import ProtocolResult
-from tasks.scoring.metrics import Positives
-from tasks.scoring.protocols import ScoringProtocol
-from tasks.scoring.ranking.gallery import RetrievalGallery
+from polypool.tasks.adapter import PictureRecord, Score
+from polypool.tasks.datasets.open_corpora import PicturedItem
+from polypool.tasks.inputs.pairs import Pairs
+from polypool.tasks.scoring.evaluation import ProtocolResult
+from polypool.tasks.scoring.metrics import Positives
+from polypool.tasks.scoring.protocols import ScoringProtocol
+from polypool.tasks.scoring.ranking.gallery import RetrievalGallery
 
 HITS = 5
 QUERIES = {"image": 12, "video": 8}
@@ -241,6 +241,6 @@ def _example(
     return RetrievalExample(
         query=query,
         hits=tuple(hit(place, rank) for rank, place in enumerate(order, start=1)),
-        best=hit(best, 1 + above),
+        best=hit(best, 1 + int(above)),
         right=len(right_P),
     )

@@ -3,7 +3,7 @@
 ECCV Caption says for some images and some captions of a split which answers are right, whatever COCO says; these are
 the queries, and the whole split is their gallery. R, the number of a query's right answers, counts those that the split
 does not have, too (two of the released ones), as the authors' evaluator does. Where that takes equal scores as they
-come, here they stand in random order (`tasks.scoring.ranking.precision`).
+come, here they stand in random order (`polypool.tasks.scoring.ranking.precision`).
 
 Source: Chun et al., "ECCV Caption: correcting false negatives by collecting machine-and-human-verified image-caption
 associations for MS-COCO", ECCV 2022, and the evaluator of the package `eccv-caption` 0.1.0.
@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from infra.errors import InputError
-from tasks.base import Score
-from tasks.datasets.images.eccv import Extended
-from tasks.scoring.described import EXTENDED, MAP_AT_R
-from tasks.scoring.metrics import Positives, chance_recall, rank_queries
-from tasks.scoring.ranking.precision import chance_precision, precision_at_r
-from tasks.scoring.scores import PairsScore
+from polypool.infra.errors import InputError
+from polypool.tasks.adapter import Score
+from polypool.tasks.datasets.eccv import Extended
+from polypool.tasks.scoring.described import EXTENDED, MAP_AT_R
+from polypool.tasks.scoring.metrics import Positives, chance_recall, rank_queries
+from polypool.tasks.scoring.ranking.precision import chance_precision, precision_at_r
+from polypool.tasks.scoring.scores import PairsScore
 
 DIRECTIONS = ("i2t", "t2i")
 _CHUNK = 1 << 22
@@ -189,7 +189,7 @@ def evaluate_extended(score: Score, of: Mapping[str, Asked]) -> ExtendedResult:
 def _scores(score: Score, i2t: Asked, t2i: Asked) -> tuple[Tensor, Tensor]:
     """Return the scores of each direction's queries with their gallery, a row a query."""
     images, captions = len(i2t.own), i2t.own.gallery
-    if isinstance(score, PairsScore):  # what nobody asks for would be most of the work
+    if isinstance(score, PairsScore):  # scores that are not needed would be most of the work
         return (
             score.of_all(i2t.query_A, np.arange(captions)),
             score.of_all(np.arange(images), t2i.query_A).T.contiguous(),

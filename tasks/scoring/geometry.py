@@ -1,4 +1,4 @@
-"""How embeddings lie on the unit sphere: whether pairs are close, and whether all the rest spreads out.
+"""Alignment and uniformity of embeddings on the unit sphere.
 
 Elements of sets count as vectors of their own. Nothing of the size of a score matrix is ever held.
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tasks.similarities.vectors import mean_vector, real_vectors
+from polypool.tasks.similarities.vectors import mean_vector, real_vectors
 
 _CHUNK = 1 << 22  # distances held at a time
 
@@ -31,8 +31,8 @@ def alignment(visual: Tensor, text: Tensor, owner_T: np.ndarray) -> float:
         owner_T: the image of each caption.
     """
     (image_ND, image_N), (caption_GD, caption_G) = _moments(visual), _moments(text)
-    owner_T = torch.from_numpy(np.asarray(owner_T)).to(visual.device)
-    distance_G = image_N[owner_T] + caption_G - 2 * torch.einsum("gd,gd->g", image_ND[owner_T], caption_GD)
+    owner_G = torch.from_numpy(np.asarray(owner_T)).to(visual.device)
+    distance_G = image_N[owner_G] + caption_G - 2 * torch.einsum("gd,gd->g", image_ND[owner_G], caption_GD)
     return float(distance_G.double().mean())
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from infra.errors import InputError, unknown
+from polypool.infra.errors import InputError, unknown
 
 Ties = Literal["expected", "pessimistic", "optimistic"]
 TIES: tuple[Ties, ...] = ("expected", "pessimistic", "optimistic")
@@ -183,15 +183,15 @@ def check_answers(positives: Positives, *, ties: Ties, skip: bool = False) -> np
 def _chunks(
     scores: Tensor | np.ndarray | Callable[[int, int], Tensor], positives: Positives, *, rows: int
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield the first query and the scores of each chunk."""
     queries, gallery = len(positives), positives.gallery
-    if not callable(scores) and tuple(scores.shape) != (queries, gallery):
+    if isinstance(scores, Tensor | np.ndarray) and tuple(scores.shape) != (queries, gallery):
         raise InputError(
             f"scores have shape {tuple(scores.shape)}, expected {queries} queries x {gallery} items"
         )
     for start in range(0, queries, rows):
         stop = min(start + rows, queries)
-        score_QG = scores(start, stop) if callable(scores) else scores[start:stop]
+        part = slice(start, stop)
+        score_QG = scores[part] if isinstance(scores, Tensor | np.ndarray) else scores(start, stop)
         if tuple(score_QG.shape) != (stop - start, gallery):
             raise InputError(
                 f"scores of queries {start} to {stop - 1} have shape {tuple(score_QG.shape)}, "

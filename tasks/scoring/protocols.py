@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from infra.errors import InputError, unknown
+from polypool.infra.errors import InputError, unknown
 
 _RERANKED = 1
-"""Raised whenever the same model would get other numbers by `tasks.scoring.ranking.reranking`."""
+"""Raised whenever the same model would get other numbers by `polypool.tasks.scoring.ranking.reranking`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,9 @@ class ScoringProtocol:
         folds: contiguous parts of equal size, each a gallery of its own; their metrics are averaged.
         right: which answers are right: each image's `own` captions; by the ratings of Crisscrossed Captions, `cxc`,
             between modalities and within them (`tasks.scoring.crisscrossed`); or those of ECCV Caption, `eccv`, for its
-            queries alone (`tasks.scoring.extended`).
+            queries alone (`polypool.tasks.scoring.extended`).
         rerank: how many of each query's gallery are scored, for models that look at every pair
-            (`tasks.scoring.ranking.reranking`); 0 for all.
+            (`polypool.tasks.scoring.ranking.reranking`); 0 for all.
     """
 
     name: str
@@ -52,7 +52,7 @@ class ScoringProtocol:
         """Return the same protocol with `k` of each query's gallery scored, which has a name and numbers of its own.
 
         Raises:
-            InputError: k is no number of things, or scores within a modality are asked for.
+            InputError: k is below 1, or the protocol needs scores that reranking does not compute.
         """
         if k < 1:
             raise InputError(f"rerank={k}: at least 1 of each query's gallery must be scored, such as 100")

@@ -1,67 +1,91 @@
-"""What an evaluation's numbers mean, as JSON beside a run, and checked when it is read back.
+"""Descriptions of an evaluation's numbers, as JSON artifacts of a run, and checked when they are read back.
 
-A run's tag `metrics.<protocol>` holds its metrics, the primary one first, so that runs are ranked by their tags alone;
-`protocol_version.<protocol>` says by which version of the protocol they were computed;
-`per_query/<protocol>.json` says how metrics follow from the arrays in the file of that name.
+`metrics/<protocol>.json` describes the metrics, the primary one first; the tag `metrics.<protocol>` holds the SHA-256
+of that file, so that equal files of many runs are read once. `per_query/<protocol>.json` describes how metrics follow
+from the arrays in the file of that name. The tag `protocol_version.<protocol>` holds the protocol's version.
+
+Runs of earlier versions have the metrics' description in the tag itself.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from infra.errors import InputError
-from infra.fields import from_plain
-from tasks.base import Metric, QueryMetric
+from polypool.infra.errors import InputError
+from polypool.infra.fields import from_plain
+from polypool.tasks.adapter import Metric, QueryMetric
 
 TAG = "metrics."
 LEFT_OUT = "left_out_"
-"""Before the name of a split, what the number of its samples that were left out is called among a run's data."""
+"""Prefix of a split's name: the number of its samples that were left out, among a run's data."""
 VERSION_TAG = "protocol_version."
-LIMIT = 5000
-"""Characters of a tag that every version of MLflow's stores keeps."""
+FOLDER = "metrics"
+"""Artifact folder of the descriptions of metrics."""
+_DIGEST = "sha256:"
 
 
-def metrics_tag(protocol: str, metrics: Sequence[Metric]) -> dict[str, str]:
-    """Return the tag that describes metrics, of at most `LIMIT` characters.
-
-    What does not fit is left out from the end, and first what tables do not show unasked; it cannot be sorted by.
-    """
-    as_json = [json.dumps(_plain(metric), ensure_ascii=False, separators=(",", ":")) for metric in metrics]
-    room, fitting = LIMIT - len("[]"), set()
-    for place in sorted(range(len(metrics)), key=lambda place: not metrics[place].in_tables):
-        room -= len(as_json[place]) + len(",")
-        if room < 0:
-            break
-        fitting.add(place)
-    return {TAG + protocol: f"[{','.join(text for place, text in enumerate(as_json) if place in fitting)}]"}
+def file_name(protocol: str) -> str:
+    """Return the name of a protocol's files, without suffix."""
+    return protocol.replace("/", "-")
 
 
-def metrics_from(tags: Mapping[str, str], protocol: str, *, run: str) -> tuple[Metric, ...]:
-    """Return the metrics that a run's tags describe, the primary one first; empty where the run has no such tag.
+def metrics_json(metrics: Sequence[Metric]) -> bytes:
+    return json.dumps([_plain(metric) for metric in metrics], indent=1).encode()
+
+
+def metrics_tag(protocol: str, description: bytes) -> dict[str, str]:
+    """Return the tag of a description that `metrics_json` returned."""
+    return {TAG + protocol: _DIGEST + hashlib.sha256(description).hexdigest()}
+
+
+def metrics_from(
+    tags: Mapping[str, str], protocol: str, *, run: str, read: Callable[[str], bytes] | None = None
+) -> tuple[Metric, ...]:
+    """Return the metrics that a run describes, the primary one first; empty if it describes none.
 
     Args:
         tags: of the run.
         protocol: under which it was scored.
         run: its id, for messages.
+        read: returns the bytes of an artifact of the run by its name; called if no run with the same description was
+            read before. None if the description can only be in the tag.
 
     Raises:
-        InputError: the tag is damaged; the message names run, tag, place and field.
+        InputError: the description is missing, is not that of the tag, or is damaged; the message names run, file or
+            tag, place and field.
     """
-    if TAG + protocol not in tags:
+    tag, where = tags.get(TAG + protocol), f"run {run}: the tag {TAG}{protocol}"
+    if tag is None:
         return ()
-    where = f"run {run}: the tag {TAG}{protocol}"
-    metrics = _read(tuple[Metric, ...], tags[TAG + protocol], where=where)
+    if tag in _BY_DIGEST:
+        return _BY_DIGEST[tag]
+    if read is None or not tag.startswith(_DIGEST):
+        return _metrics(tag, where)
+    name = f"{FOLDER}/{file_name(protocol)}.json"
+    text = read(name)
+    if metrics_tag(protocol, text)[TAG + protocol] != tag:
+        raise InputError(f"{where} is not that of {name}; score the run again with `polypool evaluate`")
+    _BY_DIGEST[tag] = _metrics(text, f"run {run}: {name}")
+    return _BY_DIGEST[tag]
+
+
+_BY_DIGEST: dict[str, tuple[Metric, ...]] = {}
+
+
+def _metrics(text: str | bytes, where: str) -> tuple[Metric, ...]:
+    metrics = _read(tuple[Metric, ...], text, where=where)
     if not metrics:
         raise InputError(f"{where} describes no metric, expected at least the primary one")
     return metrics
 
 
 def queries_json(query_metrics: Sequence[QueryMetric]) -> str:
-    """Return as JSON how metrics follow from single queries."""
+    """Return how metrics follow from single queries, as JSON."""
     return json.dumps([_plain(metric) for metric in query_metrics], indent=1)
 
 
@@ -75,7 +99,7 @@ def queries_from(text: str, *, where: str) -> tuple[QueryMetric, ...]:
 
 
 def _plain(record: Any) -> dict[str, Any]:
-    """Return a record's fields that differ from their defaults; NaN, which JSON lacks, is always a default."""
+    """Return the fields of a record that differ from their defaults; NaN, which JSON lacks, is always a default."""
     fields = {
         field.name: (getattr(record, field.name), field.default) for field in dataclasses.fields(record)
     }
@@ -88,21 +112,20 @@ def _plain(record: Any) -> dict[str, Any]:
     }
 
 
-_READ: dict[tuple[Any, str], Any] = {}
-"""What was read before: thousands of runs have the same text."""
+_READ: dict[tuple[Any, str | bytes], Any] = {}
+"""Records by type and text, which is the same in thousands of runs."""
 
 
-def _read(kind: Any, text: str, *, where: str) -> Any:
-    """Return the records in a text; `where` begins the message where it is damaged."""
+def _read(kind: Any, text: str | bytes, *, where: str) -> Any:
     if (kind, text) not in _READ:
         _READ[kind, text] = from_plain(kind, _parsed(text, where), where=where)
     return _READ[kind, text]
 
 
-def _parsed(text: str, where: str) -> Any:
+def _parsed(text: str | bytes, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError alone: a number of over 4,300 digits
         raise InputError(
-            f"{where} is no JSON: {error}; score the run again with `pipelines.evaluate`"
+            f"{where} is no JSON: {error}; score the run again with `polypool evaluate`"
         ) from None

@@ -1,4 +1,4 @@
-"""What scores a split block by block, so that whole score matrices never exist; and the mean of several."""
+"""Score functions, which compute a split's scores block by block, and the mean of several."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tasks.base import Score
+from polypool.tasks.adapter import Score
 
 
 @runtime_checkable
@@ -66,17 +66,19 @@ def mean_score(scores: Sequence[Score]) -> Score:
 
     Where all members compare items of one modality, or score single pairs, so does the ensemble.
     """
-    if all(isinstance(member, AllScores) for member in scores):
+    alike = [member for member in scores if isinstance(member, AllScores)]
+    if len(alike) == len(scores):
         return _Mean(
             between=_mean(scores),
-            of_images=_mean([member.of_images for member in scores]),
-            of_captions=_mean([member.of_captions for member in scores]),
+            of_images=_mean([member.of_images for member in alike]),
+            of_captions=_mean([member.of_captions for member in alike]),
         )
-    if all(isinstance(member, PairsScore) for member in scores):
+    pairs = [member for member in scores if isinstance(member, PairsScore)]
+    if len(pairs) == len(scores):
         return _MeanOfPairs(
             between=_mean(scores),
-            of_all=_mean([member.of_all for member in scores]),
-            of_pairs=_mean([member.of_pairs for member in scores]),
+            of_all=_mean([member.of_all for member in pairs]),
+            of_pairs=_mean([member.of_pairs for member in pairs]),
         )
     return _mean(scores)
 

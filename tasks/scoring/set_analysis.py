@@ -13,9 +13,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tasks.models.embeddings import SplitEmbeddings
-from tasks.similarities.aligned_mean import AlignedMean
-from tasks.similarities.vectors import mean_vector
+from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.similarities.aligned_mean import AlignedMean
+from polypool.tasks.similarities.vectors import mean_vector
 
 
 def circular_variance(embedding_BKD: Tensor) -> Tensor:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from infra.errors import InputError
-from infra.registry import SIMILARITIES
-from tasks.similarities.base import Similarity
-from tasks.similarities.sets import as_sets
+from polypool.infra.errors import InputError
+from polypool.infra.registry import SIMILARITIES
+from polypool.tasks.similarities.sets import as_sets
+from polypool.tasks.similarities.similarity import Similarity
 
 
 @SIMILARITIES.register("aligned_mean")
@@ -22,7 +22,6 @@ class AlignedMean(Similarity):
         return (query_QKD.flatten(1) @ gallery_GKD.flatten(1).T).div_(query_QKD.shape[1])
 
     def pairs(self, query: Tensor, gallery: Tensor) -> Tensor:
-        """Return the `(P,)` means of the p-th set with the p-th."""
         query_PKD, gallery_PKD = _aligned(query, gallery)
         return (query_PKD * gallery_PKD).sum(dim=-1).mean(dim=1)
 

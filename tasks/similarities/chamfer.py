@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from infra.registry import SIMILARITIES
-from tasks.similarities.sets import SetSimilarity
+from polypool.infra.registry import SIMILARITIES
+from polypool.tasks.similarities.sets import SetSimilarity
 
 
 @SIMILARITIES.register("chamfer")
@@ -13,5 +13,4 @@ class Chamfer(SetSimilarity):
     """The mean over elements of the cosine with the closest one in the other set, averaged over both directions."""
 
     def combine(self, cosine_QKLG: Tensor) -> Tensor:
-        """Return the mean of both directions, `(Q, G)`."""
         return (cosine_QKLG.amax(dim=2).mean(dim=1) + cosine_QKLG.amax(dim=1).mean(dim=1)) / 2

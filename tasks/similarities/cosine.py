@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from infra.errors import InputError
-from infra.registry import SIMILARITIES
-from tasks.similarities.base import Similarity
+from polypool.infra.errors import InputError
+from polypool.infra.registry import SIMILARITIES
+from polypool.tasks.similarities.similarity import Similarity
 
 
 @SIMILARITIES.register("cosine")
@@ -16,12 +16,10 @@ class Cosine(Similarity):
     of_sets = False
 
     def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
-        """Return the `(Q, G)` products of `(Q, D)` and `(G, D)`."""
         _check(query, gallery)
         return query @ gallery.T
 
     def pairs(self, query: Tensor, gallery: Tensor) -> Tensor:
-        """Return the `(P,)` products of `(P, D)` and `(P, D)`, row by row."""
         _check(query, gallery)
         return (query * gallery).sum(dim=-1)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from infra.registry import SIMILARITIES
-from tasks.similarities.base import Similarity
-from tasks.similarities.vectors import at_least_float32, mean_and_log_variance, uncertainty
+from polypool.infra.registry import SIMILARITIES
+from polypool.tasks.similarities.similarity import Similarity
+from polypool.tasks.similarities.vectors import at_least_float32, mean_and_log_variance, uncertainty
 
 
 @SIMILARITIES.register("csd")
@@ -25,7 +25,6 @@ class ClosedFormSampledDistance(Similarity):
     of_distributions = True
 
     def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
-        """Return the `(Q, G)` scores of `(Q, 2, D)` and `(G, 2, D)`."""
         mean_QD, square_Q, spread_Q = _parts(query)
         mean_GD, square_G, spread_G = _parts(gallery)
         score_QG = (2 * mean_QD) @ mean_GD.T
@@ -34,7 +33,6 @@ class ClosedFormSampledDistance(Similarity):
         return score_QG
 
     def pairs(self, query: Tensor, gallery: Tensor) -> Tensor:
-        """Return the `(P,)` scores of the p-th of `(P, 2, D)` with the p-th of `(P, 2, D)`."""
         mean_PD, _, spread_P = _parts(query)
         other_PD, _, other_P = _parts(gallery)
         return -(mean_PD - other_PD).square().sum(dim=-1) - (spread_P + other_P)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from infra.registry import SIMILARITIES
-from tasks.similarities.sets import SetSimilarity
+from polypool.infra.registry import SIMILARITIES
+from polypool.tasks.similarities.sets import SetSimilarity
 
 
 @SIMILARITIES.register("match_probability")
@@ -26,5 +26,4 @@ class MatchProbability(SetSimilarity):
         self.shift = nn.Parameter(torch.tensor(float(shift)))
 
     def combine(self, cosine_QKLG: Tensor) -> Tensor:
-        """Return the mean probabilities `(Q, G)`."""
         return (self.scale * cosine_QKLG + self.shift).sigmoid().mean(dim=(1, 2))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from infra.registry import SIMILARITIES
-from tasks.similarities.base import Similarity
-from tasks.similarities.blocks import in_blocks
-from tasks.similarities.sets import as_sets
-from tasks.similarities.vectors import real_vectors
+from polypool.infra.registry import SIMILARITIES
+from polypool.tasks.similarities.sets import as_sets, in_blocks
+from polypool.tasks.similarities.similarity import Similarity
+from polypool.tasks.similarities.vectors import real_vectors
 
 
 @SIMILARITIES.register("maxsim")
@@ -28,7 +27,6 @@ class MaxSim(Similarity):
     of_any_size = True
 
     def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
-        """Return the `(Q, G)` scores, computed block by block; so is the gradient."""
         query_QKD, gallery_GLD = as_sets(query, gallery)
         real_QK, real_GL = real_vectors(query_QKD), real_vectors(gallery_GLD)
 
@@ -38,7 +36,6 @@ class MaxSim(Similarity):
         return in_blocks(combine, query_QKD, gallery_GLD, ())
 
     def pairs(self, query: Tensor, gallery: Tensor) -> Tensor:
-        """Return the `(P,)` scores of the p-th set against the p-th."""
         query_PKD, gallery_PLD = as_sets(query, gallery)
         real_PK1, real_PL1 = real_vectors(query_PKD)[..., None], real_vectors(gallery_PLD)[..., None]
         return _closest((query_PKD @ gallery_PLD.mT)[..., None], real_PK1, real_PL1).squeeze(1)

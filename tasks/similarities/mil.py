@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from infra.registry import SIMILARITIES
-from tasks.similarities.sets import SetSimilarity
+from polypool.infra.registry import SIMILARITIES
+from polypool.tasks.similarities.sets import SetSimilarity
 
 
 @SIMILARITIES.register("mil")
@@ -13,5 +13,4 @@ class MIL(SetSimilarity):
     """The largest cosine of an element of one set with one of the other."""
 
     def combine(self, cosine_QKLG: Tensor) -> Tensor:
-        """Return the largest cosines `(Q, G)`."""
         return cosine_QKLG.amax(dim=2).amax(dim=1)

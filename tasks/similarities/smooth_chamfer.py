@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from infra.registry import SIMILARITIES
-from tasks.similarities.sets import SetSimilarity
+from polypool.infra.registry import SIMILARITIES
+from polypool.tasks.similarities.sets import SetSimilarity
 
 FAINT = -80.0
 """Logarithm of what float32 still holds with all its digits, with room for a sum."""

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from infra.errors import InputError
+from polypool.infra.errors import InputError
 
 
 def l2_normalise(x: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ def widened(x_BKD: Tensor, size: int) -> Tensor:
 def side_by_side(embeddings: Sequence[Tensor]) -> Tensor:
     """Concatenate batches of embeddings, `(B, D)` or `(B, K, D)`, where K may differ."""
     if embeddings[0].ndim == 2:
-        return torch.cat(embeddings)
+        return torch.cat(list(embeddings))
     size = max(x_BKD.shape[1] for x_BKD in embeddings)
     return torch.cat([widened(x_BKD, size) for x_BKD in embeddings])
 

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from by_vector import ByVector
 from torch import Tensor, nn
 
-from aggregators.averages.mean import Mean
-from aggregators.base import Aggregator, Context, Pooled, pool_all_pairs
-from aggregators.contract import check_aggregator
-from aggregators.random_sets import random_sets
-from aggregators.relations.score_attention import ScoreAttention
-from aggregators.sets.pie import PIE
-from infra.errors import InputError
+from polypool.aggregators.aggregator import Aggregator, Context, Pooled, pool_all_pairs
+from polypool.aggregators.averages.mean import Mean
+from polypool.aggregators.contract import check_aggregator
+from polypool.aggregators.random_sets import random_sets
+from polypool.aggregators.relations.score_attention import ScoreAttention
+from polypool.aggregators.sets.pie import PIE
+from polypool.infra.errors import InputError
 
 
 class ContextPadsRead(ScoreAttention):
@@ -19,29 +22,35 @@ class ContextPadsRead(ScoreAttention):
         return super().forward(x_BND, mask_BN, context=context._replace(mask=torch.ones_like(context.mask)))
 
 
-class ContextMatesRead(ScoreAttention):
-    def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
-        total_D = context.x.masked_fill(~context.mask[..., None], 0.0).sum(dim=(0, 1))
-        vectors, _, weights = super().forward(x_BND, mask_BN, context=context)
-        return Pooled(vectors + total_D, weights=weights)
+def changed(base: type[Aggregator], change: Callable[[Pooled, Tensor, Context], Pooled]) -> type[Aggregator]:
+    """Return an aggregator whose result is `change(pooled, x_BND, context)`."""
+
+    class Changed(base):
+        def forward(self, x_BND: Tensor, mask_BN: Tensor, **beside: Any) -> Pooled:
+            return change(super().forward(x_BND, mask_BN, **beside), x_BND, beside.get("context"))
+
+    return Changed
 
 
-class ContextOrderRead(ScoreAttention):
-    def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
-        vectors, _, weights = super().forward(x_BND, mask_BN, context=context)
-        return Pooled(vectors + context.x[:, 0], weights=weights)
+def plus(pooled: Pooled, vector: Tensor) -> Pooled:
+    return pooled._replace(vectors=pooled.vectors + vector)
 
 
-class PairsTurned(ScoreAttention):
-    def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
-        pooled = super().forward(x_BND, mask_BN, context=context)
-        return pooled._replace(vectors=pooled.vectors.flip(1)) if context.all_pairs else pooled
-
-
-class PairsWithoutWeights(ScoreAttention):
-    def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
-        pooled = super().forward(x_BND, mask_BN, context=context)
-        return pooled._replace(weights=None) if context.all_pairs else pooled
+ContextMatesRead = changed(
+    ScoreAttention,
+    lambda pooled, _, c: plus(pooled, c.x.masked_fill(~c.mask[..., None], 0.0).sum(dim=(0, 1))),
+)
+ContextOrderRead = changed(ScoreAttention, lambda pooled, _, context: plus(pooled, context.x[:, 0]))
+PairsTurned = changed(
+    ScoreAttention,
+    lambda pooled, _, c: pooled._replace(vectors=pooled.vectors.flip(1)) if c.all_pairs else pooled,
+)
+PairsWithoutWeights = changed(
+    ScoreAttention, lambda pooled, _, c: pooled._replace(weights=None) if c.all_pairs else pooled
+)
+OtherResidual = changed(PIE, lambda pooled, *_: pooled._replace(residual=pooled.residual[:, :1]))
+WeightsInPads = changed(Mean, lambda pooled, *_: pooled._replace(weights=pooled.weights + 1e-3))
+WeightsOfMates = changed(Mean, lambda pooled, x_BND, _: pooled._replace(weights=pooled.weights * len(x_BND)))
 
 
 class MatchedAlone(ScoreAttention):
@@ -56,30 +65,12 @@ class GlobalMatesRead(PIE):
         return super().combine(residual_BKW, global_BW - global_BW.mean(dim=0))
 
 
-class OtherResidual(PIE):
-    def forward(self, x_BND: Tensor, mask_BN: Tensor, **beside: Tensor) -> Pooled:
-        pooled = super().forward(x_BND, mask_BN, **beside)
-        return pooled._replace(residual=pooled.residual[:, :1])
-
-
 class OneVectorOfTwo(Mean):
     num_embeddings = 2
 
 
 class WeightsOfRanks(Mean):
     weights_over = "embeddings"
-
-
-class WeightsInPads(Mean):
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        pooled = super().forward(x_BND, mask_BN)
-        return pooled._replace(weights=pooled.weights + 1e-3)
-
-
-class WeightsOfMates(Mean):
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        pooled = super().forward(x_BND, mask_BN)
-        return pooled._replace(weights=pooled.weights * len(x_BND))
 
 
 class Unhooked(Mean):

@@ -7,17 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from aggregators.contract import check_aggregator
-from aggregators.random_sets import random_sets
-from aggregators.ranks.fspool import FSPool
-from infra.errors import InputError
-from infra.registry import AGGREGATORS
-
-
-@pytest.mark.parametrize("spec", ["fspool(pieces=1)", "fspool(pieces=3)"])
-def test_contract(spec):
-    torch.manual_seed(0)
-    check_aggregator(AGGREGATORS.build(spec, 6), 6)
+from polypool.aggregators.random_sets import random_sets
+from polypool.aggregators.ranks.fspool import FSPool
 
 
 def explicit(weight_DV, elements_ND):
@@ -66,13 +57,3 @@ def test_the_recorded_numbers(golden, case):
     (pooled_BD * torch.from_numpy(z[f"{case}/cot"])).sum().backward()
     np.testing.assert_allclose(x_BND.grad.transpose(1, 2), z[f"{case}/grad_x"], atol=2e-5, rtol=1e-4)
     np.testing.assert_allclose(pool.weight.grad, z[f"{case}/grad_weight"], atol=2e-5, rtol=1e-4)
-
-
-def test_number_of_weights():
-    assert sum(p.numel() for p in FSPool(1024).parameters()) == 21_504
-
-
-@pytest.mark.parametrize("spec", ["fspool(pieces=0)", "fspool(pieces=2.5)"])
-def test_a_bad_parameter_is_refused(spec):
-    with pytest.raises(InputError, match="whole number"):
-        AGGREGATORS.build(spec, 4)

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from aggregators.contract import check_aggregator
-from aggregators.positions import encode_ranks
-from aggregators.random_sets import random_sets
-from aggregators.ranks.gpo import GPO
-from infra.errors import InputError
-from infra.registry import AGGREGATORS
+from polypool.aggregators.contract import check_aggregator
+from polypool.aggregators.positions import encode_ranks
+from polypool.aggregators.random_sets import random_sets
+from polypool.aggregators.ranks.gpo import GPO
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS
 
 VARIANTS = [
     "gpo(temperature=1.0)",
@@ -72,7 +72,7 @@ def normalised(norm, x_NC: Tensor) -> Tensor:
 def scores(gpo: GPO, ordered_ND: Tensor) -> Tensor:
     """The scores `(N, 1 or D)` of the ranks of one set, by the definition of each design."""
     size = len(ordered_ND)
-    if gpo.decoder is None:
+    if not gpo.decoder:
         learned_VC = (gpo.stretched / gpo.temperature).softmax(dim=0)
         places = [k * (len(learned_VC) - 1) / max(size - 1, 1) for k in range(size)]
         between = [
@@ -104,7 +104,7 @@ def scores(gpo: GPO, ordered_ND: Tensor) -> Tensor:
 def test_every_design_follows_its_definition(spec):
     torch.manual_seed(2)
     gpo = AGGREGATORS.build(spec, 4).double()
-    if gpo.decoder is None:
+    if not gpo.decoder:
         torch.nn.init.normal_(gpo.stretched, std=0.1)
     x_BND, mask_BN = random_sets([5, 1, 9, 5, 2], 4, dtype=torch.float64)
     x_BND.requires_grad_()
@@ -194,22 +194,6 @@ def test_encodings_of_ranks_reproduce_the_recorded_numbers(golden):
     assert cases
     for key in cases:
         np.testing.assert_allclose(encode_ranks(*z[key].shape), z[key], atol=1e-5, rtol=1e-5, err_msg=key)
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("gpo(temperature=0)", "above 0"),
-        ("gpo(decoder=lstm)", "unknown decoder 'lstm'"),
-        ("gpo(encoding=sinusoids)", "Did you mean 'sinusoidal'"),
-        ("gpo(positions=7)", "even"),
-        ("gpo(decoder=transformer, positions=6)", "4 divides"),
-        ("gpo(decoder=interpolate, feature_conditioned=True)", "reads encodings"),
-    ],
-)
-def test_a_bad_parameter_is_refused(spec, message):
-    with pytest.raises(InputError, match=message):
-        AGGREGATORS.build(spec, 4)
 
 
 def test_a_set_larger_than_the_learned_encodings_is_refused():

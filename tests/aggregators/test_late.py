@@ -9,10 +9,9 @@ import torch
 from explicit import hold_to_formula
 from torch import Tensor
 
-from aggregators.contract import check_aggregator
-from aggregators.random_sets import random_sets
-from infra.errors import InputError
-from infra.registry import AGGREGATORS
+from polypool.aggregators.random_sets import random_sets
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS
 
 
 def ward(x_ND: Tensor, clusters: int) -> list[Tensor]:
@@ -59,11 +58,6 @@ def test_elements_or_the_means_of_wards_clusters(spec, kept):
             for part in (real_KD, torch.stack(expected))
         )
         torch.testing.assert_close(ours, theirs)
-
-
-@pytest.mark.parametrize("spec", ["late", "late(factor=2)", "late(budget=3)", "gcn(then=late)"])
-def test_contract(spec):
-    check_aggregator(AGGREGATORS.build(spec, 6), 6)
 
 
 def test_one_vector_is_the_mean_of_unit_vectors():

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from aggregators.random_sets import random_sets
-from aggregators.ranks import sorted_sum
-from aggregators.ranks.kernels import native
+from polypool.aggregators.random_sets import random_sets
+from polypool.aggregators.ranks import sorted_sum
+from polypool.aggregators.ranks.kernels import native
 
 build = native.library.__wrapped__  # without the memory of this process
 

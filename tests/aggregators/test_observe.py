@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from aggregators.base import Context
-from aggregators.observe import observe
-from aggregators.random_sets import random_sets
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Context
+from polypool.aggregators.observe import observe
+from polypool.aggregators.random_sets import random_sets
+from polypool.infra.registry import AGGREGATORS
 
 DIM = 8
 

@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from aggregators.contract import check_aggregator
-from aggregators.random_sets import random_sets
-from aggregators.sets.pie import PIE
-from infra.errors import InputError
-from infra.registry import AGGREGATORS
+from polypool.aggregators.random_sets import random_sets
+from polypool.aggregators.sets.pie import PIE
+from polypool.infra.errors import InputError
 
 NAMES = {
     "attend.0.weight": "attention.w_1.weight",
@@ -80,18 +78,6 @@ def test_all_maps_start_from_xaviers_uniform_weights():
         assert 0.99 * bound < weight.abs().max() <= bound
         assert weight.std() == pytest.approx(bound / 3**0.5, rel=0.02)
     assert not module.fc.bias.any()
-
-
-@pytest.mark.parametrize("spec", ["pie(k=1)", "pie(k=3, width=5)", "pie(global_feature=max, hidden=3)"])
-def test_contract(spec):
-    torch.manual_seed(0)
-    check_aggregator(AGGREGATORS.build(spec, 8), 8)
-
-
-@pytest.mark.parametrize("params", ["k=0", "hidden=0", "width=-1", "global_feature=pie"])
-def test_a_bad_parameter_is_refused(params):
-    with pytest.raises(InputError, match=r"at least 1|one vector"):
-        AGGREGATORS.build(f"pie({params})", 8)
 
 
 def test_a_summary_of_another_width_is_refused():

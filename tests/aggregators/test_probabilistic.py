@@ -7,12 +7,12 @@ import torch
 from explicit import trained
 from torch import Tensor
 
-from aggregators.base import Aggregator, Pooled
-from aggregators.contract import check_aggregator
-from aggregators.random_sets import random_sets
-from aggregators.sets.probabilistic import Probabilistic
-from infra.errors import InputError
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.contract import check_aggregator
+from polypool.aggregators.random_sets import random_sets
+from polypool.aggregators.sets.probabilistic import Probabilistic
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS
 
 SPECS = (
     "probabilistic(mean=mean)",

@@ -7,12 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from aggregators.contract import check_aggregator
-from aggregators.positions import encode_grid, encode_line
-from aggregators.random_sets import random_sets
-from aggregators.sets.slots import Slots, TransformerSet
-from infra.errors import InputError
-from infra.registry import AGGREGATORS
+from polypool.aggregators.positions import encode_grid, encode_line
+from polypool.aggregators.random_sets import random_sets
+from polypool.aggregators.sets.slots import Slots, TransformerSet
+from polypool.infra.errors import InputError
 
 NAMES = {
     "slots": "latents",
@@ -144,20 +142,6 @@ def test_against_the_formula(kind, positions):
         torch.testing.assert_close(ours, theirs, atol=1e-8, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        "slots(k=1, head_width=3, positions=True)",
-        "slots(width=5, head_width=3)",
-        "slots(head_width=3, global_feature=kmax(k=2))",
-        "transformer_set(width=5, head_width=3, positions=True)",
-    ],
-)
-def test_contract(spec):
-    torch.manual_seed(0)
-    check_aggregator(AGGREGATORS.build(spec, 8), 8)
-
-
 def test_every_element_is_shared_out_and_pads_are_not():
     x_BNC, mask_BN = random_sets([5, 1, 9], 8)
     x_BNC = x_BNC.masked_fill(~mask_BN[..., None], torch.nan)
@@ -193,26 +177,6 @@ def test_the_published_number_of_weights():
     text = sum(p.numel() for p in Slots(300, width=1024, positions=True).parameters())
     image = sum(p.numel() for p in Slots(1024).parameters())
     assert (round(text / 1e6, 2), round(image / 1e6, 1)) == (13.83, 16.8)
-
-
-@pytest.mark.parametrize(
-    ("params", "dim"),
-    [
-        ("k=0", 8),
-        ("iterations=0", 8),
-        ("width=0", 8),
-        ("positions=True", 7),
-        ("positions=(2, 2)", 6),
-        ("positions=(0, 2)", 8),
-        ("positions='line'", 8),
-        ("global_feature=nothing", 8),
-        ("global_feature=score_attention", 8),
-        ("global_feature=slots", 8),
-    ],
-)
-def test_a_bad_parameter_is_refused(params, dim):
-    with pytest.raises(InputError, match=r"at least 1|positions|nothing|one vector"):
-        AGGREGATORS.build(f"slots({params})", dim)
 
 
 def test_a_summary_of_another_width_is_refused():

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from aggregators.random_sets import random_sets
-from aggregators.ranks import sorted_sum as module
-from aggregators.ranks.kernels import native
-from aggregators.ranks.sorted_sum import sort_descending, sorted_sum
-from infra.errors import InputError
+from polypool.aggregators.random_sets import random_sets
+from polypool.aggregators.ranks import sorted_sum as module
+from polypool.aggregators.ranks.kernels import native
+from polypool.aggregators.ranks.sorted_sum import sort_descending, sorted_sum
+from polypool.infra.errors import InputError
 
 SIZES = [5, 1, 9, 16, 2, 37]
 

@@ -12,9 +12,9 @@ if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from aggregators.random_sets import random_sets  # noqa: E402
-from aggregators.ranks import sorted_sum as module  # noqa: E402
-from aggregators.ranks.kernels import cuda  # noqa: E402
+from polypool.aggregators.random_sets import random_sets  # noqa: E402
+from polypool.aggregators.ranks import sorted_sum as module  # noqa: E402
+from polypool.aggregators.ranks.kernels import cuda  # noqa: E402
 
 
 def sets(dim):

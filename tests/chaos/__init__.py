@@ -1,1 +1,1 @@
-"""Faults on purpose: what a run survives, and what its weights are afterwards."""
+"""Injected faults: what a run survives, and its weights afterwards."""

@@ -1,4 +1,4 @@
-"""`make chaos`: faults that a seed draws, while the demo's three tasks train, and a table of what came of each kind.
+"""`make chaos`: faults drawn by a seed while the demo's three tasks train, and a table of the outcomes.
 
 python tests/chaos/campaign.py --faults 50 --seed 0
 
@@ -30,9 +30,9 @@ from safetensors.torch import load_file  # noqa: E402
 
 from chaos.cluster import Cluster, Job, two_nodes  # noqa: E402
 from chaos.faults import KINDS, Place, meet  # noqa: E402
-from infra.errors import command  # noqa: E402
-from infra.tracking import Tracker, find_runs  # noqa: E402
-from pipelines.demo import PREPARE, DemoOptions  # noqa: E402
+from polypool.infra.process.command import command  # noqa: E402
+from polypool.infra.tracking import Tracker, find_runs  # noqa: E402
+from polypool.pipelines.data.demonstration import PREPARE, DemoOptions  # noqa: E402
 
 _SETTINGS = ("--workers", "2", "--cpus", "1", "--retries", "5", "--log-every", "1", "--checkpoint-every", "2")
 _LONGEST_DELAY = 2.0  # seconds between a checkpoint and the fault after it
@@ -86,7 +86,7 @@ class Campaign:
     def job(self, recipe: str, experiment: str) -> Job:
         """Submit a run, and return it once it has begun."""
         file = self.home / f"{experiment}.run"
-        words = ["python", "-m", "pipelines.train", recipe, *_SETTINGS, "--no-figures"]
+        words = ["python", "-m", "polypool", "train", recipe, *_SETTINGS, "--no-figures"]
         words += [
             "--optim.epochs",
             str(self.options.epochs),
@@ -150,7 +150,7 @@ class Campaign:
         if not all(weights[0][name].equal(weights[1][name]) for name in weights[1]):
             return "its weights differ"
         losses = [
-            [(point.step, point.value) for point in each._ask("get_metric_history", "train/loss")]
+            [(point.step, point.value) for point in each._call("get_metric_history", "train/loss")]
             for each in (ours, theirs)
         ]
         return "" if losses[0] == losses[1] else "its losses differ, or are there twice"

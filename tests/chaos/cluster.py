@@ -1,4 +1,4 @@
-"""Two Ray nodes on this machine, a run that is a job on them, and their processes, which can be killed."""
+"""Two Ray nodes on this machine, a run that is a job on them, and their processes, which tests kill."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from typing import Any
 
 from places import ROOT
 
-from infra.errors import InputError
-from infra.process.lease import NAME, holder_of
-from infra.ray.checkpoints import noted
-from infra.ray.ending import kill, started_by, wait_for
-from infra.ray.head import free_ports, private_head
-from infra.ray.jobs import JobServer
-from infra.tracking.journal import JOURNAL
-from pipelines.training.folder import OUTBOX, run_folder
+from polypool.infra.errors import InputError
+from polypool.infra.lease.on_disk import NAME, holder_of
+from polypool.infra.ray.head import free_ports, private_head
+from polypool.infra.ray.jobs import JobServer
+from polypool.infra.ray.private import kill, started_by, wait_for
+from polypool.infra.tracking.journal import JOURNAL
+from polypool.pipelines.training.checkpoints.in_folder import listed
+from polypool.pipelines.training.folder import OUTBOX, run_folder
 
 WAIT_SECONDS = 300
 _TRIES = 5
@@ -204,7 +204,7 @@ class Job:
     def checkpoint(self) -> str | None:
         """Return the name of the last checkpoint; None where there is none, or it is being noted."""
         with suppress(InputError):
-            return noted(self.folder)
+            return listed(self.folder)
         return None
 
     def wait_for(self, there: Callable[[], bool], what: str) -> None:

@@ -1,4 +1,4 @@
-"""Kinds of faults, and what a person types after each."""
+"""Kinds of faults, and the command that a user types after each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker, a node and the driver of one run are killed in turn: it ends by itself, as if nothing had been."""
+"""One run survives the loss of a worker, a node and its driver in turn, with the results of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from toy import FolderLog, SilentBar
 from workers import run_workers
 
 from chaos.cluster import Job, two_nodes
-from infra.registry import TASKS
-from infra.tracking import Tracker, tracking_uri
-from pipelines.training.loop import Trainer
-from pipelines.training.recording.described import tags
-from tasks.run import Run, from_json, to_json
+from polypool.infra.registry import TASKS
+from polypool.infra.tracking import Tracker, tracking_uri
+from polypool.pipelines.training.loop import Trainer
+from polypool.pipelines.training.recording.described import tags
+from polypool.tasks.run import Run, from_json, to_json
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
 def undisturbed(description: str, folder: str) -> None:
@@ -52,7 +52,7 @@ def run(home: Path) -> Run:
 def test_a_run_survives_its_worker_its_node_and_its_driver(run: Run, home: Path, tmp_path: Path) -> None:
     tracker = Tracker.start("chaos", uri=tracking_uri(home), home=home, name="n", tags=tags(run), params={})
     tracker.json("run.json", to_json(run))
-    words = ["python", "-m", "pipelines.train", "resume", tracker.run_id]
+    words = ["python", "-m", "polypool", "train", "resume", tracker.run_id]
     with two_nodes() as cluster:
         job = Job(cluster=cluster, words=words, home=home, run_id=tracker.run_id)
 
@@ -79,5 +79,5 @@ def test_a_run_survives_its_worker_its_node_and_its_driver(run: Run, home: Path,
     theirs = load_file(tmp_path / "model" / "model.safetensors")
     assert all(ours[name].equal(theirs[name]) for name in theirs)
     assert tracker.status() == "FINISHED"
-    logged = [(each.step, each.value) for each in tracker._ask("get_metric_history", "train/loss")]
+    logged = [(each.step, each.value) for each in tracker._call("get_metric_history", "train/loss")]
     assert logged == [tuple(pair) for pair in json.loads((tmp_path / "loss.json").read_text())], "each once"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from i3d_weights import published
 
-from encoders.backbones.inception import I3D
+from polypool.encoders.backbones.inception import I3D
 
 
 @pytest.fixture(scope="session")

@@ -9,10 +9,10 @@ from pictures import MODES, noise
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from encoders.backbones.hub import from_hub
-from infra.errors import InputError
-from infra.pictures.rgb import rgb
-from infra.registry import BACKBONES
+from polypool.encoders.backbones.hub import from_hub
+from polypool.infra.errors import InputError
+from polypool.infra.pictures.opening import rgb
+from polypool.infra.registry import BACKBONES
 
 
 def test_transparency_is_white_and_sixteen_bits_become_eight():

@@ -6,9 +6,9 @@ from pictures import MODES, noise
 from PIL import Image
 from skimage.color import rgb2lab
 
-from encoders.backbones.cells import Cells
-from infra.errors import InputError
-from infra.registry import BACKBONES
+from polypool.encoders.backbones.cells import Cells
+from polypool.infra.errors import InputError
+from polypool.infra.registry import BACKBONES
 
 MEAN, DEVIATION, EDGES = slice(0, 3), slice(3, 6), slice(6, 14)
 COVARIANCE, TEXTURE, CONTRAST, PLACE = slice(14, 17), slice(17, 27), slice(27, 41), slice(41, 43)

@@ -5,12 +5,12 @@ import torch
 from formulas import resnet_of
 from torch import Tensor, nn
 
-from encoders.visual.cnn import NETWORKS
-from encoders.visual.pixels import IMAGENET
-from encoders.visual.resnet import FrozenBatchNorm, ResNet
-from encoders.visual.weights import fill, read_weights, resnet_name, resnet_weights
-from infra.errors import InputError
-from infra.registry import ENCODERS
+from polypool.encoders.visual.cnn import NETWORKS
+from polypool.encoders.visual.pixels import IMAGENET
+from polypool.encoders.visual.resnet import FrozenBatchNorm, ResNet
+from polypool.encoders.visual.weights import fill, read_weights, resnet_name, resnet_weights
+from polypool.infra.errors import InputError
+from polypool.infra.registry import ENCODERS
 
 TINY = {"depths": (1, 2, 1, 1), "base": 4}
 

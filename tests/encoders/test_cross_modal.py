@@ -4,11 +4,11 @@ import pytest
 import torch
 from formulas import cross_modal_of
 
-from aggregators.averages.cls import CLS
-from aggregators.random_sets import random_sets
-from encoders.cross.cross_modal import CrossModal
-from infra.errors import InputError
-from infra.registry import CROSS_ENCODERS
+from polypool.aggregators.averages.cls import CLS
+from polypool.aggregators.random_sets import random_sets
+from polypool.encoders.cross.cross_modal import CrossModal
+from polypool.infra.errors import InputError
+from polypool.infra.registry import CROSS_ENCODERS
 
 V_SIZES, T_SIZES = [3, 1, 6, 4], [5, 2, 1, 7]
 

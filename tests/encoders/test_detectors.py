@@ -11,9 +11,9 @@ import torch
 from detectors import KINDS, write_detector
 from PIL import Image
 
-from infra.errors import InputError
-from infra.pictures.boxes import BOXES, SCORES, shared
-from infra.registry import BACKBONES
+from polypool.infra.errors import InputError
+from polypool.infra.pictures.boxes import BOXES, SCORES, shared
+from polypool.infra.registry import BACKBONES
 
 DIMS = {"detr": 16, "rtdetr": 16, "owlv2": 12}
 QUERIES = {"detr": 9, "rtdetr": 12, "owlv2": 16}

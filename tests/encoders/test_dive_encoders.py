@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from encoders.text.bigru import BiGRU, Words
-from encoders.visual.grid import PooledGrid
-from encoders.visual.regions import StackedRegions
-from infra.errors import InputError
-from infra.registry import AGGREGATORS, ENCODERS
-from tasks.models.branch import Branch
+from polypool.encoders.text.bigru import BiGRU, Words
+from polypool.encoders.visual.linear import PooledGrid
+from polypool.encoders.visual.regions import StackedRegions
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS, ENCODERS
+from polypool.tasks.models.branch import Branch
 
 WORDS = {"words": ["a", "dog", "runs"]}
 TOKEN_BL = torch.tensor([[1, 5, 6, 7, 2], [1, 6, 2, 0, 0]])
@@ -109,7 +109,7 @@ def test_words_may_be_summed_up_at_the_last_word():
 def test_a_summary_or_start_that_there_is_not_is_refused():
     with pytest.raises(InputError, match=r"summary of words: 'last'\. Did you mean 'last_word'"):
         Words(WORDS, summary="last")
-    with pytest.raises(InputError, match="two directions side by side need an even width"):
+    with pytest.raises(InputError, match="two concatenated directions need an even width"):
         Words(WORDS, width=7, summary="last_word")
     with pytest.raises(InputError, match=r"start of words: 'zeros'\. Did you mean 'zero'"):
         BiGRU(WORDS, start="zeros")

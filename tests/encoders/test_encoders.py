@@ -7,18 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from aggregators.ranks.gpo import GPO
-from encoders.base import as_written
-from encoders.text.bert import Subwords
-from encoders.text.bigru import BiGRU
-from encoders.text.glove import read_glove
-from encoders.text.vocabulary import Vocabulary, count_words, split_question, split_words
-from encoders.visual.grid import Grid
-from encoders.visual.regions import Regions, StackedRegions
-from infra.compute.batchnorm import SetBatchNorm
-from infra.errors import InputError
-from tasks.inputs.captions import Captions
-from tasks.models.branch import Branch
+from polypool.aggregators.ranks.gpo import GPO
+from polypool.encoders.text.bert import Subwords
+from polypool.encoders.text.bigru import BiGRU, read_glove
+from polypool.encoders.text.splitting import split_question, split_words
+from polypool.encoders.text.tokenizers import Vocabulary, as_written, count_words
+from polypool.encoders.visual.linear import Grid
+from polypool.encoders.visual.regions import Regions, StackedRegions
+from polypool.infra.compute.batchnorm import SetBatchNorm
+from polypool.infra.errors import InputError
+from polypool.tasks.inputs.texts import Captions
+from polypool.tasks.models.branch import Branch
 
 REGION_NAMES = {
     "encoder.fc.": "fc.",
@@ -293,7 +292,7 @@ def tiny_bert(tmp_path_factory) -> str:
 def test_bert_trains_from_a_folder_and_is_rebuilt_without_it(tiny_bert):
     from transformers import BertModel
 
-    from encoders.text.bert import Bert
+    from polypool.encoders.text.bert import Bert
 
     assets = Bert.prepare(["a dog"], name=tiny_bert)
     tokenizer = Bert.tokenizer(assets)
@@ -327,7 +326,7 @@ def test_bert_trains_from_a_folder_and_is_rebuilt_without_it(tiny_bert):
 
 
 def test_a_missing_bert_says_what_to_do(monkeypatch):
-    from encoders.text.bert import Bert
+    from polypool.encoders.text.bert import Bert
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(InputError, match="no-such-bert"):

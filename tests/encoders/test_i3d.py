@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from i3d_weights import units
 
-from encoders.backbones.inception import I3D, MaxPool, Unit, pad_same
-from infra.errors import InputError
+from polypool.encoders.backbones.inception import I3D, MaxPool, Unit, pad_same
+from polypool.infra.errors import InputError
 
 
 def test_parameters_are_those_of_the_published_table():

@@ -10,9 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from encoders.backbones.inception import I3D
-from infra.errors import InputError
-from infra.registry import BACKBONES
+from polypool.encoders.backbones.inception import I3D
+from polypool.infra.errors import InputError
+from polypool.infra.registry import BACKBONES
 
 
 class Steps:

@@ -11,16 +11,16 @@ import torch
 from pictures import noise
 from tiny_models import save_bert, save_clip, save_siglip
 
-from aggregators.averages.mean import Mean
-from encoders.base import TextEncoder
-from infra.errors import InputError
-from infra.registry import AGGREGATORS, BACKBONES, ENCODERS
-from pipelines.checks.encoders import encoder_checks
-from tasks.inputs.captions import Captions
-from tasks.models.branch import Branch
-from tasks.models.dual_encoder import DualEncoder
-from tasks.objectives.infonce import InfoNCE
-from tasks.similarities.cosine import Cosine
+from polypool.aggregators.averages.mean import Mean
+from polypool.encoders.encoder import TextEncoder
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS, BACKBONES, ENCODERS
+from polypool.pipelines.checks.encoders import EncoderChecks
+from polypool.tasks.inputs.texts import Captions
+from polypool.tasks.models.branch import Branch
+from polypool.tasks.models.dual_encoder import DualEncoder
+from polypool.tasks.objectives.infonce import InfoNCE
+from polypool.tasks.similarities.cosine import Cosine
 
 KINDS = ("clip", "siglip")
 CAPTIONS = ["a dog beside the house", "The bird, the boat and the tree!", "dogs", "running a car and one cat"]
@@ -157,7 +157,7 @@ def test_a_siglip_reads_text_end_and_pads(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("params", ["", ", pooled=True", ", width=6", ", width=6, pooled=True"])
 def test_they_keep_the_promises_of_encoders(folders, kind: str, params: str) -> None:
-    for check in encoder_checks(f"{kind}_text(name={folders[kind]!r}{params})"):
+    for check in EncoderChecks(f"{kind}_text(name={folders[kind]!r}{params})").checks():
         check.run()
 
 
@@ -204,7 +204,7 @@ def test_an_embedding_of_the_whole_image_has_no_cells(folders) -> None:
 
 
 def test_stored_features_are_a_set_as_they_are() -> None:
-    for check in encoder_checks("stored"):
+    for check in EncoderChecks("stored").checks():
         if "gradients" not in check.what:  # there is nothing to learn
             check.run()
     x_BNF = torch.tensor([[[3.0, 4.0], [0.0, 0.0]]], dtype=torch.float16)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from infra.errors import InputError
-from infra.registry import ENCODERS
+from polypool.infra.errors import InputError
+from polypool.infra.registry import ENCODERS
 
 TINY = {
     "hidden_size": 16,

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from encoders.visual.pixels import IMAGENET, ImageTransform
-from infra.compute.randomness import uniform
-from infra.errors import InputError
-from infra.registry import AUGMENTATIONS, ENCODERS
-from tasks.inputs.pixels import Pixels
+from polypool.encoders.visual.pixels import IMAGENET, ImageTransform
+from polypool.infra.compute.randomness import uniform
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AUGMENTATIONS, ENCODERS
+from polypool.tasks.inputs.visuals import Pixels
 
 
 def draw(seed, sample, element, stream):

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from encoders.text.treebank import split_treebank
-from encoders.text.vocabulary import SPLITS, Vocabulary
+from polypool.encoders.text.splitting import SPLITS, split_treebank
+from polypool.encoders.text.tokenizers import Vocabulary
 
 
 def test_texts_are_split_as_nltk_splits_them(golden):

@@ -1,4 +1,4 @@
-"""`make fuzz`: damaged files of every kind for a given time, and a table of how they ended.
+"""`make fuzz`: damaged files of every kind for a given time, and a table of the outcomes.
 
 python tests/fuzz/campaign.py --minutes 30
 """

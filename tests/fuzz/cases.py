@@ -1,4 +1,4 @@
-"""What is fuzzed: a kind of file with the reader that it is for, and how one damaged case of it may end."""
+"""Kinds of fuzzed files with their readers, and the outcomes of a damaged case."""
 
 from __future__ import annotations
 

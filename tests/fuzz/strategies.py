@@ -1,4 +1,4 @@
-"""One strategy for each kind of file: which of its files are damaged, and how."""
+"""A strategy for each kind of file: which of its files are damaged, and how."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases run in a process of their own, which may crash, hang or take too much memory without ending the tests.
+"""A process of its own for cases, which may crash, hang or take too much memory.
 
 A first process imports everything and forks a second one, which runs the cases; it is forked anew, in milliseconds,
 after one that killed it.
@@ -140,7 +140,7 @@ def _cases(kinds: Mapping[str, Kind], requests: BinaryIO, answers: BinaryIO, *, 
 
 def judge(kind: Kind, folder: Path, files: Mapping[str, bytes]) -> tuple[str, str]:
     """Return how a case ends and what was said; what is printed is held to what a terminal may be sent."""
-    from infra.errors import command
+    from polypool.infra.process.command import command
 
     scratch = Path(tempfile.mkdtemp(prefix="fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
     out = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)

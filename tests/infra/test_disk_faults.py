@@ -15,8 +15,8 @@ import torch
 from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 from safetensors.torch import save_file
 
-from infra.storage.faults import disk_fault
-from infra.tracking.journal import JOURNAL, Journal
+from polypool.infra.files import disk_fault
+from polypool.infra.tracking.journal import JOURNAL, Journal
 
 LIMIT = 4096
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from infra.errors import InputError
-from infra.fields import Rule, at_least, from_plain, read_record
+from polypool.infra.errors import InputError
+from polypool.infra.fields import Rule, at_least, from_plain, read_record
 
 
 @dataclass(frozen=True, kw_only=True)

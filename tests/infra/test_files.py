@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from infra.arrays import map_array
-from infra.errors import InputError
-from infra.files import existing, existing_folder, make_folder, read_json, walk
+from polypool.infra.errors import InputError
+from polypool.infra.files import existing, existing_folder, make_folder, read_json, walk
+from polypool.infra.npy import map_array
 
 
 @pytest.mark.parametrize("path", ["x" * 5_000, "a\x00b", "a/" * 3_000])

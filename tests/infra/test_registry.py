@@ -10,11 +10,11 @@ from importlib.metadata import EntryPoint
 import pytest
 from places import ROOT
 
-from infra import registry
-from infra.errors import InputError
-from infra.registry import AGGREGATORS, KINDS, Registry, Spec
-from infra.spec import changed, without
-from infra.trust import trust_modules, vouch
+from polypool.infra import registry
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS, KINDS, Registry, Spec
+from polypool.infra.spec import changed, without
+from polypool.infra.trust import trust_modules, trust_specs
 
 
 @pytest.mark.parametrize(
@@ -82,18 +82,18 @@ def test_nothing_in_a_spec_is_evaluated():
         ("kmax(k=True)", "k must be a whole number, not True"),
         ("gpo(temperature=1e999)", "temperature must be a finite number, not inf"),
         ("no.such.module:Thing", "cannot load"),
-        ("aggregators.ranks.gpo:Missing", "cannot load"),
+        ("polypool.aggregators.ranks.gpo:Missing", "cannot load"),
     ],
 )
 def test_a_wrong_name_or_parameter_says_what_is_right(spec, message):
-    vouch(spec)
+    trust_specs(spec)
     with pytest.raises(InputError, match=message):
         AGGREGATORS.build(spec, 4)
 
 
 def test_a_part_is_found_by_its_module():
-    trust_modules("aggregators.ranks.kmax")
-    assert AGGREGATORS.build("aggregators.ranks.kmax:KMax(k=2)", 4).k == 2
+    trust_modules("polypool.aggregators.ranks.kmax")
+    assert AGGREGATORS.build("polypool.aggregators.ranks.kmax:KMax(k=2)", 4).k == 2
 
 
 def test_two_parts_of_one_name_are_an_error():
@@ -113,7 +113,7 @@ def plugged(monkeypatch):
         monkeypatch.setattr(
             registry, "entry_points", lambda group: found if group == "polypool.parts" else []
         )
-        parts = Registry("part", package="aggregators.ranks.max")
+        parts = Registry("part", package="polypool.aggregators.ranks.max")
         parts.register("own")(list)
         return parts
 
@@ -157,7 +157,7 @@ def test_a_built_in_part_imported_after_a_plug_in_of_its_name(plugged):
     parts = plugged()
     outside, inside = (
         type("Outside", (), {}),
-        type("Inside", (), {"__module__": "aggregators.ranks.max.inside"}),
+        type("Inside", (), {"__module__": "polypool.aggregators.ranks.max.inside"}),
     )
     parts.register("late")(outside)
     parts.register("late")(inside)  # what is built in is never what fails
@@ -181,7 +181,9 @@ def test_the_listing_says_where_everything_comes_from_and_what_is_broken(plugged
 
 
 def test_names_are_read_without_importing_the_parts():
-    read = "import sys; from infra.registry import KINDS; names = [r.names() for r in KINDS.values()]"
+    read = (
+        "import sys; from polypool.infra.registry import KINDS; names = [r.names() for r in KINDS.values()]"
+    )
     done = subprocess.run(
         [sys.executable, "-c", f"{read}; print(sum(map(len, names)), 'torch' in sys.modules)"],
         capture_output=True,

@@ -8,11 +8,12 @@ import sys
 import pytest
 from places import ROOT
 
-from infra.errors import InputError
-from infra.registry import BACKBONES, RECIPES
-from pipelines.config import recipe_list
-from pipelines.extract import extract
-from pipelines.train import Resume, parse
+from polypool.__main__ import verbs
+from polypool.infra.errors import InputError
+from polypool.infra.registry import BACKBONES, RECIPES
+from polypool.pipelines.commands.extract import extract
+from polypool.pipelines.commands.train import Resume, parse
+from polypool.pipelines.recipes.arguments import recipe_list
 
 
 def test_a_recipe_is_read_with_its_overrides():
@@ -111,7 +112,7 @@ def nowhere(tmp_path, monkeypatch):
         (["evaluate", "0" * 32, "--rerank", "-1"], "--rerank must be at least 1, such as 100, not -1"),
         (["evaluate", "0" * 32, "--rerank", "ten"], "ten"),
         (["compare"], "no runs are recorded"),
-        (["rerun", "0" * 32], "no runs are recorded"),
+        (["train", "rerun", "0" * 32], "no runs are recorded"),
         (["export", "0" * 32, "--out", "model"], "no runs are recorded"),
         (["check", "gpoo"], "Did you mean 'gpo'"),
         (["extract", "--corpus", "nowhere", "--out", "features"], "nowhere"),
@@ -123,7 +124,7 @@ def test_bad_input_is_one_message_and_code_2(words, message, nowhere, monkeypatc
     verb, *rest = words
     monkeypatch.setattr(sys, "argv", [verb, *rest])
     with pytest.raises(SystemExit) as ended:
-        importlib.import_module(f"pipelines.{verb}").main()
+        importlib.import_module(f"polypool.pipelines.commands.{verb}").main()
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
 
@@ -139,24 +140,24 @@ def test_bad_input_is_one_message_and_code_2(words, message, nowhere, monkeypatc
 def test_a_process_ends_with_the_message_alone(words, message, nowhere, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     verb, *rest = words
-    command = [sys.executable, "-m", f"pipelines.{verb}", *rest]
+    command = [sys.executable, "-m", "polypool", verb, *rest]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
-VERBS = sorted(path.stem for path in (ROOT / "pipelines").glob("*.py") if "@command" in path.read_text())
+VERBS = sorted(verbs())
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_help_of_every_verb_says_what_its_defaults_mean(verb, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [verb, *(["coco_mini"] if verb == "train" else []), "--help"])
     with pytest.raises(SystemExit) as ended:
-        importlib.import_module(f"pipelines.{verb}").main()
+        importlib.import_module(f"polypool.pipelines.commands.{verb}").main()
     assert ended.value.code == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert f"pipelines.{verb}" in shown
+    assert f"polypool {verb}" in shown
     assert "(default: )" not in shown
 
 

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from textwrap import dedent
 
@@ -20,19 +19,19 @@ from corpora import make_corpus
 from kept import keep_run
 from places import TESTS
 
-from infra.errors import InputError
-from infra.registry import AGGREGATORS, ENCODERS, KINDS, OBJECTIVES, RECIPES
-from infra.tracking import Artifacts, Tracker, find_runs, tracking_uri
-from infra.trust import trust_modules
-from pipelines.check import check, listing
-from pipelines.comparison.comparison import compare, judged
-from pipelines.comparison.runs.per_query import read_queries
-from pipelines.models import load, load_run
-from pipelines.recipe import derive
-from pipelines.search import SearchOptions, search
-from pipelines.sweeping.trials import make_trials
-from pipelines.training import runs as start
-from tasks.datasets.reader import Reader
+from polypool.__main__ import COMMANDS
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS, ENCODERS, KINDS, OBJECTIVES, RECIPES
+from polypool.infra.tracking import Tracker, find_runs, tracking_uri
+from polypool.infra.trust import trust_modules
+from polypool.pipelines.checks.checking import check, listing
+from polypool.pipelines.commands.search import SearchOptions, search
+from polypool.pipelines.comparison.comparison import compare
+from polypool.pipelines.models.trained import load, load_run
+from polypool.pipelines.recipes import derive
+from polypool.pipelines.training import runs as start
+from polypool.pipelines.training.sweep.trials import make_trials
+from polypool.tasks.datasets import Reader
 
 PROJECT = """
 [build-system]
@@ -65,8 +64,8 @@ packages = ["word_pool"]
 """
 
 ENCODER = '''
-from encoders.base import FeatureEncoder, xavier_linear
-from infra.registry import ENCODERS
+from polypool.encoders.encoder import FeatureEncoder, xavier_linear
+from polypool.infra.registry import ENCODERS
 
 
 @ENCODERS.register("halves")
@@ -84,8 +83,8 @@ class Halves(FeatureEncoder):
 '''
 
 RECIPE = '''
-from tasks.run import Data, Optim, Run
-from pipelines.recipe import recipe
+from polypool.tasks.run import Data, Optim, Run
+from polypool.pipelines.recipes import recipe
 
 
 @recipe("first_words")
@@ -107,10 +106,10 @@ READER = """
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.files import identity
-from infra.registry import READERS
-from tasks.datasets.corpus import Item
-from tasks.datasets.reader import Reader, Reading
+from polypool.infra.files import identity
+from polypool.infra.registry import READERS
+from polypool.tasks.datasets.corpus import Item
+from polypool.tasks.datasets import Reader, Reading
 
 """
 
@@ -155,7 +154,8 @@ def plugged(site, monkeypatch):
     """The package on the path, and registries that have not looked for plug-ins yet; nothing of it stays in them."""
     for registry in KINDS.values():
         registry.names()  # those of before
-        monkeypatch.setattr(registry, "_plugins", None)
+        monkeypatch.setattr(registry, "_plugins", {})
+        monkeypatch.setattr(registry, "_discovered", False)
     monkeypatch.syspath_prepend(str(site))
     importlib.invalidate_caches()
     before = {kind: dict(registry._parts) for kind, registry in KINDS.items()}
@@ -172,7 +172,7 @@ def plugged(site, monkeypatch):
 def home(tmp_path, monkeypatch, plugged):
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setattr(start, "launch", in_process.launch)
+    monkeypatch.setattr(start, "fit", in_process.fit)
     return tmp_path
 
 
@@ -182,7 +182,7 @@ def said(home, monkeypatch, capsys):
 
     def give(verb: str, *words: str, refused: bool = False) -> str:
         monkeypatch.setattr(sys, "argv", [verb, *map(str, words)])
-        main = importlib.import_module(f"pipelines.{verb}").main
+        main = importlib.import_module(f"{COMMANDS}.{verb}").main
         if not refused:
             main()
             return capsys.readouterr().out
@@ -215,11 +215,13 @@ def test_every_verb_takes_its_task_or_says_in_a_line_why_not(home, said):
     scores = [m.adapter.scorer(m.model, "test")(slice(None), slice(None)) for m in models]
     expected = 100 * (((scores[0] + scores[1]) / 2).argmax(dim=1) == data.word).float().mean().item()
     assert re.search(rf"word_recall +{expected:.2f}", together)
-    assert "cannot be analysed: Classifier has no embeddings" in said("analyse", ours, refused=True)
+    assert "cannot be analysed: Classifier has no embeddings" in said(
+        "evaluate", ours, "--embeddings", refused=True
+    )
     assert "cannot be searched: its adapter has no visual_dim" in said("search", ours, "a dog", refused=True)
 
     uri = tracking_uri(home)
-    compared = judged(compare(uri, "polypool"), partial(read_queries, Artifacts(uri)))
+    compared = compare(uri, "polypool")
     assert compared.notes == ()
     assert compared.groups[0].judged.units == "20 images"
     assert compared.groups[0].metric.chance == pytest.approx(metrics["test/chance"])
@@ -236,8 +238,8 @@ def test_every_verb_takes_its_task_or_says_in_a_line_why_not(home, said):
         with pytest.raises(InputError, match=r"the task 'first_word\(place=1\)' cannot"):
             use()
 
-    assert f"run {ours}" in said("rerun", ours, "--dry-run")
-    assert re.search(rf"word_recall +then +{reached:.2f} +now +{reached:.2f}", said("rerun", ours))
+    assert f"run {ours}" in said("train", "rerun", ours, "--dry-run")
+    assert re.search(rf"word_recall +then +{reached:.2f} +now +{reached:.2f}", said("train", "rerun", ours))
     other = keep_run(retrieval)
     assert "cannot be one ensemble; give runs of one task" in said("evaluate", ours, other, refused=True)
     plan = said("sweep", "--recipes", "first_words", "--aggregators", "median", "max", "--dry-run")
@@ -287,8 +289,8 @@ def test_what_is_broken_in_it_is_named_and_the_rest_works(plugged):
         list(check("gpo"))
     with pytest.raises(InputError, match=r"(?s)this sweep cannot start:.*it needs a licence.*called 'gpo'"):
         make_trials(["coco_mini"], ["broken", "mean", "gpo"])
-    trust_modules("aggregators.ranks.gpo")
-    assert AGGREGATORS.build("aggregators.ranks.gpo:GPO", 4) is not None
+    trust_modules("polypool.aggregators.ranks.gpo")
+    assert AGGREGATORS.build("polypool.aggregators.ranks.gpo:GPO", 4) is not None
     assert ENCODERS.get("halves").__module__ == "word_pool.parts"
     assert "infonce" in OBJECTIVES.names()
 
@@ -297,7 +299,7 @@ def verb(site: Path, name: str, *words: str, code: int = 0, **more: str) -> str:
     """Give a command in a process of its own, check its exit code, and return what it printed."""
     given = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))}
     given |= {"PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(site)]), **more}
-    command = [sys.executable, "-m", f"pipelines.{name}", *words]
+    command = [sys.executable, "-m", "polypool", name, *words]
     done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr

@@ -14,16 +14,16 @@ from corpora import make_corpus, make_questions
 from pictures import noise
 from tiny_models import save_bert, save_vit
 
-from infra.errors import InputError
-from infra.registry import TASKS
-from infra.store import FeatureStore
-from pipelines.models import load
-from pipelines.training.best_checkpoint import ASSETS, RUN, write_model
-from tasks.base import Metric
-from tasks.datasets.open_corpus import open_corpus
-from tasks.run import Run
-from tasks.scoring.described import retrieval_queries
-from tasks.scoring.records import TAG, metrics_from, metrics_tag, queries_from, queries_json
+from polypool.infra.errors import InputError
+from polypool.infra.registry import TASKS
+from polypool.infra.store import FeatureStore
+from polypool.pipelines.models.trained import load
+from polypool.pipelines.training.checkpoints.best import ASSETS, RUN, write_model
+from polypool.tasks.adapter import Metric
+from polypool.tasks.datasets.open_corpora import open_corpus
+from polypool.tasks.run import Run
+from polypool.tasks.scoring.described import retrieval_queries
+from polypool.tasks.scoring.records import TAG, metrics_from, metrics_json, queries_from, queries_json
 
 STRANGE = [
     None,
@@ -176,10 +176,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, File]:
         free=("source.",),
     )
     metric = Metric(name="mae", higher_is_better=False, best=0.0, chance=7.5, unit="years", in_tables=False)
-    (text,) = metrics_tag("whole", [metric]).values()
     found["tag"] = File(
         name="the tag metrics.whole",
-        values=json.loads(text),
+        values=json.loads(metrics_json([metric])),
         read=lambda values: metrics_from({f"{TAG}whole": json.dumps(values)}, "whole", run="r"),
     )
     queries = queries_json(

@@ -8,13 +8,13 @@ import sys
 import pytest
 from places import ROOT
 
-from infra.registry import RECIPES
-from infra.tracking import find_runs, tracking_uri
+from polypool.infra.registry import RECIPES
+from polypool.infra.tracking import find_runs, tracking_uri
 
 
 def verb(name: str, *words: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", f"pipelines.{name}", *words],
+        [sys.executable, "-m", "polypool", name, *words],
         cwd=ROOT,
         capture_output=True,
         text=True,

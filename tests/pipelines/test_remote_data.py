@@ -14,20 +14,19 @@ from object_storage import KEYS, Bucket, Fault, cut
 from searchable import with_texts
 from tiny_models import save_bert
 
-from infra.errors import InputError
-from infra.tracking import Tracker, tracking_uri
-from pipelines.models import load
-from pipelines.training import runs
-from tasks.datasets.corpus import Corpus
-from tasks.datasets.open_corpus import open_corpus
-from tasks.run import Run
+from polypool.infra.errors import InputError
+from polypool.infra.tracking import Tracker, tracking_uri
+from polypool.pipelines.models.trained import load
+from polypool.pipelines.training import runs
+from polypool.tasks.datasets.corpus import Corpus
+from polypool.tasks.datasets.open_corpora import open_corpus
+from polypool.tasks.run import Run
 
 
 @pytest.fixture(autouse=True)
 def no_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(runs, "launch", in_process.launch)
+    monkeypatch.setattr(runs, "fit", in_process.fit)
     monkeypatch.setattr(runs, "ray_beside", nullcontext)
-    monkeypatch.setattr("infra.storage.remote._PAUSE", 0)
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (tmp_path / "home").mkdir()

@@ -14,17 +14,17 @@ from object_storage import KEYS, Bucket, Fault
 from verbs import exit_code, run, sets_of
 
 import polypool
-from infra.errors import InputError
-from infra.storage import cache, remote
-from pipelines import export
-from tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
+from polypool.infra.errors import InputError
+from polypool.infra.storage import cache, remote
+from polypool.pipelines.commands import export
+from polypool.pipelines.models.export import export as export_model
+from polypool.tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
 
 LOOSE = Tolerance(allow_skipped=True)
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("infra.storage.remote._PAUSE", 0)
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -79,7 +79,7 @@ def test_a_model_is_exported_loaded_and_cached(
     said = capsys.readouterr().out
     assert f"written to {url}" in said
     assert f"pp.load('{url}')" in said
-    export.export(run_id, tmp_path / "here")
+    export_model(run_id, tmp_path / "here")
     names = sorted(path.name for path in (tmp_path / "here").iterdir())
     assert [key.rpartition("/")[2] for key in bucket.keys("models")] == names
     sets, texts = [np.ones((2, 10), np.float32)], ["a dog"]
@@ -89,7 +89,7 @@ def test_a_model_is_exported_loaded_and_cached(
     assert torch.equal(polypool.load(url).scores(sets, texts), expected)
     assert len(bucket.asked("model.safetensors")) == asked
     with pytest.raises(InputError, match="exists already"):
-        export.export(run_id, Path(url))
+        export_model(run_id, Path(url))
     bucket.system.delete_file(f"{bucket.name}/models/mine/run.json")
     with pytest.raises(InputError, match=rf"{url}/run.json: no such file"):
         polypool.load(url)

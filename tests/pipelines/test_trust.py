@@ -1,4 +1,4 @@
-"""What comes from data names registered parts alone: no code of a module runs that nobody vouched for."""
+"""What comes from data names registered parts alone: code of untrusted modules never runs."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ from toy import toy_run
 from transformers import AutoConfig, AutoModel
 
 import polypool
-from encoders.backbones.hub import from_config, from_hub
-from infra import trust
-from infra.errors import InputError
-from infra.registry import KINDS
-from infra.store.manifest import Manifest
-from infra.tracking import Tracker, tracking_uri
-from infra.trust import trusted, vouch
-from pipelines.comparison.runs.costs import weights_of
-from pipelines.config import read_config
-from pipelines.models import load
-from pipelines.search import SearchOptions, search
-from pipelines.sweeping.matching import match_trials, records_of
-from pipelines.sweeping.trials import Trial
-from tasks.run import Run, from_json, modules, specs, to_json
+from polypool.encoders.backbones.hub import from_config, from_hub
+from polypool.infra import trust
+from polypool.infra.errors import InputError
+from polypool.infra.registry import KINDS
+from polypool.infra.store.manifest import Manifest
+from polypool.infra.tracking import Tracker, tracking_uri
+from polypool.infra.trust import trust_specs, trusted
+from polypool.pipelines.commands.search import SearchOptions, search
+from polypool.pipelines.comparison.groups import weights_of
+from polypool.pipelines.models.search.queries import Query
+from polypool.pipelines.models.trained import load
+from polypool.pipelines.recipes.arguments import read_config
+from polypool.pipelines.training.sweep.matching import match_trials, records_of
+from polypool.pipelines.training.sweep.trials import Trial
+from polypool.tasks.run import Run, from_json, modules, specs, to_json
 
 HOSTILE = """
 from pathlib import Path
 
-from aggregators.averages.mean import Mean
+from polypool.aggregators.averages.mean import Mean
 
 Path({marker!r}).touch()
 
@@ -109,7 +110,7 @@ def test_the_attack_of_an_exported_folder_runs_nothing(files: Path, tmp_path: Pa
         polypool.load(folder)
     message = str(refused.value)
     assert message.startswith(f"{folder / 'run.json'}: text: 'os:system' names code of the module os;")
-    assert "say --trust os (in Python, trust=('os',))" in message
+    assert "add --trust os (in Python, trust=('os',))" in message
     with pytest.raises(
         InputError, match=r"the encoder 'os:system' is a function, expected a class that derives"
     ):
@@ -143,7 +144,7 @@ def test_no_field_of_a_run_names_code(field: str, spec: str, run: Run, marker: P
     ):
         from_json(values, where="here/run.json")
     assert not marker.exists()
-    vouch("hostile:Any")
+    trust_specs("hostile:Any")
     assert modules(from_json(values)) == ("hostile",)
     assert not marker.exists()
 
@@ -151,10 +152,9 @@ def test_no_field_of_a_run_names_code(field: str, spec: str, run: Run, marker: P
 VERBS = {
     "evaluate": ("model/run.json", "evaluate", "{id}"),
     "search": ("model/run.json", "search", "{id}", "a dog"),
-    "search --web": ("model/run.json", "search", "{id}", "--web"),
+    "serve": ("model/run.json", "serve", "{id}"),
     "export": ("model/run.json", "export", "{id}", "--out", "{tmp}/out"),
-    "analyse": ("model/run.json", "analyse", "{id}"),
-    "rerun": ("run.json", "rerun", "{id}", "--dry-run"),
+    "rerun": ("run.json", "train", "rerun", "{id}", "--dry-run"),
     "resume": ("run.json", "train", "resume", "{id}"),
 }
 
@@ -169,7 +169,7 @@ def test_every_verb_refuses_a_run_that_names_code(
         Tracker.attach(polypool_uri(), kept, running=False).finish("KILLED")
     monkeypatch.setattr(sys, "argv", [verb, *(word.format(id=kept, tmp=tmp_path) for word in words)])
     with pytest.raises(SystemExit) as ended:
-        importlib.import_module(f"pipelines.{verb}").main()
+        importlib.import_module(f"polypool.pipelines.commands.{verb}").main()
     said = capsys.readouterr().err
     assert ended.value.code == 2
     assert len(said.splitlines()) == 1
@@ -207,11 +207,11 @@ def test_a_store_s_backbone_is_not_called(tmp_path: Path, marker: Path) -> None:
         r"cells/manifest\.json: source\.extractor\.backbone: 'hostile:made' names code of the module hostile"
     )
     with pytest.raises(InputError, match=where):
-        finder.by_file(tmp_path / "a.png", 3, video=False)
+        finder.find(Query(file=tmp_path / "a.png"), 3)
     assert not marker.exists()
     trust.trust_modules("hostile")
     with pytest.raises(InputError, match="the backbone 'hostile:made' is a function, expected a class"):
-        finder.by_file(tmp_path / "a.png", 3, video=False)
+        finder.find(Query(file=tmp_path / "a.png"), 3)
 
 
 def test_a_plug_in_is_recorded_and_loads_again_where_it_is_trusted(
@@ -227,7 +227,7 @@ def test_a_plug_in_is_recorded_and_loads_again_where_it_is_trusted(
         search(SearchOptions(run_id=run_id, query="a dog"))
     out = tmp_path / "model"
     monkeypatch.setattr(sys, "argv", ["export", run_id, "--out", str(out), "--trust", "mine_parts"])
-    importlib.import_module("pipelines.export").main()
+    importlib.import_module("polypool.pipelines.commands.export").main()
     line = f"model = pp.load({str(out)!r}, trust=('mine_parts',))"
     assert line in capsys.readouterr().out
     monkeypatch.setattr(trust, "_trusted", set())
@@ -242,9 +242,9 @@ def test_a_plug_in_is_recorded_and_loads_again_where_it_is_trusted(
 @pytest.mark.parametrize("name", ["os:system", "os:path", "subprocess:Popen", "os:environ", "os.path:join"])
 def test_what_is_no_part_is_not_called_though_it_is_typed(kind: str, name: str, monkeypatch) -> None:
     monkeypatch.setattr(os, "system", pytest.fail)
-    vouch(name)
+    trust_specs(name)
     expected = (
-        "that nobody registered; decorate it with"
+        "that is not registered; decorate it with"
         if not KINDS[kind].base
         else "expected a class that derives"
     )
@@ -257,7 +257,7 @@ def test_what_is_no_part_is_not_called_though_it_is_typed(kind: str, name: str, 
     "name", ["os:path.join", "os:system.__call__", "os:", "os:1", ":system", "os: system"]
 )
 def test_only_names_at_the_top_of_a_module_are_read(name: str) -> None:
-    vouch("os:system")
+    trust_specs("os:system")
     with pytest.raises(InputError, match=r"expected module:Name|cannot read the spec"):
         KINDS["aggregator"].build(name, 4)
     with pytest.raises(InputError, match="expected module:Name"):
@@ -279,7 +279,7 @@ def test_a_function_typed_as_a_part_is_one_message(words: list[str], home: Path,
     monkeypatch.setattr(os, "system", pytest.fail)
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as ended:
-        importlib.import_module(f"pipelines.{words[0]}").main()
+        importlib.import_module(f"polypool.pipelines.commands.{words[0]}").main()
     said = capsys.readouterr().err
     assert ended.value.code == 2
     assert said.startswith("error: ")

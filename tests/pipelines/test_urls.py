@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config import read_run
+from polypool.pipelines.recipes.arguments import read_run
 
 KARPATHY = ["--json", "here.json", "--images", "."]
 
@@ -29,7 +29,7 @@ KARPATHY = ["--json", "here.json", "--images", "."]
         ["compare", "--out", "ftp://host/x.csv"],
         ["compare", "--latex", "ftp://host/x.tex"],
         ["search", "0" * 32, "--image", "ftp://host/x.jpg"],
-        ["tables", "ftp://host/x.md"],
+        ["compare", "tables", "ftp://host/x.md"],
     ],
 )
 def test_a_url_that_cannot_be_served_is_one_line_and_code_2(
@@ -41,7 +41,7 @@ def test_a_url_that_cannot_be_served_is_one_line_and_code_2(
     (tmp_path / "here.json").write_text('{"dataset": "mine", "images": []}')
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as ended:
-        importlib.import_module(f"pipelines.{words[0]}").main()
+        importlib.import_module(f"polypool.pipelines.commands.{words[0]}").main()
     said = capsys.readouterr().err
     assert ended.value.code == 2, said
     assert said.startswith("error: ftp://host/x"), said

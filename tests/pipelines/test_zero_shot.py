@@ -12,15 +12,15 @@ import torch
 from searchable import with_texts
 from tiny_models import save_clip, save_siglip
 
-from infra.registry import BACKBONES, ENCODERS, TASKS, Spec
-from infra.store import StoreWriter
-from infra.tracking import find_runs, tracking_uri
-from pipelines.comparison.runs.grouping import arranged
-from pipelines.models import load_run
-from pipelines.training import runs
-from pipelines.training.runs import start
-from tasks.datasets.corpus import Item, write_corpus
-from tasks.run import Data, Optim, Run
+from polypool.infra.registry import BACKBONES, ENCODERS, TASKS, Spec
+from polypool.infra.store import StoreWriter
+from polypool.infra.tracking import find_runs, tracking_uri
+from polypool.pipelines.comparison.grouping import arranged
+from polypool.pipelines.models.trained import load_run
+from polypool.pipelines.training import runs
+from polypool.pipelines.training.runs import start
+from polypool.tasks.datasets.corpus import Item, write_corpus
+from polypool.tasks.run import Data, Optim, Run
 
 KINDS = ("clip", "siglip")
 WORDS = ("dog", "cat", "car", "tree", "boat", "bird")
@@ -32,7 +32,7 @@ def home(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POLYPOOL_HOME", str(folder))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        patch.setattr(runs, "launch", in_process.launch)
+        patch.setattr(runs, "fit", in_process.fit)
         yield folder
 
 

@@ -1,4 +1,4 @@
-"""Parts and tasks that break one promise each, for `check` to find."""
+"""Parts and tasks that break one property each, for `check` to find."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import template_task
 import torch
 from torch import nn
 
-from aggregators.averages.mean import Mean
-from aggregators.base import Pooled
-from encoders.text.bigru import BiGRU
-from encoders.visual.grid import Grid
-from infra.registry import Spec
-from tasks.abilities import Searchable
-from tasks.base import Evaluation, Metric, PictureRecord
-from tasks.image_text import ImageText
-from tasks.inputs.captions import Captions
-from tasks.inputs.unseen import unseen_inputs
-from tasks.objectives.infonce import InfoNCE
-from tasks.regularisers.mmd import MMD
-from tasks.similarities.cosine import Cosine
+from polypool.aggregators.aggregator import Pooled
+from polypool.aggregators.averages.mean import Mean
+from polypool.encoders.text.bigru import BiGRU
+from polypool.encoders.visual.linear import Grid
+from polypool.infra.registry import Spec
+from polypool.tasks.abilities import Searchable
+from polypool.tasks.adapter import Evaluation, Metric, PictureRecord
+from polypool.tasks.image_text import ImageText
+from polypool.tasks.inputs.texts import Captions
+from polypool.tasks.inputs.visuals import unseen_inputs
+from polypool.tasks.objectives.infonce import InfoNCE
+from polypool.tasks.regularisers.mmd import MMD
+from polypool.tasks.similarities.cosine import Cosine
 
 
 class Summing(Mean):
@@ -239,7 +239,7 @@ class Halved(Changed):
 class Hungry(Task):
     def __init__(self, run, assets=None, *, place=1):
         super().__init__(run, assets, place=place)
-        self.corpus.items("train")
+        self.inputs.corpus.items("train")
 
 
 class Raising(Task):
@@ -295,8 +295,7 @@ class Underived:
 
     __init__ = template_task.CaptionWord.__init__
     _prepare, _word = template_task.CaptionWord._prepare, template_task.CaptionWord._word
-    corpus, store = template_task.CaptionWord.corpus, template_task.CaptionWord.store
-    describe, data, model = (
-        getattr(template_task.CaptionWord, name) for name in ("describe", "data", "model")
+    describe, sources, data, model = (
+        getattr(template_task.CaptionWord, name) for name in ("describe", "sources", "data", "model")
     )
     primary, dev_protocol = template_task.CaptionWord.primary, "caption_word"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from aggregators.base import Aggregator, Context, Pooled, pool_all_pairs
+from polypool.aggregators.aggregator import Aggregator, Context, Pooled, pool_all_pairs
 
 
 class ByVector(Aggregator):

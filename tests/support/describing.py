@@ -1,14 +1,16 @@
-"""Extractors of no features, for workers of Ray: each says what it was called with, waits, fails or dies."""
+"""Extractors without features for Ray's workers: each reports its calls, waits, fails or dies."""
 
 from __future__ import annotations
 
 import os
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from infra.errors import InputError
-from pipelines.extraction.workers import Batch, Row
+from polypool.infra.errors import InputError
+from polypool.pipelines.data.extraction import job
+from polypool.pipelines.data.extraction.workers import Batch, Row
 
 
 class Noting:
@@ -47,3 +49,19 @@ class Noting:
 
 def _read(path: Path) -> str:
     return path.read_text() if path.exists() else ""
+
+
+def in_this_process(monkeypatch, *, threads: int = 1) -> list[str]:
+    """Do the part of `extract`'s workers in this process, without Ray; return the ids that are sent to them."""
+    sent: list[str] = []
+
+    def stream(batches, *, extractor, options, **_):
+        worker = extractor(**options, threads=threads)
+        for batch in batches:
+            sent.extend(batch["ids"])
+            yield from worker(batch)
+        getattr(worker, "close", lambda: None)()
+
+    monkeypatch.setattr(job, "stream", stream)
+    monkeypatch.setattr(job, "ray_session", nullcontext)
+    return sent

@@ -1,4 +1,4 @@
-"""An aggregator held to its formula, one set at a time, and the plain parts that such formulas are made of."""
+"""An aggregator compared with its formula, one set at a time, and the plain parts of such formulas."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from aggregators.base import Aggregator, Context
-from aggregators.random_sets import random_inputs
-from infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import Aggregator, Context
+from polypool.aggregators.random_sets import random_inputs
+from polypool.infra.registry import AGGREGATORS
 
 Weights = dict[str, Tensor]
 

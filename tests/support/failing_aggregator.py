@@ -1,4 +1,4 @@
-"""Aggregators that do badly when they are trained, named by tests as `failing_aggregator:Name`."""
+"""Aggregators that fail in training, named by tests as `failing_aggregator:Name`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import time
 
 from torch import Tensor
 
-from aggregators.averages.mean import Mean
-from aggregators.base import Pooled
-from infra.errors import InputError
+from polypool.aggregators.aggregator import Pooled
+from polypool.aggregators.averages.mean import Mean
+from polypool.infra.errors import InputError
 
 
 class Failing(Mean):

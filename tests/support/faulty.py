@@ -9,9 +9,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from infra.ray.background import UNFINISHED
-from infra.ray.checkpoints import noted
-from tasks.objectives.infonce import InfoNCE
+from polypool.pipelines.training.checkpoints.in_folder import UNFINISHED, listed
+from polypool.tasks.objectives.infonce import InfoNCE
 
 
 class KilledOften(InfoNCE):
@@ -45,7 +44,7 @@ def _settled(runs: Path) -> bool:
     made = [path for path in before if not path.name.startswith(UNFINISHED)]
     last = {path.parent: path.name for path in made}
     return made == sorted(runs.glob(_MADE_BY_RAY)) and all(
-        noted(folder) == name for folder, name in last.items()
+        listed(folder) == name for folder, name in last.items()
     )
 
 

@@ -1,4 +1,4 @@
-"""Networks written out from their weights: what several tests hold a module against."""
+"""Networks written out from their weights, as references for modules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aggregators.relations.score_attention import ScoreAttention
+from polypool.aggregators.relations.score_attention import ScoreAttention
 
 
 def resnet_of(weights: dict[str, Tensor], x: Tensor, *, caffe: bool, groups: int = 1) -> Tensor:

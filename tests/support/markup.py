@@ -1,4 +1,4 @@
-"""What any page that a run keeps must be."""
+"""Checks that every page of a run passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An S3 server of this process, whose answers tests can spoil."""
+"""An S3 server in this process, with faults that tests choose."""
 
 from __future__ import annotations
 

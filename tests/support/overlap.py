@@ -1,11 +1,11 @@
-"""A similarity of somebody else's, named by tests as `overlap:Overlap`."""
+"""A similarity from outside the package, named by tests as `overlap:Overlap`."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from tasks.similarities.base import Similarity
+from polypool.tasks.similarities.similarity import Similarity
 
 
 class Overlap(Similarity):

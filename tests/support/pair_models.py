@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from toy import WORDS, ToyData, toy_run
 
-from encoders.text.bigru import BiGRU
-from encoders.visual.regions import Regions
-from tasks.models.build import Parts, retrieval_model
-from tasks.models.pair_encoder import PairEncoder
+from polypool.encoders.text.bigru import BiGRU
+from polypool.encoders.visual.regions import Regions
+from polypool.tasks.models.pair_encoder import PairEncoder
+from polypool.tasks.models.parts import Parts, retrieval_model
 
 CROSS = "cross_modal(heads=2, dropout=0.0)"
 MODELS = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from aggregators.base import Aggregator, Pooled
+from polypool.aggregators.aggregator import Aggregator, Pooled
 
 
 class Quadratic(Aggregator):

@@ -1,14 +1,14 @@
-"""What evaluations say of their single queries, drawn at random."""
+"""Random per-query results of evaluations."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from pipelines.comparison.runs.per_query import Queries
-from tasks.base import Evaluation, QueryMean, QueryMetric
-from tasks.scoring.described import retrieval_arrays, retrieval_queries
-from tasks.scoring.metrics import KS, Ranks, retrieval_metrics
-from tasks.scoring.records import queries_from, queries_json
+from polypool.pipelines.comparison.queries import Queries
+from polypool.tasks.adapter import Evaluation, QueryMean, QueryMetric
+from polypool.tasks.scoring.described import retrieval_arrays, retrieval_queries
+from polypool.tasks.scoring.metrics import KS, Ranks, retrieval_metrics
+from polypool.tasks.scoring.records import queries_from, queries_json
 
 
 def retrieval(

@@ -1,18 +1,18 @@
-"""Runs as they are recorded, made up."""
+"""Synthetic records of runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from infra.tracking import RunRecord
-from pipelines.comparison.runs.grouping import arranged
-from pipelines.comparison.runs.groups import Group
-from pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_table
-from tasks.base import Metric
-from tasks.questions.report import ACCURACY
-from tasks.scoring.described import retrieval_records
-from tasks.scoring.records import metrics_tag
+from polypool.infra.tracking import RunRecord
+from polypool.pipelines.comparison.grouping import arranged
+from polypool.pipelines.comparison.groups import Group
+from polypool.pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_table
+from polypool.tasks.adapter import Metric
+from polypool.tasks.questions.answer_report import ACCURACY
+from polypool.tasks.scoring.described import retrieval_records
+from polypool.tasks.scoring.records import TAG, metrics_json
 
 SIX = [f"{direction}/R{k}" for direction in ("i2t", "t2i") for k in (1, 5, 10)]
 VQA = {"task": "vqa", "dataset": "daquar", "recipe": "daquar", "protocol": "vqa"}
@@ -57,7 +57,7 @@ def run(
     if metrics is None:
         metrics = scores(given["protocol"], rsum) | {"time/train_seconds": 80.0, "cost/step": 40.0}
     for name, of in (described(metrics) if records is None else records).items():
-        given |= metrics_tag(name, of)
+        given[TAG + name] = metrics_json(of).decode()  # as of runs of earlier versions
     return RunRecord(
         run_id=f"id-{aggregator}-{seed}-{ended:.0f}",
         name=f"{aggregator} seed {seed}",

@@ -1,4 +1,4 @@
-"""What the tests of HGR share: parts in the place of a run's, and videos and captions with graphs, all made up."""
+"""Parts, videos and captions with graphs for the tests of HGR."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from aggregators.base import Aggregator
-from encoders.base import Encoder
-from encoders.text.bigru import BiGRU
-from encoders.visual.frames import Frames
-from infra.compute.dist import rank, world
-from infra.registry import AGGREGATORS, OBJECTIVES, SIMILARITIES
-from tasks.models.hgr import HGR
-from tasks.objectives.base import Objective
-from tasks.regularisers.base import Regulariser
-from tasks.similarities.base import Similarity
+from polypool.aggregators.aggregator import Aggregator
+from polypool.encoders.encoder import Encoder
+from polypool.encoders.text.bigru import BiGRU
+from polypool.encoders.visual.linear import Frames
+from polypool.infra.compute.dist import rank, world
+from polypool.infra.registry import AGGREGATORS, OBJECTIVES, SIMILARITIES
+from polypool.tasks.hgr.hgr import HGR
+from polypool.tasks.objectives.objective import Objective
+from polypool.tasks.regularisers.regulariser import Regulariser
+from polypool.tasks.similarities.similarity import Similarity
 
 VERBS, NOUNS, FEATURES, WORDS = 2, 3, 5, 12
 
 
 class MadeUpParts:
-    """The methods of `tasks.models.build.Parts`."""
+    """The methods of `polypool.tasks.models.parts.Parts`."""
 
     def __init__(self, *, width: int = 8, aggregator: str = "attention", text_width: int = 0) -> None:
         self.width, self.aggregator, self.text_width = width, aggregator, text_width or width
@@ -110,7 +110,7 @@ def batch_of(numbers: Sequence[int], *, dtype: torch.dtype = torch.float64) -> d
 
 
 def dealt(make: Any, count: int, size: int) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """Yield all samples in parts, each worker its share, as `tasks.inputs.pairs` deals them."""
+    """Yield all samples in parts, each worker its share, as `polypool.tasks.inputs.pairs` deals them."""
     parts = torch.arange(count).split(size)
     for turn in range(-(-len(parts) // world())):
         number_B = parts[(turn * world() + rank()) % len(parts)]

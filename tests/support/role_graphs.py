@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.parsers.role_graph import RoleGraph
+from polypool.tasks.hgr.role_graph import RoleGraph
 
 
 def told(graph: RoleGraph) -> dict[str, dict[str, str]]:

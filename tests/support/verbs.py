@@ -12,8 +12,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from infra.store import FeatureStore
-from pipelines import ingest
+from polypool.infra.store import FeatureStore
+from polypool.pipelines.commands import ingest
 
 
 def exit_code(main: Callable[[], None], *words: object) -> int:
@@ -32,6 +32,19 @@ def run(*arguments: object) -> tuple[int, str, str]:
     with redirect_stdout(out), redirect_stderr(err):
         code = exit_code(ingest.main, *arguments)
     return code, out.getvalue(), err.getvalue()
+
+
+def ingested(*arguments: object) -> str:
+    """Call `ingest`, which has to succeed; return what was printed to standard output."""
+    code, out, err = run(*arguments)
+    assert code == 0, err
+    return out
+
+
+def refused(message: str, *arguments: object, code: int = 2) -> None:
+    """Call `ingest`, which has to end with a code and a message."""
+    found, _, err = run(*arguments)
+    assert (found, message in err) == (code, True), err
 
 
 def reasons(folder: Path, name: str = "skipped.jsonl") -> list[tuple[str, str]]:

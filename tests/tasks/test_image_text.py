@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 from corpora import make_corpus
-from toy import FolderLog, FolderReport, SilentBar
+from toy import trainer_of
 
-from encoders.text.vocabulary import count_words
-from infra.errors import InputError
-from infra.registry import TASKS
-from infra.spec import changed
-from pipelines.training.loop import Trainer
-from tasks.image_text import ImageText
+from polypool.encoders.text.tokenizers import count_words
+from polypool.infra.errors import InputError
+from polypool.infra.registry import TASKS
+from polypool.infra.spec import changed
+from polypool.tasks.image_text import ImageText
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +22,8 @@ def run(tmp_path_factory):
 
 
 def test_a_tiny_corpus_is_learnt(run, tmp_path):
-    adapter = TASKS.build(run.task, run)
-    log = FolderLog(tmp_path)
-    trainer = Trainer(run, adapter, log=log, report=FolderReport(), device=torch.device("cpu"), bar=SilentBar)
+    trainer = trainer_of(run, tmp_path)
+    adapter, log = trainer.adapter, trainer.log
     trainer.train()
     metrics = log.rows[-2][1] | log.rows[-1][1]
     assert metrics["whole/rsum"] > 2 * metrics["test/chance"]

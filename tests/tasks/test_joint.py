@@ -12,25 +12,25 @@ import numpy as np
 import pytest
 import torch
 from corpora import make_corpus, make_questions
-from toy import FolderLog, FolderReport, SilentBar
+from toy import FolderReport, trainer_of
 from workers import run_workers
 
 import polypool
-from infra.checkpoint import load_weights
-from infra.compute.dist import rank, world
-from infra.data import Order, order_of
-from infra.errors import InputError
-from infra.registry import TASKS
-from infra.tracking import Tracker, find_runs, tracking_uri
-from infra.tracking.journal import Journal
-from pipelines.recipe import join
-from pipelines.training.folder import OUTBOX, run_folder
-from pipelines.training.loop import Trainer
-from pipelines.training.recording.described import Described
-from pipelines.training.recording.members import send_members
-from pipelines.training.runs import prepare, send
-from tasks.joining.order import MEMBER, JointOrder
-from tasks.run import Run, from_json, member_runs, specs, to_json, to_params
+from polypool.infra.batches import Order, order_of
+from polypool.infra.compute.dist import rank, world
+from polypool.infra.errors import InputError
+from polypool.infra.registry import TASKS
+from polypool.infra.tracking import Tracker, find_runs, tracking_uri
+from polypool.infra.tracking.journal import Journal
+from polypool.pipelines.recipes import join
+from polypool.pipelines.training.checkpoints.format import load_weights
+from polypool.pipelines.training.folder import OUTBOX, run_folder
+from polypool.pipelines.training.loop import Trainer
+from polypool.pipelines.training.prepare import prepare
+from polypool.pipelines.training.recording.described import Described
+from polypool.pipelines.training.recording.sending import send, send_members
+from polypool.tasks.inputs.joint_batches import MEMBER, JointOrder
+from polypool.tasks.run import Run, from_json, member_runs, specs, to_json, to_params
 
 TEXT = "bigru(width=16, embedding=8, min_count=1, ends=False)"
 
@@ -46,13 +46,6 @@ def run(tmp_path_factory) -> Run:
         aggregator="gpo",
         log_every=1,
         figures=False,
-    )
-
-
-def trainer(run: Run, folder: Path, report: FolderReport) -> Trainer:
-    adapter = TASKS.build(run.task, run)
-    return Trainer(
-        run, adapter, log=FolderLog(folder), report=report, device=torch.device("cpu"), bar=SilentBar
     )
 
 
@@ -150,7 +143,7 @@ def test_text_and_aggregator_are_one_and_know_the_words_of_both(run):
 
 
 def test_a_step_changes_what_its_task_uses_alone(run, tmp_path):
-    one = trainer(run, tmp_path, FolderReport())
+    one = trainer_of(run, tmp_path)
     index_B = next(b for b in one.order.batches(0) if member_of(b, one.order.sizes) == 1)
     batch = one.data.batch(index_B, seed=0, epoch=0)
     before = {name: p.detach().clone() for name, p in one.model.named_parameters()}
@@ -166,7 +159,7 @@ def test_a_step_changes_what_its_task_uses_alone(run, tmp_path):
 
 @pytest.fixture(scope="module")
 def trained(run, tmp_path_factory) -> Trainer:
-    one = trainer(run, tmp_path_factory.mktemp("trained"), FolderReport())
+    one = trainer_of(run, tmp_path_factory.mktemp("trained"))
     one.train()
     return one
 
@@ -207,8 +200,8 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_weights(run, trained, tmp_pa
     run = replace(run, checkpoint_every=4)
     report = FolderReport(fail_after=3)
     with pytest.raises(KeyboardInterrupt):
-        trainer(run, tmp_path, report).train()
-    again = trainer(run, tmp_path, FolderReport())
+        trainer_of(run, tmp_path, report=report).train()
+    again = trainer_of(run, tmp_path)
     again.resume(report.last)
     again.train()
     for name, value in trained.model.state_dict().items():
@@ -271,7 +264,7 @@ def test_parts_that_are_not_alike_are_not_shared(run):
 
 def worker(run: Run, folder: str) -> None:
     torch.set_default_dtype(torch.float64)
-    one = trainer(replace(run, workers=world()), Path(folder) / f"log{world()}-{rank()}", FolderReport())
+    one = trainer_of(replace(run, workers=world()), Path(folder) / f"log{world()}-{rank()}")
     one.train()
     if rank() == 0:
         torch.save(one.model.state_dict(), f"{folder}/{world()}.pt")
@@ -291,9 +284,8 @@ def test_each_task_becomes_a_run_of_its_own_in_mlflow_once(run, home):
     tracker.json("run.json", described.settings)
     log = Journal(run_folder(home, tracker.run_id) / OUTBOX, lambda: tracker)
     short = replace(run, experiment="joint", optim=replace(run.optim, epochs=1))
-    adapter, cpu = TASKS.build(run.task, short), torch.device("cpu")
-    one = Trainer(short, adapter, log=log, report=FolderReport(), device=cpu, bar=SilentBar)
-    one.train()
+    adapter = TASKS.build(run.task, short)
+    trainer_of(short, home, adapter=adapter, log=log).train()
     with pytest.MonkeyPatch.context() as patch:  # MLflow is away when the tasks' runs are to be begun
         patch.setattr(Described, "start", lambda *_, **__: raise_(InputError("no answer")))
         send(tracker, "FINISHED")
@@ -317,7 +309,7 @@ def test_each_task_becomes_a_run_of_its_own_in_mlflow_once(run, home):
         name: {
             (of.dataset.name, of.dataset.digest)
             for of in Tracker.attach(tracking_uri(home), record.run_id, running=False)
-            ._ask("get_run")
+            ._call("get_run")
             .inputs.dataset_inputs
         }
         for name, record in records.items()

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from infra.errors import InputError
-from infra.registry import RECIPES
-from pipelines.config import read_config
-from tasks.run import to_json
-from tasks.run_files import read_run_file
+from polypool.infra.errors import InputError
+from polypool.infra.registry import RECIPES
+from polypool.pipelines.recipes.arguments import read_config
+from polypool.tasks.run import to_json
+from polypool.tasks.run_files import read_run_file
 
 
 def written(folder, text: str, name: str = "run.yaml"):
@@ -81,7 +81,7 @@ def test_what_is_no_run_is_said_with_its_place(text, message, tmp_path):
 
 
 def test_code_that_a_file_names_runs_where_it_is_trusted(tmp_path, monkeypatch):
-    (tmp_path / "trusted_by_a_flag.py").write_text("from aggregators.averages.mean import Mean\n")
+    (tmp_path / "trusted_by_a_flag.py").write_text("from polypool.aggregators.averages.mean import Mean\n")
     monkeypatch.syspath_prepend(tmp_path)
     path = written(tmp_path, "base: demo\naggregator: trusted_by_a_flag:Mean\n")
     with pytest.raises(InputError, match="--trust trusted_by_a_flag"):

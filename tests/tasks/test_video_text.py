@@ -9,13 +9,12 @@ import pytest
 import torch
 from corpora import make_corpus
 from query_results import reproduced
-from toy import FolderLog, FolderReport, SilentBar
+from toy import trainer_of
 
-from infra.errors import InputError
-from infra.registry import RECIPES, TASKS
-from infra.video.sampling import choose_frames
-from pipelines.recipe import derive
-from pipelines.training.loop import Trainer
+from polypool.infra.errors import InputError
+from polypool.infra.registry import RECIPES, TASKS
+from polypool.infra.video.sampling import choose_frames
+from polypool.pipelines.recipes import derive
 
 WORDS = "bigru(width=16, embedding=8, min_count=1, ends=False)"
 
@@ -41,9 +40,8 @@ def run(tmp_path_factory):
 )
 def test_a_tiny_corpus_is_learnt(run, changes, tmp_path):
     run = replace(run, **changes)
-    log = FolderLog(tmp_path)
-    adapter = TASKS.build(run.task, run)
-    trainer = Trainer(run, adapter, log=log, report=FolderReport(), device=torch.device("cpu"), bar=SilentBar)
+    trainer = trainer_of(run, tmp_path)
+    adapter, log = trainer.adapter, trainer.log
     trainer.train()
     metrics = log.rows[-2][1] | log.rows[-1][1]
     assert metrics["distinct/rsum"] > 1.5 * metrics["test/chance"]

@@ -12,22 +12,21 @@ from corpora import make_questions
 from PIL import Image
 from query_results import reproduced
 from torch.nn.parallel import DistributedDataParallel
-from toy import FolderLog, FolderReport, SilentBar
+from toy import trainer_of
 from workers import run_workers
 
-from encoders.visual.cnn import NETWORKS
-from infra.compute.dist import rank
-from infra.errors import InputError
-from infra.registry import TASKS
-from infra.store import FeatureStore
-from pipelines.pages.draw import draw
-from pipelines.recipe import derive
-from pipelines.training.loop import Trainer
-from tasks.datasets.questions import QuestionCorpus, write_questions
-from tasks.questions.accuracy import official_accuracy
-from tasks.questions.scores import best_answers
-from tasks.scoring.scores import mean_score
-from tasks.vqa import VQA
+from polypool.encoders.visual.cnn import NETWORKS
+from polypool.infra.compute.dist import rank
+from polypool.infra.errors import InputError
+from polypool.infra.registry import TASKS
+from polypool.infra.store import FeatureStore
+from polypool.pipelines.figures.pages.draw import draw
+from polypool.pipelines.recipes import derive
+from polypool.tasks.datasets.questions import QuestionCorpus, write_questions
+from polypool.tasks.questions.accuracy import official_accuracy
+from polypool.tasks.questions.vqa_model import best_answers
+from polypool.tasks.scoring.scores import mean_score
+from polypool.tasks.vqa import VQA
 
 CROSS = {"cross": "cross_modal(heads=2, dropout=0.0)", "fusion": "concat"}
 
@@ -38,11 +37,9 @@ def run(tmp_path_factory):
 
 
 def trained(run, folder):
-    log = FolderLog(folder)
-    adapter = TASKS.build(run.task, run)
-    trainer = Trainer(run, adapter, log=log, report=FolderReport(), device=torch.device("cpu"), bar=SilentBar)
+    trainer = trainer_of(run, folder)
     trainer.train()
-    return adapter, trainer.model, log
+    return trainer.adapter, trainer.model, trainer.log
 
 
 @pytest.mark.parametrize(

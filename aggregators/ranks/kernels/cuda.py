@@ -33,7 +33,7 @@ def _tile(x, mask, size, dim, SIZE: tl.constexpr, COLUMNS: tl.constexpr):
     for m in range(size):
         row = b * size + m
         other = tl.load(x + row * dim + d, mask=d < dim, other=0.0).to(tl.float32)[None, :]
-        before = (other > value) | ((other == value) & (m < n)[:, None])
+        before = (other > value) | ((other == value) & (n > m)[:, None])
         rank += before.to(tl.int32) * tl.load(mask + row)  # 0 for a pad
     return value, rank, real, at
 

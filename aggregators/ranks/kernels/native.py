@@ -63,7 +63,9 @@ def library(dtype: torch.dtype) -> ctypes.CDLL | None:
 
 def kept(dtype: torch.dtype, what: str, measure: Callable[[], float]) -> float:
     """Return a number about the functions for a type: the one kept beside the compiled file, else a new one."""
-    path = Path(library(dtype)._name).with_suffix(".json")
+    loaded = library(dtype)
+    assert loaded is not None  # the caller has compiled code
+    path = Path(loaded._name).with_suffix(".json")
     numbers = _numbers(path)
     if what not in numbers:
         measured = measure()
@@ -178,8 +180,8 @@ class SortDescending(torch.autograd.Function):
 
 def _gradients(
     x_BND: Tensor, weight_BNC: Tensor, mask_BN: Tensor, grad_BD: Tensor, *, for_x: bool, for_weight: bool
-) -> tuple[Tensor | None, Tensor | None]:
-    """Return those gradients of a sum that are asked for, of its elements and of its weights."""
+) -> tuple[Any, Any]:
+    """Return the gradients of a sum's elements and of its weights; None for one that is not requested."""
     grad_x_BND = torch.empty_like(x_BND) if for_x else None
     shared, grad_weight = weight_BNC.shape[2] == 1, None
     if for_weight:  # of a shared weight every chunk of channels gives a part
@@ -190,7 +192,9 @@ def _gradients(
             else torch.empty_like(weight_BNC)
         )
     _call("gradients", x_BND, mask_BN, weight_BNC, grad_BD.contiguous(), grad_x_BND, grad_weight)
-    return grad_x_BND, grad_weight.sum(dim=1)[..., None] if for_weight and shared else grad_weight
+    if grad_weight is not None and shared:
+        grad_weight = grad_weight.sum(dim=1)[..., None]
+    return grad_x_BND, grad_weight
 
 
 def _call(name: str, x_BND: Tensor, mask_BN: Tensor, weight_BNC: Tensor, *more: Tensor | None) -> None:

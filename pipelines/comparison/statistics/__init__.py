@@ -1,1 +1,1 @@
-"""Which differences are more than luck."""
+"""Statistics of a comparison: intervals, significance and power."""

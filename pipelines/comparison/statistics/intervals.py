@@ -1,9 +1,9 @@
-"""How far a difference of scores may be off, over seeds and over queries.
+"""Confidence intervals of scores and their differences, over seeds and queries.
 
-A row's runs, one a seed, answer the same queries, gathered by the unit they belong to, such as an image with its
-captions. What unit n adds to the score of seed s is `y[s, n]`; the mean over units is the run's score, the mean over
-both the row's. Seeds and units are crossed: `y = row + seed + unit + what is left`, each drawn anew by whoever trains
-with other seeds or asks other queries. A difference of two rows therefore varies by
+A row's runs, one per seed, answer the same queries, grouped by the unit they belong to, such as an image with its
+captions. The contribution of unit n to the score of seed s is `y[s, n]`; the mean over units is the run's score, the
+mean over both the row's. Seeds and units are crossed: `y = row + seed + unit + residual`, each drawn anew with other
+seeds or other queries. A difference of two rows therefore varies by
 
 - `seeds`: the variance of the runs' scores over their number, for each row, added up; Welch's degrees of freedom
   (Biometrika 34, 1947), which assume neither that the rows vary alike nor that they were run equally often;
@@ -52,7 +52,7 @@ class Variance:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A score or a difference of two, and what it varies by.
+    """A score or a difference of two, with its variances.
 
     Attributes:
         value: the estimate.
@@ -70,13 +70,13 @@ class Estimate:
         return math.sqrt(of_seeds + self.queries.reach(level))
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """Return the ends of the interval; over queries alone where nobody can say what seeds do."""
+        """Return the ends of the interval; over queries alone if the variance over seeds is unknown."""
         half = self.half_width(level)
         return self.value - half, self.value + half
 
     @property
     def p(self) -> float:
-        """The probability of an estimate as far from 0, or farther, where there is nothing to find."""
+        """The probability of an estimate at least as far from 0 if the true value is 0."""
         far = abs(self.value)
         if far <= self.half_width(1.0):
             return 1.0
@@ -98,7 +98,7 @@ def score(y_Sn: np.ndarray) -> Estimate:
 
 
 def difference(one_Sn: np.ndarray, other_Sn: np.ndarray, *, same_seeds: bool = False) -> Estimate:
-    """Return the score of one row without that of another.
+    """Return the score of one row minus that of another.
 
     Args:
         one_Sn, other_Sn: as of `score`, of the same units; numbers of seeds may differ.
@@ -132,7 +132,7 @@ def _over_units(of_units: np.ndarray, *, less: float) -> Variance:
 
 
 def _left(y_Sn: np.ndarray) -> float:
-    """Return the variance of a row's score by what is neither seed nor unit; 0 for one run, of which it is a part."""
+    """Return the residual variance of a row's score, which is neither of seed nor of unit; 0 for one run."""
     runs, units = y_Sn.shape
     if runs == 1:
         return 0.0

@@ -1,4 +1,4 @@
-"""What a number of seeds and queries can show, and how many seeds a wished difference needs.
+"""Power of the comparison: detectable differences for numbers of seeds, and the seeds that a difference needs.
 
 The test of `intervals` errs in how it estimates variances, too, so its power is the mean over draws of these estimates
 (chi-squared, of their degrees of freedom) of the normal probability that the difference reaches beyond the interval.
@@ -15,25 +15,25 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri, stdtrit
 
-from pipelines.comparison.statistics.intervals import LEVEL, PAIRED_FROM
+from polypool.pipelines.comparison.statistics.intervals import LEVEL, PAIRED_FROM
 
 POWER = 0.8
-"""The probability with which a difference of the size that can be shown is found."""
+"""The probability with which a detectable difference is found."""
 MOST = 1000
-"""Seeds beyond which nobody asks."""
+"""The most seeds that are considered."""
 _DRAWS = 4000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planning:
-    """What differences between rows vary by.
+    """Variances of differences between rows.
 
     Attributes:
         seeds: variance of single runs around the mean of their row.
-        queries: variance of a difference over queries, which more seeds leave as it is.
-        units: how many there are.
-        runs: fewest of a row.
-        pairs: of the table, which a corrected level is shared by.
+        queries: variance of a difference over queries, which more seeds do not reduce.
+        units: number of units.
+        runs: the fewest of a row.
+        pairs: of the table, for which the level is corrected.
     """
 
     seeds: float
@@ -42,15 +42,15 @@ class Planning:
     runs: int
     pairs: int
 
-    def power(self, wished: float, *, seeds: int, tests: int = 1) -> float:
+    def power(self, true: float, *, seeds: int, tests: int = 1) -> float:
         """Return the probability that a true difference is found.
 
         Args:
-            wished: the difference.
+            true: the difference.
             seeds: runs of each row, at least 2.
             tests: how many the level is shared by, as by Bonferroni; Holm's first step is the same.
         """
-        return self._power(self._reach(seeds, tests), seeds)(wished)
+        return self._power(self._reach(seeds, tests), seeds)(true)
 
     def smallest(self, *, seeds: int, tests: int = 1) -> float:
         """Return the smallest difference that is found with the probability `POWER`."""
@@ -58,22 +58,22 @@ class Planning:
         high = self.floor(tests=tests) or 1e-9
         while power(high) < POWER:
             high *= 2
-        return brentq(lambda wished: power(wished) - POWER, 0.0, high, rtol=1e-6)
+        return brentq(lambda true: power(true) - POWER, 0.0, high, rtol=1e-6)
 
     def floor(self, *, tests: int = 1) -> float:
-        """Return what `smallest` comes down to with any number of seeds: what the queries leave open."""
+        """Return the limit of `smallest` for many seeds, which the queries determine."""
         quantile = -float(stdtrit(self.units - 1, LEVEL / tests / 2)) + float(ndtri(POWER))
         return quantile * math.sqrt(self.queries)
 
-    def needed(self, wished: float, *, tests: int = 1) -> int | None:
-        """Return how many seeds of each row show a difference, at least 2; None where `MOST` do not."""
-        if self.smallest(seeds=MOST, tests=tests) > wished:
+    def needed(self, difference: float, *, tests: int = 1) -> int | None:
+        """Return the fewest seeds of each row that show a difference, at least 2; None if `MOST` do not."""
+        if self.smallest(seeds=MOST, tests=tests) > difference:
             return None
         low, high = 1, MOST
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (
-                (low, middle) if self.smallest(seeds=middle, tests=tests) <= wished else (middle, high)
+                (low, middle) if self.smallest(seeds=middle, tests=tests) <= difference else (middle, high)
             )
         return high
 
@@ -94,15 +94,15 @@ class Planning:
     def _power(self, reach: np.ndarray, seeds: int) -> Callable[[float], float]:
         deviation = math.sqrt(2 * self.seeds / seeds + self.queries) or 1e-300
 
-        def power(wished: float) -> float:
-            beyond = ndtr((wished - reach) / deviation) + ndtr((-wished - reach) / deviation)
+        def power(true: float) -> float:
+            beyond = ndtr((true - reach) / deviation) + ndtr((-true - reach) / deviation)
             return float(beyond.mean())
 
         return power
 
 
 def planning(rows: Sequence[np.ndarray], *, queries: Sequence[float]) -> Planning | None:
-    """Return what the differences of a table vary by.
+    """Return the variances of the differences of a table.
 
     Args:
         rows: what each of n units adds to the scores of each row's runs, `(S, n)`.

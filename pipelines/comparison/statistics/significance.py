@@ -1,4 +1,4 @@
-"""Which differences between the rows of a table are more than luck: all pairs, corrected for how many they are.
+"""Significance of the differences between all pairs of rows of a table, corrected for their number.
 
 Source: Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979.
 """
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from infra.errors import InputError
-from pipelines.comparison.statistics.intervals import LEVEL, Estimate, difference, score
-from pipelines.comparison.statistics.power import Planning, planning
+from polypool.infra.errors import InputError
+from polypool.pipelines.comparison.statistics.intervals import LEVEL, Estimate, difference, score
+from polypool.pipelines.comparison.statistics.power import Planning, planning
 
 LEAST = 10
-"""Units without which an interval would say nothing."""
+"""The fewest units for an interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class Difference:
     """A difference of two rows.
 
     Attributes:
-        value: of the first without the second.
+        value: the first minus the second.
         low, high: its 95 % interval, not corrected.
         p: corrected by Holm for all pairs of the table.
         over_seeds: whether both rows have several runs; else all of this is over queries alone, and what other seeds
@@ -44,7 +44,7 @@ class Difference:
 
     @property
     def significant(self) -> bool | None:
-        """Whether there is one over seeds and queries; None where the queries show one and seeds cannot be judged."""
+        """Whether there is one over seeds and queries; None if the queries show one and seeds cannot be judged."""
         return None if self.found and not self.over_seeds else self.found
 
     def __neg__(self) -> Difference:
@@ -55,12 +55,12 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """What was found of the rows of a group.
+    """Results of the tests of a group's rows.
 
     Attributes:
-        units: what queries were gathered by, such as `1,064 images with their captions`.
+        units: of queries, such as `1,064 images with their captions`.
         labels: the rows that were compared, the best first.
-        tests: how many pairs there are, which p-values are corrected for.
+        tests: number of pairs, for which p-values are corrected.
         intervals: of each row's score, the ends of the 95 % interval.
         pairs: by two labels, the better one first.
         planning: what other numbers of seeds would show; None where no row has two.
@@ -74,7 +74,7 @@ class Judged:
     planning: Planning | None = None
 
     def difference(self, one: str, other: str) -> Difference | None:
-        """Return the score of a row without that of another; None where one of them was not compared."""
+        """Return the score of one row minus that of another; None if one of them was not compared."""
         if (one, other) in self.pairs:
             return self.pairs[one, other]
         return -self.pairs[other, one] if (other, one) in self.pairs else None
@@ -82,11 +82,11 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """What the runs of a row scored.
+    """The scores of a row's runs.
 
     Attributes:
         seeds: of the runs, in their order.
-        y_Sn: what each of n units adds to the score of each run, which is their mean.
+        y_Sn: contribution of each of n units to the score of each run, which is their mean.
     """
 
     seeds: tuple[str, ...]

@@ -1,9 +1,9 @@
-"""Task x aggregator: the primary metric of every group side by side, a mean over tasks, and ranks.
+"""Task x aggregator: the primary metric of every group, means over tasks, and ranks.
 
-A column is one task, data set and protocol in one recipe, so numbers under different protocols never meet in one. What
-is averaged over columns is the chance-normalised score, 0 for chance and 100 for the best possible, since an RSUM and
-an accuracy cannot be added. Only aggregators that every counting column has get a mean and a rank: others would be
-measured on easier or harder tasks than the rest.
+A column is one task, data set and protocol in one recipe, so that numbers of different protocols are never in one
+column. The mean over columns is of the chance-normalised score (0 for chance, 100 for the best possible), as an RSUM
+and an accuracy cannot be added. Only aggregators that every counting column has get a mean and a rank: others would be
+measured on easier or harder tasks.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from pipelines.comparison.runs.costs import costs_of
-from pipelines.comparison.runs.groups import Costs, Group, Row
+from polypool.pipelines.comparison.groups import Costs, Group, Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +36,10 @@ class Column:
 
     @property
     def title(self) -> tuple[str, ...]:
-        """What stands above the column, line by line."""
+        """The lines above the column."""
         group = self.group
         lines = (group.task, group.dataset, group.protocol, self.recipe, self.model and f"in {self.model}")
-        return (*(line for line in lines if line), group.metric.name)
+        return (*(line for line in lines if line), group.ranked_by.name)
 
     @property
     def best(self) -> Row:
@@ -54,20 +53,20 @@ class Column:
 
     @property
     def unable(self) -> str:
-        """Say why the column cannot count in a mean; empty where it can."""
+        """Why the column cannot count in a mean; empty if it can."""
         if not self.own_protocol:
             return "its runs chose another protocol, which counts"
         if math.isnan(self.chance_normalised(self.best.variant)):
-            return f"chance or the best possible value of {self.group.metric.name} is not known"
+            return f"chance or the best possible value of {self.group.ranked_by.name} is not known"
         return ""
 
     def value(self, aggregator: str) -> float:
-        """Return the mean of the primary metric; NaN where there is none."""
+        """Return the mean of the primary metric; NaN if there is none."""
         row = self.rows.get(aggregator)
         return math.nan if row is None else self.group.mean(row)
 
     def chance_normalised(self, aggregator: str) -> float:
-        """Return it between chance, 0, and the best possible, 100; NaN where one of them is not known."""
+        """Return `value` between chance, 0, and the best possible, 100; NaN if one of them is unknown."""
         row = self.rows.get(aggregator)
         return math.nan if row is None else self.group.chance_normalised(row)
 
@@ -112,11 +111,11 @@ class CrossTaskTable:
 
     @cached_property
     def mean_ranks(self) -> dict[str, float]:
-        """Mean over the counting columns of each complete aggregator's rank among them; equals share theirs."""
+        """The mean rank of each complete aggregator over the counting columns; equal values share the mean rank."""
         value_AC = np.array([[c.value(name) for c in self.counting] for name in self.complete])
         if not value_AC.size:
             return {}
-        sign_C = np.array([1.0 if c.group.metric.higher_is_better else -1.0 for c in self.counting])
+        sign_C = np.array([float(c.group.ranked_by.sign) for c in self.counting])
         value_AC = value_AC * sign_C
         above_AC = (value_AC[None] > value_AC[:, None]).sum(axis=1)
         level_AC = (value_AC[None] == value_AC[:, None]).sum(axis=1)
@@ -131,17 +130,16 @@ class CrossTaskTable:
 
     @cached_property
     def weights(self) -> dict[str, float]:
-        """The most parameters that each complete aggregator has in a counting column, where one says."""
+        """The most parameters of each complete aggregator in a counting column, if known."""
         known = {name: [of[name].weights for of in self._costs] for name in self.complete}
         known = {name: [count for count in counts if not math.isnan(count)] for name, counts in known.items()}
         return {name: max(counts) for name, counts in known.items() if counts}
 
     @cached_property
     def steps(self) -> dict[str, float]:
-        """Of each complete aggregator what a training step costs, as a multiple of its column's least.
+        """The cost of a training step of each complete aggregator, as a multiple of its column's least.
 
-        The geometric mean over the counting columns, whose steps are of different sizes; without those that one of them
-        does not know.
+        The geometric mean over the counting columns; without aggregators whose cost is unknown in one of them.
         """
         step_AC = np.array([[costs[name].step for costs in self._costs] for name in self.complete])
         if not step_AC.size or np.isnan(step_AC).all(axis=0).any():
@@ -152,11 +150,11 @@ class CrossTaskTable:
 
     @cached_property
     def _costs(self) -> list[dict[str, Costs]]:
-        return [{name: costs_of(column.rows[name]) for name in self.complete} for column in self.counting]
+        return [{name: column.rows[name].costs for name in self.complete} for column in self.counting]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say what counts in no mean and no rank, and why."""
+        """What counts in no mean and no rank, and why."""
         notes = [
             f"{' · '.join(column.title[:-1])} is in no mean and no rank: "
             + (column.unable or "it has fewer than half of the aggregators of the largest column")
@@ -172,7 +170,7 @@ class CrossTaskTable:
 
 
 def cross_task_table(groups: Sequence[Group]) -> CrossTaskTable | None:
-    """Return the table of groups whose metric is known; None where all of them are of one task and one data set."""
+    """Return the table of groups whose metric is known; None if all are of one task and one data set."""
     groups = [group for group in groups if group.metric is not None]
     if len({(group.task, group.dataset) for group in groups}) < 2:
         return None
@@ -196,9 +194,9 @@ def _columns(group: Group) -> list[Column]:
 
 
 def why_not(cross_task: CrossTaskTable | None) -> str:
-    """Say why there is no critical-difference picture of a table; empty where there is one."""
+    """Return why there is no critical-difference diagram of a table; empty if there is one."""
     if cross_task is None or len(cross_task.counting) < 2:
-        return "no critical-difference picture: it ranks aggregators over two tasks or data sets, at least"
+        return "no critical-difference diagram: it ranks aggregators over two tasks or data sets, at least"
     if len(cross_task.complete) < 3:
-        return "no critical-difference picture: it ranks three aggregators, at least, that every task has"
+        return "no critical-difference diagram: it ranks three aggregators, at least, that every task has"
     return ""

@@ -1,4 +1,4 @@
-"""Which rows differ, by how much and what they cost, as tables."""
+"""Tables of the differences between rows, of their costs, and of what more seeds would show."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 
-from infra.compute.cost import UNIT
-from pipelines.comparison.runs.costs import Costs, costs_of
-from pipelines.comparison.runs.groups import Group, Row, spoken
-from pipelines.comparison.statistics.intervals import LEVEL
-from pipelines.comparison.statistics.significance import Difference, Judged
-from pipelines.comparison.tables.render import ABSENT, Table
+from polypool.infra.compute.cost import UNIT
+from polypool.infra.text_tables import ABSENT, Table
+from polypool.pipelines.comparison.groups import Costs, Group, Row
+from polypool.pipelines.comparison.statistics.intervals import LEVEL
+from polypool.pipelines.comparison.statistics.power import MOST, POWER, Planning
+from polypool.pipelines.comparison.statistics.significance import Difference, Judged
 
 
 class Verdict(enum.Enum):
@@ -24,8 +24,9 @@ class Verdict(enum.Enum):
     QUERIES = "by queries"
 
 
+_MORE = (2, 3, 5, 10, 20)  # seeds
 MARKS = {Verdict.UNKNOWN: " ", Verdict.NO: "*", Verdict.YES: " ", Verdict.QUERIES: "?"}
-"""What stands behind a score, by what is known of its difference from the best."""
+"""The sign after a score, by the verdict on its difference from the best."""
 
 
 def verdict(group: Group, label: str, other: str) -> Verdict:
@@ -39,7 +40,7 @@ def _verdict(difference: Difference) -> Verdict:
 
 
 def starred(group: Group) -> Iterator[str]:
-    """Yield what the signs behind scores mean."""
+    """Yield what the signs after scores mean."""
     if group.judged is None:
         return
     best, judged = group.judged.labels[0], group.judged
@@ -49,36 +50,33 @@ def starred(group: Group) -> Iterator[str]:
 
 
 def _corrected(judged: Judged) -> str:
-    return f"corrected by Holm for {_counted(judged.tests, 'pair')}"
+    return f"corrected by Holm for {judged.tests} pair{'s' * (judged.tests > 1)}"
 
 
-ONE_SEED = "of one seed nobody can say what another would change"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count > 1)}"
+ONE_SEED = "one seed does not show what another would change"
 
 
 def differences(group: Group, *, costs: bool = True) -> Table | None:
-    """Return how far a group's rows are from the best, and what they cost; None where neither is known."""
-    cost = {row.label: costs_of(row) for row in group.rows} if costs else {}
-    known = {name for of in cost.values() for name in _COSTS if not math.isnan(getattr(of, name))}
+    """Return how far a group's rows are from the best, and what they cost; None if neither is known."""
+    known = {
+        name for row in group.rows for name in _COSTS if costs and not math.isnan(getattr(row.costs, name))
+    }
     if group.judged is None and not known:
         return None
     columns = [name for name in _COSTS if name in known]
     header = ["aggregator"]
     legend = []
     if group.judged is not None:
-        header += [group.metric.name, "95 % interval", "difference", *_JUDGED]
+        header += [group.ranked_by.name, "95 % interval", "difference", *_JUDGED]
         legend.append(
-            f"difference of {spoken(group.metric)} from {group.judged.labels[0]}; {_method(group.judged)}"
+            f"difference of {group.ranked_by.label} from {group.judged.labels[0]}; {_method(group.judged)}"
         )
     rows = []
     for row in group.rows:
-        compared = _compared(group, row) if group.judged is not None else ()
-        rows.append((row.label, *compared, *(_cost(cost[row.label], name) for name in columns)))
+        compared = _compared(group, group.judged, row) if group.judged is not None else ()
+        rows.append((row.label, *compared, *(_cost(row.costs, name) for name in columns)))
     if columns:
-        legend.append("; ".join(_MEANING[name] for name in columns))
+        legend.append("; ".join(_COSTS[name] for name in columns))
     return Table(
         title=f"{group.title}: differences and costs" if columns else f"{group.title}: differences",
         legend=tuple(legend),
@@ -88,18 +86,17 @@ def differences(group: Group, *, costs: bool = True) -> Table | None:
 
 
 _JUDGED = ("95 % interval", "p", "significant")
-_COSTS = ("weights", "step", "embed", "query", "bytes")
-_MEANING = {
+_COSTS = {
     "weights": "weights: those of the aggregators",
     "step": f"step: processor time of a training step, in {UNIT} timed beside it",
     "embed": "embed: likewise, of embedding an item of the test split and its texts, or of answering a question",
     "query": "query: likewise, of scoring a query with all of the test split and ranking it",
     "bytes": "bytes: the embeddings of an image or video in memory",
 }
+"""The columns of costs, and what they mean."""
 
 
 def _method(judged: Judged) -> str:
-    """Say what intervals and p-values are over."""
     seeds = [difference.over_seeds for difference in judged.pairs.values()]
     over = "seeds and queries" if all(seeds) else "seeds (where both rows have two) and queries"
     if not any(seeds):
@@ -114,39 +111,104 @@ def _cost(costs: Costs, name: str) -> str:
     return f"{value:,.0f}" if name in ("weights", "bytes") or value >= 100 else f"{value:.3g}"
 
 
-def _compared(group: Group, row: Row) -> tuple[str, ...]:
-    mean, reference = group.mean(row), group.judged.labels[0]
+def _compared(group: Group, judged: Judged, row: Row) -> tuple[str, ...]:
+    mean = group.mean(row)
     first = ABSENT if math.isnan(mean) else group.number(mean)
-    interval = _interval(group.judged.intervals.get(row.label), group.number)
-    difference = group.judged.difference(row.label, reference)
-    return (first, interval, *(_difference(difference, group) if difference else [ABSENT] * 4))
+    interval = _interval(judged.intervals.get(row.label), group.number)
+    difference = judged.difference(row.label, judged.labels[0])
+    return (first, interval, *_difference(difference, group))
 
 
 def _interval(ends: tuple[float, float] | None, number: Callable[[float], str]) -> str:
     return f"[{number(ends[0])}, {number(ends[1])}]" if ends else ABSENT
 
 
-def _difference(difference: Difference, group: Group) -> tuple[str, ...]:
-    digits = group.decimals(group.metric.name)
+def _difference(difference: Difference | None, group: Group) -> tuple[str, ...]:
+    if difference is None:
+        return (ABSENT,) * 4
+    digits = group.decimals(group.ranked_by.name)
     interval = _interval((difference.low, difference.high), lambda x: with_sign(x, digits))
     p = f"{difference.p:.3f}" if difference.p >= 0.001 else "< 0.001"
     return with_sign(difference.value, digits), interval, p, _verdict(difference).value
 
 
 def with_sign(value: float, digits: int) -> str:
-    """Show a sign, but for what rounds to nothing."""
+    """Return a number with its sign; without one if it rounds to 0."""
     return f"{value:+.{digits}f}" if round(abs(value), digits) else f"{0:.{digits}f}"
 
 
 def all_pairs(group: Group) -> Table | None:
-    """Return the difference of every two rows of a group; None where no queries were compared."""
+    """Return the difference of every two rows of a group; None if no queries were compared."""
     judged = group.judged
     if judged is None:
         return None
     pairs = itertools.combinations(judged.labels, 2)
     return Table(
         title=f"{group.title}: all pairs",
-        legend=(f"{spoken(group.metric)}, of the first without that of the second; {_method(judged)}",),
+        legend=(f"{group.ranked_by.label}, the first minus the second; {_method(judged)}",),
         header=("pair", "difference", *_JUDGED),
         rows=tuple((f"{a} against {b}", *_difference(judged.difference(a, b), group)) for a, b in pairs),
     )
+
+
+def shown_by_seeds(group: Group) -> Table | None:
+    """Return the smallest differences that numbers of seeds show; None if seeds cannot be judged."""
+    judged = group.judged
+    if judged is None or (planning := judged.planning) is None:
+        return None
+    digits = group.decimals(group.ranked_by.name)
+    rows = []
+    for seeds in dict.fromkeys([*([planning.runs] if planning.runs > 1 else []), *_MORE]):
+        if seeds >= planning.runs:
+            now = " (now)" if seeds == planning.runs else ""
+            found = [planning.smallest(seeds=seeds, tests=tests) for tests in _tests(planning)]
+            rows.append((f"{seeds}{now}", *(_detectable(group, value, digits) for value in found)))
+    floors = [planning.floor(tests=tests) for tests in _tests(planning)]
+    rows.append(("any number", *(_detectable(group, value, digits) for value in floors)))
+    each, between = math.sqrt(planning.seeds), math.sqrt(planning.queries)
+    return Table(
+        title=f"{group.title}: what seeds can show",
+        legend=(
+            f"smallest difference of {group.ranked_by.label} that a test at the 5 % level finds in "
+            f"{100 * POWER:.0f} of 100 repetitions with {judged.units}, by the mean standard deviations of this table: "
+            f"{each:.{digits}f} of a run over seeds, {between:.{digits}f} of a difference over queries",
+        ),
+        header=("seeds", "a pair alone", *([f"one of {planning.pairs} pairs"] if planning.pairs > 1 else [])),
+        rows=tuple(rows),
+    )
+
+
+def _tests(planning: Planning) -> list[int]:
+    return [1, planning.pairs] if planning.pairs > 1 else [1]
+
+
+def _detectable(group: Group, value: float, digits: int) -> str:
+    """Return a difference; a dash if it exceeds the distance between chance and the best possible value."""
+    whole = abs(group.ranked_by.best - group.ranked_by.chance)
+    return ABSENT if value > whole else f"{value:.{digits}f}"  # a comparison with NaN is false
+
+
+def needed(group: Group, difference: float) -> str:
+    """Return how many seeds a difference needs, in words; empty if the queries of the rows were not compared."""
+    if group.judged is None:
+        return ""
+    start = f"{group.title}: a difference of {difference:g}"
+    planning = group.judged.planning
+    if planning is None:
+        return (
+            f"{start}: with one seed a row the number of seeds is unknown; train a second and a third first"
+        )
+    alone = f"{start} needs {_seeds(planning, difference, 1)}"
+    if planning.pairs == 1:
+        return alone
+    return f"{alone}; as one of {planning.pairs} pairs {_seeds(planning, difference, planning.pairs)}"
+
+
+def _seeds(planning: Planning, difference: float, tests: int) -> str:
+    seeds = planning.needed(difference, tests=tests)
+    if seeds is None:
+        floor = planning.floor(tests=tests)
+        more = "more queries" if floor >= difference else f"more than {MOST:,}"
+        return f"{more} rather than more seeds" if floor >= difference else f"{more} seeds"
+    more = seeds - planning.runs
+    return f"{seeds} seeds a row" + (f", {more} more" if more > 0 else ", which there are")

@@ -1,4 +1,4 @@
-"""What optimisers share: the methods of torch's without its compiler, and how one asks for groups of its own."""
+"""Base class of optimisers, without torch's compiler, and the protocol of those with groups of their own."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import nn
 
 
 class Plain(torch.optim.Optimizer):
-    """An optimiser without what torch wraps around its methods for its compiler: importing that takes two seconds.
+    """An optimiser without the compiler wrappers of torch's methods, whose import takes two seconds.
 
-    A class derives from this one first and then from torch's, and has a `step` that is not wrapped either.
+    A class derives from this one first and then from torch's, and has an unwrapped `step`.
     """
 
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
@@ -23,8 +23,8 @@ class Plain(torch.optim.Optimizer):
 
 @runtime_checkable
 class Sorts(Protocol):
-    """An optimiser that treats weights differently by what they are: it is given groups of one sort each."""
+    """An optimiser that treats kinds of weights differently, and gets groups of one `sort` each."""
 
     @staticmethod
     def sort(module: nn.Module, weight: nn.Parameter) -> str:
-        """Return the sort of a module's own weight, which stands in its group as `sort`."""
+        """Return the kind of a module's weight."""

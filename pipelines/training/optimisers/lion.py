@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infra.errors import InputError
-from infra.registry import OPTIMISERS
-from pipelines.training.optimisers.base import Plain
+from polypool.infra.errors import InputError
+from polypool.infra.registry import OPTIMISERS
+from polypool.pipelines.training.optimisers.base import Plain
 
 
 @OPTIMISERS.register("lion")

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from infra.errors import InputError
-from infra.registry import OPTIMISERS
-from pipelines.training.optimisers.adamw import AdamW
-from pipelines.training.optimisers.base import Plain
+from polypool.infra.errors import InputError
+from polypool.infra.registry import OPTIMISERS
+from polypool.pipelines.training.optimisers.adamw import AdamW
+from polypool.pipelines.training.optimisers.base import Plain
 
 MATRIX, OTHER = "matrix", "other"
 _RATES = ("match_rms_adamw", "original")
@@ -73,7 +73,7 @@ class Muon(Plain):
         others, own = [], []
         for group in params:
             (own if group["sort"] == MATRIX else others).append(dict(group))
-        common = {"lr": lr, "weight_decay": weight_decay}
+        common: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay}
         self._parts: list[torch.optim.Optimizer] = []
         if own:
             self._parts.append(_matrices()(own, **common, **of_matrices))
@@ -84,12 +84,12 @@ class Muon(Plain):
 
     @staticmethod
     def sort(module: nn.Module, weight: nn.Parameter) -> str:
-        """Return `matrix` for what Muon is of, else `other`; a table's rows are looked up, and no map of a space."""
+        """Return `matrix` for weights that Muon trains, else `other`, as for tables of word vectors."""
         table = isinstance(module, nn.Embedding | nn.EmbeddingBag)
         return MATRIX if weight.ndim == 2 and not table else OTHER
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Bring back what `state_dict` returned, of both."""
+        """Restore the state of both."""
         super().load_state_dict(state_dict)
         self._share()
 
@@ -105,7 +105,7 @@ class Muon(Plain):
         return loss
 
     def _share(self) -> None:
-        """Let both work on the groups and the state that are here, each on its own groups."""
+        """Let both optimisers use the groups and the state of this one, each its own groups."""
         start = 0
         for part in self._parts:
             end = start + len(part.param_groups)

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from infra.registry import OPTIMISERS
-from pipelines.training.optimisers.base import Plain
+from polypool.infra.registry import OPTIMISERS
+from polypool.pipelines.training.optimisers.base import Plain
 
 
 @OPTIMISERS.register("sgd")

@@ -1,1 +1,1 @@
-"""What is recorded of a run: what it is found by, what it leaves behind, and the runs of tasks trained together."""
+"""Records of a run: its description, its artifacts, and the runs of tasks trained together."""

@@ -1,4 +1,4 @@
-"""What a run leaves behind: its model, what it cost, how it did, and pictures of what it learnt."""
+"""Artifacts and final metrics of a run: costs, evaluation, per-query results and figures."""
 
 from __future__ import annotations
 
@@ -14,15 +14,22 @@ from typing import Any, Protocol
 import numpy as np
 from torch import nn
 
-from aggregators.base import Aggregator
-from aggregators.observe import Watched
-from infra.checkpoint import Progress
-from infra.compute.dist import world
-from tasks.base import Evaluation, Pictures
-from tasks.scoring.records import VERSION_TAG, metrics_tag, queries_json
+from polypool.aggregators.aggregator import Aggregator
+from polypool.aggregators.observe import Watched
+from polypool.infra.compute.dist import world
+from polypool.pipelines.training.checkpoints.format import Progress
+from polypool.tasks.adapter import Evaluation, Pictures
+from polypool.tasks.scoring.records import (
+    FOLDER,
+    VERSION_TAG,
+    file_name,
+    metrics_json,
+    metrics_tag,
+    queries_json,
+)
 
 PICTURES = "figures"
-"""The folder of a run's artifacts that holds its figures and pages."""
+"""The artifact folder of figures and pages."""
 _FAILED = "failed.txt"
 
 
@@ -42,17 +49,21 @@ class Log(Protocol):
         """Return where a stored file or folder can be read."""
 
     def history(self, name: str) -> Sequence[tuple[int, float]]:
-        """Return what was logged under a name: steps and values."""
+        """Return steps and values of a metric."""
 
-    def member(self, name: str, described: Mapping[str, Any]) -> Log:
-        """Return the log of a run of its own for one of several tasks that were trained together."""
+
+class RunLog(Log, Protocol):
+    """The log of a run in training."""
+
+    def member(self, name: str, described: Mapping[str, Any]) -> RunLog:
+        """Return the log of a member run, of one of several tasks that were trained together."""
 
 
 def costs(model: nn.Module, progress: Progress, *, steps: int) -> dict[str, float]:
-    """Return what a run costs: weights, those of aggregators apart, and a training step of all workers, if it had any.
+    """Return the numbers of weights, in all and of aggregators, and the cost of a training step of all workers, if any.
 
     `cost/step` is in `infra.compute.cost.UNIT`, `cost/step_ms` the milliseconds of processors (or of an accelerator)
-    that it was counted from, and `time/step_ms` those that passed, which say who else was at work, too.
+    that it was counted from, and `time/step_ms` wall-clock time, which depends on the load of the machine.
     """
     pools = [module for module in model.modules() if isinstance(module, Aggregator)]
     of_pools = {id(p): p.numel() for pool in pools for p in pool.parameters()}
@@ -70,12 +81,12 @@ def costs(model: nn.Module, progress: Progress, *, steps: int) -> dict[str, floa
 
 
 def printed(value: float) -> str:
-    """Return a metric as text in a column: two decimals, and a third where all there is lies below 1."""
+    """Return a metric as text in a column: two decimals, three for values up to 1."""
     return f"{value:9.3f}" if 0 < abs(value) <= 1 else f"{value:8.2f}"
 
 
 def headline(evaluation: Evaluation) -> dict[str, float]:
-    """Return the primary metric of an evaluation under names that all tasks share, so that their runs line up.
+    """Return the primary metric of an evaluation under names that all tasks share.
 
     Returns:
         `test/score`, and `test/chance` and `test/chance_normalised` where chance and the best possible are known;
@@ -90,7 +101,7 @@ def headline(evaluation: Evaluation) -> dict[str, float]:
 
 
 def log_evaluation(log: Log, evaluation: Evaluation, *, step: int) -> None:
-    """Write an evaluation's metrics and what they mean, how each query did, and its files."""
+    """Log an evaluation: metrics with their meaning, per-query results and files."""
     costs = {
         "cost/embed": evaluation.embed_cost,
         "cost/query": evaluation.query_cost,
@@ -101,26 +112,29 @@ def log_evaluation(log: Log, evaluation: Evaluation, *, step: int) -> None:
         {f"{evaluation.protocol}/{name}": value for name, value in evaluation.metrics.items()} | costs,
         step=step,
     )
+    name, described = file_name(evaluation.protocol), metrics_json([evaluation.primary, *evaluation.others])
+    _log_files(log, {f"{name}.json": described}, FOLDER)
     version = {VERSION_TAG + evaluation.protocol: str(evaluation.protocol_version)}
-    log.tags(metrics_tag(evaluation.protocol, [evaluation.primary, *evaluation.others]) | version)
+    log.tags(metrics_tag(evaluation.protocol, described) | version)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{evaluation.protocol.replace('/', '-')}.npz"
-        np.savez_compressed(path, **evaluation.per_query)
+        path = Path(folder) / f"{name}.npz"
+        arrays: dict[str, Any] = {**evaluation.per_query}
+        np.savez_compressed(path, **arrays)
         path.with_suffix(".json").write_text(queries_json(evaluation.query_metrics))
         log.artifact(Path(folder), "per_query")
     _log_files(log, evaluation.files, "evaluation")
 
 
 def log_pictures(log: Log | None, *makers: Callable[[], Pictures]) -> None:
-    """Draw pictures and log them; every worker calls this, and the one that has a log draws them.
+    """Draw pictures and log them; every worker calls this, and rank 0, which has a log, draws.
 
-    An error here does not end the run: it is logged, and written into a file beside the pictures.
+    An error does not end the run: it is logged and written to a file beside the pictures.
 
     Args:
         log: where they go.
-        makers: each makes a record of what is drawn, or files by name.
+        makers: each returns a record to draw, or files by name.
     """
-    from pipelines.pages.draw import draw  # templates and decoders, once, at the end
+    from polypool.pipelines.figures.pages.draw import draw  # templates and decoders, once, at the end
 
     files: dict[str, bytes] = {}
     for make in makers:
@@ -139,16 +153,16 @@ def log_pictures(log: Log | None, *makers: Callable[[], Pictures]) -> None:
 def run_figures(
     watched: Sequence[Watched], history: Callable[[str], Sequence[tuple[int, float]]], *, title: str
 ) -> list[Callable[[], dict[str, bytes]]]:
-    """Return what draws a run's figures: each returns a PNG by file name, or nothing where it does not apply.
+    """Return functions that draw a run's figures: each returns a PNG by file name, or nothing if not applicable.
 
     Args:
-        watched: the model's aggregators and what was seen of them.
-        history: steps and values of a metric by its name; empty where it was never logged.
-        title: names the run in each figure.
+        watched: observed aggregators of the model.
+        history: returns steps and values of a metric; empty where it was never logged.
+        title: of each figure.
     """
-    from pipelines.figures.coefficients import draw_coefficients  # Matplotlib, once, at the end
-    from pipelines.figures.negatives import draw_negatives
-    from pipelines.figures.variance import draw_variance
+    from polypool.pipelines.figures.coefficients import draw_coefficients  # Matplotlib, once, at the end
+    from polypool.pipelines.figures.negatives import draw_negatives
+    from polypool.pipelines.figures.variance import draw_variance
 
     figures: dict[str, Callable[[], bytes | None]] = {
         "pooling.png": lambda: draw_coefficients(watched, heading=f"{title}: pooling coefficients"),

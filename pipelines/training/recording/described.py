@@ -1,4 +1,4 @@
-"""What a run is recorded as: where, under which name, in which words, with which tags, settings and data."""
+"""Description of a run in MLflow: experiment, name, tags, parameters, text and data."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.tracking import Source, Tracker
-from infra.tracking.provenance import command_line
-from infra.tracking.tracker import COMMAND, NOTE
-from tasks.run import Run, modules, to_json, to_params
+from polypool.infra.tracking import Source, Tracker
+from polypool.infra.tracking.provenance import command_line
+from polypool.infra.tracking.tracker import COMMAND, NOTE
+from polypool.tasks.run import Run, modules, to_json, to_params
 
 COLLAPSED = "collapsed"
-"""The tag of a run whose model tells nothing apart: at which step what was seen."""
+"""The tag of a run that has collapsed, with step and symptoms."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Described:
-    """A run before anything is logged of it; plain data, so that it can be kept and read back.
+    """A run before its first log entry; plain data that can be stored.
 
     Attributes:
         experiment: its name.
-        name: what people call the run.
-        tags: what it is found by.
+        name: of the run in MLflow.
+        tags: by which it is found.
         params: its settings, nested.
-        settings: the run as `tasks.run.from_json` reads it.
-        words: what is trained, in a sentence or two.
-        sources: what it reads.
+        settings: the run as `polypool.tasks.run.from_json` reads it.
+        words: a description in a sentence or two.
+        sources: the data that it reads.
     """
 
     experiment: str
@@ -40,7 +40,7 @@ class Described:
 
     @classmethod
     def of(cls, run: Run, sources: Sequence[Source] = ()) -> Described:
-        """Describe a run that reads some data."""
+        """Describe a run with its data."""
         text = f", text {run.text_aggregator}" if run.text_aggregator not in ("", run.aggregator) else ""
         task = f" {run.task}" if run.jointly else ""
         return cls(
@@ -86,12 +86,11 @@ def tags(run: Run) -> dict[str, str]:
 
 
 def words(run: Run) -> str:
-    """Return a run in words; the table of runs shows its beginning as it is, and its page as Markdown."""
+    """Return a description of a run; MLflow's table shows its beginning, the run's page all as Markdown."""
     return f"{_read(run)} {_trained(run)}"
 
 
 def _read(run: Run) -> str:
-    """Say what is read, and what pools it."""
     if run.members:
         each = [f"{name} on {of.data.dataset} ({of.data.corpus})" for name, of in run.members.items()]
         return f"Several tasks in one model, {run.task}: {'; '.join(each)}. {run.aggregator} pools."
@@ -107,7 +106,6 @@ def _read(run: Run) -> str:
 
 
 def _trained(run: Run) -> str:
-    """Say how it is trained, and how it is scored."""
     optim, more = run.optim, "".join(f" + {of}" for of in run.regularisers)
     scored = f"its test split is scored by {run.protocol}."
     if not optim.epochs:

@@ -1,1 +1,147 @@
-"""Readers of published features, into a feature store."""
+"""Published features into a feature store: the contract of their readers, and what writes a store."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from polypool.infra.errors import InputError
+from polypool.infra.pictures.boxes import BOXES
+from polypool.infra.storage.places import Url
+from polypool.infra.storage.transfer import write_json
+from polypool.infra.store import FeatureStore, StoreWriter
+from polypool.infra.store.columns import ColumnsWriter, with_columns
+from polypool.infra.store.findings import USUAL, Findings, Flagged, Skipped, Tolerance, describe
+from polypool.infra.store.manifest import Manifest
+from polypool.tasks.datasets.corpus import Corpus
+from polypool.tasks.datasets.questions import QuestionCorpus
+
+SHARD_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """The set of one image or video.
+
+    Attributes:
+        id: of the image or video.
+        x_ND: `(N, D)`.
+        where: its place in the source, for messages.
+        columns: what stands beside the vectors, `(N, C)` each, by name; the same names for all sets of a reader.
+        odd: a warning about it; it is stored all the same.
+    """
+
+    id: str
+    x_ND: np.ndarray
+    where: str
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    odd: str = ""
+
+    @classmethod
+    def with_boxes(cls, id: str, x_ND: np.ndarray, box_N4: np.ndarray | None, *, where: str) -> Features:
+        """Return a set with its boxes as a column; where there are none, with zeros and a warning."""
+        boxes = np.zeros((len(x_ND), 4), np.float32) if box_N4 is None else box_N4
+        odd = "boxes that cannot be read; zeros are stored" if box_N4 is None else ""
+        return cls(id=id, x_ND=x_ND, where=where, columns={BOXES: boxes}, odd=odd)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureSets:
+    """The result of a reader of features: sets, and what cannot be used; the files and settings that they are from."""
+
+    sets: Iterable[Features | Skipped]
+    source: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureReader(ABC):
+    """Reads one form of features: a dataclass, whose fields are options of `polypool ingest NAME`."""
+
+    @abstractmethod
+    def read(self) -> FeatureSets:
+        """Return what the files hold.
+
+        Raises:
+            InputError: a file is missing, damaged or of another form, here or when the sets are read.
+        """
+
+
+def as_set(x: np.ndarray, *, channels_first: bool = False) -> np.ndarray:
+    """Return an array as a set `(N, D)`: the last axis is D, and all others are elements.
+
+    So `(N, D)`, `(1, N, D)`, a grid `(H, W, D)` and a single vector `(D,)` need no option; maps as
+    convolutions give them, `(D, H, W)` or `(1, D, H, W)`, need `channels_first`.
+    """
+    if channels_first and x.ndim >= 3:
+        x = np.moveaxis(x, -3, -1)
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def write_features(
+    folder: str | Path | Url,
+    sets: Iterable[Features | Skipped],
+    *,
+    source: dict[str, Any],
+    dtype: str = "float16",
+    shard_bytes: int = SHARD_BYTES,
+    tolerance: Tolerance = USUAL,
+) -> Manifest:
+    """Write a store of what a reader yields; all sets must be as wide as the first.
+
+    Raises:
+        InputError: nothing usable came, the tolerance is exceeded, the folder holds another store, or no space is left.
+    """
+    sets = iter(sets)
+    skipped, first = _first(sets)
+    if first is None:
+        findings = Findings()
+        for case in skipped:
+            findings.add(case)
+        raise InputError(f"{folder}: nothing usable was found; {describe(findings.skipped)}")
+    widths = {name: x_NC.shape[1] for name, x_NC in first.columns.items()}
+    source, dim = with_columns(source, widths), first.x_ND.shape[1]
+    with StoreWriter(folder, dim=dim, dtype=dtype, source=source, shard_bytes=shard_bytes) as writer:
+        with ColumnsWriter(folder, widths, source=source) as beside:
+            for entry in chain(skipped, [first], sets):
+                if isinstance(entry, Skipped):
+                    writer.note(entry)
+                    continue
+                why = beside.offer(writer, entry.id, entry.x_ND, entry.columns, where=entry.where)
+                if why is None and entry.odd:
+                    writer.note(Flagged(where=entry.where, why=entry.odd))
+        return writer.close(tolerance=tolerance)
+
+
+def _first(sets: Iterator[Features | Skipped]) -> tuple[list[Skipped], Features | None]:
+    """Take what comes up to the first set that has any numbers."""
+    skipped: list[Skipped] = []
+    for entry in sets:
+        if isinstance(entry, Features) and entry.x_ND.size:
+            return skipped, entry
+        empty = Skipped(where=entry.where, why="an empty set")
+        skipped.append(entry if isinstance(entry, Skipped) else empty)
+    return skipped, None
+
+
+def cross_check(
+    store: FeatureStore, corpus: Corpus | QuestionCorpus, *, listing: Path | Url
+) -> dict[str, list[str]]:
+    """Return the ids with `captions only`, or `questions only`, and with `features only`; write them to `listing`."""
+    apart = {
+        f"{corpus.texts} only": _missing(corpus.ids, store.ids),
+        "features only": _missing(store.ids, corpus.ids),
+    }
+    write_json(listing, apart)
+    return apart
+
+
+def _missing(ids: Any, there: Any) -> list[str]:
+    return ids.filter(pc.invert(pc.is_in(ids, value_set=there))).to_pylist()

@@ -1,6 +1,6 @@
 """A folder of `.npy` or `.npz` files, one an image or video, named by its id.
 
-How an array becomes a set is in `tasks.datasets.features.to_store.as_set`: the last axis is D, all others are
+How an array becomes a set is in `polypool.tasks.datasets.features.as_set`: the last axis is D, all others are
 elements. In an `.npz` the array is called `features` or `x`, or is the only one. D is what most files have.
 
 An `.npz` of regions has boxes in pixels, `bbox` or `boxes` `(N, 4)`, and the picture's size, `image_w` or `image_width`
@@ -20,12 +20,11 @@ from typing import IO
 import numpy as np
 from tqdm import tqdm
 
-from infra.arrays import reason
-from infra.files import existing_folder
-from infra.pictures.boxes import fractions
-from infra.store.findings import Skipped
-from tasks.datasets.features.boxes import with_boxes
-from tasks.datasets.features.to_store import Features, as_set
+from polypool.infra.files import existing_folder
+from polypool.infra.npy import reason
+from polypool.infra.pictures.boxes import fractions
+from polypool.infra.store.findings import Skipped
+from polypool.tasks.datasets.features import FeatureReader, Features, FeatureSets, as_set
 
 _NAMES = ("features", "x")
 _BOXES, _WIDTH, _HEIGHT = ("bbox", "boxes"), ("image_w", "image_width"), ("image_h", "image_height")
@@ -33,40 +32,45 @@ _NUMBER = "a single number, expected an array"
 _LARGEST = 1 << 30  # bytes, unpacked; a small archive can hold any number of zeros
 
 
-def read_arrays(folder: str | Path, *, channels_first: bool = False) -> Iterator[Features | Skipped]:
-    """Yield the sets of a folder, by file name.
+@dataclass(frozen=True, kw_only=True)
+class Arrays(FeatureReader):
+    """Read a folder of .npy or .npz files named by id, into a store."""
 
-    Skipped are files that cannot be read, that are no arrays, or whose vectors have another width than most files'.
+    dir: Path
+    """Folder of the files; the last axis of each is the width, all others are elements of the set."""
+    channels_first: bool = False
+    """Files are (D, H, W), as convolutions give them."""
 
-    Args:
-        folder: holds the files; folders in it are not entered.
-        channels_first: arrays are `(D, H, W)`, as convolutions give them.
+    def read(self) -> FeatureSets:
+        """Return the sets of the folder, by file name; folders in it are not entered.
 
-    Raises:
-        InputError: there is no such folder.
-    """
-    folder = existing_folder(folder, what="a folder of .npy or .npz files")
-    paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    width, boxed = _usual_width(paths, channels_first=channels_first), any(map(_has_boxes, paths))
-    for path in tqdm(paths, desc="files", unit="file"):
-        if path.suffix not in (".npy", ".npz"):
-            yield Skipped(where=path.name, why="not a .npy or .npz file", wanted=False)
-            continue
-        if not path.is_file():  # opening a pipe would wait for a writer
-            yield Skipped(where=path.name, why="a folder, a pipe, or a link that leads nowhere")
-            continue
-        loaded = _load(path)
-        if isinstance(loaded, str):
-            yield Skipped(where=path.name, why=loaded)
-            continue
-        x_ND = as_set(loaded.x, channels_first=channels_first)
-        if x_ND.size and x_ND.shape[1] != width:
-            where = f"{path.name}, shape {loaded.x.shape}"
-            yield Skipped(where=where, why=f"vectors of another width than {width}, which most files have")
-        elif boxed:
-            yield with_boxes(path.stem, x_ND, loaded.boxes(len(x_ND)), where=path.name)
-        else:
-            yield Features(id=path.stem, x_ND=x_ND, where=path.name)
+        Skipped are files that cannot be read, that are no arrays, or whose vectors have another width than most.
+        """
+        source = {"folder": self.dir.name, "channels_first": self.channels_first}
+        return FeatureSets(sets=self._sets(), source=source)
+
+    def _sets(self) -> Iterator[Features | Skipped]:
+        folder = existing_folder(self.dir, what="a folder of .npy or .npz files")
+        paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        width, boxed = _usual_width(paths, channels_first=self.channels_first), any(map(_has_boxes, paths))
+        for path in tqdm(paths, desc="files", unit="file"):
+            if path.suffix not in (".npy", ".npz"):
+                yield Skipped(where=path.name, why="not a .npy or .npz file", wanted=False)
+                continue
+            loaded = _load(path)
+            if isinstance(loaded, str):
+                yield Skipped(where=path.name, why=loaded)
+                continue
+            x_ND = as_set(loaded.x, channels_first=self.channels_first)
+            if x_ND.size and x_ND.shape[1] != width:
+                where = f"{path.name}, shape {loaded.x.shape}"
+                yield Skipped(
+                    where=where, why=f"vectors of another width than {width}, which most files have"
+                )
+            elif boxed:
+                yield Features.with_boxes(path.stem, x_ND, loaded.boxes(len(x_ND)), where=path.name)
+            else:
+                yield Features(id=path.stem, x_ND=x_ND, where=path.name)
 
 
 def _usual_width(paths: Sequence[Path], *, channels_first: bool) -> int | None:
@@ -129,16 +133,18 @@ class _Loaded:
 
     def boxes(self, count: int) -> np.ndarray | None:
         """Return the boxes of `count` elements as fractions `(count, 4)`; None where they are missing or odd."""
-        found = (self.box, self.width, self.height)
-        if any(x is None or x.dtype.kind not in "fiu" for x in found):
+        box, width, height = self.box, self.width, self.height
+        if box is None or width is None or height is None:
             return None
-        if not self.width.size == self.height.size == 1:
+        if any(x.dtype.kind not in "fiu" for x in (box, width, height)) or not width.size == height.size == 1:
             return None
-        return fractions(self.box, count, width=float(self.width.item()), height=float(self.height.item()))
+        return fractions(box, count, width=float(width.item()), height=float(height.item()))
 
 
 def _load(path: Path) -> _Loaded | str:
     """Return what a file holds, or why it cannot be used."""
+    if not path.is_file():  # opening a pipe would wait for a writer
+        return "a folder, a pipe, or a link that leads nowhere"
     try:
         x = np.load(path, allow_pickle=False)
         if not isinstance(x, np.lib.npyio.NpzFile):
@@ -149,12 +155,8 @@ def _load(path: Path) -> _Loaded | str:
                 return f"{len(arrays.files)} arrays, none called {' or '.join(_NAMES)}"
             if any(member.file_size > _LARGEST for member in arrays.zip.infolist()):
                 return f"an array of over {_LARGEST:,} bytes, too large for one image or video"
-            x = arrays[name]
-            return (
-                _Loaded(x, *(_beside(arrays, names) for names in (_BOXES, _WIDTH, _HEIGHT)))
-                if x.ndim
-                else _NUMBER
-            )
+            beside = (_beside(arrays, names) for names in (_BOXES, _WIDTH, _HEIGHT))
+            return _Loaded(x, *beside) if (x := arrays[name]).ndim else _NUMBER
     except Exception as error:  # damage raises what zip, its methods, or numpy's parser of literals raise
         return reason(path, error)
 

@@ -14,40 +14,43 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
-from infra.errors import InputError
-from infra.files import existing
-from infra.pictures.boxes import fractions
-from infra.store.findings import Skipped
-from tasks.datasets.features.boxes import with_boxes
-from tasks.datasets.features.to_store import Features
+from polypool.infra.errors import InputError
+from polypool.infra.files import existing, identity
+from polypool.infra.pictures.boxes import fractions
+from polypool.infra.store.findings import Skipped
+from polypool.tasks.datasets.features import FeatureReader, Features, FeatureSets
 
 _COLUMNS = 6
 _LINE_LIMIT = 64 << 20  # bytes; a line of 100 boxes has about one million
 
 
-def read_butd(paths: Sequence[str | Path], *, dim: int = 2048) -> Iterator[Features | Skipped]:
-    """Yield the sets of one or several files, in their order.
+@dataclass(frozen=True, kw_only=True)
+class Butd(FeatureReader):
+    """Read bottom-up-attention features from TSV files, into a store."""
 
-    Args:
-        paths: TSV files.
-        dim: width D of the features; a row with another number of bytes is skipped.
+    tsv: tuple[Path, ...]
+    """One or several files."""
+    dim: int = 2048
+    """Width of the features; a row with another number of bytes is skipped."""
 
-    Raises:
-        InputError: a file is missing, or has lines of more than 64 MB.
-    """
-    files = [existing(path, what="a TSV file of bottom-up-attention features") for path in paths]
-    with tqdm(
-        total=sum(path.stat().st_size for path in files), desc="rows", unit="B", unit_scale=True
-    ) as bar:
-        for path in files:
-            for number, line in enumerate(_lines(path), 1):
-                bar.update(len(line))
-                yield _row(line, where=f"{path.name}:{number}", dim=dim)
+    def read(self) -> FeatureSets:
+        """Return the sets of all files, in their order."""
+        return FeatureSets(sets=self._sets(), source={"files": identity(*self.tsv)})
+
+    def _sets(self) -> Iterator[Features | Skipped]:
+        files = [existing(path, what="a TSV file of bottom-up-attention features") for path in self.tsv]
+        size = sum(path.stat().st_size for path in files)
+        with tqdm(total=size, desc="rows", unit="B", unit_scale=True) as bar:
+            for path in files:
+                for number, line in enumerate(_lines(path), 1):
+                    bar.update(len(line))
+                    yield _row(line, where=f"{path.name}:{number}", dim=self.dim)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -63,19 +66,18 @@ def _row(line: bytes, *, where: str, dim: int) -> Features | Skipped:
     if len(columns) != _COLUMNS:
         return Skipped(where=where, why=f"not {_COLUMNS} columns, such as a row that is cut short")
     id = columns[0].decode("utf-8", "surrogateescape").strip()
+    where = f"{where} (id {id})"
     try:
         boxes = int(columns[3])
         data = base64.b64decode(columns[5], validate=True)
     except binascii.Error:
-        return Skipped(where=f"{where} (id {id})", why="features that are not valid base64")
+        return Skipped(where=where, why="features that are not valid base64")
     except ValueError:
-        return Skipped(where=f"{where} (id {id})", why="a number of boxes that is not a number")
+        return Skipped(where=where, why="a number of boxes that is not a number")
     if boxes < 1 or len(data) != boxes * dim * 4:
-        return Skipped(
-            where=f"{where} (id {id})", why=f"features of another size than boxes x {dim} x 4 bytes"
-        )
+        return Skipped(where=where, why=f"features of another size than boxes x {dim} x 4 bytes")
     x_ND = np.frombuffer(data, "<f4").reshape(boxes, dim)
-    return with_boxes(id, x_ND, _boxes(columns, boxes), where=f"{where} (id {id})")
+    return Features.with_boxes(id, x_ND, _boxes(columns, boxes), where=where)
 
 
 def _boxes(columns: Sequence[bytes], count: int) -> np.ndarray | None:

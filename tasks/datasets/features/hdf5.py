@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,56 +22,59 @@ import h5py
 import numpy as np
 from tqdm import tqdm
 
-from infra.errors import InputError
-from infra.store.findings import Skipped
-from tasks.datasets.features.boxes import with_boxes
-from tasks.datasets.features.hdf5_file import Hdf5Data, Hdf5File
-from tasks.datasets.features.to_store import Features, as_set
-from tasks.datasets.id_lists import as_text, read_id_rows
+from polypool.infra.errors import InputError
+from polypool.infra.files import identity
+from polypool.infra.store.findings import Skipped
+from polypool.tasks.datasets.annotation_files import as_text, read_id_rows
+from polypool.tasks.datasets.features import FeatureReader, Features, FeatureSets, as_set
+from polypool.tasks.datasets.features.hdf5_file import Hdf5Data, Hdf5File
 
 _BLOCK = 32 << 20  # bytes read at a time
 _POSITIONS, _IDS, _SPATIAL = "pos_boxes", "image_ids", "spatial_features"
 
 
-def read_hdf5(
-    path: str | Path,
-    *,
-    ids: str | Path | None = None,
-    key: str = "image_features",
-    channels_first: bool = False,
-) -> Iterator[Features | Skipped]:
-    """Yield the sets of a file in the order in which they lie in it.
+@dataclass(frozen=True, kw_only=True)
+class Hdf5(FeatureReader):
+    """Read features from an HDF5 file, into a store."""
 
-    Args:
-        path: the HDF5 file.
-        ids: `.json` with `{id: row}` or a list, `.npy` or `.txt` with an id a row; None: the dataset
-            `image_ids`.
-        key: the dataset of features.
-        channels_first: each row is `(D, H, W)`.
+    file: Path
+    """The HDF5 file."""
+    ids: Path | None = None
+    """.json with {id: row} or a list of ids, .npy or .txt of ids; by default the dataset image_ids."""
+    key: str = "image_features"
+    """The dataset of features."""
+    channels_first: bool = False
+    """Rows are (D, H, W)."""
 
-    Raises:
-        InputError: a file or dataset is missing or damaged, or the ids are a pickle.
-    """
-    with Hdf5File(path, what="an HDF5 file of features") as file:
-        features = _features(file, key)
-        spans, boxes = _positions(file), _boxes(file, features, channels_first=channels_first)
-        count = len(features) if spans is None else len(spans)
-        names: dict[int, str] = {}
-        yield from _name_rows(_ids(ids, file), count=count, names=names)
-        rows = _whole_rows(features, boxes) if spans is None else _spans(features, boxes, spans)
-        for row, x, box_N4 in tqdm(rows, desc="rows", unit="row", total=count):
-            where = f"{file.path.name}, row {row}"
-            if row not in names:
-                yield Skipped(where=where, why="a row that has no id")
-            elif x is None:
-                why = f"{_POSITIONS} beyond the vectors, or empty"
-                yield Skipped(where=f"{where} (id {names[row]})", why=why)
-            else:
-                x_ND, where = as_set(x, channels_first=channels_first), f"{where} (id {names[row]})"
-                if boxes is None:
-                    yield Features(id=names[row], x_ND=x_ND, where=where)
+    def read(self) -> FeatureSets:
+        """Return the sets in the order in which they lie in the file."""
+        files = identity(*(path for path in (self.file, self.ids) if path))
+        source = {"files": files, "key": self.key, "channels_first": self.channels_first}
+        return FeatureSets(sets=self._sets(), source=source)
+
+    def _sets(self) -> Iterator[Features | Skipped]:
+        with Hdf5File(self.file, what="an HDF5 file of features") as file:
+            features, spans = _features(file, self.key), _positions(file)
+            boxes = _boxes(file, features, channels_first=self.channels_first)
+            count = len(features) if spans is None else len(spans)
+            names: dict[int, str] = {}
+            yield from _name_rows(_ids(self.ids, file), count=count, names=names)
+            rows = _whole_rows(features, boxes) if spans is None else _spans(features, boxes, spans)
+            for row, x, box_N4 in tqdm(rows, desc="rows", unit="row", total=count):
+                where = f"{file.path.name}, row {row}"
+                if row not in names:
+                    yield Skipped(where=where, why="a row that has no id")
+                    continue
+                id, where = names[row], f"{where} (id {names[row]})"
+                if x is None:
+                    yield Skipped(where=where, why=f"{_POSITIONS} beyond the vectors, or empty")
+                    continue
+                x_ND = as_set(x, channels_first=self.channels_first)
+                if box_N4 is None:
+                    yield Features(id=id, x_ND=x_ND, where=where)
                 else:
-                    yield with_boxes(names[row], x_ND, _finite(box_N4), where=where)
+                    finite = box_N4.astype(np.float32) if np.isfinite(box_N4).all() else None
+                    yield Features.with_boxes(id, x_ND, finite, where=where)
 
 
 def _features(file: Hdf5File, key: str) -> Hdf5Data:
@@ -99,7 +103,7 @@ def _positions(file: Hdf5File) -> np.ndarray | None:
 
 
 def _boxes(file: Hdf5File, features: Hdf5Data, *, channels_first: bool) -> Hdf5Data | None:
-    """Return what has the boxes of all elements; None where there is none, and say where it is something else."""
+    """Return the boxes of all elements; None where there are none, with a note where the data set is something else."""
     if _SPATIAL not in file.names():
         return None
     data = file.data(_SPATIAL)
@@ -116,35 +120,32 @@ def _boxes(file: Hdf5File, features: Hdf5Data, *, channels_first: bool) -> Hdf5D
     return None
 
 
-def _finite(box_N4: np.ndarray) -> np.ndarray | None:
-    return box_N4.astype(np.float32) if np.isfinite(box_N4).all() else None
-
-
 _Row = tuple[int, np.ndarray | None, np.ndarray | None]
-"""Which row, what is there, and its boxes where the file has such."""
+"""A row's number, its vectors, and its boxes where the file has such."""
 
 
 def _whole_rows(features: Hdf5Data, boxes: Hdf5Data | None) -> Iterator[_Row]:
     step = max(1, _BLOCK // max(1, features.row_bytes))
     for start in range(0, len(features), step):
-        x, box = (
-            features.rows(start, start + step),
-            None if boxes is None else boxes.rows(start, start + step),
-        )
+        x, box = features.rows(start, start + step), _box_rows(boxes, start, start + step)
         for number, of_row in enumerate(x):
-            yield start + number, of_row, None if box is None else box[number][:, :4]
+            yield start + number, of_row, None if box is None else box[number]
 
 
 def _spans(features: Hdf5Data, boxes: Hdf5Data | None, spans: np.ndarray) -> Iterator[_Row]:
     for row in np.argsort(spans[:, 0], kind="stable").tolist():
         start, stop = spans[row].tolist()
         if 0 <= start < stop <= len(features):
-            yield row, features.rows(start, stop), None if boxes is None else boxes.rows(start, stop)[:, :4]
+            yield row, features.rows(start, stop), _box_rows(boxes, start, stop)
         else:
             yield row, None, None
 
 
-def _ids(ids: str | Path | None, file: Hdf5File) -> list[tuple[str, Any]]:
+def _box_rows(boxes: Hdf5Data | None, start: int, stop: int) -> np.ndarray | None:
+    return None if boxes is None else boxes.rows(start, stop)[..., :4]
+
+
+def _ids(ids: Path | None, file: Hdf5File) -> list[tuple[str, Any]]:
     """Return pairs of id and row."""
     if ids is not None:
         return read_id_rows(ids)

@@ -17,8 +17,8 @@ from typing import Self
 import h5py
 import numpy as np
 
-from infra.errors import InputError
-from infra.files import existing
+from polypool.infra.errors import InputError
+from polypool.infra.files import existing
 
 _CACHE = 128 << 20  # bytes of decompressed chunks that HDF5 keeps
 _SMALL = 1 << 16  # bytes that any data set may claim

@@ -14,34 +14,42 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from infra.errors import InputError
-from infra.files import existing_folder
-from infra.pictures.boxes import fractions
-from infra.plain_pickle import read_plain_pickle
-from infra.store.findings import Skipped
-from tasks.datasets.features.boxes import with_boxes
-from tasks.datasets.features.to_store import Features
+from polypool.infra.errors import InputError
+from polypool.infra.files import existing_folder, identity
+from polypool.infra.pictures.boxes import fractions
+from polypool.infra.plain_pickle import read_plain_pickle
+from polypool.infra.store.findings import Skipped
+from polypool.tasks.datasets.features import FeatureReader, Features, FeatureSets
 
-_LIST = b"keys"
-"""The key of the list of all others, which is no image."""
+_LIST = b"keys"  # the key of the list of all others, which is no image
 
 
-def read_lmdb(folder: str | Path) -> Iterator[Features | Skipped]:
-    """Yield the sets of an LMDB in the order of its keys.
+@dataclass(frozen=True, kw_only=True)
+class Lmdb(FeatureReader):
+    """Read regions from an LMDB of mmf or ViLBERT, into a store; nothing in it is run."""
 
-    Args:
-        folder: holds `data.mdb`.
+    dir: Path
+    """Folder of the LMDB, with data.mdb."""
+
+    def read(self) -> FeatureSets:
+        """Return the sets in the order of the keys."""
+        folder = existing_folder(self.dir, what="the folder of an LMDB")
+        return FeatureSets(sets=_sets(folder), source={"files": identity(folder / "data.mdb")})
+
+
+def _sets(folder: Path) -> Iterator[Features | Skipped]:
+    """Yield the sets.
 
     Raises:
-        InputError: there is no such folder, it is no LMDB, or the package that reads them is missing.
+        InputError: it is no LMDB, or the package that reads them is missing.
     """
-    folder = existing_folder(folder, what="the folder of an LMDB")
     try:
         import lmdb
     except ImportError as error:
@@ -51,9 +59,8 @@ def read_lmdb(folder: str | Path) -> Iterator[Features | Skipped]:
             lmdb.open(str(folder), readonly=True, lock=False, readahead=False) as opened,
             opened.begin() as reading,
         ):
-            for key, value in tqdm(
-                reading.cursor(), desc="images", unit="image", total=reading.stat()["entries"]
-            ):
+            total = reading.stat()["entries"]
+            for key, value in tqdm(reading.cursor(), desc="images", unit="image", total=total):
                 if bytes(key) != _LIST:
                     yield _set(bytes(key), bytes(value))
     except lmdb.Error as error:
@@ -74,11 +81,10 @@ def _set(key: bytes, value: bytes) -> Features | Skipped:
     count = held.get("num_boxes")
     x_ND, box_N4 = _array(held["features"], count), _array(boxes, count)
     if x_ND is None:
-        return Skipped(
-            where=where, why="features that are no array (N, D), nor one in base64 with `num_boxes`"
-        )
+        why = "features that are no array (N, D), nor one in base64 with `num_boxes`"
+        return Skipped(where=where, why=why)
     box_N4 = fractions(box_N4, len(x_ND), width=_side(held, "width", "w"), height=_side(held, "height", "h"))
-    return with_boxes(PurePosixPath(where).name, x_ND, box_N4, where=where)
+    return Features.with_boxes(PurePosixPath(where).name, x_ND, box_N4, where=where)
 
 
 def _array(value: Any, count: Any) -> np.ndarray | None:
@@ -95,6 +101,6 @@ def _array(value: Any, count: Any) -> np.ndarray | None:
 
 
 def _side(held: Mapping[str, Any], *names: str) -> float:
-    """Return a side of the picture in pixels; 0 where it is not told."""
+    """Return a side of the picture in pixels; 0 where it is missing."""
     found = next((held[f"image_{name}"] for name in names if f"image_{name}" in held), 0)
     return float(found) if isinstance(found, int | float | np.number) else 0.0

@@ -1,1 +1,1 @@
-"""Which negatives of a batch count: parts that objectives share."""
+"""Miners: the negatives of a batch that count in an objective."""

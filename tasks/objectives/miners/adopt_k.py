@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from infra.errors import InputError
-from infra.registry import MINERS
-from tasks.objectives.hardest import shares_of_highest
-from tasks.objectives.miners.base import BatchScores, Chosen, Mined, Miner
+from polypool.infra.errors import InputError
+from polypool.infra.registry import MINERS
+from polypool.tasks.objectives.hardest import shares_of_highest
+from polypool.tasks.objectives.miners.miner import BatchScores, Chosen, Mined, Miner
 
 
 @MINERS.register("adopt_k")

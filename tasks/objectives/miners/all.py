@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from infra.registry import MINERS
-from tasks.objectives.miners.base import BatchScores, Chosen, Mined, Miner
+from polypool.infra.registry import MINERS
+from polypool.tasks.objectives.miners.miner import BatchScores, Chosen, Mined, Miner
 
 
 @MINERS.register("all")
@@ -11,7 +11,6 @@ class All(Miner):
     """All negatives count."""
 
     def choose(self, scores: BatchScores) -> Mined:
-        """Return all that there are."""
         return Mined(
             to_text=Chosen(scores.negative_VT, of_T=scores.row_T), to_visual=Chosen(scores.negative_VT.T)
         )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from infra.errors import InputError
-from infra.registry import MINERS
-from tasks.objectives.miners.base import BatchScores, Chosen, Mined, Miner
+from polypool.infra.errors import InputError
+from polypool.infra.registry import MINERS
+from polypool.tasks.objectives.miners.miner import BatchScores, Chosen, Mined, Miner
 
 
 @MINERS.register("hard")
@@ -23,7 +23,6 @@ class Hard(Miner):
         self.k = k
 
     def choose(self, scores: BatchScores) -> Mined:
-        """Return the highest."""
         return Mined(
             to_text=Chosen(self._highest(scores.negative_VT), of_T=scores.row_T),
             to_visual=Chosen(self._highest(scores.negative_VT.T)),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from infra.registry import MINERS
-from tasks.objectives.base import lowest
-from tasks.objectives.miners.base import BatchScores, Chosen, Mined, Miner
+from polypool.infra.registry import MINERS
+from polypool.tasks.objectives.miners.miner import BatchScores, Chosen, Mined, Miner
+from polypool.tasks.objectives.objective import lowest
 
 
 @MINERS.register("semi_hard")
@@ -14,7 +14,6 @@ class SemiHard(Miner):
     """The highest negative below each positive; where every negative reaches the positive, the lowest of them."""
 
     def choose(self, scores: BatchScores) -> Mined:
-        """Return one for each pair."""
         negative_VT, pair_T = scores.negative_VT, scores.pair_T
         return Mined(
             to_text=Chosen(_semi_hard(pair_T, negative_VT[scores.row_T])[:, None]),

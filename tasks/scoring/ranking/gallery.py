@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from tasks.base import Score
-from tasks.scoring.metrics import Positives, Ranks, Ties, chance_recall
-from tasks.scoring.ranking.reranking import rank_reranked
-from tasks.scoring.ranking.tiles import rank_both_ways
+from polypool.tasks.adapter import Score
+from polypool.tasks.scoring.metrics import Positives, Ranks, Ties, chance_recall
+from polypool.tasks.scoring.ranking.reranking import rank_reranked
+from polypool.tasks.scoring.ranking.tiles import rank_both_ways
+from polypool.tasks.scoring.scores import PairsScore
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +55,6 @@ class RetrievalGallery:
 
     @property
     def items(self) -> int:
-        """How many images or videos there are."""
         return self.rows.stop - self.rows.start
 
     def rank(self, score: Score, *, ties: Ties, rerank: int = 0) -> tuple[Ranks, Ranks]:
@@ -68,6 +68,7 @@ class RetrievalGallery:
         """
         of_items, _ = self.positives()
         if 0 < rerank < min(self.items, len(self.column_G)):
+            assert isinstance(score, PairsScore), "check_rerank refuses others"
             row_V = np.arange(self.rows.start, self.rows.stop)
             return rank_reranked(score, row_V, self.column_G, of_items, k=rerank, ties=ties)
         return rank_both_ways(self.within(score), of_items, ties=ties, progress="ranking")

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tasks.scoring.metrics import Positives
+from polypool.tasks.scoring.metrics import Positives
 
 _CHUNK = 1 << 22
 """Scores that are looked at a time."""
@@ -40,7 +40,8 @@ def precision_at_r(
         _precision(score_AG[start : start + step], positives, start, total_A[start : start + step])
         for start in range(0, len(score_AG), step)
     ]
-    return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
+    first, second, known = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return first, second, known
 
 
 def _precision(
@@ -72,9 +73,9 @@ def _precision(
 def _expected(
     rank_K: np.ndarray,
     *,
-    above: np.ndarray,
-    level: np.ndarray,
-    above_right: np.ndarray,
+    above: np.ndarray | int,
+    level: np.ndarray | int,
+    above_right: np.ndarray | int,
     level_right: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return how likely each rank, counted from 0, holds a right answer, and the mean precision there if it does.
@@ -116,4 +117,5 @@ def chance_precision(positives: Positives, total_A: np.ndarray) -> tuple[float, 
         rank_1K, above=0, level=positives.gallery, above_right=0, level_right=positives.count_Q[:, None]
     )
     part_AK = hit_A1 * among_AK / total_A1
-    return tuple(100.0 * float(x_AK.sum(axis=1).mean()) for x_AK in (part_AK * precision_AK, part_AK))
+    map_at_r, r_precision = (100.0 * float(x.sum(axis=1).mean()) for x in (part_AK * precision_AK, part_AK))
+    return map_at_r, r_precision

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from infra.errors import InputError
-from tasks.scoring.metrics import Positives, Ranks, Ties, rank_queries
-from tasks.scoring.scores import PairsScore
+from polypool.infra.errors import InputError
+from polypool.tasks.scoring.metrics import Positives, Ranks, Ties, rank_queries
+from polypool.tasks.scoring.scores import PairsScore
 
 PROBES = 100
 """Probes of each side at least. On 600 photographs of COCO with 3,000 captions, the ten best of score attention were

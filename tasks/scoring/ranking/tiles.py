@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from infra.errors import InputError
-from tasks.base import Score
-from tasks.scoring.metrics import Positives, Ranks, Ties, best_scores, check_answers
+from polypool.infra.errors import InputError
+from polypool.tasks.adapter import Score
+from polypool.tasks.scoring.metrics import Positives, Ranks, Ties, best_scores, check_answers
 
 TILE = (1024, 2048)
 """Rows and columns that are scored at once: products of matrices are no slower than of the whole, and take 8 MB."""
@@ -98,11 +98,11 @@ class _Tiles:
             yield *self._place(number), tile_RC
 
     def _place(self, number: int) -> tuple[slice, slice]:
-        starts = (part * size for part, size in zip(divmod(number, self.across), TILE, strict=True))
-        return tuple(
-            slice(start, min(start + size, end))
-            for start, size, end in zip(starts, TILE, self.shape, strict=True)
+        rows, columns = (
+            slice(part * size, min((part + 1) * size, end))
+            for part, size, end in zip(divmod(number, self.across), TILE, self.shape, strict=True)
         )
+        return rows, columns
 
     def _computed(self, number: int) -> tuple[Tensor, Tensor]:
         """Return a tile, and the scores of its right answers, which are no longer in it."""
@@ -139,14 +139,12 @@ class _Side:
         self.better_Q, self.wrong_Q = torch.zeros_like(self.right_Q), torch.zeros_like(self.right_Q)
 
     def count(self, part_QG: Tensor, queries: slice) -> None:
-        """Count a part of the scores of some queries."""
         hit_QG = torch.empty_like(part_QG, dtype=torch.float32)
         best_Q1 = self.best_Q[queries, None]
         self.better_Q[queries] += torch.gt(part_QG, best_Q1, out=hit_QG).sum(dim=1)
         self.wrong_Q[queries] += torch.eq(part_QG, best_Q1, out=hit_QG).sum(dim=1)
 
     def ranks(self, ties: Ties) -> Ranks:
-        """Return the ranks, when all has been counted."""
         better_Q, wrong_Q, right_Q = (
             x_Q.double().cpu().numpy() for x_Q in (self.better_Q, self.wrong_Q, self.right_Q)
         )

@@ -1,4 +1,4 @@
-"""Damage to `.npy` and `.npz`: headers that claim other shapes and types, and zips of other methods."""
+"""Damage to `.npy` and `.npz`: headers with other shapes and types, and zips with other methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damage to JSON that stays JSON: other types, keys that are gone or twice, numbers and nesting beyond bounds."""
+"""Damage to JSON that stays JSON: other types, missing or repeated keys, huge numbers and deep nesting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HDF5 files that are whole and odd: other types and shapes, sizes that nothing backs, data that lie elsewhere."""
+"""Odd but intact HDF5 files: other types and shapes, sizes without data, data in other files."""
 
 from __future__ import annotations
 

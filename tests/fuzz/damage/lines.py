@@ -1,4 +1,4 @@
-"""Damage to text of lines and columns: lines and fields that are gone, twice, swapped, or hostile."""
+"""Damage to lines and columns: lines and fields that are missing, repeated, swapped or hostile."""
 
 from __future__ import annotations
 

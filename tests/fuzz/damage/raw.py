@@ -1,4 +1,4 @@
-"""Damage to bytes, whatever they mean: flips, cuts, pieces that are moved or repeated, other encodings."""
+"""Damage to bytes: flips, cuts, moved or repeated pieces, other encodings."""
 
 from __future__ import annotations
 

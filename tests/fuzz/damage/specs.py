@@ -1,4 +1,4 @@
-"""What is typed: specs with brackets that do not close or names that are no parts, and paths to no file."""
+"""Damage to typed text: specs with open brackets or unknown names, and paths without a file."""
 
 from __future__ import annotations
 

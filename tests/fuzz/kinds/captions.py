@@ -11,14 +11,13 @@ from PIL import Image
 
 from fuzz.cases import Kind
 from fuzz.kinds.results import ALL, OUT, corpus_of, in_json, store_of
-from pipelines.ingesting.corpora import ingest, scan
-from tasks.datasets.images.karpathy import Karpathy
-from tasks.datasets.own.table import Table
-from tasks.datasets.videos.hgr import Hgr
-from tasks.datasets.videos.msrvtt import MsrVtt
-from tasks.datasets.videos.msrvtt_1ka import MsrVtt1kA
-from tasks.datasets.videos.msvd import Msvd
-from tasks.datasets.videos.vatex import Vatex
+from polypool.pipelines.data.ingest import ingest, scan
+from polypool.tasks.datasets.readers.hgr import Hgr
+from polypool.tasks.datasets.readers.karpathy import Karpathy
+from polypool.tasks.datasets.readers.msrvtt import MsrVtt, MsrVtt1kA
+from polypool.tasks.datasets.readers.msvd import Msvd
+from polypool.tasks.datasets.readers.table import Table
+from polypool.tasks.datasets.readers.vatex import Vatex
 
 SPLITS = ["train"] * 4 + ["val"] * 2 + ["test"] * 2
 

@@ -1,4 +1,4 @@
-"""What is typed: specs of parts, and paths in the place of files and folders."""
+"""Typed text: specs of parts, and paths in the place of files and folders."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from unittest.mock import patch
 from PIL import Image
 
 from fuzz.cases import Kind, SilentlyWrong, expect
-from infra.registry import AGGREGATORS
-from infra.spec import Spec
-from pipelines import ingest
+from polypool.infra.registry import AGGREGATORS
+from polypool.infra.spec import Spec
+from polypool.pipelines.commands import ingest
 
 _SPECS = [
     "mean",

@@ -1,4 +1,4 @@
-"""What a comparison wrote, read back for the tables of documents."""
+"""Files of a comparison, read back for the tables of documents."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import dataclasses
 from pathlib import Path
 
 from fuzz.cases import Kind, expect
-from pipelines.comparison.documents import renewed
-from pipelines.comparison.result_files import read_results, write_results
-from pipelines.comparison.results import Result
+from polypool.pipelines.comparison.documents import renewed
+from polypool.pipelines.comparison.result_files import read_results, write_results
+from polypool.pipelines.comparison.results import Result
 
 _ONE = Result(
     task="image_text",
@@ -37,7 +37,7 @@ _ONE = Result(
     queries="60 images with their captions",
     run_ids="a; b",
     commits="1234567890ab+",
-    command="python -m pipelines.train tiny",
+    command="polypool train tiny",
 )
 _OTHER = dataclasses.replace(
     _ONE,

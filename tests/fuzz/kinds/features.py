@@ -6,6 +6,7 @@ import base64
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -14,11 +15,15 @@ from fuzz.cases import Kind, expect
 from fuzz.damage.hdf5 import SECRET, SECRET_VALUE
 from fuzz.kinds.captions import hgr_release
 from fuzz.kinds.results import ALL, OUT, store_of
-from infra.plain_pickle import read_plain_pickle
-from infra.store import FeatureStore
-from pipelines.ingesting.feature_stores import arrays, butd, hdf5, hgr_features
+from polypool.infra.plain_pickle import read_plain_pickle
+from polypool.infra.store import FeatureStore
+from polypool.pipelines.data.ingest import FEATURES, subcommands
 
 _RANDOM = np.random.default_rng(0)
+
+
+def _ingest(form: str, **options: Any) -> None:
+    subcommands(())[form](FEATURES[form](**options), out=OUT, tolerance=ALL)
 
 
 def _drawn(*shape: int) -> np.ndarray:
@@ -35,7 +40,7 @@ def _butd(folder: Path) -> None:
 
 
 def _read_butd(folder: Path) -> int:
-    butd(tsv=[folder / "features.tsv"], out=OUT, dim=4, tolerance=ALL)
+    _ingest("butd", tsv=(folder / "features.tsv",), dim=4)
     return store_of(entries=(folder / "features.tsv").read_bytes().rstrip(b"\n").count(b"\n") + 1)
 
 
@@ -98,7 +103,7 @@ def _hdf5_spans(folder: Path) -> None:
 
 def _read_hdf5(folder: Path) -> int:
     ids = folder / "ids.json"
-    hdf5(file=folder / "features.h5", out=OUT, ids=ids if ids.exists() else None, tolerance=ALL)
+    _ingest("hdf5", file=folder / "features.h5", ids=ids if ids.exists() else None)
     _keep_secrets()
     return store_of()
 
@@ -112,7 +117,7 @@ def _arrays(folder: Path) -> None:
 
 
 def _read_arrays(folder: Path) -> int:
-    arrays(dir=folder / "in", out=OUT, tolerance=ALL)
+    _ingest("arrays", dir=folder / "in")
     return store_of(entries=6)
 
 
@@ -134,7 +139,7 @@ def _hgr_means(folder: Path) -> None:
 
 
 def _read_hgr(folder: Path) -> int:
-    hgr_features(dir=folder / "SA", splits=folder / "splits", out=OUT, tolerance=ALL)
+    _ingest("hgr-features", dir=folder / "SA", splits=folder / "splits")
     _keep_secrets()
     return store_of()
 

@@ -1,4 +1,4 @@
-"""What a run logged and MLflow has not got yet: read back by the next process that opens its folder."""
+"""The outbox of a run: what MLflow has not received, read back by the next process."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fuzz.cases import Kind, expect
-from infra.tracking.journal import FILES, JOURNAL, Entry
-from infra.tracking.outbox import SENT, Outbox
-from infra.tracking.tracker import Point, Status
+from polypool.infra.tracking.journal import FILES, JOURNAL, Entry
+from polypool.infra.tracking.outbox import SENT, Outbox
+from polypool.infra.tracking.tracker import Point, Status
 
 _ENTRIES = [
     Entry(kind="begin", time=0),

@@ -1,4 +1,4 @@
-"""Questions and answers in VQA 2.0's form."""
+"""Questions and answers in the form of VQA 2.0."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from vqa2_files import asked, told, write
 
 from fuzz.cases import Kind
 from fuzz.kinds.results import ALL, OUT, corpus_of, in_json
-from pipelines.ingesting.corpora import ingest
-from tasks.datasets.vqa.vqa2 import Vqa2
+from polypool.pipelines.data.ingest import ingest
+from polypool.tasks.datasets.readers.vqa2 import Vqa2
 
 _QUESTIONS, _TESTED, _ANNOTATIONS = "train2014_questions.json", "test2015_questions.json", "annotations.json"
 

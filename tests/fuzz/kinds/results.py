@@ -1,4 +1,4 @@
-"""What an ingest left behind, held to itself: as many items as said, each of them usable, each case listed."""
+"""Checks of what an ingest wrote: as many items as reported, all of them usable, all cases listed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.cases import expect
-from infra.store import FeatureStore
-from infra.store.findings import Tolerance
-from tasks.datasets.corpus import FORMAT, Item
-from tasks.datasets.open_corpus import open_corpus
-from tasks.datasets.questions import FORMAT as QUESTIONS
+from polypool.infra.store import FeatureStore
+from polypool.infra.store.findings import Tolerance
+from polypool.tasks.datasets.corpus import FORMAT, Item
+from polypool.tasks.datasets.open_corpora import open_corpus
+from polypool.tasks.datasets.questions import FORMAT as QUESTIONS
 
 OUT = Path("out")
 ALL = Tolerance(allow_skipped=True)

@@ -1,4 +1,4 @@
-"""What this project wrote and reads back: corpora, feature stores, a journal, records of runs and of evaluations."""
+"""Files that this project writes and reads back: corpora, stores, journals, records of runs and evaluations."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from stores import DIM, SHARD_BYTES, make_sets, write
 
 from fuzz.cases import Kind, expect
 from fuzz.kinds.results import store_of
-from infra.files import read_json
-from infra.store import FeatureStore, StoreWriter
-from pipelines.comparison.runs.per_query import Queries, StoredArrays
-from tasks.base import Metric, QueryMean, QueryMetric
-from tasks.datasets.open_corpus import open_corpus
-from tasks.datasets.questions import QuestionCorpus
-from tasks.run import from_json, to_json
-from tasks.run_files import read_run_file
-from tasks.scoring.records import TAG, metrics_from, metrics_tag, queries_from, queries_json
+from polypool.infra.files import read_json
+from polypool.infra.store import FeatureStore, StoreWriter
+from polypool.pipelines.comparison.queries import Queries, StoredArrays
+from polypool.tasks.adapter import Metric, QueryMean, QueryMetric
+from polypool.tasks.datasets.open_corpora import open_corpus
+from polypool.tasks.datasets.questions import QuestionCorpus
+from polypool.tasks.run import from_json, to_json
+from polypool.tasks.run_files import read_run_file
+from polypool.tasks.scoring.records import TAG, metrics_from, metrics_json, queries_from, queries_json
 
 _SETS = {id: x_ND for id, x_ND in make_sets(12).items() if len(x_ND)}
 _KEPT = {"corpus/corpus.json": "json", "corpus/corpus.arrow": "raw"}
@@ -132,7 +132,7 @@ _QUERIES = [QueryMetric(name="r1", means=(_MEAN,), units="images")]
 
 
 def _records(folder: Path) -> None:
-    (folder / "tag.json").write_text(metrics_tag("whole", _METRICS)[f"{TAG}whole"])
+    (folder / "tag.json").write_bytes(metrics_json(_METRICS))
     (folder / "queries.json").write_text(queries_json(_QUERIES))
     hits = np.array([0.0, 1.0, np.nan, 1.0, 0.0])
     np.savez(folder / "queries.npz", image=np.arange(5), hit=hits, twice=hits)

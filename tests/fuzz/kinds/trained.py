@@ -11,13 +11,13 @@ from corpora import make_corpus, make_questions
 from released_models import WORDS, bigru, regions, save
 
 from fuzz.cases import Kind, expect
-from infra.checkpoint import Progress, load_checkpoint, save_weights
-from infra.registry import TASKS
-from pipelines.ingesting.release import read_release
-from pipelines.ingesting.vse_infinity import convert
-from pipelines.models import load
-from pipelines.training.best_checkpoint import ASSETS, RUN, WEIGHTS, write_model
-from tasks.run import Run
+from polypool.infra.registry import TASKS
+from polypool.pipelines.models.released import convert
+from polypool.pipelines.models.released_file import read_release
+from polypool.pipelines.models.trained import load
+from polypool.pipelines.training.checkpoints.best import ASSETS, RUN, WEIGHTS, write_model
+from polypool.pipelines.training.checkpoints.format import Progress, load_checkpoint, save_weights
+from polypool.tasks.run import Run
 
 _EXPORTED = {f"model/{WEIGHTS}": "safetensors", f"model/{RUN}": "json", f"model/{ASSETS}": "json"}
 

@@ -10,12 +10,12 @@ import numpy as np
 from cxc_files import caption, image, write_csvs
 from eccv_files import write_eccv
 
-from encoders.text.glove import read_glove
 from fuzz.cases import Kind, expect
-from tasks.datasets.id_lists import read_id_rows, read_ids
-from tasks.datasets.images.cxc import read_cxc
-from tasks.datasets.images.eccv import read_eccv
-from tasks.datasets.videos.role_graphs import find_role_graphs, read_role_graphs
+from polypool.encoders.text.bigru import read_glove
+from polypool.tasks.datasets.annotation_files import read_id_rows, read_ids
+from polypool.tasks.datasets.cxc import read_cxc
+from polypool.tasks.datasets.eccv import read_eccv
+from polypool.tasks.hgr.released_graphs import find_role_graphs, read_role_graphs
 
 _IDS = ["COCO_1", "2", "café"]
 _GRAPHS = {

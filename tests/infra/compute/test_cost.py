@@ -7,8 +7,8 @@ import time
 import pytest
 import torch
 
-from infra.compute import cost
-from infra.compute.cost import CostMeter, probe
+from polypool.infra.compute import cost
+from polypool.infra.compute.cost import CostMeter, probe
 
 CPU = torch.device("cpu")
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from infra.compute.device import best_device, device_of, on_device
+from polypool.infra.compute.device import best_device, device_of, on_device
 
 META = torch.device("meta")
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from infra.compute.dropout import Draws, Dropout, by_sample, drawn
-from infra.compute.randomness import uniform
+from polypool.infra.compute.dropout import Draws, Dropout, by_sample, drawn
+from polypool.infra.compute.randomness import uniform
 
 
 def dropped(

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from infra.compute import products
-from infra.compute.gru import GRU, WIDE
+from polypool.infra.compute import recurrence
+from polypool.infra.compute.gru import GRU, WIDE
 
 SIZES = [[3, 9, 1, 9, 4, 2], [1, 1], [5], [2, 2, 2], [1, 7]]
 
@@ -68,7 +68,7 @@ def test_without_onednn_torch_makes_the_products(monkeypatch):
     gru, size_B, x_BNE = GRU(12, WIDE), torch.tensor([4, 11, 7]), torch.randn(3, 11, 12, requires_grad=True)
     of = x_BNE, *gru.parameters()
     expected = gradients(*gru(x_BNE, size_B), *of)
-    monkeypatch.setattr(products, "_takes", lambda weight: False)
+    monkeypatch.setattr(recurrence, "_has_onednn", lambda weight: False)
     for ours, theirs in zip(gradients(*gru(x_BNE, size_B), *of), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5 * float(theirs.abs().max()))
 
@@ -81,7 +81,7 @@ def test_products_add_a_bias_and_a_term(dtype, bias, plus):
     x_MK, weight_NK, bias_N, plus_MN = (
         torch.randn(s, dtype=dtype) for s in ((11, 24), (40, 24), 40, (11, 40))
     )
-    product = products.Product(weight_NK, bias_N if bias else None)
+    product = recurrence.Product(weight_NK, bias_N if bias else None)
     expected = x_MK.double() @ weight_NK.double().T + bias_N * bias + plus_MN * plus
     before = plus_MN.clone()
     found = product(x_MK, plus_MN=plus_MN if plus else None)

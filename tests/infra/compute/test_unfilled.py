@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from infra.compute.unfilled import Unfilled
+from polypool.infra.compute.unfilled import Unfilled
 
 
 def model() -> nn.Module:

@@ -84,7 +84,7 @@ def test_jobs_train_and_leave_everything_where_it_is_to_be(services: Services) -
         *("--images", "60", "--videos", "40", "--epochs", "1", "--aggregators", "mean"),
     )
     services.on_head(
-        *submit, *("python", "-m", "pipelines.train", "demo", "--workers", "2", "--optim.epochs", "1")
+        *submit, *("python", "-m", "polypool", "train", "demo", "--workers", "2", "--optim.epochs", "1")
     )
     found = json.loads(services.on_head("python", "-c", FOUND).splitlines()[-1])
     assert len(found["runs"]) == 4

@@ -10,8 +10,7 @@ import jsonschema
 import yaml
 from places import ROOT
 
-from pipelines.train import parse
-from pipelines.training.run_file import take_flag
+from polypool.pipelines.commands.train import parse, take_run_id_file
 
 JOB: dict[str, Any] = yaml.safe_load((ROOT / "infra/deploy/rayjob.yaml").read_text())
 CLUSTER = JOB["spec"]["rayClusterSpec"]
@@ -20,12 +19,7 @@ HEAD, (WORKERS,) = CLUSTER["headGroupSpec"], CLUSTER["workerGroupSpecs"]
 
 def fields(*required: str, **kinds: Any) -> dict[str, Any]:
     """A record of exactly these fields."""
-    return {
-        "type": "object",
-        "properties": kinds,
-        "required": list(required),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": kinds, "required": list(required), "additionalProperties": False}
 
 
 TEXT, COUNT, FLAG = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "boolean"}
@@ -100,9 +94,9 @@ def test_ray_is_the_one_of_the_lock() -> None:
 
 
 def test_each_try_is_the_command_that_goes_on_with_the_run_of_the_shared_volume() -> None:
-    python, m, module, *words = shlex.split(JOB["spec"]["entrypoint"])
-    assert (python, m, module) == ("python", "-m", "pipelines.train")
-    file, rest = take_flag(words)
+    program, verb, *words = shlex.split(JOB["spec"]["entrypoint"])
+    assert (program, verb) == ("polypool", "train")
+    file, rest = take_run_id_file(words)
     assert JOB["metadata"]["name"] in file.name
     assert not words[words.index("--run-id-file") + 1].startswith("/"), "it lies in POLYPOOL_HOME"
     run = parse(rest)

@@ -46,7 +46,7 @@ STUBS = {
         """
     + BLOCK.format(then='touch "$STUBS/on $NODE"'),
     "python": """note python "at=${RAY_ADDRESS:-}" "home=$POLYPOOL_HOME" "$@"
-        case $2 in infra.*)
+        case $2 in polypool.infra.*)
             until [ "$3" = 1 ] || [ -e "$STUBS/on others" ]; do sleep 0.05; done
             exit 0
         esac
@@ -144,9 +144,9 @@ def test_ray_begins_on_the_first_node_then_on_the_others_then_the_verb_and_all_o
     assert "--head" not in rest
     at = ["at=10.0.0.1:25670", f"home={job.folder}", "-m"]
     waits, trains = job.log("python")
-    assert waits == [*at, "infra.deploy.nodes", "3", "60"]
+    assert waits == [*at, "polypool.infra.deploy.nodes", "3", "60"]
     file = str(job.folder / "slurm-1234567.run")
-    assert trains == [*at, "pipelines.train", *words[1:], "--run-id-file", file]
+    assert trains == [*at, "polypool", "train", *words[1:], "--run-id-file", file]
     assert sorted(job.log(str(job.bin / "ray"))) == [["TERM"], ["TERM"]], "both are told to end"
     assert ["requeue", "1234567"] not in job.log("scontrol")
 
@@ -175,7 +175,7 @@ def test_another_cluster_has_other_names_folders_and_variables(job: Job) -> None
 @pytest.mark.parametrize("flag", [["--run-id-file", "my file"], ["--run-id-file=my file"]])
 def test_a_file_of_the_user_for_the_id_of_the_run_is_left(job: Job, flag: list[str]) -> None:
     assert job.end("train", "coco", *flag, "--seed", "1") == 0, job.said
-    assert job.log("python")[-1][3:] == ["pipelines.train", "coco", *flag, "--seed", "1"]
+    assert job.log("python")[-1][3:] == ["polypool", "train", "coco", *flag, "--seed", "1"]
 
 
 def test_at_the_time_limit_the_driver_is_told_then_the_job_queued_again_and_goes_on(job: Job) -> None:
@@ -207,7 +207,7 @@ def test_a_job_that_somebody_ends_is_not_queued_again(job: Job) -> None:
     job.wait_until_it_trains()
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 143, job.said
-    assert job.log("python")[-1][3:] == ["pipelines.sweep", "--recipes", "coco"]
+    assert job.log("python")[-1][3:] == ["polypool", "sweep", "--recipes", "coco"]
     assert job.log(str(job.bin / "python")) == [["TERM"]]
     assert ["requeue", "1234567"] not in job.log("scontrol")
 
@@ -220,7 +220,7 @@ def test_a_job_that_cannot_be_queued_again_says_so(job: Job) -> None:
     process.send_signal(signal.SIGUSR1)
     assert process.wait(120) == 1
     assert "cannot be queued again" in job.said
-    assert job.log("python")[-1][3:] == ["pipelines.train", "resume", "12ab"]
+    assert job.log("python")[-1][3:] == ["polypool", "train", "resume", "12ab"]
 
 
 @pytest.mark.parametrize("code", ["2", "1"])
@@ -267,12 +267,12 @@ def test_without_a_verb_or_slurm_nothing_begins(job: Job, words: list[str], lack
 
 
 def test_fewer_machines_than_were_asked_for_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from infra.deploy import nodes
-    from infra.errors import InputError
+    from polypool.infra.deploy import nodes
+    from polypool.infra.errors import InputError
 
     came: Callable[[], list[str]] = iter([["a"], ["a", "b"], ["a", "b"]]).__next__
     monkeypatch.setattr(nodes, "addresses", came)
     monkeypatch.setattr(nodes.time, "sleep", lambda _: None)
     assert nodes.wait_for(2, seconds=60) == ["a", "b"]
-    with pytest.raises(InputError, match=r"2 of 3 machines came .* in 0 seconds \(a, b\)"):
+    with pytest.raises(InputError, match=r"2 of 3 machines joined .* in 0 seconds \(a, b\)"):
         nodes.wait_for(3, seconds=0)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.errors import InputError
-from infra.process.beside import beside
+from polypool.infra.errors import InputError
+from polypool.infra.process.beside import beside
 
 
 def test_what_the_work_returns_comes_back_and_what_it_does_stays_there() -> None:

@@ -13,8 +13,8 @@ from places import ROOT
 
 VERB = """
 import asyncio, contextlib, os, sys, time
-from infra.errors import command
-from infra.process.stopping import asked_first, at_once_too, run_async, to_go_on
+from polypool.infra.process.command import command
+from polypool.infra.process.stopping import cleanup_on_exit, graceful_stop, resume_hint, run_async
 
 @command
 def main():
@@ -65,23 +65,21 @@ def test_one_line_says_how_to_go_on_and_nothing_is_left(number: int, said: str, 
 
 
 def test_what_began_says_itself_how_to_go_on(tmp_path: Path) -> None:
-    body = """        with to_go_on("python -m pipelines.train resume 12ab"):
-            with to_go_on("this is over"):
+    body = """        with resume_hint("polypool train resume 12ab"):
+            with resume_hint("this is over"):
                 pass
             print('ready', flush=True)
             time.sleep(60)"""
     process = begin(tmp_path, body)
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=20)[1] == (
-        "stopped by Ctrl-C; to go on: python -m pipelines.train resume 12ab\n"
-    )
+    assert process.communicate(timeout=20)[1] == ("stopped by Ctrl-C; to go on: polypool train resume 12ab\n")
 
 
 def test_a_second_signal_ends_the_clean_up_but_for_what_takes_no_time(tmp_path: Path) -> None:
     body = """        stack = contextlib.ExitStack()
-        stack.enter_context(at_once_too(lambda: os.write(1, b"at once\\n")))
-        stack.enter_context(at_once_too(lambda: 1 / 0))
-        with at_once_too(lambda: print("this is over", flush=True)):
+        stack.enter_context(cleanup_on_exit(lambda: os.write(1, b"at once\\n")))
+        stack.enter_context(cleanup_on_exit(lambda: 1 / 0))
+        with cleanup_on_exit(lambda: print("this is over", flush=True)):
             pass
         print('ready', flush=True)
         time.sleep(60)"""
@@ -132,7 +130,7 @@ def test_what_runs_side_by_side_is_cancelled_first(tmp_path: Path) -> None:
 
 
 ASKED = """        asked = []
-        with asked_first(lambda: asked.append(1), seconds={seconds}):
+        with graceful_stop(lambda: asked.append(1), seconds={seconds}):
             print('ready', flush=True)
             limit = time.monotonic() + 60
             while not (asked and {gives_way}) and time.monotonic() < limit:
@@ -163,7 +161,10 @@ def test_sigterm_asks_for_a_checkpoint_first_and_waits_so_long(
 def test_an_import_is_stopped_with_the_line_alone(tmp_path: Path) -> None:
     # in the place of the first package that a verb imports
     (tmp_path / "tyro.py").write_text("import time; print('ready', flush=True); time.sleep(60)")
-    for words in (["-m", "pipelines.ingest", "verify"], ["-c", "import polypool; polypool.main()", "ingest"]):
+    for words in (
+        ["-m", "polypool", "ingest", "verify"],
+        ["-c", "from polypool.__main__ import main; main()", "ingest"],
+    ):
         process = subprocess.Popen(
             [sys.executable, *words],
             cwd=ROOT,
@@ -182,8 +183,8 @@ def test_an_import_is_stopped_with_the_line_alone(tmp_path: Path) -> None:
 
 IMPORTING = """
 import os, signal, sys
-from infra.errors import command
-from infra.process.stopping import at_once_too
+from polypool.infra.process.command import command
+from polypool.infra.process.stopping import cleanup_on_exit
 
 class Signalling:
     def find_spec(self, name, path, target=None):
@@ -194,7 +195,7 @@ class Signalling:
 @command
 def main():
     sys.meta_path.insert(0, Signalling())
-    with at_once_too(lambda: print("undone", flush=True)):
+    with cleanup_on_exit(lambda: print("undone", flush=True)):
         import torch
     print("went on without", "numpy.lib._iotools" in sys.modules)
 

@@ -10,22 +10,23 @@ import pytest
 from places import ROOT
 from verbs import exit_code
 
-from infra.errors import InputError, command
-from infra.process.terminal import Shown, shown
+from polypool.infra.errors import InputError
+from polypool.infra.process.command import command
+from polypool.infra.process.terminal import Printable, printable
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07caf\u00e9 \udcff\u202e\r\x9b31m"
 SHOWN = r"\x1b[2J\x1b]0;title\x07café \udcff\u202e\r\x9b31m"
 
 
 def test_what_a_terminal_would_obey_is_shown_as_text() -> None:
-    assert shown(HOSTILE) == SHOWN
-    assert shown("a\tb\nc") == "a\tb\nc"
+    assert printable(HOSTILE) == SHOWN
+    assert printable("a\tb\nc") == "a\tb\nc"
 
 
 @pytest.mark.parametrize(("encoding", "expected"), [("utf-8", SHOWN), ("ascii", SHOWN.replace("é", "\\xe9"))])
 def test_a_stream_passes_on_what_its_encoding_spells(encoding: str, expected: str) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding)
-    print(HOSTILE, file=Shown(stream), flush=True)
+    print(HOSTILE, file=Printable(stream), flush=True)
     assert stream.buffer.getvalue().decode(encoding) == f"{expected}\n"
 
 
@@ -40,7 +41,7 @@ def test_verbs_print_text_and_errors_of_others_as_text(capsys: pytest.CaptureFix
 
 
 def test_help_is_without_colours(capsys: pytest.CaptureFixture[str]) -> None:
-    from pipelines import ingest
+    from polypool.pipelines.commands import ingest
 
     with patch.object(sys, "argv", ["ingest", "--help"]), pytest.raises(SystemExit):
         ingest.main()
@@ -51,7 +52,7 @@ def test_help_is_without_colours(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_verb_whose_output_nobody_reads_ends_without_a_word() -> None:
     code = (
-        "import time\nfrom infra.errors import command\n"
+        "import time\nfrom polypool.infra.process.command import command\n"
         "@command\ndef main():\n    for n in range(20000): print('a line', n)\nmain()"
     )
     verb = subprocess.Popen(

@@ -14,9 +14,10 @@ from places import ROOT
 VERB = """
 import os, signal, sys, time
 from pathlib import Path
-from infra.errors import AwayError, FaultError, InputError, command
-from infra.process import watching
-from infra.process.stopping import asked_first
+from polypool.infra.errors import AwayError, FaultError, InputError
+from polypool.infra.process.command import command
+from polypool.infra.process import watching
+from polypool.infra.process.stopping import graceful_stop
 watching.PAUSE = {pause}
 tries, progress = Path("tries"), Path("progress")
 
@@ -148,7 +149,7 @@ if number == 3:
 
 ASKED = """
 asked = []
-with asked_first(lambda: asked.append(1), seconds=60):
+with graceful_stop(lambda: asked.append(1), seconds=60):
     print("ready", os.getpid(), flush=True)
     while not asked:
         time.sleep(0.05)

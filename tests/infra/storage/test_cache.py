@@ -11,17 +11,16 @@ from pathlib import Path
 import pytest
 from object_storage import Bucket, Fault, cut
 
-from infra.errors import InputError
-from infra.files import sha256
-from infra.storage import cache, remote
-from infra.storage.places import Url, place
+from polypool.infra.errors import InputError
+from polypool.infra.files import sha256
+from polypool.infra.storage import cache, remote
+from polypool.infra.storage.places import Url, place
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not pause between attempts, and fetch little at once."""
-    monkeypatch.setattr(remote, "_PAUSE", 0)
-    monkeypatch.setattr(cache, "_PART", 1000)
+    """Fetch little at once."""
+    monkeypatch.setattr(cache, "_CHUNK", 1000)
 
 
 @pytest.fixture
@@ -66,6 +65,14 @@ def test_a_file_that_changed_is_another_one(file: tuple[Url, Path], bucket: Buck
     assert cache.whole(url).read_bytes() == path.read_bytes()
 
 
+def test_a_file_of_other_bytes_is_refused_and_not_kept(file: tuple[Url, Path]) -> None:
+    with pytest.raises(
+        InputError, match=r"data\.bin: its bytes are not those that were written \(SHA-256 differs\)"
+    ):
+        cache.whole(file[0], sha256="0" * 64)
+    assert not [*cache.folder().glob("files/*/*")]
+
+
 def _fetch(url: Url, go: Path) -> bytes:
     while not go.exists():
         time.sleep(0.001)
@@ -105,16 +112,16 @@ def test_a_bound_that_is_none_is_refused(said: str, monkeypatch: pytest.MonkeyPa
     with pytest.raises(
         InputError, match=f"POLYPOOL_CACHE_GB must be a number above 0, such as 100, not '{said}'"
     ):
-        cache.bound()
+        cache.max_bytes()
 
 
 def test_a_full_disk_is_told_with_what_to_do(tmp_path: Path) -> None:
     with (
         pytest.raises(InputError, match="set POLYPOOL_CACHE to a folder on a larger disk"),
-        cache.room(tmp_path / "x"),
+        cache.no_space_explained(tmp_path / "x"),
     ):
         raise OSError(errno.ENOSPC, "full")
-    with pytest.raises(OSError, match="other"), cache.room(tmp_path / "x"):
+    with pytest.raises(OSError, match="other"), cache.no_space_explained(tmp_path / "x"):
         raise OSError(errno.EIO, "other")
 
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from infra.errors import InputError
-from infra.files import atomic, existing, existing_folder, make_folder
-from infra.paths import home, resolve
-from infra.storage.places import local, place
-from infra.store import FeatureStore, StoreWriter
-from tasks.datasets.corpus import Corpus, Item, write_corpus
-from tasks.run import Data
+from polypool.infra.errors import InputError
+from polypool.infra.files import atomic, existing, existing_folder, make_folder
+from polypool.infra.paths import home, resolve
+from polypool.infra.storage.places import local, place
+from polypool.infra.store import FeatureStore, StoreWriter
+from polypool.tasks.datasets.corpus import Corpus, Item, write_corpus
+from polypool.tasks.run import Data
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from infra.store import mapped
-from infra.store.mapped import SURE, Ahead
+from polypool.infra.store import mapped
+from polypool.infra.store.mapped import TRIAL_EVERY, Ahead
 
 
 class Disk:
@@ -35,26 +35,26 @@ class Disk:
 
 def test_where_memory_holds_all_nothing_is_fetched_after_a_while(monkeypatch):
     disk = Disk(monkeypatch)
-    assert [disk.read() for _ in range(SURE)] == [(list(range(8)), 0)] * SURE
-    assert [disk.read() for _ in range(3 * SURE)] == [([], 0)] * (3 * SURE)
+    assert [disk.read() for _ in range(TRIAL_EVERY)] == [(list(range(8)), 0)] * TRIAL_EVERY
+    assert [disk.read() for _ in range(3 * TRIAL_EVERY)] == [([], 0)] * (3 * TRIAL_EVERY)
 
 
 @pytest.mark.parametrize(("lost", "fetched"), [(0, 1), (1, 2), (2, 4), (3, 4), (4, 8)])
 def test_what_is_left_is_fetched_once_the_disk_was_waited_for(monkeypatch, lost, fetched):
     disk = Disk(monkeypatch)
-    for _ in range(SURE):
+    for _ in range(TRIAL_EVERY):
         disk.read()
     disk.memory = set(range(lost))
     assert disk.read() == (list(range(fetched, 8)), fetched - lost)
     if fetched < 8:
-        assert [disk.read() for _ in range(SURE)] == [(list(range(8)), 0)] * SURE
+        assert [disk.read() for _ in range(TRIAL_EVERY)] == [(list(range(8)), 0)] * TRIAL_EVERY
     assert disk.read() == ([], 0)
 
 
 def test_a_system_that_counts_no_waits_has_all_fetched_always(monkeypatch):
     disk = Disk(monkeypatch)
     monkeypatch.setattr(mapped, "disk_waits", lambda: None)
-    assert [disk.read() for _ in range(2 * SURE)] == [(list(range(8)), 0)] * (2 * SURE)
+    assert [disk.read() for _ in range(2 * TRIAL_EVERY)] == [(list(range(8)), 0)] * (2 * TRIAL_EVERY)
 
 
 def test_an_empty_batch_has_no_parts(monkeypatch):

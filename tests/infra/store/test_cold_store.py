@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from infra.store import FeatureStore, StoreWriter
-from infra.store.statistics import statistics
+from polypool.infra.store import FeatureStore, StoreWriter
+from polypool.infra.store.statistics import statistics
 
 SETS, SIZE, DIM = 400, 20, 1024  # 16 MB; a set is 40 kB, ten pages
 PAGES = SETS * SIZE * DIM * 2 // mmap.PAGESIZE

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from infra.errors import InputError
-from infra.pictures.boxes import BOXES
-from infra.store import FeatureStore, StoreWriter
-from infra.store.columns import ColumnsWriter, with_columns
-from infra.store.findings import SKIPPED, Skipped, Tolerance
-from tasks.datasets.features.to_store import Features, write_features
-from tasks.scoring.attention import column_of
+from polypool.infra.errors import InputError
+from polypool.infra.pictures.boxes import BOXES
+from polypool.infra.store import FeatureStore, StoreWriter
+from polypool.infra.store.columns import ColumnsWriter, with_columns
+from polypool.infra.store.findings import SKIPPED, Skipped, Tolerance
+from polypool.tasks.datasets.features import Features, write_features
+from polypool.tasks.scoring.attention import column_of
 
 RANDOM = np.random.default_rng(0)
 SETS = {

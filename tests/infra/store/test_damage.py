@@ -16,19 +16,19 @@ import torch
 from places import ROOT
 from stores import DIM, make_sets, write
 
-from infra.data import Order, load
-from infra.errors import InputError
-from infra.store import FeatureStore, StoreWriter
-from infra.store.ids import IdSet
-from infra.store.shard import write_shard
+from polypool.infra.batches import Order, load
+from polypool.infra.errors import InputError
+from polypool.infra.store import FeatureStore, StoreWriter
+from polypool.infra.store.ids import IdSet
+from polypool.infra.store.shard import write_shard
 
 VERSION_1 = Path(__file__).with_name("version1")  # written before there were checks
 
 FLIP = """
 import hashlib, json, sys
 from pathlib import Path
-from infra.errors import InputError
-from infra.store import FeatureStore
+from polypool.infra.errors import InputError
+from polypool.infra.store import FeatureStore
 
 def read():
     store = FeatureStore.open(path.parent)
@@ -92,7 +92,7 @@ def test_a_flipped_bit_in_a_store_without_checks_never_ends_the_process(tmp_path
 
 
 def test_a_store_without_checks_is_read_as_before_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    from pipelines.ingesting.feature_stores import verify
+    from polypool.pipelines.data.ingest import verify
 
     store = FeatureStore.open(VERSION_1)
     assert not store.manifest.checked
@@ -143,14 +143,12 @@ def test_damage_found_in_the_thread_that_loads_reaches_who_trains(small: Path) -
             return {"visual": self.store.padded(index_B)[0]}
 
     order = Order(size=7, batch=2, unit=1, seed=0)
-    with pytest.raises(
-        InputError, match=r"the vectors of 'id4' .*`python -m pipelines\.ingest verify --store /"
-    ):
+    with pytest.raises(InputError, match=r"the vectors of 'id4' .*`polypool ingest verify --store /"):
         list(load(Sets(), order, 0, torch.device("cpu")))
 
 
 def test_a_set_is_checked_once(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from infra.store import shard
+    from polypool.infra.store import shard
 
     calls = []
     monkeypatch.setattr(shard, "check_of", lambda x_ND, real=shard.check_of: calls.append(1) or real(x_ND))
@@ -203,7 +201,7 @@ def test_a_writer_with_a_bug_is_found_out(tmp_path: Path, monkeypatch: pytest.Mo
     def wrong(path: Path, *, offsets: np.ndarray, **others: Any) -> None:
         write_shard(path, offsets=np.r_[offsets[:-2], offsets[-1:] - 1, offsets[-1:] - 1], **others)
 
-    monkeypatch.setattr("infra.store.writer.write_shard", wrong)
+    monkeypatch.setattr("polypool.infra.store.writer.write_shard", wrong)
     with pytest.raises(InputError, match="the offsets of its sets do not rise"):
         write(tmp_path / "offsets", make_sets(3))
     monkeypatch.undo()

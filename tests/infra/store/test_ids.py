@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 
-from infra.store.ids import IdSet
+from polypool.infra.store.ids import IdSet
 
 
 def test_it_has_what_was_put_in_and_nothing_else():

@@ -11,10 +11,10 @@ import pytest
 from places import ROOT
 from stores import DIM, SHARD_BYTES, contents, crash_after, make_sets, write
 
-from infra.errors import InputError
-from infra.store import StoreWriter, statistics
-from infra.store.open_shard import OpenShard
-from infra.store.shard import check_of, write_shard
+from polypool.infra.errors import InputError
+from polypool.infra.store import StoreWriter, statistics
+from polypool.infra.store.shard import check_of, write_shard
+from polypool.infra.store.unfinished import OpenShard
 
 
 def test_an_open_shard_is_written_as_arrays_of_the_same_sets_are(tmp_path: Path) -> None:

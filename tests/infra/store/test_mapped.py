@@ -16,9 +16,9 @@ import pytest
 from places import ROOT
 from stores import DIM, make_sets, write
 
-from infra.errors import InputError
-from infra.store import FeatureStore, StoreWriter
-from infra.store.mapped import MappedFile, allow_files
+from polypool.infra.errors import InputError
+from polypool.infra.store import FeatureStore, StoreWriter
+from polypool.infra.store.mapped import MappedFile, allow_files
 
 
 def assert_reads(store: FeatureStore, sets: dict[str, np.ndarray]) -> None:
@@ -66,7 +66,7 @@ from pathlib import Path
 folder, user, files = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 if files:
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-from infra.store import FeatureStore
+from polypool.infra.store import FeatureStore
 import numpy as np
 import torch
 

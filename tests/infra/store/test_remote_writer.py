@@ -9,16 +9,14 @@ import pytest
 from object_storage import Bucket, Fault
 from stores import DIM, SHARD_BYTES, contents, make_sets, write
 
-from infra.errors import InputError
-from infra.storage import cache
-from infra.store import FeatureStore, StoreWriter
+from polypool.infra.errors import InputError
+from polypool.infra.storage import cache
+from polypool.infra.store import FeatureStore, StoreWriter
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not pause between attempts."""
-    monkeypatch.setattr("infra.storage.remote._PAUSE", 0)
-    monkeypatch.setattr("infra.storage.remote.ATTEMPTS", 3)
+    monkeypatch.setattr("polypool.infra.storage.remote.ATTEMPTS", 3)
 
 
 def there(bucket: Bucket, below: str = "store") -> dict[str, bytes]:

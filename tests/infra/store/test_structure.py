@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pytest
 from stores import DIM, make_sets, write
 
-from infra.errors import InputError
-from infra.store import FeatureStore
+from polypool.infra.errors import InputError
+from polypool.infra.store import FeatureStore
 
 VERSION_1 = Path(__file__).with_name("version1")  # written before there were checks
 

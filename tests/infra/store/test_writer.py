@@ -13,11 +13,11 @@ import pytest
 from places import ROOT
 from stores import DIM, SHARD_BYTES, contents, crash_after, go_on, make_sets, write
 
-from infra import files
-from infra.errors import InputError
-from infra.store import FeatureStore, StoreWriter
-from infra.store.manifest import Manifest
-from infra.store.statistics import Moments
+from polypool.infra import files
+from polypool.infra.errors import InputError
+from polypool.infra.store import FeatureStore, StoreWriter
+from polypool.infra.store.manifest import Manifest
+from polypool.infra.store.statistics import Moments
 
 
 @pytest.mark.parametrize(
@@ -255,8 +255,8 @@ def test_no_space_left_says_what_is_needed_and_leaves_nothing(
 
 LIMITED = """
 import resource, sys, numpy as np
-from infra.errors import InputError
-from infra.store import StoreWriter
+from polypool.infra.errors import InputError
+from polypool.infra.store import StoreWriter
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 try:
     with StoreWriter(sys.argv[1], dim=256, source={}, shard_bytes=1 << 20) as writer:

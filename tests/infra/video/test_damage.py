@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from clips import HERE, decoded, headless, write_bad, write_clip, write_lists
 
-from infra.video import containers
-from infra.video.containers import FEWER, BadVideo, Timeline
+from polypool.infra.video import containers
+from polypool.infra.video.containers import FEWER, BadVideo, Timeline
 
 
 def words(path: Path, **how) -> str:

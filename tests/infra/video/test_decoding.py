@@ -18,12 +18,12 @@ from clips import (
 )
 from PIL import Image
 
-from infra.errors import InputError
-from infra.video import decoding
-from infra.video.containers import BadVideo, Timeline
-from infra.video.decoding import DECODERS, choose_decoder, describe_decoder, frames
-from infra.video.reader import VideoReader
-from infra.video.sampling import choose_frames, sample_frames
+from polypool.infra.errors import InputError
+from polypool.infra.video import decoding
+from polypool.infra.video.containers import BadVideo, Timeline
+from polypool.infra.video.decoding import DECODERS, choose_decoder, describe_decoder, frames
+from polypool.infra.video.sampling import choose_frames, sample_frames
+from polypool.infra.video.video_reader import VideoReader
 
 COUNT = 50
 both = pytest.mark.skipif(

@@ -8,25 +8,26 @@ import pytest
 from PIL import Image
 from records import SIX, run, scores
 
-from infra.errors import InputError
-from infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
-from pipelines import compare as module
-from pipelines.comparison import comparison as comparing
-from pipelines.comparison import logging
-from pipelines.comparison.comparison import Comparison, compare
-from pipelines.comparison.figures.scores import draw_bars
-from pipelines.comparison.runs.groups import Group, Row
-from pipelines.comparison.tables.render import as_markdown, as_text
-from pipelines.comparison.tables.report import scores as table
-from tasks.base import Metric
-from tasks.scoring.described import RSUM
+from polypool.infra.errors import InputError
+from polypool.infra.text_tables import as_markdown, as_text
+from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
+from polypool.pipelines.commands import compare as module
+from polypool.pipelines.comparison import comparison as comparing
+from polypool.pipelines.comparison import drawing
+from polypool.pipelines.comparison.comparison import Comparison, compare
+from polypool.pipelines.comparison.drawing import scored_group
+from polypool.pipelines.comparison.groups import Group, Row
+from polypool.pipelines.comparison.tables.scores import scores as table
+from polypool.pipelines.figures.scores import draw_bars
+from polypool.tasks.adapter import Metric
+from polypool.tasks.scoring.described import RSUM
 
 NONE = "\u2013"  # an en dash
 
 
 def compared(monkeypatch: pytest.MonkeyPatch, *runs: RunRecord, **options: str) -> Comparison:
     monkeypatch.setattr(comparing, "find_runs", lambda uri, experiment, finished: list(runs))
-    return compare("sqlite:///x", "polypool", **options)
+    return compare("sqlite:///x", "polypool", significance=False, **options)
 
 
 def test_rows_hold_mean_and_sample_deviation_and_the_best_comes_first(
@@ -161,7 +162,7 @@ def test_the_figure_is_drawn_for_any_number_of_rows_and_runs(tmp_path: Path) -> 
     groups = [
         Group(task="t", dataset="d", protocol=str(n), metric=RSUM, rows=tuple(rows[-n:])) for n in (1, 2, 14)
     ]
-    draw_bars(groups, tmp_path / "figure.png")
+    draw_bars([*map(scored_group, groups)], tmp_path / "figure.png")
     with Image.open(tmp_path / "figure.png") as image:
         assert image.width == 1360
         assert len(image.convert("RGB").getcolors(maxcolors=1 << 20)) > 10
@@ -226,7 +227,7 @@ def test_a_figure_that_cannot_be_drawn_fails_the_run_that_was_to_keep_it(
     def draw(groups: object, path: Path) -> None:
         raise InputError("no room")
 
-    monkeypatch.setattr(logging, "draw_bars", draw)
+    monkeypatch.setattr(drawing, "draw_bars", draw)
     found = compared(monkeypatch, run("gpo"), run("mean"))
     uri = tracking_uri(tmp_path)
     with pytest.raises(InputError, match="no room"):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from records import blocks_of, run
 
-from pipelines.comparison.statistics.intervals import difference
-from pipelines.comparison.statistics.power import MOST, POWER, Planning, planning
-from pipelines.comparison.statistics.significance import Judged
-from pipelines.comparison.tables.power import needed, shown_by_seeds
-from pipelines.comparison.tables.render import ABSENT
+from polypool.infra.text_tables import ABSENT
+from polypool.pipelines.comparison.statistics.intervals import difference
+from polypool.pipelines.comparison.statistics.power import MOST, POWER, Planning, planning
+from polypool.pipelines.comparison.statistics.significance import Judged
+from polypool.pipelines.comparison.tables.differences import needed, shown_by_seeds
 
 PLAN = Planning(seeds=4.0, queries=1.0, units=60, runs=3, pairs=45)
 
@@ -100,5 +100,5 @@ def test_seeds_still_needed_are_said() -> None:
     )
     assert needed(group(PLAN), 60.0).endswith("which there are")
     assert needed(group(PLAN), 1.0).endswith("more queries rather than more seeds")
-    assert "with one seed a row nobody can say" in needed(group(None), 1.0)
+    assert "with one seed a row the number of seeds is unknown" in needed(group(None), 1.0)
     assert needed(replace(group(PLAN), judged=None), 1.0) == ""

@@ -12,20 +12,20 @@ import pyarrow.parquet as pq
 import pytest
 from records import blocks_of, run, three_tasks, vqa
 
-from infra.errors import InputError
-from pipelines import compare, sweep, tables
-from pipelines.comparison.documents import rendered, renewed
-from pipelines.comparison.result_files import read_results, write_results
-from pipelines.comparison.results import APART, Result, groups_of, results
-from pipelines.comparison.runs.groups import Group
-from pipelines.comparison.statistics.significance import Difference, Judged
-from pipelines.comparison.tables import report
-from pipelines.comparison.tables.cross_task import cross_task_table
-from pipelines.comparison.tables.render import as_text
+from polypool.infra.errors import InputError
+from polypool.infra.text_tables import as_text
+from polypool.pipelines.commands import compare, sweep
+from polypool.pipelines.comparison.documents import rendered, renewed
+from polypool.pipelines.comparison.groups import Group
+from polypool.pipelines.comparison.result_files import read_results, write_results
+from polypool.pipelines.comparison.results import APART, Result, groups_of, results
+from polypool.pipelines.comparison.statistics.significance import Difference, Judged
+from polypool.pipelines.comparison.tables import scores as report
+from polypool.pipelines.comparison.tables.cross_task import cross_task_table
 
 ORIGIN = {
     "git_commit": "1" * 40,
-    "command": "python -m pipelines.sweep --aggregators mean 'kmax(k=5)', x",
+    "command": "polypool sweep --aggregators mean 'kmax(k=5)', x",
     "data.corpus": "c" * 64,
     "data.features": "f" * 64,
 }
@@ -52,7 +52,7 @@ def judged_groups() -> tuple[Group, ...]:
 
 @pytest.mark.parametrize("name", ["r.csv", "r.parquet", "below/R.CSV"])
 def test_results_are_read_back_as_they_were(tmp_path: Path, name: str) -> None:
-    records = results(judged_groups(), compared_by="python -m pipelines.compare --out 'a b.csv'")
+    records = results(judged_groups(), compared_by="polypool compare --out 'a b.csv'")
     write_results(records, tmp_path / name)
     assert read_results(tmp_path / name) == records
     assert [path.name for path in (tmp_path / name).parent.iterdir()] == [Path(name).name]
@@ -254,9 +254,9 @@ def test_the_verb_checks_and_renews(
     path, _ = document(tmp_path)
 
     def verb(*words: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["tables", str(path), *words])
+        monkeypatch.setattr(sys, "argv", ["compare", "tables", str(path), *words])
         try:
-            tables.main()
+            compare.main()
         except SystemExit as stop:
             return int(stop.code)
         return 0
@@ -265,7 +265,7 @@ def test_the_verb_checks_and_renews(
     assert path.read_text() == DOCUMENT
     shown = capsys.readouterr().out
     assert f"{path}: the table of r.csv is not what its results say" in shown
-    assert f"`python -m pipelines.tables {path}` renews them" in shown
+    assert f"`polypool compare tables {path}` renews them" in shown
     assert verb() == 0
     assert verb("--check") == 0
     assert verb() == 0

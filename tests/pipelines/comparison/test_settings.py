@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from records import blocks_of, grid, run, vqa
 
-from infra.tracking import RunRecord
-from pipelines.comparison.runs.grouping import arranged
-from pipelines.comparison.tables import report as tables
-from pipelines.comparison.tables.render import as_text
+from polypool.infra.text_tables import as_text
+from polypool.infra.tracking import RunRecord
+from polypool.pipelines.comparison.grouping import arranged
+from polypool.pipelines.comparison.tables import scores as tables
 
 
 def given(aggregator: str, seed: int = 0, rsum: float = 60.0, *, tags=(), **params: str) -> RunRecord:

@@ -8,9 +8,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from infra.errors import InputError
-from pipelines.comparison.statistics.intervals import PAIRED_FROM, Estimate, Variance, difference, score
-from pipelines.comparison.statistics.significance import Difference, Sample, holm, judge
+from polypool.infra.errors import InputError
+from polypool.pipelines.comparison.statistics.intervals import (
+    PAIRED_FROM,
+    Estimate,
+    Variance,
+    difference,
+    score,
+)
+from polypool.pipelines.comparison.statistics.significance import Difference, Sample, holm, judge
 
 TRUE = 1.5
 
@@ -32,7 +38,7 @@ def normal(
     return one + hard_n + better_n, other + hard_n
 
 
-@pytest.mark.parametrize("units", [15, 120])
+@pytest.mark.parametrize("units", [15, pytest.param(120, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("over_seeds", [(0.0, 0.0), (1.0, 1.0), (30.0, 30.0), (30.0, 0.0)])
 @pytest.mark.parametrize(
     ("seeds", "most"), [((2, 2), 1.0), ((3, 3), 0.985), ((5, 5), 0.975), ((10, 10), 0.97), ((2, 5), 1.0)]

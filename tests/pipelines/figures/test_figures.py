@@ -16,16 +16,16 @@ from PIL import Image
 from torch import Tensor, nn
 from toy import FolderLog
 
-from aggregators.base import Aggregator, Pooled
-from aggregators.observe import Seen, Watched, observe
-from aggregators.random_sets import random_inputs
-from infra.registry import AGGREGATORS
-from pipelines.figures.coefficients import name_curves
-from pipelines.figures.curves import curves_of, most_frequent, typical
-from pipelines.figures.negatives import known, wide
-from pipelines.figures.style import name_of, new_figure
-from pipelines.figures.variance import spread_of
-from pipelines.training.recording.artifacts import log_pictures, run_figures
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.observe import Seen, Watched, observe
+from polypool.aggregators.random_sets import random_inputs
+from polypool.infra.registry import AGGREGATORS
+from polypool.pipelines.figures.coefficients import name_curves
+from polypool.pipelines.figures.curves import curves_of, most_frequent, typical
+from polypool.pipelines.figures.negatives import known, wide
+from polypool.pipelines.figures.style import name_of, new_figure
+from polypool.pipelines.figures.variance import spread_of
+from polypool.pipelines.training.recording.artifacts import log_pictures, run_figures
 
 DIM = 8
 SIZES = [5, 3, 9, 5, 3, 5]
@@ -127,7 +127,15 @@ def test_what_has_no_weights_or_saw_nothing_has_no_curves() -> None:
     assert drawn(watched_of("logsumexp"), Watched("x", AGGREGATORS.build("slots", DIM))) == {}
 
 
-@pytest.mark.parametrize("name", [name for name, _ in AGGREGATORS.usable()])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=() if name in ("gpo", "max", "slots", "softpool", "pie") else pytest.mark.slow
+        )
+        for name, _ in AGGREGATORS.usable()
+    ],
+)
 def test_every_aggregator_is_drawn(name: str, caplog: pytest.LogCaptureFixture) -> None:
     watched = watched_of(name)
     figures = drawn(watched)

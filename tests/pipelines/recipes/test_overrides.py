@@ -7,9 +7,9 @@ import shlex
 
 import pytest
 
-from infra.spec import changed
-from pipelines.config import read_config
-from pipelines.recipes import coco, msrvtt
+from polypool.infra.spec import changed
+from polypool.pipelines.recipes import coco, msrvtt
+from polypool.pipelines.recipes.arguments import read_config
 
 
 def offered(doc: str) -> list[str]:
@@ -34,6 +34,6 @@ def test_videos_may_be_trained_without_size_augmentation():
 
 
 def test_a_resnet_of_imagenet_may_run_in_caffes_layout():
-    flags = re.search(r"`(--visual .*)`", coco.with_resnet152_grid.__doc__)[1]
+    flags = re.search(r"`(--visual .*)`", coco.with_grid.__doc__)[1]
     run = read_config("coco_resnet152_bigru", shlex.split(flags))
     assert run.visual == changed(coco.coco_resnet152_bigru().visual, layout="caffe")

@@ -12,9 +12,9 @@ import torch
 from published import RUNS, SETTINGS, recipe
 from torch import Tensor
 
-from infra.registry import AGGREGATORS, AUGMENTATIONS, ENCODERS, Spec
-from infra.spec import changed
-from tasks.augmentations.sets import draw_for
+from polypool.infra.registry import AGGREGATORS, AUGMENTATIONS, ENCODERS, Spec
+from polypool.infra.spec import changed
+from polypool.tasks.augmentations.sets import draw_for
 
 
 @pytest.mark.parametrize("name", RUNS)

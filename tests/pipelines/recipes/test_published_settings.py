@@ -12,11 +12,11 @@ import torch
 from published import FILE, NAMES, RUNS, Setting, recipe, settings
 from torch import Tensor, nn
 
-from infra.data import Order
-from infra.registry import OBJECTIVES, RECIPES
-from pipelines.recipe import Ensemble
-from pipelines.training.optim import lr_scale, make_optimizer, ready_gradients, set_lr
-from tasks.run import Optim, Run
+from polypool.infra.batches import Order
+from polypool.infra.registry import OBJECTIVES, RECIPES
+from polypool.pipelines.recipes import Ensemble
+from polypool.pipelines.training.optim import lr_scale, make_optimizer, ready_gradients, set_lr
+from polypool.tasks.run import Optim, Run
 
 WATCHED = 3  # epochs, every step of them; of later ones the first step and the last
 

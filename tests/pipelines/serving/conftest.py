@@ -1,29 +1,29 @@
-"""Models that several files of tests serve, as exported folders, and their services in this process."""
+"""Services of tiny models in this process: their applications, and pages behind a server."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import pytest
 from corpora import make_corpus, make_questions
 from kept import export_run
-from searchable import with_pictures
+from searchable import serving, untrained, with_clips, with_pictures
 from starlette.types import ASGIApp
 
-from pipelines.serving.application import Model, application
-from pipelines.serving.service import Service
-from pipelines.serving.settings import Settings
-from tasks.run import Run
+from polypool.pipelines.serving.application import application
+from polypool.pipelines.serving.model import LocalModel
+from polypool.pipelines.serving.service import Service
+from polypool.pipelines.serving.settings import Settings
+from polypool.tasks.run import Run
 
 
 @pytest.fixture(scope="session")
 def of_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Service]:
-    """Makes the service of a run."""
+    """Makes the service of an exported run."""
 
     def make(run: Run, **settings: object) -> Service:
         folder = export_run(run, tmp_path_factory.mktemp("exported"))
-        return Service(Settings(source=str(folder), **settings))
+        return Service.load(Settings(source=str(folder), **settings))
 
     return make
 
@@ -52,15 +52,30 @@ def questions(tmp_path_factory: pytest.TempPathFactory, of_run: Callable[..., Se
 
 @pytest.fixture(scope="session")
 def over_http() -> Callable[..., ASGIApp]:
-    """Makes the application of a service, which answers in a thread as a replica does."""
+    """Makes the application of a service."""
 
     def make(service: Service, settings: Settings | None = None) -> ASGIApp:
-        async def answer(asked):
-            return await asyncio.to_thread(service.answer, asked)
-
-        async def check():
-            await asyncio.to_thread(service.check)
-
-        return application(service.described, settings or service.settings, Model(answer=answer, check=check))
+        model = LocalModel(service, waiting=service.settings.limits.max_queued)
+        return application(service.described, settings or service.settings, model)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def page(pictures_run: Run):
+    """A served page of pictures."""
+    with serving(untrained(pictures_run)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def question_page(tmp_path_factory: pytest.TempPathFactory):
+    run = with_pictures(tmp_path_factory.mktemp("asked"), questions=True, train=8, val=4, test=30)
+    with serving(untrained(run)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory: pytest.TempPathFactory):
+    with serving(untrained(with_clips(tmp_path_factory.mktemp("clips")))) as server:
+        yield server

@@ -7,16 +7,17 @@ import base64
 import json
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from asgi import ask, asked
 
-from infra.errors import AwayError
-from pipelines.serving.application import Model, application
-from pipelines.serving.guard import digest
-from pipelines.serving.schema import Described
-from pipelines.serving.settings import Limits, Settings
+from polypool.infra.errors import AwayError
+from polypool.pipelines.models.search.queries import Query
+from polypool.pipelines.serving.application import application
+from polypool.pipelines.serving.schema import Described
+from polypool.pipelines.serving.settings import Limits, Settings, digest
 
 TOKEN = "a token of some length"
 SET = [[0.5] * 10, [1] * 10]
@@ -60,7 +61,7 @@ def test_pictures_and_questions(pictures, questions, over_http):
     file = trained.adapter.corpus.image_path(trained.adapter.corpus.items("test")[0])
     row = {"image": base64.b64encode(file.read_bytes()).decode()}
     found = ask(over_http(pictures), "/search", {"rows": [row], "k": 3}).body["rows"][0]["hits"]
-    hits = trained.open_search().by_file(file, 3, video=False)
+    hits = trained.open_search().find(Query(file=file), 3)
     assert [(hit["id"], hit["caption"]) for hit in found] == [(hit.id, hit.caption) for hit in hits]
     asks = {"rows": [{"text": "what is there?", "features": [[1.0] * questions.described.features]}]}
     (answer,) = ask(over_http(questions), "/answer", asks).body["rows"]
@@ -141,7 +142,10 @@ def test_a_picture_that_is_none_is_named_by_its_row(pictures, over_http):
     app = over_http(pictures)
     for image, message in (
         ("no base64!", "row 1: 'image' must be the image's file in base64"),
-        (base64.b64encode(b"no picture").decode(), "row 1: the image: does not decode as an image"),
+        (
+            base64.b64encode(b"no picture").decode(),
+            "row 1: the file that you sent: does not decode as an image",
+        ),
     ):
         status, _, found = ask(app, "/embed", {"rows": [{"text": "a dog"}, {"image": image}]})
         assert status == 400
@@ -208,7 +212,7 @@ def test_who_waits_too_long_or_comes_too_many_may_ask_again(words):
         (away, 503, "too many ask at once"),
         (broken, 500, "the service failed at this request"),
     ):
-        app = application(words.described, settings, Model(answer=does, check=does))
+        app = application(words.described, settings, SimpleNamespace(answer=does, check=does))
         for path, body in (("/embed", {"rows": [{"text": "a dog"}]}), ("/health", None)):
             if body is None and does is broken:
                 status, message = 503, "the model does not answer"
@@ -229,7 +233,7 @@ def test_all_that_is_sent_at_once_is_bounded(words):
             return [{"embedding": np.zeros(2)}] * len(rows)
 
         settings = replace(words.settings, limits=Limits(max_body_mib=most, max_bodies_mib=most))
-        app = application(words.described, settings, Model(answer=answer, check=answer))
+        app = application(words.described, settings, SimpleNamespace(answer=answer, check=answer))
         first = [asyncio.create_task(asked(app, "POST", "/embed", body)) for _ in range(2)]
         await asyncio.sleep(0.01)
         third = await asked(app, "POST", "/embed", body)
@@ -246,7 +250,7 @@ def test_damaged_bodies_are_refused_or_answered_and_nothing_else(words):
     async def answer(rows):
         return [{"embedding": np.zeros(2)}] * len(rows)
 
-    app = application(words.described, Settings(source="x"), Model(answer=answer, check=answer))
+    app = application(words.described, Settings(source="x"), SimpleNamespace(answer=answer, check=answer))
     whole = json.dumps({"rows": [{"text": "a dög \u1234"}, {"features": SET}, {"image": "aGk="}], "k": 2})
     chance, statuses = random.Random(0), set()
     for _ in range(400):

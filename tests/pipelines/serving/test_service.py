@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from searchable import with_pictures
 
-from infra.errors import FaultError, InputError
-from pipelines.models import load
-from pipelines.serving.asked import Asked
-from pipelines.serving.settings import Settings
+from polypool.infra.errors import FaultError, InputError
+from polypool.pipelines.models.search.queries import Query
+from polypool.pipelines.models.trained import load
+from polypool.pipelines.serving.schema import ModelRequest
+from polypool.pipelines.serving.service import Service
+from polypool.pipelines.serving.settings import Settings
 
 TEXTS = ["a dog and a cat", "one car , tree", "a bird", "the horse beside the house near a boat and a dog"]
 
@@ -30,28 +32,28 @@ def test_answers_are_those_of_the_model(pictures, pictures_run):
     trained = load(pictures.settings.source)
     features = sets(pictures.described.features)
     picture = trained.adapter.corpus.image_path(trained.adapter.corpus.items("test")[0])
-    asked = [Asked(route="embed", text=text) for text in TEXTS]
-    asked += [Asked(route="embed", features=x) for x in features]
-    asked += [Asked(route="embed", image=picture.read_bytes())]
+    asked = [ModelRequest(route="embed", text=text) for text in TEXTS]
+    asked += [ModelRequest(route="embed", features=x) for x in features]
+    asked += [ModelRequest(route="embed", image=picture.read_bytes())]
     found = embeddings(pictures.answer(asked))
     np.testing.assert_allclose(found[:4], trained.encode_text(TEXTS), atol=1e-5)
     np.testing.assert_allclose(found[4:9], trained.encode_visual(features), atol=1e-5)
     search = trained.open_search()
-    made = search.queries.of_file(picture, video=False)
+    made = search.reader.visual_batch([Query(file=picture)])
     np.testing.assert_allclose(found[9], trained.model.encode_visual(made).vectors[0].detach(), atol=1e-5)
-    (score,) = pictures.answer([Asked(route="score", text=TEXTS[0], features=features[2])])
+    (score,) = pictures.answer([ModelRequest(route="score", text=TEXTS[0], features=features[2])])
     assert score["score"] == pytest.approx(float(trained.scores(features[2:3], TEXTS[:1])), abs=1e-5)
     by_text, by_image, short = pictures.answer(
         [
-            Asked(route="search", text=TEXTS[0], k=3),
-            Asked(route="search", image=picture.read_bytes(), k=3),
-            Asked(route="search", text=TEXTS[1], k=1),
+            ModelRequest(route="search", text=TEXTS[0], k=3),
+            ModelRequest(route="search", image=picture.read_bytes(), k=3),
+            ModelRequest(route="search", text=TEXTS[1], k=1),
         ]
     )
     for found, hits in (
-        (by_text, search.by_text(TEXTS[0], 3)),
-        (by_image, search.by_file(picture, 3, video=False)),
-        (short, search.by_text(TEXTS[1], 1)),
+        (by_text, search.find(Query(text=TEXTS[0]), 3)),
+        (by_image, search.find(Query(file=picture), 3)),
+        (short, search.find(Query(text=TEXTS[1]), 1)),
     ):
         assert [(hit["rank"], hit["id"], hit["caption"]) for hit in found["hits"]] == [
             (hit.rank, hit.id, hit.caption) for hit in hits
@@ -73,11 +75,11 @@ def test_answers_are_those_of_the_model(pictures, pictures_run):
 )
 def test_an_answer_is_the_same_whoever_is_answered_beside(words_run, of_run, change):
     service = of_run(replace(words_run, **change))
-    asked = [Asked(route="embed", features=x) for x in sets(service.described.features)]
-    asked += [Asked(route="embed", text=text) for text in TEXTS]
-    asked += [Asked(route="score", text=TEXTS[0], features=asked[0].features)]
-    asked += [Asked(route="search", text=text, k=k) for text in TEXTS for k in (1, 4)]
-    asked += [Asked(route="search", features=asked[1].features, k=2)]
+    asked = [ModelRequest(route="embed", features=x) for x in sets(service.described.features)]
+    asked += [ModelRequest(route="embed", text=text) for text in TEXTS]
+    asked += [ModelRequest(route="score", text=TEXTS[0], features=asked[0].features)]
+    asked += [ModelRequest(route="search", text=text, k=k) for text in TEXTS for k in (1, 4)]
+    asked += [ModelRequest(route="search", features=asked[1].features, k=2)]
     together = service.answer(asked)
     for each, beside in zip(asked, together, strict=True):
         (alone,) = service.answer([each])
@@ -102,7 +104,7 @@ def test_a_model_of_pairs_scores_and_finds_and_embeds_nothing(words_run, of_run)
     assert service.described.shape == []
     service.check()
     x = sets(service.described.features)[3]
-    (score,) = service.answer([Asked(route="score", text=TEXTS[0], features=x)])
+    (score,) = service.answer([ModelRequest(route="score", text=TEXTS[0], features=x)])
     trained = load(service.settings.source)
     assert score["score"] == pytest.approx(float(trained.scores([x], TEXTS[:1])), abs=1e-5)
 
@@ -111,19 +113,20 @@ def test_questions_are_answered(questions):
     assert questions.described.routes == ["answer"]
     trained, features = load(questions.settings.source), sets(questions.described.features, 4)
     found = questions.answer(
-        [Asked(route="answer", text=t, features=x) for t, x in zip(TEXTS, features, strict=True)]
+        [ModelRequest(route="answer", text=t, features=x) for t, x in zip(TEXTS, features, strict=True)]
     )
     expected = trained.answers(features, TEXTS)
+    found = [answer["answers"][0] for answer in found]
     assert [answer["answer"] for answer in found] == [answer for answer, _ in expected]
     assert [answer["probability"] for answer in found] == pytest.approx([p for _, p in expected], abs=1e-5)
 
 
 def test_a_row_that_fails_spoils_none_beside_it(pictures, monkeypatch):
-    good, bad = Asked(route="embed", text="a dog"), Asked(route="embed", image=b"no picture")
+    good, bad = ModelRequest(route="embed", text="a dog"), ModelRequest(route="embed", image=b"no picture")
     first, wrong, last = pictures.answer([good, bad, good])
     np.testing.assert_array_equal(first["embedding"], last["embedding"])
     assert isinstance(wrong, InputError)
-    assert str(wrong).startswith("the image: does not decode as an image")
+    assert str(wrong).startswith("the file that you sent: does not decode as an image")
 
     encode = type(pictures.trained).encode_text
 
@@ -133,7 +136,7 @@ def test_a_row_that_fails_spoils_none_beside_it(pictures, monkeypatch):
         return encode(trained, texts)
 
     monkeypatch.setattr(type(pictures.trained), "encode_text", breaks)
-    first, wrong = pictures.answer([good, Asked(route="embed", text="cat")])
+    first, wrong = pictures.answer([good, ModelRequest(route="embed", text="cat")])
     assert first["embedding"].shape == (16,)
     assert isinstance(wrong, FaultError)
 
@@ -142,9 +145,9 @@ def test_what_makes_no_numbers_is_said(words_run, of_run):
     service = of_run(words_run)
     next(iter(service.trained.model.parameters())).data.fill_(float("nan"))
     x = sets(service.described.features)[0]
-    (found,) = service.answer([Asked(route="embed", features=x)])
-    (other,) = service.answer([Asked(route="embed", text="a dog")])
-    assert any(isinstance(answer, InputError) and "no numbers" in str(answer) for answer in (found, other))
+    (found,) = service.answer([ModelRequest(route="embed", features=x)])
+    (other,) = service.answer([ModelRequest(route="embed", text="a dog")])
+    assert any(isinstance(answer, InputError) and "not finite" in str(answer) for answer in (found, other))
 
 
 def test_where_the_corpus_is_elsewhere_there_is_no_search(words_run, of_run, tmp_path):
@@ -153,7 +156,8 @@ def test_where_the_corpus_is_elsewhere_there_is_no_search(words_run, of_run, tmp
     assert "/" not in here.described.source, "where it lies is nobody's business"
     assert (here.described.split, here.described.items) == ("test", 20)
     assert here.described.digests.keys() == {"corpus", "features"}
-    assert here.notes == [f"no images are taken, features alone: {here.no_images}"]
+    (note,) = here.notes
+    assert note.startswith("no images are taken, features alone: ")
     assert of_run(words_run, search=False, images=False).notes == []
     for folder in ("corpus", "features"):
         (tmp_path / folder).mkdir()
@@ -162,23 +166,20 @@ def test_where_the_corpus_is_elsewhere_there_is_no_search(words_run, of_run, tmp
         text = file.read()
     with open(run_json, "w") as file:
         file.write(text.replace(words_run.data.corpus, str(tmp_path / "corpus")))
-    from pipelines.serving.service import Service
-
-    elsewhere = Service(Settings(source=here.settings.source))
+    elsewhere = Service.load(Settings(source=here.settings.source))
     assert elsewhere.described.routes == ["embed", "score"]
     assert elsewhere.described.digests == {}
     assert any("there is no search" in note and "corpus" in note for note in elsewhere.notes)
     with pytest.raises(InputError, match="corpus"):
-        Service(Settings(source=here.settings.source, split="test"))
+        Service.load(Settings(source=here.settings.source, split="test"))
 
 
 def test_an_exported_model_takes_images_where_corpus_and_features_are_not(of_run, tmp_path):
-    from pipelines.serving.service import Service
-
     here = of_run(with_pictures(tmp_path, train=4, val=2, test=2))
-    asked = [Asked(route="embed", image=(tmp_path / "images" / "7.png").read_bytes())]
+    asked = [ModelRequest(route="embed", image=(tmp_path / "images" / "7.png").read_bytes())]
     for folder in ("corpus", "cells"):
         shutil.rmtree(tmp_path / folder)
-    elsewhere = Service(Settings(source=here.settings.source))
-    assert (elsewhere.described.image, elsewhere.no_images) == (True, "")
+    elsewhere = Service.load(Settings(source=here.settings.source))
+    assert elsewhere.described.image
+    assert not any("images" in note for note in elsewhere.notes)
     np.testing.assert_array_equal(embeddings(elsewhere.answer(asked)), embeddings(here.answer(asked)))

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from corpora import make_corpus, make_questions
 from torch import Tensor
-from toy import FolderLog, FolderReport, SilentBar
+from toy import FolderReport, same_weights, trainer
 from workers import run_workers
 
-from infra.checks import run_checks
-from infra.compute.dist import rank, world
-from infra.errors import InputError
-from infra.registry import TASKS
-from pipelines.check import adapter_checks
-from pipelines.recipe import derive, join
-from pipelines.training.loop import Trainer
-from pipelines.training.runs import prepare
-from tasks.abilities import Pass
-from tasks.run import Run
-from tasks.vqa import VQA
+from polypool.infra.checks import run_checks
+from polypool.infra.compute.dist import rank, world
+from polypool.infra.errors import InputError
+from polypool.pipelines.checks.checking import adapter_checks
+from polypool.pipelines.recipes import derive, join
+from polypool.pipelines.training.prepare import prepare
+from polypool.tasks.abilities import Pass
+from polypool.tasks.run import Run
+from polypool.tasks.vqa import VQA
 
 TEXT = "bigru(width=16, embedding=8, min_count=1, ends=False, dropout=0.2)"
 
@@ -39,16 +39,19 @@ def captions(folder: Path, **optim: object) -> Run:
     )
 
 
-def trainer(run: Run, folder: Path, report: FolderReport | None = None) -> Trainer:
-    adapter, device = TASKS.build(run.task, run), torch.device("cpu")
-    report = report or FolderReport()
-    return Trainer(run, adapter, log=FolderLog(folder), report=report, device=device, bar=SilentBar)
-
-
 def trained(run: Run, folder: Path) -> tuple[dict[str, Tensor], list[float]]:
     whole = trainer(run, folder)
     whole.train()
     return whole.model.state_dict(), [loss for _, loss in whole.log.history("train/loss")]
+
+
+def run_both(worker: Callable[[str], None], folder: Path) -> Callable[[str], Any]:
+    """Run one worker, then two, each with a folder; return what reads the file that one left."""
+    for count in (1, 2):
+        for number in range(count):
+            (folder / f"{count}-{number}").mkdir()
+        run_workers(worker, str(folder), world=count)
+    return lambda name: torch.load(folder / f"{name}.pt", weights_only=True)
 
 
 def in_double_precision(folder: str) -> None:
@@ -62,15 +65,11 @@ def in_double_precision(folder: str) -> None:
 
 
 def test_chunks_and_workers_change_nothing_but_rounding(tmp_path):
-    for count in (1, 2):
-        for number in range(count):
-            (tmp_path / f"{count}-{number}").mkdir()
-        run_workers(in_double_precision, str(tmp_path), world=count)
-    one = torch.load(tmp_path / "1-0.pt", weights_only=True)
+    read = run_both(in_double_precision, tmp_path)
+    one = read("1-0")
     weights, losses = one[0]
     assert len(losses) == 3
-    others = [one[5], *torch.load(tmp_path / "2-0.pt", weights_only=True).values()]
-    others.append(torch.load(tmp_path / "2-1.pt", weights_only=True)[2])
+    others = [one[5], *read("2-0").values(), read("2-1")[2]]
     for found, found_losses in others:
         assert found_losses == pytest.approx(losses, rel=1e-7)
         # zeros that Adam divides by the root of zeros are taken apart by rounding
@@ -95,15 +94,9 @@ def joint_in_double_precision(folder: str) -> None:
 
 
 def test_tasks_trained_together_in_chunks_by_two_workers_learn_as_whole_by_one(tmp_path):
-    for count in (1, 2):
-        for number in range(count):
-            (tmp_path / f"{count}-{number}").mkdir()
-        run_workers(joint_in_double_precision, str(tmp_path), world=count)
-    one = torch.load(tmp_path / "1-0.pt", weights_only=True)
-    for number in range(2):
-        two = torch.load(tmp_path / f"2-{number}.pt", weights_only=True)
-        for name, expected in one.items():
-            torch.testing.assert_close(two[name], expected, rtol=1e-5, atol=1e-6, msg=name)
+    read = run_both(joint_in_double_precision, tmp_path)
+    for name in ("2-0", "2-1"):
+        torch.testing.assert_close(read(name), read("1-0"), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["captions", "questions"])
@@ -123,8 +116,7 @@ def test_a_run_in_chunks_that_was_killed_goes_on_to_the_same_weights(tmp_path, k
     again = trainer(run, tmp_path / "part")
     again.resume(report.last)
     again.train()
-    for name, expected in whole.model.state_dict().items():
-        assert torch.equal(again.model.state_dict()[name], expected), name
+    assert same_weights(again.model.state_dict(), whole.model.state_dict())
 
 
 def test_what_normalises_by_the_batch_or_cannot_be_cut_is_refused_before_it_starts(tmp_path):
@@ -160,7 +152,7 @@ class InHalves(VQA):
 
 
 def test_check_says_where_chunks_have_another_gradient(tmp_path, monkeypatch):
-    what = "a batch in chunks has the gradient of the whole (tasks.abilities.Chunked)"
+    what = "a batch in chunks has the gradient of the whole (polypool.tasks.abilities.Chunked)"
     run = make_questions(tmp_path, train=8, val=4, test=4)
     (right,) = [o for o in run_checks(adapter_checks(run)) if o.what == what]
     assert (right.passed, right.message) == (True, "in chunks of 3")

@@ -10,25 +10,23 @@ from pathlib import Path
 import pytest
 import torch
 from corpora import make_corpus, make_questions
-from toy import FolderLog, FolderReport, SilentBar, Toy, toy_run
+from toy import FolderLog, Toy, toy_run, trainer
 
-from infra.registry import OBJECTIVES, TASKS
-from pipelines.recipe import derive, join
-from pipelines.training.collapse import CollapseWatch
-from pipelines.training.loop import Trainer
-from pipelines.training.recording.described import COLLAPSED
-from tasks.abilities import Collapse, Watchful
-from tasks.base import Evaluation, Metric
-from tasks.models.collapse import collapse, variance
-from tasks.objectives.base import batch_positives
-from tasks.run import Optim, Run
+from polypool.infra.registry import OBJECTIVES, TASKS
+from polypool.pipelines.recipes import derive, join
+from polypool.pipelines.training.collapse import CollapseWatch
+from polypool.pipelines.training.recording.described import COLLAPSED
+from polypool.tasks.abilities import Collapse, Watchful
+from polypool.tasks.adapter import Evaluation, Metric
+from polypool.tasks.models.collapse_check import collapse, variance
+from polypool.tasks.objectives.objective import batch_positives
+from polypool.tasks.run import Optim, Run
 
 
 def trained(run: Run, folder: Path) -> FolderLog:
-    adapter, log = TASKS.build(run.task, run), FolderLog(folder)
-    device = torch.device("cpu")
-    Trainer(run, adapter, log=log, report=FolderReport(), device=device, bar=SilentBar).train()
-    return log
+    loop = trainer(run, folder)
+    loop.train()
+    return loop.log
 
 
 def captions(folder: Path, **changes: object) -> Run:
@@ -252,10 +250,9 @@ def test_a_task_that_knows_no_collapse_is_not_watched():
 def test_the_first_step_and_the_last_ones_of_an_epoch_are_looked_at(tmp_path):
     run = replace(toy_run(figures=False), log_every=1000)
     adapter = Sure(run)
-    log = FolderLog(tmp_path)
-    device = torch.device("cpu")
-    Trainer(run, adapter, log=log, report=FolderReport(), device=device, bar=SilentBar).train()
-    assert log.tagged[COLLAPSED].startswith("step 5, epoch 1.00: it looks so")
+    loop = trainer(run, tmp_path, adapter=adapter)
+    loop.train()
+    assert loop.log.tagged[COLLAPSED].startswith("step 5, epoch 1.00: it looks so")
     assert adapter.seen == [pytest.approx(0.8)]
     assert {"loss", "score_deviation", "gradient_norm"} - adapter.first.keys() == {"gradient_norm"}
 

@@ -17,17 +17,17 @@ import in_process
 import pytest
 from corpora import make_corpus
 
-from infra.errors import InputError
-from infra.fields import from_plain
-from infra.registry import RECIPES
-from infra.tracking import Source, Tracker, tracking_uri
-from infra.tracking.provenance import source_tags
-from infra.tracking.system_metrics import system_metrics
-from pipelines import evaluate
-from pipelines.recipe import Ensemble
-from pipelines.training import runs
-from pipelines.training.recording.described import Described
-from tasks.run import Run, to_json
+from polypool.infra.errors import InputError
+from polypool.infra.fields import from_plain
+from polypool.infra.registry import RECIPES
+from polypool.infra.tracking import Source, Tracker, tracking_uri
+from polypool.infra.tracking.provenance import source_tags
+from polypool.infra.tracking.system_metrics import system_metrics
+from polypool.pipelines.models import evaluation
+from polypool.pipelines.recipes import Ensemble
+from polypool.pipelines.training import runs
+from polypool.pipelines.training.recording.described import Described
+from polypool.tasks.run import Run, to_json
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POLYPOOL_HOME", str(folder))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        patch.setattr(runs, "launch", in_process.launch)
+        patch.setattr(runs, "fit", in_process.fit)
         patch.setattr(runs, "ray_beside", nullcontext)
         yield folder
 
@@ -55,7 +55,7 @@ def trained(run: Run) -> str:
 
 
 def shown(home: Path, run_id: str) -> Any:
-    return Tracker.attach(tracking_uri(home), run_id, running=False)._ask("get_run")
+    return Tracker.attach(tracking_uri(home), run_id, running=False)._call("get_run")
 
 
 def inputs(home: Path, run_id: str) -> dict[str, SimpleNamespace]:
@@ -120,7 +120,7 @@ def test_a_run_says_what_it_is_in_words_and_what_it_came_from(home: Path, run: R
 @pytest.mark.parametrize(
     ("command", "name"),
     [
-        ("python -m pipelines.train coco 'kmax(k=5)'", "train coco 'kmax(k=5)'"),
+        ("polypool train coco 'kmax(k=5)'", "train coco 'kmax(k=5)'"),
         ("polypool train coco --data.corpus data/coco --seed 1", "train coco --data.corpus ..."),
         ("", "notebook.py"),
     ],
@@ -143,7 +143,7 @@ def test_what_a_run_is_started_by_is_kept_as_json_with_its_data(run: Run) -> Non
 def test_an_ensemble_reads_the_split_that_it_is_scored_on(home: Path, run: Run, monkeypatch) -> None:
     RECIPES.names()
     monkeypatch.setitem(RECIPES._parts, "one", lambda: replace(run, recipe="one"))
-    together = evaluate.start_ensemble(Ensemble(members=("one", "one"), protocol="whole"))
+    together = evaluation.start_ensemble(Ensemble(members=("one", "one"), protocol="whole"))
     assert {*inputs(home, together)} == {"tiny/test", "tiny/features"}
     whole = shown(home, together)
     members = whole.data.params["members"].split(",")

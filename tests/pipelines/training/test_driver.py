@@ -15,27 +15,29 @@ from corpora import make_corpus
 from places import ROOT, SUPPORT
 from safetensors.torch import load_file
 
-from infra.process.lease import NAME, Holder
-from infra.tracking import Tracker, find_runs, tracking_uri
-from pipelines.training import runs
-from pipelines.training.driver import Driver
-from pipelines.training.folder import run_folder
-from pipelines.training.runs import start
-from tasks.run import Run, to_json
+from polypool.infra.lease.holder import Holder
+from polypool.infra.lease.on_disk import NAME
+from polypool.infra.tracking import Tracker, find_runs, tracking_uri
+from polypool.pipelines.training import runs
+from polypool.pipelines.training.driver import Driver, Resume
+from polypool.pipelines.training.folder import run_folder
+from polypool.pipelines.training.runs import start
+from polypool.tasks.run import Run, to_json
 
 TRAIN = """
 import json, os, signal, sys
 from pathlib import Path
-import pipelines.train as verb
-from tasks.run import from_json
+import polypool.pipelines.commands.train as verb
+from polypool.pipelines.training import driver
+from polypool.tasks.run import from_json
 
 run, marker = from_json(json.loads(Path("run.json").read_text())), Path("marker")
 verb.parse = lambda words: run if words == ["it"] else None
 
-def launch(run, tracker, **_):
+def fit(run, tracker, **options):
     '''Train without Ray; the first process is killed in the third epoch.'''
     import in_process
-    from pipelines.training.loop import Trainer
+    from polypool.pipelines.training.loop import Trainer
     step = Trainer.train_step
     def killed(trainer, batch):
         if trainer.step == 2 * trainer.order.epoch_steps + 3 and not marker.exists():
@@ -43,14 +45,15 @@ def launch(run, tracker, **_):
             os.kill(os.getpid(), signal.SIGKILL)
         return step(trainer, batch)
     Trainer.train_step = killed
-    return in_process.launch(run, tracker)
+    in_process.fit(run, tracker, **options)
 
-def do(driver, attempt):
-    from pipelines.training import runs
-    runs.launch = launch
-    driver.train(attempt)
+train = driver.train
+def without_ray(*arguments, **options):
+    from polypool.pipelines.training import runs
+    runs.fit = fit
+    return train(*arguments, **options)
 
-verb.Driver.do = do
+driver.train = without_ray
 verb.main()
 """
 
@@ -85,7 +88,7 @@ def test_a_killed_driver_is_followed_by_one_that_ends_the_run(
     assert record.status == "FINISHED"
     assert done.stdout.startswith(f"run {record.run_id} finished\n")
 
-    monkeypatch.setattr(runs, "launch", in_process.launch)
+    monkeypatch.setattr(runs, "fit", in_process.fit)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     undisturbed = start(replace(run, experiment="undisturbed"))
     ours, theirs = (
@@ -97,13 +100,14 @@ def test_a_killed_driver_is_followed_by_one_that_ends_the_run(
 
 
 def test_the_process_that_watches_is_small_and_has_one_thread() -> None:
-    check = "import pipelines.train, sys, threading\nprint(*{'torch', 'ray', 'mlflow', 'numpy'} & set(sys.modules))"
+    check = "import polypool.pipelines.commands.train, sys, threading\n"
+    check += "print(*{'torch', 'ray', 'mlflow', 'numpy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "\n", "it is forked"
 
 
 def attached(run_id: str) -> Tracker:
-    from infra.paths import home
+    from polypool.infra.paths import home
 
     return Tracker.attach(tracking_uri(home()), run_id, running=False)
 
@@ -111,7 +115,7 @@ def attached(run_id: str) -> Tracker:
 def test_what_a_dead_driver_left_is_put_in_order(run: Run, home: Path) -> None:
     tracker = Tracker.start("given up", uri=tracking_uri(home), home=home, name="n", tags={}, params={})
     folder = run_folder(home, tracker.run_id)
-    driver = Driver(train=lambda attempt: None, trust=("a.module",))
+    driver = Driver(work=Resume(run_id=tracker.run_id, trust=("a.module",)))
     assert driver.progress("") is driver.progress(tracker.run_id) is None
     assert driver.died("", 7) == ""
     folder.mkdir(parents=True)
@@ -119,7 +123,7 @@ def test_what_a_dead_driver_left_is_put_in_order(run: Run, home: Path) -> None:
     (folder / "checkpoint_manager_snapshot.json").write_text(json.dumps(latest))
     assert driver.progress(tracker.run_id) == "checkpoint_1"
     (folder / NAME).write_text(json.dumps(asdict(replace(Holder.this(), process=7))))
-    again = f"python -m pipelines.train resume {tracker.run_id} --trust a.module"
+    again = f"polypool train resume {tracker.run_id} --trust a.module"
     assert driver.died(tracker.run_id, 7) == again
     assert not (folder / NAME).exists()
     driver.given_up(tracker.run_id)

@@ -17,14 +17,14 @@ from ray.train.v2._internal.execution.context import TrainRunContext
 from toy import FolderLog, SilentBar, Toy, toy_run
 from workers import run_workers
 
-from infra.checkpoint import Snapshot
-from infra.compute.dist import rank
-from infra.data import Order
-from infra.errors import InputError
-from infra.ray.session import cores, ray_session
-from infra.ray.trainer import EvenShares
-from pipelines.training.loop import Trainer
-from tasks.run import Run, from_json, to_json
+from polypool.infra.batches import Order
+from polypool.infra.compute.dist import rank
+from polypool.infra.errors import InputError
+from polypool.infra.ray.session import cores, ray_session
+from polypool.infra.ray.trainer import EvenScalingPolicy
+from polypool.pipelines.training.checkpoints.format import Snapshot
+from polypool.pipelines.training.loop import Trainer
+from polypool.tasks.run import Run, from_json, to_json
 
 LAST = 21
 """Steps of the run below."""
@@ -93,11 +93,11 @@ def test_an_epoch_is_as_long_for_any_of_them():
     assert all(len(batch) % count == 0 for batch in order.batches(0) for count in run.worker_counts)
 
 
-def policy(progress=lambda: 0) -> EvenShares:
+def policy(progress=lambda: 0) -> EvenScalingPolicy:
     config = ScalingConfig(
         num_workers=(1, 4), resources_per_worker={"CPU": 1}, elastic_resize_monitor_interval_s=0
     )
-    return EvenShares(config, counts=(1, 2, 4), progress=progress)
+    return EvenScalingPolicy(config, counts=(1, 2, 4), progress=progress)
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,10 @@ def test_more_workers_begin_just_after_a_checkpoint(monkeypatch):
     assert [getattr(decision, "num_workers", None) for decision in decided] == [None, 2, None, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_who_goes_on_with_a_run_has_the_room_that_its_dead_controller_asked_for():
-    def begun(name: str) -> EvenShares:
+    def begun(name: str) -> EvenScalingPolicy:
         of = policy()
         context = TrainRunContext(
             run_config=RunConfig(name=name),
@@ -137,7 +138,7 @@ def test_who_goes_on_with_a_run_has_the_room_that_its_dead_controller_asked_for(
         of.after_controller_start(context)
         return of
 
-    def room(of: EvenShares) -> int:
+    def room(of: EvenScalingPolicy) -> int:
         return of._count_possible_workers(of._get_reserved_resources())
 
     with ray_session(shared=True):

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from workers import run_workers
 
-from encoders.visual.cnn import CNN, NETWORKS
-from infra.compute.dist import rank
-from infra.errors import InputError
-from pipelines.training.optim import lr_scale, make_optimizer, ready_gradients, set_lr
-from tasks.run import Optim
+from polypool.encoders.visual.cnn import CNN, NETWORKS
+from polypool.infra.compute.dist import rank
+from polypool.infra.errors import InputError
+from polypool.pipelines.training.optim import lr_scale, make_optimizer, ready_gradients, set_lr
+from polypool.tasks.run import Optim
 
 OPTIM = Optim(
     lr=1e-2,

@@ -5,24 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import in_process
 import pytest
 import torch
 from corpora import make_corpus, make_questions
 from safetensors.torch import load_file
 
-from infra.errors import InputError
-from infra.tracking import tracking_uri
-from pipelines.training import runs
-from pipelines.training.best_checkpoint import weights_of
-from tasks.run import Run
+from polypool.infra.errors import InputError
+from polypool.infra.tracking import tracking_uri
+from polypool.pipelines.training import runs
+from polypool.pipelines.training.checkpoints.best import weights_of
+from polypool.tasks.run import Run
 
 TEXT = "bigru(width=16, embedding=8, min_count=1, ends=False)"
 
 
-@pytest.fixture(autouse=True)
-def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "launch", in_process.launch)
+pytestmark = pytest.mark.usefixtures("without_ray")
 
 
 @pytest.fixture

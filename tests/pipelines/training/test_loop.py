@@ -5,29 +5,17 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from toy import FolderLog, FolderReport, SilentBar, Toy, toy_run
+from toy import FolderReport, Toy, same_weights, toy_run, trainer
 from workers import run_workers
 
-from infra.checkpoint import load_weights, save_weights
-from infra.compute.dist import rank, world
-from infra.data import Order
-from infra.errors import InputError
-from pipelines.training import loop
-from pipelines.training.loop import Trainer
-from pipelines.training.optim import lr_scale, make_optimizer
-from tasks.run import Optim, Run
-from tasks.scoring.records import metrics_from
-
-
-def trainer(run: Run, folder: Path, report=None) -> Trainer:
-    report = report or FolderReport()
-    return Trainer(
-        run, Toy(run), log=FolderLog(folder), report=report, device=torch.device("cpu"), bar=SilentBar
-    )
-
-
-def weights(trained: Trainer) -> dict[str, torch.Tensor]:
-    return {name: x.clone() for name, x in trained.model.state_dict().items()}
+from polypool.infra.batches import Order
+from polypool.infra.compute.dist import rank, world
+from polypool.infra.errors import InputError
+from polypool.pipelines.training import loop
+from polypool.pipelines.training.checkpoints.format import load_weights, save_weights
+from polypool.pipelines.training.optim import lr_scale, make_optimizer
+from polypool.tasks.run import Optim
+from polypool.tasks.scoring.records import metrics_from
 
 
 def test_training_learns_keeps_the_best_and_tests_it_once(tmp_path):
@@ -48,13 +36,15 @@ def test_training_learns_keeps_the_best_and_tests_it_once(tmp_path):
     assert costs["test/score"] == log.rows[-1][1]["whole/score"]
     assert [name for _, row in log.rows for name in row if name.startswith("whole/")] == ["whole/score"]
     assert log.rows[-1][1]["whole/score"] == pytest.approx(max(dev))
-    assert {path.name for path in (tmp_path / "model").iterdir()} == {
-        "model.safetensors",
-        "run.json",
-        "assets.json",
+    files = {
+        str(path.relative_to(tmp_path))
+        for folder in ("model", "per_query")
+        for path in (tmp_path / folder).iterdir()
     }
-    assert {path.name for path in (tmp_path / "per_query").iterdir()} == {"whole.npz", "whole.json"}
-    assert [metric.name for metric in metrics_from(log.tagged, "whole", run="this one")] == ["score"]
+    model = {f"model/{name}" for name in ("model.safetensors", "run.json", "assets.json")}
+    assert files == model | {"per_query/whole.npz", "per_query/whole.json"}
+    read = metrics_from(log.tagged, "whole", run="this one", read=lambda name: (tmp_path / name).read_bytes())
+    assert [metric.name for metric in read] == ["score"]
     losses = [row["train/loss"] for _, row in log.rows if "train/loss" in row]
     assert len(losses) == 7  # 15 steps, every second one
     assert trained.step == 15
@@ -76,11 +66,10 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path, killed_after):
     assert 0 < again.progress.samples < 3 * 40
     again.train()
 
-    for name, expected in weights(whole).items():
-        assert torch.equal(again.model.state_dict()[name], expected), name
+    assert same_weights(again.model.state_dict(), whole.model.state_dict())
     assert again.progress.best == whole.progress.best
     best = [load_file(tmp_path / part / "model" / "model.safetensors") for part in ("whole", "part")]
-    assert all(torch.equal(best[0][name], best[1][name]) for name in best[0])
+    assert same_weights(*best)
 
 
 def test_a_run_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on_to_the_same_weights(tmp_path):
@@ -96,7 +85,7 @@ def test_a_run_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on_to_the_same
     again.resume(report.last)
     assert again.step == 8
     again.train()
-    assert all(torch.equal(again.model.state_dict()[name], x) for name, x in weights(whole).items())
+    assert same_weights(again.model.state_dict(), whole.model.state_dict())
 
 
 class CountedMeter:
@@ -149,6 +138,9 @@ def test_workers_stop_together_where_one_of_them_is_asked_to(tmp_path):
     assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["4", "4"], "where they log"
 
 
+MEASURED = {"train/samples_per_second", "time/train_seconds", "time/step_ms", "cost/step", "cost/step_ms"}
+
+
 def worker(folder: str, drop_last: bool, dtype: torch.dtype) -> None:
     torch.set_default_dtype(dtype)
     run = toy_run(workers=world(), optim={"drop_last": drop_last})
@@ -170,14 +162,7 @@ def test_two_workers_train_like_one(tmp_path, drop_last, dtype, tolerance):
         run_workers(worker, str(tmp_path), drop_last, dtype, world=workers)
     one, two = (torch.load(tmp_path / f"{workers}.pt", weights_only=True) for workers in (1, 2))
     for (step, ours), (_, theirs) in zip(one["rows"], two["rows"], strict=True):
-        measured = {
-            "train/samples_per_second",
-            "time/train_seconds",
-            "time/step_ms",
-            "cost/step",
-            "cost/step_ms",
-        }
-        for name in ours.keys() - measured:
+        for name in ours.keys() - MEASURED:
             assert theirs[name] == pytest.approx(ours[name], rel=100 * tolerance, abs=tolerance), (step, name)
     # batch normalisation takes this bias out again: its gradient is nothing but rounding, which Adam scales up
     for name in one["weights"].keys() - {"visual.encoder.down.bias", "visual.encoder.norm.running_mean"}:

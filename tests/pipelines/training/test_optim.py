@@ -11,16 +11,16 @@ import torch
 from places import ROOT, SUPPORT
 from torch import nn
 
-from infra.registry import OPTIMISERS
-from pipelines.training.optimisers.adamw import AdamW
+from polypool.infra.registry import OPTIMISERS
+from polypool.pipelines.training.optimisers.adamw import AdamW
 
 WORKER = """
 import sys
 from pathlib import Path
 import torch
 from toy import FolderReport, SilentBar, Toy, toy_run
-from infra.tracking.journal import Journal
-from pipelines.training.loop import Trainer
+from polypool.infra.tracking.journal import Journal
+from polypool.pipelines.training.loop import Trainer
 
 def nobody():
     raise AssertionError("a new run has logged nothing before")

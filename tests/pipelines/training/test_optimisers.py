@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import copy
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 from torch import Tensor, nn
-from toy import FolderLog, FolderReport, SilentBar, Toy, toy_run
+from toy import FolderReport, Toy, same_weights, toy_run, trainer
 
-from infra.errors import InputError
-from infra.registry import OPTIMISERS
-from pipelines.check import check
-from pipelines.config import read_run
-from pipelines.training.loop import Trainer
-from pipelines.training.optim import make_optimizer, ready_gradients, set_lr
-from tasks.run import Optim, Run
+from polypool.infra.errors import InputError
+from polypool.infra.registry import OPTIMISERS
+from polypool.pipelines.checks.checking import check
+from polypool.pipelines.recipes.arguments import read_run
+from polypool.pipelines.training.optim import make_optimizer, ready_gradients, set_lr
+from polypool.tasks.run import Optim
 
 BUILT_IN = OPTIMISERS.names()
-
-
-def trainer(run: Run, folder: Path, report: FolderReport | None = None) -> Trainer:
-    device = torch.device("cpu")
-    report = report or FolderReport()
-    return Trainer(run, Toy(run), log=FolderLog(folder), report=report, device=device, bar=SilentBar)
 
 
 class Parts(nn.Module):
@@ -160,7 +152,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_weights(tmp_path, optimiser):
     again.resume(report.last)
     assert 0 < again.progress.samples < 3 * 40
     again.train()
-    assert all(torch.equal(again.model.state_dict()[name], x) for name, x in whole.model.state_dict().items())
+    assert same_weights(again.model.state_dict(), whole.model.state_dict())
 
 
 @pytest.mark.parametrize("optimiser", BUILT_IN)
@@ -291,7 +283,7 @@ class Forgetful(torch.optim.SGD):
         (Uphill, "a step lowers a loss: at a rate of 0.001, it took the loss from"),
         (OneRate, "each group moves at its own rate: where the group of `inner` alone had a rate, it moved"),
         (Decaying, "a weight without a gradient stays as it is: it moved inner.weight, words.weight"),
-        (Forgetful, "goes on to the same weights, bit for bit: after 6 steps, the weights"),
+        (Forgetful, "ends with the same weights, bit for bit: after 6 steps, the weights"),
     ],
 )
 def test_a_broken_optimiser_of_ones_own_is_told_which_promise_it_breaks(monkeypatch, broken, promise):

@@ -13,16 +13,16 @@ from corpora import NOUNS, make_corpus
 from PIL import Image
 from safetensors.torch import load_file
 from tiny_models import save_vit
-from toy import FolderLog, FolderReport, SilentBar
+from toy import trainer
 
-from encoders.visual.cnn import NETWORKS
-from encoders.visual.resnet import ResNet
-from infra.checkpoint import load_weights
-from infra.errors import InputError
-from infra.registry import TASKS
-from pipelines.training.loop import Trainer
-from tasks.datasets.corpus import Corpus
-from tasks.run import Run
+from polypool.encoders.visual.cnn import NETWORKS
+from polypool.encoders.visual.resnet import ResNet
+from polypool.infra.errors import InputError
+from polypool.infra.registry import TASKS
+from polypool.pipelines.training.checkpoints.format import load_weights
+from polypool.pipelines.training.loop import Trainer
+from polypool.tasks.datasets.corpus import Corpus
+from polypool.tasks.run import Run
 
 COLOURS = np.random.default_rng(5).integers(0, 256, (len(NOUNS), 3))
 
@@ -49,17 +49,10 @@ def from_pixels(run: Run, visual: str, part: str, *, frozen: float, epochs: int)
 
 
 def trained(run: Run, folder: Path) -> Trainer:
-    trainer = Trainer(
-        run,
-        TASKS.build(run.task, run),
-        log=FolderLog(folder),
-        report=FolderReport(),
-        device=torch.device("cpu"),
-        bar=SilentBar,
-    )
-    trainer.before = {name: x.clone() for name, x in trainer.model.state_dict().items()}
-    trainer.train()
-    return trainer
+    made = trainer(run, folder)
+    made.before = {name: x.clone() for name, x in made.model.state_dict().items()}
+    made.train()
+    return made
 
 
 def test_a_cnn_is_frozen_for_an_epoch_learns_and_needs_its_file_no_more(pictures, tmp_path, monkeypatch):
@@ -73,11 +66,11 @@ def test_a_cnn_is_frozen_for_an_epoch_learns_and_needs_its_file_no_more(pictures
         assert torch.equal(x, still.before[name]) == name.startswith(part), name
 
     run = from_pixels(pictures, spec, part, frozen=1, epochs=8)
-    trainer = trained(run, tmp_path / "log")
-    now = trainer.model.state_dict()
-    assert not torch.equal(now[f"{part}.conv1.weight"], trainer.before[f"{part}.conv1.weight"])
-    assert torch.equal(now[f"{part}.bn1.running_var"], trainer.before[f"{part}.bn1.running_var"])
-    metrics = trainer.log.rows[-2][1] | trainer.log.rows[-1][1]
+    loop = trained(run, tmp_path / "log")
+    now = loop.model.state_dict()
+    assert not torch.equal(now[f"{part}.conv1.weight"], loop.before[f"{part}.conv1.weight"])
+    assert torch.equal(now[f"{part}.bn1.running_var"], loop.before[f"{part}.bn1.running_var"])
+    metrics = loop.log.rows[-2][1] | loop.log.rows[-1][1]
     assert metrics["whole/rsum"] > 1.5 * metrics["test/chance"]
 
     (tmp_path / "net.pth").unlink()
@@ -96,15 +89,13 @@ def test_patches_train_and_are_rebuilt_without_the_hub(pictures, tmp_path):
     run = from_pixels(
         pictures, f"patches(name={name!r}, width=16, size=32)", "visual.encoder.vit", frozen=0.5, epochs=1
     )
-    trainer = trained(run, tmp_path / "log")
+    loop = trained(run, tmp_path / "log")
     published = load_file(tmp_path / "vit" / "model.safetensors")
-    before = {key: x for key, x in trainer.before.items() if ".vit." in key}
+    before = {key: x for key, x in loop.before.items() if ".vit." in key}
     part = "embeddings.patch_embeddings.projection.weight"
     assert torch.equal(before[f"visual.encoder.vit.{part}"], published[part])
     assert all(
-        not torch.equal(trainer.model.state_dict()[key], x)
-        for key, x in before.items()
-        if "key.bias" not in key
+        not torch.equal(loop.model.state_dict()[key], x) for key, x in before.items() if "key.bias" not in key
     )
 
     for path in (tmp_path / "vit").iterdir():
@@ -116,10 +107,10 @@ def test_patches_train_and_are_rebuilt_without_the_hub(pictures, tmp_path):
     model = again.model(pretrained=False)
     load_weights(model, tmp_path / "log" / "model" / "model.safetensors")
     found = again.evaluate(model, "test", "whole")
-    assert found.metrics["rsum"] == pytest.approx(trainer.log.rows[-1][1]["whole/rsum"])
+    assert found.metrics["rsum"] == pytest.approx(loop.log.rows[-1][1]["whole/rsum"])
 
 
 def test_a_corpus_without_images_is_refused(tmp_path):
     run = from_pixels(make_corpus(tmp_path), "cnn(size=32)", "visual.encoder.cnn", frozen=1, epochs=1)
-    with pytest.raises(InputError, match="came with features"):
+    with pytest.raises(InputError, match="this corpus was made without"):
         TASKS.build(run.task, run).data("train")

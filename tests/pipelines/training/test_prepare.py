@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from corpora import make_corpus, make_questions
 
-from infra import paths
-from infra.errors import InputError
-from infra.registry import RECIPES
-from pipelines.evaluate import start_ensemble
-from pipelines.recipe import Ensemble, derive
-from pipelines.training.runs import prepare, start
-from tasks.run import Run
+from polypool.infra import paths
+from polypool.infra.errors import InputError
+from polypool.infra.registry import RECIPES
+from polypool.pipelines.models.evaluation import start_ensemble
+from polypool.pipelines.recipes import Ensemble, derive
+from polypool.pipelines.training.prepare import prepare
+from polypool.pipelines.training.runs import start
+from polypool.tasks.run import Run
 
 
 @pytest.fixture(scope="module")

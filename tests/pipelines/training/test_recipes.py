@@ -18,13 +18,13 @@ from searchable import with_texts
 from tiny_models import save_bert, save_clip, save_vit
 from toy import FolderLog, FolderReport, SilentBar
 
-from encoders.visual.cnn import NETWORKS
-from infra.registry import AGGREGATORS, CROSS_ENCODERS, ENCODERS, MODELS, RECIPES, TASKS, Spec
-from infra.spec import changed
-from pipelines.recipe import Ensemble, derive
-from pipelines.training.loop import Trainer
-from tasks.run import Run, from_json, to_json
-from tasks.scoring.protocols import PROTOCOLS
+from polypool.encoders.visual.cnn import NETWORKS
+from polypool.infra.registry import AGGREGATORS, CROSS_ENCODERS, ENCODERS, MODELS, RECIPES, TASKS, Spec
+from polypool.infra.spec import changed
+from polypool.pipelines.recipes import Ensemble, derive
+from polypool.pipelines.training.loop import Trainer
+from polypool.tasks.run import Run, from_json, to_json
+from polypool.tasks.scoring.protocols import PROTOCOLS
 
 SMALL = {
     "width": 16,
@@ -199,12 +199,7 @@ def test_a_recipe_trains_two_steps_and_is_evaluated(name, trained, corpus, quest
             "test_attention.html",
         },
         "msrvtt_hgr": {"pooling.png", "whole_test_examples.html", "test_attention.html"},
-        "vqa2_scoreattn_k5": {
-            "pooling.png",
-            "variance.png",
-            "vqa_test_examples.html",
-            "test_attention.html",
-        },
+        "vqa2_scoreattn_k5": {"pooling.png", "variance.png", "vqa_test_examples.html", "test_attention.html"},
     }.items(),
 )
 def test_a_recipe_leaves_its_pictures(name, pictures, corpus, questions, models, tmp_path):

@@ -10,23 +10,23 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-import in_process
 import pytest
 import torch
 from corpora import make_corpus
 from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import _CheckpointManagerState
 
-from infra.checkpoint import Progress, snapshot
-from infra.errors import InputError
-from infra.process.lease import NAME, HeldError, Holder, holder_of
-from infra.ray.checkpoints import SNAPSHOT, noted
-from infra.tracking import Tracker, find_runs, tracking_uri
-from infra.tracking.journal import Journal
-from pipelines.training import runs
-from pipelines.training.folder import remove_orphans, run_folder, take_run, take_up
-from pipelines.training.recording.described import tags
-from pipelines.training.runs import resume, start
-from tasks.run import Run, to_json
+from polypool.infra.errors import InputError
+from polypool.infra.lease.holder import HeldError, Holder
+from polypool.infra.lease.on_disk import NAME, holder_of
+from polypool.infra.tracking import Tracker, find_runs, tracking_uri
+from polypool.infra.tracking.journal import Journal
+from polypool.pipelines.training import runs
+from polypool.pipelines.training.checkpoints.format import Progress, snapshot
+from polypool.pipelines.training.checkpoints.in_folder import LISTING, listed, relist, remove_unlisted
+from polypool.pipelines.training.folder import run_folder, take_run
+from polypool.pipelines.training.recording.described import tags
+from polypool.pipelines.training.runs import resume, start
+from polypool.tasks.run import Run, to_json
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +35,7 @@ def run(home: Path) -> Run:
     return replace(made, cpus=1, optim=replace(made.optim, epochs=1))
 
 
-@pytest.fixture(autouse=True)
-def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "launch", in_process.launch)
+pytestmark = pytest.mark.usefixtures("without_ray")
 
 
 @pytest.fixture
@@ -58,16 +56,15 @@ def elsewhere() -> Iterator[ThreadPoolExecutor]:
 def test_a_run_that_is_trained_is_not_gone_on_with(
     run: Run, home: Path, elsewhere: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def launch(run: Run, tracker: Tracker, **_: object) -> str:
+    def fit(run: Run, tracker: Tracker, **_: object) -> None:
         assert holder_of(run_folder(home, tracker.run_id) / NAME).process == Holder.this().process
         with pytest.raises(
             HeldError, match=f"run {tracker.run_id} is being trained by another process .process"
         ):
             elsewhere.submit(resume, tracker.run_id).result()
         assert tracker.status() == "RUNNING"
-        return tracker.run_id
 
-    monkeypatch.setattr(runs, "launch", launch)
+    monkeypatch.setattr(runs, "fit", fit)
     run_id = start(run)
     tracker = Tracker.attach(tracking_uri(home), run_id, running=False)
     assert tracker.status() == "FINISHED"
@@ -80,7 +77,7 @@ def test_a_run_that_is_trained_is_not_gone_on_with(
 def test_nothing_of_a_run_is_touched_that_another_machine_trains(begun: Tracker, home: Path) -> None:
     begun.finish("FINISHED")
     folder = run_folder(home, begun.run_id)
-    take_run(home, begun.run_id).release()
+    take_run(begun).release()
     far = {"host": "far", "boot": "another", "process": 7, "command": "c", "since": 0.0}
     (folder / NAME).write_text(json.dumps(far))
     with pytest.raises(HeldError, match="process 7 on far since 1970-01-01"):
@@ -118,10 +115,7 @@ def trained(begun: Tracker, home: Path) -> Callable[[float], Path]:
             lambda folder: shutil.rmtree(folder / "checkpoint_2"),
             "{folder}/checkpoint_2 lacks model.safetensors, state.pt, progress.json",
         ),
-        (
-            lambda folder: (folder / "checkpoint_2/state.pt").unlink(),
-            "{folder}/checkpoint_2 lacks state.pt",
-        ),
+        (lambda folder: (folder / "checkpoint_2/state.pt").unlink(), "{folder}/checkpoint_2 lacks state.pt"),
         (
             lambda folder: (folder / "checkpoint_manager_snapshot.json").write_text("{"),
             "{folder}/checkpoint_manager_snapshot.json: not valid JSON",
@@ -143,7 +137,7 @@ def test_what_has_trained_does_not_begin_anew_under_its_old_id(
         resume(begun.run_id)
     said = str(refused.value)
     assert said.startswith(f"run {begun.run_id} cannot go on: {message.format(folder=folder)}")
-    assert said.endswith(f"`python -m pipelines.rerun {begun.run_id}`")
+    assert said.endswith(f"`polypool train rerun {begun.run_id}`")
     assert begun.status() == "KILLED"
     assert folder.exists() == there
     assert not (folder / NAME).exists()
@@ -183,27 +177,27 @@ def test_a_run_without_checkpoint_whose_log_is_there_goes_on(begun: Tracker, hom
 def test_checkpoints_that_nobody_took_into_use_are_removed(trained: Callable[..., Path]) -> None:
     folder = trained("checkpoint_1", "checkpoint_2")
     (folder / "checkpoint_3").mkdir()
-    remove_orphans(folder)
+    remove_unlisted(folder)
     assert sorted(path.name for path in folder.glob("checkpoint_[0-9]*")) == ["checkpoint_2"]
     shutil.rmtree(folder / "checkpoint_2")
     (folder / "checkpoint_3").mkdir()
-    remove_orphans(folder)
+    remove_unlisted(folder)
     assert (folder / "checkpoint_3").exists(), "it may be all that there is"
 
 
 def test_a_full_disk_ends_a_run_in_one_line_and_as_failed(
     run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def launch(run: Run, tracker: Tracker, **_: object) -> str:
+    def fit(run: Run, tracker: Tracker, **_: object) -> None:
         def full(*_: object, **__: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr(Journal, "_add", full)
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(runs, "launch", launch)
+    monkeypatch.setattr(runs, "fit", fit)
     with pytest.raises(
-        InputError, match=r"^no space left .* bytes free.*make room, and go on with `python -m"
+        InputError, match=r"^no space left .* bytes free.*make room, and go on with `polypool train"
     ):
         start(replace(run, experiment="full"))
     (record,) = find_runs(tracking_uri(home), "full", finished=False)
@@ -221,15 +215,15 @@ def test_the_last_whole_checkpoint_is_taken_up_where_ray_could_not_note_it(tmp_p
             (tmp_path / "checkpoint_3" / file).unlink()
             if content is not None:
                 (tmp_path / "checkpoint_3" / file).write_bytes(content)
-            (tmp_path / SNAPSHOT).write_bytes(b"" if content else b"{")
-            take_up(tmp_path)
-            assert noted(tmp_path) == "checkpoint_2", (file, content and len(content))
+            (tmp_path / LISTING).write_bytes(b"" if content else b"{")
+            relist(tmp_path)
+            assert listed(tmp_path) == "checkpoint_2", (file, content and len(content))
             (tmp_path / "checkpoint_3" / file).touch()
         (tmp_path / "checkpoint_3" / file).write_bytes(data)
-    take_up(tmp_path)
-    assert noted(tmp_path) == "checkpoint_2", "what is noted counts"
-    (tmp_path / SNAPSHOT).unlink()
-    take_up(tmp_path)
-    assert noted(tmp_path) == "checkpoint_3"
-    state = _CheckpointManagerState.parse_obj(json.loads((tmp_path / SNAPSHOT).read_text()))
+    relist(tmp_path)
+    assert listed(tmp_path) == "checkpoint_2", "what is noted counts"
+    (tmp_path / LISTING).unlink()
+    relist(tmp_path)
+    assert listed(tmp_path) == "checkpoint_3"
+    state = _CheckpointManagerState.model_validate_json((tmp_path / LISTING).read_text())
     assert [result.checkpoint_dir_name for result in state.checkpoint_results] == ["checkpoint_3"]

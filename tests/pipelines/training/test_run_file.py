@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
-import in_process
 import pytest
 from corpora import make_corpus
 
-from infra.errors import InputError
-from infra.process.stopping import Stopped
-from infra.tracking import Tracker, find_runs, tracking_uri
-from pipelines.train import Resume, parse, train
-from pipelines.training import runs
-from pipelines.training.run_file import take_flag
-from tasks.run import Run
+from polypool.infra.errors import InputError
+from polypool.infra.process.stopping import Stopped
+from polypool.infra.tracking import Tracker, find_runs, tracking_uri
+from polypool.pipelines.commands.train import main, parse, take_run_id_file
+from polypool.pipelines.training import runs
+from polypool.pipelines.training.driver import Resume, Trained, train
+from polypool.tasks.run import Run
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +24,7 @@ def run(home: Path) -> Run:
     return replace(made, cpus=1, experiment="noted", optim=replace(made.optim, epochs=1))
 
 
-@pytest.fixture(autouse=True)
-def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "launch", in_process.launch)
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # so that none begins
+pytestmark = pytest.mark.usefixtures("without_ray")
 
 
 def count(home: Path) -> int:
@@ -39,34 +36,39 @@ def test_the_same_command_goes_on_with_the_run_that_it_began(
 ) -> None:
     file = tmp_path / "a folder" / "run id"
 
-    def stopped(run: Run, tracker: Tracker, **_: object) -> str:
+    def stopped(run: Run, tracker: Tracker, **_: object) -> None:
         assert file.read_text() == f"{tracker.run_id}\n", "it is there before the run trains"
         raise Stopped
 
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "launch", stopped)
+        patch.setattr(runs, "fit", stopped)
         with pytest.raises(Stopped):
             train(run, file)
     run_id = file.read_text().strip()
     tracker = Tracker.attach(tracking_uri(home), run_id, running=False)
     assert tracker.status() == "KILLED"
     begun = count(home)
-    assert train(run, file) == (run_id, "finished")
+    assert train(run, file) == Trained(run_id=run_id)
     assert tracker.status() == "FINISHED"
-    assert train(run, file) == (run_id, "had finished before, and is left as it is")
+    assert train(run, file) == Trained(run_id=run_id, how="had finished before, and is left as it is")
     assert count(home) == begun
 
 
-def test_a_file_is_for_one_run_alone(run: Run, home: Path, tmp_path: Path) -> None:
+def test_a_file_is_for_one_run_alone(
+    run: Run, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "id"
-    run_id, _ = train(run, file)
+    run_id = train(run, file).run_id
     begun = count(home)
     other = replace(run, seed=5, optim=replace(run.optim, epochs=2))
     with pytest.raises(InputError, match=rf"{run_id} was begun with other settings \(optim.epochs, seed\)"):
         train(other, file)
-    for words in (["coco_wsl_bert_x2"], ["resume", run_id]):
-        with pytest.raises(InputError, match=r"--run-id-file is for"):
-            train(parse(words), tmp_path / "another")
+    for words in (["coco_wsl_bert_x2"], ["resume", run_id], ["rerun", run_id]):
+        argv = ["polypool train", *words, "--run-id-file", str(tmp_path / "another")]
+        monkeypatch.setattr(sys, "argv", argv)
+        with pytest.raises(SystemExit):
+            main()
+        assert "error: --run-id-file is for" in capsys.readouterr().err
     assert count(home) == begun
     assert file.read_text().strip() == run_id
     assert not (tmp_path / "another").exists()
@@ -92,12 +94,12 @@ def test_the_flag_stands_anywhere_and_relative_files_lie_in_the_home(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words in (["--run-id-file", "a b", "coco_mini"], ["coco_mini", "--run-id-file=a b"]):
-        assert take_flag(words) == (home / "a b", ["coco_mini"])
+        assert take_run_id_file(words) == (home / "a b", ["coco_mini"])
     rest = ["coco_mini", "--optim.lr", "-1e-4", "--seed", "1"]
-    assert take_flag([*rest, "--run-id-file", "/x"]) == (Path("/x"), rest)
-    assert take_flag(["resume", "ab"]) == (None, ["resume", "ab"])
-    assert isinstance(parse(take_flag(["resume", "ab"])[1]), Resume)
+    assert take_run_id_file([*rest, "--run-id-file", "/x"]) == (Path("/x"), rest)
+    assert take_run_id_file(["resume", "ab"]) == (None, ["resume", "ab"])
+    assert isinstance(parse(take_run_id_file(["resume", "ab"])[1]), Resume)
     with pytest.raises(SystemExit) as ended:
-        take_flag(["coco_mini", "--run-id-file"])
+        take_run_id_file(["coco_mini", "--run-id-file"])
     assert ended.value.code == 2
     assert "--run-id-file" in capsys.readouterr().err

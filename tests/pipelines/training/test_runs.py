@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 from toy import toy_run
 
-from infra.errors import InputError
-from infra.process.lease import Holder
-from infra.tracking import Tracker, tracking_uri
-from pipelines import runs as module
-from pipelines.training import runs
-from pipelines.training.folder import run_folder, take_run
-from pipelines.training.recording.described import COLLAPSED, tags
-from tasks.run import to_params
+from polypool.infra.errors import InputError
+from polypool.infra.lease.holder import Holder
+from polypool.infra.tracking import Tracker, tracking_uri
+from polypool.pipelines.commands import runs as module
+from polypool.pipelines.comparison import run_list
+from polypool.pipelines.training import runs
+from polypool.pipelines.training.folder import run_folder, take_run
+from polypool.pipelines.training.recording.described import COLLAPSED, tags
+from polypool.tasks.run import to_params
 
 
 @pytest.fixture
@@ -29,14 +30,9 @@ def made(home: Path) -> Iterator[dict[str, Tracker]]:
         for name in ("alive", "dead", "elsewhere", "ended"):
             run = toy_run(aggregator="max" if name == "alive" else "mean", seed=3)
             made[name] = Tracker.start(
-                "several",
-                uri=tracking_uri(home),
-                home=home,
-                name=name,
-                tags=tags(run),
-                params=to_params(run),
+                "several", uri=tracking_uri(home), home=home, name=name, tags=tags(run), params=to_params(run)
             )
-        lease = somebody.submit(take_run, home, made["alive"].run_id).result()
+        lease = somebody.submit(take_run, made["alive"]).result()
         made["alive"].log({"epoch": 2}, step=10)
         made["alive"].tags({COLLAPSED: "at step 10, all scores are equal"})
         run_folder(home, made["dead"].run_id).mkdir(parents=True)
@@ -45,7 +41,7 @@ def made(home: Path) -> Iterator[dict[str, Tracker]]:
         yield made
         lease.release()
     for tracker in made.values():
-        tracker._ask("delete_run")
+        tracker._call("delete_run")
 
 
 def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -60,7 +56,7 @@ def test_the_list_says_how_far_each_is_and_who_is_at_work(
 ) -> None:
     lines = said(monkeypatch, capsys).splitlines()
     (header,) = (line for line in lines if line.startswith("run "))
-    assert header.split() == ["run", "state", "recipe", "aggregator", "seed", "epoch", "age", "at", "work"]
+    assert header.split() == ["run", "state", "recipe", "aggregator", "seed", "epoch", "age", "trained", "by"]
     of = {name: next(line for line in lines if tracker.run_id in line) for name, tracker in made.items()}
     here = Holder.this()
     assert of["alive"].split()[1:6] == ["RUNNING,", "collapsed", "toy", "max", "3"]
@@ -70,7 +66,7 @@ def test_the_list_says_how_far_each_is_and_who_is_at_work(
     assert of["alive"].endswith(f" s  process {here.process} on {here.host}")
     assert of["dead"].endswith(" s  nobody")
     assert "0 of 3" in of["dead"]
-    assert of["elsewhere"].endswith(" s  unknown: it is not at hand here")
+    assert of["elsewhere"].endswith(" s  unknown: its folder is not here")
     assert " FAILED " in of["ended"]
     assert of["ended"].endswith(" s")
     assert lines[-1].startswith("1 of them shown as running is trained by nobody: --mark-dead")
@@ -91,10 +87,10 @@ def test_the_dead_are_marked_and_nobody_else(
 ) -> None:
     here = sorted(run_folder(Path.cwd(), "").glob("*"))
     out = said(monkeypatch, capsys, "--mark-dead")
-    assert out.startswith(f"run {made['dead'].run_id}: nobody trains it, now KILLED\n\n")
+    assert out.startswith(f"run {made['dead'].run_id}: no process trains it, now KILLED\n\n")
     states = {name: tracker.status() for name, tracker in made.items()}
     assert states == {"alive": "RUNNING", "dead": "KILLED", "elsewhere": "RUNNING", "ended": "FAILED"}
-    assert said(monkeypatch, capsys, "--mark-dead").startswith("every run shown as running may be alive\n")
+    assert said(monkeypatch, capsys, "--mark-dead").startswith("no dead run was found\n")
     assert sorted(run_folder(Path.cwd(), "").glob("*")) == here, "nothing is made but in the home"
 
 
@@ -107,15 +103,15 @@ def test_a_run_that_ended_while_mlflow_was_away_ends_as_it_did(
     with monkeypatch.context() as patch:
         patch.setattr(Tracker, "finish", nobody)
         runs.send(made["dead"], "FINISHED")
-    found = module.rows(tracking_uri(home), "several", home=home)
-    assert module.mark_dead(tracking_uri(home), found, home=home) == {made["dead"].run_id: "FINISHED"}
+    found = run_list.list_runs(tracking_uri(home), "several", home=home)
+    assert run_list.mark_dead(tracking_uri(home), found, home=home) == {made["dead"].run_id: "FINISHED"}
 
 
 def test_one_that_is_gone_on_with_meanwhile_is_left_alone(made: dict[str, Tracker], home: Path) -> None:
-    found = module.rows(tracking_uri(home), "several", home=home)
+    found = run_list.list_runs(tracking_uri(home), "several", home=home)
     with ThreadPoolExecutor(1) as somebody:
-        lease = somebody.submit(take_run, home, made["dead"].run_id).result()
-        assert module.mark_dead(tracking_uri(home), found, home=home) == {}
+        lease = somebody.submit(take_run, made["dead"]).result()
+        assert run_list.mark_dead(tracking_uri(home), found, home=home) == {}
         lease.release()
     assert made["dead"].status() == "RUNNING"
 

@@ -7,37 +7,27 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import in_process
 import pytest
 from corpora import make_corpus
 from object_storage import Bucket, Fault
+from toy import Taken
 
-from infra.errors import InputError
-from infra.process.lease import HeldError
-from infra.ray.checkpoints import WHOLE
-from infra.storage import conditional, remote
-from infra.storage.checkpoints import write
-from infra.storage.claim import Claim, holder_at
-from infra.storage.places import place
-from infra.tracking import Tracker, find_runs, tracking_uri
-from pipelines import train
-from pipelines.runs import mark_dead, rows
-from pipelines.training import folder, runs
-from pipelines.training.driver import Driver
-from pipelines.training.folder import AT, run_folder
-from pipelines.training.recording.described import tags
-from pipelines.training.runs import resume, start
-from tasks.run import Run, to_json
-
-
-class Taken:
-    """Stands in for a snapshot."""
-
-    samples = 96
-
-    def write(self, into: Path) -> None:
-        for name in ("model.safetensors", "state.pt", "progress.json"):
-            (into / name).write_text(name)
+from polypool.infra.errors import InputError
+from polypool.infra.lease.holder import HeldError
+from polypool.infra.lease.in_bucket import BucketLease, holder_in_bucket
+from polypool.infra.storage import conditional, remote
+from polypool.infra.storage.places import place
+from polypool.infra.tracking import Tracker, find_runs, tracking_uri
+from polypool.pipelines.comparison.run_list import list_runs, mark_dead
+from polypool.pipelines.training import driver, folder, runs
+from polypool.pipelines.training.checkpoints.format import FILES
+from polypool.pipelines.training.checkpoints.in_folder import LAST_STORED
+from polypool.pipelines.training.checkpoints.in_storage import write
+from polypool.pipelines.training.driver import Driver, Resume
+from polypool.pipelines.training.folder import AT, RunLease, run_folder
+from polypool.pipelines.training.recording.described import tags
+from polypool.pipelines.training.runs import resume, start
+from polypool.tasks.run import Run, to_json
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +37,7 @@ def run(home: Path) -> Run:
 
 
 @pytest.fixture(autouse=True)
-def away_from_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "launch", in_process.launch)
+def quick(without_ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "_PAUSE", 0)
     folder._try_out.cache_clear()
 
@@ -74,19 +63,18 @@ def test_a_run_is_held_in_storage_and_remembers_where(
     monkeypatch.setenv("POLYPOOL_RUNS", f"{bucket.url}/team/runs/")
     seen = []
 
-    def launch(run: Run, tracker: Tracker, *, claim: Claim, **_: object) -> str:
-        seen.append(holder_at(claim.folder))
-        assert str(claim.folder) == f"{bucket.url}/team/runs/{tracker.run_id}"
-        (row,) = [row for row in rows(tracking_uri(home), "stored", home=home) if row.state == "RUNNING"]
+    def fit(run: Run, tracker: Tracker, *, lease: RunLease, **_: object) -> None:
+        seen.append(holder_in_bucket(lease.there.folder))
+        assert str(lease.there.folder) == f"{bucket.url}/team/runs/{tracker.run_id}"
+        (row,) = [row for row in list_runs(tracking_uri(home), "stored", home=home) if row.state == "RUNNING"]
         assert row.behind == "alive"
-        return tracker.run_id
 
-    monkeypatch.setattr(runs, "launch", launch)
+    monkeypatch.setattr(runs, "fit", fit)
     run_id = start(replace(run, experiment="stored"))
     (record,) = find_runs(tracking_uri(home), "stored")
     assert record.tags[AT] == f"{bucket.url}/team/runs"
     assert seen[0].process
-    assert holder_at(place(f"{bucket.url}/team/runs/{run_id}")) is None
+    assert holder_in_bucket(place(f"{bucket.url}/team/runs/{run_id}")) is None
     assert bucket.keys() == [f"team/runs/{run_id}/lease.json"], "what was tried out is gone"
 
 
@@ -98,16 +86,16 @@ def test_storage_that_refuses_is_said_before_ray_and_before_there_is_a_run(
     def no_ray():
         raise AssertionError("Ray was begun")
 
-    monkeypatch.setattr(train, "ray_beside", no_ray)
+    monkeypatch.setattr(driver, "ray_beside", no_ray)
     monkeypatch.setattr(runs, "ray_beside", no_ray)
     monkeypatch.setenv("POLYPOOL_RUNS", f"{bucket.url}/runs")
     bucket.server.faults.append(Fault(method=method, status=status, times=100))
-    for begin in (start, train.train):
+    for begin in (start, driver.train):
         with pytest.raises(InputError, match=rf"{bucket.url}/runs/trial-\w+\.json: may not be"):
             begin(replace(run, experiment="refused"))
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(InputError, match=r"tried 6 times.*AWS_ENDPOINT_URL") as said:
-        train.train(replace(run, experiment="refused"))
+        driver.train(replace(run, experiment="refused"))
     assert len(str(said.value).splitlines()) == 1
 
 
@@ -144,14 +132,14 @@ def test_runs_may_lie_in_another_folder(
 
 def test_one_that_another_machine_trains_is_left_as_it_is(begun: Tracker, bucket: Bucket, home: Path) -> None:
     at = place(f"{bucket.url}/runs/{begun.run_id}")
-    with Claim.take(at, of="it") as theirs:
+    with BucketLease.take(at, of="it") as theirs:
         with pytest.raises(HeldError, match=f"run {begun.run_id} is being trained by another process"):
             resume(begun.run_id)
-        found = rows(tracking_uri(home), "begun", home=home)
+        found = list_runs(tracking_uri(home), "begun", home=home)
         assert mark_dead(tracking_uri(home), found, home=home) == {}
         assert theirs.token
     assert begun.status() == "RUNNING"
-    found = [row for row in rows(tracking_uri(home), "begun", home=home) if row.run_id == begun.run_id]
+    found = [row for row in list_runs(tracking_uri(home), "begun", home=home) if row.run_id == begun.run_id]
     assert mark_dead(tracking_uri(home), found, home=home) == {begun.run_id: "KILLED"}
 
 
@@ -159,7 +147,7 @@ def test_nobody_knows_who_is_behind_a_run_whose_storage_is_away(
     begun: Tracker, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    (row,) = [row for row in rows(tracking_uri(home), "begun", home=home) if row.run_id == begun.run_id]
+    (row,) = [row for row in list_runs(tracking_uri(home), "begun", home=home) if row.run_id == begun.run_id]
     assert row.behind == "unknown"
 
 
@@ -172,15 +160,15 @@ def test_what_was_trained_and_is_lost_does_not_begin_anew(begun: Tracker, bucket
         ):
             resume(begun.run_id)
     assert bucket.keys() == []
-    name = write(at, Taken())
+    name = write(at, Taken(96, dict.fromkeys(FILES, b"part")))
     remote.delete(at / name / "state.pt")
-    with pytest.raises(InputError, match=rf"{name} lacks state\.pt.*pipelines\.rerun {begun.run_id}`"):
+    with pytest.raises(InputError, match=rf"{name} lacks state\.pt.*polypool train rerun {begun.run_id}`"):
         resume(begun.run_id)
     assert begun.status() == "RUNNING"
 
 
 def test_what_ended_before_its_first_checkpoint_begins_again(begun: Tracker, bucket: Bucket) -> None:
-    Claim.take(place(f"{bucket.url}/runs/{begun.run_id}"), of="it").release()
+    BucketLease.take(place(f"{bucket.url}/runs/{begun.run_id}"), of="it").release()
     begun.log({"train/loss": 1.0}, step=1)
     assert resume(begun.run_id) == begun.run_id
     assert begun.status() == "FINISHED"
@@ -189,28 +177,28 @@ def test_what_ended_before_its_first_checkpoint_begins_again(begun: Tracker, buc
 def test_a_run_that_is_lost_meanwhile_is_not_ended_here(
     begun: Tracker, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def launch(run: Run, tracker: Tracker, *, claim: Claim, **_: object) -> str:
-        claim.lost = True
+    def fit(run: Run, tracker: Tracker, *, lease: RunLease, **_: object) -> None:
+        lease.there.lost = True
         raise HeldError("another has it")
 
-    monkeypatch.setattr(runs, "launch", launch)
+    monkeypatch.setattr(runs, "fit", fit)
     with pytest.raises(HeldError):
         resume(begun.run_id)
     assert begun.status() == "RUNNING"
 
 
 def test_who_watches_a_driver_sees_progress_by_what_was_told(begun: Tracker, home: Path) -> None:
-    driver = Driver(train=lambda attempt: None, trust=())
+    watched = Driver(work=Resume(run_id=begun.run_id))
     here = run_folder(home, begun.run_id)
     here.mkdir(parents=True)
-    assert driver.progress(begun.run_id) is None
-    (here / WHOLE).write_text("checkpoint_7")
-    assert driver.progress(begun.run_id) == "checkpoint_7"
-    driver.given_up(begun.run_id)
+    assert watched.progress(begun.run_id) is None
+    (here / LAST_STORED).write_text("checkpoint_7")
+    assert watched.progress(begun.run_id) == "checkpoint_7"
+    watched.given_up(begun.run_id)
     assert begun.status() == "FAILED"
 
 
 def test_a_tag_that_names_no_storage_is_refused(begun: Tracker) -> None:
     begun.tags({AT: "/a/folder"})
-    with pytest.raises(InputError, match="its tag checkpoints_at names no object storage"):
+    with pytest.raises(InputError, match="its tag checkpoints_at is not a URL of object storage"):
         resume(begun.run_id)

@@ -14,14 +14,13 @@ import torch
 from mlflow_server import Server
 from places import ROOT
 from safetensors.torch import load_file
-from toy import FolderReport, SilentBar, Toy, toy_run
+from toy import FolderReport, toy_run, trainer
 
-from infra.checkpoint import Snapshot
-from infra.errors import InputError
-from infra.tracking import Outbox, Tracker, tracking_uri
-from pipelines.training import runs
-from pipelines.training.loop import Trainer
-from pipelines.training.recording.described import tags
+from polypool.infra.errors import InputError
+from polypool.infra.tracking import Outbox, Tracker, tracking_uri
+from polypool.pipelines.training import runs
+from polypool.pipelines.training.checkpoints.format import Snapshot
+from polypool.pipelines.training.recording.described import tags
 
 
 @pytest.fixture
@@ -45,6 +44,7 @@ class Losing(FolderReport):
             self.lose()
 
 
+@pytest.mark.slow
 def test_training_goes_on_without_the_server_which_gets_all_when_it_is_back(
     server: Server, tmp_path: Path
 ) -> None:
@@ -56,9 +56,8 @@ def test_training_goes_on_without_the_server_which_gets_all_when_it_is_back(
         return Outbox(tmp_path / "outbox", attach)
 
     log, report = outbox(), Losing(server.kill)
-    cpu = torch.device("cpu")
-    trainer = Trainer(run, Toy(run), log=log, report=report, device=cpu, bar=SilentBar)
-    trainer.train()
+    loop = trainer(run, tmp_path, report, log=log)
+    loop.train()
     log.close()
     assert report.count == run.optim.epochs
     assert log.unsent
@@ -78,6 +77,7 @@ def test_training_goes_on_without_the_server_which_gets_all_when_it_is_back(
     assert tracker.download("per_query/whole.npz").exists()
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_not_waited_for_and_gets_each_number_once(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,10 +96,8 @@ def test_a_server_that_hangs_is_not_waited_for_and_gets_each_number_once(
             raise
 
     monkeypatch.setattr(Tracker, "_ask", noted)
-    trainer = Trainer(
-        run, Toy(run), log=log, report=Losing(server.hang), device=torch.device("cpu"), bar=SilentBar
-    )
-    trainer.train()
+    loop = trainer(run, tmp_path, Losing(server.hang), log=log)
+    loop.train()
     assert tried.wait(60), "it was asked meanwhile, and took what it was told without an answer"
     log.close(0.1)
     assert log.unsent
@@ -108,7 +106,7 @@ def test_a_server_that_hangs_is_not_waited_for_and_gets_each_number_once(
     later = Outbox(tmp_path / "outbox", lambda: Tracker.attach(server.uri, tracker.run_id, running=False))
     later.close()
     assert (later.unsent, later.refused) == (0, 0)
-    points = tracker._ask("get_metric_history", "train/loss")
+    points = tracker._call("get_metric_history", "train/loss")
     assert [point.step for point in points] == list(range(2, trainer.step + 1, run.log_every))
 
 
@@ -128,7 +126,7 @@ def test_the_end_of_a_run_that_mlflow_does_not_take_is_said_and_sent_by_resume(
         runs.send(tracker, "KILLED")
         assert capsys.readouterr().err == (
             f"note: 1 entries of run {tracker.run_id} are not in MLflow yet (nobody answers): {folder}/journal.jsonl "
-            f"keeps them, and `python -m pipelines.train resume {tracker.run_id}` sends them\n"
+            f"keeps them, and `polypool train resume {tracker.run_id}` sends them\n"
         )
         runs.send(tracker, "FINISHED")
         assert "2 entries" in capsys.readouterr().err
@@ -144,7 +142,7 @@ def test_what_is_fetched_from_a_server_is_gone_with_its_process(server: Server, 
     tracker.json("model/run.json", {"seed": 7})
     (tmp_path / "temporary").mkdir()
     fetch = f"""
-from infra.tracking import Tracker
+from polypool.infra.tracking import Tracker
 tracker = Tracker.attach({server.uri!r}, {tracker.run_id!r}, running=False)
 print(tracker.read_json("model/run.json"), tracker.download("model").is_relative_to({str(tmp_path)!r}))
 """

@@ -18,22 +18,23 @@ from corpora import make_corpus
 from kept import keep_run
 from places import ROOT
 from ray.exceptions import RayActorError
-from ray.train.v2.api.exceptions import WorkerGroupError
+from ray.train import WorkerGroupError
 from safetensors.torch import load_file
 
-from infra import paths
-from infra.errors import FaultError, InputError
-from infra.process import stopping
-from infra.process.stopping import Stopped, stoppable
-from infra.ray.ending import started_by
-from infra.ray.session import ray_session
-from infra.tracking import Tracker, find_runs, tracking_uri
-from pipelines import evaluate, train
-from pipelines.models import load_run
-from pipelines.training import ray_train, runs
-from pipelines.training.recording.described import tags
-from pipelines.training.runs import resume, start
-from tasks.run import from_json, to_json
+from polypool.infra import paths
+from polypool.infra.errors import FaultError, InputError
+from polypool.infra.process import stopping
+from polypool.infra.process.stopping import Stopped, stoppable
+from polypool.infra.ray.private import started_by
+from polypool.infra.ray.session import ray_session
+from polypool.infra.tracking import Tracker, find_runs, tracking_uri
+from polypool.pipelines.commands.train import show
+from polypool.pipelines.models import evaluation
+from polypool.pipelines.models.trained import load_run
+from polypool.pipelines.training import driver, on_ray, runs
+from polypool.pipelines.training.recording.described import tags
+from polypool.pipelines.training.runs import resume, start
+from polypool.tasks.run import from_json, to_json
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
 
@@ -50,7 +51,7 @@ def finished(run) -> str:
     threads = torch.get_num_threads()
     torch.set_num_threads(run.cpus)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "launch", in_process.launch)
+        patch.setattr(runs, "fit", in_process.fit)
         run_id = start(run)
     torch.set_num_threads(threads)
     return run_id
@@ -84,12 +85,13 @@ def test_a_run_of_two_workers_is_tracked_whole(distributed, run, home):
     assert from_json(tracker.read_json("run.json")) == replace(run, workers=2, min_workers=1)
 
 
+@pytest.mark.slow
 def test_a_run_without_an_epoch_scores_the_model_that_it_begins_with(run):
     at_once = replace(run, optim=replace(run.optim, epochs=0), seed=3)
     made = keep_run(at_once)
     run_id = start(at_once)
     logged = attached(run_id).metrics()
-    expected = evaluate.evaluate([load_run(made)], protocol="whole", split="test")
+    expected = evaluation.evaluate([load_run(made)], protocols=["whole"], split="test")[0]
     assert logged["whole/rsum"] == pytest.approx(expected.metrics["rsum"])
     assert logged["dev/best_rsum"] == logged["dev/rsum"]
     assert logged["weights/all"] > 0
@@ -101,7 +103,7 @@ def test_a_run_without_an_epoch_scores_the_model_that_it_begins_with(run):
 
 def test_a_finished_run_is_evaluated_again_to_the_same_numbers(distributed):
     trained = load_run(distributed)
-    found = evaluate.evaluate([trained], protocol="whole", split="test")
+    found = evaluation.evaluate([trained], protocols=["whole"], split="test")[0]
     logged = trained.tracker.metrics()
     assert found.metrics["rsum"] == pytest.approx(logged["whole/rsum"])
     assert found.metrics["i2t/meanr"] == pytest.approx(logged["whole/i2t/meanr"])
@@ -110,12 +112,13 @@ def test_a_finished_run_is_evaluated_again_to_the_same_numbers(distributed):
 def test_an_ensemble_is_the_mean_of_score_matrices(finished, run):
     other = keep_run(replace(run, seed=1))
     members = [load_run(finished), load_run(other)]
-    found = evaluate.evaluate(members, protocol="whole", split="test")
+    found = evaluation.evaluate(members, protocols=["whole"], split="test")[0]
     first, second = (m.adapter.scorer(m.model, "test")(slice(None), slice(None)) for m in members)
     expected = members[0].adapter.evaluate_scores(lambda r, c: ((first + second) / 2)[r, c], "test", "whole")
     assert found.metrics == pytest.approx(expected.metrics)
 
 
+@pytest.mark.slow
 def test_a_worker_killed_again_and_again_goes_on_and_ends_with_the_weights_of_an_undisturbed_run(
     finished, run, home, capfd
 ):
@@ -135,22 +138,23 @@ def test_a_worker_killed_again_and_again_goes_on_and_ends_with_the_weights_of_an
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+@pytest.mark.slow
 def test_sigterm_leaves_a_checkpoint_with_which_the_run_goes_on(finished, run, home, capfd):
     objective = f"faulty:StoppedOnce(runs={str(home / 'runs')!r}, epoch=2.4, process={os.getpid()})"
     capfd.readouterr()
     with pytest.raises(KeyboardInterrupt), stoppable():
         start(replace(run, objective=objective))
-    assert stopping.say() == 143
+    assert stopping.report_stop() == 143
     (record, *_) = find_runs(tracking_uri(home), "polypool", finished=False)
     assert record.status == "KILLED"
     said = capfd.readouterr().err
     assert said.endswith(
-        f"stopped by SIGTERM; to go on: python -m pipelines.train resume {record.run_id} --trust faulty\n"
+        f"stopped by SIGTERM; to go on: polypool train resume {record.run_id} --trust faulty\n"
     )
     inside, whole = (samples(home / "runs" / run_id) for run_id in (record.run_id, finished))
     assert 2 < inside / (whole / run.optim.epochs) < 3
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "launch", in_process.launch)
+        patch.setattr(runs, "fit", in_process.fit)
         assert resume(record.run_id) == record.run_id
     ours, theirs = best_weights(record.run_id), best_weights(finished)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -171,7 +175,7 @@ def test_workers_that_are_ended_with_a_run_that_was_asked_to_stop_are_no_failure
             asked(stop)
             raise WorkerGroupError("they are gone", {0: RuntimeError("killed")})
 
-    monkeypatch.setattr(ray_train, "_trainer", lambda *_: Trainer())
+    monkeypatch.setattr(on_ray, "_trainer", lambda *_, **__: Trainer())
     with pytest.raises(Stopped if state == "KILLED" else RuntimeError):
         start(run, stop=stop)
     (record, *_) = find_runs(tracking_uri(home), "polypool", finished=False)
@@ -183,18 +187,19 @@ def test_the_end_of_ray_is_a_fault_that_another_try_may_survive(run, home, monke
         def fit(self) -> None:
             raise RayActorError
 
-    monkeypatch.setattr(ray_train, "_trainer", lambda *_: Trainer())
-    with pytest.raises(FaultError, match=r"Ray ended under the run; `python -m pipelines\.train resume"):
+    monkeypatch.setattr(on_ray, "_trainer", lambda *_, **__: Trainer())
+    with pytest.raises(FaultError, match=r"Ray ended under the run; `polypool train resume"):
         start(run)
     (record, *_) = find_runs(tracking_uri(home), "polypool", finished=False)
     assert record.status == "FAILED"
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_no_process_behind_and_says_what_to_type(run, home):
     endless = replace(run, optim=replace(run.optim, epochs=10**6))
     tracker = Tracker.start("stopped", uri=tracking_uri(home), home=home, name="n", tags=tags(run), params={})
     tracker.json("run.json", to_json(endless))
-    words = [sys.executable, "-m", "pipelines.train", "resume", tracker.run_id]
+    words = [sys.executable, "-m", "polypool", "train", "resume", tracker.run_id]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(words, cwd=ROOT, start_new_session=True, **pipes)
     limit = time.monotonic() + 300
@@ -213,10 +218,7 @@ def test_ctrl_c_leaves_no_process_behind_and_says_what_to_type(run, home):
     assert time.monotonic() - began < 30, "it takes 2 seconds where nobody else is at work"
     assert process.returncode == 130
     assert [each for each in started if each.is_running() and each.status() != "zombie"] == []
-    assert (
-        said.splitlines()[-1]
-        == f"stopped by Ctrl-C; to go on: python -m pipelines.train resume {tracker.run_id}"
-    )
+    assert said.splitlines()[-1] == f"stopped by Ctrl-C; to go on: polypool train resume {tracker.run_id}"
     assert "Traceback" not in said
     assert tracker.status() == "KILLED"
 
@@ -229,7 +231,7 @@ def samples(folder: Path) -> int:
 
 def test_a_run_goes_on_only_where_it_has_something_left_to_do_and_to_go_on_with(finished, home, capsys):
     (before,) = [r for r in find_runs(tracking_uri(home), "polypool") if r.run_id == finished]
-    train.train_and_show(train.parse(["resume", finished]))
+    show(driver.drive(driver.Resume(run_id=finished)))
     said = capsys.readouterr().out
     assert said.startswith(f"run {finished} had finished before, and is left as it is\n  test/chance ")
     assert before in find_runs(tracking_uri(home), "polypool")
@@ -238,7 +240,9 @@ def test_a_run_goes_on_only_where_it_has_something_left_to_do_and_to_go_on_with(
     attached(finished).finish("KILLED")
     (checkpoint,) = folder.glob("checkpoint_*")
     (checkpoint / "state.pt").rename(folder / "state.pt")
-    with pytest.raises(InputError, match=rf"{checkpoint.name} lacks state.pt.*pipelines.rerun {finished}`"):
+    with pytest.raises(
+        InputError, match=rf"{checkpoint.name} lacks state.pt.*polypool train rerun {finished}`"
+    ):
         resume(finished)
     folder.rename(home / "elsewhere")
     with pytest.raises(InputError, match=f"there is no checkpoint in {folder}. Bring the folder back"):
@@ -272,3 +276,10 @@ def test_a_dead_cluster_address_is_said_at_once(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
     with pytest.raises(InputError, match="no Ray cluster answers"), ray_session():
         pass
+
+
+def test_a_run_begins_with_the_weights_of_another(finished, run, capfd):
+    again = start(replace(run, init=finished, optim=replace(run.optim, epochs=0)))
+    assert f"weights are those of run {finished}" in capfd.readouterr().out
+    ours, theirs = best_weights(again), best_weights(finished)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)

@@ -1,4 +1,4 @@
-"""Clips that are made up: pixels that tell frames apart, in files of many kinds, good and bad."""
+"""Synthetic clips: pixels that tell frames apart, in files of many kinds, good and bad."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import av
 import numpy as np
 from PIL import Image
 
-from encoders.backbones.base import Backbone
-from infra.errors import InputError
-from infra.video.decoding import DECODERS, choose_decoder, frames
+from polypool.encoders.backbones import Backbone
+from polypool.infra.errors import InputError
+from polypool.infra.video.decoding import DECODERS, choose_decoder, frames
 
 HEIGHT, WIDTH = 48, 64
 
@@ -235,7 +235,7 @@ class Loose:
 SERVER = """
 import os, sys, time
 import av
-import infra.video.process as process
+import polypool.infra.video.decoder_process as process
 
 real = process.frames
 

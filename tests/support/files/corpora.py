@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from infra.store import StoreWriter
-from tasks.datasets.corpus import Item, write_corpus
-from tasks.datasets.questions import Question, write_questions
-from tasks.run import Data, Optim, Run
+from polypool.infra.store import StoreWriter
+from polypool.tasks.datasets.corpus import Item, write_corpus
+from polypool.tasks.datasets.questions import Question, write_questions
+from polypool.tasks.run import Data, Optim, Run
 
 NOUNS = ["dog", "cat", "car", "tree", "boat", "bird", "house", "horse"]
 

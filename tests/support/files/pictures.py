@@ -1,4 +1,4 @@
-"""Pictures that are made up."""
+"""Synthetic pictures."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from corpora import NOUNS
 from formulas import resnet_of
 from torch import Tensor, nn
 
-from encoders.visual import cnn
-from encoders.visual.resnet import ResNet
+from polypool.encoders.visual import cnn
+from polypool.encoders.visual.resnet import ResNet
 
 WORDS = [
     "<pad>",

@@ -1,11 +1,12 @@
-"""Corpora whose features a backbone at hand made of their files, as `extract` makes them, and their page of search."""
+"""Corpora with features of a small backbone, as `extract` makes them, and their search page."""
 
 from __future__ import annotations
 
 import http.client
 import re
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html import unescape
 from pathlib import Path
 from threading import Thread
@@ -16,18 +17,21 @@ from clips import write_clip
 from corpora import make_corpus, make_questions
 from pictures import noise
 
-from encoders.backbones.base import build_backbone
-from encoders.backbones.cells import Cells
-from infra.paths import resolve_place
-from infra.registry import TASKS
-from infra.store import StoreWriter
-from pipelines.extraction.images import parted
-from pipelines.extraction.texts import texts_of
-from pipelines.extraction.videos import VideoExtractor, VideoOptions, Videos
-from pipelines.models import TrainedModel
-from pipelines.searching.server import Server
-from tasks.datasets.open_corpus import open_corpus
-from tasks.run import Run
+from polypool.encoders.backbones import build_backbone
+from polypool.encoders.backbones.cells import Cells
+from polypool.infra.paths import resolve_place
+from polypool.infra.registry import TASKS
+from polypool.infra.store import StoreWriter
+from polypool.pipelines.data.extraction.extractors import parted, texts_of
+from polypool.pipelines.data.extraction.videos import VideoExtractor, VideoOptions, Videos
+from polypool.pipelines.models.trained import TrainedModel
+from polypool.pipelines.serving.application import application
+from polypool.pipelines.serving.local import Server
+from polypool.pipelines.serving.model import LocalModel
+from polypool.pipelines.serving.service import Service
+from polypool.pipelines.serving.settings import Place, Settings
+from polypool.tasks.datasets.open_corpora import open_corpus
+from polypool.tasks.run import Run
 
 CELLS = "cells(grid=2, pixels=8)"
 
@@ -89,16 +93,41 @@ def untrained(run: Run) -> TrainedModel:
     return TrainedModel(run=run, adapter=adapter, model=adapter.model().eval())
 
 
+@dataclass
+class Served:
+    """A page and an API in this process.
+
+    Attributes:
+        model: behind them.
+        server: of uvicorn.
+        address: without a slash at its end.
+        port: of the address.
+    """
+
+    model: LocalModel
+    server: Server
+    address: str
+    port: int
+
+    @property
+    def search(self):
+        """What is searched."""
+        return self.model.service.search
+
+
 @contextmanager
-def serving(searched):
-    """Serve a page of what is searched from a thread, and close both."""
-    with closing(searched), closing(Server(searched, title="<b>tiny</b>")) as server:
-        thread = Thread(target=server.run, daemon=True)
+def serving(trained: TrainedModel, **settings: object) -> Iterator[Served]:
+    """Serve a model from a thread."""
+    service = Service(trained, Settings(source="tiny", **settings))
+    listening, place = Place(host="127.0.0.1", port=0).listen()
+    with listening, closing(LocalModel(service, waiting=service.settings.limits.max_queued)) as model:
+        server = Server(application(service.described, service.settings, model), listening)
+        thread = Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
-            yield server
+            yield Served(model=model, server=server, address=place.address, port=place.port)
         finally:
-            server.stop()
+            server.should_exit = True
             thread.join(timeout=60)
             assert not thread.is_alive()
 
@@ -109,9 +138,10 @@ def ids(html: str) -> list[str]:
 
 
 def get(server, path, *, method="GET", host=None, headers=(), body=None):
-    """Ask a page; return the status, the headers and what came."""
+    """Ask a page as a browser; return the status, the headers and what came."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-    connection.request(method, path, body, headers={**({"Host": host} if host else {}), **dict(headers)})
+    sent = {"Accept": "text/html"} | ({"Host": host} if host else {}) | dict(headers)
+    connection.request(method, path, body, headers=sent)
     answer = connection.getresponse()
     data = answer.read()
     connection.close()

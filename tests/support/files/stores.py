@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from infra.store import StoreWriter
-from infra.store.manifest import Manifest
+from polypool.infra.store import StoreWriter
+from polypool.infra.store.manifest import Manifest
 
 DIM = 12
 SHARD_BYTES = 1200  # about ten sets of float16

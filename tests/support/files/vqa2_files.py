@@ -1,4 +1,4 @@
-"""Files of VQA 2.0's form, made up."""
+"""Synthetic files of the form of VQA 2.0."""
 
 from __future__ import annotations
 

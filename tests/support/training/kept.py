@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 
-from infra import paths
-from infra.registry import TASKS
-from infra.tracking import Tracker, tracking_uri
-from infra.trust import trust_modules
-from pipelines.training.best_checkpoint import write_model
-from pipelines.training.recording.described import tags
-from tasks.run import Run, modules, to_json
+from polypool.infra import paths
+from polypool.infra.registry import TASKS
+from polypool.infra.tracking import Tracker, tracking_uri
+from polypool.infra.trust import trust_modules
+from polypool.pipelines.training.checkpoints.best import write_model
+from polypool.pipelines.training.recording.described import tags
+from polypool.tasks.run import Run, modules, to_json
 
 
 def keep_run(run: Run) -> str:

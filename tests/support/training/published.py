@@ -14,10 +14,10 @@ import torch
 from places import ROOT
 from torch import nn
 
-from infra.registry import ENCODERS, RECIPES, Spec
-from tasks.models.build import Parts, retrieval_model
-from tasks.questions.model import vqa_model
-from tasks.run import Run
+from polypool.infra.registry import ENCODERS, RECIPES, Spec
+from polypool.tasks.models.parts import Parts, retrieval_model
+from polypool.tasks.questions.vqa_model import vqa_model
+from polypool.tasks.run import Run
 
 FILE = tomllib.loads((ROOT / "tests/pipelines/recipes/published_settings.toml").read_text())
 NAMES = RECIPES.names()
@@ -62,9 +62,7 @@ def made(run: Run) -> Made:
     visual = kinds.get(Spec.parse(run.visual).name, features)
     text = kinds.get(Spec.parse(run.text).name, {"words": ["a", "dog"]})
     parts = Parts(
-        run,
-        visual=lambda: ENCODERS.build(run.visual, visual),
-        text=lambda: ENCODERS.build(run.text, text),
+        run, visual=lambda: ENCODERS.build(run.visual, visual), text=lambda: ENCODERS.build(run.text, text)
     )
     with torch.device("meta"):
         model = vqa_model(run, parts, answers=3129) if run.protocol == "vqa" else retrieval_model(run, parts)

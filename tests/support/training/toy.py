@@ -12,17 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from encoders.text.bigru import BiGRU
-from encoders.visual.regions import Regions
-from infra.checkpoint import Snapshot
-from infra.registry import AGGREGATORS, AUGMENTATIONS, OBJECTIVES
-from tasks.augmentations.sets import draw_for
-from tasks.base import Evaluation, Metric, TaskAdapter
-from tasks.inputs.captions import Captions
-from tasks.models.branch import Branch
-from tasks.models.dual_encoder import DualEncoder
-from tasks.run import Data, Optim, Run
-from tasks.similarities.cosine import Cosine
+from polypool.encoders.text.bigru import BiGRU
+from polypool.encoders.visual.regions import Regions
+from polypool.infra.registry import AGGREGATORS, AUGMENTATIONS, OBJECTIVES, TASKS
+from polypool.pipelines.training.checkpoints.format import Snapshot
+from polypool.pipelines.training.loop import Trainer
+from polypool.tasks.adapter import Evaluation, Metric, TaskAdapter
+from polypool.tasks.augmentations.sets import draw_for
+from polypool.tasks.inputs.texts import Captions
+from polypool.tasks.models.branch import Branch
+from polypool.tasks.models.dual_encoder import DualEncoder
+from polypool.tasks.run import Data, Optim, Run
+from polypool.tasks.similarities.cosine import Cosine
 
 WORDS = [f"w{i}" for i in range(20)]
 
@@ -165,10 +166,66 @@ class FolderReport:
         return self.folder / str(self.count - 1)
 
 
+class Taken:
+    """Stands in for a snapshot of some samples: files with given content."""
+
+    def __init__(self, samples: int = 7, files: Mapping[str, bytes] = {"state.pt": b"state"}) -> None:
+        self.samples, self.files = samples, files
+
+    def write(self, folder: Path) -> None:
+        for name, content in self.files.items():
+            (folder / name).write_bytes(content)
+
+
+def trainer_of(
+    run: Run,
+    folder: Path,
+    *,
+    adapter: TaskAdapter | None = None,
+    report: FolderReport | None = None,
+    log: Any = None,
+) -> Trainer:
+    """Return a trainer of a run in this process, on the CPU."""
+    return Trainer(
+        run,
+        adapter or TASKS.build(run.task, run),
+        log=log or FolderLog(folder),
+        report=report or FolderReport(),
+        device=torch.device("cpu"),
+        bar=SilentBar,
+    )
+
+
 class SilentBar:
-    """A progress bar that nobody sees."""
+    """A progress bar without output."""
 
     def __init__(self, **_: Any) -> None: ...
     def update(self, n: int) -> None: ...
     def set_description(self, text: str) -> None: ...
     def close(self) -> None: ...
+
+
+def trainer(
+    run: Run,
+    folder: Path,
+    report: FolderReport | None = None,
+    *,
+    adapter: TaskAdapter | None = None,
+    log: Any = None,
+) -> Trainer:
+    """Return the loop of a run on the CPU, which logs into a folder; of the toy task where the run is its own."""
+    if adapter is None:
+        adapter = Toy(run) if run.recipe == "toy" else TASKS.build(run.task, run)
+    return Trainer(
+        run,
+        adapter,
+        log=log or FolderLog(folder),
+        report=report or FolderReport(),
+        device=torch.device("cpu"),
+        bar=SilentBar,
+    )
+
+
+def same_weights(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> bool:
+    """Whether models have equal weights, bit for bit."""
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], x) for name, x in theirs.items())

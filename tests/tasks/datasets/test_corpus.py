@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from infra.errors import InputError
-from infra.files import sha256
-from tasks.datasets.corpus import Corpus, Item, Skipped, Tolerance, clean, write_corpus
+from polypool.infra.errors import InputError
+from polypool.infra.files import sha256
+from polypool.tasks.datasets.corpus import Corpus, Item, Skipped, Tolerance, write_corpus
 
 
 def item(id: str, *captions: str, split: str = "train", path: str = "") -> Item:
@@ -72,7 +72,7 @@ def test_what_cannot_be_used_is_skipped_counted_and_listed(tmp_path: Path) -> No
 
 
 def test_cleaning_a_clean_item_changes_nothing() -> None:
-    assert list(clean(item("a", "one", "two"))) == [item("a", "one", "two")]
+    assert list(Corpus.clean(item("a", "one", "two"))) == [item("a", "one", "two")]
 
 
 def test_a_split_that_is_not_there_is_an_error(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.errors import InputError
-from tasks.datasets.entries import read_entries
+from polypool.infra.errors import InputError
+from polypool.tasks.datasets.entries import read_entries
 
 
 @pytest.mark.parametrize("value", ["9" * 5_000, "[" * 50_000, "nul", '"\udcff'])

@@ -1,23 +1,21 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from describing import in_this_process
 from PIL import Image
-from verbs import run
+from verbs import ingested
 
-from infra.errors import InputError
-from infra.store import FeatureStore
-from infra.store.findings import Skipped, Tolerance
-from pipelines import extract as verb
-from pipelines.extract import extract
-from tasks.datasets.corpus import Item, write_corpus
-from tasks.datasets.open_corpus import open_corpus
-from tasks.datasets.questions import FORMAT, Question, QuestionCorpus, write_questions
+from polypool.infra.errors import InputError
+from polypool.infra.store import FeatureStore
+from polypool.infra.store.findings import Skipped, Tolerance
+from polypool.pipelines.commands.extract import extract
+from polypool.tasks.datasets.corpus import Item, write_corpus
+from polypool.tasks.datasets.open_corpora import open_corpus
+from polypool.tasks.datasets.questions import FORMAT, Question, QuestionCorpus, write_questions
 
 
 def question(number: int, image: int | str, split: str = "train", **changes: object) -> Question:
@@ -84,7 +82,7 @@ def test_one_id_may_be_in_both_test_splits_but_not_twice(tmp_path: Path) -> None
     summary = write_questions(tmp_path, given, source={}, tolerance=Tolerance(allow_skipped=True))
     assert summary.splits == {"train": 1, "test2015": 1, "test-dev": 1}
     reasons = {why: reason["count"] for why, reason in summary.skipped["reasons"].items()}
-    assert reasons == {"duplicate question id; the first is kept": 2, "torn": 1}
+    assert reasons == {"duplicate id; the first is kept": 2, "torn": 1}
     assert len((tmp_path / FORMAT.skipped).read_text().splitlines()) == 3
     with pytest.raises(InputError, match="nothing usable was found"):
         write_questions(tmp_path / "none", [given[-1]], source={})
@@ -144,16 +142,8 @@ def test_one_door_to_either_corpus(corpus: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do the workers' part in this process, without Ray."""
-
-    def stream(batches: list, *, extractor: type, options: dict, **_: object) -> Iterator[dict]:
-        worker = extractor(**options, threads=1)
-        for batch in batches:
-            yield from worker(batch)
-
-    monkeypatch.setattr(verb, "stream", stream)
-    monkeypatch.setattr(verb, "ray_session", nullcontext)
+def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    return in_this_process(monkeypatch)
 
 
 def test_extract_describes_each_image_once(corpus: Path, tmp_path: Path, here: None) -> None:
@@ -171,7 +161,6 @@ def test_ids_of_features_are_checked_against_the_images(corpus: Path, tmp_path: 
     (tmp_path / "in").mkdir()
     for image in range(2, 8):
         np.save(tmp_path / "in" / f"{image}.npy", np.ones((2, 4), np.float32))
-    code, out, _ = run("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--corpus", corpus)
-    assert code == 0
+    out = ingested("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--corpus", corpus)
     assert "ids with questions only: 2 such as 0, 1" in out
     assert "ids with features only: 2 such as 6, 7" in out

@@ -5,9 +5,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from infra.compute.randomness import uniform
-from infra.errors import InputError
-from infra.registry import AUGMENTATIONS
+from polypool.infra.compute.randomness import uniform
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AUGMENTATIONS
 
 
 def draw(sample, element, stream):

@@ -9,13 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
-from encoders.text.bigru import BiGRU
-from infra.registry import AUGMENTATIONS
-from infra.store import FeatureStore, StoreWriter
-from tasks.inputs.captions import Captions
-from tasks.inputs.pairs import Pairs, StoredSets
-from tasks.inputs.pixels import Pixels
-from tasks.inputs.questions import QuestionData
+from polypool.encoders.text.bigru import BiGRU
+from polypool.infra.registry import AUGMENTATIONS
+from polypool.infra.store import FeatureStore, StoreWriter
+from polypool.tasks.inputs.pairs import Pairs, QuestionData
+from polypool.tasks.inputs.texts import Captions
+from polypool.tasks.inputs.visuals import Pixels, StoredSets
 
 ITEMS, PARTS, EPOCHS = 100, 6, 20
 LIMIT = 0.11  # of a correlation over 2,000 independent pairs: five standard deviations

@@ -12,14 +12,13 @@ import torch
 from corpora import make_corpus, make_questions
 from searchable import with_texts
 from tiny_models import save_bert
-from toy import FolderLog, FolderReport, SilentBar
+from toy import trainer_of
 
-from infra.errors import InputError
-from infra.registry import TASKS
-from infra.store import FeatureStore
-from pipelines.recipe import derive
-from pipelines.training.loop import Trainer
-from tasks.run import Run
+from polypool.infra.errors import InputError
+from polypool.infra.registry import TASKS
+from polypool.infra.store import FeatureStore
+from polypool.pipelines.recipes import derive
+from polypool.tasks.run import Run
 
 TASKS_OF = {"image_text": make_corpus, "video_text": make_corpus, "vqa": make_questions}
 
@@ -69,18 +68,15 @@ def test_a_run_on_stored_texts_learns_and_is_evaluated(task, tmp_path, bert):
     run = with_texts(made(task, tmp_path), tmp_path / "texts", f"bert(name={bert!r})")
     run = replace(run, text="stored_text(width=16, standardise=True)", figures=True)
     run = derive(run, text_aggregator="lip", optim={"epochs": 2, "batch": 12})
-    adapter = TASKS.build(run.task, run)
-    log = FolderLog(tmp_path)
-    cpu = torch.device("cpu")
-    trainer = Trainer(run, adapter, log=log, report=FolderReport(), device=cpu, bar=SilentBar)
+    trainer = trainer_of(run, tmp_path)
     trainer.train()
-    losses = [row["train/loss"] for _, row in log.rows if "train/loss" in row]
+    losses = [row["train/loss"] for _, row in trainer.log.rows if "train/loss" in row]
     assert np.isfinite(losses).all()
     assert losses[-1] < losses[0]
     page = (tmp_path / "figures" / "test_attention.html").read_text()
     assert ">[CLS]<" in page
     assert ">dog<" in page
-    assert adapter.describe()["texts"] == FeatureStore.open(run.data.texts).digest
+    assert trainer.adapter.describe()["texts"] == FeatureStore.open(run.data.texts).digest
 
 
 def test_elements_are_dropped_by_sample_alike_on_any_worker(tmp_path, bert):
@@ -112,7 +108,7 @@ def test_texts_that_are_not_in_the_store_are_counted_and_named(tmp_path, bert):
     assert message.startswith(
         f"{run.data.texts}: 72 of 72 texts have no features, such as 'What is beside the "
     )
-    command = f"python -m pipelines.extract --texts --corpus {other.data.corpus} --backbone \"bert(name='tiny-bert')\""
+    command = f"polypool extract --texts --corpus {other.data.corpus} --backbone \"bert(name='tiny-bert')\""
     assert command in message
 
 

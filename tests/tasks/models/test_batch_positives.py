@@ -11,10 +11,10 @@ from corpora import make_corpus
 from torch.nn.parallel import DistributedDataParallel
 from workers import run_workers
 
-from infra.compute.dist import rank, world
-from infra.registry import TASKS
-from tasks.objectives.base import batch_positives
-from tasks.run import Run
+from polypool.infra.compute.dist import rank, world
+from polypool.infra.registry import TASKS
+from polypool.tasks.objectives.objective import batch_positives
+from polypool.tasks.run import Run
 
 MODELS = {
     "dual encoder": {},

@@ -8,19 +8,19 @@ from by_vector import ByVector
 from torch import nn
 from toy import WORDS, toy_run
 
-from aggregators.base import Context
-from aggregators.random_sets import random_sets
-from encoders.base import Encoder
-from encoders.text.bigru import BiGRU
-from encoders.visual.regions import Regions
-from infra.errors import InputError
-from infra.registry import AGGREGATORS
-from infra.trust import trust_modules
-from tasks.models.branch import Branch, look_at_each_other, pool_both
-from tasks.models.build import Parts, retrieval_model
-from tasks.models.pair_encoder import PairEncoder
-from tasks.questions.model import vqa_model
-from tasks.similarities.vectors import l2_normalise
+from polypool.aggregators.aggregator import Context
+from polypool.aggregators.random_sets import random_sets
+from polypool.encoders.encoder import Encoder
+from polypool.encoders.text.bigru import BiGRU
+from polypool.encoders.visual.regions import Regions
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS
+from polypool.infra.trust import trust_modules
+from polypool.tasks.models.branch import Branch, look_at_each_other, pool_both
+from polypool.tasks.models.pair_encoder import PairEncoder
+from polypool.tasks.models.parts import Parts, retrieval_model
+from polypool.tasks.questions.vqa_model import vqa_model
+from polypool.tasks.similarities.vectors import l2_normalise
 
 DIM = 8
 

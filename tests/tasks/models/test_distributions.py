@@ -11,21 +11,21 @@ import torch
 from corpora import make_corpus, make_questions
 from kept import keep_run
 from role_batches import MadeUpParts
-from toy import FolderLog, FolderReport, SilentBar
+from toy import FolderLog, trainer_of
 
-from aggregators.observe import observe
-from infra.errors import InputError
-from infra.registry import MODELS, TASKS
-from pipelines import analyse
-from pipelines.figures.variance import spread_of
-from pipelines.models import TrainedModel, load
-from pipelines.training.loop import Trainer
-from tasks.models.collapse import variance
-from tasks.models.embeddings import SplitEmbeddings
-from tasks.run import Run
-from tasks.scoring.geometry import alignment, uniformity
-from tasks.scoring.set_analysis import ablated
-from tasks.similarities.csd import ClosedFormSampledDistance
+from polypool.aggregators.observe import observe
+from polypool.infra.errors import InputError
+from polypool.infra.registry import MODELS, TASKS
+from polypool.pipelines.commands import evaluate
+from polypool.pipelines.figures.variance import spread_of
+from polypool.pipelines.models.analysis import analyse
+from polypool.pipelines.models.trained import TrainedModel, load
+from polypool.tasks.models.collapse_check import variance
+from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.run import Run
+from polypool.tasks.scoring.geometry import alignment, uniformity
+from polypool.tasks.scoring.set_analysis import ablated
+from polypool.tasks.similarities.csd import ClosedFormSampledDistance
 
 PARTS = {
     "aggregator": "probabilistic",
@@ -47,7 +47,7 @@ def trained(run, tmp_path_factory) -> tuple[TrainedModel, float, FolderLog]:
     adapter = TASKS.build(run.task, run)
     log = FolderLog(tmp_path_factory.mktemp("log"))
     torch.manual_seed(0)
-    trainer = Trainer(run, adapter, log=log, report=FolderReport(), device=torch.device("cpu"), bar=SilentBar)
+    trainer = trainer_of(run, log.folder, adapter=adapter, log=log)
     before = adapter.evaluate(trainer.model, "test", "whole").metrics["rsum"]
     trainer.train()
     return TrainedModel(run=run, adapter=adapter, model=trainer.model.eval()), before, log
@@ -115,12 +115,12 @@ def test_a_saved_model_scores_what_it_scored_and_its_geometry_is_that_of_means(r
     adapter = TASKS.build(run.task, run)
     expected = adapter.scorer(adapter.model(), "test")
     again = load(run_id)
-    found = analyse.embeddings_of(again, "test")
+    found = again.adapter.scorer(again.model, "test")
     torch.testing.assert_close(found.visual, expected.visual)
     torch.testing.assert_close(found.text, expected.text)
     texts = again.adapter.data("test").texts[:7]
     torch.testing.assert_close(again.encode_text(texts), found.text[:7], atol=1e-5, rtol=1e-5)
-    numbers, owner_T = analyse.geometry(found, again, "test"), again.pairs("test", "be tried").owner_T
+    numbers, owner_T = analyse(again, split="test").geometry, again.pairs("test", "be tried").owner_T
     means = found.visual[:, 0], found.text[:, 0]
     assert numbers["alignment/joint"] == pytest.approx(alignment(*means, owner_T))
     assert numbers["uniformity/joint"] == pytest.approx(uniformity(*means)["joint"])
@@ -135,8 +135,8 @@ def test_a_saved_model_scores_what_it_scored_and_its_geometry_is_that_of_means(r
 
 
 def test_analyse_prints_uncertainties(run, home, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["analyse", keep_run(run)])
-    analyse.main()
+    monkeypatch.setattr("sys.argv", ["evaluate", keep_run(run), "--embeddings"])
+    evaluate.main()
     shown = capsys.readouterr().out
     assert "uncertainty deviation" in shown
     assert "are distributions: variance and elements are for models of sets" in shown

@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 import torch
 from corpora import make_corpus
-from toy import FolderLog, FolderReport, SilentBar
+from toy import trainer_of
 
-from aggregators.observe import Seen, Watched
-from infra.registry import AGGREGATORS, TASKS
-from pipelines.figures.variance import spread_of
-from pipelines.models import TrainedModel
-from pipelines.training.loop import Trainer
-from tasks.models.embeddings import SplitEmbeddings
-from tasks.scoring.geometry import alignment, uniformity
-from tasks.scoring.set_analysis import ablated, variance_of
-from tasks.similarities.maxsim import MaxSim
-from tasks.similarities.vectors import real_vectors
+from polypool.aggregators.observe import Seen, Watched
+from polypool.infra.registry import AGGREGATORS
+from polypool.pipelines.figures.variance import spread_of
+from polypool.pipelines.models.search.queries import Query
+from polypool.pipelines.models.trained import TrainedModel
+from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.scoring.geometry import alignment, uniformity
+from polypool.tasks.scoring.set_analysis import ablated, variance_of
+from polypool.tasks.similarities.maxsim import MaxSim
+from polypool.tasks.similarities.vectors import real_vectors
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +32,9 @@ def trained(tmp_path_factory) -> TrainedModel:
         optim=replace(run.optim, epochs=2),
         task="image_text(chunk=16)",
     )
-    adapter = TASKS.build(run.task, run)
-    log, report = FolderLog(folder / "log"), FolderReport()
-    trainer = Trainer(run, adapter, log=log, report=report, device=torch.device("cpu"), bar=SilentBar)
+    trainer = trainer_of(run, folder / "log")
     trainer.train()
-    return TrainedModel(run=run, adapter=adapter, model=trainer.model.eval())
+    return TrainedModel(run=run, adapter=trainer.adapter, model=trainer.model.eval())
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +97,9 @@ def test_the_variance_of_sets_of_any_size_is_drawn():
 def test_it_is_searched_exactly_and_in_two_passes(trained):
     exact, two = (trained.open_search(index=method) for method in ("exact", "two-pass"))
     text = trained.adapter.data("test").texts[3]
-    ours, theirs = ([(hit.id, round(hit.score, 5)) for hit in each.by_text(text, 5)] for each in (two, exact))
+    ours, theirs = (
+        [(hit.id, round(hit.score, 5)) for hit in each.find(Query(text=text), 5)] for each in (two, exact)
+    )
     assert ours == theirs
 
 

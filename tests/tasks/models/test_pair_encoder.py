@@ -9,19 +9,17 @@ from corpora import make_corpus
 from formulas import cross_modal_of
 from pair_models import CROSS, MODELS, batch_of, model_of
 from torch.nn.parallel import DistributedDataParallel
-from toy import FolderLog, FolderReport, SilentBar
+from toy import trainer_of
 from workers import run_workers
 
-from aggregators.base import Context, pool_all_pairs
-from aggregators.random_sets import random_sets
-from aggregators.relations.score_attention import ScoreAttention
-from infra.compute.dist import broadcast_state, gather_uneven, rank
-from infra.compute.dropout import Draws, drawn
-from infra.errors import InputError
-from infra.registry import TASKS
-from pipelines.training.loop import Trainer
-from tasks.models.padded_sets import PaddedSets
-from tasks.models.pair_encoder import PairEncoder
+from polypool.aggregators.aggregator import Context, pool_all_pairs
+from polypool.aggregators.random_sets import random_sets
+from polypool.aggregators.relations.score_attention import ScoreAttention
+from polypool.infra.compute.dist import broadcast_state, gather_uneven, rank
+from polypool.infra.compute.dropout import Draws, drawn
+from polypool.infra.errors import InputError
+from polypool.infra.registry import TASKS
+from polypool.tasks.models.pair_encoder import PaddedSets, PairEncoder
 
 
 def parts_of(model: PairEncoder) -> tuple[torch.nn.Module, ...]:
@@ -205,9 +203,9 @@ def run(tmp_path_factory):
 def test_a_tiny_corpus_is_learnt(run, tmp_path, changes, epochs, factor):
     plain = replace(run.data, visual_augment="", text_augment="")
     run = replace(run, **changes, data=plain, optim=replace(run.optim, epochs=epochs, lr=1e-2))
-    log = FolderLog(tmp_path)
-    adapter = TASKS.build(run.task, run)
-    Trainer(run, adapter, log=log, report=FolderReport(), device=torch.device("cpu"), bar=SilentBar).train()
+    trainer = trainer_of(run, tmp_path)
+    trainer.train()
+    log = trainer.log
     metrics = log.rows[-2][1] | log.rows[-1][1]
     assert metrics["whole/rsum"] > factor * metrics["test/chance"]
 

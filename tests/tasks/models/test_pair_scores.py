@@ -7,9 +7,9 @@ import pytest
 import torch
 from pair_models import MODELS, batch_of, model_of
 
-from tasks.models import pair_scores
-from tasks.models.pair_scores import PairScores
-from tasks.scoring.scores import PairsScore, mean_score
+from polypool.tasks.models import pair_encoder
+from polypool.tasks.models.pair_encoder import PairScores
+from polypool.tasks.scoring.scores import PairsScore, mean_score
 
 ROW_P, COLUMN_P = np.array([0, 2, 2, 1, 0, 3]), np.array([4, 0, 1, 1, 0, 3])
 
@@ -47,7 +47,7 @@ class Counted:
 @pytest.mark.parametrize(("cross", "aggregator"), MODELS)
 @pytest.mark.parametrize(("at_once", "side"), [(1024, 16), (4, 16), (1024, 1)])
 def test_single_pairs_score_what_they_score_in_a_block(cross, aggregator, at_once, side, monkeypatch):
-    monkeypatch.setattr(pair_scores, "PAIRS", at_once)
+    monkeypatch.setattr(pair_encoder, "PAIRS", at_once)
     score, block = sets_of(cross, aggregator), sets_of(cross, aggregator)
     score.model.side = side
     expected_VT = block(slice(None), slice(None))

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from infra.registry import OBJECTIVES
-from tasks.objectives.base import batch_positives
-from tasks.objectives.hardest import kth_highest, logsumexp_of_highest
+from polypool.infra.registry import OBJECTIVES
+from polypool.tasks.objectives.hardest import kth_highest, logsumexp_of_highest
+from polypool.tasks.objectives.objective import batch_positives
 
 PAPER = {"rule": "paper", "margin": 0.0, "positive_in_denominator": False, "halve": False}
 CODE = {"rule": "code", "margin": 0.2, "positive_in_denominator": True, "halve": True}

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from infra.checks import run_checks
-from infra.registry import OBJECTIVES
-from infra.trust import trust_modules
-from pipelines.checks.scores import objective_checks
-from tasks.objectives.base import Objective, batch_positives, pairs_and_negatives
+from polypool.infra.checks import run_checks
+from polypool.infra.registry import OBJECTIVES
+from polypool.infra.trust import trust_modules
+from polypool.pipelines.checks.losses import ObjectiveChecks
+from polypool.tasks.objectives.objective import Objective, batch_positives, pairs_and_negatives
 
 # item 7 is drawn twice; then three items with 2, 1 and 3 captions; then one item alone
 BATCHES = {
@@ -146,6 +146,6 @@ def test_the_example_of_an_objective_keeps_its_promises(monkeypatch):
     exec(source, module.__dict__)
     monkeypatch.setitem(sys.modules, "own_objective", module)
     trust_modules("own_objective")
-    outcomes = list(run_checks(objective_checks("own_objective:ScaledSoftmax(scale=5.0)")))
+    outcomes = list(run_checks(ObjectiveChecks("own_objective:ScaledSoftmax(scale=5.0)").checks()))
     assert [str(outcome) for outcome in outcomes if not outcome.passed] == []
     assert "log_scale 1.609" in "\n".join(map(str, outcomes))

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from infra.registry import MINERS, OBJECTIVES
-from infra.trust import vouch
-from pipelines.check import check, kind_of
-from tasks.objectives.base import batch_positives
-from tasks.objectives.miners.base import BatchScores, Chosen, Mined, Miner
+from polypool.infra.registry import MINERS, OBJECTIVES
+from polypool.infra.trust import trust_specs
+from polypool.pipelines.checks.checking import check, kind_of
+from polypool.tasks.objectives.miners.miner import BatchScores, Chosen, Mined, Miner
+from polypool.tasks.objectives.objective import batch_positives
 
 MARGIN, TEMPERATURE = 0.3, 0.2
 
@@ -166,7 +166,7 @@ def plugin(monkeypatch) -> None:
 
 
 def test_a_miner_of_ones_own_serves_both_objectives(plugin):
-    vouch("triplet(negatives=my_miners:Above)")
+    trust_specs("triplet(negatives=my_miners:Above)")
     sim_VT, row_T, positive_VT = batches()[1]
     spec = f"triplet(margin={MARGIN}, negatives='my_miners:Above(score=0.1)', warmup_epochs=0)"
     loss = OBJECTIVES.build(spec)(sim_VT, row_T, positive_VT, epoch=0.0)["loss"]
@@ -189,7 +189,7 @@ def test_a_miner_of_ones_own_serves_both_objectives(plugin):
     [("Everything", "no positive is ever chosen"), ("OneWay", "scores of shape (3, 6) for 6 pairs")],
 )
 def test_a_broken_miner_is_told_what_is_broken(plugin, name, broken):
-    vouch(f"my_miners:{name}")
+    trust_specs(f"my_miners:{name}")
     assert kind_of(f"my_miners:{name}") == "miner"
     failed = [f"{o.what}: {o.message}" for o in check(f"my_miners:{name}") if o.passed is False]
     assert broken in "\n".join(failed)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from infra.errors import InputError
-from infra.registry import OBJECTIVES, REGULARISERS, SIMILARITIES
-from tasks.objectives.base import batch_positives
+from polypool.infra.errors import InputError
+from polypool.infra.registry import OBJECTIVES, REGULARISERS, SIMILARITIES
+from polypool.tasks.objectives.objective import batch_positives
 
 
 def pairs(size: int) -> tuple[torch.Tensor, torch.Tensor]:

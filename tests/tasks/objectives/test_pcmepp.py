@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from infra.errors import InputError
-from infra.registry import OBJECTIVES, REGULARISERS, SIMILARITIES
-from tasks.objectives.base import batch_positives
-from tasks.similarities.vectors import Embeddings, uncertainty
+from polypool.infra.errors import InputError
+from polypool.infra.registry import OBJECTIVES, REGULARISERS, SIMILARITIES
+from polypool.tasks.objectives.objective import batch_positives
+from polypool.tasks.similarities.vectors import Embeddings, uncertainty
 
 
 def gaussians(size: int, dim: int = 6, *, seed: int = 0, start: float = -1.0) -> Tensor:

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from infra.errors import InputError
-from infra.registry import REGULARISERS
-from tasks.regularisers.mmd import distances
-from tasks.similarities.vectors import Embeddings
+from polypool.infra.errors import InputError
+from polypool.infra.registry import REGULARISERS
+from polypool.tasks.regularisers.mmd import distances
+from polypool.tasks.similarities.vectors import Embeddings
 
 WITHIN_SETS = ("diversity", "uniformity")
 

@@ -8,9 +8,9 @@ import torch
 from torch.nn.functional import normalize
 from torch.utils.flop_counter import FlopCounterMode
 
-from infra.errors import InputError
-from infra.registry import SIMILARITIES
-from tasks.similarities import blocks
+from polypool.infra.errors import InputError
+from polypool.infra.registry import SIMILARITIES
+from polypool.tasks.similarities import sets as set_similarity
 
 OF_SETS = (
     "mil",
@@ -57,8 +57,8 @@ def _best(lines, of_line):
 def block(request, monkeypatch):
     """Many blocks, whose products are kept for the gradient or computed again, and one block."""
     size, stored = request.param
-    monkeypatch.setitem(blocks.VECTORS, "cpu", size)
-    monkeypatch.setattr(blocks, "STORED", stored)
+    monkeypatch.setitem(set_similarity.VECTORS, "cpu", size)
+    monkeypatch.setattr(set_similarity, "STORED", stored)
 
 
 CASES = [(spec, k, 3) for spec in OF_SETS for k in (3, 2) if (spec, k) != ("aligned_mean", 2)]
@@ -190,8 +190,8 @@ def test_what_is_not_a_number_stays_so(spec):
 def test_training_holds_products_up_to_a_bound_and_nothing_else_but_embeddings(
     spec, stored, more, monkeypatch
 ):
-    monkeypatch.setattr(blocks, "STORED", stored)
-    monkeypatch.setitem(blocks.VECTORS, "cpu", (8, 8))
+    monkeypatch.setattr(set_similarity, "STORED", stored)
+    monkeypatch.setitem(set_similarity.VECTORS, "cpu", (8, 8))
     x, y, kept = sets(20, 4), sets(30, 4, seed=1), []
     similarity = SIMILARITIES.build(spec).double()
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
@@ -203,7 +203,7 @@ def test_training_holds_products_up_to_a_bound_and_nothing_else_but_embeddings(
 
 @pytest.mark.parametrize(("stored", "products"), [(20 * 4 * 30 * 4, 3), (20 * 4 * 30 * 4 - 1, 4)])
 def test_a_step_forms_the_products_once_and_one_more_for_each_gradient(stored, products, block, monkeypatch):
-    monkeypatch.setattr(blocks, "STORED", stored)
+    monkeypatch.setattr(set_similarity, "STORED", stored)
     x, y, similarity = sets(20, 4), sets(30, 4, seed=1), SIMILARITIES.build("smooth_chamfer")
     one = 2 * 20 * 4 * 30 * 4 * x.shape[-1]
     with FlopCounterMode(display=False) as counter:

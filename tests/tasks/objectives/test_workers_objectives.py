@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from workers import run_workers
 
-from infra.compute.dist import rank, world
-from infra.registry import OBJECTIVES, REGULARISERS, SIMILARITIES
-from tasks.models.dual_encoder import DualEncoder
-from tasks.similarities.vectors import Embeddings, l2_normalise
+from polypool.infra.compute.dist import rank, world
+from polypool.infra.registry import OBJECTIVES, REGULARISERS, SIMILARITIES
+from polypool.tasks.models.dual_encoder import DualEncoder
+from polypool.tasks.similarities.vectors import Embeddings, l2_normalise
 
 IMAGES, CAPTIONS, K, WIDTH = 6, 2, 3, 8
 SIMILARITY_SPECS = ("aligned_mean", "chamfer", "match_probability", "maxsim", "mil", "smooth_chamfer")

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from infra.errors import InputError
-from tasks.questions.answers import vocabulary_answer
-from tasks.questions.priors import AnswerPrior, first_words
-from tasks.questions.vocabulary import AnswerVocabulary
+from polypool.infra.errors import InputError
+from polypool.tasks.questions.accuracy import vocabulary_answer
+from polypool.tasks.questions.answer_report import AnswerPrior, first_words, results_file
+from polypool.tasks.questions.vocabulary import AnswerVocabulary
 
 SOFT = {0: 0, 1: 0.3, 2: 0.6, 3: 0.9}
 
@@ -118,9 +119,19 @@ def test_priors() -> None:
         "red",
         "red",
     ]
-    assert prior.chance(["a", "b"]) == ["red", "red"]
     assert first_words("Why, though?") == ("why", "though")
-    with pytest.raises(InputError, match="0 training questions"):
-        AnswerPrior([], [])
-    with pytest.raises(InputError, match="2 training questions and 1 answers"):
-        AnswerPrior(["a", "b"], ["c"])
+
+
+def test_a_file_has_the_answers_in_the_order_of_the_questions() -> None:
+    content = results_file(["7", "3000001"], ["yes", "café"])
+    assert json.loads(content) == [
+        {"question_id": 7, "answer": "yes"},
+        {"question_id": 3000001, "answer": "café"},
+    ]
+
+
+def test_what_is_not_written() -> None:
+    with pytest.raises(InputError, match="the question id 'x7' is no whole number"):
+        results_file(["x7"], ["yes"])
+    with pytest.raises(InputError, match="1 question ids come twice, such as 7"):
+        results_file(["7", "8", "7"], ["yes"] * 3)

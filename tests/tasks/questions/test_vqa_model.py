@@ -7,13 +7,13 @@ import torch
 from formulas import cross_modal_of, score_attention_of
 from toy import WORDS, toy_run
 
-from aggregators.random_sets import random_sets
-from encoders.text.bigru import BiGRU, Words
-from encoders.visual.grid import Grid
-from infra.errors import InputError
-from infra.registry import AGGREGATORS, FUSIONS
-from tasks.models.build import Parts
-from tasks.questions.model import VQAModel, vqa_model
+from polypool.aggregators.random_sets import random_sets
+from polypool.encoders.text.bigru import BiGRU, Words
+from polypool.encoders.visual.linear import Grid
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS, FUSIONS
+from polypool.tasks.models.parts import Parts
+from polypool.tasks.questions.vqa_model import VQAModel, vqa_model
 
 CROSS = "cross_modal(heads=2, dropout=0.0)"
 CLS = "cross_modal(heads=2, dropout=0.0, cls=True)"

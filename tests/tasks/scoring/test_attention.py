@@ -10,14 +10,13 @@ from corpora import make_corpus, make_questions
 from pictures import noise
 from workers import run_workers
 
-from aggregators.base import Aggregator, Context, Pooled
-from infra.compute.dist import rank
-from infra.registry import TASKS
-from infra.trust import vouch
-from tasks.inputs.pairs import Pairs
-from tasks.models.embeddings import SplitEmbeddings
-from tasks.scoring.attended import attended, caption_pairs, question_pairs
-from tasks.scoring.attention import nearest_captions
+from polypool.aggregators.aggregator import Aggregator, Context, Pooled
+from polypool.infra.compute.dist import rank
+from polypool.infra.registry import TASKS
+from polypool.infra.trust import trust_specs
+from polypool.tasks.inputs.pairs import Pairs
+from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.scoring.attention import attended, caption_pairs, nearest_captions, question_pairs
 
 SLOTS = "slots(k=3, iterations=1, heads=2, head_width=4)"
 
@@ -140,7 +139,7 @@ def test_without_weights_of_elements_that_differ_there_is_no_page(tiny, aggregat
 
 
 def test_an_aggregator_with_odd_weights_is_named_and_left_out(tiny, caplog) -> None:
-    vouch(odd := f"{__name__}:Odd")
+    trust_specs(odd := f"{__name__}:Odd")
     adapter, model = built(tiny[0], aggregator="attention", text_aggregator=odd)
     assert type(model.text.aggregator).__name__ == "Odd"
     with caplog.at_level(logging.WARNING):
@@ -171,7 +170,7 @@ def test_an_evaluation_records_attention_when_it_is_called(tiny) -> None:
 
 
 def test_the_nearest_caption_of_every_vector(monkeypatch) -> None:
-    monkeypatch.setattr("tasks.scoring.attention._CAPTIONS", 4)
+    monkeypatch.setattr("polypool.tasks.scoring.attention._CAPTIONS", 4)
     generator = torch.Generator().manual_seed(0)
     visual = torch.randn(3, 4, 6, generator=generator, dtype=torch.float64)
     texts = [[f"{item} {n}" for n in range(count)] for item, count in enumerate((4, 3, 4))]

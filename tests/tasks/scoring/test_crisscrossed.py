@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from infra.errors import InputError
-from tasks.datasets.images.cxc import Rated, Ratings
-from tasks.models.embeddings import SplitEmbeddings
-from tasks.scoring.crisscrossed import evaluate_crisscrossed, right_answers
-from tasks.scoring.scores import mean_score
-from tasks.similarities.cosine import Cosine
+from polypool.infra.errors import InputError
+from polypool.tasks.datasets.cxc import Rated, Ratings
+from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.scoring.crisscrossed import evaluate_crisscrossed, right_answers
+from polypool.tasks.scoring.scores import mean_score
+from polypool.tasks.similarities.cosine import Cosine
 
 DIRECTIONS = ("i2t", "t2i", "t2t", "i2i")
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 
-from tasks.scoring.examples import choose
+from polypool.tasks.scoring.examples import choose
 
 
 def test_right_and_wrong_ones_of_every_type_are_chosen():

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from infra.errors import InputError
-from tasks.datasets.images.eccv import Extended, read_eccv
-from tasks.scoring import extended
-from tasks.scoring.extended import asked, evaluate_extended, false_negatives
+from polypool.infra.errors import InputError
+from polypool.tasks.datasets.eccv import Extended, read_eccv
+from polypool.tasks.scoring import extended
+from polypool.tasks.scoring.extended import asked, evaluate_extended, false_negatives
 
 DIRECTIONS = ("i2t", "t2i")
 

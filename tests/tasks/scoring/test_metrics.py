@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from infra.errors import InputError
-from tasks.scoring.metrics import Positives, Ranks, chance_recall, rank_queries, recall, retrieval_metrics
-from tasks.scoring.ranking.gallery import RetrievalGallery
+from polypool.infra.errors import InputError
+from polypool.tasks.scoring.metrics import (
+    Positives,
+    Ranks,
+    chance_recall,
+    rank_queries,
+    recall,
+    retrieval_metrics,
+)
+from polypool.tasks.scoring.ranking.gallery import RetrievalGallery
 
 
 def owners(images: int, captions: int = 5) -> np.ndarray:

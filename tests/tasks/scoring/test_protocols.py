@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from infra.errors import InputError
-from tasks.base import Score
-from tasks.scoring.evaluation import evaluate_protocol
-from tasks.scoring.metrics import Positives, rank_queries
-from tasks.scoring.protocols import PROTOCOLS, ScoringProtocol, protocol_named
-from tasks.scoring.ranking.gallery import RetrievalGallery
-from tasks.scoring.scores import mean_score
+from polypool.infra.errors import InputError
+from polypool.tasks.adapter import Score
+from polypool.tasks.scoring.evaluation import evaluate_protocol
+from polypool.tasks.scoring.metrics import Positives, rank_queries
+from polypool.tasks.scoring.protocols import PROTOCOLS, ScoringProtocol, protocol_named
+from polypool.tasks.scoring.ranking.gallery import RetrievalGallery
+from polypool.tasks.scoring.scores import mean_score
 
 
 def blocks_of(sim_VT: torch.Tensor) -> Score:

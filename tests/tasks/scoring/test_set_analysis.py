@@ -11,11 +11,11 @@ import torch
 from overlap import Overlap
 from torch import Tensor
 
-from tasks.models.embeddings import SplitEmbeddings
-from tasks.scoring import geometry
-from tasks.scoring.geometry import alignment, uniformity
-from tasks.scoring.set_analysis import ablated, choices, circular_variance, variance_of
-from tasks.similarities.aligned_mean import AlignedMean
+from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.scoring import geometry
+from polypool.tasks.scoring.geometry import alignment, uniformity
+from polypool.tasks.scoring.set_analysis import ablated, choices, circular_variance, variance_of
+from polypool.tasks.similarities.aligned_mean import AlignedMean
 
 
 def embeddings(*shape: int, seed: int = 0) -> Tensor:

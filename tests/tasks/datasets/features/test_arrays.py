@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from verbs import reasons, run, sets_of
+from verbs import ingested, reasons, refused, sets_of
 
-from infra.store import FeatureStore
-from tasks.datasets.features.to_store import as_set
+from polypool.infra.store import FeatureStore
+from polypool.tasks.datasets.features import as_set
 
 RANDOM = np.random.default_rng(0)
 
@@ -45,10 +45,7 @@ def test_arrays_of_many_shapes(tmp_path: Path) -> None:
     }
     for name, make in bad.items():
         make(folder / name)
-    code, _, _ = run(
-        "arrays", "--dir", folder, "--out", tmp_path / "out", "--dtype", "float32", "--allow-skipped"
-    )
-    assert code == 0
+    ingested("arrays", "--dir", folder, "--out", tmp_path / "out", "--dtype", "float32", "--allow-skipped")
     found = sets_of(tmp_path / "out")
     expected = {
         "a": grid[0],
@@ -88,10 +85,7 @@ def test_the_width_is_that_of_most_files_and_the_others_are_listed(tmp_path: Pat
     with (tmp_path / "in" / "7.npy").open("wb") as file:
         np.lib.format.write_array(file, np.ones((6, 7)), version=(3, 0))
     options = ["--channels-first"] if first else []
-    code, out, _ = run(
-        "arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--allow-skipped", *options
-    )
-    assert code == 0
+    out = ingested("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--allow-skipped", *options)
     found, width = sets_of(tmp_path / "out"), 8 if first else 3
     expected = ["2", "3", "4", "5", "6"] if first else ["0", "2", "3", "4", "5", "6"]
     assert list(found) == expected
@@ -100,9 +94,9 @@ def test_the_width_is_that_of_most_files_and_the_others_are_listed(tmp_path: Pat
     odd = {"1.npz, shape (4, 5)", "7.npy, shape (6, 7)", *(["0.npy, shape (9, 2, 3)"] if first else [])}
     assert set(listed) == odd
     assert f"{len(odd)} x vectors of another width than {width}, which most files have: " in out
-    code, _, err = run("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "strict", *options)
-    assert code == 1
-    assert "were left out" in err
+    refused(
+        "were left out", "arrays", "--dir", tmp_path / "in", "--out", tmp_path / "strict", *options, code=1
+    )
 
 
 def test_channels_first() -> None:
@@ -116,17 +110,14 @@ def test_channels_first() -> None:
 def test_arrays_of_an_empty_or_missing_folder_exit_with_2(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for folder, message in (("in", "nothing usable was found; nothing skipped"), ("x", "x: no such folder")):
-        code, _, err = run("arrays", "--dir", tmp_path / folder, "--out", tmp_path / "out")
-        assert code == 2
-        assert message in err
+        refused(message, "arrays", "--dir", tmp_path / folder, "--out", tmp_path / "out")
 
 
 def test_empty_arrays_have_no_say_in_the_width(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for name, shape in {"a": (0, 7), "b": (0, 7), "c": (2, 3)}.items():
         np.save(tmp_path / "in" / f"{name}.npy", np.ones(shape))
-    code, _, _ = run("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--allow-skipped")
-    assert code == 0
+    ingested("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--allow-skipped")
     assert list(sets_of(tmp_path / "out")) == ["c"]
     assert set(dict(reasons(tmp_path / "out")).values()) == {"an empty set"}
 
@@ -156,7 +147,7 @@ def test_archives_that_are_encrypted_strange_or_endless_are_listed(tmp_path: Pat
         np.lib.format.write_array_header_1_0(entry, header)
         for _ in range(70):
             entry.write(bytes(16 << 20))
-    assert run("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--allow-skipped")[0] == 0
+    ingested("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--allow-skipped")
     assert list(sets_of(tmp_path / "out")) == ["a", "b"]
     assert dict(reasons(tmp_path / "out")) == {
         "c.npz": "damaged or cut short",
@@ -175,8 +166,7 @@ def test_boxes_of_archives_become_a_column(tmp_path: Path) -> None:
     np.savez(folder / "c.npz", features=x_ND[2], boxes=box_N4[:2], image_width=[200], image_height=[400])
     np.savez(folder / "d.npz", x=x_ND[3], bbox=np.array([{}], object), image_w=200, image_h=400)
     np.savez(folder / "e.npz", x=x_ND[4], bbox=box_N4, image_w=[200, 1], image_h=400)
-    code, _, _ = run("arrays", "--dir", folder, "--out", tmp_path / "out", "--dtype", "float32")
-    assert code == 0
+    ingested("arrays", "--dir", folder, "--out", tmp_path / "out", "--dtype", "float32")
     store = FeatureStore.open(tmp_path / "out")
     assert store.columns == {"boxes": 4}
     for row, id in enumerate("abcde"):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from verbs import reasons, run, sets_of
+from verbs import ingested, reasons, refused, run, sets_of
 
-from infra.store import FeatureStore
+from polypool.infra.store import FeatureStore
 
 RANDOM = np.random.default_rng(0)
 
@@ -41,8 +41,7 @@ def test_butd_reads_several_files_with_bad_rows(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("".join(first), "utf-8", "surrogateescape")
     (tmp_path / "b.tsv").write_text(line(2, xs[2]) + line(0, xs[4]) + line(4, xs[4])[:60])
     options = ("--dim", 8, "--dtype", "float32", "--out", tmp_path / "out")
-    code, out, _ = run("butd", "--tsv", tmp_path / "a.tsv", tmp_path / "b.tsv", *options, "--allow-skipped")
-    assert code == 0
+    out = ingested("butd", "--tsv", tmp_path / "a.tsv", tmp_path / "b.tsv", *options, "--allow-skipped")
     found = sets_of(tmp_path / "out")
     assert list(found) == ["0", "1", "2"]
     for id, x_ND in zip(found, xs, strict=False):
@@ -75,8 +74,7 @@ def test_boxes_are_a_column_in_fractions_of_the_picture(tmp_path: Path) -> None:
     ]
     rows = [good, *(row.replace("1\t", f"{id}\t", 1) for id, row in enumerate(bad, 2))]
     (tmp_path / "a.tsv").write_text("".join(rows))
-    code, out, _ = run("butd", "--tsv", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out")
-    assert code == 0
+    out = ingested("butd", "--tsv", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out")
     store = FeatureStore.open(tmp_path / "out")
     boxes = store.column("boxes")
     assert store.ids.to_pylist() == boxes.ids.to_pylist() == ["1", "2", "3", "4", "5", "6"]
@@ -88,10 +86,7 @@ def test_boxes_are_a_column_in_fractions_of_the_picture(tmp_path: Path) -> None:
 def test_butd_cut_within_the_last_features(tmp_path: Path) -> None:
     x_ND = RANDOM.standard_normal((36, 8))
     (tmp_path / "a.tsv").write_text(line(1, x_ND) + line(2, x_ND)[:-41])
-    assert (
-        run("butd", "--tsv", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out", "--allow-skipped")[0]
-        == 0
-    )
+    ingested("butd", "--tsv", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out", "--allow-skipped")
     assert reasons(tmp_path / "out") == [
         ("a.tsv:2 (id 2)", "features of another size than boxes x 8 x 4 bytes")
     ]
@@ -105,10 +100,8 @@ def test_butd_of_the_wrong_width_or_missing_exits_with_2(
     assert code == 2
     assert "nothing usable was found; skipped 1:" in err
     assert "boxes x 2048 x 4 bytes: a.tsv:1 (id 1)" in err
-    code, _, err = run("butd", "--tsv", tmp_path / "x.tsv", "--out", tmp_path / "out")
-    assert code == 2
-    assert "x.tsv: no such file" in err
-    monkeypatch.setattr("tasks.datasets.features.butd._LINE_LIMIT", 100)
-    code, _, err = run("butd", "--tsv", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out")
-    assert code == 2
-    assert "a line of over 100 bytes" in err
+    refused("x.tsv: no such file", "butd", "--tsv", tmp_path / "x.tsv", "--out", tmp_path / "out")
+    monkeypatch.setattr("polypool.tasks.datasets.features.butd._LINE_LIMIT", 100)
+    refused(
+        "a line of over 100 bytes", "butd", "--tsv", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out"
+    )

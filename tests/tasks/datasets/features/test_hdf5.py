@@ -9,13 +9,13 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from verbs import reasons, run, sets_of
+from verbs import ingested, reasons, refused, run, sets_of
 
-from infra.errors import InputError
-from infra.store import FeatureStore
-from tasks.datasets.corpus import Skipped
-from tasks.datasets.features.hdf5 import read_hdf5
-from tasks.datasets.features.to_store import Features
+from polypool.infra.errors import InputError
+from polypool.infra.store import FeatureStore
+from polypool.tasks.datasets.corpus import Skipped
+from polypool.tasks.datasets.features import Features
+from polypool.tasks.datasets.features.hdf5 import Hdf5
 
 RANDOM = np.random.default_rng(0)
 
@@ -29,7 +29,7 @@ def write_hdf5(folder: Path, **datasets: np.ndarray) -> Path:
 
 @pytest.mark.parametrize("form", ["map", "list", "npy", "txt", "inside", "inside-text"])
 def test_hdf5_with_ids_in_every_form(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.datasets.features.hdf5._BLOCK", 300)  # two rows at a time
+    monkeypatch.setattr("polypool.tasks.datasets.features.hdf5._BLOCK", 300)  # two rows at a time
     features = RANDOM.standard_normal((5, 3, 8)).astype(np.float32)
     ids = [9, 7, 5, 3, 1]
     inside = {"inside": np.array(ids), "inside-text": np.array([str(id) for id in ids], "S")}
@@ -48,8 +48,7 @@ def test_hdf5_with_ids_in_every_form(tmp_path: Path, form: str, monkeypatch: pyt
         (tmp_path / "ids.txt").write_text("\n".join(map(str, ids)))
     named = next(iter(tmp_path.glob("ids.*")), None)
     options = ("--ids", named) if named else ()
-    code, out, _ = run("hdf5", "--file", path, *options, "--out", tmp_path / "out", "--dtype", "float32")
-    assert code == 0
+    out = ingested("hdf5", "--file", path, *options, "--out", tmp_path / "out", "--dtype", "float32")
     assert "5 sets, 15 vectors of 8 x float32" in out
     found = sets_of(tmp_path / "out")
     assert list(found) == ["9", "7", "5", "3", "1"]
@@ -61,7 +60,7 @@ def test_hdf5_adaptive_layout(tmp_path: Path) -> None:
     spans = np.array([[4, 10], [0, 3], [3, 4], [5, 5], [8, 11]])
     path = write_hdf5(tmp_path, image_features=features, pos_boxes=spans)
     (tmp_path / "ids.json").write_text('{"a": 0, "b": 1, "c": 2, "d": 3, "e": 4, "f": 5, "g": 2, "h": "x"}')
-    entries = list(read_hdf5(path, ids=tmp_path / "ids.json"))
+    entries = list(Hdf5(file=path, ids=tmp_path / "ids.json").read().sets)
     found = {one.id: one.x_ND for one in entries if isinstance(one, Features)}
     assert list(found) == ["b", "c", "a"]
     assert np.array_equal(found["a"], features[4:10])
@@ -78,7 +77,7 @@ def test_hdf5_adaptive_layout(tmp_path: Path) -> None:
 
 def test_hdf5_rows_without_id_are_listed(tmp_path: Path) -> None:
     path = write_hdf5(tmp_path, image_features=np.ones((3, 2, 4)), image_ids=np.array([1, 2]))
-    assert run("hdf5", "--file", path, "--out", tmp_path / "out", "--allow-skipped")[0] == 0
+    ingested("hdf5", "--file", path, "--out", tmp_path / "out", "--allow-skipped")
     assert reasons(tmp_path / "out") == [("train.hdf5, row 2", "a row that has no id")]
 
 
@@ -99,9 +98,7 @@ def test_hdf5_refusals(tmp_path: Path) -> None:
         (tmp_path / "none.hdf5",): "no such file",
     }
     for options, message in cases.items():
-        code, _, err = run("hdf5", "--file", *options, "--out", tmp_path / "out")
-        assert code == 2
-        assert message in err
+        refused(message, "hdf5", "--file", *options, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -110,16 +107,16 @@ def test_the_advice_on_pickled_ids_works(tmp_path: Path) -> None:
     named = tmp_path / 'whose ids\' "$(touch stray)".pkl'
     named.write_bytes(pickle.dumps({30: 0, 40: 1}))
     with pytest.raises(InputError) as caught:
-        list(read_hdf5(path, ids=named))
+        list(Hdf5(file=path, ids=named).read().sets)
     advice = str(caught.value).partition("If you trust it: python ")[2]
     subprocess.run(f"{sys.executable} {advice}", shell=True, check=True, cwd=tmp_path)
     assert not (tmp_path / "stray").exists()
-    assert [one.id for one in read_hdf5(path, ids=tmp_path / "ids.json")] == ["30", "40"]
+    assert [one.id for one in Hdf5(file=path, ids=tmp_path / "ids.json").read().sets] == ["30", "40"]
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_boxes_become_a_column(tmp_path: Path, adaptive: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.datasets.features.hdf5._BLOCK", 300)  # three rows at a time
+    monkeypatch.setattr("polypool.tasks.datasets.features.hdf5._BLOCK", 300)  # three rows at a time
     features = RANDOM.standard_normal((4, 3, 8)).astype(np.float32)
     spatial = RANDOM.random((4, 3, 6)).astype(np.float32)
     spatial[2, 1, 3] = np.nan
@@ -133,8 +130,7 @@ def test_boxes_become_a_column(tmp_path: Path, adaptive: bool, monkeypatch: pyte
         image_ids=np.arange(4),
         **spans,
     )
-    code, _, _ = run("hdf5", "--file", path, "--out", tmp_path / "out", "--dtype", "float32")
-    assert code == 0
+    ingested("hdf5", "--file", path, "--out", tmp_path / "out", "--dtype", "float32")
     store = FeatureStore.open(tmp_path / "out")
     assert store.columns == {"boxes": 4}
     boxes = store.column("boxes")

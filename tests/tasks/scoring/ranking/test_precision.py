@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.scoring.metrics import Positives
-from tasks.scoring.ranking import precision
-from tasks.scoring.ranking.precision import chance_precision, precision_at_r
+from polypool.tasks.scoring.metrics import Positives
+from polypool.tasks.scoring.ranking import precision
+from polypool.tasks.scoring.ranking.precision import chance_precision, precision_at_r
 
 
 def of_order(order: list[int], right: set[int], total: int) -> tuple[float, float]:

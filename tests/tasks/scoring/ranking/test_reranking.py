@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from infra.errors import InputError
-from tasks.scoring.evaluation import evaluate_protocol
-from tasks.scoring.protocols import ScoringProtocol, protocol_named
-from tasks.scoring.ranking import reranking
-from tasks.scoring.ranking.gallery import RetrievalGallery
-from tasks.scoring.ranking.reranking import best_places, first_pass, put_first
+from polypool.infra.errors import InputError
+from polypool.tasks.scoring.evaluation import evaluate_protocol
+from polypool.tasks.scoring.protocols import ScoringProtocol, protocol_named
+from polypool.tasks.scoring.ranking import reranking
+from polypool.tasks.scoring.ranking.gallery import RetrievalGallery
+from polypool.tasks.scoring.ranking.reranking import best_places, first_pass, put_first
 
 ITEMS, CAPTIONS = 40, 90
 OWNER_T = np.sort(np.concatenate([np.arange(ITEMS), np.random.default_rng(3).integers(0, ITEMS, 50)]))

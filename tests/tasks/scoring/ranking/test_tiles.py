@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from infra.errors import InputError
-from tasks.scoring.metrics import Positives, Ranks
-from tasks.scoring.ranking import tiles
-from tasks.scoring.ranking.tiles import rank_both_ways
+from polypool.infra.errors import InputError
+from polypool.tasks.scoring.metrics import Positives, Ranks
+from polypool.tasks.scoring.ranking import tiles
+from polypool.tasks.scoring.ranking.tiles import rank_both_ways
 
 
 class Asked:

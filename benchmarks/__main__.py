@@ -1,0 +1,53 @@
+"""`python -m benchmarks`: one table of ratios, each measured side by side on this machine.
+
+It ends with 1 where a target is missed, and says which.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from polypool.infra.process.command import command
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """Options of `python -m benchmarks`."""
+
+    only: Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: all)")] = ()
+    """Names of benchmarks; all where none is given: store, store_cold, store_beyond, lmdb, webdataset, lance, memory,
+    remote_store, images, videos, decoders, sorted_sum, pooling, costs, growth, ranks, chunks, evaluation, rerank,
+    smooth_chamfer, adopt, phrases, vqa_metric, query, page, compare, paper_step, step, video_step, vqa_step,
+    chunked_step, workers, start."""
+    quick: bool = False
+    """Smaller sizes and, without names, only the most telling benchmarks: under two minutes on two cores. The processor
+    time of one thread is measured, so that a busy machine gives the same ratios; a target counts as missed where it is
+    missed by more than a factor of two."""
+    markdown: bool = False
+    """Print the table of docs/speed.md."""
+
+
+@command
+def main() -> None:
+    options = tyro.cli(BenchOptions, description=__doc__)
+    import torch
+
+    from benchmarks.machine import Machine
+    from benchmarks.table import BENCHMARKS, QUICK, WIDTH, measure
+
+    if options.quick:
+        torch.set_num_threads(1)  # whose processor's time is taken (`benchmarks.measure.seconds`)
+    print(textwrap.fill(str(Machine.here()), WIDTH, break_on_hyphens=False), flush=True)
+    names = tuple(dict.fromkeys(options.only)) or (QUICK if options.quick else tuple(BENCHMARKS))
+    report = measure(names, "quick" if options.quick else "full")
+    print(f"\n{report.markdown() if options.markdown else report}", flush=True)
+    if complaints := report.complaints():
+        raise SystemExit("\n".join(["", "missed:", *complaints]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Pooling: GPO against the usual way, and the cost of every aggregator."""

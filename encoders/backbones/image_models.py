@@ -1,0 +1,242 @@
+"""Image models of transformers: patch tokens of vision transformers, embeddings of pairs, cells of convolutional maps.
+
+All see an image through its own preprocessing, which cuts the border off where it asks for a centre crop (CLIP,
+DINOv2). Sources: Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021; He et al., "Deep residual learning for
+image recognition", CVPR 2016; Jiang et al., "In defense of grid features for visual question answering", CVPR 2020.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from polypool.encoders.backbones import Backbone
+from polypool.encoders.backbones.hub import Pretrained, half_of_pair
+from polypool.infra.errors import InputError
+from polypool.infra.pictures.opening import rgb
+from polypool.infra.registry import BACKBONES
+
+_KIND = "a vision transformer"
+
+
+@BACKBONES.register("vit")
+class ViT(Backbone):
+    """The last hidden state of every patch, row by row; DeiT and its like will do too.
+
+    Args:
+        name: a model on the hub, or a local folder.
+        cls: put the [CLS] token before the patches. Other tokens that are no patches are always left out.
+        grid: average the patches over the cells of a `grid` x `grid` partition; where None, each patch is kept. Where
+            patches do not divide evenly, neighbouring cells share some.
+        bfloat16: compute in it, which takes half the time where the processor or GPU has it in hardware.
+    """
+
+    gpu = True
+    backbone = "vit"
+    kind = "AutoModel"
+    """Class of transformers."""
+
+    def __init__(
+        self,
+        *,
+        name: str = "google/vit-base-patch16-224",
+        cls: bool = False,
+        grid: int | None = None,
+        bfloat16: bool = False,
+    ) -> None:
+        if grid is not None and grid < 1:
+            raise ValueError(f"grid must be at least 1, not {grid}")
+        self.cls, self.grid = cls, grid
+        self._pretrained = Pretrained(name, kind=self.kind, bfloat16=bfloat16)
+        self.note = self._pretrained.note
+        self.dim: int = self._pretrained.setting("hidden_size", of=_KIND)
+        self._patch: int = self._pretrained.setting("patch_size", of=_KIND)
+
+    def describe(self) -> dict[str, Any]:
+        grid = {} if self.grid is None else {"grid": self.grid}
+        return {"backbone": self.backbone, "cls": self.cls} | grid | self._pretrained.describe()
+
+    def __call__(self, images: list[Image.Image]) -> list[np.ndarray]:
+        """Return the `(patches, dim)` or `(grid * grid, dim)` float32 features of each image, after [CLS] if wanted.
+
+        Any mode and size of an image will do.
+        """
+        pixels = self._pretrained.pixels(images)
+        features = []
+        for token_ND, image in zip(self._pretrained.states(pixels), pixels, strict=True):
+            rows, columns = (side // self._patch for side in image.shape[1:])
+            patch_ND = token_ND[-rows * columns :]
+            if self.grid is not None:
+                patch_ND = _cells(patch_ND.reshape(rows, columns, -1), self.grid)
+            features.append(np.concatenate([token_ND[: int(self.cls)], patch_ND]))
+        return features
+
+
+class _OfPair(ViT):
+    """The image half of a pair: its patches, or its embedding of the whole image.
+
+    Attributes:
+        pooled_kind, pooled_output, pooled_width: class of transformers that makes the embedding, the name of what it
+            returns, and the setting that says how wide it is.
+    """
+
+    pooled_kind: str
+    pooled_output: str
+    pooled_width: str
+
+    def __init__(
+        self, *, name: str, pooled: bool, cls: bool = False, grid: int | None = None, bfloat16: bool = False
+    ) -> None:
+        self.pooled = pooled
+        if not pooled:
+            super().__init__(name=name, cls=cls, grid=grid, bfloat16=bfloat16)
+            return
+        if cls or grid is not None:
+            raise ValueError("pooled=True is one embedding of the whole image; leave out cls and grid")
+        self.cls, self.grid, config = False, None, half_of_pair(name, "vision")
+        self._pretrained = Pretrained(name, kind=self.pooled_kind, bfloat16=bfloat16, config=config)
+        self.note = self._pretrained.note
+        self.dim = self._pretrained.setting(self.pooled_width, of="one half of a pair")
+
+    def describe(self) -> dict[str, Any]:
+        return super().describe() | ({"pooled": True} if self.pooled else {})
+
+    def __call__(self, images: list[Image.Image]) -> list[np.ndarray]:
+        """Return the features `(patches, dim)` of each image, or its embedding, `(1, dim)`; float32."""
+        if not self.pooled:
+            return super().__call__(images)
+        pixels = self._pretrained.pixels(images)
+        return [embedding_D[None] for embedding_D in self._pretrained.states(pixels, of=self.pooled_output)]
+
+
+@BACKBONES.register("clip")
+class CLIP(_OfPair):
+    """The vision tower of CLIP.
+
+    Radford et al., "Learning transferable visual models from natural language supervision", ICML 2021. Patches
+    are those of the last layer, before the norm and the projection that only the [CLS] token goes through.
+
+    Args:
+        name: a model on the hub, or a local folder.
+        cls: put the [CLS] token before the patches.
+        pooled: instead of patches, the one embedding of the image beside which `clip_text(pooled=True)` has the text's:
+            [CLS] after the norm and the projection.
+        grid, bfloat16: see `ViT`.
+    """
+
+    backbone, kind = "clip", "CLIPVisionModel"
+    pooled_kind, pooled_output, pooled_width = (
+        "CLIPVisionModelWithProjection",
+        "image_embeds",
+        "projection_dim",
+    )
+
+    def __init__(
+        self,
+        *,
+        name: str = "openai/clip-vit-base-patch32",
+        cls: bool = False,
+        pooled: bool = False,
+        grid: int | None = None,
+        bfloat16: bool = False,
+    ) -> None:
+        super().__init__(name=name, cls=cls, pooled=pooled, grid=grid, bfloat16=bfloat16)
+
+
+@BACKBONES.register("siglip")
+class SigLIPBackbone(_OfPair):
+    """The vision tower of SigLIP and of SigLIP 2 with fixed sizes: Zhai et al., "Sigmoid loss for language image
+    pre-training", ICCV 2023. It has no [CLS] token; its attention pooling is left out of the patches.
+
+    Args:
+        name: a model on the hub, or a local folder.
+        pooled: instead of patches, the one embedding of the image beside which `siglip_text(pooled=True)` has the
+            text's: what attention pooling makes of them.
+        grid, bfloat16: see `ViT`.
+    """
+
+    backbone, kind = "siglip", "SiglipVisionModel"
+    pooled_kind, pooled_output, pooled_width = "SiglipVisionModel", "pooler_output", "hidden_size"
+
+    def __init__(
+        self,
+        *,
+        name: str = "google/siglip-base-patch16-224",
+        pooled: bool = False,
+        grid: int | None = None,
+        bfloat16: bool = False,
+    ) -> None:
+        super().__init__(name=name, pooled=pooled, grid=grid, bfloat16=bfloat16)
+
+
+@BACKBONES.register("dinov2")
+class DINOv2(ViT):
+    """DINOv2, also with registers, which are left out: Oquab et al., "DINOv2: learning robust visual features without
+    supervision", TMLR 2024.
+
+    Args:
+        name: a model on the hub, or a local folder.
+        cls: put the [CLS] token before the patches.
+        grid, bfloat16: see `ViT`.
+    """
+
+    backbone = "dinov2"
+
+    def __init__(
+        self,
+        *,
+        name: str = "facebook/dinov2-base",
+        cls: bool = False,
+        grid: int | None = None,
+        bfloat16: bool = False,
+    ) -> None:
+        super().__init__(name=name, cls=cls, grid=grid, bfloat16=bfloat16)
+        model_type = self._pretrained.model.config.model_type
+        if not model_type.startswith("dinov2"):
+            raise InputError(f"{name}: a model of type {model_type!r}; expected a DINOv2")
+
+
+@BACKBONES.register("resnet")
+class ResNetBackbone(Backbone):
+    """The cells of the last feature map, row by row, as the grid models of VSE-infinity have it.
+
+    Any convolutional model of transformers will do.
+
+    Args:
+        name: a model on the hub, or a local folder.
+        size: squeeze the whole image to a square of this many pixels, 512 in VSE-infinity; by default the image goes
+            through the model's own preprocessing, which cuts the border off.
+    """
+
+    gpu = True
+
+    def __init__(self, *, name: str = "microsoft/resnet-50", size: int | None = None) -> None:
+        if size is not None and size < 1:
+            raise ValueError(f"size must be at least 1 pixel, got {size}")
+        self.size = size
+        self._pretrained = Pretrained(name)
+        self.dim: int = self._pretrained.setting("hidden_sizes", of="a ResNet or its like")[-1]
+
+    def describe(self) -> dict[str, Any]:
+        return {"backbone": "resnet", "size": self.size} | self._pretrained.describe()
+
+    def __call__(self, images: list[Image.Image]) -> list[np.ndarray]:
+        """Return the `(cells, dim)` float32 features of each image; any mode and size will do."""
+        options = {}
+        if self.size is not None:
+            square = (self.size, self.size)
+            images = [rgb(image).resize(square, Image.Resampling.BICUBIC) for image in images]
+            options = {"do_resize": False, "do_center_crop": False}
+        maps_DHW = self._pretrained.states(self._pretrained.pixels(images, **options))
+        return [np.ascontiguousarray(map_DHW.reshape(self.dim, -1).T) for map_DHW in maps_DHW]
+
+
+def _cells(x_RCD: np.ndarray, grid: int) -> np.ndarray:
+    """Return the `(grid * grid, D)` means over the cells of a partition, as `adaptive_avg_pool2d` lays them."""
+    for axis in (0, 1):
+        size = x_RCD.shape[axis]
+        parts = [slice(cell * size // grid, -(-(cell + 1) * size // grid)) for cell in range(grid)]
+        x_RCD = np.stack([x_RCD.swapaxes(0, axis)[part].mean(axis=0) for part in parts]).swapaxes(0, axis)
+    return x_RCD.reshape(grid * grid, -1)

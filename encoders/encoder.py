@@ -1,0 +1,128 @@
+"""The contract of encoders, which turn raw inputs or stored features into sets in the joint width."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from polypool.encoders.text.tokenizers import Tokenizer
+from polypool.infra.errors import InputError
+from polypool.infra.fields import at_least
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """Per-channel mean and deviation of the training split's features, over `sets` sets of `vectors` vectors in all."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    sets: int = 0
+    vectors: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureAssets:
+    """Width of stored features, and their statistics where the store has any."""
+
+    dim: Annotated[int, at_least(1)]
+    statistics: Statistics | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std") if self.statistics else ():
+            if (found := len(getattr(self.statistics, name))) != self.dim:
+                raise InputError(f"{name} of the statistics must be a list of {self.dim}, not of {found}")
+
+
+class Encoder(nn.Module, ABC):
+    """`(x, mask_BN)` -> `(x_BND, mask_BN)`, or `(x_BND, mask_BN, global_BS)` with a vector of the whole.
+
+    Constructors take `assets` first: what an encoder needs besides its parameters and weights, as plain JSON, so that a
+    checkpoint is rebuilt without the data it was trained on.
+    """
+
+    width: int
+    """Width D of the elements."""
+    global_width: int = 0
+    """Width S of the global feature; 0 for none."""
+    reads: str = "features"
+    """Stored `features` of images or of texts, `pixels`, or the `tokens` of texts."""
+    assets_kind: Any = dict[str, Any]
+    """A dataclass of the fields of `assets`, by which those of a file are checked."""
+
+    @abstractmethod
+    def forward(self, x: Tensor, mask_BN: Tensor) -> tuple[Tensor, ...]:
+        """Encode each set.
+
+        Returns:
+            The sets `(B, N, D)`; their mask `(B, N)`, which may differ from `mask_BN`; and the global features
+            `(B, S)`, where `global_width` is not 0.
+        """
+
+    def load_pretrained(self) -> None:
+        """Load published weights, where there are any, into a new encoder."""
+
+
+class FeatureEncoder(Encoder):
+    """An encoder of stored features `(B, N, F)`.
+
+    Args:
+        assets: see `FeatureAssets`.
+        standardise: bring features to mean 0 and deviation 1 by the statistics first.
+    """
+
+    assets_kind = FeatureAssets
+    mean_F: Tensor
+    scale_F: Tensor
+
+    def __init__(self, assets: Mapping[str, Any], *, standardise: bool) -> None:
+        super().__init__()
+        statistics = assets.get("statistics")
+        self.standardise = standardise
+        if standardise:
+            if not statistics:
+                raise ValueError(
+                    "standardise=True needs the per-channel statistics of the training split, and this feature store "
+                    "has none: `polypool extract` writes them, `ingest` does not; choose standardise=False"
+                )
+            self.register_buffer("mean_F", torch.tensor(statistics["mean"]))
+            self.register_buffer("scale_F", torch.tensor(statistics["std"]).clamp(min=1e-6).reciprocal())
+
+    def features(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Return stored features `(..., F)` in the precision of the weights; standardised ones are zero in the pads.
+
+        `mask` `(...)` is True for real elements, None where there are no pads.
+        """
+        x = x.to(next(self.parameters()).dtype)
+        if self.standardise:
+            x = (x - self.mean_F) * self.scale_F
+            x = x if mask is None else x.masked_fill(~mask[..., None], 0.0)
+        return x
+
+
+class TextEncoder(Encoder):
+    """An encoder of token numbers `(B, L)`."""
+
+    reads = "tokens"
+
+    @classmethod
+    @abstractmethod
+    def prepare(cls, captions: Iterable[str], **params: Any) -> dict[str, Any]:
+        """Make the assets of a new encoder from the training captions and the parameters of its spec."""
+
+    @classmethod
+    @abstractmethod
+    def tokenizer(cls, assets: Mapping[str, Any]) -> Tokenizer:
+        """Return the tokenizer of this encoder."""
+
+
+def xavier_linear(inputs: int, outputs: int) -> nn.Linear:
+    """Return a linear map with Xavier-uniform weights and zero bias, as in the VSE family."""
+    linear = nn.Linear(inputs, outputs)
+    nn.init.xavier_uniform_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear

@@ -1,0 +1,152 @@
+"""Batches of a data set, in an order that depends on the seed and the epoch alone."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polypool.infra.compute.dist import rank, world
+from polypool.infra.errors import InputError
+
+Batch = dict[str, Tensor]
+"""The tensors of some samples by name. The first axis counts samples; `x_mask` is the bool mask of `x`."""
+
+
+class Dataset(Protocol):
+    """Samples by number, whose content depends on the number, the seed and the epoch alone."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> Batch:
+        """Return the batch of these samples, augmented as in this epoch of training."""
+
+
+@runtime_checkable
+class Ordered(Protocol):
+    """A data set with an order of its own."""
+
+    def order(self, *, batch: int, unit: int, seed: int) -> Order:
+        """Return the order of all epochs."""
+
+
+@runtime_checkable
+class FetchesAhead(Protocol):
+    """A remote source that can fetch before it is read."""
+
+    def fetch_ahead(self, index_B: np.ndarray) -> Sequence[Future]:
+        """Begin to fetch some samples; return the requests, which may be cancelled."""
+
+
+def fetch_ahead(source: object, index_B: np.ndarray) -> Sequence[Future]:
+    """Begin to fetch some samples where the source can; return the requests, which may be cancelled."""
+    return source.fetch_ahead(index_B) if isinstance(source, FetchesAhead) else ()
+
+
+def announced(source: object, parts: Iterable[np.ndarray], *, ahead: int = 8) -> Iterator[np.ndarray]:
+    """Yield parts, each after the source has begun to fetch the next ones.
+
+    Args:
+        source: of the samples.
+        parts: numbers of samples that are read together, such as a batch.
+        ahead: parts that are being fetched beside the one in use.
+    """
+    waiting: deque[tuple[np.ndarray, Sequence[Future]]] = deque()
+    try:
+        for index_B in parts:
+            waiting.append((index_B, fetch_ahead(source, index_B)))
+            if len(waiting) > ahead:
+                yield waiting.popleft()[0]
+        while waiting:
+            yield waiting.popleft()[0]
+    finally:
+        for _, coming in waiting:
+            for future in coming:
+                future.cancel()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """The order of a data set's samples over all epochs.
+
+    Progress is counted in samples of the global batch, so that it does not depend on the number of workers.
+
+    Attributes:
+        size: samples in the data set.
+        batch: samples in a global batch.
+        unit: an epoch has a multiple of so many samples: a batch where incomplete ones are dropped, otherwise a number
+            that all numbers of workers can share evenly.
+        seed: of the permutations.
+    """
+
+    size: int
+    batch: int
+    unit: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.epoch_samples == 0:
+            raise InputError(
+                f"the training split has {self.size} samples, fewer than one batch of {self.batch}; "
+                "choose a smaller batch (--optim.batch)"
+            )
+
+    @property
+    def epoch_samples(self) -> int:
+        return self.size // self.unit * self.unit
+
+    @property
+    def epoch_steps(self) -> int:
+        return -(-self.epoch_samples // self.batch)
+
+    def batches(self, samples: int) -> Iterator[np.ndarray]:
+        """Yield the sample numbers of each global batch, for the rest of the epoch after `samples` samples."""
+        epoch, offset = divmod(samples, self.epoch_samples)
+        order = np.random.default_rng((self.seed, epoch)).permutation(self.size)[: self.epoch_samples]
+        for start in range(offset, self.epoch_samples, self.batch):
+            yield order[start : start + self.batch]
+
+
+def order_of(data: Dataset, *, batch: int, unit: int, seed: int) -> Order:
+    """Return the order of all epochs: the data set's own, or else a new permutation for each."""
+    if isinstance(data, Ordered):
+        return data.order(batch=batch, unit=unit, seed=seed)
+    return Order(size=len(data), batch=batch, unit=unit, seed=seed)
+
+
+def load(
+    data: Dataset, order: Order, samples: int, device: torch.device
+) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """Yield `(size of the global batch, this worker's part on the device)` for the rest of an epoch.
+
+    The next batch is made in a thread while the current one is used, and remote data is fetched further ahead.
+    """
+    epoch = samples // order.epoch_samples
+    sizes: deque[int] = deque()
+
+    def own() -> Iterator[np.ndarray]:
+        for index_B in order.batches(samples):
+            sizes.append(len(index_B))
+            yield np.array_split(index_B, world())[rank()]
+
+    def make(own_B: np.ndarray, size: int) -> tuple[int, dict[str, Tensor]]:
+        batch = data.batch(own_B, seed=order.seed, epoch=epoch)
+        if device.type == "cuda":
+            batch = {key: x.pin_memory().to(device, non_blocking=True) for key, x in batch.items()}
+        return size, batch
+
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as pool:
+        waiting = None
+        for own_B in announced(data, own()):
+            coming = pool.submit(make, own_B, sizes.popleft())
+            if waiting is not None:
+                yield waiting.result()
+            waiting = coming
+        if waiting is not None:
+            yield waiting.result()

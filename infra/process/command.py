@@ -1,0 +1,62 @@
+"""The wrapping of a verb's `main`: bad input and signals end it with a line and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from polypool.infra.errors import InputError
+from polypool.infra.process.memory import collect_rarely
+from polypool.infra.process.stopping import report_stop, stoppable
+from polypool.infra.process.terminal import Printable, printable
+from polypool.infra.storage.places import local
+
+
+def command(main: Callable[[], None]) -> Callable[[], None]:
+    """Wrap the `main` of a verb: an `InputError` is printed to standard error and exits with its code.
+
+    What is printed may come from files of others: control characters are escaped (`polypool.infra.process.terminal`).
+    """
+
+    @functools.wraps(main)
+    def run() -> None:
+        collect_rarely()
+        try:
+            with stoppable(), redirect_stdout(Printable(sys.stdout)), _path_arguments():
+                main()
+                sys.stdout.flush()
+        except InputError as error:
+            print(f"error: {printable(str(error))}", file=sys.stderr)
+            sys.exit(error.exit_code)
+        except KeyboardInterrupt:
+            sys.exit(report_stop())
+
+    return run
+
+
+def _path_arguments() -> ConstructorRegistry:
+    """Return a context in which tyro reads the argument `file:///x` of type `Path` as `/x`; other URLs pass as text."""
+    registry = ConstructorRegistry()
+
+    @registry.primitive_rule
+    def path(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+        if info.type is not Path:
+            return None
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="PATH",
+            instance_from_str=lambda words: _path(words[0]),
+            is_instance=lambda value: isinstance(value, Path),
+            str_from_instance=lambda value: [str(value)],
+        )
+
+    return registry
+
+
+def _path(text: str) -> Path:
+    return local(text) if text.lower().startswith("file:/") else Path(text)

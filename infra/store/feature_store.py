@@ -1,0 +1,296 @@
+"""Reader of a feature store: memory-mapped Arrow files as numpy views, and batches of them as padded tensors.
+
+Opening reads the manifest only. A shard is mapped when it is first used; its vectors and offsets are views of
+the file, so a store larger than memory takes none, and a row costs what copying its bytes costs. Damaged sets are
+never returned: see `polypool.infra.store.shard`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from tqdm import tqdm
+
+from polypool.infra.errors import InputError, unknown
+from polypool.infra.storage.places import Url, place
+from polypool.infra.store.manifest import COLUMNS, Manifest, Shard
+from polypool.infra.store.mapped import Ahead, allow_files
+from polypool.infra.store.remote_shards import RemoteShards
+from polypool.infra.store.shard import MappedShard, Place, map_shard
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def column_source(name: str, of: dict[str, Any]) -> dict[str, Any]:
+    """Return the source of a column, given that of its store."""
+    return {"column": name, "of": of}
+
+
+def column_place(folder: Path | Url, name: str) -> Path | Url:
+    """Return where a column of a store is; see `polypool.infra.store.columns`."""
+    return folder / COLUMNS / name
+
+
+class FeatureStore:
+    """A complete store; open it with `FeatureStore.open`. Only the path is pickled."""
+
+    def __init__(self, folder: Path | Url, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self._first = [
+            0,
+            *accumulate(shard.sets for shard in manifest.shards),
+        ]  # row at which each shard begins
+        self._mapped: list[MappedShard | None] = [None] * len(manifest.shards)
+        self._mapping = threading.Lock()
+        self._remote = RemoteShards(folder, manifest) if isinstance(folder, Url) else None
+        self._ahead = Ahead(lambda place: place[0].fetch(place[1]))
+
+    @classmethod
+    def open(cls, folder: str | Path | Url) -> FeatureStore:
+        """Open the store in `folder`, which may be a URL: the sets that are read are then cached on this machine.
+
+        Raises:
+            InputError: it is missing, half written, of another version, or a file is missing or cut short.
+        """
+        folder = place(folder)
+        if isinstance(folder, Url):
+            manifest = Manifest.read(folder)
+            allow_files(2 * len(manifest.shards))
+            return cls(folder, manifest)
+        folder, manifest = folder.absolute(), Manifest.read(folder)
+        for shard in manifest.shards:
+            path = folder / shard.file
+            size = path.stat().st_size if path.is_file() else None
+            if size != shard.bytes:
+                state = "is missing" if size is None else f"has {size:,} bytes, not {shard.bytes:,}"
+                raise InputError(f"{path}: {state}; copy the store again, or write it anew")
+        allow_files(len(manifest.shards))
+        return cls(folder, manifest)
+
+    def __reduce__(self) -> tuple:
+        return FeatureStore.open, (self.folder,)
+
+    @property
+    def dim(self) -> int:
+        """Width D of the vectors."""
+        return self.manifest.dim
+
+    @property
+    def dtype(self) -> str:
+        """`float16` or `float32`."""
+        return self.manifest.dtype
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content: ids and features, not their source."""
+        return self.manifest.digest
+
+    @property
+    def columns(self) -> Mapping[str, int]:
+        """The widths of the columns beside the vectors, such as boxes, by name."""
+        return self.manifest.source.get(COLUMNS, {})
+
+    def column(self, name: str) -> FeatureStore:
+        """Return a column as a store `(N, width)` of the same sets in the same rows.
+
+        Raises:
+            InputError: there is no such column, or it is missing, damaged or of other sets.
+        """
+        if name not in self.columns:
+            raise unknown(f"column of {self.folder}:", name, self.columns)
+        found = FeatureStore.open(column_place(self.folder, name))
+        ours, theirs = (
+            (len(store), sum(shard.vectors for shard in store.manifest.shards)) for store in (self, found)
+        )
+        expected = column_source(name, self.manifest.source)
+        if ours != theirs or found.dim != self.columns[name] or found.manifest.source != expected:
+            raise InputError(
+                f"{found.folder}: is no column of {self.folder}; copy the whole store again, or write it anew"
+            )
+        return found
+
+    @property
+    def ids(self) -> pa.ChunkedArray:
+        """The id of every row, as Arrow strings in the mapped files."""
+        if self._remote:
+            self._remote.fetch_ids()
+        return pa.chunked_array([self._shard(i).ids for i in range(len(self._mapped))], pa.string())
+
+    def __len__(self) -> int:
+        return self._first[-1]
+
+    def _shard(self, index: int) -> MappedShard:
+        with self._mapping:
+            mapped = self._mapped[index]
+            if mapped is None or mapped.gone:
+                mapped = self._mapped[index] = self._map(self.manifest.shards[index])
+        return mapped
+
+    def _map(self, shard: Shard) -> MappedShard:
+        if self._remote:
+            return self._remote.map(shard)
+        assert isinstance(self.folder, Path)
+        return map_shard(self.folder / shard.file, shard, dim=self.dim, dtype=self.dtype)
+
+    def rows(self, ids: Sequence[str]) -> np.ndarray:
+        """Return the row of each id, int64. Call it once for all ids, not for each batch.
+
+        Raises:
+            InputError: ids without features; the message lists the first ones and says how many.
+        """
+        rows = self.find(ids)
+        if missing := np.flatnonzero(rows < 0).tolist():
+            few = ", ".join(ids[number] for number in missing[:5])
+            raise InputError(
+                f"{self.folder}: {len(missing):,} of {len(ids):,} ids have no features; the first: {few}. "
+                f"Ingest or extract their features too, or leave the ids out"
+            )
+        return rows
+
+    def find(self, ids: Sequence[str]) -> np.ndarray:
+        """Return the row of each id, int64, and -1 for those without features."""
+        rows = pc.index_in(pa.array(ids, pa.string()), value_set=self.ids)
+        return rows.fill_null(-1).to_numpy().astype(np.int64)
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        """Return the set in `row` as a read-only `(N, D)` view of the file.
+
+        Raises:
+            InputError: its bytes changed since they were written; checked at the first time.
+        """
+        shard, local = self.place(row)
+        if self._remote:
+            self._remote.fetch([(shard, local)])
+        return shard[local]
+
+    def place(self, row: int) -> Place:
+        """Return the shard that a row is in, and its number there."""
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} of a store with {len(self)} sets")
+        index = bisect_right(self._first, row) - 1
+        mapped = self._mapped[index]
+        if mapped is None or mapped.gone:
+            mapped = self._shard(index)
+        return mapped, row - self._first[index]
+
+    def fetch_ahead(self, rows: np.ndarray) -> Sequence[Future]:
+        """Begin to fetch the sets in `rows` from object storage, before they are read; the requests may be cancelled.
+
+        Does nothing for a store of this machine, where the system fetches a batch in no time.
+        """
+        if self._remote is None:
+            return ()
+        return self._remote.request([self.place(row) for row in np.asarray(rows).tolist()])
+
+    def sizes(self, rows: np.ndarray) -> np.ndarray:
+        """Return the number of vectors of each row, int64."""
+        rows = np.asarray(rows, np.int64)
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} of a store with {len(self)} sets")
+        shards = np.searchsorted(self._first, rows, side="right") - 1
+        sizes = np.empty(len(rows), np.int64)
+        for index in np.unique(shards):
+            here = shards == index
+            local, offsets = rows[here] - self._first[index], self._shard(index).offsets
+            sizes[here] = offsets[local + 1] - offsets[local]
+        return sizes
+
+    def padded(self, rows: np.ndarray, *, keep: list[np.ndarray] | None = None) -> tuple[Tensor, Tensor]:
+        """Copy the sets in `rows` into one tensor.
+
+        Args:
+            rows: B rows, from `rows()`.
+            keep: for each row the elements to keep, as indices or as a bool mask over the set; at least one.
+
+        Returns:
+            x_BND in the store's dtype, zeros in the pads, N the largest size; and mask_BN, True = real.
+
+        Raises:
+            InputError: the bytes of a set changed since they were written; checked at the first time.
+        """
+        import torch  # here, so that `ingest` and others that read no tensors start fast
+
+        places = [self.place(row) for row in np.asarray(rows).tolist()]
+        if self._remote:
+            self._remote.fetch(places)
+        sets = [shard.view(local) for shard, local in places]
+        if keep is not None:
+            indices = [_indices(k, len(x_ND)) for k, x_ND in zip(keep, sets, strict=True)]
+        sizes = np.array([len(part) for part in (sets if keep is None else indices)], np.int64)
+        width = int(sizes.max(initial=0))
+        x_BND = np.empty((len(sets), width, self.dim), self.dtype)
+        for i, (shard, local) in enumerate(self._ahead(places)):
+            x_ND, kept_ND = sets[i], x_BND[i, : sizes[i]]
+            if keep is None:
+                kept_ND[:] = x_ND
+                shard.check(local, kept_ND)  # the copy, which is in the processor's cache
+            else:
+                shard.check(local, x_ND)
+                np.take(x_ND, indices[i], axis=0, out=kept_ND, mode="clip")  # "raise" would copy twice
+            x_BND[i, sizes[i] :] = 0
+        return torch.from_numpy(x_BND), torch.from_numpy(np.arange(width) < sizes[:, None])
+
+    def verify(self) -> None:
+        """Read everything: hashes, counts, offsets, unique ids, finite values.
+
+        Raises:
+            InputError: it names every file that is damaged, and the sets in it that are.
+        """
+        damaged = []
+        for shard in tqdm(self.manifest.shards, desc="verify", unit="shard"):
+            try:
+                self._verify(shard)
+            except InputError as error:
+                damaged.append(str(error))
+        if damaged:
+            raise InputError("\n".join(damaged))
+        unique = pc.count_distinct(self.ids).as_py()
+        if unique != len(self):
+            raise InputError(
+                f"{self.folder}: {len(self):,} sets have only {unique:,} different ids; write it again"
+            )
+        for name in self.columns:
+            self.column(name).verify()
+
+    def _verify(self, shard: Shard, *, rows: int = 4096) -> None:
+        path, mapped = self.folder / shard.file, self._map(shard)
+        mapped.file.expect_in_order()
+        if changed := mapped.changed():
+            few = ", ".join(mapped.ids.take(changed[:5]).to_pylist()) + (", ..." if len(changed) > 5 else "")
+            raise InputError(
+                f"{path}: {len(changed):,} of its {shard.sets:,} sets changed since they were written: {few}; copy "
+                "this file again, or write the store anew"
+            )
+        if hashlib.sha256(mapped.file.buffer).hexdigest() != shard.sha256:
+            raise InputError(
+                f"{path}: its bytes changed since it was written (SHA-256 differs); write it again"
+            )
+        for start in range(0, shard.vectors, rows):
+            if not np.isfinite(mapped.vectors_VD[start : start + rows]).all():
+                raise InputError(f"{path}: NaN or infinite values from vector {start} on; write it again")
+
+
+def _indices(keep: np.ndarray, size: int) -> np.ndarray:
+    """Return the elements to keep as indices within the set."""
+    keep = np.asarray(keep)
+    if keep.dtype == bool:
+        if len(keep) != size:
+            raise ValueError(f"a mask of {len(keep)} for a set of {size}")
+        keep = np.flatnonzero(keep)
+    if len(keep) == 0 or not 0 <= keep.min() <= keep.max() < size:
+        raise ValueError(
+            f"expected at least one element to keep and indices from 0 to {size - 1}, got {keep}"
+        )
+    return keep

@@ -1,0 +1,72 @@
+"""MLflow's parts without a promise of stability: its limits, names of tags, checks of names, system monitors.
+
+`tests/infra/tracking/test_mlflow_private.py` names those that a version of MLflow has changed. The tables of its SQLite
+files are in `runs`, which does without them if they change.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from polypool.infra.errors import InputError
+
+DIGEST_LENGTH = 36
+PARAM_LENGTH = 6000
+PARAMS_AT_ONCE = 100
+DATASET_CONTEXT = "mlflow.data.context"
+MODEL_VERSIONS = "mlflow.modelVersions"
+ALREADY_EXISTS = "RESOURCE_ALREADY_EXISTS"
+"""Code of the error for a name that is taken."""
+
+
+def check_names(name: str, alias: str) -> None:
+    """Check the name and the alias of a registered model before anything is written; empty for none.
+
+    Raises:
+        InputError: an alias without a name, or a name or an alias that MLflow does not allow.
+    """
+    if alias and not name:
+        raise InputError(f"--alias {alias} needs a registered model; name it by --registered-name")
+    if not name:
+        return
+    from mlflow.exceptions import MlflowException
+    from mlflow.utils import validation
+
+    checks = [("--registered-name", name, validation._validate_model_name)]
+    if alias:
+        checks.append(("--alias", alias, validation._validate_model_alias_name))
+        checks.append(("--alias", alias, validation._validate_model_alias_name_reserved))
+    for option, value, check in checks:
+        try:
+            check(value)
+        except MlflowException as error:
+            raise InputError(f"{option} {value!r}: {str(error).splitlines()[0]}") from error
+
+
+def system_monitors() -> list[Any]:
+    """Return MLflow's monitors of the processors, disk, network and GPUs of this machine."""
+    try:
+        with suppress(ImportError):
+            import ray  # noqa: F401 (brings a psutil of its own)
+        from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
+        from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
+        from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
+        from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
+    except ImportError as error:
+        raise InputError(
+            "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING needs psutil: pip install 'polypool[system-metrics]' "
+            f"({error})"
+        ) from error
+    monitors = [CPUMonitor(), DiskMonitor(), NetworkMonitor()]
+    with suppress(Exception):  # no GPU of NVIDIA's, or no nvidia-ml-py
+        monitors.append(GPUMonitor())
+    return monitors
+
+
+def measured(monitor: Any) -> dict[str, float]:
+    """Return what a monitor measures now."""
+    monitor.collect_metrics()
+    numbers = dict(monitor.aggregate_metrics())
+    monitor.clear_metrics()
+    return numbers

@@ -1,1 +1,0 @@
-"""The rows of `make bench`, each measured beside what it replaces."""

@@ -1,1 +1,0 @@
-"""Pooling: GPO beside the usual way, and what every aggregator costs."""

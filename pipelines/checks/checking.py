@@ -1,0 +1,110 @@
+"""Parts by name: what kind a name is, which are registered, and the outcomes of a part's checks.
+
+torch and the checks themselves are imported by the functions that need them, so that a wrong name is reported at once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from polypool.infra.checks import Check, Outcome, run_checks
+from polypool.infra.errors import InputError, unknown
+from polypool.infra.registry import KINDS, Spec
+from polypool.infra.trust import load_part, trust_specs
+from polypool.pipelines.recipes.arguments import read_run
+from polypool.tasks.run import Run
+
+
+def check(name: str, *, kind: str = "", recipe: str = "", overrides: Sequence[str] = ()) -> Iterator[Outcome]:
+    """Yield the outcome of each check of a part.
+
+    Args:
+        name: a name, a spec, or `module:Name`.
+        kind: kind of the part; empty to find out.
+        recipe: for a task, the recipe whose data and parts it is tried with; a random corpus where empty.
+        overrides: changes to the recipe's settings, as on the command line.
+
+    Raises:
+        InputError: there is no such part, or no such recipe.
+    """
+    trust_specs(name)
+    kind = kind or kind_of(name)
+    if kind not in KINDS:
+        raise unknown("kind", kind, KINDS)
+    if kind != "task" and recipe:
+        raise InputError(f"a recipe is for a task, and {name!r} is of kind {kind}; leave --recipe out")
+    KINDS[kind].part(name)  # a part that cannot be imported is an error of its own
+    if kind != "task":
+        from polypool.pipelines.checks.kinds import checks_of
+
+        yield from run_checks(checks_of(name, kind))
+        return
+    from polypool.pipelines.checks.made_up import made_up_run
+
+    with tempfile.TemporaryDirectory() as folder:
+        run = _recipe_run(name, recipe, overrides) if recipe else made_up_run(name, Path(folder))
+        yield from run_checks(adapter_checks(run))
+
+
+def adapter_checks(run: Run) -> list[Check]:
+    """Return the checks of a run's adapter: those that training needs, then those of other verbs."""
+    from polypool.pipelines.checks.abilities import AbilityChecks
+    from polypool.pipelines.checks.adapter import AdapterChecks
+
+    adapter = AdapterChecks(run)
+    return [*adapter.checks(), *AbilityChecks(adapter).checks()]
+
+
+def kind_of(spec: str) -> str:
+    """Return the kind of the part that a spec names, without importing it unless it is `module:Name`.
+
+    Raises:
+        InputError: nothing of this name, or parts of several kinds.
+    """
+    name = Spec.parse(spec).name
+    if ":" in name:
+        return _kind_of_class(name)
+    kinds = [kind for kind, registry in KINDS.items() if name in registry.names()]
+    if not kinds:
+        everything = {known for registry in KINDS.values() for known in registry.names()}
+        raise unknown("name", name, everything, " Or name a part as module:Name.")
+    if len(kinds) > 1:
+        raise InputError(f"{name!r} is the name of several parts; choose one: --kind {' or '.join(kinds)}")
+    return kinds[0]
+
+
+def _kind_of_class(name: str) -> str:
+    part = load_part(name)
+    if inspect.isclass(part):
+        for kind, registry in KINDS.items():
+            if registry.base not in ("", "torch.nn:Module") and load_part(registry.base) in part.__mro__:
+                return kind
+    raise InputError(f"{name} derives from no known base; give its kind: --kind {' or '.join(KINDS)}")
+
+
+def _recipe_run(task: str, recipe: str, overrides: Sequence[str]) -> Run:
+    run = read_run(recipe, overrides, prog="polypool check --recipe")
+    plain = Spec.parse(task)
+    same = plain.name == Spec.parse(run.task).name and not plain.params
+    return run if same else replace(run, task=task)
+
+
+def listing(kind: str = "") -> str:
+    """Return a line for everything registered, of one kind or all, with its origin or why it cannot be used."""
+    if kind and kind not in KINDS:
+        raise unknown("kind", kind, KINDS)
+    lists = []
+    for each in [kind] if kind else KINDS:
+        parts = KINDS[each].listing()
+        width = max((len(part.name) for part in parts), default=0)
+        lines = [
+            f"  {part.name:<{width}}  {' and '.join(part.origins)}"
+            + (f"; CANNOT BE USED: {part.error}" if part.error else "")
+            for part in parts
+        ]
+        lists.append("\n".join([f"{KINDS[each].plural} (--kind {each})", *lines]))
+    return "\n\n".join(lists)

@@ -1,0 +1,141 @@
+"""`polypool evaluate RUN_ID [RUN_ID ...]`: Score trained runs under a named protocol.
+
+Several runs are an ensemble: the mean of their score matrices, as in the papers. Several protocols, each behind a
+--protocol of its own, are shown side by side.
+
+A model that looks at every pair of image and caption takes days for COCO's 5,000 x 25,000. With --rerank 100 it looks
+at the 100 best of a first pass for each query, and for that pass at as many probes: tasks/scoring/ranking/reranking.py.
+
+With --embeddings the embeddings of one run are analysed instead: alignment and uniformity; for sets also their variance
+and the scores with single elements alone or left out; for distributions their uncertainty. The numbers are logged in
+the run, as metrics named `analysis/...`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from polypool.infra.errors import InputError
+from polypool.infra.process.command import command
+from polypool.infra.text_tables import aligned
+
+if TYPE_CHECKING:
+    from polypool.tasks.adapter import Evaluation
+
+_SIDES = ("visual", "text", "joint")
+_WIDTH = 120
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """What to score."""
+
+    run_ids: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(help_behavior_hint="(required)")]
+    """One run, or several for an ensemble."""
+    protocol: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """Named protocol, once for each; the run's own where none is given. Examples are drawn by the first."""
+    split: str = "test"
+    """The split that is scored."""
+    rerank: int | None = None
+    """Score this many of each query's gallery, by a model that looks at every pair; the protocol is then called
+    PROTOCOL-rerankK, and compared with its like alone."""
+    embeddings: bool = False
+    """Analyse the embeddings of one run instead."""
+    elements: bool = True
+    """With --embeddings: score elements of sets alone and left out; for sets of K, about 2K + 1 evaluations."""
+    task: str = ""
+    """Task adapter with other parameters, such as "image_text(cxc='data/cxc')"; each run's own where empty."""
+    trust: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """A module whose code the runs may name, as module:Name; once for each."""
+
+
+def score(options: EvaluateOptions) -> None:
+    from polypool.pipelines.models.evaluation import evaluate_and_log
+    from polypool.pipelines.models.trained import load_run
+    from polypool.tasks.scoring.protocols import RERANK
+
+    models = [
+        load_run(run_id, task=options.task, trust=options.trust) for run_id in dict.fromkeys(options.run_ids)
+    ]
+    reranked = f"{RERANK}{options.rerank}" if options.rerank else ""
+    protocols = [f"{name}{reranked}" for name in dict.fromkeys(options.protocol or (models[0].run.protocol,))]
+    run_id, evaluations = evaluate_and_log(models, protocols=protocols, split=options.split)
+    names = ", ".join(f"{t.run.recipe} {t.run.aggregator} seed {t.run.seed}" for t in models)
+    print(f"{names}: {options.split} under {', '.join(protocols)} (run {run_id})")
+    print(*metric_table(evaluations), sep="\n")
+
+
+def analyse(options: EvaluateOptions) -> None:
+    from polypool.pipelines.models.analysis import analyse
+    from polypool.pipelines.models.trained import load_run
+
+    trained = load_run(options.run_ids[0], task=options.task, trust=options.trust)
+    run, protocol = trained.run, "".join(options.protocol)
+    found = analyse(trained, split=options.split, protocol=protocol, elements=options.elements)
+    print(
+        f"{run.recipe} {run.aggregator} seed {run.seed}: embeddings of {options.split} (run {options.run_ids[0]})\n"
+    )
+    print(*side_table(found.geometry, digits=4), sep="\n")
+    if found.note:
+        print(f"\n{found.note}")
+    if found.elements:
+        print(f"\n{found.metric} under {found.protocol}, with elements of\n")
+        print(*side_table(found.elements, digits=1), sep="\n")
+
+
+def metric_table(evaluations: Sequence[Evaluation]) -> list[str]:
+    """Return the lines of a table: a row a metric, a column an evaluation, with a heading if there are several."""
+    from polypool.pipelines.training.recording.artifacts import printed
+
+    columns = [
+        each.metrics
+        | ({} if math.isnan(each.primary.chance) else {f"chance {each.primary.name}": each.primary.chance})
+        for each in evaluations
+    ]
+    sizes = [max(9, len(each.protocol)) if len(evaluations) > 1 else 9 for each in evaluations]
+    names = list(dict.fromkeys(name for column in columns for name in column))
+    first = max(16, *map(len, names))
+    rows = [
+        (name, *(printed(column[name]) if name in column else "\u2013" for column in columns))
+        for name in names
+    ]
+    if len(evaluations) > 1:
+        rows.insert(0, ("", *(each.protocol for each in evaluations)))
+    return [
+        f"  {name:<{first}} " + "  ".join(f"{x:>{size}}" for x, size in zip(values, sizes, strict=True))
+        for name, *values in rows
+    ]
+
+
+def side_table(numbers: Mapping[str, float], *, digits: int) -> list[str]:
+    """Return the lines of a table of numbers that are named `row/side`."""
+    named = [name.split("/") for name in numbers]
+    sides = [side for side in _SIDES if any(side == column for _, column in named)]
+    rows = []
+    for row in dict.fromkeys(row for row, _ in named):
+        values = [numbers.get(f"{row}/{side}") for side in sides]
+        texts = ("\u2013" if value is None else f"{value:.{digits}f}" for value in values)
+        rows.append((row.replace("_", " "), *texts))
+    return aligned(["", *sides], rows, width=_WIDTH)
+
+
+@command
+def main() -> None:
+    options = tyro.cli(EvaluateOptions, prog="polypool evaluate", description=__doc__)
+    if options.rerank is not None and options.rerank < 1:
+        raise InputError(f"--rerank must be at least 1, such as 100, not {options.rerank}")
+    if not options.embeddings:
+        score(options)
+        return
+    if len(options.run_ids) != 1 or len(options.protocol) > 1 or options.rerank:
+        raise InputError("--embeddings takes one run and at most one --protocol, without --rerank")
+    analyse(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""`polypool search RUN_ID "a dog on the grass"`: Search with a trained model; `polypool serve` has a page.
+
+A text finds the images or videos that are like it; --image FILE, --video FILE or --id ID finds the captions that are
+like one. A run on questions answers `polypool search RUN_ID --image car.jpg "what colour is the car?"`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from polypool.infra.errors import InputError
+from polypool.infra.process.command import command
+from polypool.infra.storage.places import local
+from polypool.pipelines.models.search import Method
+
+if TYPE_CHECKING:
+    from polypool.pipelines.models.search.searches import Answer, Hit
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """What to look for, and where."""
+
+    run_id: tyro.conf.Positional[str]
+    """A run that was trained."""
+    query: Annotated[str, tyro.conf.Positional] = ""
+    """Text to look for; the question, of a run on questions."""
+    image: Path | None = None
+    """An image file whose captions are looked for, or that the question is about."""
+    video: Path | None = None
+    """A video file whose captions are looked for."""
+    id: str = ""
+    """An image or video of the corpus instead of a file."""
+    k: int | None = None
+    """Results; by default 10, and 5 answers."""
+    split: str = "test"
+    """The split that is searched."""
+    index: Method = "auto"
+    """How: exact, two-pass for many sets of vectors or many queries of a model that looks at every pair, faiss for
+    many single vectors (pip install faiss-cpu)."""
+    trust: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """A module whose code the run or its store may name, as module:Name; once for each."""
+
+
+def search(options: SearchOptions) -> str:
+    """Return the results of one query as the terminal shows them.
+
+    Raises:
+        InputError: no such run, split, file or id, or a query that the run cannot answer.
+    """
+    visuals = [visual for visual in (options.image, options.video, options.id) if visual]
+    if len(visuals) > 1:
+        raise InputError("give one of --image, --video and --id, not several")
+    for file in (options.image, options.video):
+        local(file or "", what="an image or video to ask with")
+    if not options.query and not visuals:
+        raise InputError("nothing to look for: give a text, --image FILE, --video FILE or --id ID")
+    if options.k is not None and options.k < 1:
+        raise InputError(f"--k must be at least 1, not {options.k}")
+    from polypool.pipelines.models.search.queries import Query
+    from polypool.pipelines.models.search.searches import AnswerSearch
+    from polypool.pipelines.models.trained import load_run
+
+    with contextlib.closing(
+        load_run(options.run_id, trust=options.trust).open_search(options.split, index=options.index)
+    ) as searched:
+        questions = isinstance(searched, AnswerSearch)
+        k = options.k or (5 if questions else 10)
+        query = Query(
+            text=options.query if options.query or questions else None,
+            id=options.id,
+            file=options.image or options.video,
+            video=options.video is not None,
+        )
+        return (
+            answer_table(searched.find(query, k), k) if questions else hit_table(searched.find(query, k), k)
+        )
+
+
+def hit_table(hits: Sequence[Hit], k: int) -> str:
+    """Return a line for each result, and notes on all; `k` were requested."""
+    id_width = max(len("id"), max(len(hit.id) for hit in hits))
+    file_width = max(len("file"), max(len(hit.file) for hit in hits)) if any(hit.file for hit in hits) else 0
+
+    def line(rank: object, score: str, id: str, file: str, caption: str) -> str:
+        middle = f"  {file:<{file_width}}" if file_width else ""
+        return _printable(f"{rank:>4}  {score:>8}  {id:<{id_width}}{middle}  {caption}")
+
+    lines = [line("rank", "score", "id", "file", "caption")]
+    lines += [line(hit.rank, f"{hit.score:.4f}", hit.id, hit.file, hit.caption) for hit in hits]
+    notes = [] if file_width else ["the corpus has no image or video files: scores and captions alone"]
+    few = [f"there are {len(hits):,} in all, fewer than the {k:,} asked for"] if len(hits) < k else []
+    return "\n".join([*lines, *notes, *few])
+
+
+def answer_table(answers: Sequence[Answer], k: int) -> str:
+    """Return a line for each answer; `k` were requested."""
+    lines = ["rank  confidence  answer"]
+    lines += [
+        _printable(f"{rank:>4}  {100 * it.probability:9.1f}%  {it.answer}")
+        for rank, it in enumerate(answers, start=1)
+    ]
+    few = [f"the model knows {len(answers):,} answers in all, fewer than the {k:,} asked for"]
+    return "\n".join(lines + (few if len(answers) < k else []))
+
+
+def _printable(text: str) -> str:
+    """Return the text without control characters."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+@command
+def main() -> None:
+    if "--web" in sys.argv:
+        raise InputError("the page of `search --web` is now `polypool serve RUN_ID`")
+    print(search(tyro.cli(SearchOptions, prog="polypool search", description=__doc__)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""`polypool sweep --recipes A B --aggregators mean gpo --seeds 3`: Train a grid of recipes, aggregators and seeds.
+
+Recipes x aggregators x seeds, with Ray Tune, side by side where there are cores for it. Other settings of the recipes
+are changed by the flags of `polypool train`, such as `--optim.epochs 2 --cpus 1`. Trials that finished before, with
+the same settings, are skipped, and a sweep that was ended goes on where it stopped: give the same command again.
+With `--text-aggregators` every visual aggregator is trained with every text aggregator, and a heat map of them is
+drawn. `--dry-run` shows the trials, what is done, the time it will take, and the same as Ray jobs. A trial that fails
+stops no other; the exit code is then 1.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from polypool.infra.errors import InputError
+from polypool.infra.paths import home
+from polypool.infra.process.command import command
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """What to train."""
+
+    recipes: tuple[str, ...]
+    """Recipes, as of `polypool train --list`."""
+    aggregators: tuple[str, ...]
+    """Aggregators of both modalities, or of the visual one where there are text aggregators."""
+    text_aggregators: Annotated[
+        tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: those above)")
+    ] = ()
+    """Aggregators of the text, each trained with each of the others."""
+    seeds: int = 1
+    """How many seeds: 0, 1, ..."""
+    experiment: str = "polypool"
+    """MLflow experiment of the runs, where finished ones are looked for."""
+    concurrent: int = 0
+    """Trials at once; 0 for as many as the cluster has cores for, by the runs' `cpus` and `workers`."""
+    detect: float = 0.0
+    """A difference of the primary metric for which to show how many more seeds it needs; 0 for none."""
+    early_stop: bool = False
+    """Stop the worse half of a recipe's trials after 1, 2, 4, ... epochs, by the score on `val` (ASHA)."""
+    dry_run: bool = False
+    """Show what would be done, and train nothing."""
+
+
+_PARAMS = ("recipes", "aggregators", "text_aggregators", "seeds", "early_stop")
+"""Options that are parameters of the sweep's run."""
+
+
+@command
+def main() -> None:
+    """Train what is missing, print what failed, and compare."""
+    options, flags = tyro.cli(
+        SweepOptions, prog="polypool sweep", description=__doc__, return_unknown_args=True
+    )
+    if sweep(options, flags=flags, words=sys.argv[1:]):
+        sys.exit(1)
+
+
+def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[str] = ()) -> bool:
+    """Carry a sweep out and print the outcome; return whether a trial failed.
+
+    Args:
+        options: of the command line.
+        flags: settings of all runs, as of `polypool train`.
+        words: the command line, which `--dry-run` shows as a Ray job.
+
+    Raises:
+        InputError: unusable arguments, before anything starts.
+    """
+    from polypool.infra.tracking import tracking_uri
+    from polypool.pipelines.comparison.comparison import refuse_detect
+    from polypool.pipelines.comparison.sweeps import compare_sweep
+    from polypool.pipelines.training.sweep.execution import outcome_text
+    from polypool.pipelines.training.sweep.matching import records_of
+    from polypool.pipelines.training.sweep.parent import sweep as carry_out
+    from polypool.pipelines.training.sweep.plan import Plan
+    from polypool.pipelines.training.sweep.trials import make_trials
+
+    refuse_detect(options.detect)
+    if options.concurrent < 0:
+        raise InputError(f"--concurrent must be at least 1, or 0 for what fits, not {options.concurrent}")
+    trials = make_trials(
+        options.recipes,
+        options.aggregators,
+        text_aggregators=options.text_aggregators,
+        seeds=options.seeds,
+        experiment=options.experiment,
+        flags=flags,
+        early_stop=options.early_stop,
+    )
+    place = {"uri": tracking_uri(home()), "home": home(), "experiment": options.experiment}
+    if options.dry_run:
+        words = [word for word in words if word not in ("--dry-run", "--dry_run")]
+        records = records_of(place["uri"], options.experiment)
+        plan = Plan.of(trials, records, **place, early_stop=options.early_stop)
+        print(plan.text(records, concurrent=options.concurrent, words=words))
+        return False
+    plan, outcomes = carry_out(
+        trials,
+        **place,
+        early_stop=options.early_stop,
+        concurrent=options.concurrent,
+        params={name: getattr(options, name) for name in _PARAMS} | {"flags": tuple(flags)},
+    )
+    print(outcome_text(plan, outcomes), end="\n\n")
+    print(compare_sweep(plan, detect=options.detect))
+    return any(outcome.how == "failed" for outcome in outcomes)
+
+
+if __name__ == "__main__":
+    main()

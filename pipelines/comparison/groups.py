@@ -1,0 +1,211 @@
+"""Groups of comparable runs: one task, one data set, one protocol; a row for each aggregator."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS, ENCODERS, Spec
+from polypool.infra.text_tables import decimals
+from polypool.infra.tracking import RunRecord
+from polypool.pipelines.comparison.statistics.significance import Judged
+from polypool.tasks.adapter import Metric
+
+SECONDS = Metric(name="train s", higher_is_better=False, unit="s")
+"""The duration of training, the last column of every table."""
+_LOGGED = {"step": "cost/step", "embed": "cost/embed", "query": "cost/query", "bytes": "bytes/item"}
+"""The metric that a run logs for each of its costs."""
+WEIGHTS = "weights/aggregators"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Means over the runs of a row; NaN if unknown.
+
+    Processor time is in `polypool.infra.compute.cost.UNIT`, as wall time depends on the other load of a machine.
+
+    Attributes:
+        weights: parameters of all aggregators.
+        step: of a training step.
+        embed: of embedding an item and its texts, or of answering a question, in evaluation.
+        query: of scoring a query with the test split and ranking it.
+        bytes: of the embeddings of an image or video.
+    """
+
+    weights: float = math.nan
+    step: float = math.nan
+    embed: float = math.nan
+    query: float = math.nan
+    bytes: float = math.nan
+
+
+def costs_of(runs: Sequence[RunRecord]) -> Costs:
+    logged = {
+        name: statistics.fmean(run.metrics.get(key, math.nan) for run in runs)
+        for name, key in _LOGGED.items()
+    }
+    return Costs(weights=statistics.fmean(map(weights_of, runs)), **logged)
+
+
+def weights_of(run: RunRecord) -> float:
+    """Return the parameters of a run's aggregators: as logged, else counted from its specs; NaN if unknown.
+
+    They can be counted if a model has one aggregator for each modality and the encoders' specs give the width.
+    """
+    if WEIGHTS in run.metrics:
+        return run.metrics[WEIGHTS]
+    own = run.tags.get("aggregator", "")
+    if run.tags.get("model") or run.params.get("model") or not own:
+        return math.nan
+    sides = {"visual": own, "text": run.tags.get("text_aggregator", "") or own}
+    try:
+        return float(sum(_count(spec, run.params.get(side, "")) for side, spec in sides.items()))
+    except (InputError, KeyError, TypeError):  # an unknown part, or one whose spec has no width
+        return math.nan
+
+
+def _count(aggregator: str, encoder: str) -> int:
+    import torch  # only for runs that logged no weights
+
+    spec = Spec.parse(encoder)
+    width = spec.params.get("width") or inspect.signature(ENCODERS.get(spec.name)).parameters["width"].default
+    with torch.device("meta"):
+        module = AGGREGATORS.build(aggregator, int(width))
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One aggregator: for every metric one value per run, in the order of `seeds`.
+
+    Attributes:
+        label: the row's name in its group.
+        aggregator: its spec, and the text's if it differs; empty for what is not a trained run, such as an ensemble.
+        specs: of the aggregator, and of the text's if it differs; empty if the row was read from a file.
+        recipe, model: in which the aggregator was trained.
+        settings: in which the runs differ from most others of recipe and model.
+        own_protocol: whether at least half of the runs chose this protocol, and were not only scored under it as well.
+        seeds: one per run.
+        values: by metric.
+        published: by metric, what the recipe's paper reports; empty for rows that do not follow their recipe.
+        costs: means over runs.
+        runs: the runs themselves; empty if the row was read from a file.
+    """
+
+    label: str
+    aggregator: str = ""
+    specs: tuple[str, ...] = ()
+    recipe: str = ""
+    model: str = ""
+    settings: str = ""
+    own_protocol: bool = True
+    seeds: tuple[str, ...]
+    values: Mapping[str, tuple[float, ...]]
+    published: Mapping[str, float] = field(default_factory=dict)
+    costs: Costs = Costs()
+    runs: tuple[RunRecord, ...] = ()
+
+    @property
+    def variant(self) -> str:
+        """The aggregator with its settings; empty where there is no aggregator."""
+        return ", ".join(part for part in (self.aggregator, self.settings) if part) if self.aggregator else ""
+
+    def mean(self, metric: str) -> float:
+        """Return the mean over runs; NaN if a run lacks the metric."""
+        values = self.values.get(metric, ())
+        return statistics.fmean(values) if len(values) == len(self.seeds) else math.nan
+
+    def deviation(self, metric: str) -> float:
+        """Return the sample standard deviation over runs; NaN for one run."""
+        values = self.values.get(metric, ())
+        return statistics.stdev(values) if len(values) == len(self.seeds) > 1 else math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Rows that may be compared, the best first.
+
+    Attributes:
+        task, dataset, protocol: those of all rows.
+        rows: one per aggregator.
+        metric: orders the rows; None if no run describes its metrics, and the rows are ordered by name.
+        metrics: all that the runs describe, in the order of tables.
+        published: the numbers that the recipes aim at, a sentence each.
+        usual: settings of the rows whose labels name none, a sentence each.
+        judged: which differences between rows are significant, if their queries were compared.
+    """
+
+    task: str
+    dataset: str
+    protocol: str
+    rows: tuple[Row, ...]
+    metric: Metric | None = None
+    metrics: tuple[Metric, ...] = ()
+    published: tuple[str, ...] = ()
+    usual: tuple[str, ...] = ()
+    judged: Judged | None = None
+
+    @property
+    def title(self) -> str:
+        return f"{self.task} · {self.dataset} · {self.protocol}"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The metrics shown, in order: the deciding one among them, or all by name if none is described."""
+        had = {name for row in self.rows for name in row.values}
+        if self.metric is None:
+            return (*sorted(had - {SECONDS.name}), *({SECONDS.name} & had))
+        names = [
+            metric.name for metric in (*self.metrics, SECONDS) if metric.in_tables and metric.name in had
+        ]
+        return tuple(names) if self.metric.name in names else (self.metric.name, *names)
+
+    @property
+    def ranked_by(self) -> Metric:
+        """The metric of a group whose rows are ranked."""
+        assert self.metric is not None
+        return self.metric
+
+    def mean(self, row: Row) -> float:
+        """Return a row's mean of the deciding metric; NaN if unknown."""
+        return row.mean(self.metric.name) if self.metric else math.nan
+
+    def deviation(self, row: Row) -> float:
+        """Return a row's sample standard deviation of the deciding metric; NaN if unknown."""
+        return row.deviation(self.metric.name) if self.metric else math.nan
+
+    def chance_normalised(self, row: Row) -> float:
+        """Return a row's mean between chance, 0, and the best possible, 100; NaN if unknown."""
+        return self.metric.chance_normalised(self.mean(row)) if self.metric else math.nan
+
+    def decimals(self, name: str) -> int:
+        """Return how many decimals of a metric are shown, which follows from all of its values."""
+        if name not in self._decimals:
+            known = [metric for metric in (*self.metrics, self.metric) if metric and metric.name == name]
+            values = [abs(x) for metric in known for x in (metric.best, metric.chance) if not math.isnan(x)]
+            values += [abs(value) for row in self.rows for value in row.values.get(name, ())]
+            self._decimals[name] = decimals(max(values, default=math.inf))
+        return self._decimals[name]
+
+    @cached_property
+    def _decimals(self) -> dict[str, int]:
+        return {}
+
+    def number(self, value: float) -> str:
+        """Return a value of the deciding metric as text."""
+        return f"{value:.{self.decimals(self.ranked_by.name)}f}"
+
+
+def ordered(rows: Iterable[Row], metric: Metric | None) -> tuple[Row, ...]:
+    """Sort rows: the best first and those without the metric last; by name if there is no metric."""
+
+    def key(row: Row) -> tuple[bool, float, str]:
+        worse = -metric.sign * row.mean(metric.name) if metric else math.nan
+        return math.isnan(worse), 0.0 if math.isnan(worse) else worse, row.label
+
+    return tuple(sorted(rows, key=key))

@@ -1,0 +1,56 @@
+"""Comparison at the end of a sweep: of its whole experiment, with heat maps of pairs of aggregators."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from polypool.infra.errors import InputError
+from polypool.infra.files import make_folder
+from polypool.infra.tracking import Tracker, find_runs
+from polypool.pipelines.comparison.comparison import compare
+from polypool.pipelines.figures.pairs import draw_pairs, pair_means
+from polypool.pipelines.training.sweep.matching import match_trials
+from polypool.pipelines.training.sweep.plan import Plan
+
+
+def compare_sweep(plan: Plan, *, detect: float = 0.0) -> str:
+    """Compare the experiment of a sweep, log the comparison, and return it as text.
+
+    Args:
+        plan: of the sweep.
+        detect: a difference for which to name the seeds that it needs; 0 for none.
+    """
+    try:
+        comparison = compare(plan.uri, plan.experiment)
+    except InputError as error:
+        return str(error)
+    comparison = replace(comparison, detect=detect)
+    run_id = comparison.log(plan.uri, folder=plan.home)
+    lines = [comparison.text(), "", f"kept with figures in run {run_id} of {comparison.kept_in!r}"]
+    tracker = Tracker.attach(plan.uri, run_id, running=False)
+    for path in _heat_maps(plan):
+        tracker.artifact(path)
+        lines.append(f"visual against text aggregators: {path}, kept there, too")
+    return "\n".join(lines)
+
+
+def _heat_maps(plan: Plan) -> list[Path]:
+    """Draw a heat map for each recipe whose text aggregators were swept."""
+    trials = [match.trial for match in plan.matches]
+    if not any(trial.run.text_aggregator for trial in trials):
+        return []
+    records = {record.run_id: record for record in find_runs(plan.uri, plan.experiment)}
+    matches = match_trials(plan.uri, trials, [*records.values()], home=plan.home)
+    folder, paths = make_folder(plan.home / "runs"), []
+    for recipe, metric in plan.metrics.items():
+        of_recipe = [match for match in matches if match.trial.run.recipe == recipe]
+        scored = [
+            (match.trial.run, records[match.run_id].metrics if match.run_id else {}) for match in of_recipe
+        ]
+        if means := pair_means(scored, metric=metric):
+            name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{plan.experiment}-{recipe}")
+            paths.append(folder / f"{name}-visual_by_text.png")
+            draw_pairs(means, paths[-1])
+    return paths

@@ -1,0 +1,1 @@
+"""Data preparation: ingest, feature extraction, known public data sets, rendered corpora."""

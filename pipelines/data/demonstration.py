@@ -1,0 +1,209 @@
+"""The demo: rendered corpora, ingested and extracted, a Ray job for each task and aggregator, and their comparison."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from polypool.infra.errors import InputError
+from polypool.infra.paths import home
+from polypool.infra.process.stopping import run_async
+from polypool.infra.ray.head import private_head
+from polypool.infra.ray.jobs import JobServer
+from polypool.infra.ray.session import local_cores
+from polypool.infra.registry import AGGREGATORS, RECIPES
+from polypool.infra.store import FeatureStore
+from polypool.infra.tracking import tracking_uri
+from polypool.pipelines.data.rendered.moving_scenes import write_moving_scenes
+from polypool.pipelines.data.rendered.scene_questions import write_scene_questions
+from polypool.pipelines.data.rendered.scenes import write_scenes
+from polypool.tasks.run import Data
+
+
+@cache
+def workplace() -> Path:
+    """Return the folder that the demo's commands run in, and that its Ray jobs get a copy of.
+
+    The checkout that this file is in. Where polypool is installed as a package there is none, and what lies around it
+    is not ours to send: then an empty folder, and a job uses the polypool that its cluster has installed.
+    """
+    checkout = Path(__file__).resolve().parents[2]
+    if (checkout / "pyproject.toml").is_file():
+        return checkout
+    empty = tempfile.mkdtemp(prefix="polypool-")
+    atexit.register(shutil.rmtree, empty, ignore_errors=True)
+    return Path(empty)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    """How large the demo is."""
+
+    images: int = 500
+    """Scenes to render."""
+    videos: int = 300
+    """Videos to render."""
+    aggregators: tuple[str, ...] = ("mean", "gpo")
+    """One training job for each, on each of the three tasks."""
+    epochs: int = 0
+    """Epochs of each job; those of the recipes where 0."""
+    experiment: str = "demo"
+    """MLflow experiment of the runs."""
+
+
+@contextmanager
+def job_server() -> Iterator[JobServer]:
+    """Yield the address of the cluster that RAY_ADDRESS names, or of a private head."""
+    if address := os.environ.get("RAY_ADDRESS"):
+        print(f"using the Ray cluster at {address}")
+        yield JobServer(address=address)
+        return
+    print("starting a private Ray head")
+    with private_head() as head:
+        yield head
+
+
+RAY_LINES = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\t(INFO|WARNING) |Running entrypoint for job |"
+    r"\S*\((TrainController|PlacementGroupCleaner) pid="
+)
+"""Lines of a job's output that Ray writes about itself; the demo does not show them."""
+
+
+def run(*words: str, env: dict[str, str]) -> None:
+    """Show a command, run it on this machine, and stop the demo if it fails."""
+    print(f"\n$ {shlex.join(words)}", flush=True)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, **env, "PATH": path, "POLYPOOL_HOME": str(home())}
+    with subprocess.Popen(
+        words, cwd=workplace(), env=env, process_group=0
+    ) as child:  # Ctrl-C is for us alone
+        try:
+            code = child.wait()
+        except KeyboardInterrupt:
+            child.send_signal(signal.SIGHUP)  # at which it ends without a word
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(5)
+            child.kill()
+            raise
+    if code:
+        raise InputError(f"the command above ended with exit code {code}; its output says why")
+
+
+def verb(name: str, *words: str) -> None:
+    """Run `polypool <name>` on this machine."""
+    run("python", "-m", "polypool", name, *words, env={"RAY_ADDRESS": "local"})
+
+
+def prepare_images(options: DemoOptions) -> None:
+    """Make the corpus of scenes and its features, unless an earlier demo of this size did."""
+    data = RECIPES.get("demo")().data
+    if is_there(data, options.images):
+        return
+    pictures = home() / f"{data.corpus}_pictures"
+    write_scenes(pictures, images=options.images)
+    captions = ("--json", str(pictures / "dataset_scenes.json"))
+    verb("ingest", "karpathy", *captions, "--images", str(pictures), "--out", str(home() / data.corpus))
+    extract(data, "--backbone", "cells")
+
+
+def prepare_videos(options: DemoOptions) -> None:
+    """Make the corpus of moving shapes and its features, likewise."""
+    data = RECIPES.get("demo_videos")().data
+    if is_there(data, options.videos):
+        return
+    folder = home() / f"{data.corpus}_videos"
+    captions = ("--json", *map(str, write_moving_scenes(folder, videos=options.videos)))
+    videos = ("--videos", str(folder / "videos"))
+    verb("ingest", "msrvtt", *captions, *videos, "--out", str(home() / data.corpus))
+    extract(data, "--video", "--backbone", "cells(grid=3)", "--pool", "concat")
+
+
+def prepare_questions(options: DemoOptions) -> None:
+    """Make the corpus of questions about the scenes, whose features it shares."""
+    pictures = home() / f"{RECIPES.get('demo')().data.corpus}_pictures"
+    corpus = home() / RECIPES.get("demo_questions")().data.corpus
+    questions, annotations = (
+        map(str, paths) for paths in write_scene_questions(pictures, images=options.images)
+    )
+    files = ("--questions", *questions, "--annotations", *annotations)
+    verb("ingest", "vqa2", *files, "--images", str(pictures / "images"), "--out", str(corpus))
+
+
+def is_there(data: Data, size: int) -> bool:
+    """Say whether features of this many items exist; what there is of another size is removed."""
+    try:
+        if len(FeatureStore.open(home() / data.features)) == size:
+            print(f"the corpus {data.corpus} of {size} is there already")
+            return True
+    except InputError:
+        pass
+    shutil.rmtree(home() / data.corpus, ignore_errors=True)
+    return False
+
+
+def extract(data: Data, *words: str) -> None:
+    """Extract the features of a corpus."""
+    verb("extract", "--corpus", str(home() / data.corpus), *words, "--out", str(home() / data.features))
+
+
+PREPARE = {"demo": prepare_images, "demo_videos": prepare_videos, "demo_questions": prepare_questions}
+"""Recipes of the demo, and what makes their data."""
+
+
+async def train(server: JobServer, options: DemoOptions) -> None:
+    """Train every aggregator on every task, each as a Ray job; those of a task side by side, one a core.
+
+    Raises:
+        InputError: a job failed.
+    """
+    at_once = asyncio.Semaphore(local_cores())
+    for recipe in PREPARE:
+        specs = options.aggregators
+        await asyncio.gather(*(train_one(server, recipe, spec, options, at_once) for spec in specs))
+
+
+async def train_one(
+    server: JobServer, recipe: str, aggregator: str, options: DemoOptions, at_once: asyncio.Semaphore
+) -> None:
+    """Train one aggregator on one task as a Ray job, show its output, and wait for it."""
+    words = ["python", "-m", "polypool", "train", recipe, "--aggregator", aggregator]
+    words += ["--optim.epochs", str(options.epochs)] if options.epochs else []
+    words += ["--experiment", options.experiment, "--cpus", "1"]
+
+    def show(line: str) -> None:
+        if line.strip() and not RAY_LINES.match(line):
+            print(f"{recipe} {aggregator} | {line}", flush=True)
+
+    async with at_once:
+        print(f"\nas a Ray job: {shlex.join(words)}", flush=True)
+        env = {"POLYPOOL_HOME": str(home()), "MLFLOW_TRACKING_URI": tracking_uri(home())}
+        await server.run(words, folder=workplace(), env=env, show=show)
+
+
+def run_demo(options: DemoOptions) -> None:
+    """Render, ingest, extract, train and compare.
+
+    Raises:
+        InputError: an unknown aggregator, or a command or job that failed.
+    """
+    for spec in options.aggregators:
+        AGGREGATORS.build(spec, 8)
+    for prepare in PREPARE.values():
+        prepare(options)
+    with job_server() as server:
+        run_async(train(server, options))  # it stops its jobs when one fails, and on Ctrl-C
+    verb("compare", "--experiment", options.experiment)

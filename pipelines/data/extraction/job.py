@@ -1,0 +1,247 @@
+"""Extraction of a corpus into a feature store by workers of Ray, in the order of the corpus; it can be resumed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from polypool.encoders.backbones import build_backbone
+from polypool.infra.errors import InputError
+from polypool.infra.ray.session import ray_session
+from polypool.infra.storage.places import Url, place
+from polypool.infra.store import StoreWriter
+from polypool.infra.store.columns import ColumnsWriter, with_columns
+from polypool.infra.store.findings import USUAL, Tolerance
+from polypool.infra.store.ids import IdSet
+from polypool.infra.store.manifest import Manifest
+from polypool.infra.trust import trust_specs
+from polypool.pipelines.data.extraction.extractors import (
+    ImageExtractor,
+    Text,
+    TextExtractor,
+    parted,
+    texts_of,
+)
+from polypool.pipelines.data.extraction.videos import VideoExtractor, VideoOptions, Videos
+from polypool.pipelines.data.extraction.workers import Batch, stream
+from polypool.tasks.datasets.corpus import Corpus
+from polypool.tasks.datasets.open_corpora import open_corpus
+from polypool.tasks.datasets.questions import Image, QuestionCorpus
+from polypool.tasks.datasets.readers.folders import VIDEOS
+
+VIDEO_DEFAULTS = VideoOptions()
+_TOGETHER = 4  # batches of images or texts that travel together, at most
+_VIDEOS_TOGETHER = 8  # videos that travel together, at most
+_Item = Image | Text
+_FLAGS = {"image": "leave out --texts", "video": "say --video", "text": "say --texts"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extracted:
+    """A store that was extracted, and the speed of it.
+
+    Attributes:
+        unit: `image`, `video` or `text`.
+        manifest: of the store.
+        new: sets that were added now.
+        frames: of videos that were decoded now.
+        seconds: that it took.
+    """
+
+    unit: str
+    manifest: Manifest
+    new: int
+    frames: int
+    seconds: float
+
+
+def extract(
+    *,
+    corpus: Path | Url,
+    out: Path | Url,
+    backbone: str = "cells",
+    dtype: str = "float16",
+    batch: int = 16,
+    splits: Sequence[str] = (),
+    limit: int | None = None,
+    video: bool = False,
+    texts: bool = False,
+    videos: VideoOptions = VIDEO_DEFAULTS,
+    tolerance: Tolerance = USUAL,
+) -> Extracted:
+    """Turn the images, videos or texts of a corpus into a feature store; see `polypool.pipelines.commands.extract`.
+
+    Raises:
+        InputError: no corpus, an unknown backbone or split, a finished store in `out`, a backbone that reads something
+            else, no usable image, video or text, or more were left out than the tolerance lets pass.
+    """
+    if batch < 1 or (limit is not None and limit < 1):
+        raise InputError(f"--batch and --limit must be at least 1, got {batch} and {limit}")
+    if video and texts:
+        raise InputError(
+            "--video and --texts are two stores; make one after the other, each with a backbone of its own"
+        )
+    if not video and videos != VIDEO_DEFAULTS:
+        raise InputError("settings of videos, such as --frames, need --video and a corpus of videos")
+    started, store, opened = time.monotonic(), place(out), open_corpus(corpus)
+    for split in (chosen := list(splits or opened.splits)):
+        opened.check_split(split)
+    listed = partial(_listed, opened, chosen, limit=limit, texts=texts)
+    if not (video or texts):
+        (first,) = islice(_images(opened, chosen[0], 1), 1)
+        if first.path.lower().endswith(VIDEOS):
+            raise InputError(f"{place(corpus)} is a corpus of videos, such as {first.path}: say --video")
+    trust_specs(backbone)
+    work = _work(backbone, "text" if texts else "video" if video else "image", videos, batch=batch)
+    job = {"corpus": opened.digest, "splits": chosen, "limit": limit, "batch": batch}
+    source = with_columns(work.source | job, work.columns)
+    with StoreWriter(store, dim=work.dim, dtype=dtype, source=source) as writer:
+        before = len(writer.done)
+        frames = _write(writer, store, work, opened, listed)
+        trained = (item.id for item in listed() if item.split == "train" and item.id in writer)
+        statistics = [*islice(trained, 1)]
+        manifest = writer.close(
+            statistics_of=chain(statistics, trained) if statistics else None, tolerance=tolerance
+        )
+    return Extracted(
+        unit=work.unit,
+        manifest=manifest,
+        new=manifest.sets - before,
+        frames=frames,
+        seconds=time.monotonic() - started,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """The work of the workers: an extractor's class and options, and what it returns; sizes of batches and portions."""
+
+    unit: str
+    extractor: type
+    options: dict[str, Any]
+    dim: int
+    columns: Mapping[str, int]
+    source: dict[str, Any]
+    gpu: bool
+    size: int
+    block: int
+
+    def batches(self, items: Iterator[_Item], *, done: Sequence[IdSet]) -> Iterator[list[_Item]]:
+        """Yield the batches of items that are not all in each of those `done`.
+
+        One that is done in part is sent whole: who is in it may change the last bit of an image's features. A video is
+        described by itself.
+        """
+        while part := [*islice(items, self.size)]:
+            if not all(stored.issuperset(item.id for item in part) for stored in done):
+                yield part
+
+
+def _work(backbone: str, reads: str, videos: VideoOptions, *, batch: int) -> _Work:
+    """Return the work with a backbone on images, videos or texts.
+
+    Raises:
+        InputError: the backbone reads something else.
+    """
+    built = build_backbone(backbone)
+    if built.reads != reads and (built.reads, reads) != ("image", "video"):  # whose frames are images
+        raise InputError(
+            f"the backbone {backbone!r} reads {built.reads}s, not {reads}s: {_FLAGS[built.reads]}, and give it a "
+            "corpus of them; or choose another backbone"
+        )
+    if built.note:
+        print(f"note: {built.note}", file=sys.stderr)
+    source = {"extractor": built.describe()}
+    if reads == "video":
+        plan = Videos.plan(built, videos, batch=batch)
+        return _Work(
+            unit=reads,
+            extractor=VideoExtractor,
+            options={"backbone": backbone, "videos": plan},
+            dim=plan.dim,
+            columns=plan.columns(built),
+            source=source | {"video": plan.describe(built)},
+            gpu=built.gpu,
+            size=1,
+            block=_VIDEOS_TOGETHER,
+        )
+    return _Work(
+        unit=reads,
+        extractor=TextExtractor if reads == "text" else ImageExtractor,
+        options={"backbone": backbone},
+        dim=built.dim,
+        columns=built.columns,
+        source=source,
+        gpu=built.gpu,
+        size=batch,
+        block=_TOGETHER,
+    )
+
+
+def _listed(
+    corpus: Corpus | QuestionCorpus, splits: list[str], *, limit: int | None, texts: bool
+) -> Iterator[_Item]:
+    """Yield the images, videos or texts of some splits, each once: one that is in several counts to the first."""
+    if isinstance(corpus, Corpus) and not texts:  # which has each in one split, once
+        for split in dict.fromkeys(splits):
+            yield from _images(corpus, split, limit)
+        return
+    seen = IdSet()
+    for split in splits:
+        for item in texts_of(corpus, split, limit=limit) if texts else _images(corpus, split, limit):
+            if item.id not in seen:
+                seen.add(item.id)
+                yield item
+
+
+def _images(corpus: Corpus | QuestionCorpus, split: str, limit: int | None) -> Iterator[Image]:
+    return (Image(id=id, split=split, path=path) for id, path in islice(corpus.paths(split), limit))
+
+
+def _batch(corpus: Corpus | QuestionCorpus, items: list[_Item]) -> Batch:
+    batch: Batch = {"ids": [item.id for item in items]}
+    if texts := [item.text for item in items if isinstance(item, Text)]:
+        return batch | {"texts": texts}
+    return batch | {"paths": [str(corpus.image_path(item)) for item in items]}
+
+
+def _write(
+    writer: StoreWriter,
+    out: Path | Url,
+    work: _Work,
+    corpus: Corpus | QuestionCorpus,
+    listed: Callable[[], Iterator[_Item]],
+) -> int:
+    """Store what is listed and not there yet, with its columns; return how many frames were decoded."""
+    frames = 0
+    with ColumnsWriter(out, work.columns, source=writer.source) as beside:
+        done = [writer.done, *beside.done]
+        total = sum(len(part) for part in work.batches(listed(), done=done))
+        if not total:
+            return 0
+        batches = (_batch(corpus, part) for part in work.batches(listed(), done=done))
+        how = {"extractor": work.extractor, "options": work.options, "gpu": work.gpu, "block": work.block}
+        with (
+            ray_session(),
+            tqdm(total=total, desc="extract", unit=work.unit) as bar,
+            closing(stream(batches, **how)) as rows,
+        ):
+            for row in rows:
+                bar.update()
+                id, where = row["id"], f"id {row['id']}, {row['path']}"
+                if row["why"]:
+                    writer.skip(where, row["why"])
+                    continue
+                frames += row.get("frames", 0)
+                x_ND, columns = parted(row["x_NW"], work.columns)
+                beside.offer(writer, id, x_ND, columns, where=where)
+    return frames

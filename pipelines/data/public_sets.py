@@ -1,0 +1,270 @@
+"""Public data sets of the recipes: files, addresses, sizes and terms as their authors state them; which are here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+DEPTH = 4  # folders below the first one that are looked through: archives hold their files one or two folders deep
+_MOST = (
+    10_000  # entries of a folder beyond which those below are not looked at: it is one of pictures or clips
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicFile:
+    """A file or a folder, by the name that it has in its archive.
+
+    Attributes:
+        name: such as `dataset_coco.json`, or `train2014/` for a folder.
+        url: of the file, of the archive that holds it, or of the page that leads there.
+        size: of what is downloaded, as its page says; empty where it says nothing.
+        use: what it is for; empty where nothing goes without it.
+    """
+
+    name: str
+    url: str
+    size: str = ""
+    use: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicSet:
+    """A data set.
+
+    Attributes:
+        title: its name in papers.
+        page: of its authors.
+        terms: under which they give it away; what stands on the page holds.
+        files: what `commands` read.
+        commands: what makes a corpus of them, and stores; run where the files are.
+    """
+
+    title: str
+    page: str
+    terms: str
+    files: tuple[PublicFile, ...]
+    commands: tuple[str, ...]
+
+
+_COCO = "http://images.cocodataset.org/zips"
+_KARPATHY = "https://cs.stanford.edu/people/karpathy/deepimagesent/caption_datasets.zip"
+_SCAN = "https://www.kaggle.com/datasets/kuanghueilee/scan-features"
+_VQA = "https://s3.amazonaws.com/cvmlp/vqa/mscoco/vqa"
+_CLIP4CLIP = "https://github.com/ArrowLuo/CLIP4Clip/releases/download/v0.0"
+_FLICKR_TERMS = "captions by their authors; the photographs stay under Flickr's terms, for research"
+_PICTURES = (
+    PublicFile(name="train2014/", url=f"{_COCO}/train2014.zip", size="13 GB"),
+    PublicFile(name="val2014/", url=f"{_COCO}/val2014.zip", size="6 GB"),
+)
+_REGIONS = PublicFile(
+    name="trainval_36/",
+    url="https://github.com/peteanderson80/bottom-up-attention",
+    size="25 GB",
+    use="bottom-up-attention's 36 regions of each photograph, instead of features of your own",
+)
+
+SETS: dict[str, PublicSet] = {
+    "coco": PublicSet(
+        title="COCO captions, in Karpathy's splits",
+        page="https://cocodataset.org/#download",
+        terms="captions CC BY 4.0; the photographs stay under Flickr's terms",
+        files=(
+            PublicFile(name="dataset_coco.json", url=_KARPATHY),
+            *_PICTURES,
+            _REGIONS,
+            PublicFile(
+                name="coco_precomp/",
+                url=_SCAN,
+                use="SCAN's arrays: regions and captions, a corpus by themselves",
+            ),
+        ),
+        commands=(
+            "polypool ingest karpathy --json dataset_coco.json --images . --out data/coco",
+            "polypool ingest butd --tsv trainval_36/*.tsv --out data/coco/regions --corpus data/coco",
+        ),
+    ),
+    "flickr30k": PublicSet(
+        title="Flickr30K, in Karpathy's splits",
+        page="https://shannon.cs.illinois.edu/DenotationGraph/",
+        terms=_FLICKR_TERMS,
+        files=(
+            PublicFile(name="dataset_flickr30k.json", url=_KARPATHY),
+            PublicFile(name="flickr30k-images/", url="https://shannon.cs.illinois.edu/DenotationGraph/"),
+            PublicFile(
+                name="f30k_precomp/",
+                url=_SCAN,
+                use="SCAN's arrays: regions and captions, a corpus by themselves",
+            ),
+        ),
+        commands=(
+            "polypool ingest karpathy --json dataset_flickr30k.json --images flickr30k-images "
+            "--out data/flickr30k",
+        ),
+    ),
+    "cxc": PublicSet(
+        title="Crisscrossed Captions: people's ratings of pairs of COCO",
+        page="https://github.com/google-research-datasets/Crisscrossed-Captions",
+        terms="see its page",
+        files=tuple(
+            PublicFile(
+                name=f"{kind}_test.csv",
+                url="https://github.com/google-research-datasets/Crisscrossed-Captions/tree/master/data",
+            )
+            for kind in ("sits", "sts", "sis")
+        ),
+        commands=("polypool evaluate RUN_ID --protocol coco-5k-cxc     # with the files in data/cxc",),
+    ),
+    "msrvtt": PublicSet(
+        title="MSR-VTT: 6,513 clips to train, 497 and 2,990 to choose and test",
+        page="https://www.microsoft.com/en-us/research/publication/msr-vtt-a-large-video-description-dataset-for-bridging-video-and-language/",
+        terms="for research; the clips are YouTube's",
+        files=(
+            PublicFile(
+                name="train_val_videodatainfo.json", url="http://ms-multimedia-challenge.com/2017/dataset"
+            ),
+            PublicFile(name="test_videodatainfo.json", url="http://ms-multimedia-challenge.com/2017/dataset"),
+            PublicFile(
+                name="videos/", url="https://www.robots.ox.ac.uk/~maxbain/frozen-in-time/data/MSRVTT.zip"
+            ),
+        ),
+        commands=(
+            "polypool ingest msrvtt --json train_val_videodatainfo.json test_videodatainfo.json "
+            "--videos videos --out data/msrvtt",
+        ),
+    ),
+    "msrvtt-1ka": PublicSet(
+        title="MSR-VTT, the 1k-A split: 9,000 clips to train, 1,000 to test, a caption each",
+        page="https://github.com/ArrowLuo/CLIP4Clip",
+        terms="for research; the clips are YouTube's",
+        files=(
+            PublicFile(name="MSRVTT_data.json", url=f"{_CLIP4CLIP}/msrvtt_data.zip"),
+            PublicFile(name="MSRVTT_train.9k.csv", url=f"{_CLIP4CLIP}/msrvtt_data.zip"),
+            PublicFile(name="MSRVTT_JSFUSION_test.csv", url=f"{_CLIP4CLIP}/msrvtt_data.zip"),
+            PublicFile(
+                name="videos/", url="https://www.robots.ox.ac.uk/~maxbain/frozen-in-time/data/MSRVTT.zip"
+            ),
+        ),
+        commands=(
+            "polypool ingest msrvtt-1ka --json MSRVTT_data.json --train MSRVTT_train.9k.csv "
+            "--test MSRVTT_JSFUSION_test.csv --videos videos --out data/msrvtt-1ka",
+        ),
+    ),
+    "msvd": PublicSet(
+        title="MSVD: 1,200 clips to train, 100 and 670 to choose and test",
+        page="https://www.cs.utexas.edu/users/ml/clamp/videoDescription/",
+        terms="for research; the clips are YouTube's",
+        files=(
+            PublicFile(
+                name="AllVideoDescriptions.txt",
+                url="https://www.cs.utexas.edu/users/ml/clamp/videoDescription/",
+            ),
+            *(
+                PublicFile(name=f"{split}_list.txt", url=f"{_CLIP4CLIP}/msvd_data.zip")
+                for split in ("train", "val", "test")
+            ),
+            PublicFile(
+                name="YouTubeClips/",
+                url="https://www.cs.utexas.edu/users/ml/clamp/videoDescription/",
+                size="1.7 GB",
+            ),
+        ),
+        commands=(
+            "polypool ingest msvd --captions AllVideoDescriptions.txt --lists . --videos YouTubeClips "
+            "--out data/msvd",
+        ),
+    ),
+    "vatex": PublicSet(
+        title="VATEX, English captions; half of the validation split is tested on, as in HGR",
+        page="https://eric-xw.github.io/vatex-website/download.html",
+        terms="annotations CC BY 4.0; the clips are YouTube's, and some are gone",
+        files=(
+            PublicFile(
+                name="vatex_training_v1.0.json", url="https://eric-xw.github.io/vatex-website/download.html"
+            ),
+            PublicFile(
+                name="vatex_validation_v1.0.json", url="https://eric-xw.github.io/vatex-website/download.html"
+            ),
+        ),
+        commands=(
+            "polypool ingest vatex --training vatex_training_v1.0.json "
+            "--validation vatex_validation_v1.0.json --out data/vatex",
+        ),
+    ),
+    "vqa2": PublicSet(
+        title="VQA 2.0: questions about COCO's photographs",
+        page="https://visualqa.org/download.html",
+        terms="annotations CC BY 4.0; the photographs stay under Flickr's terms",
+        files=(
+            PublicFile(
+                name="v2_OpenEnded_mscoco_train2014_questions.json",
+                url=f"{_VQA}/v2_Questions_Train_mscoco.zip",
+            ),
+            PublicFile(
+                name="v2_OpenEnded_mscoco_val2014_questions.json", url=f"{_VQA}/v2_Questions_Val_mscoco.zip"
+            ),
+            PublicFile(
+                name="v2_mscoco_train2014_annotations.json", url=f"{_VQA}/v2_Annotations_Train_mscoco.zip"
+            ),
+            PublicFile(
+                name="v2_mscoco_val2014_annotations.json", url=f"{_VQA}/v2_Annotations_Val_mscoco.zip"
+            ),
+            *_PICTURES,
+            PublicFile(
+                name="v2_OpenEnded_mscoco_test2015_questions.json",
+                url=f"{_VQA}/v2_Questions_Test_mscoco.zip",
+                use="the splits test-dev and test, whose answers the challenge's server keeps",
+            ),
+            PublicFile(name="test2015/", url=f"{_COCO}/test2015.zip", size="12 GB", use="their photographs"),
+            _REGIONS,
+        ),
+        commands=(
+            "polypool ingest vqa2 --questions v2_OpenEnded_*_questions.json "
+            "--annotations v2_mscoco_*_annotations.json --images . --out data/vqa2",
+        ),
+    ),
+}
+"""Data sets by name, in the order of `polypool data`."""
+
+
+def found_below(folder: Path, names: Collection[str]) -> dict[str, Path]:
+    """Return where files and folders (`name/`) are; of several the first by its path.
+
+    Links to folders are not followed, and what may not be read is passed over.
+    """
+    found: dict[str, Path] = {}
+    for place, folders, files in os.walk(folder):
+        here = Path(place)
+        for name in sorted({*(f"{each}/" for each in folders), *files} & {*names}):
+            found.setdefault(name, here / name)
+        deep = len(here.relative_to(folder).parts) >= DEPTH or len(files) > _MOST
+        folders[:] = [] if deep else sorted(each for each in folders if not each.startswith("."))
+    return found
+
+
+def summary(of: PublicSet, found: Mapping[str, Path]) -> str:
+    """Return a line on a data set: its title, and how many of the files that it cannot go without are here."""
+    needed = [file.name for file in of.files if not file.use]
+    here = sum(name in found for name in needed)
+    return f"{of.title}: " + (
+        "all files here" if here == len(needed) else f"{here} of {len(needed)} files here"
+    )
+
+
+def where_published(path: Path) -> str:
+    """Return where a file or folder of a public data set can be had, for the message that it is missing."""
+    sets = [name for name, of in SETS.items() if path.name in {file.name.rstrip("/") for file in of.files}]
+    return f"; polypool data {' '.join(sets)} says where it can be had" if sets else ""
+
+
+def report(name: str, of: PublicSet, found: Mapping[str, Path]) -> str:
+    """Return what a person needs to get a data set and to read it."""
+    lines = [f"{name}: {of.title}", f"  {of.page}", f"  {of.terms}", ""]
+    for file in of.files:
+        where = f"here: {found[file.name]}" if file.name in found else "not here: " + file.url
+        size = f", {file.size}" if file.size and file.name not in found else ""
+        use = f"\n    {file.use}" if file.use else ""
+        lines.append(f"  {file.name:<{max(len(each.name) for each in of.files)}}  {where}{size}{use}")
+    return "\n".join([*lines, "", *(f"  {command}" for command in of.commands), ""])

@@ -1,1 +1,0 @@
-"""An exported model as MLflow keeps, registers and serves it."""

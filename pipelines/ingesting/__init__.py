@@ -1,1 +1,0 @@
-"""The readers that `ingest` offers, as commands."""

@@ -1,1 +1,0 @@
-"""Where else the runs that MLflow has can be looked at."""

@@ -1,0 +1,1 @@
+"""The trained model: load, embed, score, answer, search, evaluate, export."""

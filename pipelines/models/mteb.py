@@ -1,0 +1,273 @@
+"""A trained retrieval model as mteb's runner takes it: `mteb.evaluate(mteb_model("RUN_ID"), mteb.get_tasks(...))`.
+
+Embeddings and scores are those of `evaluate`; what mteb makes of them differs from the protocols here:
+
+- **Right answers.** R@k here counts queries with any right answer among the first k; mteb has that, from 0 to 1, as
+  `hit_rate_at_k`. Its `recall_at_k` is the part of the right answers among them: at 1 no more than 0.2 of an image with
+  five captions. Where each query has one right answer, as most captions have, both are R@k.
+- **What is reported.** The main score is nDCG@10, and each direction is a task. There is no rsum, no median rank and no
+  mean over five galleries of 1,000 images; beyond the first 1,000 nothing is ranked.
+- **Splits.** `Flickr30kI2TRetrieval` and `Flickr30kT2IRetrieval` are Karpathy's 1,000 test images with 5,000 captions,
+  `MSCOCOI2TRetrieval` and `MSCOCOT2IRetrieval` his 5,000 with 24,809: captions of equal words are one there, right for
+  up to eight images. `MSRVTTT2V` and `MSRVTTV2T` are 879 of the 1,000 videos of 1k-A.
+- **Ties.** mteb puts equal scores in the order of ids; here a tied rank is the mean over all orders.
+- **Texts** are read as they are, without the prompts that mteb has for models that follow instructions.
+- **Scores** of retrieval tasks are those of the model's own similarity, of sets and distributions, too. Other tasks,
+  such as zero-shot classification, multiply vectors by themselves: they, and mteb's cache of embeddings, take models of
+  single vectors alone.
+- **Features** of a picture or video are made as `search --image` and `--video` make them, by the backbone that made
+  those of the run; frames are chosen as there, whatever rate mteb's own models sample at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+
+from polypool.infra.compute.device import device_of
+from polypool.infra.errors import InputError
+from polypool.infra.pictures.opening import rgb
+from polypool.pipelines.data.extraction.file_features import FileFeatures
+from polypool.pipelines.models.search.queries import as_file
+from polypool.pipelines.models.trained import TrainedModel, load
+from polypool.tasks.abilities import Answers, Searchable
+from polypool.tasks.models.retrieval_model import RetrievalModel
+from polypool.tasks.run import to_json
+from polypool.tasks.similarities.cosine import Cosine
+from polypool.tasks.similarities.vectors import at_least_float32, side_by_side
+
+if TYPE_CHECKING:
+    import numpy as np
+    from mteb import TaskMetadata
+    from mteb.models import ModelMeta
+
+_TEXT = "text"
+_EXAMPLE = "a dog on the grass"
+
+
+class MtebModel:
+    """mteb's `EncoderProtocol`, of a model with embeddings of images or videos and of texts; `mteb_model` makes one.
+
+    Args:
+        trained: the model.
+        name: by which mteb keeps and shows results; `polypool/RECIPE` where empty.
+
+    Raises:
+        InputError: the model has no such embeddings, or none can be made of an image or video here.
+    """
+
+    def __init__(self, trained: TrainedModel, *, name: str = "") -> None:
+        adapter = _checked(trained)
+        self.trained, self.modality = trained, adapter.modality
+        self.name = name or f"polypool/{trained.run.recipe or 'run'}"
+        self._files = _files(adapter)
+
+    @cached_property
+    def mteb_model_meta(self) -> ModelMeta:
+        """What mteb keeps results by: the name, and as the revision a digest of run, assets and weights."""
+        from mteb.models.model_meta import ModelMeta, ScoringFunction
+
+        model, example = self.trained.model, self.trained.encode_text([_EXAMPLE])
+        similarity = self.trained.similarity
+        cosine = isinstance(similarity, Cosine)
+        sets = example.ndim > 2 and not similarity.of_distributions
+        return ModelMeta(
+            loader=None,
+            name=self.name,
+            revision=_digest(self.trained),
+            release_date=None,
+            languages=None,
+            n_parameters=sum(x.numel() for x in model.parameters()),
+            memory_usage_mb=sum(x.nbytes for x in model.state_dict().values()) / (1 << 20),
+            max_tokens=None,
+            embed_dim=example.shape[-1],
+            license=None,
+            open_weights=None,
+            public_training_code=None,
+            public_training_data=None,
+            framework=["PyTorch"],
+            similarity_fn_name=ScoringFunction.COSINE if cosine else ScoringFunction.CUSTOM,
+            use_instructions=False,
+            training_datasets=None,
+            modalities=[_TEXT, self.modality],
+            model_type=["late-interaction" if sets else "dense"],
+        )
+
+    def encode(
+        self,
+        inputs: Iterable[Mapping[str, Any]],
+        *,
+        task_metadata: TaskMetadata,
+        show_progress_bar: bool = False,
+        precision: str = "float32",
+        **others: Any,
+    ) -> Tensor:
+        """Return the embeddings of what a loader of mteb yields, on the CPU: `(B, D)`, `(B, K, D)` or `(B, 2, D)`.
+
+        Args:
+            inputs: yields batches by column: `text`, or `image` with pictures of Pillow, or `video` with video files.
+            task_metadata: of the task.
+            show_progress_bar: one step for each batch.
+            precision: mteb's name of the type of what is returned.
+            others: split, subset, kind of prompt and size of batches, on which nothing depends here.
+
+        Raises:
+            InputError: a column that the model cannot read, two that are to be one embedding, a precision that it has
+                not, or embeddings that the task does not compare by the model's similarity.
+        """
+        if precision != "float32":
+            raise InputError(
+                f"precision={precision!r}: embeddings are float32; leave encode_kwargs['precision'] out"
+            )
+        batches = tqdm(_with_files(inputs), disable=not show_progress_bar)
+        embedding = side_by_side([self._encoded(batch).cpu() for batch in batches])
+        if embedding.ndim != 2 and task_metadata.simplified_task_type != "retrieval":
+            raise InputError(
+                f"{task_metadata.name}: a task of type {task_metadata.type} multiplies vectors by itself, and an "
+                f"embedding of this model has shape {tuple(embedding.shape[1:])}; give it retrieval tasks alone"
+            )
+        return embedding
+
+    @torch.inference_mode()
+    def similarity(self, embeddings1: Tensor | np.ndarray, embeddings2: Tensor | np.ndarray) -> Tensor:
+        """Return the `(Q, G)` scores of the model's own similarity, which is symmetric, float32, on the CPU."""
+        return self.trained.similarity(*self._compared(embeddings1, embeddings2)).float().cpu()
+
+    @torch.inference_mode()
+    def similarity_pairwise(
+        self, embeddings1: Tensor | np.ndarray, embeddings2: Tensor | np.ndarray
+    ) -> Tensor:
+        """Return the `(P,)` scores of the p-th with the p-th, likewise."""
+        return self.trained.similarity.pairs(*self._compared(embeddings1, embeddings2)).float().cpu()
+
+    def close(self) -> None:
+        """End the processes that decode videos."""
+        if self._files:
+            self._files.close()
+
+    def _compared(self, *embeddings: Tensor | np.ndarray) -> list[Tensor]:
+        device = device_of(self.trained.model)
+        return [at_least_float32(torch.as_tensor(embedding)).to(device) for embedding in embeddings]
+
+    def _encoded(self, batch: Mapping[str, Any]) -> Tensor:
+        found = [column for column in (_TEXT, "image", "video") if column in batch]
+        if found == [_TEXT]:
+            return self.trained.encode_text(list(batch[_TEXT]))
+        if found != [self.modality]:
+            raise InputError(
+                f"a batch of mteb has {' and '.join(found) or 'neither text, image nor video'}; this model makes an "
+                f"embedding of one {_TEXT}, or of one {self.modality}: choose tasks between these two"
+            )
+        with ExitStack() as kept:
+            paths = [kept.enter_context(_path(item)) for item in batch[self.modality]]
+            if self._files is None:
+                return self.trained.encode_visual(paths)
+            video = self.modality == "video"
+            return self.trained.encode_visual([self._files.of(path, video=video) for path in paths])
+
+
+def mteb_model(source: str | Path, *, name: str = "", trust: Sequence[str] = ()) -> MtebModel:
+    """Return a trained retrieval model for `mteb.evaluate`.
+
+    Args:
+        source: a run, by its id, or the folder that `polypool export` wrote.
+        name: by which mteb keeps and shows results; `polypool/RECIPE` where empty. Beside it stands a digest of the
+            weights, so that results of another model are never taken for its own.
+        trust: modules whose code it may name as `module:Name`.
+
+    Raises:
+        InputError: mteb is not installed; no such run or folder; or the model answers questions, looks at pairs, or
+            reads features that no backbone here makes of a new file.
+    """
+    try:
+        import mteb  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"mteb cannot be imported: pip install 'polypool[mteb]' ({error})") from error
+    return MtebModel(load(source, trust=trust), name=name)
+
+
+def _checked(trained: TrainedModel) -> Searchable:
+    """Return the adapter of a model that has embeddings of images or videos and of texts."""
+    task, model = trained.run.task, trained.model
+    if isinstance(trained.adapter, Answers):
+        raise InputError(
+            f"the task {task!r} answers questions, and mteb compares embeddings; give a retrieval run"
+        )
+    adapter = trained.as_a(Searchable, "be given to mteb", instead="give a retrieval run")
+    if not isinstance(model, RetrievalModel) or not model.has_embeddings:
+        raise InputError(
+            f"a {type(model).__name__} with {trained.run.aggregator!r} has no embeddings of images and texts apart, "
+            "which mteb compares; give a run whose model encodes them apart"
+        )
+    return adapter
+
+
+def _files(adapter: Searchable) -> FileFeatures | None:
+    """Return what makes the features that a model reads; None of one that reads pictures themselves."""
+    if not adapter.visual_dim:
+        return None
+    try:
+        files = FileFeatures.for_model(adapter)
+        files.check(video=adapter.modality == "video")
+    except InputError as error:
+        raise InputError(f"mteb has {adapter.modality}s, and none can be described here: {error}") from error
+    return files
+
+
+def _digest(trained: TrainedModel) -> str:
+    """Return 40 hexadecimal digits that stand for run, assets and weights."""
+    made = hashlib.sha256()
+    for part in (to_json(trained.run), trained.adapter.assets):
+        made.update(json.dumps(part, sort_keys=True).encode())
+    for name, weight in sorted(trained.model.state_dict().items()):
+        made.update(name.encode())
+        made.update(weight.cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return made.hexdigest()[:40]
+
+
+def _with_files(inputs: Any) -> Iterable[Mapping[str, Any]]:
+    """Return a loader that yields video files as they are stored, where mteb's would decode them with torchcodec."""
+    columns = getattr(getattr(inputs, "dataset", None), "features", {})
+    if not hasattr(columns.get("video"), "decode"):
+        return inputs
+    video = replace(columns["video"], decode=False)
+    return DataLoader(
+        inputs.dataset.cast_column("video", video),
+        batch_size=inputs.batch_size,
+        collate_fn=inputs.collate_fn,
+        num_workers=inputs.num_workers,
+    )
+
+
+@contextmanager
+def _path(item: Any) -> Iterator[Path]:
+    """Yield the path of a picture of Pillow, or of a file as `datasets` stores it, while the context lasts."""
+    if isinstance(item, Image.Image):
+        buffer = io.BytesIO()
+        rgb(item).save(buffer, "BMP")
+        data, what = buffer.getvalue(), "an image of the task"
+    elif isinstance(item, Mapping) and (item.get("bytes") or item.get("path")):
+        if not item.get("bytes"):
+            yield Path(item["path"])
+            return
+        data, what = item["bytes"], item.get("path") or "a video of the task"
+    else:
+        raise InputError(
+            f"mteb gave a {type(item).__name__} for an image or video; expected a picture of Pillow, or a video's "
+            "file as `datasets` stores it (datasets.Video)"
+        )
+    with as_file(data, what=what) as path:
+        yield path

@@ -1,0 +1,195 @@
+"""Rows of tables and requests: their columns, what a model makes of them, and their MLflow signature."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from polypool.infra.errors import InputError
+from polypool.tasks.abilities import Answers, ReadsInputs
+from polypool.tasks.models.retrieval_model import RetrievalModel
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from mlflow.models import ModelSignature
+
+    from polypool.pipelines.models.trained import TrainedModel
+
+FEATURES, IMAGE, TEXT = "features", "image", "text"
+"""Inputs: features `(N, F)` of an image or video, as lists of numbers; an image file in base64; a text."""
+EMBEDDING, SCORE, ANSWER, PROBABILITY = "embedding", "score", "answer", "probability"
+"""Outputs: a vector, or a list of them for a model of sets; the similarity of image and text; the likeliest answer."""
+EXAMPLE_TEXT = "a dog on the grass"
+
+
+class Row(NamedTuple):
+    """One input.
+
+    Attributes:
+        visual: features `(N, F)` of an image or video, or an image file; None where it has neither.
+        text: None where it has none.
+    """
+
+    visual: np.ndarray | Path | None
+    text: str | None
+
+
+def matrix(features: Any) -> np.ndarray:
+    """Return features as `(N, F)` float32; numbers too large for it become infinite.
+
+    Raises:
+        InputError: they are not lists of numbers of one length.
+    """
+    try:
+        with np.errstate(over="ignore"):
+            return np.array([np.asarray(vector, dtype=np.float32) for vector in features])
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{FEATURES!r} must be N lists of equally many numbers") from error
+
+
+def decode_image(image: Any) -> bytes:
+    """Return the bytes of an image file given in base64.
+
+    Raises:
+        InputError: it is not text in base64.
+    """
+    try:
+        return base64.b64decode(image, validate=True)
+    except (binascii.Error, ValueError, TypeError) as error:
+        raise InputError(f"{IMAGE!r} must be the image's file in base64: {error}") from error
+
+
+def answered(trained: TrainedModel, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the most probable answer to the question of each row, and its probability.
+
+    Raises:
+        InputError: a row lacks an image or a question, or does not fit the model.
+    """
+    visuals, questions = [], []
+    for number, (visual, text) in enumerate(rows):
+        if visual is None or text is None:
+            raise InputError(
+                f"row {number}: a question is asked of an image; give both, the question as {TEXT!r}"
+            )
+        visuals.append(visual)
+        questions.append(text)
+    answers = trained.answers(visuals, questions) if rows else []
+    return [{ANSWER: answer, PROBABILITY: probability} for answer, probability in answers]
+
+
+def embedded(trained: TrainedModel, rows: Sequence[Row], *, sets: bool) -> list[dict[str, Any]]:
+    """Return the embedding of each row with an image or video or a text, and the score of each that has both.
+
+    Args:
+        trained: the model.
+        rows: each has at least one of them.
+        sets: whether embeddings are several vectors each, so that a single vector is a set of one.
+
+    Raises:
+        InputError: a row does not fit the model, or asks for an embedding that it does not have.
+    """
+    made: list[dict[str, Any]] = [{EMBEDDING: None, SCORE: None} for _ in rows]
+    visuals = {number: row.visual for number, row in enumerate(rows) if row.text is None}
+    texts = {number: row.text for number, row in enumerate(rows) if row.visual is None}
+    sides: list[tuple[dict[int, Any], Callable[[Any], Tensor]]] = [
+        (visuals, trained.encode_visual),
+        (texts, trained.encode_text),
+    ]
+    for given, encode in sides:
+        vectors = encode([*given.values()]).cpu().numpy() if given else ()
+        for number, vector in zip(given, vectors, strict=True):
+            made[number][EMBEDDING] = _elements(trained, vector) if sets else vector
+    for number, row in enumerate(rows):
+        if row.visual is not None and row.text is not None:
+            made[number][SCORE] = float(trained.scores([row.visual], [row.text])[0, 0])
+    return made
+
+
+def _elements(trained: TrainedModel, x: np.ndarray) -> np.ndarray:
+    """Return the vectors of a set `(K, D)`, without its padding of zeros."""
+    if x.ndim == 1:
+        return x[None]
+    if trained.similarity.of_distributions:
+        return x
+    real_K = x.any(axis=-1)
+    return x[real_K] if real_K.any() else x[:1]
+
+
+def makes_sets(trained: TrainedModel) -> bool:
+    """Whether embeddings are several vectors each; the model is run on made-up input.
+
+    Raises:
+        InputError: the model cannot read images and texts that are in no corpus.
+    """
+    if isinstance(trained.adapter, Answers) or not _has_embeddings(trained):
+        return False
+    made = [trained.encode_text(["a"])]
+    made += [trained.encode_visual([_features(trained)])] if trained.adapter.visual_dim else []
+    return any(x.ndim > 2 for x in made)
+
+
+def check_servable(trained: TrainedModel) -> None:
+    """Refuse a model that no rows can be made for.
+
+    Raises:
+        InputError: its task reads nothing but its corpus, or its model neither retrieves nor answers.
+    """
+    useful = isinstance(trained.adapter, Answers) or isinstance(trained.model, RetrievalModel)
+    if not useful or not isinstance(trained.adapter, ReadsInputs):
+        raise InputError(
+            f"the task {trained.run.task!r} cannot be served: its model reads no images and texts by itself, or "
+            "neither compares nor answers them; export it with --out, and load it by polypool.load"
+        )
+
+
+def signature(trained: TrainedModel, *, sets: bool) -> ModelSignature:
+    """Return the columns in and out, which MLflow checks and shows."""
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, DataType, Schema
+    from mlflow.types.schema import Array
+
+    rows = Array(Array(DataType.double))
+    answers = isinstance(trained.adapter, Answers)
+    both = answers or not _has_embeddings(trained)
+    visual = (rows, FEATURES) if trained.adapter.visual_dim else (DataType.string, IMAGE)
+    inputs = Schema([ColSpec(*visual, required=both), ColSpec(DataType.string, TEXT, required=both)])
+    if answers:
+        outputs: list[Any] = [ColSpec(DataType.string, ANSWER), ColSpec(DataType.double, PROBABILITY)]
+    else:
+        vectors = rows if sets else Array(DataType.double)
+        outputs = [
+            ColSpec(vectors, EMBEDDING, required=False),
+            ColSpec(DataType.double, SCORE, required=False),
+        ]
+    return ModelSignature(inputs, Schema(outputs))
+
+
+def input_example(trained: TrainedModel) -> pd.DataFrame:
+    """Return a row that the model takes: made-up features, or a grey image, and a text."""
+    import pandas as pd
+
+    visual = {FEATURES: [_features(trained)]} if trained.adapter.visual_dim else {IMAGE: [_image()]}
+    return pd.DataFrame(visual | {TEXT: [EXAMPLE_TEXT]})
+
+
+def _has_embeddings(trained: TrainedModel) -> bool:
+    return getattr(trained.model, "has_embeddings", False)
+
+
+def _features(trained: TrainedModel) -> Any:
+    return np.zeros((2, trained.adapter.visual_dim), dtype=np.float32).tolist()
+
+
+def _image() -> str:
+    from PIL import Image
+
+    file = BytesIO()
+    Image.new("RGB", (64, 64), (128, 128, 128)).save(file, format="PNG")
+    return base64.b64encode(file.getvalue()).decode()

@@ -1,0 +1,224 @@
+"""Galleries: one modality of a split, searched by the other, by embeddings where the model has them, else by pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polypool.infra.batches import Batch
+from polypool.infra.compute.device import device_of, on_device
+from polypool.infra.errors import InputError
+from polypool.pipelines.models.search import Method
+from polypool.pipelines.models.search.indices import (
+    AT,
+    LEAST,
+    Exact,
+    Faiss,
+    Index,
+    PairScore,
+    TopK,
+    TwoPass,
+    evenly,
+    top_k,
+)
+from polypool.tasks.models.embeddings import Batches, encode_split
+from polypool.tasks.models.pair_encoder import PaddedSets, PairEncoder, PairScores, encode_sets
+from polypool.tasks.models.retrieval_model import RetrievalModel
+from polypool.tasks.scoring.ranking.reranking import best_places, joined
+from polypool.tasks.similarities.cosine import Cosine
+from polypool.tasks.similarities.maxsim import MaxSim
+from polypool.tasks.similarities.sets import SetSimilarity
+
+Side = Literal["visual", "text"]
+
+MANY_SETS = 20_000  # from so many on, sets are searched in two passes
+AT_ONCE = 32  # queries that are encoded together
+
+
+class Gallery(Protocol):
+    """What can be searched."""
+
+    at_once: int
+    """Queries that `best` takes at most."""
+
+    def best(self, queries: Batch, k: int) -> list[TopK]:
+        """Return the k best for each query of a batch, which are of the other modality.
+
+        Raises:
+            InputError: a score is no number.
+        """
+
+
+def make_gallery(
+    model: RetrievalModel,
+    side: Side,
+    batches: Callable[[], Batches],
+    *,
+    sample: Callable[[], Batch],
+    method: Method = "auto",
+) -> Gallery:
+    """Encode one side of a split.
+
+    Args:
+        model: in evaluation mode.
+        side: which side is searched.
+        batches: gives its samples.
+        sample: gives a few queries of the other side, on which what is not exact is measured.
+        method: `auto` is exact, and in two passes for many sets of vectors. In two passes, a model that looks at every
+            pair first looks at many, and then at few for each query.
+
+    Raises:
+        InputError: the method does not fit the model.
+    """
+    if model.has_embeddings:
+        return EmbeddingGallery(model, side, batches(), sample=sample, method=method)
+    if method == "two-pass" and model.looks_at_pairs:
+        assert isinstance(model, PairEncoder)
+        return ProbedGallery(model, side, batches(), sample())
+    if method in ("two-pass", "faiss"):
+        others = "exact or two-pass" if model.looks_at_pairs else "exact"
+        raise InputError(
+            f"--index {method} searches embeddings, and {type(model).__name__} makes none of images and captions "
+            f"apart; choose --index {others}"
+        )
+    return PairGallery(model, side, batches())
+
+
+class EmbeddingGallery:
+    """The embeddings of one side, in an index.
+
+    Args:
+        model: has embeddings of each modality alone.
+        side: which side is searched.
+        batches: its samples.
+        sample: gives a few queries of the other side.
+        method: as in `make_gallery`.
+    """
+
+    at_once = AT_ONCE
+
+    def __init__(
+        self,
+        model: RetrievalModel,
+        side: Side,
+        batches: Batches,
+        *,
+        sample: Callable[[], Batch],
+        method: Method,
+    ) -> None:
+        self.device = device_of(model)
+        branch = {"visual": model.encode_visual, "text": model.encode_text}
+        self._encode = branch["text" if side == "visual" else "visual"]
+        embedding = encode_split(lambda batch: branch[side](batch).vectors, batches, device=self.device)
+
+        def score(part: Tensor, query: Tensor) -> Tensor:
+            return model.similarity(part, query) if side == "visual" else model.similarity(query, part).T
+
+        sets = isinstance(model.similarity, SetSimilarity | MaxSim) and embedding.ndim == 3
+        if method == "auto":
+            method = "two-pass" if sets and len(embedding) >= MANY_SETS else "exact"
+        if method in ("two-pass", "faiss") and model.similarity.of_distributions:
+            raise InputError(
+                f"--index {method} is for vectors, and the model makes distributions; choose exact"
+            )
+        if method == "two-pass" and not sets:
+            raise InputError(
+                "--index two-pass is for sets of vectors; choose exact, or faiss for single ones"
+            )
+        if method == "faiss" and not isinstance(model.similarity, Cosine):
+            raise InputError("--index faiss is for single vectors and their cosine; choose exact or two-pass")
+        self.index = self._index(embedding, score, sample=sample, method=method)
+
+    @torch.inference_mode()
+    def _embedding(self, batch: Batch) -> Tensor:
+        return self._encode(on_device(batch, self.device)).vectors
+
+    def _index(
+        self, embedding: Tensor, score: PairScore, *, sample: Callable[[], Batch], method: Method
+    ) -> Index:
+        if method == "exact":
+            return Exact(embedding, score)
+        queries = self._embedding(sample())
+        return TwoPass(embedding, score, queries) if method == "two-pass" else Faiss(embedding, queries)
+
+    def best(self, queries: Batch, k: int) -> list[TopK]:
+        """Return the k best for each query."""
+        return self.index.top(self._embedding(queries), k)
+
+
+class PairGallery:
+    """What a model of pairs, such as HGR, encodes of one side, held; each query is scored with all of it."""
+
+    at_once = 1
+
+    @torch.inference_mode()
+    def __init__(self, model: RetrievalModel, side: Side, batches: Batches) -> None:
+        self.model, self.side = model, side
+        self.device = device_of(model)
+        self._parts = [(number_B, self._encoded(batch, side)) for number_B, batch in batches]
+
+    def _encoded(self, batch: Batch, side: Side) -> Any:
+        encode_batch = self.model.encode_visual if side == "visual" else self.model.encode_text
+        return encode_batch(on_device(batch, self.device))
+
+    @torch.inference_mode()
+    def best(self, queries: Batch, k: int) -> list[TopK]:
+        """Return the k best for the query of a batch of one."""
+        query = self._encoded(queries, "text" if self.side == "visual" else "visual")
+        score_G = torch.empty(sum(len(number_B) for number_B, _ in self._parts))
+        for number_B, part in self._parts:
+            pair = (part, query) if self.side == "visual" else (query, part)
+            score_G[number_B] = self.model.score(*pair).float().flatten().cpu()
+        return [top_k(score_G, k)]
+
+
+class ProbedGallery:
+    """One side of a split, of which the model ranks the candidates of a first pass.
+
+    What is searched is described once by its scores with a sample of queries. A query is scored with as many probes of
+    the gallery; what follows for all others, as in `tasks.scoring.ranking.reranking`, chooses candidates, and the model
+    ranks these.
+
+    Args:
+        model: in evaluation mode.
+        side: which side is searched.
+        batches: its samples.
+        sample: queries, a batch of the other side.
+    """
+
+    at_once = 1
+
+    @torch.inference_mode()
+    def __init__(self, model: PairEncoder, side: Side, batches: Batches, sample: Batch) -> None:
+        self.model, self.side, self.device = model, side, device_of(model)
+        self._encode = {"visual": model.encode_visual, "text": model.encode_text}
+        self.sets = encode_sets(self._encode[side], batches, device=self.device)
+        probes = [x_ND[mask_N] for x_ND, mask_N in zip(*self._encoded(sample), strict=True)]
+        sides = (self.sets, probes) if side == "visual" else (probes, self.sets)
+        sim_VT = PairScores(model, visual=sides[0], text=sides[1])(slice(None), slice(None)).double()
+        described_GP = sim_VT if side == "visual" else sim_VT.T
+        self.probe_P = evenly(len(self.sets), len(probes))
+        self.described_PG = (described_GP @ joined(described_GP[self.probe_P])).T
+
+    def _encoded(self, queries: Batch) -> PaddedSets:
+        other = "text" if self.side == "visual" else "visual"
+        return self._encode[other](on_device(queries, self.device))
+
+    @torch.inference_mode()
+    def best(self, queries: Batch, k: int) -> list[TopK]:
+        """Return the k best for the query of a batch of one, as far as they are candidates."""
+        query = self._encoded(queries)
+        first_1G = self._scores(query, self.probe_P).double()[None] @ self.described_PG
+        place_C = best_places(first_1G, LEAST * -(-k // AT))[0].sort().values.cpu()
+        chosen, score_K = top_k(self._scores(query, place_C.numpy()).cpu(), k)
+        return [TopK(place_C[chosen], score_K)]
+
+    def _scores(self, query: PaddedSets, place_C: np.ndarray) -> Tensor:
+        some = PaddedSets.pad([self.sets[place] for place in place_C])
+        return (
+            self.model.score(*((some, query) if self.side == "visual" else (query, some))).float().flatten()
+        )

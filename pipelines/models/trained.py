@@ -1,0 +1,308 @@
+"""A trained model: loaded from a run or from an exported folder, it embeds, scores, answers, searches and is evaluated.
+
+An exported folder needs no MLflow, no corpus and no feature store.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from polypool.infra.batches import Batch
+from polypool.infra.compute.device import best_device, device_of, on_device
+from polypool.infra.errors import InputError
+from polypool.infra.files import existing, existing_folder, read_json
+from polypool.infra.paths import home
+from polypool.infra.registry import TASKS
+from polypool.infra.storage.cache import whole
+from polypool.infra.storage.places import Url, place
+from polypool.infra.tracking import Tracker, tracking_uri
+from polypool.infra.trust import trust_modules, trust_specs
+from polypool.pipelines.models.search import Method
+from polypool.pipelines.models.search.queries import Query
+from polypool.pipelines.models.search.searches import AnswerSearch, Hit, RetrievalSearch
+from polypool.pipelines.training.checkpoints.best import ASSETS, RUN, WEIGHTS, best_checkpoint
+from polypool.pipelines.training.checkpoints.format import load_weights
+from polypool.tasks.abilities import Answers, ReadsInputs, Searchable, missing
+from polypool.tasks.adapter import Evaluation
+from polypool.tasks.inputs.pairs import Pairs
+from polypool.tasks.models.embeddings import Batches
+from polypool.tasks.models.retrieval_model import TRAINING_ONLY, RetrievalModel
+from polypool.tasks.run import Run, from_json
+from polypool.tasks.similarities.vectors import side_by_side
+
+Visuals = Sequence[np.ndarray | str | Path]
+"""Images or videos: features `(N, F)` as a store keeps them, or image files for a model that reads pixels."""
+
+Ability = TypeVar("Ability")
+
+_CHUNK = 256  # texts, or sets of features, that go through the model at once
+_BY_HAND = "`model` is the module itself and `adapter` makes its batches"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedModel:
+    """A trained model, its run, and the adapter that knows what it reads; `load` makes one.
+
+    Attributes:
+        run: the complete description of how it was trained.
+        adapter: of the run's task; it opens corpus and features when they are needed. It is a `TaskAdapter`, with more
+            abilities (`polypool.tasks.abilities`) for each use.
+        model: the module, in evaluation mode, on the GPU where there is one.
+        tracker: of the run; None where the model comes from a folder.
+    """
+
+    run: Run
+    adapter: Any
+    model: nn.Module
+    tracker: Tracker | None = None
+    _searches: dict[tuple[str, Method], RetrievalSearch | AnswerSearch] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def encode_visual(self, visuals: Visuals) -> Tensor:
+        """Return the embeddings of V images or videos, `(V, D)`, or `(V, K, D)` where they are sets.
+
+        Where they are distributions, `(V, 2, D)`: the means and the logarithms of the variances.
+
+        Raises:
+            InputError: the model has no embeddings of images alone, or an image does not fit it.
+        """
+        return self._embeddings(visuals=visuals)
+
+    def encode_text(self, texts: Sequence[str]) -> Tensor:
+        """Return the embeddings of T texts, `(T, D)`, or `(T, K, D)` where they are sets; as in `encode_visual`.
+
+        Raises:
+            InputError: the model has no embeddings of texts alone.
+        """
+        return self._embeddings(texts=texts)
+
+    def scores(self, visuals: Visuals, texts: Sequence[str]) -> Tensor:
+        """Return the `(V, T)` scores of every image or video with every text, float32; higher is more alike.
+
+        Raises:
+            InputError: the model does not retrieve, or the input does not fit it.
+        """
+        score = self._retrieval_model("score texts").scorer(self._visual(visuals), self._text(texts))
+        return score(slice(0, len(visuals)), slice(0, len(texts)))
+
+    @torch.inference_mode()
+    def answers(self, visuals: Visuals, questions: Sequence[str]) -> list[tuple[str, float]]:
+        """Return the most probable answer to each question about the image beside it, and its probability.
+
+        Raises:
+            InputError: the model answers no questions, or the input does not fit it.
+        """
+        adapter = self.as_a(Answers, "answer questions", instead=_BY_HAND)
+        if len(visuals) != len(questions):
+            raise InputError(
+                f"{len(visuals)} images and {len(questions)} questions; give an image for each question"
+            )
+        answers = []
+        for (_, images), (_, texts) in zip(self._visual(visuals), self._text(questions), strict=True):
+            probability_BA = adapter.probabilities(self.model, self._on_device(images | texts))
+            best = zip(*(x_B.tolist() for x_B in probability_BA.max(dim=1)), strict=True)
+            answers += [(adapter.choices[number], probability) for probability, number in best]
+        return answers
+
+    def search(
+        self, query: str | Path, k: int = 10, *, split: str = "test", index: Method = "auto"
+    ) -> list[Hit]:
+        """Return the items of the run's corpus that are most like a text, or the captions most like a file.
+
+        What is searched is encoded the first time, and kept for the next query.
+
+        Args:
+            query: a text, or the `Path` of an image or video.
+            k: how many.
+            split: the split that is searched.
+            index: `exact`, `two-pass` for many sets of vectors or for many queries of a model that looks at every pair,
+                `faiss` for many single vectors, or `auto`.
+
+        Raises:
+            InputError: the model does not retrieve, its corpus is not at hand, or a query that it cannot read.
+        """
+        if k < 1:
+            raise InputError(f"k must be at least 1, not {k}")
+        search = self.open_search(split, index=index)
+        if isinstance(search, AnswerSearch):
+            raise InputError(f"the task {self.run.task!r} answers questions; ask one with `answers`")
+        if isinstance(query, Path):
+            return search.find(Query(file=query, video=search.adapter.modality == "video"), k)
+        return search.find(Query(text=query), k)
+
+    def open_search(self, split: str = "test", *, index: Method = "auto") -> RetrievalSearch | AnswerSearch:
+        """Return what finds items, captions or answers in a split of the run's corpus; the same one each time.
+
+        Raises:
+            InputError: the task or the model cannot be searched, no such split, or no such corpus.
+        """
+        if (split, index) not in self._searches:
+            instead = "evaluate it, or load it with polypool.pipelines.models.trained.load"
+            adapter = self.as_a(Searchable, "be searched", instead=instead)
+            if isinstance(adapter, Answers):
+                search = AnswerSearch(adapter, self.model, split=split)
+            else:
+                model, pairs = self._retrieval_model("be searched"), self.pairs(split, "be searched")
+                search = RetrievalSearch(adapter, model, pairs, split=split, method=index)
+            self._searches[split, index] = search
+        return self._searches[split, index]
+
+    def evaluate(self, protocol: str = "", *, split: str = "test") -> Evaluation:
+        """Score a split of the run's corpus under a protocol; the run's own where none is given.
+
+        Raises:
+            InputError: no such split or protocol, or data that is not at hand.
+        """
+        return self.adapter.evaluate(self.model, split, protocol or self.run.protocol)
+
+    def as_a(self, ability: type[Ability], what: str, *, instead: str) -> Ability:
+        """Return the adapter as one of the protocols of `polypool.tasks.adapter`.
+
+        Args:
+            ability: the protocol.
+            what: cannot be done without it, such as `be searched`.
+            instead: what to do then.
+
+        Raises:
+            InputError: the adapter does not implement it.
+        """
+        absent = missing(self.adapter, ability)  # isinstance would open the corpus and the store
+        if not absent:
+            return self.adapter
+        raise InputError(
+            f"the task {self.run.task!r} cannot {what}: its adapter has no {', '.join(absent)} "
+            f"(polypool.tasks.abilities.{ability.__name__}); {instead}"
+        )
+
+    def pairs(self, split: str, what: str) -> Pairs:
+        """Return a split's items with their captions.
+
+        Raises:
+            InputError: the task's data is something else, so that it cannot do `what`; or no such split.
+        """
+        data = self.adapter.data(split)
+        if not isinstance(data, Pairs):
+            raise InputError(
+                f"the task {self.run.task!r} cannot {what}: its data are {type(data).__name__}, not items with their "
+                "captions (polypool.tasks.inputs.pairs.Pairs)"
+            )
+        return data
+
+    @property
+    def similarity(self) -> Any:
+        """The similarity of a retrieval model's embeddings."""
+        return self._retrieval_model("compare embeddings").similarity
+
+    def _retrieval_model(self, what: str) -> RetrievalModel:
+        if not isinstance(self.model, RetrievalModel):
+            raise InputError(
+                f"the task {self.run.task!r} cannot {what}: its model, {type(self.model).__name__}, is no "
+                f"polypool.tasks.models.retrieval_model.RetrievalModel; {_BY_HAND}"
+            )
+        return self.model
+
+    @torch.inference_mode()
+    def _embeddings(self, *, visuals: Visuals | None = None, texts: Sequence[str] = ()) -> Tensor:
+        model = self._retrieval_model("encode images and texts apart")
+        if not model.has_embeddings:
+            raise InputError(
+                f"a {type(model).__name__} with {self.run.aggregator!r} cannot encode images and texts apart: it looks "
+                "at every pair; `scores` compares them"
+            )
+        encode, batches = (
+            (model.encode_text, self._text(texts))
+            if visuals is None
+            else (model.encode_visual, self._visual(visuals))
+        )
+        return side_by_side([encode(self._on_device(batch)).vectors for _, batch in batches])
+
+    def _visual(self, visuals: Visuals) -> Batches:
+        inputs = self._reader(visuals).visual_inputs(visuals)
+
+        def make(number_B: np.ndarray) -> Batch:
+            x, mask_BN = inputs.batch(number_B, sample_B=number_B, draw=None)
+            return {"visual": x, "visual_mask": mask_BN}
+
+        return _batches(len(visuals), make)
+
+    def _text(self, texts: Sequence[str]) -> Batches:
+        return _batches(len(texts), self._reader(texts).text_inputs(texts).batch)
+
+    def _reader(self, inputs: Sequence[object]) -> ReadsInputs:
+        if isinstance(inputs, str | Path) or not len(inputs):
+            raise InputError("give a list with at least one image, video or text")
+        return self.as_a(ReadsInputs, "read images and texts by itself", instead=_BY_HAND)
+
+    def _on_device(self, batch: Batch) -> Batch:
+        return on_device(batch, device_of(self.model))
+
+
+def _batches(count: int, make: Callable[[np.ndarray], Batch]) -> Iterator[tuple[Tensor, Batch]]:
+    for start in range(0, count, _CHUNK):
+        number_B = np.arange(start, min(start + _CHUNK, count))
+        yield torch.from_numpy(number_B), make(number_B)
+
+
+def load(source: str | Path, *, task: str = "", trust: Sequence[str] = ()) -> TrainedModel:
+    """Load a trained model: of the folder of this name where there is one, else of the run with this id.
+
+    Args:
+        source: a folder that `polypool export` wrote, its URL, or the id of a run.
+        task: the adapter's spec with other parameters, such as `image_text(cxc='data/cxc')`; the run's own where empty.
+        trust: modules whose code the run may name as `module:Name`, such as `("my_package.parts",)`; without, a run
+            names registered parts and installed plug-ins alone.
+
+    Raises:
+        InputError: no such folder or run, a file of the model is missing or damaged, it belongs to another version, or
+            names a module that is not trusted.
+    """
+    if isinstance(found := place(source), Url):
+        return _load_url(found, task=task, trust=trust)
+    if isinstance(source, Path) or "/" in source or found.is_dir():
+        folder = existing_folder(found, what="a folder that `polypool export` wrote")
+        return _load_folder(folder, task=task, trust=trust)
+    return load_run(source, task=task, trust=trust)
+
+
+def load_run(run_id: str, *, task: str = "", trust: Sequence[str] = ()) -> TrainedModel:
+    """Load the best checkpoint of a run, as `load` does; the model has the run's tracker."""
+    tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
+    return _load_folder(best_checkpoint(tracker), task=task, trust=trust, tracker=tracker)
+
+
+def _load_url(url: Url, *, task: str, trust: Sequence[str]) -> TrainedModel:
+    """Load an exported folder of object storage, of a copy in the cache."""
+    copies = {name: whole(url / name) for name in (RUN, ASSETS, WEIGHTS)}
+    with tempfile.TemporaryDirectory(prefix="polypool.") as folder:
+        for name, copy in copies.items():
+            (Path(folder) / name).symlink_to(copy)
+        try:
+            return _load_folder(Path(folder), task=task, trust=trust)
+        except InputError as error:
+            raise InputError(str(error).replace(folder, str(url))) from error
+
+
+def _load_folder(
+    folder: Path, *, task: str, trust: Sequence[str], tracker: Tracker | None = None
+) -> TrainedModel:
+    trust_modules(*trust)
+    trust_specs(task)
+    run = from_json(read_json(folder / RUN, what="the settings of a model"), where=str(folder / RUN))
+    assets = read_json(folder / ASSETS, what="the assets of a model")
+    weights = existing(folder / WEIGHTS, what="the weights of a model")
+    try:
+        adapter = TASKS.build(task or run.task, run, assets=assets)
+        model = adapter.model(pretrained=False)
+    except InputError as error:
+        raise InputError(f"{folder}: {error}") from error
+    load_weights(model, weights, optional=TRAINING_ONLY)
+    return TrainedModel(run=run, adapter=adapter, model=model.to(best_device()).eval(), tracker=tracker)

@@ -1,1 +1,0 @@
-"""Known pooling patterns that GPO is to learn (table 11 of VSE-infinity)."""

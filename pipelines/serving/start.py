@@ -1,0 +1,136 @@
+"""Start of a service: checks of its address and token, the model, then uvicorn or Ray Serve until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from polypool.infra.errors import InputError
+from polypool.infra.paths import home
+from polypool.infra.storage.places import Url, place
+from polypool.infra.tracking import tracking_uri
+from polypool.pipelines.serving.schema import Described
+from polypool.pipelines.serving.settings import LOOPBACK, OPEN, TOKEN, Place, Settings, digest, read_token
+
+if TYPE_CHECKING:  # torch is imported after the checks
+    from polypool.pipelines.serving.service import Service
+
+QUIET = {"RAY_SERVE_LOG_TO_STDERR": "0"}
+"""Environment of Ray's processes: Ray Serve logs to its files, not to the terminal."""
+
+
+def serve(settings: Settings, at: Place, *, token_file: Path | None, open_to_all: bool) -> None:
+    """Serve until Ctrl-C.
+
+    Args:
+        settings: what is served; its token, home and tracking server are set here.
+        at: where.
+        token_file: has the token that clients must send; without, that of the environment, if any.
+        open_to_all: answer other machines without a token, too.
+
+    Raises:
+        InputError: Ray Serve is needed and not installed; no such model, or none that reads rows; an address that
+            cannot be used; or a service that would be open to other machines without a token.
+    """
+    settings = complete(settings, at, token_file=token_file)
+    if at.host not in LOOPBACK and not (settings.token or open_to_all):
+        raise InputError(f"--host {at.host}: other machines reach it; {OPEN}")
+    settings = replace(settings, local=at.host in LOOPBACK)
+    token = ""
+    if settings.token:
+        token = f"$(cat {shlex.quote(str(token_file))})" if token_file else f"${TOKEN}"
+    if settings.replicas.replicas:
+        _serve_on_ray(settings, at, token=token, open_to_all=open_to_all)
+        return
+    if at.route != "/":
+        raise InputError("--route is for services of a Ray cluster; give --replicas, too")
+    listening, at = at.listen()
+    with listening:
+        from polypool.pipelines.serving.local import serve_here
+        from polypool.pipelines.serving.service import Service
+
+        service = Service.load(settings)
+        _print_notes(service)
+        service.warm()
+        print(how_to_use(at.address, service.described, token=token), flush=True)
+        serve_here(service, listening)
+
+
+def _serve_on_ray(settings: Settings, at: Place, *, token: str, open_to_all: bool) -> None:
+    os.environ |= {name: value for name, value in QUIET.items() if name not in os.environ}
+    try:
+        import ray.serve  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"--replicas needs Ray Serve: pip install 'polypool[serve]' ({error})") from error
+    from polypool.infra.ray import session
+    from polypool.infra.ray.internals import mute_workers
+    from polypool.pipelines.serving import cluster
+    from polypool.pipelines.serving.service import Service
+
+    if os.environ.get("RAY_ADDRESS", "local") == "local":
+        listening, at = at.listen()
+        listening.close()
+    with session.ray_beside():
+        service = Service.load(settings)  # refuses what cannot be served before Ray starts
+        described = service.described
+        _print_notes(service)
+        del service
+        with session.ray_session() as opened:
+            mute_workers()
+            parts = (described.recipe, described.task, described.aggregator, described.source)
+            print(
+                f"{' · '.join(filter(None, parts))}: {settings.replicas.replicas} being loaded ...",
+                flush=True,
+            )
+            with cluster.running(settings, at, opened, open_to_all=open_to_all) as address:
+                print(how_to_use(address, described, token=token), flush=True)
+                cluster.wait(at.name)
+
+
+def complete(settings: Settings, at: Place, *, token_file: Path | None) -> Settings:
+    """Return settings with the token's digest and the places of this machine, after checks of what was given.
+
+    Raises:
+        InputError: no such token, or one that is too easy to guess; a route that is none.
+    """
+    if not at.route.startswith("/") or "{" in at.route:
+        raise InputError(f"--route {at.route!r} must be a path that begins with /, such as /{at.name}")
+    if not at.name:
+        raise InputError("--name must not be empty")
+    token = read_token(token_file)
+    source, folder = place(settings.source), home()
+    if not isinstance(source, Url) and ("/" in settings.source or source.is_dir()):
+        source = source.absolute()
+    return replace(
+        settings,
+        source=str(source),
+        token=digest(token) if token else "",
+        page=settings.page and not token,  # a browser sends no token
+        home=str(folder),
+        tracking=tracking_uri(folder),
+    )
+
+
+def _print_notes(service: Service) -> None:
+    for note in service.notes:
+        print(f"note: {note}", flush=True)
+
+
+def how_to_use(address: str, described: Described, *, token: str) -> str:
+    """Return where the service is, an example of its use, and how it ends."""
+    visual = (
+        f'"features": [[... {described.features} numbers], ...]' if described.features else '"image": "..."'
+    )
+    route = described.routes[0]
+    row = '"text": "a dog on the grass"' if route == "embed" else f'{visual}, "text": "..."'
+    header = f' -H "Authorization: Bearer {token}"' if token else ""
+    page = "a page, " if described.page else ""
+    return "\n".join(
+        [
+            f"{address}  ({page}{', '.join('/' + name for name in described.routes)}; Ctrl-C ends it)",
+            f"curl {address}/{route} -H 'Content-Type: application/json'{header} -d '{{\"rows\": [{{{row}}}]}}'",
+        ]
+    )

@@ -1,1 +1,0 @@
-"""Where public data sets are to be had, and what of them is here."""

@@ -1,0 +1,1 @@
+"""Checkpoints of a run: their format, where they are kept, and the best one."""

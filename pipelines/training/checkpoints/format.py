@@ -1,0 +1,206 @@
+"""Format of a checkpoint: weights as safetensors, and beside them all else that a restart needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+from zipfile import is_zipfile
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from polypool.infra.compute.dist import gather_objects, rank
+from polypool.infra.errors import InputError
+from polypool.infra.fields import at_least, read_record
+from polypool.infra.files import existing
+
+FILES = ("model.safetensors", "state.pt", "progress.json")
+"""The files of a checkpoint."""
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """Progress of a run, in samples instead of steps: equal for any number of workers.
+
+    Attributes:
+        samples: trained on.
+        seconds: of wall-clock time in training.
+        cost: of training on each worker, in `polypool.infra.compute.cost.UNIT`.
+        cost_seconds, cost_steps: over which `cost` was counted.
+        best, best_epoch: the best score on `val` so far.
+    """
+
+    samples: Annotated[int, at_least(0)] = 0
+    seconds: float = 0.0
+    cost: float = 0.0
+    cost_seconds: float = 0.0
+    cost_steps: Annotated[int, at_least(0)] = 0
+    best: float | None = None
+    best_epoch: Annotated[int, at_least(0)] = 0
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    """Write a model's parameters and buffers."""
+    _write_weights(_copied(model.state_dict()), path)
+
+
+def _write_weights(weights: dict[str, Tensor], path: Path) -> None:
+    # of copies: safetensors refuses two names of one tensor, as of a shared part
+    save_file({name: x.contiguous() for name, x in weights.items()}, path)
+
+
+def load_weights(model: nn.Module, path: Path, *, optional: tuple[str, ...] = ()) -> None:
+    """Read what `save_weights` wrote.
+
+    Args:
+        model: of the same architecture.
+        path: the file.
+        optional: prefixes of names that the file may lack; such a weight keeps its value.
+
+    Raises:
+        InputError: the file belongs to another architecture; lists missing and unexpected names.
+    """
+    weights, own = _read_weights(path), model.state_dict()
+    absent, unexpected = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
+    missing = [name for name in absent if not name.startswith(optional)]
+    shapes = [
+        f"{name} {tuple(weights[name].shape)} for {tuple(own[name].shape)}"
+        for name in own.keys() & weights.keys()
+        if own[name].shape != weights[name].shape
+    ]
+    if missing or unexpected or shapes:
+        raise InputError(
+            f"the weights {path} belong to another architecture: missing {missing or 'none'}, "
+            f"unexpected {unexpected or 'none'}, other shapes {sorted(shapes) or 'none'}"
+        )
+    model.load_state_dict(own | weights)
+
+
+def fill_weights(model: nn.Module, path: Path) -> tuple[list[str], list[str]]:
+    """Load the weights of any model that have a name and a shape of this one.
+
+    Returns:
+        The names that were loaded, and those of the model that keep their values.
+
+    Raises:
+        InputError: the file cannot be read, or has no parameter in common with the model.
+    """
+    weights, own = _read_weights(path), model.state_dict()
+    same = {name: weights[name] for name in own if name in weights and weights[name].shape == own[name].shape}
+    if not any(name in same for name, _ in model.named_parameters()):  # buffers alone do not count
+        raise InputError(
+            f"the weights {path} have no name and shape in common with the model: they hold {_some(weights)}, and it "
+            f"has {_some(own)}"
+        )
+    model.load_state_dict(own | same)
+    return [*same], [name for name in own if name not in same]
+
+
+def _some(names: Iterable[str]) -> str:
+    first, *rest = sorted(names)
+    return f"{first} and {len(rest)} more"
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except Exception as error:  # safetensors raises its own types for damaged headers
+        raise InputError(f"cannot read the weights {path}: {error}") from error
+
+
+class Snapshot:
+    """A copy of the full state, which can be written while training goes on.
+
+    Args:
+        model, optimizer, progress: the state; tensors are copied to the host.
+        random: states of every worker's generators, by rank.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        progress: Progress,
+        *,
+        random: list[dict[str, Tensor]],
+    ) -> None:
+        self._weights = _copied(model.state_dict())
+        self._state = {"optimizer": _copied(optimizer.state_dict()), "random": random}
+        self._progress = asdict(progress)
+
+    @property
+    def samples(self) -> int:
+        return self._progress["samples"]
+
+    def write(self, folder: Path) -> None:
+        weights, state, position = (folder / name for name in FILES)
+        _write_weights(self._weights, weights)
+        torch.save(self._state, state)
+        position.write_text(json.dumps(self._progress))
+
+
+def snapshot(model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> Snapshot | None:
+    """Return the full state on rank 0, None on others; every worker calls this."""
+    random_states = gather_objects(_random_state())
+    return Snapshot(model, optimizer, progress, random=random_states) if rank() == 0 else None
+
+
+def _copied(state: Any) -> Any:
+    """Return a copy of a tree of dicts and lists, with its tensors on the host."""
+    if isinstance(state, Tensor):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, dict):
+        return {name: _copied(part) for name, part in state.items()}
+    return [_copied(part) for part in state] if isinstance(state, list | tuple) else state
+
+
+def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+    """Restore the full state on this worker; a rank that the checkpoint lacks keeps its random state.
+
+    Raises:
+        InputError: a file is missing or damaged, or belongs to another model.
+    """
+    weights, rest, position = (folder / name for name in FILES)
+    load_weights(model, weights)
+    progress = read_record(Progress, position, what="the progress of a run")
+    path = existing(rest, what="the state of an optimiser")
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        optimizer.load_state_dict(state["optimizer"])
+        if rank() < len(state["random"]):
+            _set_random_state(state["random"][rank()])
+    except Exception as error:  # pickle, zip, key, type or shape errors, by where the damage is
+        raise InputError(
+            f"{path}: is damaged, or the state of another model ({type(error).__name__}); train the run again"
+        ) from error
+    return progress
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether all files of a checkpoint exist and none is truncated."""
+    weights, rest, position = (folder / name for name in FILES)
+    try:
+        with safe_open(weights, framework="pt"):  # compares the length with the header
+            pass
+        read_record(Progress, position, what="the progress of a run")
+    except (InputError, OSError, SafetensorError):
+        return False
+    return is_zipfile(rest)  # the directory of a zip file is at its end
+
+
+def _random_state() -> dict[str, Tensor]:
+    state = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def _set_random_state(state: dict[str, Tensor]) -> None:
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])

@@ -1,0 +1,187 @@
+"""Checkpoints in the folder of a run, which every machine of the run shares; Ray Train lists them there."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from polypool.infra.errors import InputError
+from polypool.infra.files import atomic, read_json
+from polypool.infra.tracking.journal import Journal
+
+if TYPE_CHECKING:
+    from ray.train import Checkpoint
+
+    from polypool.pipelines.training.checkpoints.format import Snapshot
+
+LISTING = "checkpoint_manager_snapshot.json"
+"""Ray Train's list of the checkpoints, from which it resumes."""
+LAST_STORED = "whole"
+"""The file with the name of the last checkpoint of a run that keeps them in object storage."""
+UNFINISHED = "."
+"""Prefix of a checkpoint that is being written."""
+
+
+def listed(folder: Path) -> str | None:
+    """Return the name of the checkpoint that Ray Train resumes from; None where it has listed none.
+
+    Raises:
+        InputError: the list is damaged.
+    """
+    path = folder / LISTING
+    if not path.is_file():
+        return None
+    state = read_json(path, what="the list of a run's checkpoints")
+    latest = state.get("latest_checkpoint_result") if isinstance(state, dict) else None
+    name = latest.get("checkpoint_dir_name") if isinstance(latest, dict) else None
+    if not isinstance(name, str):
+        raise InputError(f"{path}: names no checkpoint")
+    return name
+
+
+def last_name(folder: Path) -> str | None:
+    """Return the name of the last checkpoint, here or in object storage, as recorded in the folder."""
+    path = folder / LAST_STORED
+    return listed(folder) or (path.read_text() if path.is_file() else None)
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """Return the checkpoint that a run resumes from, which may have been deleted; None where it has made none.
+
+    Raises:
+        InputError: Ray Train's list is damaged.
+    """
+    name = listed(folder)
+    return folder / name if name else max(folder.glob("checkpoint_[0-9]*"), default=None)
+
+
+def relist(folder: Path) -> None:
+    """List the last whole checkpoint where Ray Train could list none, as on a full disk."""
+    from polypool.infra.ray.internals import checkpoint_listing
+    from polypool.pipelines.training.checkpoints.format import is_whole
+
+    with suppress(InputError):
+        if listed(folder):
+            return
+    for each in sorted(folder.glob("checkpoint_[0-9]*"), reverse=True):
+        if is_whole(each):
+            with atomic(folder / LISTING) as file:
+                file.write(checkpoint_listing(each.name).encode())
+            return
+
+
+def remove_unlisted(folder: Path) -> None:
+    """Remove checkpoints that were begun and never listed; the caller holds the run's lease.
+
+    Raises:
+        InputError: Ray Train's list is damaged.
+    """
+    for each in folder.glob(f"{UNFINISHED}checkpoint_[0-9]*"):
+        shutil.rmtree(each, ignore_errors=True)
+    last = last_checkpoint(folder)
+    if last is None or not last.is_dir() or not listed(folder):
+        return
+    names = (folder / LISTING).read_text()
+    for each in folder.glob("checkpoint_[0-9]*"):
+        if f'"{each.name}"' not in names:
+            shutil.rmtree(each, ignore_errors=True)
+
+
+@dataclass(kw_only=True)
+class InFolder:
+    """Log and checkpoints of a worker in the run's folder.
+
+    A checkpoint is written in the background, one at a time, so that at most two are in memory; it gets its name, and
+    Ray Train lists it, once it is whole.
+
+    Attributes:
+        folder: of the run.
+        stop: a file that asks the workers to end after a checkpoint.
+        journal: opens the run's log, whose entries the driver sends to MLflow.
+    """
+
+    folder: Path
+    stop: Path
+    journal: Callable[[], Journal]
+
+    @property
+    def ray_folder(self) -> Path:
+        """Where Ray Train keeps a folder named by the run."""
+        return self.folder.parent
+
+    def progress(self) -> str:
+        """Return the name of the last checkpoint; empty where there is none."""
+        with suppress(InputError):
+            return getattr(last_checkpoint(self.folder), "name", "")
+        return ""
+
+    def log(self) -> Journal:
+        return self.journal()
+
+    def stopping(self) -> bool:
+        return self.stop.exists()
+
+    def report(self, metrics: dict[str, Any], snapshot: Snapshot | None) -> None:
+        """Report metrics and, on rank 0, a checkpoint; every worker calls this.
+
+        A checkpoint that cannot be written is an error of the run, raised by Ray Train later.
+        """
+        import ray.train
+        from ray.train import Checkpoint, CheckpointUploadMode
+
+        if snapshot is None:
+            ray.train.report(metrics)
+            return
+        self._writing.acquire()
+
+        def write(_: Checkpoint, name: str) -> Checkpoint:
+            try:
+                return Checkpoint(str(self._write(snapshot, name)))
+            finally:
+                self._writing.release()
+
+        ray.train.report(
+            metrics,
+            checkpoint=Checkpoint(str(self.folder)),  # Ray requires a folder; `write` makes the checkpoint
+            checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
+            delete_local_checkpoint_after_upload=False,
+            checkpoint_upload_fn=write,
+        )
+
+    @contextmanager
+    def last(self) -> Iterator[Path | None]:
+        """Yield the folder of the checkpoint to resume from, if there is one."""
+        import ray.train
+
+        if checkpoint := ray.train.get_checkpoint():
+            with checkpoint.as_directory() as folder:
+                yield Path(folder)
+        else:
+            yield None
+
+    def close(self) -> None:
+        """Nothing to wait for: Ray Train waits for what is being written."""
+
+    def tidy(self) -> None:
+        """Nothing to delete: all files belong to the run."""
+
+    @cached_property
+    def _writing(self) -> threading.Semaphore:
+        return threading.Semaphore()
+
+    def _write(self, snapshot: Snapshot, name: str) -> Path:
+        unfinished = self.folder / f"{UNFINISHED}{name}"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        try:
+            snapshot.write(unfinished)
+            return unfinished.rename(self.folder / name)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)  # the disk may be full
+            raise

@@ -1,0 +1,1 @@
+"""Sweeps: trials, recorded runs that match them, and the training of the rest."""

@@ -1,0 +1,264 @@
+"""Trials of a plan trained side by side, in one Ray session."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from polypool.infra.errors import InputError
+from polypool.infra.files import make_folder
+from polypool.infra.lease.holder import HeldError
+from polypool.infra.lease.on_disk import BEAT_SECONDS, STALE_SECONDS, DiskLease
+from polypool.infra.process.stopping import Stopped, graceful_stop
+from polypool.infra.ray.session import Resources, cores, ray_session
+from polypool.infra.ray.tuning import Ended, Halving, reporter, run_side_by_side
+from polypool.infra.text_tables import duration
+from polypool.infra.tracking import Tracker
+from polypool.infra.tracking.provenance import command_line
+from polypool.infra.tracking.tracker import COMMAND, PARENT
+from polypool.infra.trust import trust_modules, trusted
+from polypool.pipelines.training.folder import take_run
+from polypool.pipelines.training.on_ray import CHECKPOINT_SECONDS
+from polypool.pipelines.training.recording.described import tags
+from polypool.pipelines.training.recording.sending import send
+from polypool.pipelines.training.runs import resume, start
+from polypool.pipelines.training.sweep.matching import STOPPED, SWEEP, Match, key, records_of
+from polypool.pipelines.training.sweep.plan import Plan
+
+ERROR = "error.txt"
+"""The artifact of a failed run with the whole error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a trial that was trained ended.
+
+    Attributes:
+        match: the trial and its run.
+        how: trained to the end, stopped early, or failed.
+        detail: after which epoch it was stopped, or the last line of the error.
+    """
+
+    match: Match
+    how: Literal["trained", "stopped", "failed"]
+    detail: str = ""
+
+
+def outcome_text(plan: Plan, outcomes: Sequence[Outcome]) -> str:
+    """Return the report of a sweep: numbers of trials by outcome, and those that were stopped or failed."""
+    ways = {"trained": "trained", "stopped": "stopped early", "failed": "failed"}
+    ends = {way: [each for each in outcomes if each.how == way] for way in ways}
+    lines = [", ".join(f"{len(ends[way])} {ways[way]}" for way in ways if ends[way] or way == "trained")]
+    if not plan.to_do:
+        lines = [plan.summary()]
+    before = [match for match in plan.matches if match.state == "stopped" and match not in plan.to_do]
+    stopped = [(each.match, each.detail) for each in ends["stopped"]]
+    if stopped := [*stopped, *((match, match.stopped) for match in before)]:
+        lines += ["", "stopped early, and so in no comparison:"]
+        lines += [f"  {match.trial.name}: {when}, run {match.run_id}" for match, when in stopped]
+    if ends["failed"]:
+        lines += ["", "failed:"]
+        for each in ends["failed"]:
+            run = f" (run {each.match.run_id})" if each.match.run_id else ""
+            lines.append(f"  {each.match.trial.name}{run}: {each.detail}")
+    return "\n".join(lines)
+
+
+@contextmanager
+def alone(home: Path, experiment: str) -> Iterator[None]:
+    """Hold the lease on the sweeps of an experiment.
+
+    Raises:
+        InputError: another sweep of it is at work.
+    """
+    path = home / "runs" / f"sweep-{re.sub(r'[^A-Za-z0-9_.-]', '_', experiment)}.lock"
+    with DiskLease.take(path, of=f"experiment {experiment!r}: another sweep of it is at work"):
+        yield
+
+
+def _fitting(matches: Sequence[Match]) -> int:
+    """Return the number of trials that the session has cores and GPUs for at once, at least 1."""
+    most = math.inf
+    for run in (match.trial.run for match in matches):
+        each = Resources.plan(run.workers, fewest=run.worker_counts[0], cpus=run.cpus)
+        most = min(most, cores() // (each.cpus * run.workers))
+        if each.gpu:
+            most = min(most, cores("GPU") // run.workers)
+    return max(1, int(most))
+
+
+def carry_out(plan: Plan, *, concurrent: int = 0, parent: str = "") -> list[Outcome]:
+    """Train what is to be done.
+
+    Args:
+        plan: the trials.
+        concurrent: trials at once; 0 for as many as fit.
+        parent: the run of the sweep, to which new runs belong; empty for none.
+    """
+    outcomes: list[Outcome] = []
+    matches = plan.to_do
+    if not matches:
+        return outcomes
+    with ray_session(shared=True):
+        concurrent = concurrent or _fitting(matches)
+        print(f"{plan.summary()}, {concurrent} at once", flush=True)
+        groups: dict[str, list[Match]] = {}
+        for match in matches:  # scores of different recipes cannot be compared to stop the worse ones
+            groups.setdefault(match.trial.run.recipe if plan.early_stop else "", []).append(match)
+        for group in groups.values():
+            outcomes += _train(plan, group, concurrent=concurrent, parent=parent, before=len(outcomes))
+    return outcomes
+
+
+def _train(
+    plan: Plan, matches: Sequence[Match], *, concurrent: int, parent: str, before: int
+) -> list[Outcome]:
+    """Train some trials of a plan, after `before` others; with early stopping, of one recipe."""
+    sweep, halving = f"sweep-{secrets.token_hex(4)}", None
+    if plan.early_stop:
+        run = matches[0].trial.run
+        primary = plan.metrics[run.recipe]
+        halving = Halving(
+            metric=f"dev/{primary.name}", higher_is_better=primary.higher_is_better, epochs=run.optim.epochs
+        )
+    started, ends = time.monotonic(), dict[int, Ended]()
+    stop = make_folder(plan.home / "runs" / sweep) / "stop"
+
+    def ended(end: Ended) -> None:
+        ends[end.number] = end
+        if not stop.exists():
+            error = _error(end)
+            done = "done" if "run_id" in end.result else "stopped early"
+            how = f"failed: {last_line(error)}" if error else done
+            past = duration(time.monotonic() - started)
+            print(f"[{before + len(ends)}, {past}] {matches[end.number].trial.name}: {how}", flush=True)
+
+    work = Work(
+        matches=tuple(matches),
+        uri=plan.uri,
+        home=plan.home,
+        metric=halving.metric if halving else "",
+        trusted=trusted(),
+        tags={SWEEP: sweep, COMMAND: command_line(), **({PARENT: parent} if parent else {})},
+        stop=stop,
+    )
+    outcomes: list[Outcome] = []
+    try:
+        with graceful_stop(stop.touch, seconds=CHECKPOINT_SECONDS):
+            run_side_by_side(
+                work, len(matches), concurrent=concurrent, folder=stop.parent, halving=halving, ended=ended
+            )
+    finally:
+        outcomes = _settle(plan, matches, ends, sweep)
+    return outcomes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Trains the trial of a number, in a process of its own.
+
+    Attributes:
+        matches: the trials, and the runs to resume.
+        uri: the tracking store.
+        home: the project's.
+        metric: decides which trials are stopped early; empty where none are.
+        trusted: modules whose code specs may name.
+        tags: of new runs.
+        stop: a file that ends all trials, each after a checkpoint, once it exists.
+    """
+
+    matches: tuple[Match, ...]
+    uri: str
+    home: Path
+    metric: str
+    trusted: tuple[str, ...]
+    tags: Mapping[str, str]
+    stop: Path
+
+    def __call__(self, number: int) -> dict[str, Any]:
+        """Train a trial; return the id of its run, or its error."""
+        os.environ |= {"POLYPOOL_HOME": str(self.home), "MLFLOW_TRACKING_URI": self.uri}
+        trust_modules(*self.trusted)
+        if self.stop.exists():
+            return {"stopped": True}
+        match = self.matches[number]
+        options: dict[str, Any] = {
+            "stop": self.stop,
+            "callbacks": [reporter(self.metric)] if self.metric else [],
+        }
+        try:
+            if match.run_id:
+                again = {SWEEP: self.tags[SWEEP], STOPPED: ""}
+                return {"run_id": resume(match.run_id, more_tags=again, **options)}
+            return {"run_id": start(match.trial.run, more_tags=self.tags, **options)}
+        except Stopped:
+            return {"stopped": True}
+        except InputError as error:
+            return {"error": str(error)}
+        except Exception as error:  # the other trials go on
+            return {"error": f"{type(error).__name__}: {error}"}
+
+
+def last_line(error: str) -> str:
+    """Return the last line of a traceback."""
+    return error.strip().splitlines()[-1]
+
+
+def _error(end: Ended) -> str:
+    return end.error or str(end.result.get("error", ""))
+
+
+def _settle(plan: Plan, matches: Sequence[Match], ends: Mapping[int, Ended], sweep: str) -> list[Outcome]:
+    """Return how each trial ended, and set the status of runs whose process was killed."""
+    records = records_of(plan.uri, plan.experiment)
+    own = {key(record.tags): record for record in records if record.tags.get(SWEEP) == sweep}
+    patience = STALE_SECONDS + BEAT_SECONDS if len(ends) == len(matches) else 0.0  # none after Ctrl-C
+    outcomes: list[Outcome] = []
+    for number, match in enumerate(matches):
+        end, record = ends.get(number), own.get(key(tags(match.trial.run)))
+        match = replace(match, run_id=record.run_id if record else "")
+        tracker = Tracker.attach(plan.uri, record.run_id, running=False) if record else None
+        if tracker:
+            _send_rest(tracker, patience=patience)
+        if end is None:
+            if tracker and record and record.status == "RUNNING":  # the sweep was interrupted
+                tracker.finish("KILLED")
+        elif error := _error(end):
+            outcomes.append(Outcome(match=match, how="failed", detail=last_line(error)))
+            if tracker:
+                tracker.text(ERROR, error)
+                tracker.finish("FAILED")
+        elif "stopped" in end.result:
+            continue  # its run has that status
+        elif "run_id" in end.result or (record and record.status == "FINISHED"):
+            outcomes.append(
+                Outcome(match=match, how="trained")
+            )  # a short run may end before it can be stopped
+        else:
+            epochs = f"after epoch {int(end.result.get('epoch', 0))} of {match.trial.run.optim.epochs}"
+            outcomes.append(Outcome(match=match, how="stopped", detail=epochs))
+            if tracker:
+                tracker.tags({STOPPED: epochs})
+                tracker.finish("KILLED")
+    return outcomes
+
+
+def _send_rest(tracker: Tracker, *, patience: float) -> None:
+    """Send the log of a run whose process was told to end, which may still be at work for some seconds."""
+    limit = time.monotonic() + patience
+    while True:
+        try:
+            with take_run(tracker):
+                return send(tracker)
+        except HeldError:
+            if time.monotonic() >= limit:
+                return None
+            time.sleep(0.2)

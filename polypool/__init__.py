@@ -1,0 +1,226 @@
+"""polypool from Python; `polypool VERB` is its command line.
+
+    import polypool as pp
+
+    pooled = pp.aggregator("gpo", 1024)(x_BND, mask_BN)    # any part by its spec
+    run = pp.train("coco_mini", aggregator="gpo", seed=0)  # on Ray, recorded in MLflow
+    model = pp.load(run.id)                                # or the folder that `polypool export` wrote
+    model.scores(features, captions)
+    model.search("a dog on the grass", k=5)
+    mteb.evaluate(pp.mteb_model(run.id), tasks)            # tasks of mteb, images or videos and texts
+    pp.runs("polypool")                                    # pandas DataFrames
+    pp.compare("polypool")
+
+Functions import what they need when they are called, so that `import polypool` and `polypool --help` are fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from polypool.aggregators.aggregator import Aggregator
+    from polypool.pipelines.models.mteb import mteb_model
+    from polypool.pipelines.models.trained import TrainedModel
+    from polypool.tasks.datasets.corpus import Item, write_corpus
+    from polypool.tasks.run import Data, Optim, Run
+
+_CHECKOUT = Path(__file__).resolve().parents[1]
+if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "tasks").is_dir():
+    __path__.append(str(_CHECKOUT))  # in a checkout `polypool.tasks` is the folder `tasks` beside this one
+
+__all__ = [
+    "Data",
+    "Item",
+    "Optim",
+    "Run",
+    "TrainedRun",
+    "aggregator",
+    "compare",
+    "load",
+    "mteb_model",
+    "part",
+    "recipe",
+    "runs",
+    "train",
+    "write_corpus",
+]
+
+_ELSEWHERE = {
+    "Data": "polypool.tasks.run",
+    "Item": "polypool.tasks.datasets.corpus",
+    "Optim": "polypool.tasks.run",
+    "Run": "polypool.tasks.run",
+    "mteb_model": "polypool.pipelines.models.mteb",
+    "write_corpus": "polypool.tasks.datasets.corpus",
+}
+"""Names of this module that live in another one."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ELSEWHERE:
+        raise AttributeError(f"module 'polypool' has no attribute {name!r}")
+    return getattr(importlib.import_module(_ELSEWHERE[name]), name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedRun:
+    """A finished run: its id in MLflow, which `load` and every verb take, and the last value of each metric."""
+
+    id: str
+    metrics: Mapping[str, float]
+
+
+def aggregator(spec: str, dim: int) -> Aggregator:
+    """Return a new aggregator of sets of width `dim`: `aggregator("kmax(k=5)", 1024)(x_BND, mask_BN).vectors`.
+
+    Raises:
+        InputError: no such aggregator or parameter, or a width below 1.
+    """
+    from polypool.infra.errors import InputError
+
+    if not isinstance(dim, int) or dim < 1:
+        raise InputError(f"the width of the elements must be a whole number of at least 1, not {dim!r}")
+    return part("aggregator", spec, dim)
+
+
+def part(kind: str, spec: str, *args: Any) -> Any:
+    """Return a new part of any kind: `part("similarity", "smooth_chamfer(alpha=16)")`.
+
+    Args:
+        kind: as in `polypool check --list`, such as `encoder`, `objective` or `augmentation`.
+        spec: a name with or without parameters, or `module:Name`.
+        args: positional arguments of the part: the width of an aggregator, the assets of an encoder.
+
+    Raises:
+        InputError: no such kind, part or parameter.
+    """
+    from polypool.infra.errors import unknown
+    from polypool.infra.fields import check_value
+    from polypool.infra.registry import KINDS
+    from polypool.infra.trust import trust_specs
+
+    if kind not in KINDS:
+        raise unknown("kind", kind, KINDS)
+    check_value(spec, str, f"the spec of a part of kind {kind!r}")
+    trust_specs(spec)
+    return KINDS[kind].build(spec, *args)
+
+
+def recipe(name: str, **settings: Any) -> Run:
+    """Return the run of a recipe with some settings changed.
+
+    Args:
+        name: a recipe of `polypool train --list`.
+        settings: fields of `Run`; a dict changes some fields of `data` or `optim`: `optim={"epochs": 10}`.
+
+    Raises:
+        InputError: no such recipe or setting, a value out of range, or the recipe of an ensemble.
+    """
+    from polypool.infra.errors import InputError
+    from polypool.infra.fields import check_value
+    from polypool.infra.registry import RECIPES
+    from polypool.infra.trust import trust_specs
+    from polypool.pipelines.recipes import derive
+    from polypool.tasks.run import Run
+
+    check_value(name, str, "the name of a recipe")
+    trust_specs(name)
+    run = RECIPES.get(name)()
+    if not isinstance(run, Run):
+        raise InputError(
+            f"recipe {name!r} is an ensemble; train one of its members: {', '.join(run.members)}"
+        )
+    return derive(run, **settings)
+
+
+def train(run: str | Run, **settings: Any) -> TrainedRun:
+    """Train a recipe or a `Run` on Ray workers, recorded in MLflow, and wait for its end.
+
+    Args:
+        run: name of a recipe, or a `Run`.
+        settings: changed settings; see `recipe`.
+
+    Raises:
+        InputError: a setting cannot be used; nothing was started.
+        RuntimeError: the workers failed; the message gives the command that resumes the run.
+    """
+    from polypool.infra.paths import home
+    from polypool.infra.tracking import Tracker, tracking_uri
+    from polypool.pipelines.recipes import derive
+    from polypool.pipelines.training.runs import start
+    from polypool.tasks.run import Run
+
+    run = derive(run, **settings) if isinstance(run, Run) else recipe(run, **settings)
+    tracker = Tracker.attach(tracking_uri(home()), start(run), running=False)
+    return TrainedRun(id=tracker.run_id, metrics=tracker.metrics())
+
+
+def load(source: str | Path, *, trust: Sequence[str] = ()) -> TrainedModel:
+    """Return the trained model of a run, by its id, or of a folder that `polypool export` wrote.
+
+    Args:
+        source: id of the run, or the folder.
+        trust: modules that the model may import as `module:Name`, such as `("my_package.parts",)`.
+
+    Raises:
+        InputError: no such run or folder, no model in it, or a module that is not trusted.
+    """
+    from polypool.infra.errors import InputError
+    from polypool.pipelines.models.trained import load as load_model
+
+    if not isinstance(source, str | Path):
+        raise InputError(f"a trained model is named by the id of its run or by its folder, not {source!r}")
+    if isinstance(trust, str):
+        raise InputError(f"trust takes several modules: trust=({trust!r},)")
+    return load_model(source, trust=trust)
+
+
+def runs(experiment: str = "polypool", *, finished: bool = True) -> pd.DataFrame:
+    """Return the runs of an MLflow experiment, latest first, with tags, parameters and metrics as columns.
+
+    Args:
+        experiment: name of the experiment.
+        finished: leave out runs that failed or are running.
+
+    Raises:
+        InputError: the tracking server does not respond, or has no such experiment.
+    """
+    import pandas as pd
+
+    from polypool.infra.paths import home
+    from polypool.infra.tracking import find_runs, tracking_uri
+
+    records = find_runs(tracking_uri(home()), experiment, finished=finished)
+    rows = [
+        {"name": run.name, "status": run.status, **run.tags, **run.params, **run.metrics} for run in records
+    ]
+    return pd.DataFrame(rows, index=pd.Index([run.run_id for run in records], name="run_id"))
+
+
+def compare(experiment: str = "polypool", *, metric: str = "", protocol: str = "") -> pd.DataFrame:
+    """Return a row for each aggregator of each task, data set and protocol: mean, deviation, differences and costs.
+
+    Args:
+        experiment: name of the MLflow experiment.
+        metric: metric to rank by; each task's primary metric where empty.
+        protocol: protocol to show; all where empty.
+
+    Raises:
+        InputError: nothing to compare, or no such metric or protocol.
+    """
+    import pandas as pd
+
+    from polypool.infra.paths import home
+    from polypool.infra.tracking import tracking_uri
+    from polypool.pipelines.comparison import comparison as comparing
+    from polypool.pipelines.comparison.results import columns
+
+    comparison = comparing.compare(tracking_uri(home()), experiment, metric=metric, protocol=protocol)
+    return pd.DataFrame(columns(comparison.decisive))

@@ -1,0 +1,57 @@
+"""The command line: `polypool VERB ...`, or `python -m polypool VERB ...`."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+from pathlib import Path
+
+from polypool.infra.process.stopping import exit_now, set_handler
+
+COMMANDS = "polypool.pipelines.commands"
+MOVED = {
+    "analyse": "`polypool evaluate RUN_ID --embeddings`",
+    "bench": "`python -m benchmarks`, in a checkout",
+    "mirror": "`polypool runs mirror`",
+    "rerun": "`polypool train rerun RUN_ID`",
+    "synthetic": "`python -m benchmarks.gpo_patterns`, in a checkout",
+    "tables": "`polypool compare tables`",
+}
+"""Earlier verbs, and what replaces them."""
+
+
+def main() -> None:
+    """Run the verb that the command line names; only its module is imported."""
+    set_handler(exit_now)
+    known = verbs()
+    name, *words = sys.argv[1:] or ["--help"]
+    if name in ("--help", "-h"):
+        width = max(map(len, known))
+        print("polypool VERB ...; `polypool VERB --help` says more\n")
+        print("\n".join(f"  {verb:<{width}}  {about}" for verb, about in known.items()))
+        sys.exit(0 if sys.argv[1:] else 2)
+    if name not in known:
+        from polypool.infra.errors import unknown
+
+        message = f"the verb {name!r} is now {MOVED[name]}" if name in MOVED else unknown("verb", name, known)
+        print(f"error: {message}", file=sys.stderr)
+        sys.exit(2)
+    sys.argv = [f"polypool {name}", *words]
+    importlib.import_module(f"{COMMANDS}.{name}").main()
+
+
+def verbs() -> dict[str, str]:
+    """Return each verb with the first line of its module's docstring; no verb is imported."""
+    (folder,) = importlib.import_module(COMMANDS).__path__
+    found = {}
+    for file in sorted(Path(folder).glob("*.py")):
+        source = file.read_text()
+        if "def main()" in source:
+            about = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+            found[file.stem] = about.rpartition("`: ")[2]
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The adapter of tasks whose encoders read images or videos and texts of a corpus."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from torch import nn
+
+from polypool.infra.batches import Dataset, Order
+from polypool.infra.errors import InputError
+from polypool.tasks.abilities import CountsWords, Scores, Searchable
+from polypool.tasks.adapter import TaskAdapter
+from polypool.tasks.datasets.corpus import Item
+from polypool.tasks.datasets.open_corpora import pictured
+from polypool.tasks.datasets.questions import Question
+from polypool.tasks.inputs.corpus_inputs import CorpusInputs
+from polypool.tasks.run import Run
+from polypool.tasks.scoring.attention import (
+    AttentionExamples,
+    NearestCaption,
+    Pair,
+    attended,
+    attention_examples,
+    backbone_of,
+)
+
+PIXEL_CHUNK = 32  # images of 512 pixels encoded at once in evaluation: a few GB of feature maps
+
+
+class CorpusTask(CorpusInputs, TaskAdapter, CountsWords, Scores, Searchable):
+    """An adapter composed of `CorpusInputs`, a model, a loss and a protocol; derived classes give the last three.
+
+    They implement `read`, `model`, `loss`, `scorer`, `rows_and_columns`, `evaluate_scores` and `evaluate`.
+
+    Args:
+        run: its complete description.
+        assets: of a checkpoint; made from the corpus if None.
+        chunk: samples that pass the model at once in evaluation; fewer if it reads pixels.
+    """
+
+    def __init__(self, run: Run, assets: dict[str, Any] | None, *, chunk: int) -> None:
+        if chunk < 1:
+            raise InputError(f"chunk must be at least 1, not {chunk}")
+        super().__init__(run)
+        self.chunk = chunk
+        self.visual_chunk = chunk if self.reads_store else min(chunk, PIXEL_CHUNK)
+        self._data: dict[str, Any] = {}
+        if assets is None:
+            assets = self.new_assets()
+        else:
+            self.check_assets(assets)
+        self.assets = assets
+
+    @abstractmethod
+    def read(self, split: str) -> Dataset:
+        """Return the samples of a split; `data` keeps them."""
+
+    @abstractmethod
+    def rows_and_columns(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
+        """Return what identifies the rows and the columns of a split's scores."""
+
+    def new_assets(self) -> dict[str, Any]:
+        """Check the run's data, and return the assets of its new encoders.
+
+        Raises:
+            InputError: the data do not fit.
+        """
+        self.check_inputs()
+        return self.encoder_assets()
+
+    def data(self, split: str) -> Any:
+        if split not in self._data:
+            self._data[split] = self.read(split)
+        return self._data[split]
+
+    def check_same_data(self, other: CorpusTask, split: str) -> None:
+        for side, ours, theirs in zip(
+            ("rows", "columns"), self.rows_and_columns(split), other.rows_and_columns(split), strict=True
+        ):
+            if [*ours] != [*theirs]:
+                raise InputError(
+                    f"runs on {self.run.data.corpus} and {other.run.data.corpus} cannot be one ensemble: the {side} of "
+                    f"their scores of the {split} split differ, such as other {self.samples} or texts"
+                )
+
+    def check_batches(self, samples: int) -> None:
+        """Refuse a training split of fewer samples than a batch.
+
+        Raises:
+            InputError: it has fewer.
+        """
+        run = self.run
+        Order(size=samples, batch=run.optim.batch, unit=run.epoch_unit, seed=run.seed)
+
+    def attention(
+        self,
+        model: nn.Module,
+        pairs: Iterable[Pair],
+        split: str,
+        *,
+        items: Sequence[Item | Question],
+        nearest: Callable[[int], Sequence[NearestCaption]] = lambda item: (),
+    ) -> AttentionExamples | None:
+        """Return the weights of a model's aggregators; None if they have none, and on workers but the first.
+
+        Args:
+            model: a trained one.
+            pairs: whose elements' weights are computed, the same on every worker.
+            split: its name.
+            items: its images or videos, or its questions, by the pairs' numbers.
+            nearest: the captions nearest to an item's vectors, by its number.
+        """
+        return attention_examples(
+            attended(model, pairs),
+            split=split,
+            modality=self.modality,
+            text_kind=self.corpus.texts,
+            texts=self.texts(split),
+            pictured=lambda number: pictured(self.corpus, items[number]),
+            subwords=self.subwords,
+            nearest=nearest,
+            backbone=backbone_of(self.store, self.visual_spec),
+            store=self.store,
+        )

@@ -1,0 +1,165 @@
+"""Annotation files read strictly: JSON of an expected form, CSV line by line, and lists of ids, never a pickle."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from polypool.infra.errors import InputError
+from polypool.infra.files import existing, read_json
+from polypool.infra.npy import PICKLED, map_array
+from polypool.infra.store.findings import Skipped
+
+FORM = "not of the expected form"
+_TYPES: dict[type, str] = {str: "string", int: "whole number", list: "list", dict: "object"}
+_IDS = "a .json, .npy or .txt file of ids"
+
+
+def read_form(path: str | Path, *, what: str, lists: Sequence[str] = (), **options: Any) -> Any:
+    """Return what a JSON file holds: an object in which these fields are lists, or a list where there are none.
+
+    Args:
+        path: the file.
+        what: what is expected, for messages.
+        lists: names of the fields.
+        options: passed on to `json.loads`.
+
+    Raises:
+        InputError: it is missing, cut short or of another form.
+    """
+    data = read_json(path, what=what, **options)
+    held = (
+        [data.get(name) for name in lists] if lists and isinstance(data, dict) else [None if lists else data]
+    )
+    if not all(isinstance(each, list) for each in held):
+        raise InputError(f"{path}: {FORM}: {what}")
+    return data
+
+
+def misfit(entry: Any, what: str, **kinds: type | tuple[type, ...]) -> str | None:
+    """Return why an entry of a JSON file is not of the expected form, None where it is.
+
+    Args:
+        entry: what JSON gave.
+        what: what it is in messages, such as `an image`.
+        kinds: the type, or types, of each field.
+    """
+    if not isinstance(entry, dict):
+        return f"{FORM}: {what} that is not an object"
+    for name, kind in kinds.items():
+        types = kind if isinstance(kind, tuple) else (kind,)
+        if type(entry.get(name)) not in types:
+            return (
+                f"{FORM}: {what} whose {name} is missing or no {' or '.join(_TYPES[each] for each in types)}"
+            )
+    return None
+
+
+def read_csv(path: str | Path, *, columns: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]] | Skipped]:
+    """Yield where each row is, and its values in some columns; rows that cannot be trusted are skipped.
+
+    A line is a row: a quote that is not closed on its line would make one row of all lines to the next quote, and a
+    row of more or fewer fields than the header has its values in the wrong columns. Empty lines are passed over.
+
+    Args:
+        path: a UTF-8 file, whose first line names its columns.
+        columns: those that are wanted.
+
+    Raises:
+        InputError: there is no such file, or its header has not these columns, each once.
+    """
+    path = existing(path, what=f"a CSV file with the column(s) {', '.join(columns)}")
+    with path.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
+        header = _fields(next(lines, ""))
+        names = [name.strip() for name in header] if isinstance(header, list) else []
+        missing = [name for name in columns if name not in names]
+        if wrong := missing or [name for name in columns if names.count(name) > 1]:
+            many = "no column" if missing else "more than one column"
+            found = header if isinstance(header, str) else ", ".join(names) or "none"
+            raise InputError(
+                f"{path}: {many} {', '.join(wrong)}; expected {', '.join(columns)}, and it has {found:.200}"
+            )
+        for number, line in enumerate(lines, start=2):
+            if not line.strip():
+                continue
+            where, fields = f"{path.name}, line {number}", _fields(line)
+            if isinstance(fields, list) and len(fields) == len(names):
+                yield where, tuple(fields[names.index(name)].strip() for name in columns)
+                continue
+            if isinstance(fields, list):
+                fields = f"a row of {len(fields)} fields, where the header has {len(names)}"
+            yield Skipped(where=where, why=fields)
+
+
+def _fields(line: str) -> list[str] | str:
+    """Return the fields of a line, or why it has none."""
+    try:
+        (fields,) = csv.reader([line], strict=True)
+    except (csv.Error, ValueError) as error:
+        if "field larger" in str(error):
+            return "a row with a field that is far too long"
+        return "a row with a quote that is not closed where its field or line ends"
+    return fields
+
+
+def read_ids(path: str | Path, *, what: str = _IDS) -> list[str]:
+    """Return the ids of a file, in its order: a JSON list, an array of text or numbers, or words of a text file.
+
+    Args:
+        path: the file; its suffix says what it is.
+        what: what is looked for, for the message where the file is missing.
+
+    Raises:
+        InputError: it is missing or damaged, holds something else than ids, or is a pickle.
+    """
+    ids = _load_ids(existing(path, what=what))
+    if isinstance(ids, dict):
+        raise InputError(f"{path}: expected a list of ids, and it holds an object")
+    return ids
+
+
+def read_id_rows(path: str | Path) -> list[tuple[str, Any]]:
+    """Return pairs of id and row: those of a JSON object `{id: row}`, or a list's ids and their places in it.
+
+    Raises:
+        InputError: as `read_ids`.
+    """
+    rows = _load_ids(existing(path, what=_IDS))
+    return list(rows.items()) if isinstance(rows, dict) else [(id, row) for row, id in enumerate(rows)]
+
+
+def as_text(id: Any) -> str:
+    """Return an id as text, whether it was stored as text, bytes or a number."""
+    return id.decode("utf-8", "surrogateescape") if isinstance(id, bytes) else str(id)
+
+
+def _load_ids(path: Path) -> list[str] | dict[str, Any]:
+    name = json.dumps(str(path))
+    if path.suffix in (".pkl", ".pickle"):
+        code = f'import json, pickle; json.dump(pickle.load(open({name}, "rb")), open("ids.json", "w"))'
+        raise InputError(
+            f"{path}: pickles are not read, as they can run code. If you trust it: python -c {shlex.quote(code)}"
+        )
+    if path.suffix == ".npy":
+        try:
+            return [as_text(id) for id in map_array(path, what="an array of ids").reshape(-1).tolist()]
+        except InputError as error:
+            if PICKLED not in str(error):
+                raise
+            code = f"import numpy as n; p = {name}; n.save(p, n.asarray(n.load(p, allow_pickle=True), str))"
+            raise InputError(
+                f"{path}: cannot be read as an array of ids: it holds {PICKLED}. If you trust it, this writes it anew "
+                f"as text: python -c {shlex.quote(code)}"
+            ) from error
+    if path.suffix != ".json":
+        return path.read_text("utf-8-sig", "surrogateescape").split()
+    data = read_json(path, what="a list of ids, or {id: row}")
+    if isinstance(data, dict):
+        return data
+    if not isinstance(data, list) or not all(isinstance(id, str | int) for id in data):
+        raise InputError(f"{path}: expected a list of ids, or {{id: row}}")
+    return [as_text(id) for id in data]

@@ -1,1 +1,0 @@
-"""Readers of images' captions and splits."""

@@ -1,0 +1,184 @@
+"""Files below a folder: images by number or name, videos by id, any file by its path."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from polypool.infra.errors import InputError
+from polypool.infra.files import existing_folder, identity, make_folder, walk
+from polypool.infra.store import FeatureStore
+from polypool.infra.store.findings import Skipped
+from polypool.tasks.datasets import Reader, Reading
+from polypool.tasks.datasets.corpus import Item
+from polypool.tasks.datasets.published_counts import Published
+
+IMAGES = (".jpg", ".jpeg", ".png")
+VIDEOS = (".mp4", ".avi", ".webm", ".mkv", ".mov", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp", ".gif")
+_NUMBER = re.compile(r"0*(\d+)$")
+
+
+class Listing:
+    """Whether files are below a folder. Each folder in it is listed once, when a file in it is first looked for.
+
+    To look for 123,287 files one by one is slow on a network disk, and to list a whole disk is no faster.
+
+    Args:
+        folder: that paths start from; absolute paths stand for themselves.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = folder
+        self._names: dict[str, frozenset[str]] = {}
+
+    def has(self, path: str) -> bool:
+        """Whether there is such a file."""
+        below, name = os.path.split(path)
+        if below not in self._names:
+            try:
+                self._names[below] = frozenset(os.listdir(os.path.join(self._folder, below)))
+            except (OSError, ValueError):  # no such folder, or a name that no folder can have
+                self._names[below] = frozenset()
+        return name in self._names[below]
+
+
+class ImageFiles:
+    """The images below a folder, at any depth.
+
+    An image `7` is `7.jpg`, or a file whose name ends in that number, such as `COCO_train2014_000000000007.jpg`.
+
+    Args:
+        folder: which.
+
+    Raises:
+        InputError: there is no such folder, or no image in it.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = existing_folder(folder, what="the folder of images")
+        self._paths: dict[str, list[str]] = {}
+        for path in media_below(self.folder, IMAGES, what="images"):
+            stem = os.path.splitext(os.path.basename(path))[0]
+            for id in {stem, *_NUMBER.findall(stem)}:
+                self._paths.setdefault(id, []).append(path)
+
+    def find(self, id: str, *, prefer: str = "") -> str | None:
+        """Return an image's path below the folder, or None.
+
+        Args:
+            id: a number or a name.
+            prefer: of several files, one whose path has this in it is taken, such as `train2014`; then the first by
+                name.
+        """
+        paths = self._paths.get(id)
+        return min(paths, key=lambda path: (prefer not in path, path)) if paths else None
+
+
+def files_below(folder: Path) -> Iterator[str]:
+    """Yield the paths of all files, relative to the folder."""
+    for below, names in walk(folder):
+        yield from (os.path.normpath(os.path.join(below, name)) for name in names)
+
+
+def media_below(folder: Path, suffixes: tuple[str, ...], *, what: str) -> list[str]:
+    """Return the paths of the files that end in a suffix, in capitals or not, relative to the folder.
+
+    Raises:
+        InputError: there are none.
+    """
+    paths = [path for path in files_below(folder) if os.path.splitext(path)[1].lower() in suffixes]
+    if not paths:
+        raise InputError(f"{folder}: holds no {what}; expected files that end in {', '.join(suffixes)}")
+    return paths
+
+
+def video_files(folder: Path) -> dict[str, str]:
+    """Return the videos' paths below a folder by stem, and by their path in which `/` is `_`.
+
+    Of several, one nearer to the top is taken, then `.mp4`.
+
+    Raises:
+        InputError: there are none.
+    """
+
+    def rank(path: str) -> tuple[int, int, str]:
+        return path.count(os.sep), VIDEOS.index(os.path.splitext(path)[1].lower()), path
+
+    files: dict[str, str] = {}
+    for path in sorted(media_below(folder, VIDEOS, what="videos"), key=rank):
+        stem = os.path.splitext(path)[0]
+        files.setdefault(os.path.basename(stem), path)
+        files.setdefault(stem.replace(os.sep, "_"), path)
+    return files
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoReader(Reader):
+    """A reader of videos with captions, which leaves out those without a file or features, where these are given."""
+
+    videos: Path | None = None
+    """Folder of the video files; an item without one is left out."""
+    features: Path | None = None
+    """Folder of a store; an item without features in it is left out."""
+
+    def reading(
+        self,
+        items: Iterable[Item | Skipped],
+        *files: Path,
+        settings: Mapping[str, Any] | None = None,
+        published: Sequence[Published],
+    ) -> Reading:
+        """Return the items that have a video and features, as far as these are required.
+
+        A video is called `<id>.mp4`, or ends in another of `VIDEOS`, and lies in the folder or in a folder within, as
+        in MSR-VTT's `TrainValVideo` and `TestVideo`. An id `a_b` may be the file `a/b.mp4`.
+
+        Args:
+            items: what the reader makes of its files.
+            files: that were read.
+            settings: that decide what is read, too.
+            published: the data sets that these may be.
+        """
+        source = {"files": identity(*files), **(settings or {})}
+        return Reading(rows=self._there(items), source=source, images=self.videos or "", published=published)
+
+    def _there(self, items: Iterable[Item | Skipped]) -> Iterator[Item | Skipped]:
+        """Yield the items that have a video and features, with the paths of the videos; the others are skipped.
+
+        Raises:
+            InputError: there is no such folder or store, or no video in the folder.
+        """
+        files = video_files(existing_folder(self.videos, what="a folder of videos")) if self.videos else {}
+        known = set(FeatureStore.open(self.features).ids.to_pylist()) if self.features else set()
+        for entry in items:
+            if isinstance(entry, Skipped):
+                yield entry
+            elif self.videos and entry.id not in files:
+                yield Skipped(
+                    where=f"id {entry.id}", why=f"no such video in {self.videos}", split=entry.split
+                )
+            elif self.features and entry.id not in known:
+                yield Skipped(
+                    where=f"id {entry.id}", why=f"no features in {self.features}", split=entry.split
+                )
+            else:
+                yield replace(entry, path=files.get(entry.id, ""))
+
+
+def write_picture(path: Path, data: bytes) -> None:
+    """Write a picture; one that a kill cuts short is written again with the corpus, which comes last.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    make_folder(path.parent)
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be written: {error.strerror}; make room, and run this again"
+        ) from error

@@ -1,0 +1,137 @@
+"""Data sets in the form of Hugging Face's `datasets`: on its hub, or in a local folder; pictures become files."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from polypool.infra.errors import InputError
+from polypool.infra.files import make_folder
+from polypool.infra.registry import READERS
+from polypool.infra.store.findings import Flagged, Skipped
+from polypool.tasks.datasets import Reader, Reading
+from polypool.tasks.datasets.readers.folders import write_picture
+from polypool.tasks.datasets.readers.rows import Columns, Row, find_columns, grouped, row_of
+from polypool.tasks.datasets.splits import USUAL_SHARES, RandomSplits, split_called
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+@READERS.register("hf")
+@dataclass(frozen=True, kw_only=True)
+class HuggingFace(Reader):
+    """Read a data set that `datasets` loads: by its name on the hub, or a local folder of Parquet, CSV or pictures.
+
+    Its code is never run. Splits are those it has; one of `train` alone is divided at random.
+    """
+
+    name: str
+    """Its name on the hub, such as nlphuji/flickr30k, or a local folder."""
+    images: Path
+    """Folder that its pictures are written to."""
+    config: str = ""
+    """Which of several in one."""
+    image_column: str = ""
+    """Its pictures."""
+    text_column: str = ""
+    """Captions."""
+    question_column: str = ""
+    """Questions, where there are no captions."""
+    answer_column: str = ""
+    """Their answers."""
+    split: str = ""
+    """The shares of random train, val and test splits, such as 80/10/10, whatever splits it has."""
+    seed: int = 0
+    """Of the random splits."""
+
+    def read(self) -> Reading:
+        """Return the rows of all splits; their pictures are written while they are read."""
+        parts = self._loaded()
+        first = next(iter(parts.values()))
+        given = {name: getattr(self, f"{name}_column") for name in ("image", "text", "question", "answer")}
+        columns = find_columns(first.column_names, given, divided=True)
+        random = None
+        if self.split or {split_called(split) for split in parts} == {"train"}:
+            random = RandomSplits(split=self.split or USUAL_SHARES, seed=self.seed)
+        folder = make_folder(self.images)
+        rows = (
+            row
+            for split, part in parts.items()
+            for row in _rows(part, split, columns, folder, divided=random is not None)
+        )
+        return Reading(
+            of="questions" if columns.questions else "captions",
+            rows=grouped(rows, splits=random, questions=columns.questions),
+            source={
+                "name": self.name,
+                "config": self.config,
+                "fingerprints": {split: part._fingerprint for split, part in parts.items()},
+                "columns": columns.named,
+                **(asdict(random) if random else {}),
+            },
+            images=folder.absolute(),
+            notes=(*columns.guessed, str(random or f"splits: {', '.join(parts)}")),
+        )
+
+    def _loaded(self) -> Mapping[str, Dataset]:
+        try:
+            import datasets
+        except ImportError:
+            raise InputError("`datasets` is not installed: pip install 'polypool[hf]'") from None
+        try:
+            loaded = datasets.load_dataset(self.name, self.config or None)
+        except Exception as error:  # of a network, a file, a name, a data set: it has dozens
+            why = str(error).partition("\n")[0]
+            raise InputError(
+                f"{self.name}: cannot be loaded by `datasets`: {type(error).__name__}: {why:.300}"
+            ) from error
+        if not loaded:
+            raise InputError(f"{self.name}: has no splits")
+        return loaded
+
+
+def _rows(
+    part: Dataset, split: str, columns: Columns, folder: Path, *, divided: bool
+) -> Iterator[Row | Skipped | Flagged]:
+    """Yield the rows of a split, and write their pictures below `folder`.
+
+    Raises:
+        InputError: the column of pictures holds none, or one cannot be written.
+    """
+    import datasets
+
+    named, media = columns.named, columns.named["media"]
+    if not isinstance(part.features[media], datasets.Image):
+        raise InputError(
+            f"the column {media!r} holds {part.features[media]}, and no pictures; name another with --image-column, or "
+            "read a table of paths with `ingest table`"
+        )
+    part = part.select_columns([*named.values()]).cast_column(media, datasets.Image(decode=False))
+    for number, row in enumerate(part):
+        where, picture = f"{split}, row {number}", row[media] or {}
+        data = picture.get("bytes")
+        if data is None:
+            data = Path(picture["path"]).read_bytes() if picture.get("path") else b""
+        if not (kind := _kind(data)):
+            why = "a row without a picture that can be read"
+            yield Skipped(where=where, why=why, split=split_called(split))
+            continue
+        path = f"{split}/{number}.{kind}"
+        write_picture(folder / path, data)
+        values: dict[str, Any] = {meant: row[name] for meant, name in named.items()}
+        yield from row_of(where, values | {"media": path, "split": "" if divided else split})
+
+
+def _kind(data: bytes) -> str:
+    """Return the suffix of a picture's file; empty where it is none."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return {"jpeg": "jpg"}.get((image.format or "").lower(), (image.format or "").lower())
+    except (OSError, ValueError, Image.DecompressionBombError):
+        return ""

@@ -1,0 +1,114 @@
+"""Karpathy's JSON: captions and splits of COCO, Flickr30K and corpora in their form.
+
+`{"images": [{"filename", "filepath"?, "cocoid"?, "imgid", "split", "sentences": [{"raw", "sentid"?}, ...]}, ...]}`.
+Splits are `train`, `restval`, `val`, `test`; everyone trains on `train` and `restval` together.
+
+Source: Karpathy and Fei-Fei, "Deep visual-semantic alignments for generating image descriptions", CVPR 2015.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from polypool.infra.files import existing_folder, identity
+from polypool.infra.registry import READERS
+from polypool.infra.store.findings import Flagged, Skipped
+from polypool.tasks.datasets import Reader, Reading
+from polypool.tasks.datasets.annotation_files import misfit, read_form
+from polypool.tasks.datasets.corpus import Item
+from polypool.tasks.datasets.published_counts import COCO, FLICKR30K
+from polypool.tasks.datasets.readers.folders import Listing
+from polypool.tasks.datasets.stored_corpus import leaves
+
+_WHAT = 'Karpathy\'s JSON, {"images": [{"filename", "split", "sentences", ...}, ...]}'
+_SPLITS = {"train": "train", "restval": "train", "val": "val", "test": "test"}
+_PUBLISHED = {"coco": COCO, "flickr30k": FLICKR30K}
+
+
+@READERS.register("karpathy")
+@dataclass(frozen=True, kw_only=True)
+class Karpathy(Reader):
+    """Read captions and splits from Karpathy's JSON."""
+
+    json: Path
+    """dataset_coco.json, dataset_flickr30k.json, or a file of that form."""
+    images: Path
+    """Folder of the images, or of the folders that the file names."""
+    keep_restval: bool = False
+    """Keep restval a split of its own; by default it joins train."""
+
+    def read(self) -> Reading:
+        """Return the images of the file; one that is not there, or an entry that lacks a field, is skipped.
+
+        The id is the `cocoid`; in a file where no image has one it is the `imgid`, flagged where there is a `cocoid`
+        and it is null. Features and ratings go by that id, so the two kinds of number are never mixed. The id of a
+        caption is its `sentid`. Paths are below `images`.
+        """
+        data = read_form(self.json, what=_WHAT, lists=["images"], object_hook=_without_tokens)
+        dataset = str(data.get("dataset") or "")
+        return Reading(
+            rows=self._items(data["images"]),
+            source={"files": identity(self.json), "keep_restval": self.keep_restval},
+            images=self.images,
+            published=[_PUBLISHED[dataset]] if dataset in _PUBLISHED else (),
+        )
+
+    def _items(self, entries: list[Any]) -> Iterator[Item | Skipped | Flagged]:
+        listing = Listing(existing_folder(self.images, what="the folder of images"))
+        splits = _SPLITS | {"restval": "restval"} if self.keep_restval else _SPLITS
+        has_cocoids = any(isinstance(entry, dict) and entry.get("cocoid") is not None for entry in entries)
+        id_field = "cocoid" if has_cocoids else "imgid"
+        fields = {id_field: (int, str), "filename": str, "sentences": list}
+        for number, entry in enumerate(tqdm(entries, desc="captions", unit="image")):
+            where = f"{self.json.name}, image {number}"
+            split = entry.get("split") if isinstance(entry, dict) else None
+            split = splits.get(split) if isinstance(split, str) else None
+            if why := misfit(entry, "an image", **fields) or _odd_parts(entry):
+                yield Skipped(where=where, why=why, split=split or "")
+            elif split is None:
+                why = f"unknown split, expected {', '.join(splits)}"
+                yield Skipped(where=f"{where}, split {json.dumps(entry.get('split')):.60}", why=why)
+            else:
+                if "cocoid" in entry and not has_cocoids:
+                    yield Flagged(where=where, why="its cocoid is null, and its imgid is taken as its id")
+                yield self._item(entry, id=str(entry[id_field]), split=split, listing=listing)
+
+    def _item(self, entry: dict[str, Any], *, id: str, split: str, listing: Listing) -> Item | Skipped:
+        """Return the item of an entry, if its image is there."""
+        name, sentences = entry["filename"], entry["sentences"]
+        below = os.path.join(entry.get("filepath", ""), name)
+        if leaves(below, folder=self.images):
+            why = "a path that leaves the folder of images"
+            return Skipped(where=f"id {id}, {below}", why=why, split=split)
+        path = next((path for path in (below, name) if listing.has(path)), None)
+        if path is None:
+            return Skipped(where=f"id {id}, {below}", why=f"no such image in {self.images}", split=split)
+        names = tuple(str(sentence["sentid"]) for sentence in sentences if "sentid" in sentence)
+        return Item(
+            id=id,
+            split=split,
+            captions=tuple(sentence["raw"] for sentence in sentences),
+            path=path,
+            caption_ids=names if len(names) == len(sentences) else (),
+        )
+
+
+def _without_tokens(entry: dict[str, Any]) -> dict[str, Any]:
+    """Drop the tokenised captions while the file is read: they are most of its size in memory."""
+    entry.pop("tokens", None)
+    return entry
+
+
+def _odd_parts(entry: dict[str, Any]) -> str | None:
+    """Return why the sentences or the folder of an entry cannot be used, None where they can."""
+    if "filepath" in entry and (why := misfit(entry, "an image", filepath=str)):
+        return why
+    found = (misfit(sentence, "a sentence", raw=str) for sentence in entry["sentences"])
+    return next((why for why in found if why), None)

@@ -1,0 +1,219 @@
+"""Rows of your own data: which column means what, and what rows of one picture or video make together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from polypool.infra.errors import InputError, unknown
+from polypool.infra.store.findings import Flagged, Skipped
+from polypool.tasks.datasets.corpus import Item
+from polypool.tasks.datasets.questions import Question
+from polypool.tasks.datasets.readers.folders import Listing
+from polypool.tasks.datasets.splits import split_called
+
+USUAL = {
+    "image": [
+        "image",
+        "image_path",
+        "image_file",
+        "img",
+        "picture",
+        "photo",
+        "file_name",
+        "filename",
+        "file",
+        "path",
+    ],
+    "video": ["video", "video_path", "video_file", "clip"],
+    "text": ["caption", "captions", "text", "texts", "sentence", "sentences", "description", "title"],
+    "question": ["question"],
+    "answer": ["answer", "answers"],
+    "split": ["split", "subset", "partition"],
+}
+"""By what a column means, the names that suggest it, in small letters; the first that a table has counts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Columns of a table by what they mean.
+
+    Attributes:
+        named: names of columns by `media` (paths of pictures or videos), `id` (of each, where that is not its path),
+            `text` (captions, or questions), `answer` (where texts are questions) and `split`, those that there are.
+        guessed: lines on columns that were not named by the user.
+    """
+
+    named: Mapping[str, str]
+    guessed: tuple[str, ...]
+
+    @property
+    def questions(self) -> bool:
+        """Whether the texts are questions."""
+        return "answer" in self.named
+
+
+def find_columns(names: Sequence[str], given: Mapping[str, str], *, divided: bool = False) -> Columns:
+    """Return which column of a table means what.
+
+    Questions are those of a table of which a column of questions or answers is given, or that has both and no captions.
+
+    Args:
+        names: the columns of the table.
+        given: by `id` and the keys of `USUAL`, the names that the user gave; what is not given may be empty.
+        divided: whether the splits are random, so that a column of them is not looked for.
+
+    Raises:
+        InputError: a column that is given is not there, or one that is needed is neither given nor suggested.
+    """
+    given = dict.fromkeys(("id", *USUAL), "") | dict(given)
+    for part, name in given.items():
+        if name and name not in names:
+            raise unknown(f"column (--{part}-column)", name, names)
+    small = {name.strip().lower(): name for name in reversed(names)}
+    suggested = {
+        part: next((small[name] for name in usual if name in small), "") for part, usual in USUAL.items()
+    }
+    found = {part: given[part] or suggested[part] for part in USUAL}
+    captions = given["text"] or suggested["text"]
+    asks = given["question"] or given["answer"] or (not captions and found["question"] and found["answer"])
+    kind = "video" if given["video"] or (not found["image"] and found["video"]) else "image"
+    texts = ["question", "answer"] if asks else ["text"]
+    used = {
+        kind: found[kind] if given[kind] or not given["id"] else "",
+        **{part: found[part] for part in texts},
+        "split": given["split"] or ("" if divided else suggested["split"]),
+    }
+    optional = (
+        ("split", kind) if given["id"] else ("split",)
+    )  # with ids there may be features alone, and no files
+    if lacking := [part for part, name in used.items() if not name and part not in optional]:
+        flags = " and ".join(f"--{part}-column" for part in lacking)
+        raise InputError(
+            f"no column is called as one of {' and '.join(lacking)} usually is; say which it is with {flags}: "
+            f"the table has {', '.join(names)}"
+        )
+    guessed = tuple(
+        f"guessed: {part}: the column {name!r} (--{part}-column says another)"
+        for part, name in used.items()
+        if name and not given[part]
+    )
+    meant = {"media": kind, "id": "id", "text": texts[0], "answer": "answer", "split": "split"}
+    named = {as_: (used | {"id": given["id"]}).get(part, "") for as_, part in meant.items()}
+    return Columns(named={as_: name for as_, name in named.items() if name}, guessed=guessed)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """A row of a table.
+
+    Attributes:
+        where: its place, for messages.
+        id: of its picture or video.
+        path: of that; empty where there are features alone.
+        texts: captions, or one question.
+        answers: to it.
+        split: of its column; empty where there is none.
+    """
+
+    where: str
+    id: str
+    path: str
+    texts: tuple[str, ...]
+    answers: tuple[str, ...] = ()
+    split: str = ""
+
+
+def row_of(where: str, values: Mapping[str, Any]) -> Iterator[Row | Skipped | Flagged]:
+    """Yield a row of some values, by the names that `Columns.named` gives them, and what is odd about it."""
+    lists = [part for part in ("media", "id", "split") if isinstance(values.get(part), list)]
+    if lists:
+        yield Skipped(where=where, why=f"a list for {' and '.join(lists)}, expected one value")
+        return
+    path, id, split = ((values.get(part) or "").strip() for part in ("media", "id", "split"))
+    texts, answers = (_several(values.get(part)) for part in ("text", "answer"))
+    if not (id or path):
+        yield Skipped(where=where, why="a row without a picture or video", split=split_called(split))
+        return
+    if any("\n" in text for text in texts):
+        yield Flagged(
+            where=where, why="a text of several lines; if it is none, a quote in the file is not closed"
+        )
+    yield Row(where=where, id=id or path, path=path, texts=texts, answers=answers, split=split_called(split))
+
+
+def _several(value: str | list[str | None] | None) -> tuple[str, ...]:
+    """Return the texts of a cell, that may be a list of them; a missing one is empty, and counted later."""
+    return tuple(text or "" for text in (value if isinstance(value, list) else [value]))
+
+
+def grouped(
+    rows: Iterable[Row | Skipped | Flagged],
+    *,
+    splits: Callable[[Iterable[str]], dict[str, str]] | None,
+    questions: bool = False,
+    folder: Path | None = None,
+) -> Iterator[Item | Question | Skipped | Flagged]:
+    """Yield what rows of one picture or video make together, in the order in which these begin.
+
+    Args:
+        rows: of all files; they are held in memory.
+        splits: returns the random split of each id; None where the rows have theirs.
+        questions: whether texts are questions.
+        folder: that paths start from, where rows without a file are to be skipped.
+
+    Raises:
+        InputError: too few ids to be divided.
+    """
+    listing, groups = Listing(folder) if folder else None, dict[str, list[Row]]()
+    for row in rows:
+        if not isinstance(row, Row):
+            yield row
+        elif row.path and listing and not listing.has(row.path):
+            address = "an address, and no path of a file; fetch the files first"
+            why = address if "://" in row.path else f"no such file in {folder}"
+            yield Skipped(where=f"{row.where}, {row.path}", why=why, split=row.split)
+        else:
+            groups.setdefault(row.id, []).append(row)
+    random = splits(groups) if splits and groups else {}
+    for id, group in groups.items():
+        first, fitting = group[0], []
+        split = random.get(id, first.split)
+        for row in group:
+            if row.split != first.split:
+                why = "a row in another split than the first one of its picture or video"
+            elif row.path != first.path:
+                why = "a row of another file than the first one of its id"
+            else:
+                fitting.append(row)
+                continue
+            yield Skipped(where=f"{row.where}, id {id}", why=why, split=split, part=not questions)
+        if not split:
+            yield Skipped(where=f"{first.where}, id {id}", why="a row without a split")
+        elif questions:
+            yield from _questions(id, split, fitting)
+        else:
+            captions = tuple(text for row in fitting for text in row.texts)
+            yield Item(id=id, split=split, captions=captions, path=first.path)
+
+
+def _questions(id: str, split: str, rows: Sequence[Row]) -> Iterator[Question]:
+    """Yield the questions about a picture, each with the answers of all its rows; the first one's place is its id."""
+    same: dict[str, list[Row]] = {}
+    for row in rows:
+        same.setdefault(" ".join(row.texts), []).append(row)
+    for question, group in same.items():
+        answers = tuple(answer for row in group for answer in row.answers)
+        counts = Counter(answer for answer in answers if answer.strip())
+        yield Question(
+            id=group[0].where,
+            split=split,
+            image_id=id,
+            question=question,
+            path=group[0].path,
+            answers=answers,
+            label=counts.most_common(1)[0][0] if counts else "",
+        )

@@ -1,0 +1,167 @@
+"""SCAN's precomputed features: `{split}_ims.npy`, `{split}_caps.txt` and `{split}_ids.txt` in one folder.
+
+`ims` is `(M, N, D)` (or `(M, D)`: one vector an image). The captions of an image are consecutive lines of
+`caps`, five in the published files. In some files each row is there once an image, in others once a caption;
+the lengths of the three files tell which. The splits are `train`, `dev` (here `val`), `test` and, for COCO,
+`testall`, of which `test` is the first fold.
+
+Source: Lee et al., "Stacked cross attention for image-text matching", ECCV 2018.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from polypool.infra.errors import InputError
+from polypool.infra.files import existing, existing_folder, identity
+from polypool.infra.npy import map_array
+from polypool.infra.storage.places import Url, place
+from polypool.infra.store import StoreWriter
+from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
+from polypool.infra.store.manifest import Manifest
+from polypool.tasks.datasets.corpus import Corpus, CorpusSummary, Item, write_corpus
+from polypool.tasks.datasets.features import SHARD_BYTES
+
+_SPLITS = {"train": "train", "dev": "val", "val": "val", "test": "test", "testall": "test"}
+_PARTS = ("ims.npy", "caps.txt", "ids.txt")
+_SAMPLE = 64  # images whose repeated rows are compared
+_BLOCK = 64 << 20  # bytes of rows that are mapped at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanSplit:
+    """The three files of a split, ims, caps and ids, aligned.
+
+    Args:
+        name: as in the file names.
+        files: their paths.
+        ids: one an image.
+        captions: how many lines an image has.
+        repeat: how many rows an image has, all equal.
+        dim: width D of the features.
+    """
+
+    name: str
+    files: tuple[Path, Path, Path]
+    ids: list[str]
+    captions: int
+    repeat: int
+    dim: int
+
+    def __iter__(self) -> Iterator[tuple[Item, np.ndarray]]:
+        """Yield each image's item and its set `(N, D)`, a view of the file."""
+        with self.files[1].open("rb") as lines:
+            for id, x_ND in zip(self.ids, self._sets(), strict=True):
+                texts = islice(lines, self.captions)
+                captions = tuple(text.decode("utf-8", "surrogateescape") for text in texts)
+                yield Item(id=id, split=_SPLITS[self.name], captions=captions), x_ND
+
+    def _sets(self) -> Iterator[np.ndarray]:
+        """Map the file anew for each block: else every page that was read would count as memory in use."""
+        rows = map_array(self.files[0], what="SCAN's features")
+        step = self.repeat * max(1, _BLOCK // rows[: self.repeat].nbytes)
+        for start in range(0, len(rows), step):
+            block = map_array(self.files[0], what="SCAN's features")[start : start + step : self.repeat]
+            yield from (np.atleast_2d(row) for row in block)
+
+
+def open_scan(folder: str | Path) -> list[ScanSplit]:
+    """Open every split in `folder`; of `test` and `testall` the latter, which holds both.
+
+    Raises:
+        InputError: there is none, one of its files is missing or damaged, or their lengths do not fit.
+    """
+    folder = existing_folder(folder, what="a folder with *_ims.npy, *_caps.txt and *_ids.txt")
+    names = [name for name in _SPLITS if any((folder / f"{name}_{part}").exists() for part in _PARTS)]
+    if "testall" in names and "test" in names:
+        names.remove("test")
+    if not names:
+        raise InputError(f"{folder}: has none of the files {'|'.join(_SPLITS)}_ims.npy of SCAN's features")
+    return [_open(folder, name) for name in names]
+
+
+def _open(folder: Path, name: str) -> ScanSplit:
+    ims, caps, ids = (folder / f"{name}_{part}" for part in _PARTS)
+    for path in (ims, caps, ids):
+        existing(path, what=f"the three files {ims.name}, {caps.name} and {ids.name}")
+    rows = map_array(ims, what="SCAN's features")
+    if rows.ndim not in (2, 3) or rows.dtype.kind != "f" or not rows.size:
+        raise InputError(f"{ims}: {rows.dtype} of shape {rows.shape}, expected floats of shape (M, N, D)")
+    with caps.open("rb") as lines:
+        count = sum(1 for _ in lines)
+    names = ids.read_text("utf-8", "surrogateescape").split()
+    captions, repeat, names = _aligned(rows, names, captions=count, where=folder / name)
+    return ScanSplit(
+        name=name, files=(ims, caps, ids), ids=names, captions=captions, repeat=repeat, dim=rows.shape[-1]
+    )
+
+
+def _aligned(rows: np.ndarray, ids: list[str], *, captions: int, where: Path) -> tuple[int, int, list[str]]:
+    """Return captions an image, rows an image, and one id an image."""
+    lengths = f"{where}_*: {len(rows):,} rows, {captions:,} captions, {len(ids):,} ids"
+    each = captions // max(1, len(ids))
+    if ids and len(ids) == captions:  # an id for each caption
+        each = next((i for i, id in enumerate(ids) if id != ids[0]), len(ids))
+    images = captions // max(1, each)
+    fits = each and images * each == captions
+    if not fits or not {len(ids), len(rows)} <= {images, captions}:
+        raise InputError(
+            f"{lengths}: these do not fit. Expected equally many captions for each image, and rows and ids "
+            f"once an image or once a caption; ids are those of images"
+        )
+    repeat, ids_each = len(rows) // images, len(ids) // images
+    for index in np.linspace(0, images - 1, min(images, _SAMPLE)).astype(int) * repeat:
+        if not np.array_equal(rows[index], rows[index + repeat - 1], equal_nan=True):
+            raise InputError(
+                f"{lengths}: expected each row {repeat} times, but those from {index:,} on differ"
+            )
+    if each == 1 and images > 1 and np.array_equal(rows[0], rows[1]):
+        raise InputError(f"{lengths}: the first two rows are the same image and their ids differ")
+    names = ids[::ids_each]
+    if [id for id in names for _ in range(ids_each)] != ids:
+        raise InputError(f"{lengths}: expected each id {ids_each} times in a row")
+    return each, repeat, names
+
+
+def write_scan(
+    folder: str | Path,
+    *,
+    out: str | Path | Url,
+    dtype: str = "float16",
+    shard_bytes: int = SHARD_BYTES,
+    tolerance: Tolerance = USUAL,
+) -> tuple[CorpusSummary, Manifest]:
+    """Write a corpus to `out` and the features of its items to the store `out/regions`, in one pass.
+
+    An image whose features cannot be stored is left out of both.
+
+    Raises:
+        InputError: as `open_scan`, `write_corpus` and `StoreWriter`.
+    """
+    splits = open_scan(folder)
+    source = {"reader": "scan", "files": [file for split in splits for file in identity(*split.files)]}
+    store, dim = place(out) / "regions", splits[0].dim
+    with StoreWriter(store, dim=dim, dtype=dtype, source=source, shard_bytes=shard_bytes) as writer:
+        summary = write_corpus(out, _stored(splits, writer), source=source, tolerance=tolerance)
+        return summary, writer.close(tolerance=tolerance)
+
+
+def _stored(splits: list[ScanSplit], writer: StoreWriter) -> Iterator[Item | Skipped | Flagged]:
+    """Pass on the items whose features the writer takes."""
+    for split in splits:
+        if split.name == "testall" and split.files[0].with_name("test_ims.npy").exists():
+            yield Skipped(where="test_*", why="the first fold of testall, which is read", wanted=False)
+        for item, x_ND in tqdm(split, desc=split.name, unit="image", total=len(split.ids)):
+            for entry in Corpus.clean(item):
+                if not isinstance(entry, Item):
+                    yield entry
+                    continue
+                why = writer.offer(item.id, x_ND, where=f"{split.name}_ims.npy, id {item.id}")
+                where = f"id {item.id}"
+                yield Skipped(where=where, why=f"features: {why}", split=item.split) if why else entry

@@ -1,0 +1,290 @@
+"""VQA 2.0's JSON: questions about photographs, and ten answers to each.
+
+`v2_OpenEnded_mscoco_train2014_questions.json`: `{"data_subtype", "questions": [{"question_id", "image_id", "question"},
+...]}`; `v2_mscoco_train2014_annotations.json`: `{"annotations": [{"question_id", "image_id", "question_type",
+"answer_type", "multiple_choice_answer", "answers": [{"answer", "answer_id"}, ...]}, ...]}`. There are no annotations of
+`test-dev2015` and `test2015`.
+
+Models train on `train2014` and report on `val2014`; here a random part of the training images is `val` and chooses the
+epoch, and `val2014` is `test`.
+
+Source: Goyal et al., "Making the V in VQA matter", CVPR 2017.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from polypool.infra.errors import InputError, unknown
+from polypool.infra.files import identity, read_json
+from polypool.infra.registry import READERS
+from polypool.infra.store.findings import Skipped
+from polypool.tasks.datasets import Reader, Reading
+from polypool.tasks.datasets.annotation_files import FORM, misfit
+from polypool.tasks.datasets.published_counts import VQA2
+from polypool.tasks.datasets.questions import Question, QuestionSummary
+from polypool.tasks.datasets.readers.folders import ImageFiles
+from polypool.tasks.datasets.splits import choose
+
+SPLITS = ("train", "val", "test", "test-dev", "test2015")
+_SPLIT_OF = {"train2014": "train", "val2014": "test", "test-dev2015": "test-dev", "test2015": "test2015"}
+_ANSWERS = "10"  # of each question
+_WHAT = {
+    "questions": 'VQA\'s questions, {"questions": [{"question_id", "image_id", "question"}, ...]}',
+    "annotations": 'VQA\'s annotations, {"annotations": [{"question_id", "answers", ...}, ...]}',
+}
+
+
+@READERS.register("vqa2")
+@dataclass(frozen=True, kw_only=True)
+class Vqa2(Reader):
+    """Read questions and answers in the form of VQA 2.0.
+
+    train2014 becomes train, of which a part is held out as val, to choose the epoch on; val2014 becomes test;
+    test-dev2015 and test2015 have no answers, and are for results files.
+    """
+
+    questions: tuple[Path, ...]
+    """v2_OpenEnded_mscoco_*_questions.json, one or several."""
+    annotations: tuple[Path, ...] = ()
+    """v2_mscoco_*_annotations.json of those that have some, in any order."""
+    images: Path | None = None
+    """Folder of the images, at any depth; a question without one is left out."""
+    dev: float = 0.05
+    """The share of the training images whose questions become val."""
+    seed: int = 0
+    """Of the random choice of these."""
+    split: tuple[str, ...] = ()
+    """train, val, test, test-dev or test2015, of each file of questions, where the files do not say it."""
+
+    def read(self) -> Reading:
+        """Return the questions of all files with their answers.
+
+        Where a file has annotations, questions without one are skipped. An answer that is no string is skipped, and
+        the question kept with the others.
+
+        Raises:
+            InputError: a file is missing, cut short or of another form; its split is not clear; there are no
+                annotations of questions to be trained on; or no images in the folder.
+        """
+        return Reading(
+            of="questions",
+            rows=hold_out(self._questions(), fraction=self.dev, seed=self.seed),
+            source={
+                "files": identity(*self.questions, *self.annotations),
+                "dev": self.dev,
+                "seed": self.seed,
+                **({"split": self.split} if self.split else {}),
+            },
+            images=self.images or "",
+            published=[VQA2],
+        )
+
+    def remarks(self, summary: QuestionSummary) -> Iterator[str]:
+        """Say how many questions have more answers than the published ones, or fewer."""
+        odd = {number: count for number, count in summary.answers.items() if number not in ("0", _ANSWERS)}
+        if odd:
+            numbers = ", ".join(f"{count:,} with {number}" for number, count in odd.items())
+            yield (
+                f"{sum(odd.values()):,} questions have not {_ANSWERS} answers ({numbers}); the accuracy of each is the "
+                "mean over those there are"
+            )
+
+    def _questions(self) -> Iterator[Question | Skipped]:
+        files, splits = ImageFiles(self.images) if self.images else None, self.split
+        for split in splits:
+            if split not in SPLITS:
+                raise unknown("split", split, SPLITS)
+        if len(splits) not in (0, 1, len(self.questions)):
+            raise InputError(
+                f"{len(splits)} splits for {len(self.questions)} files of questions: expected one for each, or one "
+                "for all"
+            )
+        splits = splits if len(splits) > 1 else (splits or ("",)) * len(self.questions)
+        annotation_of: dict[int, _Annotation] = {}
+        for path in self.annotations:
+            yield from _read_annotations(path, into=annotation_of)
+        left = set(annotation_of)
+        for path, split in zip(self.questions, splits, strict=True):
+            yield from _read_questions(path, split=split, annotation_of=annotation_of, left=left, files=files)
+        for id in (id for id in annotation_of if id in left):
+            yield Skipped(where=f"annotation of question {id}", why="an annotation without a question")
+
+
+def hold_out(
+    entries: Iterable[Question | Skipped], *, fraction: float, seed: int
+) -> Iterator[Question | Skipped]:
+    """Make the questions of a random fraction of the training images `val`, so that no image is in both.
+
+    At least one image is held out, and not all are. Where there are `val` questions already, or the fraction is 0,
+    nothing changes.
+
+    Raises:
+        InputError: a fraction that is no number from 0 to below 1, or one training image only.
+    """
+    if not 0 <= fraction < 1:
+        raise InputError(
+            f"dev={fraction}: expected a fraction of the training images, from 0 to below 1, such as 0.05"
+        )
+    rows = list(entries)
+    usable = [entry for entry in rows if isinstance(entry, Question)]
+    images = dict.fromkeys(each.image_id for each in usable if each.split == "train")
+    chosen: set[str] = set()
+    if fraction and images and not any(each.split == "val" for each in usable):
+        if len(images) == 1:
+            raise InputError(
+                "there is one training image only, so none can be held out; give more, or say --dev 0"
+            )
+        count = min(max(1, round(fraction * len(images))), len(images) - 1)
+        chosen = choose(images, count, seed=seed)
+    for entry in rows:
+        if isinstance(entry, Question) and entry.split == "train" and entry.image_id in chosen:
+            entry = replace(entry, split="val")
+        yield entry
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Annotation:
+    """The annotation of a question: the fields of the `Question`, and the numbers of answers that are no strings."""
+
+    question_id: int
+    image_id: str
+    fields: dict[str, Any]
+    wrong: tuple[int, ...]
+
+
+def _read_part(path: Path, key: str) -> dict[str, Any]:
+    """Return what a file holds, of which `key` (`questions` or `annotations`) is a list of entries.
+
+    Annotations come as `_Annotation`, or as `Skipped` where something is wrong with them.
+
+    Raises:
+        InputError: the file is missing, cut short or of another form.
+    """
+    data = read_json(path, what=_WHAT[key], object_hook=_compact)
+    if not isinstance(data, dict) or not isinstance(data.get(key), list):
+        other = next((name for name in _WHAT if isinstance(data, dict) and name in data), "")
+        hint = f"; it holds {other}: give it as --{other}" if other else ""
+        raise InputError(f"{path}: {FORM}: {_WHAT[key]}{hint}")
+    return data
+
+
+def _compact(entry: dict[str, Any]) -> Any:
+    """Make an annotation small while the file is read: as JSON, those of VQA 2.0 take gigabytes of memory."""
+    if "answers" in entry and "question_id" in entry:
+        return _annotation(entry)
+    if "answer" in entry and "question_id" not in entry:
+        return entry.get("answer_id"), entry["answer"]
+    return entry
+
+
+def _annotation(entry: dict[str, Any]) -> _Annotation | Skipped:
+    """Return an annotation, or, without its place in the file, what is wrong with it."""
+    if why := misfit(entry, "an annotation", question_id=int, image_id=(int, str)):
+        return Skipped(where="", why=why)
+    id, answers = entry["question_id"], entry["answers"]
+    where, kinds = (
+        f", question {id}",
+        dict.fromkeys(("question_type", "answer_type", "multiple_choice_answer"), str),
+    )
+    if why := misfit(entry, "an annotation", answers=list, **kinds):
+        return Skipped(where=where, why=why)
+    if not all(isinstance(answer, tuple) for answer in answers):
+        return Skipped(where=where, why=f"{FORM}: answers need to be a list of {{answer_id, answer}}")
+    if all(type(place) is int for place, _ in answers):
+        answers = sorted(answers, key=lambda pair: pair[0])
+    strings = tuple(sys.intern(answer) for _, answer in answers if isinstance(answer, str))
+    if not strings:
+        return Skipped(where=where, why="no usable answer")
+    values = {name: entry[name] for name in ("question_type", "answer_type")}
+    return _Annotation(
+        question_id=id,
+        image_id=str(entry["image_id"]),
+        fields=values | {"answers": strings, "label": entry["multiple_choice_answer"]},
+        wrong=tuple(number for number, (_, answer) in enumerate(answers, 1) if not isinstance(answer, str)),
+    )
+
+
+def _read_annotations(path: Path, *, into: dict[int, _Annotation]) -> Iterator[Skipped]:
+    """Put the annotations of a file into a mapping from question ids; yield what cannot be used."""
+    for number, entry in enumerate(_read_part(path, "annotations")["annotations"]):
+        where = f"{path.name}, annotation {number}"
+        if isinstance(entry, Skipped):
+            yield replace(entry, where=f"{where}{entry.where}")
+        elif not isinstance(entry, _Annotation):
+            yield Skipped(where=where, why=f"{FORM}: no answers")
+        elif entry.question_id in into:
+            why = "a second annotation of a question; the first is kept"
+            yield Skipped(where=f"{where}, question {entry.question_id}", why=why)
+        else:
+            into[entry.question_id] = entry
+
+
+def _read_questions(
+    path: Path,
+    *,
+    split: str,
+    annotation_of: dict[int, _Annotation],
+    left: set[int],
+    files: ImageFiles | None,
+) -> Iterator[Question | Skipped]:
+    """Yield the questions of a file with their answers, and take their ids out of `left`."""
+    data = _read_part(path, "questions")
+    subtype = _subtype(path, data, needed=not split)
+    split, prefer = split or _SPLIT_OF[subtype], subtype.replace("-dev", "")
+    form = {"question_id": int, "image_id": (int, str), "question": str}
+    faults = [misfit(entry, "a question", **form) for entry in data["questions"]]
+    ids = {entry["question_id"] for entry, fault in zip(data["questions"], faults, strict=True) if not fault}
+    annotated = not ids.isdisjoint(annotation_of)
+    if ids and not annotated and split in ("train", "val"):
+        raise InputError(
+            f"{path}: none of its questions, which are to be {split}, has an annotation; give their file, too: "
+            "--annotations FILE"
+        )
+    for number, entry in enumerate(tqdm(data["questions"], desc=split, unit="question")):
+        if fault := faults[number]:
+            yield Skipped(where=f"{path.name}, question {number}", why=fault, split=split)
+            continue
+        id, image = entry["question_id"], str(entry["image_id"])
+        annotation, where = annotation_of.get(id), f"question {id}"
+        image_path = files.find(image, prefer=prefer) if files else ""
+        left.discard(id)
+        if annotated and annotation is None:
+            yield Skipped(where=where, why="a question without an annotation", split=split)
+        elif annotation and annotation.image_id != image:
+            yield Skipped(where=where, why="its annotation is about another image", split=split)
+        elif files and image_path is None:
+            why = f"no such image in {files.folder}"
+            yield Skipped(where=f"{where}, image {image}", why=why, split=split)
+        else:
+            for bad in annotation.wrong if annotation else ():
+                yield Skipped(where=f"{where}, answer {bad}", why="an answer that is not a string", part=True)
+            yield Question(
+                id=str(id),
+                split=split,
+                image_id=image,
+                question=entry["question"],
+                path=image_path or "",
+                **(annotation.fields if annotation else {}),
+            )
+
+
+def _subtype(path: Path, data: dict[str, Any], *, needed: bool) -> str:
+    """Return which of the official parts a file is; where they differ, its name may narrow test2015 to test-dev2015."""
+    held = data.get("data_subtype")
+    subtypes = {name for name in _SPLIT_OF if name == held or name in path.name}
+    if subtypes == {"test2015", "test-dev2015"}:
+        return "test-dev2015"
+    if len(subtypes) != 1 and needed:
+        names = f"both {' and '.join(sorted(subtypes))}" if subtypes else "none"
+        raise InputError(
+            f"{path}: which split is this? Its data_subtype and its name say {names} of {', '.join(_SPLIT_OF)}; say it "
+            f"by --split, one for each file of questions: {', '.join(SPLITS)}"
+        )
+    return subtypes.pop() if len(subtypes) == 1 else ""

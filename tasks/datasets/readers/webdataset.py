@@ -1,0 +1,122 @@
+"""Shards of WebDataset: tar files in which members of one name, up to its first dot, are a sample."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+
+from polypool.infra.errors import InputError
+from polypool.infra.files import existing, identity, make_folder
+from polypool.infra.registry import READERS
+from polypool.infra.store.findings import Skipped
+from polypool.tasks.datasets import Reader, Reading
+from polypool.tasks.datasets.readers.folders import write_picture
+from polypool.tasks.datasets.readers.rows import Row, grouped
+from polypool.tasks.datasets.splits import USUAL_SHARES, RandomSplits
+
+PICTURES = ("jpg", "jpeg", "png", "webp")
+_TEXTS = ("txt", "caption", "text")
+_KEYS = ("caption", "text")  # of a sample's JSON, where it has no text
+_LARGEST = 256 << 20  # bytes of one member; a larger one is no picture
+
+
+@READERS.register("webdataset")
+@dataclass(frozen=True, kw_only=True)
+class WebDataset(Reader):
+    """Read tar shards of WebDataset: `1.jpg` with `1.txt`, or with a caption in `1.json`; pictures become files."""
+
+    shards: tuple[Path, ...]
+    """The tar files, compressed or not."""
+    images: Path
+    """Folder that the pictures are written to, those of each shard in a folder of its own."""
+    split: str = ""
+    """The shares of random train, val and test splits; 80/10/10 by default."""
+    seed: int = 0
+    """Of the random splits."""
+
+    def read(self) -> Reading:
+        """Return the samples, in the order of the shards; their pictures are written while they are read."""
+        random = RandomSplits(split=self.split or USUAL_SHARES, seed=self.seed)
+        stems = Counter(path.stem for path in self.shards)
+        if twice := [stem for stem, count in stems.items() if count > 1]:
+            raise InputError(f"several shards are called {', '.join(sorted(twice))}; rename all but one")
+        folder = make_folder(self.images)
+        return Reading(
+            rows=grouped((row for shard in self.shards for row in _rows(shard, folder)), splits=random),
+            source={"files": identity(*self.shards), **asdict(random)},
+            images=folder.absolute(),
+            notes=(str(random),),
+        )
+
+
+def _rows(shard: Path, folder: Path) -> Iterator[Row | Skipped]:
+    """Yield the samples of a shard, and write their pictures below `folder`.
+
+    Raises:
+        InputError: it is no tar file, or cut short.
+    """
+    seen = set[str]()
+    try:
+        with tarfile.open(existing(shard, what="a tar file of WebDataset"), mode="r|*") as tar:
+            files = (member for member in tar if member.isfile())
+            for key, members in groupby(files, key=_key):
+                sample = _sample(tar, members)
+                if key in seen:
+                    yield Skipped(where=f"{shard.name}, {key}", why="a second sample of its name")
+                else:
+                    yield _row(key, sample, shard=shard, folder=folder)
+                seen.add(key)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise InputError(f"{shard}: cannot be read as a tar file: {error}; fetch it again") from error
+
+
+def _key(member: tarfile.TarInfo) -> str:
+    """Return the path of a member up to the first dot of its name."""
+    below, name = os.path.split(member.name)
+    return os.path.join(below, name.partition(".")[0])
+
+
+def _sample(tar: tarfile.TarFile, members: Iterator[tarfile.TarInfo]) -> dict[str, bytes]:
+    """Return what members hold by what follows the first dot of their names, in small letters."""
+    sample = {}
+    for member in members:
+        kind = os.path.basename(member.name).partition(".")[2].lower()
+        wanted = member.size <= _LARGEST and kind in (*PICTURES, *_TEXTS, "json")
+        if wanted and (file := tar.extractfile(member)):
+            sample[kind] = file.read()
+    return sample
+
+
+def _row(key: str, sample: Mapping[str, bytes], *, shard: Path, folder: Path) -> Row | Skipped:
+    where = f"{shard.name}, {key}"
+    kind = next((kind for kind in PICTURES if kind in sample), None)
+    if kind is None:
+        return Skipped(where=where, why=f"a sample without a picture, {', '.join(PICTURES)}")
+    path = os.path.join(shard.stem, f"{key}.{kind}")
+    if os.path.isabs(key) or os.pardir in Path(key).parts:
+        return Skipped(where=where, why="a name that leaves the folder of images")
+    try:
+        texts = _texts(sample)
+    except ValueError:
+        return Skipped(where=where, why="a text that is not UTF-8, or no JSON")
+    if not texts:
+        return Skipped(where=where, why="a sample without a text")
+    write_picture(folder / path, sample[kind])
+    return Row(where=where, id=path, path=path, texts=texts)
+
+
+def _texts(sample: Mapping[str, bytes]) -> tuple[str, ...]:
+    """Return the captions of a sample; those in its JSON where there is no text."""
+    for kind in _TEXTS:
+        if kind in sample:
+            return (sample[kind].decode("utf-8-sig"),)
+    held = json.loads(sample["json"]) if "json" in sample else {}
+    found = next((held[name] for name in _KEYS if name in held), None) if isinstance(held, dict) else None
+    texts = found if isinstance(found, list) else [found]
+    return tuple(text for text in texts if isinstance(text, str))

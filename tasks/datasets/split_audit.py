@@ -1,0 +1,135 @@
+"""Items and texts that splits of a corpus share, which would make memorised samples count as understood."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from tqdm import tqdm
+
+from polypool.infra.files import sha256
+from polypool.infra.store.findings import Flagged
+
+_LEARNT = ("train", "val")  # a model is fitted to the first and chosen by the second
+_PIECE = 4096  # bytes from the middle of a file, which tell most files of one size apart
+
+
+def shared_captions(table: pa.Table) -> Iterator[Flagged]:
+    """Yield the captions of a corpus's table that stand, letter by letter, in a split that models learn from, too."""
+    for learnt, other in _pairs(table):
+        known, asked = (_of(table, split).combine_chunks() for split in (learnt, other))
+        texts, rows = pc.list_flatten(asked["captions"]), pc.list_parent_indices(asked["captions"])
+        found = pc.is_in(texts, value_set=pc.list_flatten(known["captions"]).combine_chunks())
+        starts = pc.list_value_length(asked["captions"]).to_numpy().cumsum()
+        for place in pc.indices_nonzero(found).to_pylist():
+            row = rows[place].as_py()
+            number = place - (int(starts[row - 1]) if row else 0) + 1
+            where = f"id {asked['id'][row]}, caption {number}"
+            yield Flagged(where=where, why=f"the same caption in {learnt} and {other}")
+
+
+def shared_images(table: pa.Table) -> Iterator[Flagged]:
+    """Yield the questions of a corpus's table whose image has questions in a split that models learn from, too."""
+    for learnt, other in _pairs(table):
+        asked = _of(table, other)
+        known = pc.unique(_of(table, learnt)["image_id"])
+        both = asked.filter(pc.is_in(asked["image_id"], value_set=known))
+        for id, image in zip(both["id"].to_pylist(), both["image_id"].to_pylist(), strict=True):
+            where = f"question {id}, image {image}"
+            yield Flagged(where=where, why=f"a question whose image stands in {learnt} and {other}")
+
+
+def shared_files(table: pa.Table, *, id: str, images: str | Path) -> Iterator[Flagged]:
+    """Yield the pictures and videos that have the same bytes as another in a split that models learn from.
+
+    Files of one size alone are opened, and those whose middle differs are not read to the end.
+
+    Args:
+        table: of a corpus.
+        id: the column that names the picture.
+        images: the folder that relative paths start from.
+    """
+    if not _pairs(table):
+        return
+    names, splits, paths = (table[column].to_pylist() for column in (id, "split", "path"))
+    pictures = dict.fromkeys(
+        (name, split, path) for name, split, path in zip(names, splits, paths, strict=True) if path
+    )
+    if not pictures:
+        return
+    files = [(name, split, os.path.join(images, path)) for name, split, path in pictures]
+    sized = _alike(tqdm(files, desc="sizes", unit="file"), _size)
+    suspects = [group for alike in sized for group in _alike(alike, _middle)]
+    for alike in tqdm(suspects, desc="same pictures", unit="group", disable=not suspects):
+        for group in _alike(alike, lambda path: sha256(Path(path))):
+            yield from _twins(group)
+
+
+_File = tuple[str, str, str]  # the name of a picture, its split and its path
+
+
+def _alike(files: Iterable[_File], key_of: Callable[[str], Hashable]) -> list[list[_File]]:
+    """Return the groups of files of one key that lie in a split that models learn from and in another."""
+    groups: dict[Hashable, list[_File]] = defaultdict(list)
+    for file in files:
+        try:
+            key = key_of(file[2])
+        except (OSError, ValueError):  # gone or unreadable: `extract` says so
+            continue
+        if key is not None:
+            groups[key].append(file)
+    splits = [{split for _, split, _ in group} for group in groups.values()]
+    return [
+        group
+        for group, of in zip(groups.values(), splits, strict=True)
+        if len(of) > 1 and not of.isdisjoint(_LEARNT)
+    ]
+
+
+def _size(path: str) -> int | None:
+    found = os.stat(path)
+    return found.st_size if stat.S_ISREG(found.st_mode) and found.st_size else None
+
+
+def _middle(path: str) -> bytes:
+    with open(path, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size // 2 - _PIECE // 2))
+        return hashlib.sha256(file.read(_PIECE)).digest()
+
+
+def _twins(group: list[_File]) -> Iterator[Flagged]:
+    by_split: dict[str, list[str]] = defaultdict(list)
+    for name, split, _ in group:
+        by_split[split].append(name)
+    for learnt, other in _ordered(by_split):
+        for name in by_split[other]:
+            twin = next((twin for twin in by_split[learnt] if twin != name), None)
+            if twin is not None:
+                where = f"id {name}, as id {twin}"
+                yield Flagged(where=where, why=f"the same picture in {learnt} and {other}")
+
+
+def _pairs(table: pa.Table) -> list[tuple[str, str]]:
+    return _ordered(pc.unique(table["split"]).to_pylist())
+
+
+def _ordered(splits: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the pairs of a split that models learn from and another; of train and val, train is learnt from."""
+    present = list(splits)
+    return [
+        (learnt, other)
+        for place, learnt in enumerate(_LEARNT)
+        if learnt in present
+        for other in present
+        if other not in _LEARNT[: place + 1]
+    ]
+
+
+def _of(table: pa.Table, split: str) -> pa.Table:
+    return table.filter(pc.equal(table["split"], split))

@@ -1,0 +1,95 @@
+"""Splits of data sets: their names, and random ones that are the same on every machine."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from polypool.infra.errors import InputError
+
+SPLITS = ("train", "val", "test")
+USUAL_SHARES = "80/10/10"
+_OTHER_WORDS = {
+    "training": "train",
+    "valid": "val",
+    "validation": "val",
+    "validate": "val",
+    "dev": "val",
+    "development": "val",
+    "testing": "test",
+}
+
+
+def split_called(word: str) -> str:
+    """Return the name of a split here: `val` for `Validation` or `dev`; unknown words stay."""
+    small = word.strip().lower()
+    return _OTHER_WORDS.get(small, small if small in SPLITS else word.strip())
+
+
+def choose(ids: Iterable[str], count: int, *, seed: int) -> set[str]:
+    """Return `count` random ids: those whose SHA-256, together with the seed, is smallest.
+
+    So the choice depends neither on the order of the ids nor on the version of a random generator.
+    """
+
+    def rank(id: str) -> bytes:
+        return hashlib.sha256(f"{seed}/{id}".encode("utf-8", "surrogatepass")).digest()
+
+    return set(sorted(ids, key=rank)[:count])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomSplits:
+    """Random splits, as a reader's options `--split` and `--seed` say.
+
+    Attributes:
+        split: the shares of train, val and test, such as `80/10/10`.
+        seed: of the random choice.
+
+    Raises:
+        InputError: shares other than three numbers from 0, of which the first is above 0.
+    """
+
+    split: str
+    seed: int
+
+    def __post_init__(self) -> None:
+        _ = self.shares
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The shares of the splits, which sum to one."""
+        try:
+            shares = [float(part) for part in self.split.split("/")]
+        except ValueError:
+            shares = []
+        if len(shares) != len(SPLITS) or not all(0 <= x < float("inf") for x in shares) or not shares[0]:
+            raise InputError(
+                f"--split {self.split!r}: expected the shares of train, val and test, such as 80/10/10; the first "
+                "above 0"
+            )
+        return {split: share / sum(shares) for split, share in zip(SPLITS, shares, strict=True)}
+
+    def __call__(self, ids: Iterable[str]) -> dict[str, str]:
+        """Return the random split of each id; a share above 0 gets one at least.
+
+        What is test depends on the ids and the seed alone, not on their order, nor on the share of val.
+
+        Raises:
+            InputError: fewer ids than splits.
+        """
+        ids, shares = list(dict.fromkeys(ids)), self.shares
+        wanted = [split for split, share in shares.items() if share]
+        if len(ids) < len(wanted):
+            raise InputError(f"{len(ids)} pictures or videos cannot be divided into {' and '.join(wanted)}")
+        splits, rest = {}, ids
+        for split in reversed(wanted[1:]):
+            most = len(rest) - wanted.index(split)  # one for each that is to come
+            chosen = choose(rest, min(max(1, round(shares[split] * len(ids))), most), seed=self.seed)
+            splits |= dict.fromkeys(chosen, split)
+            rest = [id for id in rest if id not in chosen]
+        return splits | dict.fromkeys(rest, wanted[0])
+
+    def __str__(self) -> str:
+        return f"splits are random: train/val/test {self.split}, seed {self.seed}"

@@ -1,0 +1,347 @@
+"""A corpus on disk: an Arrow table beside a manifest that has its SHA-256, and the rules that every row keeps."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from polypool.infra.errors import InputError
+from polypool.infra.fields import at_least, from_plain
+from polypool.infra.files import atomic, sha256, write_json
+from polypool.infra.lease.on_disk import lease_folder
+from polypool.infra.storage.places import Url, local, place
+from polypool.infra.storage.transfer import destination, local_copy, read_json
+from polypool.infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
+from polypool.infra.store.ids import IdSet, is_unicode
+
+_MOST_WORDS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """The files and words of a kind of corpus.
+
+    Attributes:
+        name: of its files, `<name>.arrow`, `<name>.json`, `<name>.skipped.jsonl` and `<name>.warnings.jsonl`.
+        version: the one that is written and can be read.
+        what: the corpus in messages, such as `a corpus`.
+        rows: its rows in messages, such as `items`.
+        parts: what each row has several of, in messages, such as `captions`.
+        schema: of the table; every row has an attribute for each field, among them `id`, `split` and `path`.
+        batch: rows of a record batch.
+        images: the manifest's key of the folder that relative paths start from.
+        optional: fields that tables of earlier versions lack.
+    """
+
+    name: str
+    version: int = 1
+    what: str
+    rows: str
+    parts: str
+    schema: pa.Schema
+    batch: int
+    images: str
+    optional: tuple[str, ...] = ()
+
+    @property
+    def skipped(self) -> str:
+        """Name of the file that lists what was left out."""
+        return f"{self.name}.{SKIPPED}"
+
+    @property
+    def warnings(self) -> str:
+        """Name of the file that lists what is used and odd."""
+        return f"{self.name}.{WARNINGS}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableManifest:
+    """Manifest of a table, to which each kind of corpus adds its summary."""
+
+    version: int
+    source: dict[str, Any]
+    sha256: str
+    splits: dict[str, Annotated[int, at_least(1)]]
+
+
+class StoredCorpus(ABC):
+    """A corpus on disk; open it with `open`. A kind of corpus says in `clean`, `key` and `audit` what its rows keep."""
+
+    form: ClassVar[Format]
+    manifest_kind: ClassVar[type[TableManifest]]
+    row: ClassVar[str]
+    """What messages put before a row's id."""
+    media: ClassVar[str]
+    """The column that has the id of each row's picture or video."""
+
+    def __init__(self, folder: Path | Url, manifest: Any, table: pa.Table) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self._table = table
+
+    @staticmethod
+    @abstractmethod
+    def clean(row: Any, *, images: str | Path = "") -> Iterator[Any]:
+        """Yield what is wrong with a row (`Skipped`, `Flagged`), then the row with what is good, if anything is."""
+
+    @staticmethod
+    @abstractmethod
+    def key(row: Any) -> str:
+        """Return what no two rows may share."""
+
+    @staticmethod
+    @abstractmethod
+    def audit(table: pa.Table, *, images: str | Path) -> Iterator[Flagged]:
+        """Yield what is odd about a table as a whole, such as what two splits share."""
+
+    @staticmethod
+    @abstractmethod
+    def counts(table: pa.Table) -> tuple[dict[str, Any], int]:
+        """Return the fields of the summary beside those of `Findings`, and the number of parts in all rows."""
+
+    @classmethod
+    def write(
+        cls,
+        folder: str | Path | Url,
+        rows: Iterable[Any],
+        *,
+        source: dict[str, Any],
+        images: str | Path,
+        tolerance: Tolerance,
+    ) -> dict[str, Any]:
+        """Write a corpus from a stream: the table, then its manifest, and the lists of what was left out and is odd.
+
+        Args:
+            folder: the corpus, or its URL; made where it does not exist, and one that is there is replaced.
+            rows: what a reader yields: rows, `Skipped` and `Flagged`.
+            source: reader and files; anything that JSON can hold.
+            images: the folder that relative paths start from; empty where there is none.
+            tolerance: what may be left out or odd.
+
+        Returns:
+            The fields of the summary.
+
+        Raises:
+            InputError: nothing usable came, the tolerance is exceeded (a corpus that was there stays as it was),
+                another process writes to the folder, or no space is left.
+        """
+        form = cls.form
+        images = local(images, what=f"the folder of {form.images}") if images else ""
+        to, findings = destination(folder), Findings()
+        folder, table_name = to.folder, f"{form.name}.arrow"
+        with lease_folder(folder):
+            with atomic(folder / table_name) as file:
+                with pa.ipc.new_file(file, form.schema) as table:
+                    usable = cls._usable(rows, findings, images=images)
+                    while batch := list(islice(usable, form.batch)):
+                        table.write_batch(_columns(batch, form.schema))
+                file.flush()
+                written = pa.ipc.open_file(pa.memory_map(str(file.name))).read_all()
+                if not len(written):
+                    raise InputError(f"{folder}: nothing usable was found; {describe(findings.skipped)}")
+                for case in cls.audit(written, images=images):
+                    findings.add(case)
+                splits, (summary, parts) = _counts(written), cls.counts(written)
+                findings.judge(
+                    folder, tolerance=tolerance, rows=(splits, form.rows), parts=(parts, form.parts)
+                )
+            skipped, flagged = findings.close(folder, prefix=f"{form.name}.")
+            summary = {"splits": splits} | summary | {"skipped": skipped, "flagged": flagged}
+            about = {"version": form.version, "source": source, "sha256": sha256(folder / table_name)}
+            about[form.images] = str(images.resolve()) if isinstance(images, Path) else ""
+            to.finish(
+                lambda into: write_json(into / f"{form.name}.json", about | summary),
+                (table_name, form.skipped, form.warnings),
+            )
+            return summary
+
+    @classmethod
+    def _usable(cls, rows: Iterable[Any], findings: Findings, *, images: str | Path) -> Iterator[Any]:
+        """Yield the rows that are good and new, and log all others."""
+        seen = IdSet()
+        for entry in rows:
+            for row in [entry] if isinstance(entry, Skipped | Flagged) else cls.clean(entry, images=images):
+                if isinstance(row, Skipped | Flagged):
+                    findings.add(row)
+                elif (key := cls.key(row)) in seen:
+                    where, why = f"{cls.row} {row.id}", "duplicate id; the first is kept"
+                    findings.add(Skipped(where=where, why=why, split=row.split))
+                else:
+                    seen.add(key)
+                    yield row
+
+    @classmethod
+    def open(cls, folder: str | Path | Url) -> Self:
+        """Open the corpus in `folder`, which may be a URL; its table is memory-mapped.
+
+        Raises:
+            InputError: there is none, it is half written or of another version, its bytes were changed, or a field of
+                its manifest or a column of its table is not what it has to be.
+        """
+        folder, form = place(folder), cls.form
+        path = folder / f"{form.name}.json"
+        manifest = read_json(path, what=f"the manifest of {form.what}, as ingest writes it")
+        if not isinstance(manifest, dict) or manifest.get("version") != form.version:
+            raise InputError(f"{path}: not {form.what} of version {form.version}; ingest it again")
+        manifest = from_plain(cls.manifest_kind, manifest, where=str(path))
+        path = local_copy(folder / f"{form.name}.arrow", sha256=manifest.sha256)
+        if not path.is_file() or sha256(path) != manifest.sha256:
+            raise InputError(f"{path}: missing, half written or changed (SHA-256 differs); ingest it again")
+        table = _read_table(path, form)
+        counts = _counts(table)
+        if counts != manifest.splits:
+            raise InputError(
+                f"{folder / form.name}.json: splits must be {counts}, as in {path.name}, not {manifest.splits}; ingest "
+                "it again"
+            )
+        return cls(folder, manifest, table)
+
+    def only(self, ids: pa.Array | pa.ChunkedArray) -> Self:
+        """Return the corpus without the rows whose picture or video is none of these; `digest` stays that of all."""
+        values = ids if isinstance(ids, pa.Array) else ids.combine_chunks()
+        table = self._table.filter(pc.is_in(self._table[self.media], value_set=values))
+        return type(self)(self.folder, replace(self.manifest, splits=_counts(table)), table)
+
+    @property
+    def splits(self) -> dict[str, int]:
+        """Number of rows in each split."""
+        return self.manifest.splits
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the table: equal for equal rows, whatever their source."""
+        return self.manifest.sha256
+
+    @property
+    def image_folder(self) -> str:
+        """The folder that relative paths of images start from; empty where there is none."""
+        return getattr(self.manifest, self.form.images)
+
+    def image_path(self, row: Any) -> Path:
+        """Return where the image or video of a row is.
+
+        Raises:
+            InputError: the corpus has features alone, and no files.
+        """
+        if not row.path:
+            raise InputError(
+                f"{self.folder}: {row.id} has no image: this corpus was made without; ingest it again with its images"
+            )
+        return Path(self.image_folder) / row.path
+
+    def of_split(self, split: str) -> pa.Table:
+        """Return the rows of a split, in the order of the file.
+
+        Raises:
+            InputError: the corpus has no such split, or nothing in it.
+        """
+        self.check_split(split)
+        return self._table.filter(pc.equal(self._table["split"], split))
+
+    def rows(self, split: str, *columns: str) -> Iterator[tuple[Any, ...]]:
+        """Yield some columns of a split's rows, in the order of the file; a few thousand rows are in memory at a time.
+
+        Raises:
+            InputError: the corpus has no such split, or nothing in it.
+        """
+        self.check_split(split)
+        for batch in self._table.select([*columns, "split"]).to_batches(max_chunksize=self.form.batch):
+            chosen = batch.filter(pc.equal(batch["split"], split))
+            yield from zip(*(chosen[name].to_pylist() for name in columns), strict=True)
+
+    def check_split(self, split: str) -> None:
+        """Refuse a split that the corpus does not have.
+
+        Raises:
+            InputError: there is none, or nothing in it.
+        """
+        if not self.splits.get(split):
+            counts = ", ".join(f"{name} ({count:,})" for name, count in self.splits.items())
+            raise InputError(f"{self.folder}: no {self.form.rows} in the split {split!r}; there are {counts}")
+
+
+def _columns(rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
+    columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in schema]
+    return pa.record_batch(columns, schema=schema)
+
+
+def _counts(table: pa.Table) -> dict[str, int]:
+    """Return the number of rows in each split, in the order in which splits begin."""
+    return {each["values"]: each["counts"] for each in pc.value_counts(table["split"]).to_pylist()}
+
+
+def _read_table(path: Path, form: Format) -> pa.Table:
+    """Return a memory-mapped table, every value of which is text where the format requires it.
+
+    Raises:
+        InputError: the file is no table, a column is missing, of another type or has missing values.
+    """
+    again = "ingest it again"
+    try:
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: not a table of {form.rows}: {error}; {again}") from error
+    for field in form.schema:
+        found = [table.schema.field(at) for at in table.schema.get_all_field_indices(field.name)]
+        if not found and field.name in form.optional:
+            continue
+        if [each.type for each in found] != [field.type]:
+            types = " and ".join(str(each.type) for each in found) or "missing"
+            raise InputError(f"{path}: the column {field.name} must be {field.type}, not {types}; {again}")
+        column = table[field.name]
+        inside = [column, *([pc.list_flatten(column)] if pa.types.is_list(field.type) else [])]
+        if missing := sum(each.null_count for each in inside):
+            raise InputError(
+                f"{path}: the column {field.name} must have no missing values, not {missing:,}; {again}"
+            )
+    return table
+
+
+def wrong_path(path: str, *, images: str | Path) -> str | None:
+    """Return why a picture or video cannot be used, None where it can.
+
+    Args:
+        path: absolute or below `images`; empty where there are only features.
+        images: the folder that relative paths start from; empty where there is none.
+    """
+    if not is_unicode(path):
+        return "a path that is not valid UTF-8"
+    return "a path that leaves the folder of images" if leaves(path, folder=images) else None
+
+
+def leaves(path: str, *, folder: str | Path) -> bool:
+    """Whether a path, absolute or below a folder, is that of a file outside; without a folder nothing is outside.
+
+    Links in the folder may lead anywhere: the folder's owner made them, but did not write the annotations.
+    """
+    if not folder or not (os.path.isabs(path) or os.pardir in path):
+        return False
+    top = os.path.normpath(folder)
+    return not Path(os.path.normpath(os.path.join(top, path))).is_relative_to(top)
+
+
+def plain(text: str, *, what: str) -> tuple[str, str | None]:
+    """Return a caption or question with one space between its words, and what is odd about it, None where nothing is.
+
+    One of more than 1,000 words is cut: a model reads a few dozen, and a file of another kind may be behind it.
+
+    Args:
+        text: as the source has it.
+        what: what it is, such as `caption`.
+    """
+    words = text.split()
+    if len(words) > _MOST_WORDS:
+        return " ".join(words[:_MOST_WORDS]), f"a {what} of over {_MOST_WORDS:,} words, cut to these"
+    text = " ".join(words)
+    if text and not any(character.isalnum() for character in text):
+        return text, f"a {what} without a word"
+    return text, None

@@ -1,1 +1,0 @@
-"""Readers of videos' captions and splits."""

@@ -1,0 +1,207 @@
+"""HGR's two sides: a video at three levels, and a caption as a sentence and its phrases in a role graph.
+
+Chen et al., "Fine-grained video-text retrieval with hierarchical graph reasoning", CVPR 2020, section 3.1.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from polypool.aggregators.aggregator import Aggregator
+from polypool.encoders.encoder import Encoder
+from polypool.infra.batches import Batch
+from polypool.infra.compute.dropout import Dropout
+from polypool.infra.errors import InputError
+from polypool.tasks.models.branch import refuse_distributions
+from polypool.tasks.models.pair_encoder import PaddedSets
+from polypool.tasks.models.parts import Parts
+from polypool.tasks.similarities.vectors import at_least_float32, l2_normalise
+
+
+class VideoEmbeddings(NamedTuple):
+    """Embeddings of videos at three levels."""
+
+    vectors: Tensor
+    """Whole videos, of unit length: `(B, D)` or `(B, K, D)`."""
+    verb: PaddedSets
+    """Frames to compare with verbs, `(B, N, D)`."""
+    noun: PaddedSets
+    """Frames to compare with nouns, `(B, N, D)`."""
+
+
+class TextEmbeddings(NamedTuple):
+    """Embeddings of captions: the sentence and its phrases."""
+
+    vectors: Tensor
+    """Whole sentences, of unit length: `(B, D)` or `(B, K, D)`."""
+    phrase_BPD: Tensor
+    """Phrases: the slots of verbs, then those of nouns."""
+    used_BP: Tensor
+    """True where there is a phrase."""
+
+
+class VideoLevels(nn.Module):
+    """One encoder for each level, and the aggregator of the first."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__()
+        self.sentence, self.verb, self.noun = (_plain(parts.visual()) for _ in range(3))
+        self.width = self.sentence.width
+        self.aggregator = _alone(parts.visual_aggregator(self.width), self.width)
+
+    def forward(self, x: Tensor, mask_BN: Tensor) -> VideoEmbeddings:
+        vectors = self.aggregator(*self.sentence(x, mask_BN)).vectors
+        levels = (PaddedSets(*encoder(x, mask_BN)) for encoder in (self.verb, self.noun))
+        return VideoEmbeddings(_unit(vectors), *levels)
+
+
+class RoleText(nn.Module):
+    """Word encoder, aggregator and role graph; `dropout` and `root_messages` as in `RoleGraphEncoder`."""
+
+    def __init__(self, parts: Parts, *, dropout: float, root_messages: bool) -> None:
+        super().__init__()
+        self.encoder = _plain(parts.text())
+        self.width = self.encoder.width
+        self.aggregator = _alone(parts.text_aggregator(self.width), self.width)
+        self.graph = RoleGraphEncoder(self.width, dropout=dropout, root_messages=root_messages)
+
+    def forward(self, batch: Batch) -> TextEmbeddings:
+        word_BLD, mask_BL = self.encoder(batch["text"], batch["text_mask"])
+        vector = self.aggregator(word_BLD, mask_BL).vectors
+        span_BPL = batch["text_spans"] & mask_BL[:, None]
+        sentence_BKD, phrase_BPD = self.graph(
+            vector if vector.ndim == 3 else vector[:, None],
+            word_BLD,
+            span_BPL,
+            batch["text_roles"],
+            batch["text_edges"],
+        )
+        return TextEmbeddings(_unit(sentence_BKD.view_as(vector)), phrase_BPD, span_BPL.any(dim=2))
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    with torch.autocast(vectors.device.type, enabled=False):
+        return l2_normalise(at_least_float32(vectors))
+
+
+def _plain(encoder: Encoder) -> Encoder:
+    """Refuse an encoder that makes more than a set."""
+    if encoder.global_width:
+        raise InputError(
+            f"the encoder {type(encoder).__name__} makes a set and a global feature of it, and hgr has no place for a "
+            "global feature; choose one that makes a set alone, such as frames or bigru"
+        )
+    return encoder
+
+
+def _alone(aggregator: Aggregator, width: int) -> Aggregator:
+    """Refuse an aggregator that needs the other modality, returns no vectors, or changes the width."""
+    name = type(aggregator).__name__
+    refuse_distributions(aggregator, "hgr")
+    if aggregator.context != "none":
+        raise InputError(
+            f"the aggregator {name} looks at the other modality, and hgr makes embeddings of videos and of captions "
+            "alone; choose one that does not, such as attention or gpo"
+        )
+    if aggregator.width not in (None, width):
+        raise InputError(
+            f"the aggregator {name} makes vectors of width {aggregator.width} of elements of width {width}, and hgr's "
+            f"sentence meets its phrases in one space; give it width={width}, or choose one that keeps the width"
+        )
+    return aggregator
+
+
+class RoleGraphEncoder(nn.Module):
+    """Phrases from their words and roles, then messages along the graph's edges.
+
+    Args:
+        width: width D of words, sentence and phrases.
+        roles: number of roles.
+        layers: number of rounds of messages, each with separate weights.
+        dropout: dropout rate of messages.
+        root_messages: whether the sentence receives messages from the verbs. In the authors' code it receives none, and
+            is its words' vector, layer-normed.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        roles: int = 16,
+        layers: int = 1,
+        dropout: float = 0.5,
+        root_messages: bool = False,
+    ) -> None:
+        super().__init__()
+        self.root_messages = root_messages
+        self.role = nn.Embedding(roles, width)
+        self.layers = nn.ModuleList(GraphAttention(width, dropout=dropout) for _ in range(layers))
+
+    def forward(
+        self, sentence_BKD: Tensor, word_BLD: Tensor, span_BPL: Tensor, role_BP: Tensor, edge_BVV: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the sentence's vectors `(B, K, D)` and the phrases `(B, P, D)`, zero in unused slots.
+
+        Args:
+            sentence_BKD: vectors of the whole sentence; their mean is the graph's root.
+            word_BLD: words.
+            span_BPL: True for the words of each phrase; a slot without any is unused and ignored.
+            role_BP: role number of each phrase.
+            edge_BVV: True where the row's node receives from the column's; node 0 is the sentence, 1 + p phrase p.
+        """
+        used_BP = span_BPL.any(dim=2)
+        phrase_BPD = max_over_spans(word_BLD, span_BPL) * self.role(role_BP)
+        edge_BVV = self._between(used_BP, edge_BVV)
+        for layer in self.layers:
+            sentence_BKD, phrase_BPD = layer(sentence_BKD, phrase_BPD, edge_BVV)
+        return sentence_BKD, phrase_BPD.masked_fill(~used_BP[..., None], 0.0)
+
+    def _between(self, used_BP: Tensor, edge_BVV: Tensor) -> Tensor:
+        """Return the edges between the sentence and used slots, with those to the root where it has any."""
+        if self.root_messages:
+            edge_BVV = torch.cat([edge_BVV[:, None, :, 0], edge_BVV[:, 1:]], dim=1)
+        used_BV = torch.cat([torch.ones_like(used_BP[:, :1]), used_BP], dim=1)
+        return edge_BVV & used_BV[:, None] & used_BV[..., None]
+
+
+class GraphAttention(nn.Module):
+    """Attention of each node to the nodes that send to it, a residual connection and a layer norm.
+
+    A node without senders receives zeros. Keys have no bias: it would shift all scores of a softmax alike.
+    """
+
+    def __init__(self, width: int, *, dropout: float) -> None:
+        super().__init__()
+        self.query = nn.Linear(width, width // 2)
+        self.key = nn.Linear(width, width // 2, bias=False)
+        self.context = nn.Linear(width, width, bias=False)
+        self.dropout = Dropout(dropout)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, sentence_BKD: Tensor, phrase_BPD: Tensor, edge_BVV: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both after the messages; every vector of the sentence receives the root's."""
+        node_BVD = torch.cat([sentence_BKD.mean(dim=1, keepdim=True), phrase_BPD], dim=1)
+        query_BVE = self.query(node_BVD) * self.query.out_features**-0.5
+        score_BVV = query_BVE @ self.key(node_BVD).mT
+        weight_BVV = score_BVV.masked_fill(~edge_BVV, torch.finfo(score_BVV.dtype).min).softmax(dim=-1)
+        weight_BVV = weight_BVV.masked_fill(~edge_BVV, 0.0)  # a row without an edge was uniform
+        message_BVD = self.dropout(self.context(weight_BVV @ node_BVD))
+        return self.norm(sentence_BKD + message_BVD[:, :1]), self.norm(phrase_BPD + message_BVD[:, 1:])
+
+
+def max_over_spans(word_BLD: Tensor, span_BPL: Tensor) -> Tensor:
+    """Return the element-wise maximum over each span's words, `(B, P, D)`; 0 for an empty span.
+
+    One slot at a time, so that no `(B, P, L, D)` tensor exists.
+    """
+    most_BPD = torch.stack(
+        [
+            word_BLD.masked_fill(~span_BL[..., None], float("-inf")).max(dim=1).values
+            for span_BL in span_BPL.unbind(dim=1)
+        ],
+        dim=1,
+    )
+    return most_BPD.masked_fill(~span_BPL.any(dim=2)[..., None], 0.0)

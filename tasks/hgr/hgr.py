@@ -1,0 +1,152 @@
+"""Hierarchical graph reasoning, HGR (Chen et al., "Fine-grained video-text retrieval", CVPR 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polypool.encoders.text.tokenizers import Tokenizer
+from polypool.infra.batches import Batch
+from polypool.infra.compute.device import device_of, on_device
+from polypool.infra.compute.dist import gather, gather_shared
+from polypool.infra.errors import InputError
+from polypool.infra.registry import MODELS
+from polypool.tasks.adapter import Score
+from polypool.tasks.hgr.graph_encoders import RoleText, TextEmbeddings, VideoEmbeddings, VideoLevels
+from polypool.tasks.hgr.phrase_scores import phrase_scores
+from polypool.tasks.hgr.role_captions import RoleCaptions
+from polypool.tasks.hgr.role_graph import check_slots
+from polypool.tasks.models.embeddings import Batches, encode_split
+from polypool.tasks.models.pair_encoder import PaddedSets, encode_sets
+from polypool.tasks.models.parts import Parts
+from polypool.tasks.models.retrieval_model import RetrievalModel, Scored
+
+VIDEOS = 64
+"""Videos whose frames are padded to a common number while a split is scored."""
+
+
+@MODELS.register("hgr")
+class HGR(RetrievalModel):
+    """The mean of three scores: video and sentence, frames and verbs, frames and nouns.
+
+    The sentence's score is that of the run's aggregators: `attention` as published, `gpo` for the HGR-infinity of
+    VSE-infinity. Sets of K vectors enter the graph as their mean, and each is layer-normed as the root is.
+
+    Batches are those of `RetrievalModel` with the captions' role graphs: see `RoleCaptions.batch`.
+
+    Args:
+        parts: builds encoders, aggregators, the sentence's similarity and the objective.
+        verbs: slots for verbs of a caption.
+        nouns: slots for its other phrases.
+        parser: spec of the role parser; see `RoleCaptions`, as for `graphs`.
+        graphs: file of role graphs.
+        root_messages: whether the sentence receives messages from the verbs; in the authors' code it receives none.
+        sharpness: factor in the softmax over frames; see `phrase_scores`.
+        dropout: dropout rate of the graph's messages.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        verbs: int = 4,
+        nouns: int = 6,
+        parser: str = "rules",
+        graphs: str = "",
+        root_messages: bool = False,
+        sharpness: float = 4.0,
+        dropout: float = 0.5,
+    ) -> None:
+        check_slots(verbs=verbs, nouns=nouns)
+        if sharpness <= 0:
+            raise InputError(f"hgr's sharpness is {sharpness}, expected a number above 0")
+        visual, text = VideoLevels(parts), RoleText(parts, dropout=dropout, root_messages=root_messages)
+        if visual.width != text.width:
+            raise InputError(
+                f"the visual encoder makes elements of width {visual.width} and the text encoder of "
+                f"{text.width}; hgr compares frames with phrases: give both the same width"
+            )
+        similarity = parts.similarity(visual.aggregator, text.aggregator)
+        super().__init__(similarity, parts.objective(), parts.regularisers())
+        self.verbs, self.sharpness = verbs, sharpness
+        self.visual, self.text = visual, text
+
+    @classmethod
+    def text_inputs(
+        cls,
+        captions: Sequence[str],
+        tokenizer: Tokenizer,
+        *,
+        limit: int = 0,
+        verbs: int = 4,
+        nouns: int = 6,
+        parser: str = "rules",
+        graphs: str = "",
+        **_: Any,
+    ) -> RoleCaptions:
+        return RoleCaptions(
+            captions, tokenizer, verbs=verbs, nouns=nouns, parser=parser, graphs=graphs, limit=limit
+        )
+
+    def encode_visual(self, batch: Batch) -> VideoEmbeddings:
+        return self.visual(batch["visual"], batch["visual_mask"])
+
+    def encode_text(self, batch: Batch) -> TextEmbeddings:
+        return self.text(batch)
+
+    def level_scores(self, video: VideoEmbeddings, text: TextEmbeddings) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the `(V, T)` scores of sentence, verbs and nouns, each in at least float32."""
+        with torch.autocast(video.vectors.device.type, enabled=False):
+            sentence_VT = self.similarity(video.vectors, text.vectors)
+        split = [self.verbs, text.used_BP.shape[1] - self.verbs]
+        phrases = zip(text.phrase_BPD.split(split, dim=1), text.used_BP.split(split, dim=1), strict=True)
+        verb_VT, noun_VT = (
+            phrase_scores(frames, *slots, sharpness=self.sharpness)
+            for frames, slots in zip((video.verb, video.noun), phrases, strict=True)
+        )
+        return sentence_VT, verb_VT, noun_VT
+
+    def score(self, visual: VideoEmbeddings, text: TextEmbeddings) -> Tensor:
+        """Return the `(V, T)` scores of every video with every caption."""
+        sentence_VT, verb_VT, noun_VT = self.level_scores(visual, text)
+        return (sentence_VT + verb_VT + noun_VT) / 3
+
+    def score_encoded(self, batch: Batch, visual: VideoEmbeddings, text: TextEmbeddings) -> Scored:
+        """Score the global batch: each worker its own videos against the captions of all."""
+        captions = TextEmbeddings(
+            gather_shared(text.vectors), gather_shared(text.phrase_BPD), gather(text.used_BP)
+        )
+        return Scored.of_batch(batch, gather(self.score(visual, captions)))
+
+    @torch.inference_mode()
+    def scorer(self, images: Batches, captions: Batches) -> Score:
+        """Score a split once: embeddings of all videos are kept, those of captions one batch at a time."""
+        device = device_of(self)
+        videos = self._encode_videos(images, device)
+
+        def scores(batch: Batch) -> Tensor:
+            text = self.encode_text(batch)
+            return torch.cat([self.score(part, text) for part in videos]).T.float()
+
+        sim_TV = encode_split(scores, captions, device=device)
+        return lambda images, captions: sim_TV[captions, images].T
+
+    def _encode_videos(self, images: Batches, device: torch.device) -> list[VideoEmbeddings]:
+        """Return the videos of all workers by number, in parts of at most `VIDEOS` that are padded alike."""
+        whole, verb, noun = [], [], []
+        for number_B, batch in images:
+            video = self.encode_visual(on_device(batch, device))
+            whole.append((number_B, {"vectors": video.vectors}))
+            verb.append((number_B, video.verb._asdict()))
+            noun.append((number_B, video.noun._asdict()))
+        vectors = encode_split(lambda batch: batch["vectors"], whole, device=device)
+        levels = [
+            encode_sets(lambda batch: PaddedSets(**batch), level, device=device) for level in (verb, noun)
+        ]
+        return [
+            VideoEmbeddings(vectors[part], *(PaddedSets.pad(sets[part]) for sets in levels))
+            for part in (slice(start, start + VIDEOS) for start in range(0, len(vectors), VIDEOS))
+        ]

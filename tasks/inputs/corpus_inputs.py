@@ -1,0 +1,327 @@
+"""Inputs of a run's encoders: a corpus with stored features or image files, its texts, and new ones of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, make_dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import numpy as np
+import pyarrow as pa
+
+from polypool.encoders.backbones import Backbone
+from polypool.encoders.text.tokenizers import Tokenizer, as_written
+from polypool.infra.batches import Batch
+from polypool.infra.errors import InputError
+from polypool.infra.fields import at_least, from_plain
+from polypool.infra.paths import resolve_place
+from polypool.infra.registry import AUGMENTATIONS, ENCODERS, Spec
+from polypool.infra.store import FeatureStore
+from polypool.infra.tracking.runs import Source
+from polypool.tasks.augmentations.sets import Drop
+from polypool.tasks.augmentations.words import MaskReplaceDelete
+from polypool.tasks.datasets.corpus import Corpus, Item
+from polypool.tasks.datasets.questions import Image, QuestionCorpus
+from polypool.tasks.datasets.readers.folders import Listing
+from polypool.tasks.inputs.texts import NewTexts, StoredTexts, TextAugmentation, TextInputs, TextSource
+from polypool.tasks.inputs.visuals import Pixels, StoredSets, VisualInputs, unseen_inputs
+from polypool.tasks.models.parts import check_reads_features
+from polypool.tasks.models.parts import text_inputs as model_texts
+from polypool.tasks.run import Run
+from polypool.tasks.scoring.records import LEFT_OUT
+
+FEATURES = "feature_source"
+"""Key of a `FeatureSource` in a run's assets."""
+_MAKING = ("reader", "extractor", "video", "batch")
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureSource:
+    """Origin of a run's stored features, as its assets keep it, so that new files are described without the store.
+
+    Attributes:
+        store: the folder, for messages.
+        dim: width of its vectors.
+        dtype: of the stored numbers.
+        source: from its manifest: the `reader` of another program's files, or the `extractor`, its settings of `video`
+            and the size of a `batch`.
+    """
+
+    store: str
+    dim: Annotated[int, at_least(1)]
+    dtype: Literal["float16", "float32"]
+    source: dict[str, Any]
+
+    @classmethod
+    def of(cls, store: FeatureStore, *, called: str = "") -> FeatureSource:
+        """Describe a store, whose folder messages name as `called`, or by its path if empty."""
+        manifest = store.manifest.source
+        return cls(
+            store=called or str(store.folder),
+            dim=store.dim,
+            dtype=cast("Any", store.dtype),
+            source={name: manifest[name] for name in _MAKING if name in manifest},
+        )
+
+
+def present(corpus: Corpus | QuestionCorpus, store: FeatureStore | None) -> Corpus | QuestionCorpus:
+    """Return a corpus without the items that have no features, or, without a store, no file."""
+    if store is not None:
+        return corpus.only(store.ids)
+    listing = Listing(corpus.image_folder)
+    paths = (row for split in corpus.splits for row in corpus.paths(split))
+    return corpus.only(pa.array([id for id, path in paths if path and listing.has(path)], pa.string()))
+
+
+class CorpusInputs:
+    """What the encoders of a run read.
+
+    Corpus and stores are opened on first use, since a trained model is of use without them.
+
+    An adapter derives from it, or has one as a part.
+
+    Args:
+        run: its complete description.
+
+    Attributes:
+        assets: of the encoders, as `encoder_assets` makes them; to be set before inputs are made.
+        left_out: how many samples of each split have no features or file; only splits that lack some.
+    """
+
+    modality: str = "image"
+    """Of the visual side: `image` or `video`."""
+    samples: str = "images"
+    """Unit of the sizes of the splits."""
+    corpus_kind: type[Corpus] | type[QuestionCorpus] = Corpus
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.visual_spec, self.text_spec = Spec.parse(run.visual), Spec.parse(run.text)
+        self.reads_store = ENCODERS.get(self.visual_spec.name).reads == "features"
+        self.reads_words = ENCODERS.get(self.text_spec.name).reads == "tokens"
+        self.assets: dict[str, Any] = {}
+        self.left_out: dict[str, int] = {}
+
+    def texts(self, split: str) -> list[str]:
+        """Return the texts of a split, in order."""
+        limit = self.run.data.captions
+        return [text for item in self.corpus.items(split) for text in item.captions[:limit]]
+
+    @cached_property
+    def corpus(self) -> Any:
+        """The samples of all splits; with `--data.missing skip`, those that have features or a file."""
+        corpus = self.corpus_kind.open(resolve_place(self.run.data.corpus))
+        if self.run.data.missing == "error":
+            return corpus
+        kept = present(corpus, self.store)
+        lacking = {split: count - kept.splits.get(split, 0) for split, count in corpus.splits.items()}
+        self.left_out = {split: count for split, count in lacking.items() if count}
+        return kept
+
+    @cached_property
+    def store(self) -> FeatureStore | None:
+        """The features; None if the visual encoder reads pixels."""
+        return FeatureStore.open(resolve_place(self.run.data.features)) if self.reads_store else None
+
+    @cached_property
+    def text_store(self) -> FeatureStore | None:
+        """The features of texts; None if the text encoder reads their words.
+
+        Raises:
+            InputError: the run names none, or it cannot be read.
+        """
+        if self.reads_words:
+            return None
+        data = self.run.data
+        if not data.texts:
+            raise InputError(
+                f"the text encoder {self.text_spec.name!r} reads stored features of texts; name a store by "
+                f"--data.texts (polypool extract --texts --corpus {data.corpus} makes one)"
+            )
+        return FeatureStore.open(resolve_place(data.texts))
+
+    def check_inputs(self) -> None:
+        """Refuse a run, before it starts, whose images, videos or texts lack features, or whose settings do not fit.
+
+        Raises:
+            InputError: says which.
+        """
+        store = self.store
+        for split in SPLITS:
+            if store is None:
+                break
+            ids = [item.id for item in self.corpus.items(split)]
+            if lacking := [id for id, row in zip(ids, store.find(ids), strict=True) if row < 0]:
+                raise InputError(
+                    f"{store.folder}: {len(lacking):,} of {len(ids):,} {self.modality}s of the split {split!r} "
+                    f"have no features, such as {', '.join(lacking[:5])}; extract or ingest them, or leave them out by "
+                    "--data.missing skip"
+                )
+        self.text_augmentation()
+        if self.text_store is None:
+            return
+        data = self.run.data
+        if data.max_words:
+            raise InputError(
+                f"--data.max-words {data.max_words} cuts words, and {data.texts} has features of whole texts; make it 0"
+            )
+        check_reads_features(self.run)
+        for split in SPLITS:
+            self.corpus_texts(self.texts(split))
+
+    def encoder_assets(self) -> dict[str, Any]:
+        """Return the assets of new encoders, `visual` and `text`, and the origin of stored features."""
+        return self.visual_assets() | self.text_assets(self.counted_texts())
+
+    def visual_assets(self) -> dict[str, Any]:
+        """Return `visual`, and `feature_source`, a `FeatureSource`, if features are stored."""
+        if not self.store:
+            return {"visual": ENCODERS.get(self.visual_spec.name).prepare(**self.visual_spec.params)}
+        source = FeatureSource.of(self.store, called=self.run.data.features)
+        visual = {"dim": self.store.dim, "statistics": self.store.manifest.statistics}
+        return {"visual": visual, FEATURES: asdict(source)}
+
+    def text_assets(self, texts: Iterable[str]) -> dict[str, Any]:
+        """Return `text`, made from texts whose words are counted, or with `texts`, a `TextSource`, for stored ones."""
+        if self.text_store is None:
+            return {"text": ENCODERS.get(self.text_spec.name).prepare(texts, **self.text_spec.params)}
+        source = TextSource.of(self.text_store, called=self.run.data.texts)
+        text = {"dim": self.text_store.dim, "statistics": self.text_store.manifest.statistics}
+        return {"text": text, "texts": asdict(source)}
+
+    def check_assets(self, assets: Any) -> None:
+        """Check the assets of a checkpoint against the types that its encoders declare.
+
+        Raises:
+            InputError: a field that is missing or does not fit.
+        """
+        kinds = {
+            name: ENCODERS.get(spec.name).assets_kind
+            for name, spec in (("visual", self.visual_spec), ("text", self.text_spec))
+        }
+        if not self.reads_words:
+            kinds["texts"] = TextSource
+        if isinstance(assets, dict):
+            if FEATURES in assets:  # older checkpoints lack it
+                kinds[FEATURES] = FeatureSource
+            assets = {key: assets[key] for key in kinds if key in assets}
+        from_plain(make_dataclass("Assets", kinds.items(), kw_only=True), assets, where="assets.json")
+
+    def counted_texts(self) -> Iterable[str]:
+        """Return the texts whose words a new text encoder knows."""
+        return (text for split in self.run.data.vocabulary for text in self.texts(split))
+
+    def assets_for(self, texts: Sequence[str]) -> dict[str, Any]:
+        """Return the assets with those of a text encoder made for other texts."""
+        return self.assets | {"text": self.text_assets(texts)["text"]}
+
+    def describe(self) -> Mapping[str, str]:
+        """Return the digests of corpus and stores, and the sizes of the splits."""
+        stores = {"features": self.store, "texts": self.text_store}
+        return {
+            "corpus": self.corpus.digest,
+            **{name: store.digest for name, store in stores.items() if store},
+            **{f"{self.samples}_{split}": str(count) for split, count in self.corpus.splits.items()},
+            **{f"{LEFT_OUT}{split}": str(count) for split, count in self.left_out.items()},
+        }
+
+    def sources(self) -> list[Source]:
+        """Return each split of the corpus that has samples, and the stores."""
+        data, corpus = self.run.data, self.corpus
+        read = [
+            (split, corpus.digest, data.corpus, {self.samples: corpus.splits[split]})
+            for split in SPLITS
+            if split in corpus.splits
+        ]
+        stores = (("features", data.features, self.store), ("texts", data.texts, self.text_store))
+        read += [(name, of.digest, place, {"sets": len(of)}) for name, place, of in stores if of is not None]
+        return [
+            Source(name=f"{data.dataset}/{name}", digest=digest, place=place, context=name, profile=count)
+            for name, digest, place, count in read
+        ]
+
+    def item_inputs(self, items: Sequence[Item | Image]) -> VisualInputs:
+        """Return the visual encoder's inputs of items of the corpus.
+
+        Raises:
+            InputError: one of them has no features, or no image.
+        """
+        data = self.run.data
+        augment = AUGMENTATIONS.build(data.visual_augment) if data.visual_augment else None
+        if self.store:
+            ids = [item.id for item in items]
+            return StoredSets(self.store, ids, augment=augment, limit=data.max_frames)
+        encoder = ENCODERS.get(self.visual_spec.name)
+        transform = encoder.transform(self.assets["visual"], **self.visual_spec.params)
+        return Pixels([self.corpus.image_path(item) for item in items], transform=transform, augment=augment)
+
+    @property
+    def visual_dim(self) -> int:
+        """Width F of the features of an image or video; 0 if the model reads pixels."""
+        return self.assets["visual"]["dim"] if self.reads_store else 0
+
+    def visual_inputs(self, visuals: Sequence[np.ndarray | str | Path]) -> VisualInputs:
+        """Return the inputs of features in memory, or of image files; see `unseen_inputs`."""
+        return unseen_inputs(
+            visuals, spec=self.visual_spec, assets=self.assets["visual"], limit=self.run.data.max_frames
+        )
+
+    def corpus_texts(self, texts: Sequence[str]) -> TextInputs:
+        """Return the text encoder's inputs of texts of the corpus.
+
+        Raises:
+            InputError: one of them has no features.
+        """
+        if self.text_store is None:
+            return self.text_inputs(texts)
+        return StoredTexts(self.text_store, texts, corpus=self.run.data.corpus)
+
+    def text_inputs(self, texts: Sequence[str]) -> TextInputs:
+        """Return the inputs of any texts: their words, or features that the store's backbone makes of them.
+
+        Raises:
+            InputError: the backbone cannot be loaded, or cannot read one of them.
+        """
+        if self.reads_words:
+            return model_texts(self.run, texts, self._tokenizer)
+        return NewTexts(texts, self._text_backbone, dtype=self._text_source.dtype)
+
+    @cached_property
+    def _text_source(self) -> TextSource:
+        return from_plain(TextSource, self.assets["texts"], where="assets.json: texts")
+
+    @cached_property
+    def _text_backbone(self) -> Backbone:
+        return self._text_source.backbone()
+
+    @property
+    def _tokenizer(self) -> Tokenizer:
+        return ENCODERS.get(self.text_spec.name).tokenizer(self.assets["text"])
+
+    def subwords(self, text: str, batch: Batch) -> Sequence[str]:
+        """Return names of the elements of a text, in a batch of it alone."""
+        if not self.reads_words:
+            return self._text_source.pieces(text, count=int(batch["text_mask"].sum()))
+        return as_written(self._tokenizer, text, batch["text"][batch["text_mask"]].tolist())
+
+    def text_augmentation(self) -> TextAugmentation | None:
+        """Return the augmentation of texts in training; None if the run has none.
+
+        Raises:
+            InputError: it is of words, and the encoder reads features, or vice versa.
+        """
+        if not (spec := self.run.data.text_augment):
+            return None
+        augment = AUGMENTATIONS.build(spec)
+        if isinstance(augment, Drop if self.reads_words else MaskReplaceDelete):
+            reads, other = (
+                ("words", "mask_replace_delete") if self.reads_words else ("stored features", "drop")
+            )
+            raise InputError(
+                f"--data.text-augment {spec!r} does not change {reads}, which the text encoder {self.text_spec.name!r} "
+                f"reads; choose one that does, such as '{other}(p=0.2)', or none"
+            )
+        return augment

@@ -1,0 +1,106 @@
+"""The order in which the batches of several tasks follow each other, and the samples of each in its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import torch
+
+from polypool.infra.batches import Batch, Dataset, Order, fetch_ahead
+
+MEMBER = "joint_member"
+"""In a batch: the place of the task whose samples it holds, once for each sample."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointOrder(Order):
+    """Batches of one task each, as many of every task as its weight says, drawn anew for each epoch.
+
+    An epoch has as many steps as all tasks' samples fill batches. Each task goes through its own samples round by
+    round, whatever of the others lies between; the number of a sample holds the round, too.
+
+    Attributes:
+        weights: of the tasks.
+        sizes: their samples.
+    """
+
+    weights: tuple[float, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def epoch_samples(self) -> int:
+        """Samples that one epoch trains on: of all tasks, in whole batches."""
+        return self.size // self.batch * self.batch
+
+    @property
+    def steps_of_each(self) -> np.ndarray:
+        """How many of an epoch's steps each task has: its share, and what rounding leaves to the largest rests."""
+        share = np.array(self.weights) / sum(self.weights) * self.epoch_steps
+        steps = np.floor(share).astype(np.int64)
+        rest = np.argsort(steps - share, kind="stable")[: self.epoch_steps - steps.sum()]
+        steps[rest] += 1
+        return steps
+
+    def batches(self, samples: int) -> Iterator[np.ndarray]:
+        """Yield the rest of the epoch after `samples` samples: the sample numbers of each global batch."""
+        epoch, offset = divmod(samples, self.epoch_samples)
+        steps = self.steps_of_each
+        member_S = np.repeat(np.arange(len(steps)), steps)
+        member_S = np.random.default_rng((self.seed, epoch, len(steps))).permutation(member_S)
+        done = offset // self.batch
+        taken = epoch * steps + np.bincount(member_S[:done], minlength=len(steps))
+        rounds: dict[int, tuple[int, np.ndarray]] = {}
+        for member in member_S[done:].tolist():
+            yield self._batch(member, int(taken[member]), rounds)
+            taken[member] += 1
+
+    def _batch(self, member: int, number: int, rounds: dict[int, tuple[int, np.ndarray]]) -> np.ndarray:
+        """Return the samples of a task's batch of this number, from 0; `rounds` holds each task's last permutation."""
+        size = self.sizes[member]
+        round_, place = divmod(number, size // self.batch)
+        if rounds.get(member, (-1,))[0] != round_:
+            rounds[member] = round_, np.random.default_rng((self.seed, round_, member)).permutation(size)
+        order = rounds[member][1][place * self.batch : (place + 1) * self.batch]
+        return order + sum(self.sizes[:member]) + round_ * self.size
+
+
+class JointData:
+    """The samples of several tasks, one behind the other.
+
+    Args:
+        members: those of each task, by its name.
+        weights: how often each task is drawn, by its name.
+    """
+
+    def __init__(self, members: Mapping[str, Dataset], weights: Mapping[str, float]) -> None:
+        self.members, self.weights = [*members.values()], tuple(weights[name] for name in members)
+        self.sizes = tuple(map(len, self.members))
+
+    def __len__(self) -> int:
+        return sum(self.sizes)
+
+    def order(self, *, batch: int, unit: int, seed: int) -> JointOrder:
+        return JointOrder(
+            size=len(self), batch=batch, unit=unit, seed=seed, weights=self.weights, sizes=self.sizes
+        )
+
+    def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> Batch:
+        """Return a batch of one task, augmented as in its own round, whatever the epoch of all."""
+        member, own_B, round_ = self._own(index_B)
+        batch = self.members[member].batch(own_B, seed=seed, epoch=round_)
+        return batch | {MEMBER: torch.full((len(index_B),), member)}
+
+    def fetch_ahead(self, index_B: np.ndarray) -> Sequence[Future]:
+        member, own_B, _ = self._own(index_B)
+        return fetch_ahead(self.members[member], own_B)
+
+    def _own(self, index_B: np.ndarray) -> tuple[int, np.ndarray, int]:
+        """Return whose samples these are, their numbers there, and the round."""
+        round_B, place_B = np.divmod(index_B, len(self))
+        starts = np.array([*chain([0], np.cumsum(self.sizes))])
+        member = int(np.searchsorted(starts, place_B[0], side="right")) - 1
+        return member, place_B - starts[member], int(round_B[0])

@@ -1,1 +1,0 @@
-"""Several tasks as one: their samples in one order, their models with parts in common."""

@@ -1,0 +1,182 @@
+"""The model of a retrieval run: encoders, aggregators and a similarity that fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from polypool.aggregators.aggregator import Aggregator
+from polypool.encoders.encoder import Encoder
+from polypool.encoders.text.tokenizers import Tokenizer
+from polypool.infra.errors import InputError
+from polypool.infra.registry import (
+    AGGREGATORS,
+    CROSS_ENCODERS,
+    ENCODERS,
+    MODELS,
+    OBJECTIVES,
+    REGULARISERS,
+    SIMILARITIES,
+    Spec,
+)
+from polypool.tasks.inputs.texts import Captions, TextInputs
+from polypool.tasks.models.branch import Branch, look_at_each_other
+from polypool.tasks.models.dual_encoder import DualEncoder
+from polypool.tasks.models.pair_encoder import PairEncoder
+from polypool.tasks.models.retrieval_model import RetrievalModel
+from polypool.tasks.objectives.objective import Objective
+from polypool.tasks.regularisers.regulariser import Regulariser
+from polypool.tasks.similarities.similarity import Similarity
+
+if TYPE_CHECKING:
+    from polypool.tasks.run import Run
+
+
+class Parts:
+    """What the model of a run can be made of; every call makes a new part, with weights of its own.
+
+    Args:
+        run: names the aggregators, the similarity, the objective and the regularisers.
+        visual: makes the visual encoder, with published weights where it has them.
+        text: makes the text encoder, likewise.
+    """
+
+    def __init__(self, run: Run, *, visual: Callable[[], Encoder], text: Callable[[], Encoder]) -> None:
+        self.run, self.visual, self.text = run, visual, text
+
+    @classmethod
+    def of(cls, run: Run, assets: Mapping[str, Any], *, pretrained: bool) -> Parts:
+        """Return the parts of a run with its encoders' assets, and with published weights if `pretrained`."""
+
+        def encoder(spec: str, side: str) -> Encoder:
+            built = ENCODERS.build(spec, assets[side])
+            if pretrained:
+                built.load_pretrained()
+            return built
+
+        return cls(run, visual=lambda: encoder(run.visual, "visual"), text=lambda: encoder(run.text, "text"))
+
+    def objective(self) -> Objective:
+        return OBJECTIVES.build(self.run.objective)
+
+    def regularisers(self) -> list[Regulariser]:
+        return [REGULARISERS.build(spec) for spec in self.run.regularisers]
+
+    def visual_aggregator(self, width: int) -> Aggregator:
+        return AGGREGATORS.build(self.run.aggregator, width)
+
+    def text_aggregator(self, width: int) -> Aggregator:
+        return AGGREGATORS.build(self.run.text_aggregator or self.run.aggregator, width)
+
+    def similarity(self, visual: Aggregator, text: Aggregator) -> Similarity:
+        """Return the similarity that the run names, or else the usual one for what two aggregators make.
+
+        Raises:
+            InputError: one of them makes distributions and the other none, or the similarity is not of what they make.
+        """
+        run, counts = self.run, {visual.num_embeddings, text.num_embeddings}
+        distributions = _makes_distributions(run, visual, text)
+        spec = run.similarity or _usual_similarity(visual, text)
+        similarity = SIMILARITIES.build(spec)
+        kinds = SIMILARITIES.usable()
+        if distributions != similarity.of_distributions:
+            compares = "distributions" if similarity.of_distributions else "vectors"
+            makes = "distributions" if distributions else "vectors"
+            makes += f"; similarities of {makes}"
+            fitting = [name for name, kind in kinds if kind.of_distributions == distributions]
+        elif distributions:
+            return similarity
+        elif counts != {1} and not similarity.of_sets:
+            compares, makes = "single vectors", "several for each image or caption; similarities of sets"
+            fitting = [name for name, kind in kinds if kind.of_sets]
+        elif None in counts and not similarity.of_any_size:
+            compares, makes = "sets of one size", "sets of any; similarities of these"
+            fitting = [name for name, kind in kinds if kind.of_any_size]
+        else:
+            return similarity
+        makers = dict.fromkeys(Spec.parse(s).name for s in (run.aggregator, run.text_aggregator) if s)
+        raise InputError(
+            f"the similarity {spec!r} compares {compares}, and {' or '.join(makers)} makes {makes}: "
+            f"{', '.join(fitting)}"
+        )
+
+
+def _makes_distributions(run: Run, visual: Aggregator, text: Aggregator) -> bool:
+    made = {visual.makes: run.aggregator, text.makes: run.text_aggregator or run.aggregator}
+    if len(made) == 2:
+        raise InputError(
+            f"{made['distribution']!r} makes distributions and {made['vectors']!r} vectors, and the two cannot be "
+            "compared; choose one that makes distributions on both sides (--aggregator, --text-aggregator), such as "
+            "'probabilistic(mean=mean)'"
+        )
+    return "distribution" in made
+
+
+def _usual_similarity(visual: Aggregator, text: Aggregator) -> str:
+    if visual.makes == "distribution":
+        return "csd"
+    counts = {visual.num_embeddings, text.num_embeddings}
+    if counts == {1}:
+        return "cosine"
+    if None in counts:
+        return "maxsim"
+    return "smooth_chamfer" if visual.context == text.context == "none" else "aligned_mean"
+
+
+def retrieval_model(run: Run, parts: Parts) -> RetrievalModel:
+    """Return a new model of a run: the one it names, or two branches, or a model of pairs where both sides of one
+    must be seen together.
+
+    Raises:
+        InputError: a name or a parameter that does not exist, embeddings of two widths, embeddings with a similarity or
+            regularisers of others, or regularisers with a model that has no embeddings of one modality alone.
+    """
+    if run.model:
+        if run.cross:
+            raise InputError(
+                f"the model {run.model!r} has no place for the cross-modal encoder {run.cross!r}"
+            )
+        return MODELS.build(run.model, parts)
+    visual, text = parts.visual(), parts.text()
+    branches = (
+        Branch(visual, parts.visual_aggregator(visual.width)),
+        Branch(text, parts.text_aggregator(text.width)),
+    )
+    if branches[0].width != branches[1].width:
+        raise InputError(
+            f"{run.visual!r} with {run.aggregator!r} makes embeddings of width {branches[0].width}, and {run.text!r} "
+            f"with {run.text_aggregator or run.aggregator!r} of {branches[1].width}; they meet in one space: give both "
+            "the same width"
+        )
+    similarity = parts.similarity(*(branch.aggregator for branch in branches))
+    if run.regularisers and None in {branch.aggregator.num_embeddings for branch in branches}:
+        raise InputError(
+            f"the regularisers {', '.join(run.regularisers)} look at sets of one size, and {run.aggregator!r} or "
+            f"{run.text_aggregator or run.aggregator!r} makes sets of any; leave the regularisers out"
+        )
+    if not look_at_each_other(*branches) and not run.cross:
+        return DualEncoder(*branches, similarity, parts.objective(), parts.regularisers())
+    cross = CROSS_ENCODERS.build(run.cross, visual.width) if run.cross else None
+    return PairEncoder(*branches, similarity, parts.objective(), parts.regularisers(), cross=cross)
+
+
+def check_reads_features(run: Run) -> None:
+    """Refuse a model that reads the words of captions for texts that are stored as features.
+
+    Raises:
+        InputError: the run names such a model.
+    """
+    kind = MODELS.part(run.model) if run.model else RetrievalModel
+    if kind.text_inputs.__func__ is not RetrievalModel.text_inputs.__func__:
+        raise InputError(
+            f"the model {run.model!r} reads the words of captions, and {run.text!r} stored features of them; choose a "
+            "text encoder of words, such as --text bigru, or leave --model empty"
+        )
+
+
+def text_inputs(run: Run, captions: Sequence[str], tokenizer: Tokenizer) -> TextInputs:
+    limit = run.data.max_words
+    if not run.model:
+        return Captions(captions, tokenizer, limit=limit)
+    spec = Spec.parse(run.model)
+    return MODELS.get(spec.name).text_inputs(captions, tokenizer, limit=limit, **spec.params)

@@ -1,0 +1,209 @@
+"""The base class of retrieval models: encoders, scores of all visual items with all texts, and a batch's loss."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from polypool.encoders.text.tokenizers import Tokenizer
+from polypool.infra.batches import Batch
+from polypool.infra.compute.dist import gather, rank
+from polypool.infra.errors import InputError
+from polypool.tasks.adapter import Score
+from polypool.tasks.inputs.texts import Captions, TextInputs
+from polypool.tasks.models.collapse_check import DEVIATION, TEXT_VARIANCE, VISUAL_VARIANCE, variance
+from polypool.tasks.models.embeddings import Batches
+from polypool.tasks.objectives.objective import Objective, batch_positives
+from polypool.tasks.regularisers.regulariser import Regulariser
+from polypool.tasks.similarities.similarity import Similarity
+from polypool.tasks.similarities.vectors import (
+    Embeddings,
+    at_least_float32,
+    mean_and_log_variance,
+    mean_vector,
+)
+
+TRAINING_ONLY = ("objective.", "regularisers.")
+"""Prefixes of what a model learns for its loss alone: its scores do not depend on it, so a file may lack it."""
+
+
+class Scored(NamedTuple):
+    """The scores of the global batch: V images or videos, all workers' together, and T captions."""
+
+    sim_VT: Tensor
+    """Scores of every image or video with every caption, `(V, T)`, in at least float32."""
+    item_V: Tensor
+    """The number of each row's image or video in its split; one that was drawn twice comes twice."""
+    row_T: Tensor
+    """The row that each column was drawn with."""
+    visual: Embeddings | None = None
+    """Embeddings of the rows, where the model has embeddings of one modality alone."""
+    text: Embeddings | None = None
+    """Embeddings of the columns, likewise."""
+
+    @classmethod
+    def of_batch(
+        cls, batch: Batch, sim_VT: Tensor, *, visual: Embeddings | None = None, text: Embeddings | None = None
+    ) -> Scored:
+        """Return global scores with the items and rows of all workers' batches.
+
+        Args:
+            batch: this worker's; every worker holds equally many images and equally many captions.
+            sim_VT: the scores of the global batch, in order of rank.
+            visual: embeddings of the global batch.
+            text: likewise.
+        """
+        row_T = gather(batch["row"] + rank() * len(batch["item"]))
+        return cls(sim_VT, gather(batch["item"]), row_T, visual, text)
+
+
+class RetrievalModel(nn.Module, ABC):
+    """Scores images or videos against texts, and is trained by the loss that it returns.
+
+    Batches hold `visual` and `visual_mask` of n images or videos, `text` and `text_mask` of m captions, `item`, the
+    number of each image in its split, and `row`, the row that each caption belongs to.
+
+    The objective and the regularisers are modules of the model: what they learn is in its parameters, and so in
+    checkpoints, in the optimiser and in DDP's mean over workers.
+
+    A model of one's own is a class that a run names (`--model my_package.models:Mine`), or that is registered with
+    `infra.registry.MODELS`. It is built as `Mine(parts, *, ...)` from `tasks.models.parts.Parts`, whose methods make
+    new encoders, aggregators, the similarity, the objective and the regularisers of the run; its keyword-only
+    parameters are set by the run's spec. It calls
+    `super().__init__(similarity, parts.objective(), parts.regularisers())`.
+
+    Args:
+        similarity: scores embeddings.
+        objective: what is minimised.
+        regularisers: terms beside it.
+
+    Raises:
+        InputError: regularisers, for a model that has no embeddings of one modality alone, or of what the similarity
+            does not compare.
+    """
+
+    regularisers: Any
+    """`nn.ModuleList` of `Regulariser`s."""
+    has_embeddings: bool = False
+    """Whether `score_encoded` returns the embeddings of each modality alone, which regularisers need."""
+    looks_at_pairs: bool = False
+    """Whether every pair costs a pass through the model, so that `scorer` returns a `tasks.scoring.scores.PairsScore`,
+    by which large galleries are reranked."""
+
+    def __init__(
+        self, similarity: Similarity, objective: Objective, regularisers: Iterable[Regulariser] = ()
+    ) -> None:
+        super().__init__()
+        self.similarity, self.objective = similarity, objective
+        terms = [*regularisers]
+        self.regularisers = nn.ModuleList(terms)
+        if terms and not self.has_embeddings:
+            raise InputError(
+                f"the regularisers {', '.join(term.name for term in terms)} look at embeddings of images "
+                f"and of captions, and {type(self).__name__} has none of one alone; leave the regularisers out "
+                "(--regularisers)"
+            )
+        for term in terms:
+            if term.of_distributions != similarity.of_distributions:
+                kinds = ("vectors", "distributions (a mean and a log-variance)")
+                raise InputError(
+                    f"the regulariser {term.name} is of {kinds[term.of_distributions]}, and the embeddings are "
+                    f"{kinds[similarity.of_distributions]}; choose another aggregator, or leave the regulariser out "
+                    "(--regularisers)"
+                )
+
+    @classmethod
+    def text_inputs(
+        cls, captions: Sequence[str], tokenizer: Tokenizer, *, limit: int = 0, **params: Any
+    ) -> TextInputs:
+        """Return what the model reads of captions: their words, unless a class reads more.
+
+        Args:
+            captions: the texts.
+            tokenizer: of the text encoder.
+            limit: words after which a caption is cut; 0 for never.
+            params: of the run's spec of the model.
+        """
+        return Captions(captions, tokenizer, limit=limit)
+
+    @abstractmethod
+    def encode_visual(self, batch: Batch) -> Any:
+        """Return what the model makes of images or videos alone, such as `Embeddings`."""
+
+    @abstractmethod
+    def encode_text(self, batch: Batch) -> Any:
+        """Return what the model makes of captions alone."""
+
+    @abstractmethod
+    def score(self, visual: Any, text: Any) -> Tensor:
+        """Return the `(V, T)` scores of what `encode_visual` and `encode_text` returned, in at least float32."""
+
+    @abstractmethod
+    def score_encoded(self, batch: Batch, visual: Any, text: Any) -> Scored:
+        """Score the global batch; every worker holds equally many images and equally many captions.
+
+        Args:
+            batch: this worker's share.
+            visual: what `encode_visual` made of it.
+            text: what `encode_text` made of it.
+        """
+
+    def score_batch(self, batch: Batch) -> Scored:
+        """Encode this worker's share of a batch, and score the global batch."""
+        return self.score_encoded(batch, self.encode_visual(batch), self.encode_text(batch))
+
+    @abstractmethod
+    def scorer(self, images: Batches, captions: Batches) -> Score:
+        """Encode a split once, and return what scores any block of it."""
+
+    def forward(self, batch: Batch, *, epoch: float) -> dict[str, Tensor]:
+        """Return the objective on the global batch plus the weighted regularisers, and every part of them by name.
+
+        Items that are drawn twice, and captions of one item, are never negatives of each other: see `batch_positives`.
+
+        Args:
+            batch: this worker's share of the batch.
+            epoch: epochs trained so far, as a fraction.
+
+        Returns:
+            Scalars, the same on every worker: `loss` is minimised; what the objective returns beside it, each
+            regulariser's unweighted term, the mean score of pairs and of negatives, how far scores deviate, and the
+            variance of embeddings are logged.
+        """
+        return self.terms(self.score_batch(batch), epoch=epoch)
+
+    def terms(self, scored: Scored, *, epoch: float) -> dict[str, Tensor]:
+        """Return what `forward` returns of the scores of the global batch."""
+        positive_VT = batch_positives(scored.item_V, scored.row_T)
+        with torch.autocast(scored.sim_VT.device.type, enabled=False):
+            sim_VT = at_least_float32(scored.sim_VT)
+            terms = self.objective(sim_VT, scored.row_T, positive_VT, epoch=epoch)
+            for regulariser in self.regularisers:
+                term = regulariser(_at_least_float32(scored.visual), _at_least_float32(scored.text))
+                terms[regulariser.name] = term
+                terms["loss"] = terms["loss"] + regulariser.weight * term
+        with torch.no_grad():
+            terms["positive_similarity"] = sim_VT.gather(0, scored.row_T[None]).mean()
+            others = (~positive_VT).sum().clamp(min=1)
+            terms["negative_similarity"] = sim_VT.masked_fill(positive_VT, 0.0).sum() / others
+            terms[DEVIATION] = sim_VT.std(correction=0)
+            for side, embeddings in ((VISUAL_VARIANCE, scored.visual), (TEXT_VARIANCE, scored.text)):
+                if embeddings is not None:
+                    terms[side] = variance(self._points(at_least_float32(embeddings.vectors)))
+        return terms
+
+    def _points(self, embedding: Tensor) -> Tensor:
+        """Return the one point that each embedding lies at, `(B, D)`: the mean of a set, or of a distribution."""
+        if self.similarity.of_distributions:
+            return mean_and_log_variance(embedding)[0]
+        return mean_vector(embedding)
+
+
+def _at_least_float32(embeddings: Embeddings | None) -> Embeddings:
+    assert embeddings is not None, "regularisers are refused for models without embeddings"
+    vectors, residual = embeddings
+    return Embeddings(at_least_float32(vectors), None if residual is None else at_least_float32(residual))

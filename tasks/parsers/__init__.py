@@ -1,1 +1,0 @@
-"""From a caption to its graph of verbs and arguments."""

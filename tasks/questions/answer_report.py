@@ -1,0 +1,266 @@
+"""Evaluation of answers to the questions of a split: metrics, baselines, results of each question, examples.
+
+Baselines that do not read the image are the most frequent answers (Antol et al., "VQA: visual question answering",
+ICCV 2015: the priors of all questions and per question type); here a question's type is its first two words, which
+need no annotation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from polypool.infra.compute.dist import rank
+from polypool.infra.errors import InputError
+from polypool.tasks.adapter import Evaluation, Metric, PictureRecord, QueryMean, QueryMetric, Score
+from polypool.tasks.datasets.open_corpora import PicturedItem, pictured
+from polypool.tasks.datasets.questions import Question, QuestionCorpus
+from polypool.tasks.questions.accuracy import HumanAnswers, global_pool
+from polypool.tasks.questions.vocabulary import AnswerVocabulary
+from polypool.tasks.questions.vqa_model import best_answers
+from polypool.tasks.scoring.examples import choose
+
+PROTOCOL = "vqa"
+VERSION = 1
+"""Of the protocol; raised whenever the same answers would get another accuracy."""
+ACCURACY = Metric(name="accuracy", best=100.0, unit="%")
+_IN_TABLES = ("yes_no", "number", "other", "accuracy_2017", "prior_accuracy")
+_EXAMPLES = 40  # on the page
+_MARKS = str.maketrans("", "", ",?")
+
+
+class AnswerPrior:
+    """The most frequent training answers: of all questions, and of those that begin with the same two words.
+
+    Of answers that are equally frequent, the first in the alphabet is taken.
+
+    Args:
+        questions: of the training split.
+        labels: the answer of each.
+    """
+
+    def __init__(self, questions: Sequence[str], labels: Sequence[str]) -> None:
+        by_words: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+        for question, label in zip(questions, labels, strict=True):
+            by_words[first_words(question)][label] += 1
+        self.most_frequent = _most_frequent(Counter(labels))
+        self._by_words = {words: _most_frequent(counts) for words, counts in by_words.items()}
+
+    def predict(self, questions: Sequence[str]) -> list[str]:
+        """Return the most frequent answer to each question's first two words, or of all if these are new."""
+        return [self._by_words.get(first_words(question), self.most_frequent) for question in questions]
+
+
+def first_words(question: str) -> tuple[str, ...]:
+    """Return the first two words, in lower case, without commas and question marks."""
+    return tuple(question.lower().translate(_MARKS).split()[:2])
+
+
+def _most_frequent(counts: Counter[str]) -> str:
+    return min(counts, key=lambda answer: (-counts[answer], answer))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerExample:
+    """One question and its answers.
+
+    Attributes:
+        id: of the question.
+        question: its text.
+        kind: its type, such as "what color".
+        answers: what people answered; empty if unknown.
+        prediction: the model's answer.
+        confidence: its probability, 0 to 1.
+        accuracy: the official one, 0 to 1; None if no answers are known.
+        image: that the question is about.
+    """
+
+    id: str
+    question: str
+    kind: str
+    answers: tuple[str, ...]
+    prediction: str
+    confidence: float
+    accuracy: float | None
+    image: PicturedItem
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerExamples(PictureRecord):
+    """Questions of a split, rightly and wrongly answered ones in turn.
+
+    Attributes:
+        split: its name.
+        questions: how many it has.
+        accuracy: of all, in per cent; None if no answers are known.
+        examples: those to look at.
+    """
+
+    split: str
+    questions: int
+    accuracy: float | None
+    examples: tuple[AnswerExample, ...]
+
+
+class Report:
+    """Evaluates answers to the questions of a split.
+
+    Args:
+        corpus: of questions and images.
+        split: whose questions are answered, all of them, in order.
+        vocabulary: the answers that a model chooses from.
+
+    Raises:
+        InputError: some questions have answers and some have none.
+    """
+
+    def __init__(self, corpus: QuestionCorpus, *, split: str, vocabulary: AnswerVocabulary) -> None:
+        self.corpus, self.split, self.vocabulary = corpus, split, vocabulary
+        self.questions = questions = corpus.questions(split)
+        self.people = HumanAnswers([q.answers for q in questions]) if answered(questions, split) else None
+
+    @cached_property
+    def baselines(self) -> dict[str, float]:
+        """Accuracy by `chance` (the most frequent answer) and `prior_accuracy`; `coverage` of the labels; in %."""
+        assert self.people is not None
+        train, texts = self.corpus.questions("train"), [q.question for q in self.questions]
+        prior = AnswerPrior([q.question for q in train], [q.label for q in train])
+        chance = self.people.accuracy([prior.most_frequent] * len(texts))
+        return {
+            "chance": 100 * float(chance.mean()),
+            "prior_accuracy": 100 * float(self.people.accuracy(prior.predict(texts)).mean()),
+            "coverage": 100 * self.vocabulary.coverage(q.label for q in self.questions),
+        }
+
+    def evaluate(self, score: Score, *, chunk: int) -> Evaluation:
+        """Return metrics in per cent, if answers are known, and the most probable answer to each question.
+
+        Args:
+            score: gives the probabilities of blocks of questions and answers.
+            chunk: questions scored at once.
+        """
+        best_Q, confidence_Q = best_answers(score, questions=len(self.questions), chunk=chunk)
+        predictions = [self.vocabulary.answers[best] for best in best_Q.tolist()]
+        found: dict[str, Any] = {"metrics": {"questions": float(len(predictions))}, "primary": ACCURACY}
+        per_query = {
+            "question_id": np.array([q.id for q in self.questions]),
+            "image_id": np.array([q.image_id for q in self.questions]),
+            "prediction": np.array(predictions),
+            "confidence": confidence_Q,
+        }
+        accuracy_Q = None
+        if self.people is not None:
+            accuracy_Q = per_query["accuracy"] = self.people.accuracy(predictions)
+            found = self._measured(accuracy_Q, predictions)
+        if rank() == 0:
+            ids = [q.id for q in self.questions]
+            found["files"] = {f"vqa_{self.split}_results.json": results_file(ids, predictions)}
+            found["pictures"] = (partial(self._pictures, predictions, confidence_Q, accuracy_Q),)
+        return Evaluation(protocol=PROTOCOL, protocol_version=VERSION, per_query=per_query, **found)
+
+    def _measured(self, accuracy_Q: np.ndarray, predictions: list[str]) -> dict[str, Any]:
+        """Return the metrics and their descriptions, by the evaluation's fields."""
+        assert self.people is not None
+        metrics = global_pool(
+            accuracy_Q,
+            answer_types=[q.answer_type for q in self.questions],
+            question_types=[q.question_type for q in self.questions],
+        )
+        baselines = dict(self.baselines)
+        primary = replace(ACCURACY, chance=baselines.pop("chance"))
+        older = 100 * float(self.people.accuracy(predictions, version="2017").mean())
+        others = {"accuracy_2017": older, **baselines, **metrics}
+        metrics = {ACCURACY.name: others.pop(ACCURACY.name), **others}
+        order = sorted(others, key=lambda name: _IN_TABLES.index(name) if name in _IN_TABLES else len(others))
+        mean = QueryMean(scores=("accuracy",), units="image_id", factor=100.0)
+        return {
+            "metrics": metrics,
+            "primary": primary,
+            "others": tuple(replace(ACCURACY, name=name, in_tables=name in _IN_TABLES) for name in order),
+            "query_metrics": (
+                QueryMetric(name=ACCURACY.name, means=(mean,), units="images with their questions"),
+            ),
+        }
+
+    def _pictures(
+        self, predictions: list[str], confidence_Q: np.ndarray, accuracy_Q: np.ndarray | None
+    ) -> AnswerExamples:
+        right_Q = np.zeros(len(predictions), bool) if accuracy_Q is None else accuracy_Q >= 0.5
+        chosen = choose(right_Q, count=_EXAMPLES, type_Q=[q.question_type for q in self.questions])
+        examples = [
+            AnswerExample(
+                id=question.id,
+                question=question.question,
+                kind=question.question_type,
+                answers=tuple(question.answers),
+                prediction=predictions[number],
+                confidence=float(confidence_Q[number]),
+                accuracy=None if accuracy_Q is None else float(accuracy_Q[number]),
+                image=pictured(self.corpus, question),
+            )
+            for number, question in ((number, self.questions[number]) for number in chosen)
+        ]
+        return AnswerExamples(
+            split=self.split,
+            questions=len(predictions),
+            accuracy=None if accuracy_Q is None else 100 * float(accuracy_Q.mean()),
+            examples=tuple(examples),
+        )
+
+
+def answered(questions: Sequence[Question], split: str) -> bool:
+    """Return whether people's answers to the questions of a split are known.
+
+    Raises:
+        InputError: those to some are, and those to others are not.
+    """
+    without = [question.id for question in questions if not question.answers]
+    if 0 < len(without) < len(questions):
+        raise InputError(
+            f"{len(without):,} of {len(questions):,} questions of the split {split!r} have no answers, the first is "
+            f"{without[0]}; ingest it again with the annotations of all"
+        )
+    return not without
+
+
+def check_answered(corpus: QuestionCorpus) -> None:
+    """Refuse a corpus without the answers that training and the choice of epochs need.
+
+    Raises:
+        InputError: `train` or `val` lacks them.
+    """
+    for split in ("train", "val", "test"):
+        if not answered(corpus.questions(split), split) and split != "test":
+            raise InputError(
+                f"{corpus.folder}: the questions of the split {split!r} have no answers, and training needs "
+                "them; ingest it again with the annotations"
+            )
+
+
+def results_file(ids: Sequence[str], answers: Sequence[str]) -> bytes:
+    """Return the file for VQA's evaluation server: `[{"question_id": 1, "answer": "yes"}, ...]`.
+
+    The server refuses a file without one answer to every question of a split.
+
+    Args:
+        ids: of the questions, in order.
+        answers: one for each.
+
+    Raises:
+        InputError: an id that is not a whole number, or an id twice.
+    """
+    if wrong := [id for id in ids if not (id.isascii() and id.isdecimal())]:
+        raise InputError(f"the question id {wrong[0]!r} is no whole number, which a results file needs")
+    counts = Counter(map(int, ids))
+    if twice := [id for id, count in counts.items() if count > 1]:
+        raise InputError(
+            f"{len(twice):,} question ids come twice, such as {twice[0]}; a results file has one answer a question"
+        )
+    rows = zip(map(int, ids), answers, strict=True)
+    return json.dumps([{"question_id": id, "answer": answer} for id, answer in rows]).encode()

@@ -1,0 +1,210 @@
+"""The model, loss and answers of visual question answering (Stefanini et al., ICPR 2020, sections III-B and III-C)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from polypool.encoders.encoder import xavier_linear
+from polypool.infra.batches import Batch
+from polypool.infra.errors import InputError
+from polypool.infra.registry import CROSS_ENCODERS, FUSIONS
+from polypool.tasks.fusions.fusion import Fusion
+from polypool.tasks.models.branch import Branch, look_at_each_other, pool_both, refuse_distributions
+from polypool.tasks.models.parts import Parts
+from polypool.tasks.similarities.vectors import at_least_float32, mean_vector
+
+if TYPE_CHECKING:
+    from polypool.tasks.run import Run
+import numpy as np
+import torch
+import torch.nn.functional as F
+from tqdm import tqdm
+
+from polypool.infra.compute.device import device_of, on_device
+from polypool.infra.compute.dist import all_sum, gather_uneven, rank, world
+from polypool.infra.compute.dropout import current_draws, drawn
+from polypool.tasks.abilities import Pass
+from polypool.tasks.adapter import Score
+from polypool.tasks.inputs.pairs import QuestionData
+from polypool.tasks.models.embeddings import places
+
+
+class VQAModel(nn.Module):
+    """Encoders, a cross-modal encoder, aggregators, a feed-forward layer a modality, a fusion and a classifier.
+
+    Batches hold `visual` and `visual_mask` of n images, `text` and `text_mask` of B questions and, where images are
+    shared by questions, `image` `(B,)`, the row of each question's image.
+
+    Where an aggregator makes K vectors, their mean goes on. An aggregator that needs a context is given the other
+    modality; a global feature that an encoder makes beside its set goes past the cross-modal encoder to the aggregator.
+
+    Args:
+        visual: encoder and aggregator of images.
+        text: encoder and aggregator of questions.
+        fusion: puts the two embeddings together.
+        answers: how many answers there are to choose from.
+        cross: lets image and question look at each other before they are aggregated.
+    """
+
+    def __init__(
+        self, visual: Branch, text: Branch, fusion: Fusion, *, answers: int, cross: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        for branch in (visual, text):
+            refuse_distributions(branch.aggregator, "answering questions")
+        self.visual, self.text, self.cross = visual, text, cross
+        self.visual_feed, self.text_feed = FeedForward(visual.width), FeedForward(text.width)
+        self.fusion = fusion
+        self.classifier = xavier_linear(fusion.width, answers)
+        # one answer is expected, so the loss does not start with thousands of answers at a probability of one half
+        nn.init.constant_(self.classifier.bias, -math.log(answers))
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return the `(B, A)` logits of every answer to every question."""
+        visual = self.visual.encoder(batch["visual"], batch["visual_mask"])
+        if "image" in batch:
+            visual = tuple(part[batch["image"]] for part in visual)
+        text = self.text.encoder(batch["text"], batch["text_mask"])
+        if self.cross is not None:
+            crossed = self.cross(*visual[:2], *text[:2])
+            visual, text = (*crossed[:2], *visual[2:]), (*crossed[2:], *text[2:])
+        embeddings = pool_both((self.visual, self.text), (visual, text))
+        visual_BV, text_BT = map(mean_vector, embeddings)
+        fused_BW = self.fusion(self.visual_feed(visual_BV), self.text_feed(text_BT))
+        return self.classifier(fused_BW)
+
+
+class FeedForward(nn.Module):
+    """`x + linear(relu(linear(x)))`, all of one width.
+
+    The paper names the layer and its width, and leaves open whether the input is added, which costs no weights. Here it
+    is, as after every attention of the model.
+
+    Args:
+        width: of input, inner layer and output.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner, self.outer = xavier_linear(width, width), xavier_linear(width, width)
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        """Return `(B, D)`."""
+        return x_BD + self.outer(self.inner(x_BD).relu())
+
+
+def vqa_model(run: Run, parts: Parts, *, answers: int) -> VQAModel:
+    """Return a new model of a run.
+
+    Raises:
+        InputError: a name or a parameter that does not exist, widths that do not meet where image and question look at
+            each other, or a setting that this model has no place for.
+    """
+    for name, setting in (
+        ("model", run.model),
+        ("similarity", run.similarity),
+        ("regularisers", run.regularisers),
+    ):
+        if setting:
+            raise InputError(f"answering questions has no place for --{name} {setting}; leave it empty")
+    visual, text = parts.visual(), parts.text()
+    branches = (
+        Branch(visual, parts.visual_aggregator(visual.width)),
+        Branch(text, parts.text_aggregator(text.width)),
+    )
+    meet = look_at_each_other(*branches) or bool(run.cross)
+    if meet and visual.width != text.width:
+        raise InputError(
+            f"the visual encoder makes elements of width {visual.width} and the text encoder of {text.width}; to look "
+            "at each other they need the same width"
+        )
+    fusion = FUSIONS.build(run.fusion, *(branch.width for branch in branches))
+    cross = CROSS_ENCODERS.build(run.cross, visual.width) if run.cross else None
+    return VQAModel(*branches, fusion, answers=answers, cross=cross)
+
+
+def answer_loss(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    """Return the binary cross-entropy of every answer, and the accuracy of the most probable one in per cent.
+
+    The loss is summed over the answers and averaged over the questions of the global batch, as in the
+    bottom-up-attention baseline, so workers may hold shares of different sizes.
+    """
+    logit_BA, target_BA = at_least_float32(model(batch)), batch["target"]
+    with torch.autocast(logit_BA.device.type, enabled=False):
+        loss = F.binary_cross_entropy_with_logits(logit_BA, target_BA, reduction="sum")
+    score = target_BA.gather(1, logit_BA.detach().argmax(dim=1, keepdim=True)).sum()
+    count = torch.full_like(score, len(target_BA))
+    loss, score, count = all_sum(torch.stack([loss, score, count])).unbind()
+    return {"loss": loss / count.detach(), "accuracy": 100 * score.detach() / count.detach()}
+
+
+def answer_passes(model: nn.Module, batch: Batch, *, chunk: int) -> Iterator[Pass]:
+    """Yield the loss of each chunk, weighted by its share of the questions: their sum is that of the batch."""
+    questions, draws = len(batch["target"]), current_draws()
+    for first in range(0, questions, chunk):
+        part = {name: x[first : first + chunk] for name, x in batch.items()}
+        samples = len(part["target"])
+        own = replace(draws, first=draws.first + first, samples=samples) if draws else None
+        with drawn(own):
+            terms = answer_loss(model, part)
+        terms = {name: value * (samples / questions) for name, value in terms.items()}
+        yield Pass(loss=terms["loss"], terms=terms)
+
+
+class AnswerScores:
+    """Called with two slices, it returns the probabilities of a block of questions and answers.
+
+    Args:
+        model: gives the logits of a batch; it should be in evaluation mode.
+        data: the questions of a split.
+    """
+
+    def __init__(self, model: nn.Module, data: QuestionData) -> None:
+        self.model, self.data = model, data
+        self.device = device_of(model)
+
+    @torch.inference_mode()
+    def __call__(self, questions: slice, answers: slice) -> Tensor:
+        """Return the probability of each answer to each question, float32."""
+        batch = self.data.evaluation_batch(np.arange(len(self.data))[questions])
+        logit_BA = self.model(on_device(batch, self.device))
+        return logit_BA.float().sigmoid()[:, answers]
+
+
+def best_answers(score: Score, *, questions: int, chunk: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the number of each question's most probable answer and its probability, `(Q,)` each.
+
+    The workers share the questions, and all of them get the whole result.
+
+    Args:
+        score: gives the probabilities of blocks of questions and answers.
+        questions: how many there are.
+        chunk: how many go through the model at once.
+
+    Raises:
+        InputError: a probability is no number.
+    """
+    number, best, confidence = [torch.empty(0, dtype=torch.int64)], [], []
+    starts = range(rank() * chunk, questions, world() * chunk)
+    for start in tqdm(starts, desc="answering questions", leave=False, delay=2, disable=rank() > 0):
+        part = slice(start, min(start + chunk, questions))
+        confidence_B, best_B = score(part, slice(None)).max(dim=1)
+        number.append(torch.arange(part.start, part.stop))
+        best.append(best_B)
+        confidence.append(confidence_B)
+    number_S = torch.cat(number)
+    best_S = torch.cat(best) if best else number_S
+    confidence_S = torch.cat(confidence) if confidence else number_S.float()
+    place_Q = places(number_S.to(best_S.device))
+    best_Q, confidence_Q = (gather_uneven(x)[place_Q].cpu().numpy() for x in (best_S, confidence_S))
+    if not np.isfinite(confidence_Q).all():
+        raise InputError(
+            f"the model gives no number as the probability of an answer to {(~np.isfinite(confidence_Q)).sum():,} of "
+            f"{questions:,} questions; it has diverged, or their features hold NaN"
+        )
+    return best_Q, confidence_Q

@@ -1,0 +1,160 @@
+"""The adapter of image-text and video-text retrieval, but for what differs between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from polypool.infra.batches import Batch
+from polypool.infra.compute.cost import CostMeter
+from polypool.infra.compute.device import device_of
+from polypool.infra.errors import InputError
+from polypool.tasks.abilities import Chunked, Collapse, Pass, Watchful
+from polypool.tasks.adapter import Evaluation, Score
+from polypool.tasks.corpus_task import CorpusTask
+from polypool.tasks.inputs.pairs import Pairs
+from polypool.tasks.models.collapse_check import collapse
+from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.models.grad_cache import cached_passes
+from polypool.tasks.models.parts import Parts, retrieval_model
+from polypool.tasks.models.retrieval_model import RetrievalModel
+from polypool.tasks.run import Run
+from polypool.tasks.scoring.attention import AttentionExamples, caption_pairs, nearest_captions
+from polypool.tasks.scoring.described import RSUM
+from polypool.tasks.scoring.protocols import check_rerank, protocol_named
+from polypool.tasks.scoring.retrieval import RetrievalSplit, own_evaluation
+
+
+class Retrieval(CorpusTask, Chunked, Watchful):
+    """Retrieval between items of a visual modality and their captions.
+
+    Args:
+        run: its complete description.
+        assets: of a checkpoint; made from the training split if None.
+        dev_protocol: the protocol that chooses the best epoch.
+        chunk: items or captions encoded at once in evaluation.
+    """
+
+    primary = RSUM
+    unused = ("fusion",)
+
+    def __init__(self, run: Run, assets: dict[str, Any] | None, *, dev_protocol: str, chunk: int) -> None:
+        self.dev_protocol = protocol_named(dev_protocol).name
+        protocol_named(run.protocol)
+        super().__init__(run, assets, chunk=chunk)
+
+    def new_assets(self) -> dict[str, Any]:
+        self.check_protocol(self.dev_protocol, "val")
+        self.check_protocol(self.run.protocol, "test")
+        return super().new_assets()
+
+    def _captions(self, split: str) -> list[tuple[str, ...]]:
+        """Return the captions of each item that are used."""
+        return [item.captions[: self.run.data.captions] for item in self.corpus.items(split)]
+
+    def check_training(self) -> None:
+        data, optim, captions = self.run.data, self.run.optim, self._captions("train")
+        if optim.batch < 2 or len(captions) < 2:
+            raise InputError(
+                f"retrieval is learnt by telling {self.samples} of a batch apart, which takes two: the training split "
+                f"has {len(captions)}, and --optim.batch is {optim.batch}"
+            )
+        self.check_batches(len(captions) if data.sample == "image" else sum(map(len, captions)))
+
+    def read(self, split: str) -> Pairs:
+        items = self.corpus.items(split)
+        return Pairs(
+            [item.id for item in items],
+            self._captions(split),
+            visual=self.item_inputs(items),
+            captions=self.corpus_texts(self.texts(split)),
+            augment=self.text_augmentation(),
+            by_item=self.run.data.sample == "image",
+        )
+
+    def model(self, *, pretrained: bool = True) -> RetrievalModel:
+        model = retrieval_model(self.run, Parts.of(self.run, self.assets, pretrained=pretrained))
+        for protocol in (self.dev_protocol, self.run.protocol):
+            check_rerank(protocol_named(protocol), looks_at_pairs=model.looks_at_pairs)
+        return model
+
+    def loss(self, model: RetrievalModel, batch: Batch, *, epoch: float) -> dict[str, Tensor]:
+        return model(batch, epoch=epoch)
+
+    def passes(self, model: RetrievalModel, batch: Batch, *, epoch: float, chunk: int) -> Iterator[Pass]:
+        return cached_passes(model, batch, epoch=epoch, chunk=chunk)
+
+    def collapse(
+        self, model: RetrievalModel, means: Mapping[str, float], *, first: Mapping[str, float], epoch: float
+    ) -> Collapse | None:
+        terms = sum(each.weight * means[each.name] for each in model.regularisers)
+        data = self.run.data
+        return collapse(
+            model.objective,
+            means,
+            loss=means["loss"] - terms,
+            first=first,
+            items=self.run.optim.batch,
+            texts_each=data.captions if data.sample == "image" else 1,
+            epoch=epoch,
+            modality=self.modality,
+        )
+
+    def collapse_of(self, evaluation: Evaluation) -> Collapse | None:
+        letter = self.modality[0]
+        ranks = [evaluation.per_query.get(name, ()) for name in (f"{letter}2t_rank", f"t2{letter}_rank")]
+        queries = sum(map(len, ranks))
+        if not queries or evaluation.metrics["ties"] < queries:
+            return None
+        return Collapse(symptoms=(f"all ranks under {evaluation.protocol} are tied",))
+
+    def scorer(self, model: RetrievalModel, split: str) -> Score:
+        pairs = self.data(split)
+        model.eval()
+        return model.scorer(pairs.items(self.visual_chunk), pairs.sentences(self.chunk))
+
+    def rows_and_columns(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
+        return self.data(split).item_ids.tolist(), self.data(split).texts
+
+    def scored(self, split: str) -> RetrievalSplit:
+        """Return a split as evaluations take it."""
+        return RetrievalSplit(
+            name=split,
+            modality=self.modality,
+            corpus=self.corpus,
+            pairs=self.data(split),
+            captions=self.run.data.captions,
+        )
+
+    def evaluate_scores(self, score: Score, split: str, protocol: str) -> Evaluation:
+        return own_evaluation(self.scored(split), score, protocol_named(protocol))
+
+    def evaluate(self, model: RetrievalModel, split: str, protocol: str) -> Evaluation:
+        self.check_protocol(protocol, split)
+        check_rerank(protocol_named(protocol), looks_at_pairs=model.looks_at_pairs)
+        meter = CostMeter(device_of(model))
+        score = self.scorer(model, split)
+        encoded, pairs = meter.lap(), self.data(split)
+        evaluation = self.evaluate_scores(score, split, protocol)
+        return replace(
+            evaluation,
+            embed_cost=encoded / len(pairs.item_ids),
+            query_cost=meter.lap() / (len(pairs.item_ids) + len(pairs.texts)),
+            item_bytes=score.item_bytes() if isinstance(score, SplitEmbeddings) else math.nan,
+            pictures=(*evaluation.pictures, partial(self._attention, model, split, score)),
+        )
+
+    def _attention(self, model: RetrievalModel, split: str, score: Score) -> AttentionExamples | None:
+        pairs, items, nearest = self.data(split), self.corpus.items(split), {}
+        vectors = isinstance(score, SplitEmbeddings) and not score.similarity.of_distributions
+        if vectors and score.visual.dim() == 3:
+            nearest = {"nearest": partial(nearest_captions, score, pairs)}
+        return self.attention(model, caption_pairs(pairs), split, items=items, **nearest)
+
+    def check_protocol(self, protocol: str, split: str) -> None:
+        protocol_named(protocol).check_split(split, [len(lines) for lines in self._captions(split)])

@@ -1,0 +1,131 @@
+"""Commands that write one folder at once: the second is refused, and the first one's data stay whole."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from corpora import make_corpus
+from kept import keep_run
+
+from polypool.infra.errors import InputError
+from polypool.infra.files import atomic
+from polypool.infra.lease.holder import HeldError
+from polypool.infra.lease.on_disk import DiskLease
+from polypool.infra.store import FeatureStore, StoreWriter
+from polypool.pipelines.models.export import export
+from polypool.tasks.datasets.corpus import Corpus, Item, write_corpus
+
+
+def items(prefix: str) -> Iterator[Item]:
+    for split in ("train", "val", "test"):
+        yield Item(id=f"{prefix}-{split}", split=split, captions=(f"a {prefix} of {split}",))
+
+
+@contextmanager
+def meanwhile(work: Callable[[Callable[[], None]], object]) -> Iterator[None]:
+    """Begin `work` in another thread, and go on once it has called what it is given, at which it then waits."""
+    begun, go_on, failed = threading.Event(), threading.Event(), []
+
+    def pause() -> None:
+        begun.set()
+        assert go_on.wait(30)
+
+    def run() -> None:
+        try:
+            work(pause)
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert begun.wait(30)
+    try:
+        yield
+    finally:
+        go_on.set()
+        thread.join()
+    assert not failed
+
+
+def test_two_corpora_into_one_folder(tmp_path: Path) -> None:
+    def first(pause: Callable[[], None]) -> None:
+        def slowly() -> Iterator[Item]:
+            yield from items("dog")
+            pause()
+
+        write_corpus(tmp_path / "out", slowly(), source={"reader": "first"})
+
+    with meanwhile(first), pytest.raises(HeldError, match="out: another command writes to this folder"):
+        write_corpus(tmp_path / "out", items("cat"), source={"reader": "second"})
+    assert Corpus.open(tmp_path / "out").ids.to_pylist() == ["dog-train", "dog-val", "dog-test"]
+    write_corpus(tmp_path / "out", items("cat"), source={"reader": "second"})
+    assert Corpus.open(tmp_path / "out").ids[0].as_py() == "cat-train"
+
+
+def test_two_stores_into_one_folder(tmp_path: Path) -> None:
+    ones = np.ones((2, 3), np.float16)
+
+    def first(pause: Callable[[], None]) -> None:
+        with StoreWriter(tmp_path, dim=3, source={"reader": "first"}) as writer:
+            writer.add("a", ones)
+            pause()
+
+    with meanwhile(first):
+        for _ in range(2):  # who is refused takes nothing away
+            with pytest.raises(HeldError, match="another command writes to this folder"):
+                StoreWriter(tmp_path, dim=3, source={"reader": "second"})
+    assert FeatureStore.open(tmp_path).ids.to_pylist() == ["a"]
+    assert not (tmp_path / ".lock").exists()
+    with pytest.raises(InputError, match="holds a complete store") as refused:
+        StoreWriter(tmp_path, dim=3, source={"reader": "second"})
+    assert not (tmp_path / ".lock").exists(), f"nobody writes there after {refused}"
+    writer = StoreWriter(tmp_path / "other", dim=3, source={"reader": "third"})
+    writer.add("a", ones)
+    assert (tmp_path / "other" / ".lock").exists()
+    writer.close()
+    assert not (tmp_path / "other" / ".lock").exists()
+
+
+def test_two_exports_into_one_folder(home: Path, tmp_path: Path) -> None:
+    run_id = keep_run(make_corpus(home))
+
+    def first(pause: Callable[[], None]) -> None:
+        with DiskLease.take(tmp_path / ".model.lock", of="the first"):
+            pause()
+
+    with meanwhile(first), pytest.raises(HeldError, match="model: another export writes this folder"):
+        export(run_id, tmp_path / "model")
+    export(run_id, tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_two_files_of_one_name(tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+
+    def first(pause: Callable[[], None]) -> None:
+        with atomic(path) as file:
+            file.write(b"the first one's ")
+            pause()
+            file.write(b"results")
+
+    with (
+        meanwhile(first),
+        pytest.raises(InputError, match=r"results\.csv: another process is writing this file"),
+        atomic(path) as file,
+    ):
+        file.write(b"the second one's")
+    assert path.read_bytes() == b"the first one's results"
+    assert [*tmp_path.iterdir()] == [path]
+    with atomic(path) as file:
+        file.write(b"short")
+    assert path.read_bytes() == b"short"
+    (tmp_path / ".results.csv.part").write_bytes(b"of a process that was killed, and longer")
+    with atomic(path) as file:
+        file.write(b"new")
+    assert path.read_bytes() == b"new"

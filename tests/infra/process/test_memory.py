@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import subprocess
+import sys
+
+import pytest
+from places import ROOT
+
+from polypool.infra.process import memory
+from polypool.infra.process.memory import no_collection
+
+COMMAND = """
+import atexit, gc
+from polypool.infra.process.command import command
+atexit.register(lambda: print(gc.get_freeze_count() > 1000))
+
+@command
+def main():
+    print(gc.get_threshold()[0] > 10_000, gc.get_freeze_count())
+
+main()
+"""
+FAULTS = """
+import resource
+import torch
+from polypool.infra.process.memory import keep_freed_memory
+{call}
+def step():
+    for _ in range(4):
+        torch.zeros(12 << 20).add_(1)
+step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def run(code: str, **env: str) -> str:
+    script = [sys.executable, "-c", code]
+    return subprocess.run(
+        script, cwd=ROOT, env={**os.environ, **env}, check=True, capture_output=True, text=True
+    ).stdout
+
+
+def test_commands_collect_garbage_rarely_and_not_at_exit() -> None:
+    assert run(COMMAND).splitlines() == ["True 0", "True"]
+
+
+def test_collection_is_enabled_again_also_after_an_error() -> None:
+    assert gc.isenabled()
+    with no_collection():
+        with no_collection():
+            assert not gc.isenabled()
+        assert not gc.isenabled(), "it was disabled before the inner block"
+    assert gc.isenabled()
+    with pytest.raises(ZeroDivisionError), no_collection():
+        1 / 0  # noqa: B018
+    assert gc.isenabled()
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not GNU's")
+def test_a_step_after_the_first_causes_few_page_faults() -> None:
+    limits = {"OMP_NUM_THREADS": "1", "THP_MEM_ALLOC_ENABLE": "0"}
+    kept, freed = (int(run(FAULTS.format(call=call), **limits)) for call in ("keep_freed_memory()", ""))
+    assert 4 * kept < freed
+
+
+def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: object())
+    memory.keep_freed_memory()

@@ -1,0 +1,211 @@
+"""A Ray of a process's own: it begins beside other work, and ends with its owner, however that ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import ROOT
+
+from polypool.infra.ray import private
+from polypool.infra.ray.private import PrivateRay, StartError
+from polypool.infra.ray.session import Session
+
+pytestmark = pytest.mark.ray
+
+OWNER = """
+import os, signal, sys, time
+from polypool.infra.errors import InputError
+from polypool.infra.process.command import command
+from polypool.infra.ray.private import started_by
+from polypool.infra.ray.session import ray_beside, ray_session
+
+@command
+def main():
+    with ray_beside(cpus=1):
+        {inside}
+
+def tell():
+    print(*(each.pid for each in started_by(os.getpid())), flush=True)
+
+main()
+"""
+
+
+def owner(inside: str, **environment: str) -> subprocess.Popen:
+    """Start a process that has a private Ray, but for what its environment says, and does something beside it."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | environment
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", OWNER.format(inside=inside)], cwd=ROOT, env=env, **pipes)
+
+
+def alive(pids: list[int]) -> list[int]:
+    """Return those of some processes that are there, but for those that have ended and nobody has looked after."""
+    states = [Path(f"/proc/{pid}/stat") for pid in pids]
+    return [
+        pid
+        for pid, state in zip(pids, states, strict=True)
+        if state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z"
+    ]
+
+
+def test_a_session_is_that_which_began_and_leaves_no_process_behind():
+    inside = """
+        assert "ray" not in sys.modules
+        with ray_session() as session:
+            import ray
+            cores = ray.cluster_resources()["CPU"]
+            process, niceness = ray.get(ray.remote(lambda: (os.getpid(), os.nice(0))).remote())
+            assert (process != os.getpid(), niceness) == (True, os.nice(0)), "in another process, which is as urgent"
+            tell()
+        with ray_session() as again:
+            assert ray.is_initialized()
+        print(session == again, session, cores)
+    """.strip()
+    process = owner(inside)
+    said, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    pids, text = said.splitlines()
+    assert text == f"True {Session(private=True, shared=False)} 1.0"
+    assert len(pids.split()) > 5
+    assert alive([int(pid) for pid in pids.split()]) == []
+
+
+LISTENING = """
+        if {early}:
+            import ray.train
+        with ray_session(shared=True):
+            import ray
+            ray.get(ray.remote(lambda: None).remote())
+            started = started_by(os.getpid())
+            all = [type(started[0])(os.getpid()), *started]
+            print(*(at.laddr.ip for each in all for at in each.net_connections("tcp") if at.status == "LISTEN"))
+        from ray._private import ray_constants
+        assert ray_constants.ENABLE_RAY_CLUSTER, "another session may be of a cluster"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("early", [True, False])
+def test_nobody_on_another_machine_reaches_any_part_of_it(early):
+    process = owner(LISTENING.format(early=early).strip())
+    said, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert len(said.split()) > 5
+    assert set(said.split()) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+
+
+@pytest.mark.slow
+def test_a_cluster_that_runs_here_is_named(tmp_path):
+    """It is not joined unasked: what runs there may be of another user, or of another environment."""
+    note = tmp_path / "ray" / "ray_current_cluster"
+    note.parent.mkdir()
+    for answers in (True, False):
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{listening.getsockname()[1]}"
+            if answers:
+                listening.listen()
+            note.write_text(address)
+            process = owner('raise InputError("such is the input")', RAY_TMPDIR=str(tmp_path))
+            _, errors = process.communicate(timeout=120)
+            note_said = (
+                f"note: a Ray runs at {address}; RAY_ADDRESS={address} makes a command use it" in errors
+            )
+            assert (note_said, errors.count("\n")) == (answers, 1 + answers)
+
+
+@pytest.mark.slow
+def test_an_error_beside_its_start_leaves_no_process_behind():
+    process = owner('time.sleep(1.5); tell(); raise InputError("such is the input")')
+    said, errors = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert errors == "error: such is the input\n"
+    pids = [int(pid) for pid in said.split()]
+    assert pids
+    assert alive(pids) == []
+
+
+@pytest.mark.slow
+def test_it_ends_though_its_owner_is_killed():
+    process = owner(
+        """
+        with ray_session():
+            tell()
+            time.sleep(600)
+    """.strip()
+    )
+    pids = [int(pid) for pid in process.stdout.readline().split()]
+    assert len(alive(pids)) > 5, process.communicate()[1]
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    limit = time.monotonic() + 60
+    while alive(pids) and time.monotonic() < limit:
+        time.sleep(0.2)
+    assert alive(pids) == []
+
+
+def test_one_that_does_not_begin_says_why(tmp_path, monkeypatch):
+    program = tmp_path / "program.py"
+    program.write_text("raise SystemExit('no room for ' + __import__('sys').argv[1])")
+    monkeypatch.setattr(private, "_PROGRAM", program)
+    begun = PrivateRay(cpus=3, dashboard=True)
+    with pytest.raises(
+        StartError, match=r"(?s)Ray did not start; its output ends with:\nno room for (.*)"
+    ) as error:
+        _ = begun.address
+    options = json.loads(str(error.value).partition("no room for ")[2])
+    assert options == {"num_cpus": 3, "include_dashboard": True, "dashboard_host": "127.0.0.1"}
+    begun.end()
+
+
+SLOW = """
+import sys
+from pathlib import Path
+tries = Path(__file__).with_suffix(".tries")
+tries.write_text((tries.read_text() if tries.exists() else "") + "x")
+if len(tries.read_text()) < {needed}:
+    raise SystemExit("Exception: The current node timed out during startup. This could happen")
+print("10.0.0.1:6379", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("needed", [3, 4])
+def test_one_that_is_slow_is_started_again(tmp_path, monkeypatch, capsys, needed):
+    program = tmp_path / "program.py"
+    program.write_text(SLOW.format(needed=needed))
+    monkeypatch.setattr(private, "_PROGRAM", program)
+    begun = PrivateRay(cpus=1, dashboard=False)
+    if needed == 3:
+        assert begun.address == "10.0.0.1:6379"
+    else:
+        with pytest.raises(StartError, match="took too long to start, 3 times"):
+            _ = begun.address
+    assert capsys.readouterr().err.count("is started again") == 2
+    assert program.with_suffix(".tries").read_text() == "xxx"
+    begun.end()
+
+
+@pytest.mark.slow
+def test_nothing_begins_where_there_is_a_cluster():
+    """In a process of its own: others of this one may have left a session open."""
+    process = owner(
+        """
+        assert started_by(os.getpid()) == []
+        with ray_session():
+            pass
+    """.strip(),
+        RAY_ADDRESS="127.0.0.1:9",
+    )
+    said, errors = process.communicate(timeout=120)
+    assert (process.returncode, said) == (2, "")
+    assert errors.startswith("error: no Ray cluster answers at RAY_ADDRESS=127.0.0.1:9")

@@ -1,0 +1,60 @@
+"""The parts of MLflow without a promise of stability, as the installed version has them."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
+from mlflow.utils import mlflow_tags, validation
+
+from polypool.infra.errors import InputError
+from polypool.infra.tracking import mlflow_private as private
+
+
+def test_limits_and_names_are_those_of_mlflow() -> None:
+    assert private.DIGEST_LENGTH == validation.MAX_DATASET_DIGEST_SIZE
+    assert private.PARAM_LENGTH <= validation.MAX_PARAM_VAL_LENGTH
+    assert private.PARAMS_AT_ONCE <= validation.MAX_PARAMS_TAGS_PER_BATCH
+    assert private.DATASET_CONTEXT == mlflow_tags.MLFLOW_DATASET_CONTEXT
+    assert private.MODEL_VERSIONS == mlflow_tags.MLFLOW_MODEL_VERSIONS
+    assert ErrorCode.Name(RESOURCE_ALREADY_EXISTS) == private.ALREADY_EXISTS
+
+
+@pytest.mark.parametrize(
+    "check", ["_validate_model_name", "_validate_model_alias_name", "_validate_model_alias_name_reserved"]
+)
+def test_the_checks_of_names_take_the_name_alone(check: str) -> None:
+    required = [
+        parameter
+        for parameter in inspect.signature(getattr(validation, check)).parameters.values()
+        if parameter.default is parameter.empty
+    ]
+    assert len(required) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "alias", "message"),
+    [
+        ("", "best", "--alias best needs a registered model"),
+        ("a/b", "", "--registered-name 'a/b': Invalid model name"),
+        ("a", "v1", "--alias 'v1': Version alias name 'v1' is reserved"),
+        ("a", "a b", "--alias 'a b': Invalid alias name"),
+    ],
+)
+def test_names_that_mlflow_does_not_allow_are_refused(name: str, alias: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        private.check_names(name, alias)
+    private.check_names("", "")
+    private.check_names("a", "best")
+
+
+def test_the_monitors_measure() -> None:
+    numbers = {
+        name: x for monitor in private.system_monitors() for name, x in private.measured(monitor).items()
+    }
+    assert {
+        "cpu_utilization_percentage",
+        "disk_usage_percentage",
+        "network_receive_megabytes",
+    } <= numbers.keys()

@@ -1,0 +1,338 @@
+from __future__ import annotations
+
+import gc
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from places import ROOT
+
+from polypool.infra.errors import InputError
+from polypool.infra.tracking import (
+    Artifacts,
+    RunRecord,
+    Tracker,
+    experiment,
+    find_runs,
+    location,
+    runs,
+    to_see,
+    tracking_uri,
+)
+from polypool.infra.tracking.provenance import command_line, provenance
+
+TRAIN = """
+import pathlib, sys; from polypool.infra.tracking import Tracker; home = pathlib.Path(sys.argv[1])
+t = Tracker.start("race", uri=f"sqlite:///{home}/mlflow.db", home=home, name="n", tags={}, params={"a": 1})
+t.log({"m": 1.0}, step=0); t.finish()
+"""
+
+
+@pytest.fixture(scope="module")
+def race(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[subprocess.Popen], list[str]]:
+    """Two processes that started together on a database that did not exist, in a folder with a space."""
+    home = tmp_path_factory.mktemp("my project")
+    command = [sys.executable, "-c", TRAIN, str(home)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    jobs = [subprocess.Popen(command, cwd=ROOT, **pipes) for _ in range(2)]
+    return home, jobs, [job.communicate(timeout=300)[0] for job in jobs]
+
+
+@pytest.fixture(scope="module")
+def home(race: tuple[Path, list[subprocess.Popen], list[str]]) -> Path:
+    return race[0]
+
+
+@pytest.fixture(scope="module")
+def uri(home: Path) -> str:
+    return f"sqlite:///{home}/mlflow.db"
+
+
+def start(
+    uri: str, home: Path, *, name: str = "a run", experiment: str = "polypool", **params: object
+) -> Tracker:
+    return Tracker.start(experiment, uri=uri, home=home, name=name, tags={"kind": "train"}, params=params)
+
+
+def record(uri: str, run_id: str, *, experiment: str = "polypool") -> RunRecord:
+    (found,) = [run for run in find_runs(uri, experiment, finished=False) if run.run_id == run_id]
+    return found
+
+
+def test_two_processes_may_start_on_a_new_store_at_once(
+    race: tuple[Path, list[subprocess.Popen], list[str]], uri: str
+) -> None:
+    _, jobs, said = race
+    assert [job.returncode for job in jobs] == [0, 0], said
+    assert said == ["", ""], "MLflow is not quiet"
+    assert len(find_runs(uri, "race")) == 2
+
+
+def test_a_run_is_created_continued_and_ended(uri: str, home: Path) -> None:
+    tracker = start(uri, home, name="gpo seed 0", optim={"lr": 1e-3, "milestones": [15]}, text="", none=None)
+    tracker.log({"train/loss": 2.0, "whole/i2t/R1": 10}, step=1)
+    tracker.finish("FAILED")
+    assert record(uri, tracker.run_id).status == "FAILED"
+    assert tracker.run_id not in {run.run_id for run in find_runs(uri, "polypool")}
+
+    again = Tracker.attach(uri, tracker.run_id)
+    assert (record(uri, again.run_id).status, record(uri, again.run_id).ended) == ("RUNNING", None)
+    again.log({"train/loss": 1.0}, step=2)
+    again.tags({"seed": "0"})
+    again.finish()
+    found = record(uri, tracker.run_id)
+    assert (found.name, found.status, found.tags["kind"], found.tags["seed"]) == (
+        "gpo seed 0",
+        "FINISHED",
+        "train",
+        "0",
+    )
+    assert found.metrics == again.metrics() == {"train/loss": 1.0, "whole/i2t/R1": 10.0}
+    assert found.params == {"optim.lr": "0.001", "optim.milestones": "[15]", "text": "", "none": "None"}
+    assert found.started <= found.ended <= time.time()
+    assert {"python", "torch", "git_commit"} <= set(found.tags)
+    assert (again.tag("seed"), again.tag("absent")) == ("0", "")
+
+
+def test_the_history_of_a_metric_is_in_order_and_a_repeated_step_counts_once(uri: str, home: Path) -> None:
+    tracker = start(uri, home)
+    for step, value in ((10, 5.0), (30, 3.0), (20, 4.0), (30, 2.0)):
+        tracker.log({"train/negatives": value}, step=step)
+    assert tracker.history("train/negatives") == [(10, 5.0), (20, 4.0), (30, 2.0)]
+    assert tracker.history("train/never") == []
+
+
+def test_reading_a_run_leaves_its_status(uri: str, home: Path) -> None:
+    tracker = start(uri, home)
+    tracker.finish("KILLED")
+    assert Tracker.attach(uri, tracker.run_id, running=False).tag("kind") == "train"
+    assert record(uri, tracker.run_id).status == "KILLED"
+
+
+def test_artifacts_come_back(uri: str, home: Path, tmp_path: Path) -> None:
+    tracker = start(uri, home, words="x" * 7000, short="y")
+    (tmp_path / "model.bin").write_bytes(b"weights")
+    tracker.artifact(tmp_path, "model")
+    tracker.artifact(tmp_path / "model.bin", "copy")
+    tracker.json("run.json", {"seed": 0})
+    tracker.text("notes/a.md", "# é")
+    assert (tracker.download("model") / "model.bin").read_bytes() == b"weights"
+    assert tracker.download("copy/model.bin").read_bytes() == b"weights"
+    assert tracker.read_json("run.json") == {"seed": 0}
+    assert tracker.download("notes/a.md").read_text() == "# é"
+    assert home / "mlartifacts" in tracker.download("model").parents
+    assert tracker.read_json("long_params.json") == {"words": "x" * 7000}
+    assert record(uri, tracker.run_id).params == {"words": "see long_params.json", "short": "y"}
+    with pytest.raises(
+        InputError, match=r"unknown artifact .* 'modle'. Did you mean 'model'\? Choices: copy, long"
+    ):
+        tracker.download("modle")
+    with pytest.raises(InputError, match="unknown artifact"):
+        tracker.download("model/none.bin")
+    recorded, artifacts = record(uri, tracker.run_id), Artifacts(uri)
+    assert artifacts.path(recorded, "notes/a.md").read_text() == "# é"
+    assert artifacts.path(recorded, "copy/model.bin").read_bytes() == b"weights"
+    for name in ("notes/b.md", "none", "model"):
+        with pytest.raises(InputError, match=f"^run {tracker.run_id} has no artifact {name}$"):
+            artifacts.path(recorded, name)
+
+
+def test_many_params_and_pages_of_runs(uri: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = start(uri, home, experiment="pages", **{f"p{i}": i for i in range(250)})
+    assert len(record(uri, first.run_id, experiment="pages").params) == 250
+    others = [start(uri, home, experiment="pages").run_id for _ in range(4)]
+    monkeypatch.setattr(runs, "_PAGE", 2)
+    assert [run.run_id for run in find_runs(uri, "pages", finished=False)] == [*others[::-1], first.run_id]
+
+
+def test_unknown_and_deleted_things_are_named(uri: str, home: Path) -> None:
+    tracker = start(uri, home, name="the one")
+    with pytest.raises(
+        InputError, match=f"no run '{tracker.run_id[:8]}'.*The nearest runs:\n  {tracker.run_id}  the one$"
+    ):
+        Tracker.attach(uri, tracker.run_id[:8])
+    with pytest.raises(InputError, match=r"no run 'x'.*The latest runs:\n  [0-9a-f]{32}  the one\n"):
+        Tracker.attach(uri, "x")
+    with pytest.raises(
+        InputError, match=r"unknown experiment 'polypol'. Did you mean 'polypool'\? Choices: Default"
+    ):
+        find_runs(uri, "polypol")
+    with pytest.raises(InputError, match='Invalid value "i2t/R@1"'):
+        tracker.log({"i2t/R@1": 1.0}, step=0)
+    tracker._client.delete_run(tracker.run_id)
+    with pytest.raises(InputError, match="was deleted; `mlflow runs restore"):
+        Tracker.attach(uri, tracker.run_id)
+    gone = start(uri, home, experiment="gone")
+    tracker._client.delete_experiment(tracker._client.get_run(gone.run_id).info.experiment_id)
+    with pytest.raises(InputError, match=r"experiment 'gone' .* was deleted; use another name"):
+        start(uri, home, experiment="gone")
+    with pytest.raises(InputError, match=r"experiment 'gone' .* was deleted; use another name"):
+        find_runs(uri, "gone")
+
+
+def test_stores_that_cannot_be_used_are_refused_at_once(home: Path, tmp_path: Path) -> None:
+    for bad in ("./mlruns", "file:///tmp/mlruns", "", "sqlite:///:memory:", "ftp://host"):
+        with pytest.raises(InputError, match=r"cannot be recorded at .* sqlite:////absolute"):
+            start(bad, home)
+    with pytest.raises(InputError, match=r"no runs are recorded: .*/none.db does not exist; train first"):
+        find_runs(f"sqlite:///{tmp_path}/none.db", "polypool")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "text.db").write_text("not a database, but long enough to look like one" * 50)
+    with pytest.raises(InputError, match="cannot be read as a database: file is not a database"):
+        start(f"sqlite:///{tmp_path}/text.db", home)
+    (tmp_path / "folder.db").mkdir()
+    with pytest.raises(InputError, match="unable to open database file"):
+        start(f"sqlite:///{tmp_path}/folder.db", home)
+
+
+def test_a_server_that_does_not_answer_is_told_within_seconds(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(location, "_PATIENCE", 1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        began = time.monotonic()
+        with pytest.raises(
+            InputError, match=rf"no MLflow server answers at http://127.0.0.1:{port}: Read timed out"
+        ):
+            start(f"http://127.0.0.1:{port}", home)
+    with pytest.raises(InputError, match="Connection refused; start it, or set MLFLOW_TRACKING_URI"):
+        find_runs(f"http://127.0.0.1:{port}", "polypool")
+    assert time.monotonic() - began < 5
+    assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "60", "an answer that takes long is waited for"
+
+
+def test_the_uri_is_the_variable_or_a_file_in_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert tracking_uri(Path("/home/me")) == "sqlite:////home/me/mlflow.db"
+    for given, expected in {
+        "sqlite:///runs/a.db": "sqlite:////home/me/runs/a.db",
+        "sqlite:////data/a.db": "sqlite:////data/a.db",
+        "http://server:5000": "http://server:5000",
+    }.items():
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", given)
+        assert tracking_uri(Path("/home/me")) == expected
+
+
+def test_where_runs_are_to_be_seen_is_a_command_and_an_address(
+    uri: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker = start(uri, home, experiment="seen")
+    number = tracker._client.get_run(tracker.run_id).info.experiment_id
+    page = f"http://127.0.0.1:5000/#/experiments/{number}/runs?workflowType=machine_learning"
+    shown = f"mlflow ui --backend-store-uri '{uri}'\n  and in a browser {page}&viewStateShareKey=polypool"
+    assert to_see(uri, "seen") == shown
+    monkeypatch.setattr(experiment, "read_experiment", lambda path, name: None)  # MLflow is asked
+    assert to_see(uri, "seen") == shown
+    assert to_see(uri, "none").endswith("http://127.0.0.1:5000/#/experiments")
+    monkeypatch.setattr(experiment, "connect", lambda uri: tracker._client)
+    at_server = f"http://server:5000/#/experiments/{number}/runs?workflowType=machine_learning&viewStateShareKey=polypool"
+    assert to_see("http://server:5000/", "seen") == f"open '{at_server}'"
+
+
+def test_an_experiment_that_was_there_gets_what_the_ui_opens_it_by(uri: str, home: Path) -> None:
+    client = start(uri, home)._client
+    number = client.create_experiment("earlier", tags={"mlflow.experimentKind": "mine"})
+    assert to_see(uri, "earlier").endswith(f"/{number}/runs?workflowType=machine_learning")
+    start(uri, home, experiment="earlier")
+    tags = client.get_experiment(number).tags
+    assert tags["mlflow.experimentKind"] == "mine"
+    assert (
+        "metrics.`test/chance_normalised`"
+        in json.loads(tags["mlflow.sharedViewState.polypool"])["selectedColumns"]
+    )
+    assert to_see(uri, "earlier").endswith("&viewStateShareKey=polypool")
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no checkout")
+def test_provenance_is_that_of_the_code_wherever_the_home_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    head = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    assert provenance(tmp_path)["git_commit"] == head
+    monkeypatch.setenv("POLYPOOL_COMMIT", "5" * 40)
+    assert provenance(tmp_path)["git_commit"] == head, "what runs is a checkout, whatever it is said to be"
+
+
+def test_provenance_takes_the_commit_of_the_home_where_the_code_is_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from polypool.infra.tracking import provenance as module
+
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "copy" / "infra" / "tracking" / "provenance.py"))
+    assert provenance(tmp_path)["git_commit"] == "unknown"
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    (tmp_path / "file").write_text("one")
+    subprocess.run([*git, "add", "file"], check=True)
+    subprocess.run([*git, "commit", "-qm", "first"], check=True)
+    tags = provenance(tmp_path)
+    assert (len(tags["git_commit"]), tags["git_dirty"]) == (40, "false")
+    monkeypatch.setenv("POLYPOOL_COMMIT", "5" * 40)
+    assert provenance(tmp_path)["git_commit"] == "5" * 40, "of the copy, not of the home beside it"
+    monkeypatch.setenv("POLYPOOL_COMMIT", "HEAD")
+    with pytest.raises(
+        InputError, match="POLYPOOL_COMMIT must be what `git rev-parse HEAD` prints, not 'HEAD'"
+    ):
+        provenance(tmp_path)
+    monkeypatch.delenv("POLYPOOL_COMMIT")
+    (tmp_path / "file").write_text("two")
+    assert provenance(tmp_path)["git_dirty"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "line"),
+    [
+        ("polypool train", ["coco", "kmax(k=5)"], "polypool train coco 'kmax(k=5)'"),
+        ("/usr/lib/pytest/__main__.py", ["-q"], ""),
+        ("", [], ""),
+    ],
+)
+def test_the_command_line_of_a_verb_is_as_one_would_type_it(program, words, line, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "argv", [program, *words])
+    assert command_line() == line
+
+
+def test_files_of_a_server_are_copied_once_and_a_missing_one_is_told_from_a_failure(uri: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    class Server:
+        """One that keeps `run.json`, and breaks at `broken.json`."""
+
+        def download_artifacts(self, run_id: str, name: str, target: str) -> str:
+            if name != "kept/run.json":
+                raise MlflowException("500 Internal Server Error")
+            path = Path(target, name)
+            path.parent.mkdir()
+            path.write_text(run_id)
+            return str(path)
+
+        def list_artifacts(self, run_id: str, folder: str | None) -> list[SimpleNamespace]:
+            names = {"kept": ["kept/run.json", "kept/broken.json"], None: ["kept", "broken.json"]}
+            return [SimpleNamespace(path=name) for name in names[folder]]
+
+    artifacts = Artifacts(uri)
+    artifacts.__dict__["_client"] = Server()
+    of = RunRecord(
+        run_id="r1", name="", status="FINISHED", started=0.0, ended=1.0, tags={}, params={}, metrics={}
+    )
+    of = replace(of, artifacts="mlflow-artifacts:/0/r1/artifacts")
+    path = artifacts.path(of, "kept/run.json")
+    assert path.read_text() == "r1"
+    for name in ("kept/none.json", "none.json"):
+        with pytest.raises(InputError, match=f"run r1 has no artifact {name}"):
+            artifacts.path(of, name)
+    for name in ("kept/broken.json", "broken.json"):
+        with pytest.raises(InputError, match="500 Internal"):
+            artifacts.path(of, name)
+    del artifacts
+    gc.collect()
+    assert not path.exists(), "copies end with the reader"

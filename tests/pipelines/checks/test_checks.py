@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+
+import pytest
+from corpora import make_corpus, make_questions
+from tiny_models import save_bert, save_vit
+
+from polypool.infra.checks import Check, run_checks
+from polypool.infra.errors import InputError
+from polypool.pipelines.checks.checking import adapter_checks, check, kind_of, listing
+from polypool.pipelines.commands import check as module
+from polypool.pipelines.training.prepare import prepare
+
+
+def failures(name: str, **options) -> list[str]:
+    return [f"{o.what}: {o.message}" for o in check(name, **options) if not o.passed]
+
+
+BUILT_IN = """
+    kmax(k=3) | pie(k=2, hidden=3) | bigru(width=16, embedding=8) | words(embedding=8)
+    regions(width=16, standardise=True) | pooled_grid | stored_text(width=16, standardise=True)
+    smooth_chamfer | cosine | aligned_mean | match_probability | probabilistic(mean=mean) | csd | pcmepp
+    vib(weight=1e-4) | triplet | infonce(learned=True) | adopt | mmd(weight=1.0) | coco_mini
+    coco_wsl_bert_x2 | karpathy | vqa2 | rules | image_text | video_text | vqa
+    template_task:CaptionWord
+"""
+
+
+@pytest.mark.parametrize("name", re.split(r"\s*[|\n]\s*", BUILT_IN.strip()))
+def test_built_in_parts_pass(name):
+    assert failures(name) == []
+
+
+def test_a_name_of_two_kinds_needs_the_kind():
+    with pytest.raises(InputError, match="choose one: --kind backbone or objective"):
+        list(check("siglip"))
+    assert failures("siglip", kind="objective") == []
+    assert failures("hgr(verbs=3)", kind="model") == failures("hgr", kind="reader") == []
+
+
+def test_encoders_of_transformers_are_checked_from_a_folder(tmp_path):
+    bert, vit = save_bert(tmp_path / "bert"), save_vit(tmp_path / "vit")
+    with pytest.raises(
+        InputError, match=r"'bert' is the name of several parts; .* --kind encoder or backbone"
+    ):
+        failures(f"bert(width=6, name={bert!r})")
+    assert failures(f"bert(width=6, name={bert!r})", kind="encoder") == []
+    assert failures(f"patches(width=6, size=32, name={vit!r})") == []
+    (missing, *rest) = check(f"bert(name={str(tmp_path / 'none')!r})", kind="encoder")
+    assert "Give the name of a model on the hub" in missing.message
+    assert {outcome.passed for outcome in rest} == {None}
+
+
+def test_a_task_is_tried_with_the_parts_of_a_recipe_on_its_data(tmp_path):
+    run = make_questions(tmp_path)
+    assert [o for o in run_checks(adapter_checks(run)) if not o.passed] == []
+    wrong = replace(run, optim=replace(run.optim, batch=4), aggregator="gpo(tempreature=1)")
+    outcomes = [*run_checks(adapter_checks(wrong))]
+    assert [o.passed for o in outcomes] == [True] * 4 + [False] + [None] * 12
+    assert "Did you mean 'temperature'" in outcomes[4].message
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Summing", "under the mask change nothing: more padding changes the result. To do: fill"),
+        ("Padded", "under the mask change nothing: more padding changes the set. To do: hide"),
+        ("Mates", "batch mates change nothing: batch mates change"),
+        ("Mates", "gradients are .*: no gradient reaches idle.weight, idle.bias. To do"),
+        ("Tensors", "assets are plain JSON: TypeError: Object of type Tensor .* To do: make them of dicts"),
+        ("Relative", "each pair is scored by itself: a block of the scores differs"),
+        ("RawTemperature", r"epoch: factor would learn, and is no parameter of .*To do: .* a nn\.Parameter"),
+        ("HiddenLayers", r"every parameter: layers\[0\]\.weight, layers\[0\]\.bias would learn"),
+        ("IdleWeight", "reach every parameter: no gradient reaches idle. To do"),
+        ("LateWeight", "in every epoch: no gradient reaches late, in epoch 0. To do"),
+        ("IdleTerm", "reach every parameter: no gradient reaches idle. To do"),
+        ("Backwards", "steps against its gradient lower it: 20 steps took the loss from .* To do"),
+    ],
+)
+def test_a_broken_part_fails_with_advice(name, message):
+    found = "\n".join(failures(f"broken_parts:{name}"))
+    assert re.search(message, found), found
+
+
+@pytest.mark.parametrize(
+    ("kind", "base"),
+    [
+        ("encoder", "polypool.encoders.encoder.Encoder"),
+        ("similarity", "polypool.tasks.similarities.similarity.Similarity"),
+        ("objective", "polypool.tasks.objectives.objective.Objective"),
+        ("regulariser", "polypool.tasks.regularisers.regulariser.Regulariser"),
+    ],
+)
+def test_a_part_has_to_derive_from_the_base_of_its_kind(kind: str, base: str) -> None:
+    with pytest.raises(InputError, match=f"is the class Identity, expected a class that derives from {base}"):
+        list(check("torch.nn:Identity", kind=kind))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Unseeded", r"alone: the same samples gave another `visual`.*infra\.compute\.randomness"),
+        ("Flipped", r"Scores\): evaluate and evaluate_scores of its scores differ"),
+        (
+            "Whole",
+            r"Scores\): slices are not followed: \(16, \d+\) and \(16, \d+\) came of \(3, 2\) and \(2, 1\)",
+        ),
+        (
+            "Unnamed",
+            r"Searchable\): it derives from polypool\.tasks\.abilities\.Searchable and has no visual_dim",
+        ),
+        ("Careless", r"ReadsInputs\): features of width 13 are taken, and 12 is expected\. To do: derive"),
+        ("Forgetful", r"ReadsInputs\): the score of a pair depends on what else is scored"),
+        ("Forgetful", r"Searchable\): the best hit of a caption scores .*, and the split's scores say"),
+        ("Short", r"fit together: `visual_mask` is torch\.int64, expected torch\.bool"),
+        ("Idle", r"reach every weight: no gradient reaches idle\.weight, idle\.bias\. To do: leave out"),
+        ("NotANumber", r"finite scalars: `loss` is nan"),
+        ("Uphill", r"lower its loss: it went from \d"),
+        ("At", r"can be logged: the metric 'R@1' has characters that MLflow refuses"),
+        ("Unjoined", r"none of right has a different value for each query"),
+        ("Undrawn", r"the file 'page.html' of an evaluation's pictures is str, expected bytes"),
+        (
+            "Unpictured",
+            r"pictures are PictureRecord, expected files by name, None or one of .*draw\.register",
+        ),
+        ("Nameless", r"word_recall is not among its metrics recall"),
+        (
+            "Chanceless",
+            r"query: the chance value of word_recall is not known\. To do: give Evaluation\.primary",
+        ),
+        (
+            "Unnoted",
+            r"query: word_recall does not follow from its single queries; metrics that do: none\. To do",
+        ),
+        ("Renamed", r"its primary metric is recall, higher is better, and the adapter's word_recall, higher"),
+        ("Beyond", r"it describes f1, not among its metrics word_recall"),
+        (
+            "Inverted",
+            r"word_recall, lower is better, and its best value 100 is no better than chance, 1\. To do",
+        ),
+        ("Halved", r"its queries give word_recall .*, and it logged"),
+        ("Hungry", r"without its data: .*nowhere/corpus"),
+        ("Raising", r"is text: KeyError: 'digest' \(.*broken_parts\.py, line \d+\)\. To do: return a dict"),
+    ],
+)
+def test_a_broken_task_fails_with_advice(name, message):
+    found = "\n".join(failures(f"broken_parts:{name}"))
+    assert re.search(message, found), found
+
+
+def test_nothing_is_checked_after_a_vital_check_fails():
+    def fails() -> None:
+        raise AssertionError("so it is")
+
+    checks = [
+        Check(what="a", run=lambda: "seen"),
+        Check(what="b", run=fails, vital=True),
+        Check(what="c", run=fails),
+    ]
+    assert [str(o).split() for o in run_checks(checks)] == [
+        ["ok", "a:", "seen"],
+        ["FAILED", "b:", "so", "it", "is"],
+        ["not", "checked", "c"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gpo", "aggregator"),
+        ("regions(width=4)", "encoder"),
+        ("broken_parts:Summing", "aggregator"),
+        ("broken_parts:Mates", "encoder"),
+        ("broken_parts:Task(place=2)", "task"),
+        ("polypool.tasks.objectives.infonce:InfoNCE", "objective"),
+        ("polypool.tasks.hgr.hgr:HGR", "model"),
+    ],
+)
+def test_the_kind_of_a_name_is_found(name, expected):
+    assert kind_of(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("gpoo", {}, "unknown name 'gpoo'. Did you mean 'gpo'"),
+        ("gpo", {"kind": "agregator"}, "Did you mean 'aggregator'"),
+        ("collections:Counter", {}, "--kind"),
+        ("no_such_package:Thing", {}, "cannot load"),
+        ("gpo", {"recipe": "coco_mini"}, "leave --recipe out"),
+        ("image_text", {"recipe": "coco_mni"}, "Did you mean 'coco_mini'"),
+        ("image_text", {"recipe": "coco_wsl_bert_x2"}, "is an ensemble"),
+        ("gpo", {"kind": "encoder"}, "unknown encoder 'gpo'"),
+    ],
+)
+def test_what_cannot_be_checked_is_an_error(name, options, message):
+    with pytest.raises(InputError, match=message):
+        list(check(name, **options))
+
+
+def test_the_verb_prints_a_line_a_check_and_ends_with_0_or_2(monkeypatch, capsys):
+    def verb(*words: str) -> None:
+        monkeypatch.setattr(sys, "argv", ["check", *words])
+        module.main()
+
+    verb("mean")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 14
+    assert all(line.startswith("ok ") for line in lines)
+    with pytest.raises(SystemExit) as ended:
+        verb("broken_parts:Summing")
+    assert ended.value.code == 2
+    captured = capsys.readouterr()
+    assert "FAILED       padding and" in captured.out
+    assert "checks failed" in captured.err
+    for words, message in (([], "--list"), (["mean", "--seed", "1"], "'--seed' is no option")):
+        with pytest.raises(SystemExit):
+            verb(*words)
+        assert message in capsys.readouterr().err
+    verb("--list", "--kind", "fusion")
+    assert capsys.readouterr().out == "fusions (--kind fusion)\n  concat   built in\n  product  built in\n"
+
+
+def test_the_list_has_every_kind():
+    found = listing()
+    for name in [
+        "image_text",
+        "bigru",
+        "gpo",
+        "cosine",
+        "adopt",
+        "mmd",
+        "drop",
+        "hgr",
+        "rules",
+        "coco_mini",
+        "vit",
+    ]:
+        assert f"\n  {name} " in found
+    assert re.search(r"^  gpo +built in$", found, re.MULTILINE)
+    with pytest.raises(InputError, match="Did you mean 'parser'"):
+        listing("parsers")
+
+
+def test_a_task_that_derives_from_no_adapter_is_refused_by_check_and_by_training(tmp_path):
+    with pytest.raises(InputError, match="give its kind: --kind"):
+        kind_of("broken_parts:Underived")
+    refused = r"'broken_parts:Underived' is the class Underived, expected .* derives from polypool.tasks.adapter.Task"
+    with pytest.raises(InputError, match=refused):
+        list(check("broken_parts:Underived", kind="task"))
+    with pytest.raises(InputError, match=refused):
+        prepare(replace(make_corpus(tmp_path), task="broken_parts:Underived"))

@@ -1,0 +1,206 @@
+"""Comparing over tasks: the grid, ranks, what is missing, and the verb."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from places import ROOT
+from query_results import answers, renamed, retrieval
+from records import VIDEO, grid, run, scores, three_tasks, vqa
+
+from polypool.infra.text_tables import ABSENT, as_text
+from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
+from polypool.pipelines.commands import compare as module
+from polypool.pipelines.comparison.comparison import compare
+from polypool.pipelines.comparison.grouping import arranged
+from polypool.pipelines.comparison.tables import scores as tables
+from polypool.tasks.adapter import Metric
+from polypool.tasks.scoring.records import queries_json
+
+
+def test_chance_normalised_scores_and_ranks_are_those_of_the_formulas() -> None:
+    found = grid(*three_tasks())
+    assert [column.title for column in found.columns] == [
+        ("image_text", "coco_mini", "whole", "rsum"),
+        ("video_text", "msrvtt", "distinct", "rsum"),
+        ("vqa", "daquar", "vqa", "accuracy"),
+    ]
+    mean = {
+        name: np.mean([100 * (a - 3.2) / 596.8, 100 * (b - 3.2) / 596.8, 100 * (c - 20) / 80])
+        for name, (a, b, c) in {"mean": (60, 90, 40), "max": (50, 96, 40), "gpo": (70, 120, 30)}.items()
+    }
+    assert {name: found.mean(name) for name in mean} == pytest.approx(mean)
+    assert found.aggregators == tuple(sorted(mean, key=lambda name: -mean[name]))
+    assert found.mean_ranks == pytest.approx(
+        {"mean": (2 + 3 + 1.5) / 3, "max": (3 + 2 + 1.5) / 3, "gpo": 5 / 3}
+    )
+    text = as_text(tables.across(found)).splitlines()
+    row = next(line for line in text if line.startswith("gpo"))
+    assert row.split() == [
+        "gpo",
+        *["70.0", "±", "1.4", "120.0", "±", "1.4", "30.0", "±", "1.4"],
+        f"{mean['gpo']:.1f}",
+        "1.7",
+        "1.00",
+    ]
+    assert "numbers of different protocols are never in one column" in "\n".join(text)
+
+
+def costly(made: RunRecord, step: float, weights: float) -> RunRecord:
+    return replace(made, metrics=made.metrics | {"cost/step": step, "weights/aggregators": weights})
+
+
+def test_costs_are_beside_the_scores() -> None:
+    runs = [
+        *(costly(run("mean", seed), step, 0.0) for seed, step in enumerate((30.0, 50.0))),
+        costly(vqa("mean", 0, 40.0), 20.0, 0.0),
+        costly(run("gpo"), 60.0, 1700.0),
+        costly(vqa("gpo", 0, 30.0), 45.0, 1400.0),
+        costly(run("gem"), 80.0, 1.0),
+        costly(vqa("gem", 0, 30.0), math.nan, 2.0),
+        run("lip"),
+    ]
+    found = grid(*runs)
+    assert found.steps == pytest.approx({"mean": 1.0, "gpo": math.sqrt(60 / 40 * 45 / 20)})
+    assert found.weights == {"mean": 0.0, "gpo": 1700.0, "gem": 2.0}
+    rows = {row[0]: row[-2:] for row in tables.across(found).rows}
+    assert rows == {
+        "mean": ("0", "1.00"),
+        "gpo": ("1,700", "1.84"),
+        "gem": ("2", ABSENT),
+        "lip": (ABSENT, ABSENT),
+    }
+    free = [replace(made, metrics={**made.metrics, "cost/step": math.nan}) for made in three_tasks()]
+    assert grid(*free).steps == {}
+
+
+def test_one_task_has_no_grid_and_protocols_have_a_column_each() -> None:
+    both = scores("coco-5k", 300.0) | scores("coco-1k-5fold", 400.0)
+    coco = [run(name, dataset="coco", protocol="coco-5k", metrics=both) for name in ("mean", "max", "gpo")]
+    assert grid(*coco) is None
+    found = grid(*coco, *(vqa(name, 0, 30.0) for name in ("mean", "max", "gpo")))
+    assert [column.title[2] for column in found.columns] == ["coco-1k-5fold", "coco-5k", "vqa"]
+    assert [column.group.protocol for column in found.counting] == ["coco-5k", "vqa"]
+    assert (
+        "image_text · coco · coco-1k-5fold is in no mean and no rank: its runs chose another"
+        in found.notes[0]
+    )
+    assert found.mean("mean") == pytest.approx((100 * (300 - 3.2) / 596.8 + 12.5) / 2)
+
+
+def test_recipes_and_models_have_columns_of_their_own() -> None:
+    found = grid(
+        run("gpo"),
+        run("gpo", recipe="bert"),
+        run("gpo", recipe="bert", model="hgr"),
+        vqa("gpo", 0, 30.0),
+        run("gpo + gpo", kind="ensemble"),
+    )
+    assert [column.title for column in found.columns] == [
+        ("image_text", "coco_mini", "whole", "bert", "rsum"),
+        ("image_text", "coco_mini", "whole", "bert", "in hgr", "rsum"),
+        ("image_text", "coco_mini", "whole", "mini", "rsum"),
+        ("vqa", "daquar", "vqa", "accuracy"),
+    ]
+    assert found.aggregators == ("gpo",)
+
+
+def test_aggregators_that_a_task_lacks_and_small_columns_count_in_no_mean() -> None:
+    names = ("mean", "max", "gpo", "lip", "gem")
+    runs = [run(name, rsum=50.0 + at) for at, name in enumerate(names)]
+    runs += [vqa(name, 0, 40.0 + at) for at, name in enumerate(names[:4])]
+    runs += [run(name, **VIDEO) for name in names[:2]]
+    found = grid(*runs)
+    assert [column.group.task for column in found.counting] == ["image_text", "vqa"]
+    assert found.complete == ("gpo", "lip", "max", "mean")
+    assert math.isnan(found.mean("gem"))
+    assert found.notes == (
+        "video_text · msrvtt · distinct is in no mean and no rank: it has fewer than half of the aggregators of the "
+        "largest column",
+        "without mean and rank, since a column lacks them: gem",
+    )
+    unknown = grid(
+        run("gpo"),
+        vqa("gpo", 0, 30.0),
+        run("gpo", task="sorting", protocol="s", metrics={"s/tau": 0.4}, records={"s": [Metric(name="tau")]}),
+    )
+    assert "chance or the best possible value of tau is not known" in unknown.notes[0]
+    apart = grid(run("gpo"), vqa("max", 0, 30.0))
+    assert apart.notes == ("no means and no ranks: no aggregator is in every column that counts",)
+    assert "normalised" not in as_text(tables.across(apart))
+
+
+def test_missing_seeds_are_said() -> None:
+    _, notes = arranged([run("gpo", 0), run("gpo", 1), run("max", 0), run("mean", 2)], experiment="x")
+    assert notes == (
+        "image_text · coco_mini · whole: seeds are missing, so rows are means over different ones: gpo 2; max 1, 2; "
+        "mean 0, 1",
+    )
+
+
+def test_the_verb_compares_tasks_with_their_queries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    uri = tracking_uri(tmp_path)
+    for at, aggregator in enumerate(("gpo", "mean")):
+        image, metrics = retrieval(40, seed=1, shift=at)
+        image = renamed(image, np.arange(40).astype(str))
+        answer, accuracy = answers(seed=at)
+        for made, protocol, queries in (
+            (run(aggregator, metrics={f"whole/{n}": v for n, v in metrics.items()}), "whole", image),
+            (vqa(aggregator, 0, accuracy), "vqa", answer),
+        ):
+            start = {
+                "uri": uri,
+                "home": tmp_path,
+                "name": made.name,
+                "tags": made.tags,
+                "params": made.params,
+            }
+            tracker = Tracker.start("polypool", **start)
+            tracker.log({**made.metrics, "weights/aggregators": 10.0}, step=1)
+            if (aggregator, protocol) != ("mean", "vqa"):
+                np.savez_compressed(tmp_path / f"{protocol}.npz", **queries.arrays)
+                tracker.artifact(tmp_path / f"{protocol}.npz", "per_query")
+                tracker.text(f"per_query/{protocol}.json", queries_json(queries.metrics))
+            tracker.finish()
+    monkeypatch.setattr(sys, "argv", ["compare", "--latex", str(tmp_path / "out" / "t.tex"), "--pairs"])
+    module.main()
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.partition("written to")[0].splitlines())) <= 120
+    assert "over seeds and 40 images with their captions" in " ".join(shown.split())
+    assert "task x aggregator" in shown
+    assert "mean (vqa) is not compared by its queries" in shown
+    assert "has no artifact per_query/vqa.npz" in " ".join(shown.split())
+    assert "image_text · coco_mini · whole: all pairs" in shown
+    assert (tmp_path / "out" / "t.tex").read_text().count("\\toprule") == shown.count("\n─")
+    (kept,) = find_runs(uri, "polypool-comparisons")
+    summary = Tracker.attach(uri, kept.run_id, running=False)
+    assert "task x aggregator" in kept.tags["mlflow.note.content"]
+    assert summary.download("heat_map.png").stat().st_size > 5_000
+    assert summary.read_json("task_by_aggregator.json")["columns"][0] == "aggregator"
+    assert len(summary.read_json("scores.json")["data"]) == 4
+    assert compare(uri, "polypool").cross_task is not None
+    assert loaded("compare", "--no-log") == loaded("runs") == "[]"
+
+
+def loaded(verb: str, *words: str) -> str:
+    """Return which of the packages that take seconds to import a verb has in its process at the end."""
+    code = (
+        f"import sys; sys.argv = ['{verb}', *{words}]; from polypool.pipelines.commands.{verb} import main; main(); "
+        "print([name for name in ('matplotlib', 'mlflow', 'ray', 'torch') if name in sys.modules])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.splitlines()[-1]

@@ -1,0 +1,174 @@
+"""What a comparison says of two rows: which differences are real, and what each row costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from query_results import renamed, retrieval
+from records import blocks_of, run
+
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS
+from polypool.infra.text_tables import Table, as_text
+from polypool.infra.tracking import RunRecord
+from polypool.pipelines.comparison.comparison import Comparison
+from polypool.pipelines.comparison.grouping import arranged
+from polypool.pipelines.comparison.groups import weights_of
+from polypool.pipelines.comparison.queries import Queries
+from polypool.pipelines.comparison.tables import scores as tables
+from polypool.pipelines.comparison.tables.differences import all_pairs, differences
+
+
+class Kept:
+    """Per-query results by run id, as `read_queries` returns them."""
+
+    def __init__(self) -> None:
+        self.queries: dict[str, Queries] = {}
+
+    def __call__(self, run: RunRecord, protocol: str) -> Queries:
+        if run.run_id not in self.queries:
+            raise InputError(f"run {run.run_id} has no artifact per_query/{protocol}.npz")
+        return self.queries[run.run_id]
+
+    def record(self, aggregator: str, seed: int, shift: float, *, draw: int = 0) -> RunRecord:
+        queries, metrics = retrieval(60, seed=draw + seed, shift=shift)
+        made = run(aggregator, seed, metrics={f"whole/{name}": value for name, value in metrics.items()})
+        self.queries[made.run_id] = renamed(queries, np.arange(60).astype(str))
+        return made
+
+
+SEEDS = range(5)
+
+
+def judged_rows(kept: Kept, runs: list[RunRecord], notes: tuple[str, ...] = ()) -> Comparison:
+    groups, _ = arranged(runs, experiment="x")
+    return Comparison(experiment="x", groups=groups, notes=notes).judged(kept)
+
+
+def lines_of(table: Table) -> dict[str, str]:
+    return {line.split()[0]: line for line in as_text(table).splitlines() if line.strip()}
+
+
+def test_significant_differences_are_told_from_others_and_missing_files_are_said() -> None:
+    kept = Kept()
+    runs = [kept.record("gpo", seed, 0.0) for seed in SEEDS]
+    runs += [
+        kept.record("max", seed, 0.1, draw=50) for seed in SEEDS
+    ]  # other luck, not the same a little worse
+    runs += [kept.record("mean", seed, 1.5) for seed in SEEDS]
+    runs += [kept.record("lip", seed, 0.8) for seed in SEEDS]
+    del kept.queries[runs[-1].run_id]
+    found = judged_rows(kept, runs, notes=("first",))
+    (group,) = found.groups
+    assert group.judged.labels == ("gpo", "max", "mean")
+    assert group.judged.units == "60 images with their captions"
+    assert group.judged.difference("gpo", "max").significant is False
+    assert group.judged.difference("gpo", "mean").significant is True
+    assert group.judged.difference("gpo", "mean").value == pytest.approx(
+        group.rows[0].mean("rsum") - next(row for row in group.rows if row.label == "mean").mean("rsum"),
+        abs=1e-9,
+    )
+    gone = f"run {runs[-1].run_id} has no artifact per_query/whole.npz"
+    assert found.notes == ("first", f"lip (whole) is not compared by its queries: {gone}")
+    lines = lines_of(tables.scores(group))
+    assert [("*" in lines[name]) for name in ("gpo", "max", "lip", "mean")] == [False, True, False, False]
+    shown = " ".join(as_text(tables.scores(group)).split())
+    assert (
+        "*: no significant difference from gpo over seeds and 60 images with their captions, corrected by"
+        in shown
+    )
+    assert "Holm for 3 pairs" in shown
+    table = differences(group, costs=False)
+    assert [cells[-1] for cells in table.rows] == ["\u2013", "no", "\u2013", "yes"]
+    assert table.header == (
+        "aggregator",
+        "rsum",
+        "95 % interval",
+        "difference",
+        "95 % interval",
+        "p",
+        "significant",
+    )
+    low, high = group.judged.intervals["gpo"]
+    assert table.rows[0][2:4] == (f"[{low:.1f}, {high:.1f}]", "\u2013")
+    assert "intervals over seeds and queries (60 images" in table.legend[0]
+    pairs = all_pairs(group)
+    assert [cells[0] for cells in pairs.rows] == ["gpo against max", "gpo against mean", "max against mean"]
+    assert "gpo against max" in replace(found, pairs=True).text()
+    assert "gpo against max" not in found.text()
+    assert "what seeds can show" in found.text()
+    assert "needs" in replace(found, detect=10.0).text()
+
+
+def test_of_one_seed_it_is_said_that_seeds_cannot_be_judged() -> None:
+    kept = Kept()
+    runs = [kept.record("gpo", 0, 0.0), kept.record("max", 0, 0.3, draw=50), kept.record("mean", 0, 1.5)]
+    found = judged_rows(kept, runs)
+    (group,) = found.groups
+    lines = lines_of(tables.scores(group))
+    assert [lines[name].split("\u2013")[1][0] for name in ("gpo", "max", "mean")] == [" ", "*", "?"]
+    text = " ".join(replace(found, detect=1.0).text().split())
+    assert "?: the queries tell it from gpo; one seed does not show what another would change" in text
+    assert "intervals over queries alone (one seed does not show what another would change) (60" in text
+    assert [cells[-1] for cells in differences(group).rows] == ["\u2013", "no", "by queries"]
+    assert "with one seed a row the number of seeds is unknown" in text
+    assert "what seeds can show" not in text
+
+
+def test_pairs_of_one_seed_among_others_are_told_apart() -> None:
+    kept = Kept()
+    runs = [kept.record("gpo", seed, 0.0) for seed in SEEDS] + [kept.record("mean", 0, 1.5)]
+    (group,) = judged_rows(kept, runs).groups
+    assert differences(group).rows[-1][-1] == "by queries"
+    more = [kept.record("lip", seed, 1.5) for seed in SEEDS]
+    (group,) = judged_rows(kept, [*runs, *more]).groups
+    assert "over seeds (where both rows have two) and queries (60" in differences(group).legend[0]
+
+
+def test_rows_scored_on_other_queries_or_with_other_values_are_left_out() -> None:
+    kept = Kept()
+    runs = [kept.record(name, 0, 0.1 * at) for at, name in enumerate(("gpo", "max", "mean"))]
+    kept.queries[runs[1].run_id] = renamed(kept.queries[runs[1].run_id], np.arange(1, 61).astype(str))
+    kept.queries[runs[2].run_id].arrays["i2t_R1"][:] = 0
+    found = judged_rows(kept, runs)
+    assert found.groups[0].judged is None
+    assert "max (whole) is not compared by its queries: it was scored on other queries" in found.notes[0]
+    assert "mean (whole) is not compared by its queries: its queries give rsum" in found.notes[1]
+
+
+def test_costs_are_logged_ones_or_follow_from_the_specs() -> None:
+    def given(metrics=(), params=(), **tags) -> RunRecord:
+        made = run("gpo", metrics={"whole/rsum": 60.0, **dict(metrics)}, **tags)
+        return replace(made, params={**made.params, **dict(params)})
+
+    specs = {"visual": "regions(width=64)", "text": "bigru"}
+    own = [sum(p.numel() for p in AGGREGATORS.build("lip", width).parameters()) for width in (64, 1024)]
+    made = replace(given(params=specs), tags={**given().tags, "aggregator": "lip", "text_aggregator": "lip"})
+    assert weights_of(made) == sum(own)
+    assert weights_of(given({"weights/aggregators": 5.0}, specs)) == 5.0
+    assert math.isnan(weights_of(given(params={**specs, "visual": "nowhere"})))
+    assert math.isnan(weights_of(given(params=specs, model="hgr")))
+    (group,) = blocks_of(given({"cost/step": 40.25, "cost/embed": 0.12345, "time/step_ms": 1945.0}))
+    assert (group.rows[0].costs.step, group.rows[0].costs.embed) == (40.25, 0.12345)
+    table = differences(group)
+    assert (table.header, table.rows) == (("aggregator", "step", "embed"), (("gpo", "40.2", "0.123"),))
+    assert (
+        "step: processor time of a training step, in products of two 512 x 512 matrices timed"
+        in table.legend[0]
+    )
+
+
+def test_what_passed_on_the_clock_is_no_cost() -> None:
+    old = {
+        "whole/rsum": 60.0,
+        "time/step_ms": 1945.0,
+        "time/embed_ms": 3.0,
+        "train/samples_per_second": 500.0,
+    }
+    runs = [run("mean", metrics=old), run("slots", metrics={"whole/rsum": 55.0, "cost/step": 1325.0})]
+    (group,) = blocks_of(*runs)
+    assert differences(group).rows == (("mean", "\u2013"), ("slots", "1,325"))
+    assert differences(blocks_of(runs[0])[0]) is None

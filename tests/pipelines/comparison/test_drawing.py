@@ -1,0 +1,130 @@
+"""The pictures of a comparison, and the critical difference that one of them shows."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from records import blocks_of, grid, run, three_tasks, vqa
+
+from polypool.pipelines.comparison.comparison import Comparison
+from polypool.pipelines.comparison.drawing import draw_all, scored_group
+from polypool.pipelines.comparison.tables.cross_task import cross_task_table, why_not
+from polypool.pipelines.figures.costs import draw_panel
+from polypool.pipelines.figures.critical import cliques, critical_difference
+from polypool.pipelines.figures.parameters import curves_of
+from polypool.pipelines.figures.parameters import draw_panel as draw_parameter_panel
+from polypool.pipelines.figures.style import apart, new_figure
+
+
+def test_the_critical_difference_is_that_of_the_paper() -> None:
+    # Demsar 2006, section 3.2.2: four classifiers on 14 data sets; 1.25 by its table 5(a), q = 2.569
+    assert critical_difference(4, 14) == pytest.approx(1.25, abs=0.005)
+    assert critical_difference(4, 14) == pytest.approx(2.569 * math.sqrt(4 * 5 / (6 * 14)), abs=1e-3)
+    ranks = np.array([1.0, 1.5, 2.4, 4.0, 5.0])  # the last two are exactly the difference apart, and differ
+    assert cliques(ranks, 1.0) == [(0, 1), (1, 2)]
+    assert cliques(ranks, 0.1) == []
+    assert cliques(ranks, 9.0) == [(0, 4)]
+
+
+def test_too_few_tasks_or_aggregators_have_no_critical_difference(tmp_path: Path) -> None:
+    assert why_not(grid(*three_tasks())) == ""
+    assert "two tasks" in why_not(None)
+    two = grid(*(made for made in three_tasks() if made.tags["aggregator"] != "gpo"))
+    assert "three aggregators" in why_not(two)
+    found = Comparison(experiment="x", groups=tuple(column.group for column in two.columns), notes=())
+    assert found.remarks == (why_not(two),)
+    files = [path.name for path in draw_all(found.groups, two, tmp_path)]
+    assert files == ["compare.png", "costs.png", "heat_map.png"]
+
+
+@pytest.mark.parametrize("count", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_figures_are_drawn_for_few_and_many_long_names(count: int, tmp_path: Path) -> None:
+    names = ["gpo", *(f"slots(k={k}, iterations=4, heads=2, head_width=96)" for k in range(1, count))]
+    runs = [run(name, rsum=50.0 + at) for at, name in enumerate(names)]
+    runs += [vqa(name, 0, 30.0 + at % 7) for at, name in enumerate(names)]
+    groups = blocks_of(*runs)
+    files = draw_all(groups, cross_task_table(groups), tmp_path)
+    over_k = ["parameters"] * (count > 3)  # of which two are no curve
+    assert [path.stem for path in files] == ["compare", "costs", *over_k, "heat_map", "critical_difference"]
+    for path in files:
+        with Image.open(path) as image:
+            assert len(image.convert("RGB").getcolors(maxcolors=1 << 20)) > 10
+            edge = np.asarray(image.convert("L"))
+            assert min(edge[0].min(), edge[-1].min(), edge[:, 0].min(), edge[:, -1].min()) == 255, (
+                "nothing is cut"
+            )
+
+
+@pytest.mark.parametrize("costs", [(17.0, 21.5), (19.9, 20.1), (12.0, 23.0), (20.0, 45.0), (3.0, 900.0)])
+def test_an_axis_of_costs_shows_two_numbers_at_least(costs) -> None:
+    runs = [
+        run(name, metrics={"whole/rsum": 60.0, "cost/step": cost})
+        for name, cost in zip("ab", costs, strict=True)
+    ]
+    (group,) = blocks_of(*runs)
+    figure = new_figure(9.5, 3.0)
+    panel = figure.subplots()
+    group = scored_group(group)
+    draw_panel(panel, group, "step", group.rows)
+    figure.draw_without_rendering()
+    low, high = panel.get_xlim()
+    axis = panel.xaxis
+    ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+    assert (
+        len({t.label1.get_text() for t in ticks if t.label1.get_text() and low <= t.get_loc() <= high}) >= 2
+    )
+
+
+def scored_groups(*runs) -> list:
+    return [scored_group(group) for group in blocks_of(*runs)]
+
+
+def over_k(*values: int, text: str = "") -> list:
+    more = {"text_aggregator": text} if text else {}
+    return [run(f"kmax(k={k})", seed, rsum=50.0 + k + seed, **more) for k in values for seed in (0, 2)]
+
+
+def test_a_parameter_of_which_three_values_were_tried_has_a_curve(tmp_path: Path) -> None:
+    runs = [*over_k(10, 2, 5), run("gpo", rsum=57.0), run("slots(k=4)"), run("slots(k=2, iterations=3)")]
+    (group,) = blocks_of(*runs)
+    scored = scored_group(group)
+    (curve,) = curves_of(scored)
+    assert (curve.name, curve.parameter) == ("kmax, mini", "k")
+    assert curve.value_P.tolist() == [2, 5, 10]
+    assert [row.mean for row in curve.rows] == [53.0, 56.0, 61.0]
+    panel = new_figure(8.5, 4.0).subplots()
+    draw_parameter_panel(panel, scored, [curve])
+    (curved,) = (line for line in panel.lines if len(line.get_xdata()) == 3)
+    np.testing.assert_allclose(curved.get_xydata(), [[2, 53], [5, 56], [10, 61]])
+    across = [line.get_ydata()[0] for line in panel.lines if line is not curved]
+    assert sorted(across) == [57.0, 60.0, 60.0], "the other rows"
+    band = panel.collections[0].get_paths()[0].vertices
+    assert band[:, 1].min() == pytest.approx(53 - math.sqrt(2))
+    assert band[:, 1].max() == pytest.approx(61 + math.sqrt(2))
+    assert "parameters.png" in [path.name for path in draw_all([group], None, tmp_path)]
+
+
+def test_a_curve_joins_rows_that_differ_in_nothing_else() -> None:
+    assert not curves_of(*scored_groups(*over_k(1, 2), run("mean")))
+    assert not curves_of(*scored_groups(*over_k(1, 2), *over_k(3, text="mean")))
+    (curve,) = curves_of(*scored_groups(*over_k(1, 2, 3, text="mean"), *over_k(4)))
+    assert (curve.name, len(curve.rows)) == ("kmax, text mean, mini", 3)
+    assert not curves_of(*scored_groups(*over_k(1, 2), *(run(f"gem(p={p})") for p in ("'a'", True, 3))))
+
+
+def test_names_beside_a_panel_keep_apart_and_stay_near() -> None:
+    np.testing.assert_allclose(apart(np.array([5.0, 1.0, 9.0]), 2.0), [5, 1, 9])
+    np.testing.assert_allclose(apart(np.array([4.0, 4.0, 1.0]), 2.0), [3, 5, 1])
+    np.testing.assert_allclose(
+        apart(np.array([4.1, 4.0, 2.5]), 2.0), [5.533333, 3.533333, 1.533333], atol=1e-5
+    )
+    draw = np.random.default_rng(0)
+    y_R = draw.uniform(0, 10, 20)
+    place_R = apart(y_R, 0.7)
+    assert np.diff(np.sort(place_R)).min() > 0.7 - 1e-9
+    assert (np.argsort(place_R) == np.argsort(y_R)).all()
+    assert np.isclose(place_R.mean(), y_R.mean())

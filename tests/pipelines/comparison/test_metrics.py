@@ -1,0 +1,331 @@
+"""Tasks whose metrics are not those of the built-in ones: errors, F1, mean average precision."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from records import blocks_of, grid, run, vqa
+from toy import toy_run
+
+from polypool.infra.errors import InputError
+from polypool.infra.text_tables import as_text
+from polypool.infra.tracking import RunRecord, find_runs, tracking_uri
+from polypool.pipelines.comparison.comparison import Comparison
+from polypool.pipelines.comparison.drawing import draw_all
+from polypool.pipelines.comparison.grouping import arranged
+from polypool.pipelines.comparison.queries import Queries
+from polypool.pipelines.comparison.results import columns, results
+from polypool.pipelines.comparison.tables import scores as tables
+from polypool.pipelines.comparison.tables.differences import differences
+from polypool.pipelines.models.evaluation import track_ensemble
+from polypool.pipelines.recipes import Ensemble
+from polypool.pipelines.training.recording.artifacts import headline, printed
+from polypool.tasks.adapter import Evaluation, Metric, QueryMean, QueryMetric
+
+MAE = Metric(name="mae", higher_is_better=False, best=0.0, chance=12.0, unit="years")
+F1 = Metric(name="f1", best=1.0, chance=0.25)
+ACCURACY = Metric(name="accuracy", best=100.0, chance=50.0, unit="%")
+MAP = Metric(name="mAP", best=1.0, chance=0.1)
+AGES = {"task": "ages", "dataset": "faces", "recipe": "faces", "protocol": "ages"}
+TAGS = {"task": "tags", "dataset": "pictures", "recipe": "pictures", "protocol": "tags"}
+ERRORS = {"mean": 9.0, "gpo": 1.0, "max": 5.0}
+
+
+def ages(aggregator: str, seed: int = 0) -> RunRecord:
+    return run(
+        aggregator, seed, metrics={"ages/mae": ERRORS[aggregator] + seed}, records={"ages": [MAE]}, **AGES
+    )
+
+
+def mean_average(aggregator: str, value: float, seed: int = 0) -> RunRecord:
+    return run(aggregator, seed, metrics={"tags/mAP": value}, records={"tags": [MAP]}, **TAGS)
+
+
+def precisions(value: float, *, seed: int) -> Queries:
+    rng = np.random.default_rng(seed)
+    ap_Q = np.clip(rng.normal(value, 0.1, 80), 0, 1)
+    mean = QueryMean(scores=("average_precision",), units="query_id")
+    described = QueryMetric(name="mAP", means=(mean,), units="queries")
+    return Queries(arrays={"query_id": np.arange(80), "average_precision": ap_Q}, metrics=(described,))
+
+
+def test_small_errors_are_ranked_above_large_ones_everywhere(tmp_path) -> None:
+    runs = [ages(name, seed) for name in ERRORS for seed in (0, 1)]
+    (group,) = blocks_of(*runs)
+    assert [row.label for row in group.rows] == ["gpo", "max", "mean"]
+    text = as_text(tables.scores(group))
+    assert "sorted by mae in years, lower is better; mean" in text
+    assert "chance mae 12.0" in text
+    assert [line.split()[0] for line in text.splitlines()[-3:]] == ["gpo", "max", "mean"]
+
+    accuracy = {"mean": 30.0, "gpo": 40.0, "max": 35.0}
+    found = grid(*runs, *(vqa(name, 0, value) for name, value in accuracy.items()))
+    assert found.mean_ranks == {"gpo": 1.0, "max": 2.0, "mean": 3.0}
+    assert found.mean("gpo") == pytest.approx((100 * (12 - 1.5) / 12 + 100 * (40 - 20) / 80) / 2)
+    assert found.aggregators == ("gpo", "max", "mean")
+    assert found.columns[0].best.label == "gpo"
+    assert "critical_difference" in [path.stem for path in draw_all([group], found, tmp_path)]
+    scores = columns(results([group]))
+    assert (scores["aggregator"][0], scores["chance_normalised"][0]) == ("gpo", pytest.approx(87.5))
+
+
+def test_a_protocol_of_somebody_elses_task_is_among_the_choices() -> None:
+    runs = [ages("gpo"), vqa("gpo", 0, 40.0)]
+    (group,), _ = arranged(runs, experiment="x", protocol="ages")
+    assert group.task == "ages"
+    with pytest.raises(InputError, match=r"unknown protocol 'nope'.*: ages, vqa\."):
+        arranged(runs, experiment="x", protocol="nope")
+
+
+def test_shades_go_from_the_worst_to_the_best() -> None:
+    values = np.array([9.0, np.nan, 1.0, 5.0])
+    np.testing.assert_array_equal(MAE.relative(values), [0, np.nan, 1, 0.5])
+    np.testing.assert_array_equal(replace(MAE, higher_is_better=True).relative(values), [1, np.nan, 0, 0.5])
+    assert MAE.relative(np.array([2.0, 2.0])).tolist() == [0.5, 0.5]
+
+
+def test_a_task_is_sorted_by_its_own_metric_and_shown_in_its_own_order() -> None:
+    values = {"gpo": (0.8, 60.0), "mean": (0.5, 90.0)}
+    aside = Metric(name="macro", in_tables=False)
+    runs = [
+        run(
+            name,
+            metrics={"t/accuracy": a, "t/f1": f, "t/macro": f},
+            records={"t": [F1, ACCURACY, aside]},
+            protocol="t",
+        )
+        for name, (f, a) in values.items()
+    ]
+    (group,) = blocks_of(*runs)
+    assert [row.label for row in group.rows] == ["gpo", "mean"]
+    assert group.columns == ("f1", "accuracy")
+    assert as_text(tables.scores(group)).splitlines()[-1].split()[2] == "0.500"
+    (group,), _ = arranged(runs, experiment="x", metric="macro")
+    assert group.columns == ("macro", "f1", "accuracy")
+
+
+def test_the_headline_of_a_run_is_that_of_its_task() -> None:
+    evaluation = Evaluation(
+        protocol="t", metrics={"f1": 0.4, "accuracy": 90.0}, primary=F1, others=(ACCURACY,)
+    )
+    assert headline(evaluation) == {
+        "test/score": 0.4,
+        "test/chance": 0.25,
+        "test/chance_normalised": pytest.approx(20.0),
+    }
+    error = replace(evaluation, metrics={"mae": 3.0}, primary=MAE)
+    assert headline(error)["test/chance_normalised"] == pytest.approx(75.0)
+    assert headline(replace(evaluation, primary=Metric(name="f1"))) == {"test/score": 0.4}
+    assert headline(replace(evaluation, metrics={"questions": 5.0})) == {}
+
+
+def test_fractions_are_printed_to_three_decimals_under_the_points_of_others() -> None:
+    assert [printed(value) for value in (421.9, 1.5, 1.0, 0.7126, -0.25, 0.0)] == [
+        "  421.90",
+        "    1.50",
+        "    1.000",
+        "    0.713",
+        "   -0.250",
+        "    0.00",
+    ]
+
+
+def test_mean_average_precision_stands_in_means_ranks_and_differences() -> None:
+    kept = {
+        name: precisions(value, seed=at) for at, (name, value) in enumerate({"gpo": 0.7, "max": 0.3}.items())
+    }
+    reached = {name: float(of.arrays["average_precision"].mean()) for name, of in kept.items()}
+    runs = [mean_average(name, value) for name, value in reached.items()]
+    runs += [vqa(name, 0, value) for name, value in (("gpo", 40.0), ("max", 30.0))]
+    groups, notes = arranged(runs, experiment="x")
+    found = Comparison(experiment="x", groups=groups, notes=notes).judged(
+        lambda record, protocol: kept[record.tags["aggregator"]]
+    )
+    group = next(group for group in found.groups if group.task == "tags")
+    assert group.judged.units == "80 queries"
+    assert group.judged.difference("gpo", "max").found
+    assert found.cross_task.mean("gpo") == pytest.approx((100 * (reached["gpo"] - 0.1) / 0.9 + 25.0) / 2)
+    assert found.cross_task.mean_ranks == {"gpo": 1.0, "max": 2.0}
+    assert by_label(differences(group))["gpo"][0] == f"{reached['gpo']:.3f}"
+    assert not [note for note in found.cross_task.notes if "no mean" in note]
+
+
+def by_label(table) -> dict[str, tuple[str, ...]]:
+    return {label: tuple(cells) for label, *cells in table.rows}
+
+
+def test_small_differences_of_errors_have_their_sign_and_the_best_comes_first() -> None:
+    rng = np.random.default_rng(0)
+    hard_Q = rng.uniform(0, 10, 60)
+    kept = {}
+    for name, more in (("gpo", 1.0), ("mean", 3.0)):
+        mean = QueryMean(scores=("error",), units="id")
+        described = QueryMetric(name="mae", means=(mean,), units="faces")
+        arrays = {"id": np.arange(60), "error": hard_Q + more + rng.normal(0, 0.1, 60)}
+        kept[name] = Queries(arrays=arrays, metrics=(described,))
+    runs = [
+        run(name, metrics={"ages/mae": float(of.arrays["error"].mean())}, records={"ages": [MAE]}, **AGES)
+        for name, of in kept.items()
+    ]
+    groups, _ = arranged(runs, experiment="x")
+    found = Comparison(experiment="x", groups=groups, notes=()).judged(
+        lambda record, protocol: kept[record.tags["aggregator"]]
+    )
+    (group,) = found.groups
+    assert group.judged.labels == ("gpo", "mean")
+    worse = by_label(differences(group))["mean"]
+    assert worse[2] == "+2.0"
+    assert worse[-1] == "by queries"
+
+
+def test_runs_of_earlier_versions_are_shown_and_not_ranked(tmp_path) -> None:
+    old = [
+        run(name, metrics={"t/f1": f, "t/loss": 1 - f}, records={}, protocol="t")
+        for name, f in (("a", 0.1), ("b", 0.9))
+    ]
+    groups, notes = arranged(old, experiment="x")
+    (group,) = groups
+    assert group.metric is None
+    assert (group.columns, [row.label for row in group.rows]) == (("f1", "loss"), ["a", "b"])
+    assert notes == (
+        "image_text · coco_mini · t: recorded by an earlier version, which did not say what metrics mean, so nothing "
+        "is ranked, normalised or tested: a seed 0, b seed 0; `polypool evaluate RUN_ID` adds it",
+    )
+    text = Comparison(experiment="x", groups=groups, notes=notes).text()
+    assert "in the order of names" in text
+    assert "0.900" in text
+    assert draw_all(groups, None, tmp_path) == []
+    assert results(groups) == []
+    assert Comparison(experiment="x", groups=groups, notes=()).judged(never).groups == groups
+    assert grid(*old, vqa("a", 0, 30.0)) is None
+    with pytest.raises(
+        InputError, match=r"unknown metric 'f1'.*no record says whether high values of it are good"
+    ):
+        arranged(old, experiment="x", metric="f1")
+
+
+def never(record: RunRecord, protocol: str) -> Queries:
+    raise AssertionError("nothing is to be read")
+
+
+def test_an_old_run_among_others_is_read_like_them_and_noted() -> None:
+    old = run("mean", metrics={"ages/mae": 0.5}, records={}, **AGES)
+    groups, notes = arranged([ages("gpo"), old], experiment="x")
+    assert [row.label for row in groups[0].rows] == ["mean", "gpo"]
+    assert "so they are read like the others: mean seed 0" in notes[0]
+
+
+def test_runs_that_describe_a_metric_differently_are_noted_and_the_latest_counts() -> None:
+    changed = replace(MAE, higher_is_better=True, chance=3.0)
+    one = run("gpo", metrics={"ages/mae": 1.0}, records={"ages": [changed]}, ended=1.0, **AGES)
+    late = run("max", metrics={"ages/mae": 9.0}, records={"ages": [MAE]}, ended=2.0, **AGES)
+    groups, notes = arranged([one, late], experiment="x")
+    assert groups[0].metric == MAE
+    assert notes == (
+        "ages · faces · ages: runs describe metrics differently, and the latest one counts: mae of run id-gpo-0-1 has "
+        "another higher_is_better and chance",
+    )
+
+
+def test_a_damaged_record_stops_the_comparison_and_names_the_run() -> None:
+    bad = ages("gpo")
+    bad = replace(bad, tags={**bad.tags, "metrics.ages": '[{"name": "mae", "higher_is_better": "no"}]'})
+    with pytest.raises(
+        InputError,
+        match=r"run id-gpo-0-0: the tag metrics.ages: \[0\].higher_is_better must be True or False, not 'no'",
+    ):
+        arranged([bad], experiment="x")
+
+
+PUBLISHED = {"msrvtt-full/rsum": 174.7, "msrvtt-full/v2t/R1": 20.0, "other/rsum": 1.0}
+
+
+def video(aggregator: str, rsum: float, **params: str) -> RunRecord:
+    metrics = {"msrvtt-full/rsum": rsum, "msrvtt-full/v2t/R1": 18.0}
+    tags = {
+        "task": "video_text",
+        "dataset": "msrvtt",
+        "recipe": "msrvtt_vse_infinity",
+        "protocol": "msrvtt-full",
+    }
+    made = run(aggregator, metrics=metrics, **tags)
+    params = {"published": json.dumps(PUBLISHED), "source": "table 4"} | params
+    return replace(made, params={**made.params, **params})
+
+
+def test_ours_stand_beside_the_papers_where_a_run_is_the_recipes() -> None:
+    (group,) = blocks_of(video("gpo", 170.0), video("max", 180.0))
+    assert {row.label: dict(row.published) for row in group.rows} == {
+        "max": {},
+        "gpo": {"rsum": 174.7, "v2t/R1": 20.0},
+    }
+    odd = [
+        video("gpo", 171.0),
+        video("max", 1.0),
+        video("mean", 1.0),
+        video("gpo", 1.0, **{"optim.epochs": "1"}),
+    ]
+    odd[-1] = replace(odd[-1], run_id="odd")
+    rows = blocks_of(*odd)[0].rows
+    assert {row.label for row in rows if row.published} == {"gpo"}, "a run of one epoch aims at nothing"
+    table = tables.published(group)
+    assert table.rows == (
+        ("gpo", "rsum", "170.0", "174.7", "-4.7"),
+        ("gpo", "v2t R1", "18.0", "20.0", "-2.0"),
+    )
+    assert "table 4: msrvtt-full/rsum 174.7" in table.notes[0]
+    text = Comparison(experiment="x", groups=(group,), notes=()).text()
+    assert "video_text · msrvtt · msrvtt-full: ours and published" in text
+    scores = columns([of for of in results([group]) if of.decides])
+    assert dict(zip(scores["aggregator"], scores["published"], strict=True)) == {"gpo": 174.7, "max": None}
+    assert tables.published(blocks_of(run("gpo"))[0]) is None
+
+
+def test_an_ensembles_numbers_are_those_of_its_own_recipe() -> None:
+    name, published = "coco_wsl_bert_x2", {"msrvtt-full/rsum": 180.0}
+    params = {"published": json.dumps(published)}
+    tags = {"kind": "ensemble", "recipe": name}
+    both = replace(video("gpo", 170.0, **params), tags=video("gpo", 170.0).tags | tags)
+    alone = replace(both, run_id="other", tags=both.tags | {"kind": "train"})
+    rows = blocks_of(both, alone)[0].rows
+    assert {row.label: dict(row.published) for row in rows} == {"ensemble: gpo": {"rsum": 180.0}, "gpo": {}}
+
+
+def test_an_ensemble_notes_what_it_aims_at(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    members = [SimpleNamespace(run=toy_run(), tracker=SimpleNamespace(run_id=id)) for id in "ab"]
+    recipe = Ensemble(
+        recipe="two", members=("x", "y"), protocol="whole", published={"whole/rsum": 3.0}, source="table 1"
+    )
+    track_ensemble(members, "whole", ensemble=recipe)
+    (record,) = find_runs(tracking_uri(tmp_path), "polypool", finished=False)
+    assert record.tags["recipe"] == "two"
+    assert (record.params["members"], json.loads(record.params["published"]), record.params["source"]) == (
+        "a,b",
+        {"whole/rsum": 3.0},
+        "table 1",
+    )
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"a": "b"}', "3"])
+def test_damaged_published_numbers_name_the_run(text: str) -> None:
+    with pytest.raises(InputError, match=r"run id-gpo-0-0: its setting `published` is"):
+        blocks_of(video("gpo", 170.0, published=text))
+
+
+def test_scores_of_two_versions_of_a_protocol_are_told_apart() -> None:
+    first, second = (
+        run("gpo", **{"protocol_version.whole": "1"}),
+        run("mean", **{"protocol_version.whole": "2"}),
+    )
+    (_, notes) = arranged([first, run("max"), second], experiment="x")
+    assert notes == (
+        "image_text · coco_mini · whole: scored by versions 1 and 2 of the protocol, whose numbers cannot be compared; "
+        "`polypool evaluate RUN_ID` scores a run by the present one",
+    )
+    assert arranged([first, run("max")], experiment="x")[1] == ()

@@ -1,0 +1,182 @@
+"""Regions of a detector go into a store with their boxes, and are those of a new file, too."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from detectors import write_detector
+from pictures import noise
+from PIL import Image
+
+from polypool.encoders.backbones import Backbone, Described, build_backbone
+from polypool.infra.pictures.boxes import BOXES, SCORES
+from polypool.infra.store import FeatureStore
+from polypool.infra.trust import trust_modules
+from polypool.pipelines.checks.backbones import BackboneChecks
+from polypool.pipelines.commands import extract as verb
+from polypool.pipelines.data.extraction import job
+from polypool.pipelines.data.extraction.file_features import FileFeatures
+from polypool.tasks.datasets.corpus import Corpus, Item, write_corpus
+from polypool.tasks.inputs.corpus_inputs import FeatureSource
+from polypool.tasks.scoring.attention import column_of
+
+trust_modules(__name__)
+
+
+class Corners(Backbone):
+    """Says of each corner of a picture how light it is, and where it is; fewer corners of tall pictures."""
+
+    dim = 2
+    columns = {BOXES: 4, SCORES: 1}  # noqa: RUF012
+
+    def describe(self):
+        return {"backbone": f"{__name__}:Corners"}
+
+    def __call__(self, images):
+        return [self._of(np.asarray(image.convert("L"), np.float32)) for image in images]
+
+    def _of(self, x_HW):
+        height, width = x_HW.shape
+        box_N4 = np.array([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1]], np.float32)[
+            : 2 + (width > height)
+        ]
+        means = [
+            x_HW[round(t * height) : round(b * height), round(l * width) : round(r * width)].mean()
+            for l, t, r, b in box_N4  # noqa: E741
+        ]
+        x_ND = np.stack([means, np.arange(len(means))], axis=1).astype(np.float32)
+        return Described(x_ND=x_ND, columns={SCORES: x_ND[:, :1] / 255, BOXES: box_N4})
+
+
+class Narrow(Corners):
+    """Says that boxes have five numbers."""
+
+    columns = {BOXES: 5, SCORES: 1}  # noqa: RUF012
+
+
+CORNERS = f"{__name__}:Corners"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    images = folder / "images"
+    images.mkdir()
+    for number in range(12):
+        noise(30 + 3 * number, 45, seed=number).save(images / f"{number}.png")
+    items = [
+        Item(
+            id=str(number),
+            split="test" if number % 4 == 3 else "train",
+            captions=("a",),
+            path=f"{number}.png",
+        )
+        for number in range(12)
+    ]
+    write_corpus(folder, items, source={"made": "by a test"}, images=images)
+    return folder
+
+
+def worker_here(batches, *, extractor, options, gpu, block):
+    """Do the workers' part in this process."""
+    worker = extractor(**options, threads=1)
+    for batch in batches:
+        yield from worker(batch)
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "stream", worker_here)
+    monkeypatch.setattr(job, "ray_session", lambda: pytest.MonkeyPatch.context())
+
+
+def wanted(corpus: Path):
+    opened, backbone = Corpus.open(corpus), Corners()
+    for split in opened.splits:
+        for item in opened.items(split):
+            with Image.open(opened.image_path(item)) as image:
+                (described,) = backbone([image])
+            yield item.id, described
+
+
+def test_boxes_and_scores_stand_beside_the_vectors(corpus, tmp_path):
+    verb.extract(corpus=corpus, out=tmp_path / "s", backbone=CORNERS, batch=5)
+    store = FeatureStore.open(tmp_path / "s")
+    store.verify()
+    assert store.columns == {BOXES: 4, SCORES: 1}
+    for row, (id, described) in enumerate(wanted(corpus)):
+        assert store.ids[row].as_py() == id
+        np.testing.assert_array_equal(store[row], described.x_ND.astype(np.float16))
+        for name in store.columns:
+            np.testing.assert_array_equal(store.column(name)[row], described.columns[name])
+    assert len({len(store[row]) for row in range(len(store))}) == 2, "sets of several sizes"
+    np.testing.assert_array_equal(column_of(store, BOXES)("4"), store.column(BOXES)[store.rows(["4"])[0]])
+
+
+@pytest.mark.parametrize("after", [1, 7])
+def test_what_was_stopped_goes_on_to_the_same_bytes(corpus, tmp_path, monkeypatch, after):
+    sized = partial(
+        job.StoreWriter, shard_bytes=2 * 3 * 2 * 2
+    )  # few sets in each shard, so that it gets ahead
+    monkeypatch.setattr(job, "StoreWriter", sized)
+    what = {"corpus": corpus, "backbone": CORNERS, "batch": 2}
+    verb.extract(**what, out=tmp_path / "whole")
+
+    def interrupted(batches, **options):
+        for number, row in enumerate(worker_here(batches, **options)):
+            if number == after:
+                raise KeyboardInterrupt
+            yield row
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "stream", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            verb.extract(**what, out=tmp_path / "again")
+    verb.extract(**what, out=tmp_path / "again")
+    files = lambda name: {  # noqa: E731
+        path.relative_to(tmp_path / name): path.read_bytes()
+        for path in (tmp_path / name).rglob("*")
+        if path.is_file()
+    }
+    assert files("again") == files("whole")
+
+
+def test_frames_of_videos_keep_their_vectors_alone(corpus):
+    from polypool.pipelines.data.extraction.videos import VideoOptions, Videos
+
+    videos = Videos.plan(Corners(), VideoOptions(pool="concat"), batch=4)
+    assert videos.dim == 2 * 2  # of a square, two corners
+
+
+def test_a_new_file_is_described_as_the_stored_ones(corpus, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a store keeps the last part of a folder's name
+    folder = write_detector("owlv2", tmp_path / "owlv2")
+    spec = f"owlv2(name={folder.name!r}, regions=7, overlap=0.9)"
+    verb.extract(corpus=corpus, out=tmp_path / "s", backbone=spec, dtype="float32", batch=1)
+    store = FeatureStore.open(tmp_path / "s")
+    features = FileFeatures(FeatureSource.of(store))
+    path = Corpus.open(corpus).image_path(next(iter(Corpus.open(corpus).items("test"))))
+    np.testing.assert_allclose(features.of(path, video=False), store[store.rows(["3"])[0]], atol=1e-6)
+    assert store.column(BOXES).dim == 4
+
+
+def outcomes(spec: str) -> list[str]:
+    said = []
+    for check in BackboneChecks(spec).checks():
+        try:
+            check.run()
+        except AssertionError as error:
+            said.append(str(error))
+    return said
+
+
+def test_backbones_are_checked(tmp_path):
+    folder = write_detector("owlv2", tmp_path / "owlv2")
+    for spec in ("cells(grid=2)", CORNERS, f"owlv2(name={str(folder)!r})"):
+        assert outcomes(spec) == []
+    (said, *_) = outcomes(f"{__name__}:Narrow")[1:]
+    assert "columns of shapes" in said
+    assert build_backbone(CORNERS).columns[BOXES] == 4

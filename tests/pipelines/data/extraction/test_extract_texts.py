@@ -1,0 +1,165 @@
+"""Texts of a corpus as a feature store."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from corpora import make_corpus, make_questions
+from describing import in_this_process
+from tiny_models import save_bert, save_clip, save_siglip
+from verbs import exit_code, reasons
+
+from polypool.infra.errors import InputError
+from polypool.infra.registry import BACKBONES, ENCODERS
+from polypool.infra.store import FeatureStore
+from polypool.infra.store.ids import text_id
+from polypool.pipelines.commands import extract as verb
+from polypool.pipelines.data.extraction import job
+from polypool.tasks.datasets.corpus import Item, Tolerance, write_corpus
+from polypool.tasks.datasets.open_corpora import open_corpus
+from polypool.tasks.inputs.texts import Captions
+from polypool.tasks.run import Run
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    return in_this_process(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    torch.manual_seed(0)
+    return save_bert(tmp_path_factory.mktemp("models") / "tiny-bert")
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Run:
+    return make_corpus(tmp_path, train=24, val=6, test=8)
+
+
+def extracted(run: Run, folder: Path, backbone: str, **options) -> FeatureStore:
+    verb.extract(corpus=Path(run.data.corpus), out=folder, backbone=backbone, texts=True, **options)
+    return FeatureStore.open(folder)
+
+
+def all_texts(run: Run) -> dict[str, list[str]]:
+    opened = open_corpus(run.data.corpus)
+    if run.protocol == "vqa":
+        return {split: [q.question for q in opened.questions(split)] for split in opened.splits}
+    return {
+        split: [text for item in opened.items(split) for text in item.captions] for split in opened.splits
+    }
+
+
+def states(name: str, texts: list[str]) -> list[np.ndarray]:
+    """The last hidden states of each text alone, by transformers' own tokenizer and model."""
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(name), AutoModel.from_pretrained(name).eval()
+    with torch.no_grad():
+        return [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].numpy() for text in texts]
+
+
+@pytest.mark.parametrize("make", [make_corpus, make_questions])
+def test_each_distinct_text_is_a_row_of_its_tokens_states(make, tmp_path, bert):
+    run = make(tmp_path, train=24, val=6, test=8)
+    store = extracted(run, tmp_path / "texts", f"bert(name={bert!r})", dtype="float32", batch=5)
+    by_split = all_texts(run)
+    distinct = list(dict.fromkeys(text for texts in by_split.values() for text in texts))
+    assert 10 < len(distinct) < sum(map(len, by_split.values()))
+    assert store.ids.to_pylist() == [text_id(text) for text in distinct]
+    for row, expected_LD in enumerate(states(bert, distinct)):
+        np.testing.assert_allclose(store[row], expected_LD, atol=1e-5)
+    train = np.concatenate(
+        [store[int(row)] for row in store.rows([*{text_id(t) for t in by_split["train"]}])]
+    )
+    np.testing.assert_allclose(store.manifest.statistics["mean"], train.mean(0), atol=1e-5)
+    assert store.manifest.source["extractor"]["name"] == "tiny-bert"
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_text_halves_of_pairs_give_states_or_embeddings(kind, tmp_path):
+    name = {"clip": save_clip, "siglip": save_siglip}[kind](tmp_path / kind)
+    texts = ["a dog and the house", "the dog", "!"]
+    encoder_kind = ENCODERS.get(f"{kind}_text")
+    for pooled in (False, True):
+        more = ", pooled=True" if pooled else ""
+        backbone = BACKBONES.build(f"{kind}_text(name={name!r}{more})")
+        assert backbone.describe().get("pooled", False) == pooled
+        assets = encoder_kind.prepare((), name=name)
+        encoder = encoder_kind(assets, name=name, pooled=pooled).eval()
+        encoder.load_pretrained()
+        batch = Captions(texts, encoder_kind.tokenizer(assets)).batch(np.arange(3))
+        with torch.no_grad():
+            x_BND, mask_BN = encoder(batch["text"], batch["text_mask"])
+        for row, found_ND in enumerate(backbone(texts)):
+            assert found_ND.shape == (int(mask_BN[row].sum()), backbone.dim)
+            with torch.no_grad():
+                made_ND = torch.from_numpy(found_ND)
+                made_ND = made_ND if pooled else encoder.fc(made_ND)
+            torch.testing.assert_close(made_ND, x_BND[row][mask_BN[row]], atol=1e-5, rtol=0)
+
+
+def test_an_interrupted_extract_of_texts_goes_on(corpus, bert, tmp_path, monkeypatch, here):
+    monkeypatch.setattr(job, "StoreWriter", functools.partial(job.StoreWriter, shard_bytes=40 * 8 * 2))
+    spec = f"bert(name={bert!r})"
+    whole = extracted(corpus, tmp_path / "whole", spec, batch=3)
+    everything, stream = list(here), job.stream
+
+    def interrupted(batches, **options):
+        for number, row in enumerate(stream(batches, **options)):
+            if number == 20:
+                raise KeyboardInterrupt
+            yield row
+
+    monkeypatch.setattr(job, "stream", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        extracted(corpus, tmp_path / "parts", spec, batch=3)
+    monkeypatch.setattr(job, "stream", stream)
+    here.clear()
+    parts = extracted(corpus, tmp_path / "parts", spec, batch=3)
+    assert 0 < len(here) < len(everything)
+    assert here == everything[-len(here) :]
+    assert parts.digest == whole.digest
+
+
+def test_a_text_that_is_too_long_is_skipped_with_the_reason(corpus, bert, tmp_path):
+    backbone = BACKBONES.build(f"bert(name={bert!r})")
+    fits, longer, short = backbone(["dog " * 62, "dog " * 63, "a"])
+    assert (fits.shape, longer, short.shape) == (
+        (64, 8),
+        "65 tokens, and the model reads 64",
+        (3, 8),
+    )
+    assert backbone(["dog " * 63]) == [longer]
+    items = [
+        Item(id=split, split=split, captions=("a dog", "dog " * 100 + split)) for split in ("train", "test")
+    ]
+    write_corpus(tmp_path / "long", items, source={})
+    where = tmp_path / "store"
+    what = {"corpus": tmp_path / "long", "out": where, "backbone": f"bert(name={bert!r})", "texts": True}
+    with pytest.raises(InputError, match="2 x 103 tokens, and the model reads 64"):
+        verb.extract(**what)
+    verb.extract(**what, tolerance=Tolerance(allow_skipped=True))
+    assert [why for _, why in reasons(where)] == ["103 tokens, and the model reads 64"] * 2
+    assert FeatureStore.open(where).ids.to_pylist() == [text_id("a dog")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--texts", "--backbone", "cells"], "'cells' reads images, not texts: leave out --texts"),
+        (["--backbone", "bert(name={bert})"], "reads texts, not images: say --texts"),
+        (["--video", "--backbone", "bert(name={bert})"], "reads texts, not videos: say --texts"),
+        (["--video", "--texts", "--backbone", "bert(name={bert})"], "--video and --texts are two stores"),
+        (["--texts", "--frames", "3", "--backbone", "bert(name={bert})"], "need --video"),
+    ],
+)
+def test_what_does_not_fit_is_said(corpus, bert, tmp_path, capsys, arguments, message):
+    words = [word.format(bert=repr(bert)) for word in arguments]
+    assert exit_code(verb.main, "--corpus", corpus.data.corpus, "--out", tmp_path / "store", *words) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,338 @@
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from clips import server, write_bad, write_clip
+from describing import in_this_process
+from PIL import Image
+from verbs import exit_code, reasons, sets_of
+
+from polypool.encoders.backbones.cells import Cells
+from polypool.infra.errors import InputError
+from polypool.infra.store import FeatureStore, columns
+from polypool.infra.video.containers import SECONDS
+from polypool.infra.video.decoding import choose_decoder, describe_decoder, frames
+from polypool.infra.video.sampling import choose_frames
+from polypool.pipelines.commands import extract as verb
+from polypool.pipelines.data.extraction import job
+from polypool.pipelines.data.extraction import videos as video_extractor
+from polypool.pipelines.data.extraction.file_features import FileFeatures
+from polypool.pipelines.data.extraction.videos import VideoExtractor, VideoOptions, Videos
+from polypool.tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
+from polypool.tasks.inputs.corpus_inputs import FeatureSource
+
+extract = functools.partial(verb.extract, tolerance=Tolerance(allow_skipped=True))
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
+
+LENGTHS = (1, 30, 2, 21, 8, 25, 3, 40, 5, 12, 20, 4)
+CELLS = "cells(grid=3)"
+BAD = 16  # files
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve clips, among them one of every bad kind, in two splits."""
+    folder = tmp_path_factory.mktemp("corpus")
+    videos = folder / "videos"
+    videos.mkdir()
+    names = list(write_bad(videos))
+    assert len(names) == BAD
+    for at, length in enumerate(LENGTHS):
+        write_clip(videos / f"clip{at}.mp4", length, seed=at)
+        names.insert(2 * at, f"clip{at}.mp4")
+    items = [
+        Item(id=Path(name).stem, split="test" if at % 4 == 3 else "train", captions=("a",), path=name)
+        for at, name in enumerate(names)
+    ]
+    write_corpus(folder, items, source={"made": "by a test"}, images=videos)
+    return folder
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    return in_this_process(monkeypatch, threads=2)
+
+
+@pytest.fixture(scope="module")
+def store(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What Ray's workers make of the corpus."""
+    folder = tmp_path_factory.mktemp("stores") / "first"
+    extract(corpus=corpus, out=folder, backbone=CELLS, video=True)
+    return folder
+
+
+def good(corpus: Path) -> list[Item]:
+    opened = Corpus.open(corpus)
+    return [item for split in opened.splits for item in opened.items(split) if item.id.startswith("clip")]
+
+
+def features(corpus: Path, item: Item, *, pool: str, at_most: int | None = 20) -> np.ndarray:
+    """Return a video's features, by loops over frames and cells."""
+    path = str(Corpus.open(corpus).image_path(item))
+    rows, cells = [], Cells(grid=3)
+    for x_HW3, _ in frames(path, at_most=at_most, decoder=choose_decoder()):
+        (x_ND,) = cells([Image.fromarray(x_HW3)])
+        if pool == "all":
+            rows += list(x_ND)
+        else:
+            rows.append(
+                sum(x_ND.astype(np.float64)) / len(x_ND) if pool == "mean" else np.concatenate(list(x_ND))
+            )
+    return np.array(rows)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_video_is_the_means_of_its_frames_in_the_order_of_the_corpus(corpus, store):
+    found = sets_of(store)
+    assert list(found) == [item.id for item in good(corpus)]
+    for item in good(corpus):
+        length = LENGTHS[int(item.id.removeprefix("clip"))]
+        assert found[item.id].shape == (min(length, 20), Cells.dim)
+        np.testing.assert_allclose(found[item.id], features(corpus, item, pool="mean"), rtol=1e-3, atol=1e-4)
+
+
+def test_the_manifest_names_decoder_frames_and_pooling(corpus, store):
+    manifest = FeatureStore.open(store).manifest
+    decoder = describe_decoder(choose_decoder())
+    assert manifest.source["extractor"] == Cells(grid=3).describe()
+    assert manifest.source["video"] == {"decoder": decoder, "frames": 20, "pool": "mean"}
+    assert manifest.source["corpus"] == Corpus.open(corpus).digest
+    assert manifest.statistics["sets"] == sum(item.split == "train" for item in good(corpus))
+
+
+def test_bad_videos_are_listed_with_the_reason(corpus, store, tmp_path):
+    found = {where.split("/")[-1]: why for where, why in reasons(store)}
+    expected = write_bad(tmp_path)
+    assert set(found) == set(expected)
+    assert all(words in found[name] for name, words in expected.items())
+    assert FeatureStore.open(store).manifest.skipped["count"] == len(expected)
+
+
+def test_again_in_one_process_and_after_an_interruption_the_bytes_are_the_same(
+    corpus, store, tmp_path, monkeypatch, here
+):
+    shards = functools.partial(job.StoreWriter, shard_bytes=30 * Cells.dim * 2)
+    what = {"corpus": corpus, "backbone": CELLS, "video": True}
+    extract(**what, out=tmp_path / "again")
+    assert files(tmp_path / "again") == files(store)
+    monkeypatch.setattr(job, "StoreWriter", shards)
+    small = functools.partial(columns.StoreWriter, shard_bytes=30 * 4)
+    monkeypatch.setattr(columns, "StoreWriter", small)
+    extract(**what, out=tmp_path / "whole")
+    stream, sent = job.stream, []
+
+    def interrupted(batches, **how):
+        for number, row in enumerate(stream(batches, **how)):
+            if number == 13:
+                raise KeyboardInterrupt
+            yield row
+
+    def counted(batches, **how):
+        batches = [*batches]
+        sent.extend(id for batch in batches for id in batch["ids"])
+        yield from stream(batches, **how)
+
+    monkeypatch.setattr(job, "stream", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        extract(**what, out=tmp_path / "parts")
+    finished = len(list((tmp_path / "parts").glob("shard-*")))
+    assert finished >= 2
+    monkeypatch.setattr(job, "stream", counted)
+    extract(**what, out=tmp_path / "parts")
+    assert files(tmp_path / "parts") == files(tmp_path / "whole")
+    assert len(sent) < len(LENGTHS) + len(reasons(store))  # what was finished is not decoded again
+
+
+@pytest.mark.parametrize(("pool", "dim"), [("concat", 9 * Cells.dim), ("all", Cells.dim)])
+def test_cells_of_a_frame_side_by_side_or_all_elements(corpus, tmp_path, here, pool, dim):
+    options = VideoOptions(pool=pool, frames=4)
+    extract(corpus=corpus, out=tmp_path, backbone=CELLS, dtype="float32", batch=3, video=True, videos=options)
+    opened = FeatureStore.open(tmp_path)
+    assert (opened.dim, opened.manifest.source["video"]["pool"]) == (dim, pool)
+    for id, x_ND in sets_of(tmp_path).items():
+        (item,) = (item for item in good(corpus) if item.id == id)
+        np.testing.assert_array_equal(x_ND, features(corpus, item, pool=pool, at_most=4).astype(np.float32))
+        count = LENGTHS[int(id.removeprefix("clip"))]
+        shown = np.repeat(choose_frames(count, 4) / 8, 9 if pool == "all" else 1)
+        column = opened.column(SECONDS)
+        np.testing.assert_allclose(column[column.find([id]).item()][:, 0], shown, atol=1e-5)
+
+
+def test_seconds_are_those_of_frames_that_have_several_elements_each(corpus, tmp_path, here):
+    options = VideoOptions(pool="all", frames=6)
+    extract(corpus=corpus, out=tmp_path, backbone="clips:Uneven", video=True, batch=4, videos=options)
+    opened = FeatureStore.open(tmp_path)
+    column, uneven = opened.column(SECONDS), False
+    for id, x_N1 in sets_of(tmp_path).items():
+        times = choose_frames(LENGTHS[int(id.removeprefix("clip"))], 6) / 8
+        elements, expected = x_N1[:, 0].astype(int).tolist(), []
+        while elements:
+            expected += [times[0]] * elements[0]
+            elements, times = elements[elements[0] :], times[1:]
+        assert len(times) == 0
+        np.testing.assert_allclose(column[column.find([id]).item()][:, 0], expected, atol=1e-5)
+        uneven |= len({*x_N1[:, 0].tolist()}) > 1
+    assert uneven
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at_most", [None, 2])
+def test_every_so_manieth_frame_and_a_new_file_likewise(corpus, tmp_path, here, at_most):
+    options = VideoOptions(every=8, frames=at_most)
+    extract(corpus=corpus, out=tmp_path, backbone=CELLS, dtype="float32", video=True, videos=options)
+    opened = FeatureStore.open(tmp_path)
+    decoder = describe_decoder(choose_decoder())
+    assert opened.manifest.source["video"] == {
+        "decoder": decoder,
+        "frames": at_most or "all",
+        "every": 8,
+        "pool": "mean",
+    }
+    again = FileFeatures(FeatureSource.of(opened))
+    for id, x_ND in sets_of(tmp_path).items():
+        (item,) = (item for item in good(corpus) if item.id == id)
+        whole_ND = features(corpus, item, pool="mean", at_most=None)
+        wanted = np.arange(0, len(whole_ND), 8)
+        wanted = wanted if at_most is None else wanted[choose_frames(len(wanted), at_most)]
+        np.testing.assert_allclose(x_ND, whole_ND[wanted], rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(again.of(Corpus.open(corpus).image_path(item), video=True), x_ND)
+    again.close()
+
+
+def test_a_backbone_of_whole_videos_gets_all_frames(corpus, tmp_path, here):
+    what = {"corpus": corpus, "backbone": "clips:Whole", "dtype": "float32", "video": True}
+    extract(**what, out=tmp_path / "all")
+    assert FeatureStore.open(tmp_path / "all").columns == {}, (
+        "a clip of eight frames has no second of its own"
+    )
+    for id, x_ND in sets_of(tmp_path / "all").items():
+        assert x_ND[:, 3].tolist() == list(range(LENGTHS[int(id.removeprefix("clip"))]))
+    source = FeatureStore.open(tmp_path / "all").manifest.source
+    assert source["video"] == {"decoder": describe_decoder(choose_decoder()), "frames": "all"}
+    extract(**what, out=tmp_path / "six", videos=VideoOptions(frames=6))
+    assert {len(x_ND) for x_ND in sets_of(tmp_path / "six").values()} == {min(n, 6) for n in LENGTHS}
+
+
+def test_a_video_whose_decoder_hangs_is_skipped_and_listed(tmp_path, monkeypatch, here):
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    names = ("a", "hang", "b", "crash", "c")
+    for name in names:
+        write_clip(videos / f"{name}.mp4", 6)
+    items = [Item(id=name, split="test", captions=("a",), path=f"{name}.mp4") for name in names]
+    write_corpus(tmp_path, items, source={}, images=videos)
+    hanging = functools.partial(video_extractor.VideoReader, program=server())
+    monkeypatch.setattr(video_extractor, "VideoReader", hanging)
+    extract(
+        corpus=tmp_path, out=tmp_path / "store", video=True, videos=VideoOptions(timeout=2.0, decoder="av")
+    )
+    assert list(sets_of(tmp_path / "store")) == ["a", "b", "c"]
+    found = {where.split(",")[0]: why for where, why in reasons(tmp_path / "store")}
+    assert found == {
+        "id hang": "decoding took too long; --timeout allows 2 seconds",
+        "id crash": "the decoder ended (SIGABRT)",
+    }
+
+
+def test_cells_that_do_not_fit_side_by_side_are_a_reason(tmp_path):
+    options = VideoOptions(pool="concat", decoder="av")
+    plan = Videos.plan(Cells(grid=3), options, batch=2)
+    clip = write_clip(tmp_path / "a.mp4", 3)
+    worker = VideoExtractor(backbone="cells(grid=2)", threads=1, videos=plan)
+    (row,) = worker({"ids": ["a"], "paths": [str(clip)]})
+    worker.close()
+    assert (row["why"], row["x_NW"]) == ("frames of 4 cells, expected 9; --pool mean takes any number", None)
+
+
+def test_a_backbone_that_is_not_derived_is_refused(corpus, tmp_path):
+    with pytest.raises(
+        InputError, match=r"'clips:Loose' is the class Loose, expected .* derives from .*Backbone"
+    ):
+        extract(corpus=corpus, backbone="clips:Loose", video=True, out=tmp_path / "store")
+
+
+def test_a_worker_with_another_decoder_does_not_start():
+    plan = Videos.plan(Cells(), VideoOptions(decoder="av"), batch=2)
+    other = Videos(**{**vars(plan), "version": "av 1.0"})
+    with pytest.raises(
+        RuntimeError, match=r"this worker has av .*, where the store shall be made with av 1\.0"
+    ):
+        VideoExtractor(backbone="cells", threads=1, videos=other)
+
+
+@pytest.mark.slow
+def test_the_command_ends_with_videos_and_frames_a_second(corpus, tmp_path, capsys, here):
+    words = (
+        "--corpus",
+        corpus,
+        "--out",
+        tmp_path,
+        "--backbone",
+        CELLS,
+        "--video",
+        "--frames",
+        5,
+        "--timeout",
+        90,
+    )
+    assert exit_code(verb.main, *words[:3], tmp_path / "refused", *words[4:]) == 1
+    assert f"{BAD} of {12 + BAD} sets (" in capsys.readouterr().err
+    assert exit_code(verb.main, *words, "--allow-skipped") == 0
+    out = capsys.readouterr().out
+    total = sum(len(choose_frames(length, 5)) for length in LENGTHS)
+    assert f"12 videos, {total} vectors of 43 x float16" in out
+    assert " videos and " in out
+    assert " frames a second" in out
+    assert f"skipped {BAD}:" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--video", "--frames", "0"), "at least 1"),
+        (("--video", "--every", "0"), "--every must be at least 1, got 0"),
+        (("--every", "16"), "need --video"),
+        (("--video", "--timeout", "0"), "above 0"),
+        (("--video", "--timeout", "nan"), "above 0"),
+        (("--frames", "5"), "need --video"),
+        (("--pool", "all"), "need --video"),
+        (("--backbone", "cells"), "is a corpus of videos"),
+        (("--backbone", "clips:Whole"), "say --video"),
+        (("--video", "--backbone", "clips:Whole", "--pool", "all"), "for backbones of images"),
+    ],
+)
+def test_bad_arguments_end_with_a_message_and_code_2(corpus, tmp_path, capsys, arguments, message):
+    usual = ("--corpus", corpus, "--out", tmp_path / "store")
+    assert exit_code(verb.main, *usual, *arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "store" / "manifest.json").exists()
+
+
+def test_another_pooling_does_not_go_on_in_the_same_folder(corpus, tmp_path, here, monkeypatch):
+    def interrupted(batches, **how):
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(job, "stream", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        extract(corpus=corpus, out=tmp_path, backbone=CELLS, video=True)
+    (tmp_path / "shard-00000.arrow").touch()
+    with pytest.raises(InputError, match=r"of another job \(source was"):
+        extract(corpus=corpus, out=tmp_path, backbone=CELLS, video=True, videos=VideoOptions(pool="all"))
+
+
+def test_real_clips(shared, tmp_path, here):
+    clips = sorted((shared / "data/msrvtt_mini/videos").glob("*.mp4"))[:4]
+    items = [Item(id=path.stem, split="test", captions=("a",), path=path.name) for path in clips]
+    write_corpus(tmp_path, items, source={}, images=clips[0].parent)
+    extract(corpus=tmp_path, out=tmp_path / "store", backbone=CELLS, video=True)
+    found = sets_of(tmp_path / "store")
+    assert list(found) == [path.stem for path in clips]
+    assert all(1 <= len(x_ND) <= 20 for x_ND in found.values())

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import pytest
+
+from polypool.pipelines.data.demonstration import RAY_LINES
+
+
+@pytest.mark.parametrize(
+    ("line", "own"),
+    [
+        ("2026-11-21 08:30:55,716\tINFO job_manager.py:581 -- Runtime env is setting up.", True),
+        ("Running entrypoint for job raysubmit_B: polypool train demo", True),
+        ("\x1b[36m(PlacementGroupCleaner pid=32029)\x1b[0m Traceback (most recent call last):", True),
+        ("2026-11-21 08:34:03,843\tERROR job_manager.py:591 -- the working directory is gone", False),
+        ("\x1b[36m(RayTrainWorker pid=2573)\x1b[0m ████░░░░ 25/170 4.9 step/s  demo mean", False),
+        ("error: unknown aggregator 'gpoo'. Did you mean 'gpo'?", False),
+    ],
+)
+def test_what_ray_says_of_itself_is_left_out(line, own):
+    assert bool(RAY_LINES.match(line)) == own

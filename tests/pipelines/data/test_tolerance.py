@@ -1,0 +1,163 @@
+"""What `ingest` says of damaged and doubtful input, and with which code it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from verbs import ingested, reasons, run, sets_of
+
+from polypool.infra.errors import InputError
+from polypool.infra.store import FeatureStore
+from polypool.tasks.datasets.corpus import Corpus
+
+HEADER = "key,vid_key,video_id,sentence"
+
+
+@pytest.fixture
+def split(tmp_path: Path) -> dict[str, Any]:
+    """Files of 1k-A's forms: twenty videos to train on, ten to test."""
+    sentences = [
+        {"sen_id": number, "video_id": f"video{number // 2}", "caption": f"a caption {number}"}
+        for number in range(60)
+    ]
+    videos = [{"video_id": f"video{number}", "split": "train"} for number in range(30)]
+    (tmp_path / "data.json").write_text(json.dumps({"videos": videos, "sentences": sentences}))
+    (tmp_path / "train.csv").write_text("\n".join(["video_id", *(f"video{number}" for number in range(20))]))
+    rows = [f"ret{number},msr{number},video{number},text {number}" for number in range(20, 30)]
+    return {"folder": tmp_path, "rows": rows}
+
+
+def ingest(split: dict[str, Any], *options: object) -> tuple[int, str, str]:
+    folder = split["folder"]
+    (folder / "test.csv").write_text("\n".join([HEADER, *split["rows"]]) + "\n")
+    files = ("--json", folder / "data.json", "--train", folder / "train.csv", "--test", folder / "test.csv")
+    return run("msrvtt-1ka", *files, "--val", 2, "--out", folder / "out", *options)
+
+
+def test_a_stray_quote_in_the_test_list_takes_one_row_and_is_told(split: dict[str, Any]) -> None:
+    split["rows"][2] = 'ret22,msr22,video22,"text 22'
+    code, _, err = ingest(split)
+    assert code == 1
+    assert "1 of 10 items of test (10.0%) were left out, where up to 5% are let pass" in err
+    assert "1 x a row with a quote that is not closed where its field or line ends: test.csv, line 4" in err
+    out = split["folder"] / "out"
+    assert [path.name for path in out.iterdir()] == ["refused.jsonl"]
+    assert f"all of them: {out / 'refused.jsonl'}" in err
+    assert "--allow-skipped" in err
+    code, said, _ = ingest(split, "--allow-skipped")
+    assert code == 0
+    assert [item.id for item in Corpus.open(out).items("test")] == [
+        f"video{i}" for i in range(20, 30) if i != 22
+    ]
+    assert "not as many as published (MSR-VTT, split 1k-A with " in said
+    assert "test 9 of 1,000 items" in said
+    assert sorted(path.name for path in out.iterdir()) == [
+        "corpus.arrow",
+        "corpus.json",
+        "corpus.skipped.jsonl",
+    ]
+
+
+def test_columns_that_changed_places_are_noticed(split: dict[str, Any]) -> None:
+    split["rows"] = [",".join((*row.split(",")[:2], *row.split(",")[:1:-1])) for row in split["rows"]]
+    code, _, err = ingest(split)
+    assert code == 1
+    assert "10 of 30 items (33.3%) were left out" in err
+    assert "10 x a listed video that the annotations do not have: test.csv, line 2, id text 20" in err
+
+
+def test_a_caption_of_both_splits_is_told_and_strictness_refuses_it(split: dict[str, Any]) -> None:
+    split["rows"][7] = "ret27,msr27,video27,a caption 3"
+    code, said, _ = ingest(split)
+    assert code == 0
+    out = split["folder"] / "out"
+    assert "warnings 1:\n  1 x the same caption in train and test: id video27, caption 1" in said
+    assert f"all of them: {out / 'corpus.warnings.jsonl'}" in said
+    assert reasons(out, "corpus.warnings.jsonl") == [
+        ("id video27, caption 1", "the same caption in train and test")
+    ]
+    before = Corpus.open(out).digest
+    split["rows"][8] = "ret28,msr28,video28,a caption 4"
+    code, _, err = ingest(split, "--strict")
+    assert code == 2
+    assert "not taken into use, as --strict asks; warnings 2:" in err
+    assert Corpus.open(out).digest == before
+
+
+@pytest.fixture
+def arrays(tmp_path: Path) -> Path:
+    """Twenty arrays, of which two hold what no store takes."""
+    (tmp_path / "in").mkdir()
+    for number in range(20):
+        x_ND = np.full((2, 4), number + 1 if number > 1 else np.nan, np.float32)
+        np.save(tmp_path / "in" / f"{number}.npy", x_ND)
+    (tmp_path / "in" / "README.txt").write_text("about these arrays")
+    return tmp_path
+
+
+def test_a_store_that_lost_too_much_stays_unfinished_until_that_is_allowed(arrays: Path) -> None:
+    files = ("arrays", "--dir", arrays / "in", "--out", arrays / "out")
+    code, _, err = run(*files)
+    assert code == 1
+    assert "2 of 20 sets (10.0%) were left out" in err
+    assert "2 x NaN or infinite values: 0.npy; 1.npy" in err
+    with pytest.raises(InputError, match="not a complete feature store"):
+        FeatureStore.open(arrays / "out")
+    assert len(reasons(arrays / "out", "refused.jsonl")) == 3
+    said = ingested(*files, "--allow-skipped")
+    assert "18 sets" in said
+    assert sorted(map(int, sets_of(arrays / "out"))) == list(range(2, 20))
+    assert len(reasons(arrays / "out")) == 3
+    assert not (arrays / "out" / "refused.jsonl").exists()
+
+
+def karpathy(folder: Path, ids: list[dict[str, Any]]) -> tuple[int, str, str]:
+    (folder / "images").mkdir(exist_ok=True)
+    entries = []
+    for number, numbers in enumerate(ids):
+        (folder / "images" / f"{number}.jpg").touch()
+        sentences = [{"raw": f"caption {number}"}]
+        entries.append({"filename": f"{number}.jpg", "split": "train", "sentences": sentences} | numbers)
+    (folder / "f.json").write_text(json.dumps({"images": entries, "dataset": "flickr30k"}))
+    return run(
+        "karpathy", "--json", folder / "f.json", "--images", folder / "images", "--out", folder / "out"
+    )
+
+
+def test_cocoids_that_are_null_give_way_to_imgids_and_are_told(tmp_path: Path) -> None:
+    code, said, _ = karpathy(tmp_path, [{"cocoid": None, "imgid": number} for number in range(3)])
+    assert code == 0
+    assert [item.id for item in Corpus.open(tmp_path / "out").items("train")] == ["0", "1", "2"]
+    assert (
+        "3 x its cocoid is null, and its imgid is taken as its id: f.json, image 0; f.json, image 1" in said
+    )
+    assert "not as many as published (Flickr30K, Karpathy's splits): train 3 of 29,000 items" in said
+
+
+def test_cocoids_and_imgids_are_never_mixed(tmp_path: Path) -> None:
+    numbered = [{"cocoid": 100 + number, "imgid": number} for number in range(40)]
+    numbered[3]["cocoid"] = None
+    del numbered[5]["cocoid"]
+    code, said, _ = karpathy(tmp_path, numbered)
+    assert code == 0
+    assert (
+        "2 x not of the expected form: an image whose cocoid is missing or no whole number or string" in said
+    )
+    ids = [item.id for item in Corpus.open(tmp_path / "out").items("train")]
+    assert ids == [str(100 + number) for number in range(40) if number not in (3, 5)]
+
+
+@pytest.mark.parametrize(
+    "name", [{"filepath": "../other"}, {"filename": "../other/secret.jpg"}, {"filepath": "/etc"}]
+)
+def test_a_picture_outside_the_folder_of_images_is_refused(tmp_path: Path, name: dict[str, str]) -> None:
+    (tmp_path / "other").mkdir()
+    for secret in ("0.jpg", "secret.jpg"):
+        (tmp_path / "other" / secret).touch()
+    code, _, err = karpathy(tmp_path, [{"imgid": 0} | name, {"imgid": 1}])
+    assert code == 1
+    assert "1 x a path that leaves the folder of images: id 0, " in err

@@ -1,0 +1,291 @@
+"""Examples of retrieval against rankings written out, and the pages that show them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from corpora import make_corpus
+from cxc_files import caption, image, write_csvs
+from markup import well_formed
+from searchable import with_clips, with_pictures
+from workers import run_workers
+
+from polypool.infra.compute.dist import rank
+from polypool.infra.registry import TASKS
+from polypool.pipelines.figures.pages.draw import draw
+from polypool.tasks.datasets.corpus import Corpus, write_corpus
+from polypool.tasks.image_text import ImageText
+from polypool.tasks.models.pair_encoder import PairScores
+from polypool.tasks.run import Run
+from polypool.tasks.scoring.examples import HITS, RankedQueries, RetrievalExample, find_examples
+from polypool.tasks.scoring.metrics import Positives
+from polypool.tasks.scoring.protocols import PROTOCOLS, ScoringProtocol
+from polypool.tasks.scoring.scores import mean_score
+
+NASTY = "<script>alert('&\"')</script>"
+
+
+class Made:
+    """A split of 30 items with 2 captions each, some of which are equal, and rounded scores, some of which are."""
+
+    def __init__(self, *, distinct: bool, dtype: torch.dtype = torch.float64) -> None:
+        rng = np.random.default_rng(0)
+        self.owner_T = np.repeat(np.arange(30), 2)
+        self.texts = (
+            [f"caption {i}" for i in rng.integers(0, 40, 60)] if distinct else list(map(str, range(60)))
+        )
+        self.gallery = [g for g, text in enumerate(self.texts) if text not in self.texts[:g]]
+        place = {text: at for at, text in enumerate(dict.fromkeys(self.texts))}
+        pairs = [(int(self.owner_T[g]), place[text]) for g, text in enumerate(self.texts)]
+        item_P, place_P = map(np.array, zip(*pairs, strict=True))
+        self.right = {(item, self.gallery[at]) for item, at in pairs}
+        self.score_NG = torch.from_numpy(rng.integers(0, 12, (30, 60)) / 8).to(dtype)
+        for g, text in enumerate(self.texts):  # equal captions have equal embeddings
+            self.score_NG[:, g] = self.score_NG[:, self.texts.index(text)]
+        self.blocks: list[tuple[int, int]] = []
+        self.queries = RankedQueries(
+            caption_G=np.array(self.gallery),
+            of_items=Positives.from_pairs(item_P, place_P, queries=30, gallery=len(place)),
+            of_captions=Positives.from_pairs(place_P, item_P, queries=len(place), gallery=30),
+            item_Q=np.arange(30),
+            item_rank_Q=rng.integers(0, 2, 30).astype(float),
+            caption_Q=np.array(self.gallery),
+            caption_rank_Q=rng.integers(0, 2, len(place)).astype(float),
+        )
+
+    def score(self, items: slice, captions: slice) -> torch.Tensor:
+        block = self.score_NG[items, captions]
+        self.blocks.append(tuple(block.shape))
+        return block
+
+
+def written_out(scores: dict[int, float], right: set[int]) -> tuple[list[tuple], tuple]:
+    """The best five and the best right one, as (number, rank, score, right)."""
+    order = sorted(scores, key=lambda number: (-scores[number], number))
+    rows = [(number, place, scores[number], number in right) for place, number in enumerate(order, start=1)]
+    return rows[:HITS], next(row for row in rows if row[3])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("distinct", [False, True])
+def test_hits_ranks_and_what_is_right_are_those_of_a_sorted_list(distinct, dtype):
+    made = Made(distinct=distinct, dtype=dtype)
+    assert (len(made.gallery) < 60) == distinct
+    of_captions, of_items = find_examples(made.score, made.queries, count=12)
+    assert len(of_captions) == len(of_items) == 12
+
+    def check(example: RetrievalExample, scores: dict[int, float], right: set[int]) -> None:
+        hits, best = written_out(scores, right)
+        assert [(hit.number, hit.rank, hit.score, hit.right) for hit in example.hits] == hits
+        assert (example.best.number, example.best.rank, example.best.score, example.best.right) == best
+        assert example.right == len(right)
+
+    for example in of_captions:
+        column = dict(enumerate(made.score_NG[:, example.query].double().tolist()))
+        check(example, column, {item for item, g in made.right if g == example.query})
+    for example in of_items:
+        row = {g: float(made.score_NG[example.query, g]) for g in made.gallery}
+        check(example, row, {g for item, g in made.right if item == example.query})
+    assert any(example.right > 1 for example in of_captions) == distinct
+    assert set(made.blocks) <= {(30, 1), (1, made.gallery[-1] + 1)}, "one row or column at a time"
+
+
+def test_right_and_wrong_queries_come_in_turn_and_those_without_an_answer_never():
+    made = Made(distinct=False)
+    item_rank_Q = np.where(np.arange(30) < 10, np.nan, np.arange(30) % 2 / 2)  # half a rank too many is wrong
+    queries = replace(made.queries, item_rank_Q=item_rank_Q)
+    _, of_items = find_examples(made.score, queries, count=6)
+    assert [item_rank_Q[example.query] for example in of_items] == [0, 0.5] * 3
+    assert find_examples(made.score, queries, count=6)[1] == of_items
+    none = replace(queries, item_rank_Q=np.full(30, np.nan))
+    assert find_examples(made.score, none, count=6)[1] == []
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pictures")
+    return with_pictures(folder, train=8, val=4, test=12)
+
+
+def page_of(adapter, score=None, *, protocol="whole", split="test") -> str:
+    data = adapter.data(split)
+    rng = torch.Generator().manual_seed(0)
+    score_NG = torch.rand(len(data.item_ids), len(data.texts), generator=rng, dtype=torch.float64)
+    score_NG[::2][torch.from_numpy(data.owner_T % 2 == 0).expand(len(score_NG[::2]), -1)] += 0.3
+    found = adapter.evaluate_scores(
+        score or (lambda items, captions: score_NG[items, captions]), split, protocol
+    )
+    pictures = draw(found.pictures[0]())
+    assert list(pictures) == [f"{protocol}_{split}_examples.html"]
+    return pictures[f"{protocol}_{split}_examples.html"].decode()
+
+
+def cards(html: str) -> list[str]:
+    return html.split("<article>")[1:]
+
+
+def test_a_page_has_cards_of_both_directions_with_images_in_it(run):
+    adapter = TASKS.build(run.task, run)
+    html = page_of(adapter)
+    assert well_formed(html)
+    assert len(cards(html)) == 24
+    assert "12 images or the 24 captions of the whole split test" in html
+    assert "no picture" not in html
+    for card in cards(html)[:12]:
+        assert card.count("<li ") == card.count('<img class="image" src="data:image/jpeg') in (5, 6)
+        assert card.count("&#10003; right</strong> <small>") == 1, "of all images one is right"
+    for card in cards(html)[12:]:
+        assert card.count("<img") == 1
+        assert card.count("&#10003; right</strong> <small>") >= 1
+
+
+def test_the_verdict_is_that_of_the_marks(run):
+    for card in cards(page_of(TASKS.build(run.task, run))):
+        first = re.search(r'<li class="(right|wrong)', card)[1]
+        assert ("&#10007; wrong</strong>: the " in card) == (first == "wrong")
+        marked = re.findall(r'<li class="right(?: beyond)?">.*?<strong>(\d+)</strong>', card)
+        if first == "wrong":
+            assert int(re.search(r"right one is at rank (\d+)", card)[1]) == int(marked[0]) > 1
+        ranks = re.findall(r"<p><strong>(\d+)</strong>", card)
+        assert ranks[:5] == list("12345")
+        assert len(ranks) == 5 or (int(ranks[5]) > 5 and "right beyond" in card)
+
+
+@pytest.mark.parametrize("video", [False, True], ids=["images", "videos"])
+def test_everything_is_escaped(run, tmp_path, video):
+    run = with_clips(tmp_path) if video else run
+    corpus = Corpus.open(run.data.corpus)
+    items = [
+        replace(item, id=NASTY + item.id, captions=(NASTY + item.id,), path=item.path if video else "")
+        for item in corpus.items("test")
+    ]
+    write_corpus(tmp_path / "nasty", items, source={"made": "by a test"}, images=corpus.manifest.images)
+    adapter = TASKS.build(run.task, run)
+    pairs = adapter.data("test")
+    pairs.item_ids = np.array([item.id for item in items])
+    pairs.texts = [items[owner].captions[0] for owner in pairs.owner_T]
+    adapter.corpus = Corpus.open(tmp_path / "nasty")
+    html = page_of(adapter)
+    assert "<script" not in html
+    assert html.count("&lt;script&gt;") > 24
+    assert ('alt="video &lt;script&gt;' in html) == video
+    assert well_formed(html)
+
+
+def test_without_files_there_are_captions_instead(tmp_path):
+    run = make_corpus(tmp_path, images=tmp_path / "gone", train=8, val=4, test=12)
+    adapter = TASKS.build(run.task, run)
+    html = page_of(adapter)
+    assert "<img" not in html
+    assert "The files of the images are not here" in html
+    first = adapter.corpus.items("test")[0].captions[0]
+    assert f"no picture: {first}" in html
+    assert well_formed(html)
+
+
+def test_one_file_that_is_gone_costs_its_picture_alone(tmp_path):
+    run = with_pictures(tmp_path, train=8, val=4, test=6)
+    adapter = TASKS.build(run.task, run)
+    adapter.corpus.image_path(adapter.corpus.items("test")[0]).unlink()
+    html = page_of(adapter)
+    assert "no picture" in html
+    assert "are not here" not in html
+    assert "<img" in html
+
+
+def test_videos_are_strips_and_a_shared_caption_is_right_for_all_who_have_it(tmp_path):
+    run = with_clips(tmp_path)
+    adapter = TASKS.build(run.task, run)
+    pairs = adapter.data("test")
+    pairs.texts = ["shared" if number in (0, 2) else text for number, text in enumerate(pairs.texts)]
+    html = page_of(adapter, protocol="distinct")
+    assert well_formed(html)
+    assert '<img class="strip" src="data:image/jpeg' in html
+    (card,) = [card for card in cards(html) if "<h3>shared</h3>" in card]
+    assert "It is right for 2 videos." in card
+    assert card.count('<li class="right') == 2
+    assert f"4 videos or the {len(set(pairs.texts))} distinct captions" in html
+
+
+def test_folds_and_parts_of_a_split_are_told(run, monkeypatch):
+    for changes, told in (
+        ({"folds": 3}, "looks in 3 parts of it"),
+        ({"first": 5}, "looks in its first 5 images alone"),
+    ):
+        monkeypatch.setitem(PROTOCOLS, "made", ScoringProtocol(name="made", about="", **changes))
+        html = page_of(TASKS.build(run.task, run), protocol="made")
+        assert told in html
+        assert "12 images or the 24 captions of the whole split" in html
+
+
+def test_the_mean_of_several_scores_has_a_page_too(run):
+    adapter = TASKS.build(run.task, run)
+    models = [adapter.model() for _ in range(2)]
+    html = page_of(adapter, mean_score([adapter.scorer(model, "test") for model in models]))
+    assert len(cards(html)) == 24
+
+
+def test_ratings_of_crisscrossed_captions_decide_what_is_right(run, tmp_path, monkeypatch):
+    corpus = Corpus.open(run.data.corpus)
+    items = [
+        replace(item, caption_ids=tuple(f"{item.id}{n}" for n in range(len(item.captions))))
+        for split in corpus.splits
+        for item in corpus.items(split)
+    ]
+    write_corpus(tmp_path / "corpus", items, source={}, images=corpus.manifest.images)
+    ids = [item.id for item in items if item.split == "test"]
+    rated = [(caption(f"{id}0"), image(ids[at - 1]), 4) for at, id in enumerate(ids)]
+    folder = write_csvs(
+        tmp_path / "cxc",
+        sits=[*rated, *((caption(f"{id}1"), image(ids[at - 1]), 4) for at, id in enumerate(ids))],
+        sts=[(caption(f"{ids[0]}0"), caption(f"{ids[1]}0"), 4)],
+        sis=[(image(ids[0]), image(ids[1]), 4)],
+    )
+    monkeypatch.setitem(PROTOCOLS, "made-cxc", ScoringProtocol(name="made-cxc", about="", right="cxc"))
+    adapter = ImageText(
+        replace(run, data=replace(run.data, corpus=str(tmp_path / "corpus"))), cxc=str(folder)
+    )
+    html = page_of(adapter, adapter.scorer(adapter.model(), "test"), protocol="made-cxc")
+    assert "people rated so" in html
+    assert html.count("It is right for 2 images.") == 12
+    assert "the best right one is at rank" in html
+
+
+class Alike:
+    """In the place of a model that looks at every pair."""
+
+    def score(self, images, texts) -> torch.Tensor:
+        return torch.einsum("ind,gmd->ig", images.x_BND, texts.x_BND)
+
+
+def alike_sets(number: int) -> list[torch.Tensor]:
+    rng = torch.Generator().manual_seed(0)
+    return [torch.randn(2, 3, generator=rng) for _ in range(number)]
+
+
+def pairs_found(adapter: ImageText) -> tuple[object, ...]:
+    """Return what a model that looks at every pair finds, and the record of its page."""
+    sets, data = alike_sets(30 + 60), adapter.data("test")
+    found = find_examples(
+        PairScores(Alike(), visual=sets[:30], text=sets[30:]), Made(distinct=True).queries, count=4
+    )
+    sets, items = alike_sets(len(data.item_ids) + len(data.texts)), len(data.item_ids)
+    score = PairScores(Alike(), visual=sets[:items], text=sets[items:])
+    return found, adapter.evaluate_scores(score, "test", "whole").pictures[0]()
+
+
+def worker(folder: str, run: Run) -> None:
+    torch.save(pairs_found(TASKS.build(run.task, run)), f"{folder}/{rank()}.pt")
+
+
+def test_two_workers_find_what_one_finds(tmp_path):
+    run = make_corpus(tmp_path / "tiny", train=8, val=4, test=12)
+    run_workers(worker, str(tmp_path), run)
+    alone = pairs_found(TASKS.build(run.task, run))
+    first, second = (torch.load(tmp_path / f"{number}.pt", weights_only=False) for number in range(2))
+    assert [len(part) for part in alone[0]] == [4, 4]
+    assert first == second == alone

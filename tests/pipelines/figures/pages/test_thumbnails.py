@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from clips import pictures, server, write_clip
+from PIL import Image
+
+from polypool.infra.errors import InputError
+from polypool.infra.video.video_reader import VideoReader
+from polypool.pipelines.figures.pages import thumbnails
+from polypool.pipelines.figures.pages.thumbnails import Thumbnails
+
+
+def test_images_are_small_upright_and_rgb(tmp_path):
+    Image.effect_noise((1600, 1200), 80).save(tmp_path / "large.jpg")
+    Image.new("RGBA", (50, 90), (255, 0, 0, 0)).save(tmp_path / "small.png")
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    Image.new("RGB", (800, 400)).save(tmp_path / "turned.jpg", exif=turned)
+    some = Thumbnails(video=False)
+    found = [some.images(tmp_path / name, at_most=4) for name in ("large.jpg", "small.png", "turned.jpg")]
+    assert [(image.mode, image.size) for (image,) in found] == [
+        ("RGB", (320, 240)),
+        ("RGB", (50, 90)),
+        ("RGB", (160, 320)),
+    ]
+    assert found[1][0].getpixel((0, 0)) == (255, 255, 255), "what is transparent is white"
+
+
+def test_a_large_jpeg_looks_as_it_does_when_it_is_decoded_whole(tmp_path):
+    y, x = np.mgrid[:960, :1280]
+    whole = Image.fromarray(np.stack([x / 5, y / 4, (x + y) / 9], axis=2).astype(np.uint8))
+    whole.save(tmp_path / "smooth.jpg", quality=95)
+    (small,) = Thumbnails(video=False).images(tmp_path / "smooth.jpg")
+    difference = np.asarray(small, float) - np.asarray(whole.resize((320, 240)), float)
+    assert abs(difference).mean() < 3
+
+
+def test_what_is_missing_or_broken_has_none(tmp_path):
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
+    some = Thumbnails(video=False)
+    assert [some.images(file) for file in (None, tmp_path / "gone.jpg", tmp_path / "broken.jpg")] == [[]] * 3
+
+
+def test_frames_are_spread_over_a_video_and_one_is_from_its_middle(tmp_path):
+    write_clip(tmp_path / "a.mp4", 9)
+    expected = pictures(9).astype(float)
+
+    def numbers(frames):
+        return [int(abs(expected - np.asarray(frame, float)).mean((1, 2, 3)).argmin()) for frame in frames]
+
+    with Thumbnails(video=True) as some:
+        assert numbers(some.images(tmp_path / "a.mp4", at_most=3)) == [0, 4, 8]
+        assert numbers(some.images(tmp_path / "a.mp4")) == [4]
+        assert some.images(tmp_path / "gone.mp4", at_most=3) == []
+        process = some._reader._process
+        assert process.poll() is None
+    assert process.poll() is not None, "the process that decodes has ended"
+
+
+@pytest.mark.parametrize("bad", ["hang.mp4", "crash.mp4"])
+def test_a_video_that_is_lost_costs_itself_alone(tmp_path, monkeypatch, bad):
+    for name in (bad, "good.mp4"):
+        write_clip(tmp_path / name, 6)
+    monkeypatch.setattr(
+        thumbnails, "VideoReader", lambda **_: VideoReader(decoder="av", timeout=3, program=server())
+    )
+    with Thumbnails(video=True) as some:
+        assert [len(some.images(tmp_path / name, at_most=3)) for name in (bad, "good.mp4")] == [0, 3]
+
+
+def test_without_a_decoder_there_are_no_frames_and_it_is_looked_for_once(tmp_path, monkeypatch):
+    write_clip(tmp_path / "a.mp4", 2)
+    asked = []
+
+    def none():
+        asked.append(1)
+        raise InputError("no decoder")
+
+    monkeypatch.setattr(thumbnails, "choose_decoder", none)
+    with Thumbnails(video=True) as some:
+        assert [some.images(tmp_path / "a.mp4"), some.images(tmp_path / "a.mp4")] == [[], []]
+    assert len(asked) == 1

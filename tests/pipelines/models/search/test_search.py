@@ -1,0 +1,289 @@
+"""Trained models asked: by text, by file, by id; every kind of model, against the scores of its own split."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from clips import write_clip
+from corpora import make_corpus
+from kept import keep_run
+from pictures import noise
+from PIL import Image
+from searchable import untrained, with_clips, with_pictures
+from tiny_models import save_vit
+
+from polypool.infra.errors import InputError
+from polypool.infra.tracking import Tracker, tracking_uri
+from polypool.pipelines.commands.search import SearchOptions, hit_table, main, search
+from polypool.pipelines.models.search import galleries, searches
+from polypool.pipelines.models.search.galleries import EmbeddingGallery, PairGallery, ProbedGallery
+from polypool.pipelines.models.search.queries import Query, QueryReader
+
+WORDS = "bigru(width=16, embedding=8, min_count=1, ends=False)"
+MODELS = {
+    "vectors": ({}, EmbeddingGallery),
+    "sets": (
+        {"aggregator": "slots(k=2, heads=2, head_width=8)", "similarity": "smooth_chamfer"},
+        EmbeddingGallery,
+    ),
+    "pairs": ({"aggregator": "score_attention(heads=2)"}, PairGallery),
+    "hgr": ({"model": "hgr(dropout=0.0)", "text": WORDS}, PairGallery),
+}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    run = make_corpus(tmp_path_factory.mktemp("tiny"))
+    return replace(run, data=replace(run.data, text_augment=""))
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pictures")
+    return folder, with_pictures(folder, train=8, val=4, test=6)
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("asked")
+    return folder, with_pictures(folder, questions=True, train=8, val=4, test=6)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("least", [100, 6])
+@pytest.mark.parametrize(
+    "change", [{"aggregator": "score_attention(heads=2)"}, {"cross": "cross_modal(heads=2)"}]
+)
+def test_two_passes_rank_the_candidates_of_the_probes(tiny, change, least, monkeypatch):
+    """20 images and 40 captions; a query and the gallery are described by their scores with 5 of each other."""
+    monkeypatch.setattr(galleries, "LEAST", least)
+    monkeypatch.setattr(searches, "SAMPLE", 5)
+    trained = untrained(replace(tiny, **{"aggregator": "mean"} | change))
+    pairs = trained.adapter.data("test")
+    sim_VT = trained.adapter.scorer(trained.model, "test")(slice(0, 20), slice(0, 40)).double().numpy()
+    finder = trained.open_search(index="two-pass")
+    assert isinstance(finder.items_gallery, ProbedGallery)
+    row_P, column_P = (np.linspace(0, size - 1, 5).round().astype(int) for size in (20, 40))
+    between_PP = sim_VT[np.ix_(row_P, column_P)]
+    damped = between_PP.T @ between_PP + 1e-5 * np.linalg.norm(between_PP, ord=2) ** 2 * np.eye(5)
+    joined = np.linalg.inv(damped) @ between_PP.T
+    first_VT = sim_VT[:, column_P] @ joined @ sim_VT[row_P]
+    for column in (3, 8):
+        candidates = np.argsort(-first_VT[:, column], kind="stable")[:least]
+        order = candidates[np.argsort(-sim_VT[candidates, column], kind="stable")][:5]
+        hits = finder.find(Query(text=pairs.texts[column]), 5)
+        np.testing.assert_allclose([hit.score for hit in hits], sim_VT[order, column], rtol=1e-4, atol=1e-6)
+    candidates = np.argsort(-first_VT[7], kind="stable")[: 2 * least]
+    hits = finder.find(Query(id=pairs.item_ids[7]), 11)
+    expected = np.sort(sim_VT[7, candidates])[::-1][:11]
+    np.testing.assert_allclose([hit.score for hit in hits], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_results_are_the_order_of_the_splits_scores(tiny, name):
+    change, kind = MODELS[name]
+    trained = untrained(replace(tiny, **change))
+    pairs = trained.adapter.data("test")
+    sim_VT = trained.adapter.scorer(trained.model, "test")(slice(0, 20), slice(0, 40)).numpy()
+    finder = trained.open_search()
+    assert isinstance(finder.items_gallery, kind)
+    for column in (0, 7):
+        hits = finder.find(Query(text=pairs.texts[column]), 5)
+        order = np.argsort(-sim_VT[:, column], kind="stable")[:5]
+        np.testing.assert_allclose([hit.score for hit in hits], sim_VT[order, column], rtol=1e-4, atol=1e-6)
+        if (np.diff(np.sort(sim_VT[:, column])) > 1e-5).all():
+            assert [hit.id for hit in hits] == pairs.item_ids[order].tolist()
+    queries = [Query(text=text) for text in pairs.texts[:9]]
+    for together, query in zip(finder.find_each(queries, 5), queries, strict=True):
+        alone = [hit.score for hit in finder.find(query, 5)]
+        np.testing.assert_allclose([hit.score for hit in together], alone, rtol=1e-4, atol=1e-6)
+    row = 3
+    hits = finder.find(Query(id=pairs.item_ids[row]), 6)
+    np.testing.assert_allclose(
+        [hit.score for hit in hits], np.sort(sim_VT[row])[::-1][:6], rtol=1e-4, atol=1e-6
+    )
+    for hit in hits:
+        at = np.flatnonzero(pairs.item_ids[pairs.owner_T] == hit.id)
+        place = next(place for place in at if pairs.texts[place] == hit.caption)
+        assert sim_VT[row, place] == pytest.approx(hit.score, rel=1e-4, abs=1e-6)
+
+
+def test_a_picture_in_a_file_has_the_features_of_the_store(pictures):
+    folder, run = pictures
+    finder = untrained(run).open_search()
+    id = finder.items[2].id
+    assert finder.find(Query(file=folder / "images" / f"{id}.png"), 4) == finder.find(Query(id=id), 4)
+    elsewhere = folder / "other.png"
+    noise(seed=99).save(elsewhere)
+    assert finder.find(Query(file=elsewhere), 4) != finder.find(Query(id=id), 4)
+    hits = finder.find(Query(text="a dog and a cat"), 3)
+    assert [hit.file for hit in hits] == [str(folder / "images" / f"{hit.id}.png") for hit in hits]
+
+
+def test_a_video_in_a_file_has_the_features_of_the_store(tmp_path):
+    finder = untrained(with_clips(tmp_path)).open_search()
+    try:
+        id = finder.items[1].id
+        clip = tmp_path / "clips" / f"{id}.png"
+        assert finder.find(Query(file=clip, video=True), 4) == finder.find(Query(id=id), 4)
+        with pytest.raises(InputError, match="features of videos; give one with --video"):
+            finder.find(Query(file=clip), 4)
+        cut = tmp_path / "cut.mp4"
+        cut.write_bytes(write_clip(tmp_path / "whole.mp4", 12).read_bytes()[:300])
+        with pytest.raises(InputError, match="does not decode"):
+            finder.find(Query(file=cut, video=True), 4)
+    finally:
+        finder.close()
+
+
+def test_a_model_that_reads_pixels_reads_a_file(pictures, tmp_path):
+    folder, run = pictures
+    spec = f"patches(name={save_vit(tmp_path / 'vit')!r}, width=16)"
+    data = replace(run.data, features="", visual_augment="")
+    finder = untrained(
+        replace(run, visual=spec, text="bigru(width=16, embedding=8, min_count=1)", data=data)
+    ).open_search()
+    id = finder.items[0].id
+    assert finder.find(Query(file=folder / "images" / f"{id}.png"), 3) == finder.find(Query(id=id), 3)
+    with pytest.raises(InputError, match="reads the pixels of images"):
+        finder.find(Query(file=folder / "images" / f"{id}.png", video=True), 3)
+
+
+def test_answers_are_those_of_the_split_the_most_probable_first(asked):
+    folder, run = asked
+    trained = untrained(run)
+    answerer, questions = trained.open_search(), trained.adapter.corpus.questions("test")
+    probability_QA = trained.adapter.scorer(trained.model, "test")(slice(0, 3), slice(None)).numpy()
+    for question, probability_A in zip(questions[:3], probability_QA, strict=True):
+        found = answerer.find(Query(id=question.image_id, text=question.question), 5)
+        order = np.argsort(-probability_A, kind="stable")[:5]
+        assert [answer for answer, _ in found] == [trained.adapter.vocabulary.answers[n] for n in order]
+        np.testing.assert_allclose([share for _, share in found], probability_A[order], rtol=1e-4)
+        file = folder / "images" / f"{question.image_id}.png"
+        assert answerer.find(Query(file=file, text=question.question), 5) == found
+
+
+def test_a_store_that_was_not_extracted_here_is_said(tiny, pictures, tmp_path):
+    noise().save(tmp_path / "a.png")
+    with pytest.raises(InputError, match=r"another program, not from `polypool extract`.*--id"):
+        untrained(tiny).open_search().find(Query(file=tmp_path / "a.png"), 3)
+    finder = untrained(pictures[1]).open_search()
+    finder.adapter.assets["feature_source"]["source"]["extractor"]["version"] = 0
+    with pytest.raises(InputError, match=r"cannot be built as it was \(version 0, here 1\)"):
+        finder.find(Query(file=tmp_path / "a.png"), 3)
+
+
+@pytest.mark.parametrize(
+    ("extractor", "message"),
+    [
+        ("cells", r"manifest\.json: source\.extractor: it must be a mapping of names to values, not 'cells'"),
+        ({"grid": 2}, r"manifest\.json: source\.extractor\.backbone: it must be text, not None"),
+        ({"backbone": ["cells"]}, r"manifest\.json: source\.extractor\.backbone: it must be text"),
+        ({"backbone": "cells", "grid": "two"}, r"backbone .*: grid must be a whole number, not 'two'"),
+        ({"backbone": "cells", "grid": {"a": [1]}}, r"backbone .*: grid must be a whole number"),
+        ({"backbone": "cells(grid=2)"}, r"unknown backbone 'cells\(grid=2\)'"),
+    ],
+)
+def test_a_manifest_that_names_no_backbone_is_said(extractor, message, pictures, tmp_path):
+    noise().save(tmp_path / "a.png")
+    finder = untrained(pictures[1]).open_search()
+    finder.adapter.assets["feature_source"]["source"]["extractor"] = extractor
+    with pytest.raises(InputError, match=message):
+        finder.find(Query(file=tmp_path / "a.png"), 3)
+
+
+def test_a_model_from_before_assets_named_the_backbone_asks_its_store(pictures, tmp_path):
+    noise().save(tmp_path / "a.png")
+    finder = untrained(pictures[1]).open_search()
+    expected = finder.find(Query(file=tmp_path / "a.png"), 3)
+    del finder.adapter.assets["feature_source"]
+    finder.reader.close()
+    finder.reader = QueryReader(finder.adapter)
+    assert finder.find(Query(file=tmp_path / "a.png"), 3) == expected
+    finder.adapter.store.manifest.source["extractor"]["version"] = 0
+    finder.reader = QueryReader(finder.adapter)
+    with pytest.raises(InputError, match=r"cannot be built as it was \(version 0, here 1\)"):
+        finder.find(Query(file=tmp_path / "a.png"), 3)
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "message"),
+    [
+        ("two-pass", "vectors", "for sets of vectors"),
+        ("faiss", "sets", "single vectors"),
+        ("two-pass", "hgr", "makes none of images and captions apart; choose --index exact$"),
+        ("faiss", "pairs", "makes none of images and captions apart; choose --index exact or two-pass"),
+    ],
+)
+def test_an_index_that_does_not_fit_is_refused(tiny, method, change, message):
+    finder = untrained(replace(tiny, **MODELS[change][0])).open_search(index=method)
+    with pytest.raises(InputError, match=message):
+        finder.find(Query(text="a dog"), 3)
+
+
+def test_faiss_that_is_missing_is_said(tiny, monkeypatch):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(InputError, match="pip install faiss-cpu"):
+        untrained(tiny).open_search(index="faiss").find(Query(text="a dog"), 3)
+
+
+def test_the_command_shows_ranks_scores_ids_files_and_captions(pictures, tiny, home, monkeypatch, capsys):
+    run_id = keep_run(pictures[1])
+    monkeypatch.setattr(sys, "argv", ["search", run_id, "a dog", "--k", "50"])
+    main()
+    head, *lines, few = capsys.readouterr().out.splitlines()
+    assert head.split() == ["rank", "score", "id", "file", "caption"]
+    assert [line.split()[0] for line in lines] == [str(n + 1) for n in range(6)]
+    assert all(".png" in line for line in lines)
+    assert few == "there are 6 in all, fewer than the 50 asked for"
+    shown = search(SearchOptions(run_id=keep_run(tiny), id="3", k=2))
+    assert "no image or video files: scores and captions alone" in shown
+    assert len(shown.splitlines()) == 4
+
+
+def test_bad_input_is_said(pictures, asked, home, tmp_path, monkeypatch, capsys):
+    run_id, answers_id = keep_run(pictures[1]), keep_run(asked[1])
+    text, picture = tmp_path / "text.png", tmp_path / "a.png"
+    text.write_text("no picture")
+    Image.new("RGB", (9, 9)).save(picture)
+    start = {"uri": tracking_uri(home), "home": home, "name": "made", "params": {}}
+    table = Tracker.start("polypool", tags={"kind": "comparison"}, **start).run_id
+    for options, message in [
+        ({"run_id": "0000", "query": "a dog"}, "no run '0000'"),
+        ({"run_id": table, "query": "a dog"}, "model"),
+        ({"run_id": run_id}, "nothing to look for"),
+        ({"run_id": run_id, "query": "  ?! "}, "has no word"),
+        ({"run_id": run_id, "query": "a dog", "k": 0}, "at least 1"),
+        ({"run_id": run_id, "query": "a dog", "split": "tset"}, "no items in the split 'tset'"),
+        ({"run_id": run_id, "image": tmp_path / "gone.png"}, "no such file"),
+        ({"run_id": run_id, "image": text}, "does not decode as an image"),
+        ({"run_id": run_id, "video": picture}, "features of images; give one with --image"),
+        ({"run_id": run_id, "id": "dog"}, "no item has the id 'dog'"),
+        ({"run_id": run_id, "image": picture, "id": "3"}, "not several"),
+        ({"run_id": run_id, "image": picture, "query": "a dog"}, "not both"),
+        ({"run_id": answers_id, "query": "how many?"}, "give --image FILE or --id ID"),
+        ({"run_id": answers_id, "id": "3"}, "has no word"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            search(SearchOptions(**options))
+    shown = search(SearchOptions(run_id=answers_id, query="how many things?", image=picture)).splitlines()
+    assert len(shown) == 6
+    monkeypatch.setattr(sys, "argv", ["search", run_id, "--id", "dog"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_what_could_steer_a_terminal_is_taken_out(tiny):
+    hit = replace(untrained(tiny).open_search().find(Query(text="a dog"), 1)[0], caption="a \x1b[31mdog")
+    assert "\x1b" not in hit_table([hit], 1)

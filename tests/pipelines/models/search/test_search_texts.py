@@ -1,0 +1,174 @@
+"""New texts of models that were trained on stored ones: the backbone that the store names describes them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from kept import keep_run
+from safetensors.torch import load_file, save_file
+from searchable import untrained, with_pictures, with_texts
+from tiny_models import save_bert
+from verbs import exit_code
+
+from polypool.infra.errors import InputError
+from polypool.infra.registry import TASKS
+from polypool.pipelines.commands import search as verb
+from polypool.pipelines.models.export import export
+from polypool.pipelines.models.search.queries import Query
+from polypool.pipelines.models.trained import load
+from polypool.pipelines.serving.service import Service
+from polypool.pipelines.serving.settings import Settings
+from polypool.tasks.run import Run
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory) -> Path:
+    """A folder with a BERT in it, which stores know by its last name alone."""
+    folder = tmp_path_factory.mktemp("models")
+    torch.manual_seed(0)
+    save_bert(folder / "tiny-bert")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch, model_folder) -> Path:
+    """A home, and a current folder in which the backbone is found."""
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(model_folder)
+    return tmp_path
+
+
+def made(folder: Path, model_folder: Path, *, questions: bool = False) -> Run:
+    run = with_pictures(folder, questions=questions, train=8, val=4, test=6)
+    return with_texts(run, folder / "texts", f"bert(name={str(model_folder / 'tiny-bert')!r})")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, model_folder) -> Run:
+    return made(tmp_path_factory.mktemp("pictures"), model_folder)
+
+
+def sets(adapter, ids) -> list[np.ndarray]:
+    return [np.array(adapter.store[row], np.float32) for row in adapter.store.rows(ids)]
+
+
+def test_an_exported_model_scores_new_texts_as_those_of_its_store(here, model_folder):
+    run, expected = made(here, model_folder), {}
+    for aggregator in ("mean", "slots(k=2, heads=2, head_width=8)", "score_attention(heads=2)"):
+        of_store = untrained(replace(run, aggregator=aggregator))
+        pairs = of_store.adapter.data("test")
+        expected_VT = of_store.adapter.scorer(of_store.model, "test")(slice(0, 6), slice(0, 12))
+        assert expected_VT.std() > 1e-4
+        out = here / f"model{len(expected)}"
+        export(keep_run(of_store.run), out)
+        expected[out] = expected_VT
+        hits = load(out).search(pairs.texts[3], k=6)
+        best = expected_VT[:, 3].sort(descending=True).values
+        np.testing.assert_allclose([hit.score for hit in hits], best, atol=1e-3)
+    visuals = sets(of_store.adapter, pairs.item_ids.tolist())
+    for folder in ("corpus", "cells", "texts"):
+        shutil.rmtree(here / folder)
+    for out, expected_VT in expected.items():
+        model = load(out)
+        torch.testing.assert_close(model.scores(visuals, pairs.texts), expected_VT, atol=1e-3, rtol=0)
+        alone = model.scores(visuals, ["a dog that nobody described"])
+        both = model.scores(visuals, ["a", "a dog that nobody described"])
+        torch.testing.assert_close(both[:, 1:], alone, atol=1e-3, rtol=0)
+    assert "described first by `bert(name='tiny-bert')`" in (out / "README.md").read_text()
+
+
+def test_a_new_question_is_answered(here, model_folder):
+    model = untrained(made(here, model_folder, questions=True))
+    expected_QA = model.adapter.scorer(model.model, "test")(slice(0, 4), slice(None))
+    questions = model.adapter.texts("test")[:4]
+    ids = [question.image_id for question in model.adapter.corpus.questions("test")[:4]]
+    answers = model.answers(sets(model.adapter, ids), questions)
+    np.testing.assert_allclose([p for _, p in answers], expected_QA.max(dim=1).values, atol=1e-3)
+    found = model.open_search().find(Query(id=ids[0], text=questions[0]), 3)
+    assert found[0][1] == pytest.approx(answers[0][1], abs=1e-3)
+    assert len(model.open_search().find(Query(id=ids[0], text="is this new?"), 3)) == 3
+
+
+def test_the_terminal_and_a_service_say_why_a_text_cannot_be_described(
+    here, run, model_folder, capsys, monkeypatch
+):
+    run_id, finder = keep_run(run), untrained(run).open_search()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    capsys.readouterr()
+    assert exit_code(verb.main, run_id, "a dog") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith(
+        f"error: {run.data.texts}: the backbone of its features cannot be built: cannot load 'tiny-bert'"
+    )
+    assert exit_code(verb.main, run_id, "--id", finder.items[0].id) == 0, "what is stored is there"
+    with pytest.raises(InputError, match="the backbone of its features cannot be built"):
+        Service(untrained(run), Settings(source="x"))
+    monkeypatch.chdir(model_folder)
+    assert Service(untrained(run), Settings(source="x")).described.routes == ["embed", "score", "search"]
+
+
+def test_a_backbone_with_other_weights_is_not_used(here, run, model_folder, monkeypatch):
+    model = untrained(run)
+    shutil.copytree(model_folder / "tiny-bert", here / "tiny-bert")
+    path = here / "tiny-bert" / "model.safetensors"
+    weights = load_file(path)
+    weights["embeddings.word_embeddings.weight"] += 1
+    save_file(weights, path, metadata={"format": "pt"})
+    monkeypatch.chdir(here)
+    with pytest.raises(InputError, match=r"its backbone cannot be built as it was \(sha256 '[^)]*'\)"):
+        model.encode_text(["a dog"])
+
+
+def test_texts_that_another_program_described_have_no_backbone(run):
+    trained = untrained(run)
+    assets = trained.adapter.assets
+    told = TASKS.build(run.task, run, assets=assets | {"texts": assets["texts"] | {"extractor": None}})
+    with pytest.raises(InputError, match=r"do not come from `polypool extract --texts`"):
+        told.text_inputs(["a dog"])
+    with pytest.raises(InputError, match=r"the text 'dog dog .*' cannot be read: 82 tokens"):
+        trained.encode_text(["a", "dog " * 80])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dtype": "float8"}, "assets.json: texts.dtype must be one of float16, float32"),
+        ({"extractor": ["bert"]}, "assets.json: texts.extractor must be a mapping"),
+    ],
+)
+def test_assets_of_another_form_are_refused_at_once(here, run, change, message):
+    with pytest.raises(InputError, match=message):
+        load(exported(run, here / "out", change))
+
+
+@pytest.mark.parametrize(
+    ("extractor", "message"),
+    [
+        (
+            {"backbone": "my_module:Mine"},
+            "extractor.backbone: 'my_module:Mine' names code of the module my_module",
+        ),
+        ({"backbone": "none"}, "unknown backbone 'none'"),
+    ],
+)
+def test_a_backbone_that_is_not_here_or_not_trusted_is_not_built(here, run, extractor, message):
+    model = load(exported(run, here / "out", {"extractor": extractor}))
+    with pytest.raises(InputError, match=message):
+        model.encode_text(["a dog"])
+
+
+def exported(run: Run, out: Path, change: dict) -> Path:
+    """Export a run, and change what its assets say of the store of texts."""
+    export(keep_run(run), out)
+    assets = json.loads((out / "assets.json").read_text())
+    (out / "assets.json").write_text(json.dumps(assets | {"texts": assets["texts"] | change}))
+    return out

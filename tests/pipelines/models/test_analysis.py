@@ -1,0 +1,138 @@
+"""The verb on tracked runs of a tiny corpus, as a user calls it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from corpora import make_corpus
+from kept import keep_run
+
+from polypool.infra.tracking import Tracker, tracking_uri
+from polypool.pipelines.commands import evaluate
+from polypool.pipelines.models.trained import load
+from polypool.tasks.models.embeddings import SplitEmbeddings
+
+
+@pytest.fixture(scope="module")
+def run(home):
+    return make_corpus(home)
+
+
+@pytest.fixture(scope="module")
+def of_vectors(run) -> str:
+    return keep_run(run)
+
+
+@pytest.fixture(scope="module")
+def of_sets(run) -> str:
+    return keep_run(
+        replace(run, aggregator="pie(k=3)", text_aggregator="pie(k=2)", similarity="overlap:Overlap")
+    )
+
+
+def analysed(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["evaluate", "--embeddings", *words])
+    evaluate.main()
+
+
+def metrics(run_id: str, home) -> dict[str, float]:
+    found = Tracker.attach(tracking_uri(home), run_id, running=False).metrics()
+    return {name: value for name, value in found.items() if name.startswith("analysis/")}
+
+
+def test_single_vectors_get_alignment_and_uniformity_alone(of_vectors, home, monkeypatch, capsys) -> None:
+    analysed(monkeypatch, of_vectors)
+    shown = capsys.readouterr().out
+    assert "single vectors: variance and elements are for models of sets" in shown
+    trained = load(of_vectors)
+    embeddings = trained.adapter.scorer(trained.model, "test")
+    owner_T = np.repeat(np.arange(20), 2)
+    apart_G = (embeddings.visual[owner_T] - embeddings.text).square().sum(-1)
+    together = torch.cat([embeddings.visual, embeddings.text])
+    logged = metrics(of_vectors, home)
+    assert set(logged) == {
+        "analysis/alignment/joint",
+        *(f"analysis/uniformity/{side}" for side in ("visual", "text", "joint")),
+    }
+    assert logged["analysis/alignment/joint"] == pytest.approx(float(apart_G.mean()), abs=1e-5)
+    expected = torch.pdist(together.double()).pow(2).mul(-2).exp().mean().log()
+    assert logged["analysis/uniformity/joint"] == pytest.approx(float(expected), abs=1e-5)
+    assert f"{logged['analysis/alignment/joint']:.4f}" in shown
+
+
+def test_sets_get_variance_and_scores_of_their_elements(of_sets, home, monkeypatch, capsys) -> None:
+    analysed(monkeypatch, of_sets)
+    shown = capsys.readouterr().out
+    logged = metrics(of_sets, home)
+    trained = load(of_sets)
+    embeddings = trained.adapter.scorer(trained.model, "test")
+    assert (embeddings.visual.shape[1], embeddings.text.shape[1]) == (3, 2)
+    variance = float((1 - embeddings.text.mean(1).norm(dim=-1)).mean())
+    assert logged["analysis/variance/text"] == pytest.approx(variance, abs=1e-6)
+    assert logged["analysis/log_variance/text"] == pytest.approx(np.log(variance), abs=1e-4)
+
+    def rsum(visual, text) -> float:
+        some = SplitEmbeddings(visual=visual, text=text, similarity=embeddings.similarity)
+        return trained.adapter.evaluate_scores(some, "test", "whole").metrics["rsum"]
+
+    expected = {
+        "all/visual": rsum(embeddings.visual, embeddings.text),
+        "all/text": rsum(embeddings.visual, embeddings.text),
+        "only_3/visual": rsum(embeddings.visual[:, 2:], embeddings.text),
+        "without_2/visual": rsum(embeddings.visual[:, [0, 2]], embeddings.text),
+        "only_1/text": rsum(embeddings.visual, embeddings.text[:, :1]),
+    }
+    for name, value in expected.items():
+        assert logged[f"analysis/whole/{name}"] == pytest.approx(value)
+    assert len([name for name in logged if name.startswith("analysis/whole/")]) == 2 + 6 + 2
+    (line,) = (line for line in shown.splitlines() if line.startswith("without 2"))
+    assert line.split()[2:] == [f"{logged['analysis/whole/without_2/visual']:.1f}", "\u2013"]
+
+
+def test_aligned_sets_are_scored_with_the_same_element_left_out_of_both(
+    run, home, monkeypatch, capsys
+) -> None:
+    run_id = keep_run(replace(run, aggregator="pie(k=3)", similarity="aligned_mean"))
+    analysed(monkeypatch, run_id)
+    logged = metrics(run_id, home)
+    assert len([name for name in logged if name.startswith("analysis/whole/")]) == 1 + 6
+    assert {"analysis/whole/all/joint", "analysis/whole/without_2/joint"} <= set(logged)
+    assert "without 2" in capsys.readouterr().out
+
+
+def test_another_split_has_names_of_its_own_and_elements_can_be_left_out(
+    of_sets, home, monkeypatch, capsys
+) -> None:
+    analysed(monkeypatch, of_sets, "--split", "val", "--no-elements")
+    assert "with elements of" not in capsys.readouterr().out
+    logged = metrics(of_sets, home)
+    assert {"analysis/val/alignment/joint", "analysis/val/variance/visual"} <= set(logged)
+    assert not [name for name in logged if name.startswith("analysis/val/whole")]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--split", "dev"], "no items in the split 'dev'"),
+        (["--protocol", "coco-5k"], "'coco-5k' is defined on 5,000 items"),
+        (["--protocol", "coco-9k"], "Did you mean 'coco-5k'"),
+    ],
+)
+def test_bad_input_is_one_message_and_code_2(words, message, of_sets, monkeypatch, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        analysed(monkeypatch, of_sets, *words)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_model_that_scores_pairs_has_no_codes(of_vectors, monkeypatch, capsys) -> None:
+    trained = load(of_vectors)
+    monkeypatch.setattr(type(trained.adapter), "scorer", lambda *_: lambda images, captions: torch.zeros(1))
+    with pytest.raises(SystemExit) as ended:
+        analysed(monkeypatch, of_vectors)
+    assert ended.value.code == 2
+    assert "has no embeddings of images and of texts apart" in capsys.readouterr().err

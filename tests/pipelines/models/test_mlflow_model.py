@@ -1,0 +1,305 @@
+"""An exported model in MLflow: kept with its scores, registered, loaded by MLflow alone, and served over HTTP."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+
+import numpy as np
+import pandas as pd
+import pytest
+from corpora import make_corpus, make_questions
+from kept import keep_run
+from mlflow.artifacts import download_artifacts
+from mlflow.exceptions import MlflowException
+from mlflow.pyfunc import load_model
+from PIL import Image
+from tiny_models import save_vit
+
+from polypool.infra.ray.head import free_ports
+from polypool.infra.registry import TASKS
+from polypool.infra.tracking import Tracker, tracking_uri
+from polypool.pipelines.commands import export
+from polypool.pipelines.models.mlflow_model import export_to_mlflow
+from polypool.pipelines.models.trained import load
+from polypool.tasks.run import Run
+from polypool.tasks.scoring.records import VERSION_TAG
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("served")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POLYPOOL_HOME", str(folder))
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def run(home: Path) -> Run:
+    return make_corpus(home)
+
+
+@pytest.fixture(scope="module")
+def kept(home: Path, run: Run) -> str:
+    """A run with scores and data, whose model is to be served."""
+    run_id = keep_run(run)
+    tracker = Tracker.attach(tracking_uri(home), run_id, running=False)
+    tracker.inputs(TASKS.build(run.task, run).sources())
+    tracker.tags({f"{VERSION_TAG}whole": "1", f"{VERSION_TAG}val/whole": "1"})
+    tracker.log({"whole/rsum": 1.0, "train/loss": 5.0}, step=1)
+    tracker.log(
+        {"whole/rsum": 60.0, "test/score": 60.0, "dev/best_rsum": 50.0, "val/whole/rsum": 40.0}, step=2
+    )
+    return run_id
+
+
+@pytest.fixture(scope="module")
+def model(kept: str) -> str:
+    return export_to_mlflow(kept, registered_name="shapes", alias="champion")[0]
+
+
+@pytest.fixture
+def features() -> list[np.ndarray]:
+    return [np.random.default_rng(n).random((3 + n, 10), dtype=np.float32) for n in range(2)]
+
+
+def test_scores_are_those_of_the_exported_model(
+    home: Path, kept: str, model: str, features: list[np.ndarray]
+) -> None:
+    trained = load(kept)
+    served = load_model("models:/shapes@champion")
+    texts = ["a dog and a cat", "a red car"]
+    rows = pd.DataFrame(
+        {"features": [*(x_NF.tolist() for x_NF in features), None, None], "text": [None, None, *texts]}
+    )
+    found = served.predict(rows)
+    assert found["score"].isna().all()
+    vectors = np.array(found["embedding"].tolist(), dtype=np.float32)
+    np.testing.assert_allclose(vectors[:2], trained.encode_visual(features), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(vectors[2:], trained.encode_text(texts), rtol=1e-5, atol=1e-6)
+    pairs = pd.DataFrame({"features": [x_NF.tolist() for x_NF in features], "text": texts})
+    scores = served.predict(pairs)["score"].astype(float)
+    np.testing.assert_allclose(scores, np.diag(trained.scores(features, texts)), rtol=1e-5, atol=1e-6)
+    assert served.metadata.model_id == model.removeprefix("models:/")
+    assert served.metadata.run_id == kept
+    assert [(of.name, of.required) for of in served.metadata.get_input_schema()] == [
+        ("features", False),
+        ("text", False),
+    ]
+
+
+def test_the_model_has_the_scores_of_its_run_on_their_data(
+    home: Path, run: Run, kept: str, model: str
+) -> None:
+    client = Tracker.attach(tracking_uri(home), kept, running=False)._client
+    found = client.get_logged_model(model.removeprefix("models:/"))
+    assert (found.status, found.source_run_id, found.name) == ("READY", kept, run.recipe)
+    assert {(of.key, of.value, of.dataset_name) for of in found.metrics} == {
+        ("whole/rsum", 60.0, "tiny/test"),
+        ("test/score", 60.0, "tiny/test"),
+        ("dev/best_rsum", 50.0, "tiny/val"),
+        ("val/whole/rsum", 40.0, "tiny/val"),
+    }
+    whole = client.get_run(kept)
+    assert [of.model_id for of in whole.outputs.model_outputs] == [found.model_id]
+    assert [point.value for point in client.get_metric_history(kept, "whole/rsum")] == [1.0, 60.0]
+    assert found.params["aggregator"] == "mean"
+    assert json.loads(found.tags["mlflow.modelVersions"])[0]["name"] == "shapes"
+    assert found.tags["mlflow.source.type"] == "LOCAL"
+    assert "mlflow.runName" not in found.tags
+    version = client.get_model_version_by_alias("shapes", "champion")
+    assert (int(version.version), version.run_id, version.source) == (1, kept, model)
+
+
+def test_the_alias_goes_on_to_the_next_version(
+    home: Path, kept: str, model: str, capsys, monkeypatch
+) -> None:
+    monkeypatch.setattr(
+        sys, "argv", ["export", kept, "--mlflow", "--registered-name", "shapes", "--alias", "champion"]
+    )
+    export.main()
+    said = capsys.readouterr().out
+    assert "registered as version 2 of shapes, champion" in said
+    assert "mlflow models serve -m models:/shapes@champion --env-manager local" in said
+    client = Tracker.attach(tracking_uri(home), kept, running=False)._client
+    assert client.get_model_version_by_alias("shapes", "champion").version in (2, "2")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "say where to: --out FOLDER, or --mlflow"),
+        (["--out", "x", "--alias", "a"], "give --mlflow, too"),
+        (["--mlflow", "--alias", "a"], "name it by --registered-name"),
+        (["--mlflow", "--registered-name", "n", "--alias", "v1"], "--alias 'v1': "),
+        (["--mlflow", "--registered-name", "n", "--alias", "a b"], "--alias 'a b': Invalid alias name"),
+        (["--mlflow", "--registered-name", "a/b"], "--registered-name 'a/b': Invalid model name"),
+    ],
+)
+def test_what_cannot_be_registered_is_said(kept: str, words, message, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["export", kept, *words])
+    with pytest.raises(SystemExit) as stop:
+        export.main()
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_model_carries_this_project_as_one_package(model: str) -> None:
+    code = Path(download_artifacts(model)) / "code"
+    assert [path.name for path in code.iterdir()] == ["polypool"]
+    parts = {"aggregators", "encoders", "infra", "pipelines", "tasks", "__init__.py"}
+    assert parts <= {path.name for path in (code / "polypool").iterdir()}
+    text = "import polypool.tasks, polypool.pipelines.models.pyfunc; print(polypool.tasks.__file__)"
+    env = os.environ | {"PYTHONPATH": str(code)}
+    done = subprocess.run([sys.executable, "-c", text], cwd=code, env=env, capture_output=True, text=True)
+    assert done.stdout.strip() == str(code / "polypool" / "tasks" / "__init__.py"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"features": [[1.0] * 9], "text": None}, r"\(1, 9\); expected \(elements, 10\)"),
+        ({"features": [[1.0] * 10, [1.0]], "text": None}, "row 0: 'features' must be N lists"),
+        ({"features": None, "text": None}, "row 0 has neither an image or video nor a text"),
+    ],
+)
+def test_rows_that_do_not_fit_are_the_clients_error(model: str, row, message) -> None:
+    with pytest.raises(MlflowException, match=message) as error:
+        load_model(model).predict(pd.DataFrame([row]))
+    assert error.value.error_code == "INVALID_PARAMETER_VALUE"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"aggregator": "slots(k=2, heads=2, head_width=8)"},
+        {"aggregator": "score_attention(heads=2)"},
+    ],
+    ids=["sets", "pairs"],
+)
+def test_models_of_sets_and_of_pairs_are_served(run: Run, change, features: list[np.ndarray]) -> None:
+    run_id = keep_run(replace(run, **change))
+    served, trained = load_model(export_to_mlflow(run_id)[0]), load(run_id)
+    row = {"features": features[0].tolist(), "text": "a dog and a cat"}
+    (score,) = served.predict(pd.DataFrame([row]))["score"]
+    assert score == pytest.approx(float(trained.scores(features[:1], [row["text"]])), rel=1e-5)
+    if "slots" in change["aggregator"]:
+        (vectors,) = served.predict(pd.DataFrame([{**row, "text": None}]))["embedding"]
+        np.testing.assert_allclose(vectors, trained.encode_visual(features[:1])[0], rtol=1e-5, atol=1e-6)
+    else:
+        with pytest.raises(MlflowException, match="text"):
+            served.predict(pd.DataFrame([{"features": row["features"]}]))
+
+
+def test_questions_are_answered(home: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "questions"
+    folder.mkdir()
+    run_id = keep_run(make_questions(folder))
+    served, trained = load_model(export_to_mlflow(run_id)[0]), load(run_id)
+    width = trained.adapter.visual_dim
+    images = [np.random.default_rng(n).random((3 + n, width), dtype=np.float32) for n in range(2)]
+    questions = ["what is there?", "how many dogs?"]
+    found = served.predict(pd.DataFrame({"features": [x.tolist() for x in images], "text": questions}))
+    expected = trained.answers(images, questions)
+    assert found["answer"].tolist() == [answer for answer, _ in expected]
+    np.testing.assert_allclose(found["probability"], [share for _, share in expected], rtol=1e-5)
+
+
+def test_pictures_come_in_base64(home: Path, tmp_path: Path) -> None:
+    made = make_corpus(tmp_path / "corpus", images=tmp_path / "images", train=4, val=2, test=2)
+    visual = f"patches(name='{save_vit(tmp_path / 'vit')}', width=8, size=32)"
+    data = replace(made.data, visual_augment="", text_augment="")
+    run_id = keep_run(
+        replace(made, visual=visual, text="bigru(width=8, embedding=8, min_count=1)", data=data)
+    )
+    served, trained = load_model(export_to_mlflow(run_id)[0]), load(run_id)
+    file = tmp_path / "a.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(file)
+    rows = pd.DataFrame(
+        {"image": [base64.b64encode(file.read_bytes()).decode(), None], "text": [None, "a dog"]}
+    )
+    found = served.predict(rows)["embedding"]
+    np.testing.assert_allclose(found[0], trained.encode_visual([file])[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found[1], trained.encode_text(["a dog"])[0], rtol=1e-5, atol=1e-6)
+    with pytest.raises(MlflowException, match="row 0: 'image' must be the image's file in base64"):
+        served.predict(pd.DataFrame({"image": ["no base64!"], "text": [None]}))
+    with pytest.raises(MlflowException, match=r"^row 0: does not decode as an image"):
+        served.predict(pd.DataFrame({"image": [base64.b64encode(b"no picture").decode()], "text": [None]}))
+
+
+@pytest.mark.real  # two processes that import torch: half a minute
+def test_mlflow_serves_it_over_http(
+    home: Path, kept: str, model: str, features: list[np.ndarray], tmp_path: Path
+) -> None:
+    (port,) = free_ports(1)
+    words = [
+        "models",
+        "serve",
+        "-m",
+        "models:/shapes@champion",
+        "--env-manager",
+        "local",
+        "--port",
+        str(port),
+    ]
+    with (tmp_path / "said").open("w") as said:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", *words],
+            cwd=tmp_path,  # where no module of this project is found
+            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        wait_for(f"http://127.0.0.1:{port}/ping", server)
+        rows = [
+            {"features": features[0].tolist(), "text": None},
+            {"features": features[1].tolist(), "text": "a dog and a cat"},
+        ]
+        found = ask(port, {"dataframe_records": rows})["predictions"]
+        trained = load(kept)
+        np.testing.assert_allclose(
+            found[0]["embedding"], trained.encode_visual(features[:1])[0], rtol=1e-5, atol=1e-6
+        )
+        expected = float(trained.scores(features[1:], ["a dog and a cat"]))
+        assert found[1] == {"embedding": None, "score": pytest.approx(expected, rel=1e-5)}
+        with pytest.raises(HTTPError) as error:
+            ask(port, {"dataframe_records": [{"features": [[1.0] * 9], "text": None}]})
+        assert error.value.code == 400
+        assert "expected (elements, 10)" in error.value.read().decode()
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(30)
+
+
+def wait_for(url: str, server: subprocess.Popen) -> None:
+    limit = time.monotonic() + 180
+    while time.monotonic() < limit:
+        assert server.poll() is None, "it ended"
+        with suppress(URLError), urllib.request.urlopen(url, timeout=5):
+            return
+        time.sleep(0.3)
+    raise TimeoutError(url)
+
+
+def ask(port: int, what: object) -> dict:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/invocations",
+        data=json.dumps(what).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)

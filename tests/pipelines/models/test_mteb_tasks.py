@@ -1,0 +1,175 @@
+"""mteb's own runner on tasks of its own format, held in memory: what both define alike is the same number."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from kept import export_run
+from searchable import with_clips, with_pictures
+
+from polypool.pipelines.models.mteb import MtebModel, mteb_model
+from polypool.tasks.datasets.corpus import Item, write_corpus
+from polypool.tasks.run import Run
+
+mteb = pytest.importorskip("mteb", reason="not installed (pip install 'polypool[mteb]')")
+datasets = pytest.importorskip("datasets", reason="mteb needs it")
+
+NONE = ("reference", "date", "domains", "task_subtypes", "license", "annotations_creators", "dialect")
+
+
+@pytest.fixture(autouse=True)
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+def task(name: str, category: str, modalities: list[str], data: dict[str, Any]) -> Any:
+    """Return a retrieval task of mteb with its data, which is loaded from nowhere."""
+    from mteb.abstasks.retrieval import AbsTaskRetrieval
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    class Held(AbsTaskRetrieval):
+        metadata = TaskMetadata(
+            name=name,
+            description="held in memory",
+            dataset={"path": "held", "revision": "1"},
+            type="Any2AnyRetrieval",
+            category=category,
+            eval_splits=["test"],
+            eval_langs=["eng-Latn"],
+            main_score="ndcg_at_10",
+            modalities=modalities,
+            prompt={"query": "Find what belongs to this."},
+            sample_creation="created",
+            bibtex_citation="",
+            **dict.fromkeys(NONE),
+        )
+
+        def load_data(self, **_: Any) -> None:
+            self.dataset = {"default": {"test": data | {"top_ranked": None}}}
+            self.data_loaded = True
+
+    return Held()
+
+
+def both_directions(model: MtebModel) -> list[Any]:
+    """Return the test split of the run's corpus as two tasks, from images or videos to texts and back."""
+    adapter, kind = model.trained.adapter, model.modality
+    items, pairs = adapter.corpus.items("test"), adapter.data("test")
+    paths = [str(adapter.corpus.image_path(item)) for item in items]
+    feature = datasets.Video() if kind == "video" else datasets.Image()
+    visual = datasets.Dataset.from_dict({"id": [f"v{item.id}" for item in items], kind: paths})
+    visual = visual.cast_column(kind, feature)
+    text = datasets.Dataset.from_dict(
+        {"id": [f"t{number}" for number in range(len(pairs.texts))], "text": list(pairs.texts)}
+    )
+    of_visual, of_text = defaultdict(dict), {}
+    for number, owner in enumerate(pairs.owner_T.tolist()):
+        of_visual[f"v{items[owner].id}"][f"t{number}"] = 1
+        of_text[f"t{number}"] = {f"v{items[owner].id}": 1}
+    letter = kind[0]
+    to_text = {"queries": visual, "corpus": text, "relevant_docs": dict(of_visual)}
+    to_visual = {"queries": text, "corpus": visual, "relevant_docs": of_text}
+    return [
+        task("ToText", f"{letter}2t", [kind, "text"], to_text),
+        task("ToVisual", f"t2{letter}", [kind, "text"], to_visual),
+    ]
+
+
+def evaluated(model: MtebModel, cache: Any = None) -> list[dict[str, float]]:
+    """Return the scores of both directions."""
+    results = mteb.evaluate(model, both_directions(model), cache=cache, show_progress_bar=False)
+    return [result.scores["test"][0] for result in results.task_results]
+
+
+def distinct(run: Run, folder: Path) -> Run:
+    """Return a run on the same pictures, of which each has captions that no other has."""
+    from polypool.tasks.datasets.open_corpora import open_corpus
+
+    corpus = open_corpus(run.data.corpus)
+    words = ["dog", "cat", "car", "tree", "boat", "bird", "house", "horse"]
+    items = []
+    for split in corpus.splits:
+        for number, item in enumerate(corpus.items(split)):
+            first, second = words[number % 8], words[(number // 8 + 1 + number) % 8]
+            captions = (f"a {first} and a {second}", f"the {second} beside the {first}")
+            items.append(Item(id=item.id, split=split, captions=captions, path=item.path))
+    images = corpus.image_path(items[0]).parent
+    write_corpus(folder / "distinct", items, source={"made": "by a test"}, images=str(images))
+    return replace(run, data=replace(run.data, corpus=str(folder / "distinct")))
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({}, "dense"),
+        ({"aggregator": "slots(k=3)", "similarity": "smooth_chamfer"}, "late-interaction"),
+        ({"aggregator": "late", "similarity": "maxsim"}, "late-interaction"),
+        ({"aggregator": "probabilistic", "similarity": "csd"}, "dense"),
+    ],
+    ids=["vectors", "sets", "sets of any size", "distributions"],
+)
+def test_the_recalls_of_mteb_are_ours(tmp_path: Path, change: dict[str, str], kind: str) -> None:
+    run = distinct(with_pictures(tmp_path, train=8, val=4, test=16), tmp_path)
+    model = mteb_model(export_run(replace(run, **change), tmp_path))
+    assert (model.mteb_model_meta.model_type, model.mteb_model_meta.embed_dim) == ([kind], 16)
+    ours = model.trained.evaluate("whole").metrics
+    assert ours["ties"] == 0
+    for direction, scores in zip(("i2t", "t2i"), evaluated(model), strict=True):
+        for k in (1, 5, 10):
+            assert 100 * scores[f"hit_rate_at_{k}"] == pytest.approx(ours[f"{direction}/R{k}"], abs=1e-3)
+        found = [scores[f"recall_at_{k}"] == scores[f"hit_rate_at_{k}"] for k in (1, 5, 10)]
+        assert found == [direction == "t2i"] * 3
+        assert scores["recall_at_20"] == 1.0 or direction == "i2t"
+
+
+def test_videos_come_as_files_and_are_decoded_here(tmp_path: Path) -> None:
+    model = mteb_model(export_run(distinct(with_clips(tmp_path), tmp_path), tmp_path))
+    ours = model.trained.evaluate("whole").metrics
+    assert ours["ties"] == 0
+    for direction, scores in zip(("v2t", "t2v"), evaluated(model), strict=True):
+        for k in (1, 5, 10):
+            assert 100 * scores[f"hit_rate_at_{k}"] == pytest.approx(ours[f"{direction}/R{k}"], abs=1e-3)
+    model.close()
+
+
+def test_results_are_kept_by_name_and_weights(tmp_path: Path) -> None:
+    from mteb.models import EncoderProtocol, SearchProtocol
+    from mteb.models.model_meta import ScoringFunction
+
+    run = distinct(with_pictures(tmp_path, train=8, val=4, test=16), tmp_path)
+    folders = [tmp_path / name for name in ("first", "again", "other")]
+    for folder, seed in zip(folders, (0, 0, 1), strict=True):
+        folder.mkdir()
+        export_run(replace(run, seed=seed), folder)
+    first, again, other = (mteb_model(folder) for folder in folders)
+    meta = first.mteb_model_meta
+    assert isinstance(first, EncoderProtocol)
+    assert not isinstance(first, SearchProtocol)
+    assert (meta.name, meta.embed_dim, meta.modalities) == ("polypool/tiny", 16, ["text", "image"])
+    assert meta.similarity_fn_name is ScoringFunction.COSINE
+    changed = mteb_model(folders[0])
+    next(iter(changed.trained.model.parameters())).data.add_(1)
+    told = MtebModel(replace(first.trained, run=replace(run, seed=7)))
+    revisions = [of.mteb_model_meta.revision for of in (first, other, changed, told)]
+    assert len({*revisions, again.mteb_model_meta.revision}) == 4
+    cache = mteb.ResultCache(cache_path=tmp_path / "results")
+    kept, fresh = ([scores["ndcg_at_10"] for scores in evaluated(model, cache)] for model in (first, other))
+    assert kept != fresh
+    again.encode = None  # mteb asks it for nothing
+    assert [scores["ndcg_at_10"] for scores in evaluated(again, cache)] == kept
+    assert mteb_model(folders[0], name="me/mine").mteb_model_meta.name == "me/mine"
+
+
+def test_what_the_model_cannot_read_is_refused_by_mteb(tmp_path: Path) -> None:
+    model = mteb_model(export_run(with_pictures(tmp_path, train=8, val=4, test=4), tmp_path))
+    audio = datasets.Dataset.from_dict({"id": ["a"], "audio": ["b"]})
+    data = {"queries": audio, "corpus": audio, "relevant_docs": {"a": {"a": 1}}}
+    with pytest.raises(ValueError, match="none overlap"):
+        mteb.evaluate(model, [task("Heard", "a2a", ["audio"], data)], cache=None)
+    assert torch.is_tensor(model.similarity([[1.0, 0.0]], [[0.0, 1.0]]))

@@ -1,0 +1,175 @@
+"""A trained model as ONNX graphs, run by another program's runtime."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from corpora import make_corpus, make_questions
+from kept import keep_run
+from searchable import untrained
+
+from polypool.aggregators.random_sets import random_sets
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS
+from polypool.pipelines.models import onnx as graphs
+from polypool.pipelines.models.export import export
+from polypool.pipelines.models.onnx import ANSWERS, SIMILARITY, TEXT, VISUAL, write_graphs
+from polypool.pipelines.models.trained import load
+
+ort = pytest.importorskip("onnxruntime", reason="not installed (pip install 'polypool[onnx]')")
+pytest.importorskip("onnx", reason="not installed (pip install 'polypool[onnx]')")
+
+CAPTIONS = ["a dog", "a dog and a cat on a bench", "two"]
+DIM = 8
+NOT_WRITTEN = {"boq", "probabilistic", "seq2seq", "seq_lstm", "ts2_select"}
+"""What torch writes no graph of: stable sorts, two GRUs over the same ranks, its own attention, tails of a Gaussian."""
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path
+
+
+def computed(file: Path, **inputs: torch.Tensor) -> np.ndarray:
+    session = ort.InferenceSession(file, providers=["CPUExecutionProvider"])
+    assert {it.name for it in session.get_inputs()} == {*inputs}
+    (found,) = session.run(None, {name: x.numpy() for name, x in inputs.items()})
+    return found
+
+
+def batches(trained, sizes: list[int], texts: list[str]) -> dict[str, torch.Tensor]:
+    """Return what the model's own adapter makes of features and texts."""
+    random = np.random.default_rng(len(sizes))
+    sets = [random.standard_normal((size, trained.adapter.visual_dim)).astype(np.float32) for size in sizes]
+    number = np.arange(len(sets))
+    x, mask = trained.adapter.visual_inputs(sets).batch(number, sample_B=number, draw=None)
+    return {"visual": x, "visual_mask": mask} | trained.adapter.text_inputs(texts).batch(
+        np.arange(len(texts))
+    )
+
+
+def changed(run, **change):
+    return replace(run, data=replace(run.data, text_augment=""), **change)
+
+
+@pytest.mark.parametrize("aggregator", ["gpo", "mean", "map(k=1)", "fspool", "gpo(decoder=interpolate)"])
+def test_scores_of_an_exported_folder_are_those_of_its_graphs(home, aggregator):
+    run_id = keep_run(changed(make_corpus(home), aggregator=aggregator))
+    export(run_id, home / "out", onnx=True)
+    trained = load(home / "out")
+    batch = batches(trained, [9, 1, 3, 12], CAPTIONS)
+    visual = computed(home / "out" / VISUAL, visual=batch["visual"], visual_mask=batch["visual_mask"])
+    text = computed(home / "out" / TEXT, text=batch["text"], text_mask=batch["text_mask"])
+    score = computed(
+        home / "out" / SIMILARITY,
+        visual_embedding=torch.from_numpy(visual),
+        text_embedding=torch.from_numpy(text),
+    )
+    with torch.no_grad():
+        expected = trained.model.score(
+            trained.model.encode_visual(batch), trained.model.encode_text(batch)
+        ).numpy()
+    assert score.shape == (4, 3)
+    np.testing.assert_allclose(score, expected, atol=1e-4)
+    assert np.ptp(expected) > 1e-3
+    said = (home / "out" / "README.md").read_text()
+    assert "| `text.onnx` | `text` int64 (text, tokens), `text_mask` bool (text, tokens) |" in said
+    assert "`score` float (visual, text)" in said
+
+
+def test_pads_and_what_lies_in_them_change_nothing(tmp_path):
+    trained = untrained(changed(make_corpus(tmp_path), aggregator="gpo"))
+    write_graphs(trained, tmp_path)
+    batch = batches(trained, [2, 5], CAPTIONS)
+    x, mask = batch["visual"], batch["visual_mask"]
+    expected = computed(tmp_path / VISUAL, visual=x, visual_mask=mask)
+    wider = torch.nn.functional.pad(x.masked_fill(~mask[..., None], 77.0), (0, 0, 0, 4), value=50.0)
+    found = computed(tmp_path / VISUAL, visual=wider, visual_mask=torch.nn.functional.pad(mask, (0, 4)))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_probabilities_of_answers_are_those_of_the_model(tmp_path):
+    trained = untrained(changed(make_questions(tmp_path), aggregator="gpo"))
+    (file,), left_out = write_graphs(trained, tmp_path)
+    assert (file.name, left_out) == (ANSWERS, "")
+    batch = batches(trained, [4, 7, 1], ["what is it?", "how many dogs are there in the picture?", "why"])
+    with torch.no_grad():
+        expected = trained.adapter.probabilities(trained.model, batch).numpy()
+    names = ("visual", "visual_mask", "text", "text_mask")
+    np.testing.assert_allclose(computed(file, **{name: batch[name] for name in names}), expected, atol=1e-4)
+
+
+def test_of_sets_the_similarity_may_be_left_out_and_is_said(home, capsys):
+    run_id = keep_run(changed(make_corpus(home), aggregator="slots(k=2, heads=2, head_width=8)"))
+    export(run_id, home / "out", onnx=True)
+    assert "embeddings are to be compared by other means: similarity.onnx" in capsys.readouterr().err
+    assert {path.name for path in (home / "out").glob("*.onnx")} == {VISUAL, TEXT}
+
+
+@pytest.mark.parametrize("name", [name for name, _ in AGGREGATORS.usable()])
+def test_every_aggregator_is_written_or_known_not_to_be(name, tmp_path):
+    torch.manual_seed(0)
+    module = AGGREGATORS.build(name, DIM).eval()
+    if module.context != "none":
+        pytest.skip("looks at the other modality, so it is no graph of its own")
+
+    class Alone(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.it = module
+
+        def forward(self, x, mask):
+            return self.it(x, mask).vectors
+
+    inputs = [random_sets(sizes, DIM, seed=seed) for seed, sizes in enumerate(([5, 3], [2, 9, 4]))]
+    graph = graphs.Graph("it.onnx", Alone().eval(), ("visual", "visual_mask"), "visual_embedding")
+    made = [{"visual": x_BND, "visual_mask": mask_BN} for x_BND, mask_BN in inputs]
+    if name in NOT_WRITTEN:
+        with pytest.raises(InputError, match=r"^it\.onnx: "):
+            graphs._written(graph, made, tmp_path)
+    else:
+        graphs._written(graph, made, tmp_path)
+
+
+def test_a_graph_that_gives_other_numbers_is_not_kept(tmp_path):
+    class Fixed(torch.nn.Module):
+        def forward(self, x, mask):
+            return x.sum(dim=1) * int(mask.sum())  # a value that becomes a constant
+
+    made = [
+        {"visual": torch.ones(2, n, 3), "visual_mask": torch.ones(2, n, dtype=torch.bool)} for n in (2, 3)
+    ]
+    graph = graphs.Graph("it.onnx", Fixed(), ("visual", "visual_mask"), "visual_embedding")
+    with pytest.raises(InputError, match="gives other numbers than the model; it is not kept"):
+        graphs._written(graph, made, tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"model": "hgr(dropout=0.0)", "text": "bigru(width=16, embedding=8, min_count=1, ends=False)"},
+            "HGR reads",
+        ),
+        ({"aggregator": "seq2seq"}, r"visual\.onnx: torch cannot write this model as ONNX"),
+    ],
+)
+def test_what_has_no_such_form_is_said(home, change, message):
+    run_id = keep_run(changed(make_corpus(home), **change))
+    with pytest.raises(InputError, match=message):
+        export(run_id, home / "out", onnx=True)
+    assert not (home / "out").exists()
+
+
+def test_without_the_packages_it_is_said_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(InputError, match=r"pip install 'polypool\[onnx\]'"):
+        write_graphs(untrained(changed(make_corpus(tmp_path))), tmp_path)

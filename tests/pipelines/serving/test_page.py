@@ -1,0 +1,320 @@
+"""The page over plain HTTP: results, pictures and uploads, and what a stranger might send."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import quote
+from uuid import uuid4
+
+import pytest
+from kept import export_run
+from PIL import Image
+from searchable import get, ids, serving, text_page, untrained, with_pictures
+
+from polypool.infra.errors import InputError
+from polypool.pipelines.models.search.queries import Query, as_file
+
+
+def send(server, data: bytes | None, *, name: str = "file", headers=(), **fields: str):
+    """Send a form as a browser does; return the status and the HTML."""
+    boundary = uuid4().hex
+    parts = [
+        f'Content-Disposition: form-data; name="{key}"\r\n\r\n{text}'.encode() for key, text in fields.items()
+    ]
+    if data is not None:
+        head = f'Content-Disposition: form-data; name="{name}"; filename="a b.png"\r\nContent-Type: image/png\r\n\r\n'
+        parts.append(head.encode() + data)
+    body = b"".join(b"--%s\r\n%s\r\n" % (boundary.encode(), part) for part in parts)
+    kind = {"Content-Type": f"multipart/form-data; boundary={boundary}"} | dict(headers)
+    status, _, page = get(
+        server, "/", method="POST", body=body + b"--%s--\r\n" % boundary.encode(), headers=kind
+    )
+    return status, unescape(page.decode())
+
+
+def file_of(server, number: int = 0) -> Path:
+    return server.search.corpus.image_path(server.search.items[number])
+
+
+def test_a_text_gets_results_with_scores_and_pictures(page):
+    hits = page.search.find(Query(text="a dog and a cat"), 10)
+    status, html = text_page(page, q="a dog and a cat")
+    assert (status, ids(html)) == (200, [hit.id for hit in hits])
+    assert all(f"{hit.score:.4f}" in html and hit.caption in html for hit in hits)
+    status, headers, data = get(page, f"/picture?id={hits[0].id}")
+    assert (status, headers["Content-Type"]) == (200, "image/jpeg")
+    with Image.open(io.BytesIO(data)) as image:
+        assert image.size == (80, 60)
+    assert ids(text_page(page, q="a dog and a cat", k=3)[1]) == [hit.id for hit in hits[:3]]
+
+
+def test_the_first_page_shows_what_can_be_chosen_and_an_item_gets_its_captions(page):
+    status, html = text_page(page)
+    items = page.search.items
+    assert (status, ids(html)) == (200, [item.id for item in items])
+    assert f'href="/?id={items[0].id}"' in html
+    assert 'type="file" name="file" accept="image/*"' in html
+    status, html = text_page(page, id=items[2].id)
+    assert (status, ids(html)) == (200, [hit.id for hit in page.search.find(Query(id=items[2].id), 10)])
+
+
+def test_programs_get_a_description_at_the_same_address(page):
+    status, headers, data = get(page, "/", headers={"Accept": "*/*"})
+    assert (status, headers["Content-Type"]) == (200, "application/json")
+    assert b'"routes":["embed","score","search"]' in data
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *({"q": q} for q in ("", "   ", "?!", "x " * 600, "\x00", "\ud800".encode("utf-8", "surrogatepass"))),
+        *({"q": "a dog", "k": k} for k in ("0", "-1", "x", "101", "9" * 40, "²")),
+        {f"a{n}": "1" for n in range(50)},
+    ],
+)
+def test_a_query_without_sense_is_refused(page, query):
+    status, html = text_page(page, **query)
+    assert status == 400
+    assert "role=" in html
+    assert "alert" in html
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../../etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "/picture?id=../../etc/passwd",
+        "/picture?id=/etc/passwd",
+        f"/picture?id={quote('../cells/manifest.json')}",
+        "/picture?id=nope",
+        "/picture",
+        "/clip?id=nope",
+        "/images/0.png",
+        "/templates/page.html.j2",
+        "//etc/passwd",
+    ],
+)
+def test_nothing_outside_the_corpus_is_served(page, path):
+    status, _, data = get(page, path)
+    assert status == 404
+    assert b"root:" not in data
+
+
+def test_a_file_that_the_corpus_does_not_hold_is_no_picture(page, tmp_path):
+    items, secret, kept = page.search.items, tmp_path / "secret.png", page.model.pages.pictures.kept
+    Image.new("RGB", (8, 8)).save(secret)
+    item = items[-1]
+    for path in (str(secret), f"../../{tmp_path.name}/secret.png"):
+        items[-1] = replace(item, path=path)
+        kept.clear()
+        assert get(page, f"/picture?id={item.id}")[0] == 404
+    items[-1] = item
+    kept.clear()
+    assert get(page, f"/picture?id={item.id}")[0] == 200
+
+
+def test_other_names_and_other_methods_are_refused_with_the_headers(page):
+    assert get(page, "/?q=dog", host="evil.example:80")[0] == 403
+    assert get(page, "/?q=dog", host=f"localhost:{page.port}")[0] == 200
+    assert get(page, "/", method="PUT")[0] == 405
+    for path in ("/", "/style.css", "/nothing", "/picture?id=nope"):
+        for host in (None, "evil.example"):
+            headers = get(page, path, host=host)[1]
+            assert "default-src 'none'" in headers["Content-Security-Policy"]
+            assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+            assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+            assert headers["Cross-Origin-Opener-Policy"] == "same-origin"
+            assert headers["X-Content-Type-Options"] == "nosniff"
+            assert headers["Referrer-Policy"] == "no-referrer"
+            assert headers["Cache-Control"] == "no-store"
+            assert "Server" not in headers
+
+
+@pytest.mark.parametrize("settings", [{"page": False}, {"search": False}])
+def test_there_is_no_page_where_none_is_wanted_or_nothing_is_searched(pictures_run, settings):
+    with serving(untrained(pictures_run), **settings) as server:
+        assert get(server, "/")[1]["Content-Type"] == "application/json"
+        for path in ("/style.css", "/picture?id=1"):
+            assert get(server, path)[0] == 404
+        assert get(server, "/", method="POST", body=b"x")[0] == 405
+
+
+def test_the_page_fetches_nothing_from_elsewhere(page):
+    pages = [text_page(page, q="a dog")[1], get(page, "/style.css")[2].decode()]
+    assert not any("http" in page or "//" in page for page in pages)
+
+
+def test_videos_play_a_few_frames(clips):
+    status, html = text_page(clips, q="a dog")
+    id = ids(html)[0]
+    assert (status, f"/clip?id={id}" in html) == (200, True)
+    status, headers, data = get(clips, f"/clip?id={id}")
+    assert (status, headers["Content-Type"]) == (200, "image/webp")
+    with Image.open(io.BytesIO(data)) as strip:
+        assert strip.n_frames == 6
+    assert get(clips, f"/picture?id={id}")[1]["Content-Type"] == "image/jpeg"
+
+
+def test_a_picture_that_does_not_decode_or_is_gone_costs_only_itself(tmp_path):
+    trained = untrained(with_pictures(tmp_path, train=8, val=4, test=4))
+    files = [tmp_path / "images" / f"{item.id}.png" for item in trained.open_search().items]
+    files[0].write_text("broken")
+    files[1].unlink()
+    with serving(trained) as server:
+        status, html = text_page(server, q="a dog")
+        assert (status, len(ids(html)), html.count("no file")) == (200, 4, 1)
+        assert get(server, f"/picture?id={files[0].stem}")[0] == 404
+        shutil.rmtree(tmp_path / "images")
+        assert "scores and captions alone" in text_page(server, q="a dog")[1]
+
+
+def test_an_image_is_chosen_and_a_question_answered(question_page):
+    first, second = (ids(text_page(question_page, page=number)[1]) for number in (0, 1))
+    assert (len(first), len(second)) == (24, 6)
+    assert not set(first) & set(second)
+    for odd in ("-1", "x", "9" * 40, "²"):
+        assert text_page(question_page, page=odd)[0] == 200
+    status, html = text_page(question_page, id=first[0])
+    assert (status, f'name="id" value="{first[0]}"' in html) == (200, True)
+    status, html = text_page(question_page, id=first[0], q="how many things?")
+    assert status == 200
+    for answer, share in question_page.search.find(Query(id=first[0], text="how many things?"), 5):
+        assert f"{100 * share:.1f}%</span> {answer}" in html
+    assert text_page(question_page, id="nope", q="how many?")[0] == 404
+    assert text_page(question_page, id=first[0], q="")[0] == 400
+    assert text_page(question_page, q="how many?")[0] == 400
+
+
+def test_an_uploaded_picture_gets_the_captions_of_its_file(page, monkeypatch):
+    monkeypatch.setattr(tempfile, "mkstemp", None)  # nothing is written to a folder
+    status, html = send(page, file_of(page).read_bytes())
+    hits = page.search.find(Query(file=file_of(page)), 10)
+    assert (status, ids(html)) == (200, [hit.id for hit in hits])
+    assert all(hit.caption in html for hit in hits)
+    shown = base64.b64decode(re.search(r'src="data:image/jpeg;base64,(.+?)"', html)[1])
+    assert Image.open(io.BytesIO(shown)).format == "JPEG"
+
+
+def test_a_question_is_asked_about_an_uploaded_picture(question_page):
+    file, question = file_of(question_page), "what colour is the square?"
+    status, html = send(question_page, file.read_bytes(), q=question)
+    assert status == 200
+    for answer, share in question_page.search.find(Query(file=file, text=question), 5):
+        assert f"{100 * share:.1f}%</span> {answer}" in html
+    assert f'name="q" value="{question}"' in html
+    status, html = send(question_page, file.read_bytes(), q="?!")
+    assert (status, "a text without a word" in html) == (400, True)
+
+
+def test_an_uploaded_video_is_decoded_in_a_process_of_its_own(clips):
+    status, html = send(clips, file_of(clips).read_bytes())
+    hits = clips.search.find(Query(file=file_of(clips), video=True), 10)
+    assert (status, ids(html)) == (200, [hit.id for hit in hits])
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        ({"data": b"no picture"}, "the file that you sent: does not decode as an image"),
+        ({"data": b"\x89PNG\r\n\x1a\n cut"}, "the file that you sent: does not decode as an image"),
+        ({"data": None, "q": "dog"}, "choose a file first"),
+        ({"data": b""}, "choose a file first"),
+        ({"data": b"x", "name": "other"}, "choose a file first"),
+        ({"data": b"x", **{f"field{number}": "x" for number in range(20)}}, "Too many fields"),
+        ({"data": b"x", "headers": {"Content-Type": "text/plain"}}, "expected a form with a file"),
+        ({"data": b"x", "headers": {"Content-Type": "multipart/form-data; boundary=a"}}, "the form cannot"),
+    ],
+)
+def test_a_form_without_a_picture_is_refused(page, sent, message):
+    status, html = send(page, **sent)
+    assert (status, message in html) == (400, True), html
+    assert "/proc" not in html
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("POST", "/", {"Content-Length": str((16 << 20) + 1)}, 413),
+        ("POST", "/", {"Transfer-Encoding": "chunked"}, 411),
+        ("POST", "/", {"Content-Length": "+1"}, 400),
+        ("POST", "/", {"Content-Length": "9" * 400}, 400),
+        ("GET", "/?q=dog", {"Content-Length": "1"}, 413),
+        ("POST", "/picture?id=a", {"Content-Length": "0"}, 405),
+    ],
+)
+def test_nothing_is_read_but_a_form_of_bounded_size(page, method, path, headers, status):
+    found, answered, _ = get(page, path, method=method, headers=headers)
+    assert found == status
+    assert answered["Connection"] == "close" or status == 405
+
+
+@pytest.mark.parametrize(("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 200)])
+def test_a_form_on_a_page_of_another_site_sends_nothing(page, site, status):
+    assert send(page, file_of(page).read_bytes(), headers={"Sec-Fetch-Site": site})[0] == status
+
+
+def test_a_file_in_memory_is_gone_afterwards_and_errors_do_not_name_it(monkeypatch):
+    for without in (False, True):
+        if without:
+            monkeypatch.delattr(os, "memfd_create")
+        with as_file(b"abc", what="it") as path:
+            assert path.read_bytes() == b"abc"
+        assert not path.exists()
+        with pytest.raises(InputError, match=r"^it: odd$"), as_file(b"", what="it") as path:
+            raise InputError(f"{path}: odd")
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "computing"])
+def test_ctrl_c_ends_it_and_nothing_is_logged_of_queries(tmp_path, busy):
+    (tmp_path / "model").mkdir()
+    folder = export_run(with_pictures(tmp_path, train=8, val=4, test=4), tmp_path / "model")
+    program = tmp_path / "serve.py"
+    program.write_text(
+        "import sys, time\n"
+        "from polypool.pipelines.commands.serve import main\n"
+        "from polypool.pipelines.serving.service import Service\n"
+        "answer = Service.answer\n"
+        "slow = lambda service, rows: print('at work', flush=True) or time.sleep(90)\n"
+        "Service.answer = lambda self, rows: (slow if rows[0].text == 'slow' else answer)(self, rows)\n"
+        f"sys.argv = ['polypool serve', {str(folder)!r}, '--port', '0']\n"
+        "main()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, str(program)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            line = process.stdout.readline()
+            port = int(re.match(r"http://127\.0\.0\.1:(\d+)  \(a page, .*Ctrl-C ends it\)", line)[1])
+            assert process.stdout.readline().startswith("curl ")
+            assert get(SimpleNamespace(port=port), "/?q=dog+unheard")[0] == 200
+            assert get(SimpleNamespace(port=port), "/nothing?q=unheard")[0] == 404
+            with socket.create_connection(("127.0.0.1", port)) as one:
+                if busy:
+                    one.sendall(b"GET /?q=slow HTTP/1.1\r\nHost: localhost\r\nAccept: text/html\r\n\r\n")
+                    assert process.stdout.readline() == "at work\n"
+                process.send_signal(signal.SIGINT)
+                _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 130, errors
+    assert "stopped by Ctrl-C" in errors
+    assert "unheard" not in errors
+    assert "Traceback" not in errors

@@ -1,0 +1,193 @@
+"""The verb: settings from its command line, what it refuses before anything starts, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from verbs import exit_code
+
+from polypool.infra.errors import InputError
+from polypool.infra.fields import from_plain
+from polypool.infra.ray import session
+from polypool.pipelines.commands.serve import main
+from polypool.pipelines.serving import cluster, service, settings, start
+from polypool.pipelines.serving.deployment import application, build
+from polypool.pipelines.serving.schema import Described
+from polypool.pipelines.serving.settings import Limits, Place, Replicas, Settings, digest
+from polypool.pipelines.serving.start import complete, how_to_use
+
+TOKEN = "a-token-of-some-length"
+
+
+@pytest.fixture(autouse=True)
+def away(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An empty home, no token, and no Ray."""
+
+    def no_ray(**_: object) -> None:
+        raise AssertionError("Ray begins")
+
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv(settings.TOKEN, raising=False)
+    monkeypatch.setenv("RAY_SERVE_LOG_TO_STDERR", "0")
+    monkeypatch.setattr(session, "PrivateRay", no_ray)
+
+
+def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the error that the command prints."""
+    assert exit_code(main, *words) == 2
+    return " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["x", "--host", "0.0.0.0"], "--host 0.0.0.0: other machines reach it; give a token (--token-file"),
+        (["x", "--host", "::"], "--host ::: other machines reach it"),
+        (["x", "--port", "99999"], "port 99999 of 127.0.0.1 cannot be had"),
+        (["x", "--port", "-1"], "port -1 of 127.0.0.1 cannot be had"),
+        (["x", "--host", "203.0.113.1", "--open"], "port 8000 of 203.0.113.1 cannot be had"),
+        (["x", "--route", "a"], "--route 'a' must be a path that begins with /"),
+        (["x", "--name", ""], "--name must not be empty"),
+        (["x", "--token-file", "none"], "--token-file none: cannot be read"),
+        (["x", "--max-batch", "0"], "--max-batch must be at least 1, not 0"),
+        (["x", "--replicas", "-1"], "--replicas must be at least 0, not -1"),
+        (["x", "--route", "/a"], "--route is for services of a Ray cluster; give --replicas, too"),
+        (["x", "--max-body-mib", "512"], "--max-bodies-mib 256 is less than one request may bring"),
+        (["x", "--token", TOKEN], "--token"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_ray_begins(words, message, capsys):
+    assert message in refusal(words, capsys)
+
+
+def test_a_port_that_is_taken_is_said(capsys, monkeypatch):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        words = ["x", "--port", str(taken.getsockname()[1])]
+        assert "cannot be had: [Errno 98] Address already in use; choose another with --port" in refusal(
+            words, capsys
+        )
+    listening, place = Place(host="127.0.0.1", port=0).listen()
+    listening.close()
+    assert place.port > 0
+
+
+def test_without_ray_serve_it_says_what_to_install(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray.serve", None)
+    needs = "--replicas needs Ray Serve: pip install 'polypool[serve]'"
+    assert needs in refusal(["x", "--replicas", "1"], capsys)
+
+
+def made(token_file: Path | None = None, **fields: object) -> Settings:
+    """Return the settings that a process with the model gets."""
+    return complete(
+        Settings(**{"source": "x", **fields}), Place(host="127.0.0.1", port=0), token_file=token_file
+    )
+
+
+@pytest.mark.parametrize(
+    "token", ["short", "a token of words with spaces", "ein-schlüssel-mit-umlaut", "a" * 9]
+)
+def test_a_token_that_is_none_is_refused(token, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "token"
+    file.write_text(token + "\n")
+    message = refusal(["x", "--token-file", str(file)], capsys)
+    assert f"{file}: a token has at least 16 characters" in message
+    assert token not in message
+    monkeypatch.setenv(settings.TOKEN, token)
+    assert f"{settings.TOKEN}: a token has at least 16 characters" in refusal(["x"], capsys)
+
+
+def test_a_token_stays_here(tmp_path, monkeypatch):
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    assert made().token == ""
+    from_file = made(token_file=file)
+    monkeypatch.setenv(settings.TOKEN, TOKEN)
+    assert made().token == from_file.token == digest(TOKEN)
+    assert TOKEN not in json.dumps(asdict(from_file))
+
+
+def test_replicas_are_told_what_was_typed(tmp_path, monkeypatch):
+    found = made(split="val", limits=Limits(max_k=3), replicas=Replicas(replicas=2))
+    assert from_plain(Settings, json.loads(json.dumps(asdict(found)))) == found
+    assert (found.split, found.limits.max_k, found.replicas.replicas) == ("val", 3, 2)
+    assert (found.home, found.source) == (str(tmp_path), "x")
+    assert found.tracking == f"sqlite:///{tmp_path}/mlflow.db"
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for word in ("model", "./model", str(tmp_path / "model")):
+        assert Path(made(source=word).source).resolve() == tmp_path / "model"
+    assert made(source="s3://bucket/model").source == "s3://bucket/model"
+
+
+def test_a_configuration_of_ray_serves_is_held_to_the_same_fields(monkeypatch):
+    args = {"source": "x", "replicas": {"replicas": 2}, "limits": {"max_queued": 7}}
+    made, same = application(args), build(from_plain(Settings, args))
+    for app in (made, same):
+        deployment = app._bound_deployment
+        replica = deployment.init_args[0]._bound_deployment
+        assert replica.num_replicas == 2
+        assert replica.max_queued_requests == 7
+        assert replica._deployment_config.max_ongoing_requests == 64
+        assert deployment.init_args[1]["token"] == ""
+    monkeypatch.setenv(settings.TOKEN, TOKEN)
+    assert application(args)._bound_deployment.init_args[1]["token"] == digest(TOKEN)
+    with pytest.raises(InputError, match="unknown field 'sorce'"):
+        application({"sorce": "x"})
+
+
+def test_an_example_of_its_use_is_printed():
+    described = Described.model_construct(routes=["embed", "score"], features=10, page=True)
+    address, curl = how_to_use("http://127.0.0.1:8000", described, token="$TOKEN").splitlines()
+    assert address == "http://127.0.0.1:8000  (a page, /embed, /score; Ctrl-C ends it)"
+    assert curl.startswith("curl http://127.0.0.1:8000/embed -H 'Content-Type: application/json' -H \"Author")
+    assert json.loads(curl.rpartition(" -d ")[2].strip("'")) == {"rows": [{"text": "a dog on the grass"}]}
+
+
+@pytest.mark.parametrize("from_file", [False, True])
+def test_replicas_inherit_no_token_and_the_terminal_shows_none(from_file, tmp_path, monkeypatch, capsys):
+    served: list[Settings] = []
+
+    @contextmanager
+    def begun(settings_, place, opened, *, open_to_all):
+        assert settings.TOKEN not in os.environ, "what Ray starts would have it"
+        served.append(settings_)
+        yield place.address
+
+    described = Described.model_construct(
+        recipe="tiny", task="vqa", aggregator="gpo", source="x", routes=["answer"], features=10, page=False
+    )
+    loaded = SimpleNamespace(described=described, notes=["there is no search: gone"])
+    monkeypatch.setattr(cluster, "running", begun)
+    monkeypatch.setattr(cluster, "wait", lambda name: None)
+    monkeypatch.setattr(Place, "listen", lambda place: (socket.socket(), place))
+    monkeypatch.setattr(session, "ray_beside", nullcontext)
+    monkeypatch.setattr(session, "ray_session", nullcontext)
+    monkeypatch.setattr(service.Service, "load", lambda settings: loaded)
+    (tmp_path / "a token").write_text(TOKEN)
+    if not from_file:
+        monkeypatch.setenv(settings.TOKEN, TOKEN)
+    start.serve(
+        Settings(source="x", replicas=Replicas(replicas=1)),
+        Place(host="127.0.0.1", port=8000),
+        token_file=tmp_path / "a token" if from_file else None,
+        open_to_all=False,
+    )
+    note, what, address, curl = capsys.readouterr().out.splitlines()
+    assert (note, what) == ("note: there is no search: gone", "tiny · vqa · gpo · x: 1 being loaded ...")
+    assert address == "http://127.0.0.1:8000  (/answer; Ctrl-C ends it)"
+    sends = f"$(cat '{tmp_path}/a token')" if from_file else f"${settings.TOKEN}"
+    assert f'"Authorization: Bearer {sends}"' in curl
+    assert curl.endswith(""" -d '{"rows": [{"features": [[... 10 numbers], ...], "text": "..."}]}'""")
+    assert [(each.token, each.page) for each in served] == [(digest(TOKEN), False)]

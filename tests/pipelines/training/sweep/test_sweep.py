@@ -1,0 +1,219 @@
+"""Sweeps through Ray Tune, as a user makes them: what fails, what was done before, what is stopped early."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import in_process
+import pytest
+import ray
+from corpora import make_corpus
+
+from polypool.infra.registry import RECIPES
+from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
+from polypool.pipelines.commands import sweep as module
+from polypool.pipelines.training import runs
+from polypool.pipelines.training.folder import take_run
+from polypool.pipelines.training.sweep import execution, matching
+from polypool.pipelines.training.sweep.execution import ERROR
+from polypool.pipelines.training.sweep.matching import STOPPED, SWEEP
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
+
+SMALL = ("--cpus", "1", "--optim.epochs", "3")
+FAILING, REFUSING, BLIND = (f"failing_aggregator:{name}" for name in ("Failing", "Refusing", "Blind"))
+RACE = ("--recipes", "tiny", "--experiment", "race", *SMALL, "--aggregators")
+RACERS = ("mean", FAILING, REFUSING, BLIND, "--early-stop", "--concurrent", "2")
+
+
+@pytest.fixture(scope="module")
+def tiny(home: Path) -> Iterator[Path]:
+    """The home, with a corpus and a recipe for it."""
+    run = make_corpus(home)
+    RECIPES.names()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(RECIPES._parts, "tiny", lambda: run)
+        yield home
+
+
+@pytest.fixture
+def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train in this process, one trial after the other: for tests of what is decided around the training."""
+    monkeypatch.setattr(execution, "run_side_by_side", in_process.run_one_by_one)
+    monkeypatch.setattr(runs, "fit", in_process.fit)
+
+
+@pytest.fixture(scope="module")
+def race(tiny: Path) -> tuple[str, dict[str, RunRecord]]:
+    """What a sweep says, and its runs by aggregator: one trial that ends well, two that fail, one stopped early."""
+    with redirect_stdout(StringIO()) as said:
+        code = command(*RACE, *RACERS)
+    assert code == 1
+    return said.getvalue(), {name.partition("/")[0]: run for name, run in trained(tiny, "race").items()}
+
+
+def command(*words: str) -> int:
+    """Give a command line and return the exit code."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["polypool sweep", *words])
+        try:
+            module.main()
+        except SystemExit as stop:
+            return stop.code
+    return 0
+
+
+def trained(home: Path, experiment: str) -> dict[str, RunRecord]:
+    """Return the runs of an experiment by aggregators, each of which may be there once."""
+    runs = find_runs(tracking_uri(home), experiment, finished=False)
+    runs = [run for run in runs if run.tags["kind"] == "train"]
+    found = {f"{run.tags['aggregator']}/{run.tags['text_aggregator']}": run for run in runs}
+    assert len(found) == len(runs)
+    return found
+
+
+def all_cores_are_free() -> bool:
+    """Wait until nobody holds a core of the session."""
+    deadline = time.monotonic() + 120
+    while ray.available_resources().get("CPU") != 2:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+@pytest.mark.slow
+def test_what_fails_stops_nothing(tiny: Path, race: tuple[str, dict[str, RunRecord]]) -> None:
+    said, found = race
+    failed, refused, done = found[FAILING], found[REFUSING], found["mean"]
+    assert (failed.status, refused.status, done.status) == ("FAILED", "FAILED", "FINISHED")
+    assert done.tags["kind"] == "train"
+    assert done.tags["seed"] == "0"
+    assert done.tags["command"] == shlex.join(["polypool", "sweep", *RACE, *RACERS])
+    assert done.params["optim.epochs"] == "3"
+    assert done.metrics["epoch"] == 3
+    assert "whole/rsum" in done.metrics
+    assert "4 trials; 4 to train, 2 at once" in said
+    assert "1 trained, 1 stopped early, 2 failed" in said
+    assert f"{FAILING} seed 0 (run {failed.run_id}): ArithmeticError: nothing adds up" in said
+    assert f"{REFUSING} seed 0 (run {refused.run_id}): the moon is in the wrong phase: wait a week" in said
+    assert "image_text · tiny · whole" in said, "the comparison is shown"
+    kept = Tracker.attach(tracking_uri(tiny), failed.run_id, running=False).download(ERROR).read_text()
+    assert "Traceback" in kept
+    assert "nothing adds up" in kept
+    assert not [*(tiny / "runs").glob("sweep-????????")], "Tune's own files are gone"
+
+
+@pytest.mark.slow
+def test_the_worse_half_is_stopped_early_and_kept_apart(race: tuple[str, dict[str, RunRecord]]) -> None:
+    said, found = race
+    poor = found[BLIND]
+    assert poor.status == "KILLED"
+    assert poor.tags[STOPPED] == "after epoch 1 of 3"
+    assert not any(name.startswith("whole/") for name in poor.metrics)
+    assert f"{BLIND} seed 0: after epoch 1 of 3, run {poor.run_id}" in said
+    assert "3 runs left out, not finished" in said
+    assert all_cores_are_free(), "the workers of what was stopped are gone"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_ray")
+def test_what_was_stopped_stays_so_unless_the_whole_is_asked_for(
+    tiny: Path, race: tuple[str, dict[str, RunRecord]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    poor = race[1][BLIND]
+    assert command(*RACE, "mean", BLIND, "--early-stop") == 0
+    assert "1 stopped early before, left as they are; 0 to train" in capsys.readouterr().out
+    assert command(*RACE, "mean", BLIND) == 0
+    whole = trained(tiny, "race")[f"{BLIND}/{BLIND}"]
+    assert (whole.run_id, whole.status, whole.tags[STOPPED]) == (poor.run_id, "FINISHED", "")
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_what_is_done_is_not_done_again_and_what_was_interrupted_goes_on(
+    tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = ("--recipes", "tiny", "--experiment", "pairs", *SMALL)
+    assert command(*grid, "--aggregators", FAILING, "mean") == 1
+    said = capsys.readouterr().out
+    found = trained(tiny, "pairs")
+    assert f"(run {found[f'{FAILING}/{FAILING}'].run_id}): ArithmeticError: nothing adds up" in said
+    assert "1 trained, 1 failed" in said
+    done = found["mean/mean"]
+
+    # the trial is unfinished again
+    Tracker.attach(tracking_uri(tiny), done.run_id)
+    sweep = ("--aggregators", "mean", "max", "--text-aggregators", "mean")
+    assert command(*grid, *sweep) == 0
+    again = trained(tiny, "pairs")
+    assert again["mean/mean"].run_id == done.run_id
+    assert again["mean/mean"].status == "FINISHED"
+    assert again["mean/mean"].tags[SWEEP] != done.tags[SWEEP]
+    said = capsys.readouterr().out
+    assert "1 interrupted before, to go on from the last checkpoint; 2 to train" in said
+    figure = tiny / "runs" / "pairs-tiny-visual_by_text.png"
+    assert figure.exists()
+    assert str(figure) in said
+    (comparison, *_) = find_runs(tracking_uri(tiny), "pairs-comparisons")
+    assert Tracker.attach(tracking_uri(tiny), comparison.run_id, running=False).download(figure.name).exists()
+
+    assert command(*grid, *sweep) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("2 trials, 2 of them finished before and skipped; 0 to train\n")
+    last = trained(tiny, "pairs")
+    assert {name: run.ended for name, run in last.items()} == {name: run.ended for name, run in again.items()}
+
+    assert command(*grid, *sweep, "--dry-run") == 0
+    assert "tiny max, text mean seed 0  finished, run" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("without_ray")
+@pytest.mark.parametrize("seen", [True, False], ids=["before it starts", "when it would go on with it"])
+def test_a_run_that_another_process_trains_is_left_to_it(
+    seen: bool, tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = ("--recipes", "tiny", "--experiment", f"held {seen}", *SMALL, "--aggregators", "mean")
+    assert command(*grid) == 0
+    capsys.readouterr()
+    (run,) = trained(tiny, f"held {seen}").values()
+    tracker = Tracker.attach(tracking_uri(tiny), run.run_id)  # unfinished again
+    if not seen:
+        monkeypatch.setattr(matching, "behind", lambda record, home: ("nobody", None))
+    with ThreadPoolExecutor(1) as elsewhere:
+        lease = elsewhere.submit(take_run, tracker).result()
+        assert command(*grid) == (0 if seen else 1)
+        lease.release()
+    said = capsys.readouterr().out
+    if seen:
+        assert f"tiny mean seed 0 is left alone: process {os.getpid()} on " in said
+    else:
+        assert f"run {run.run_id} is being trained by another process (process {os.getpid()} on " in said
+    assert (tracker.status(), tracker.tag(SWEEP)) == ("RUNNING", run.tags[SWEEP])
+
+
+def test_wrong_words_end_before_anything_starts(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--recipes", "tiny", "tinny", "--aggregators", "maen", "--experiment", "none")
+    assert command(*words) == 2
+    said = capsys.readouterr().err
+    assert "unknown recipe 'tinny'" in said
+    assert "unknown aggregator 'maen'" in said
+    fixed = ("--recipes", "tiny", "--aggregators", "mean", "--seed", "3")
+    assert command(*fixed) == 2
+    assert "--seed: a sweep decides that itself; use --seeds" in capsys.readouterr().err
+    unknown = ("--recipes", "tiny", "--aggregators", "mean", "--optim.epoch", "3")
+    assert command(*unknown) == 2
+    assert "--optim.epochs" in capsys.readouterr().err
+    once = ("--recipes", "tiny", "--aggregators", "mean", "--optim.epochs", "1", "--early-stop")
+    assert command(*once) == 2
+    assert "--early-stop needs at least 2 epochs, and tiny has fewer" in capsys.readouterr().err
+    assert "none" not in (tiny / "runs").as_posix()
+    with pytest.raises(Exception, match="unknown experiment 'none'"):
+        find_runs(tracking_uri(tiny), "none")

@@ -1,0 +1,186 @@
+"""A sweep before it starts: its trials, what is done of them, the time, the job lines; no Ray."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from polypool.infra.errors import InputError
+from polypool.infra.registry import RECIPES
+from polypool.infra.text_tables import duration
+from polypool.infra.tracking import RunRecord, tracking_uri
+from polypool.pipelines.commands.train import parse
+from polypool.pipelines.training.recording.described import tags
+from polypool.pipelines.training.sweep.execution import alone, last_line
+from polypool.pipelines.training.sweep.matching import match_trials
+from polypool.pipelines.training.sweep.plan import Plan, seconds, total
+from polypool.pipelines.training.sweep.trials import make_trials
+from polypool.tasks.run import Run
+
+
+def record(run: Run, *, status: str = "FINISHED", took: float = 100.0, trained: float = 80.0) -> RunRecord:
+    return RunRecord(
+        run_id="id",
+        name="",
+        status=status,
+        started=1000.0,
+        ended=1000.0 + took,
+        tags=tags(run),
+        params={"optim.epochs": str(run.optim.epochs)},
+        metrics={"time/train_seconds": trained},
+    )
+
+
+def test_the_grid_has_every_combination_once_in_one_spelling(run: Run) -> None:
+    trials = make_trials(["tiny", "tiny"], ["mean", "kmax( k=2 )", "kmax(k=2)"], seeds=2, experiment="e")
+    names = [trial.name for trial in trials.all]
+    assert names == [f"tiny {a} seed {seed}" for a in ("mean", "kmax(k=2)") for seed in (0, 1)]
+    assert trials.all[3].run == replace(run, aggregator="kmax(k=2)", seed=1, experiment="e")
+    assert trials.metrics["tiny"].name == "rsum"
+
+
+def test_text_aggregators_make_a_grid_of_pairs(run: Run) -> None:
+    trials = make_trials(["tiny"], ["mean", "max"], text_aggregators=["mean", "max"])
+    pairs = [(trial.run.aggregator, trial.run.text_aggregator) for trial in trials.all]
+    assert pairs == [("mean", ""), ("mean", "max"), ("max", "mean"), ("max", "")]
+
+
+def test_a_recipe_keeps_its_text_aggregator_as_train_does(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RECIPES._parts, "tiny", lambda: replace(run, text_aggregator="max"))
+    (trial,) = make_trials(["tiny"], ["gpo"]).all
+    assert trial.run == parse(["tiny", "--aggregator", "gpo"])
+
+
+def test_all_that_is_wrong_is_said_at_once(run: Run) -> None:
+    with pytest.raises(InputError) as error:
+        make_trials(["tiny", "tinny"], ["mean", "maen", "kmax(n=3)", "kmax(k"], seeds=0)
+    said = str(error.value)
+    for part in (
+        "--seeds must be at least 1, not 0",
+        "unknown recipe 'tinny'. Did you mean 'tiny'?",
+        "unknown aggregator 'maen'. Did you mean",
+        "parameter of aggregator 'kmax': 'n'",
+        "cannot read the spec 'kmax(k'",
+    ):
+        assert part in said
+    with pytest.raises(InputError, match=r"--recipes names nothing.*\n.*--aggregators names nothing"):
+        make_trials([], [])
+    with pytest.raises(InputError, match="is an ensemble"):
+        make_trials([next(n for n, r in RECIPES.usable() if not isinstance(r(), Run))], ["mean"])
+
+
+FLAGS = (
+    "--optim.lr",
+    "1",
+    "--optim.no-drop-last",
+    "--optim.milestones",
+    "3",
+    "5",
+    "--data.visual-augment",
+    "",
+)
+
+
+def test_flags_mean_what_they_mean_to_train(run: Run) -> None:
+    (trial,) = make_trials(["tiny"], ["max"], flags=FLAGS).all
+    assert trial.run == parse(["tiny", *FLAGS, "--aggregator", "max"])
+    assert (trial.run.optim.lr, trial.run.optim.drop_last, trial.run.optim.milestones) == (
+        1.0,
+        False,
+        (3.0, 5.0),
+    )
+    assert trial.run.data.visual_augment == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "option"),
+    [
+        (["--seed", "3"], "--seeds"),
+        (["--cpus", "1", "--aggregator=gpo"], "--aggregators"),
+        (["--text_aggregator", "gpo"], "--text-aggregators"),
+        (["--recipe", "tiny"], "--recipes"),
+    ],
+)
+def test_what_a_sweep_decides_is_no_flag(run: Run, flags: list[str], option: str) -> None:
+    with pytest.raises(InputError, match=f"a sweep decides that itself; use {option}$"):
+        make_trials(["tiny"], ["mean"], flags=flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--optim.epoch", "2"], "--optim.epochs"),
+        (["--cpus", "x"], "--cpus"),
+        (["--optim.epochs", "-1"], "at least 0"),
+        (["epochs=2"], "epochs=2"),
+    ],
+)
+def test_a_wrong_flag_ends_the_sweep_with_2(
+    run: Run, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        make_trials(["tiny"], ["mean"], flags=flags)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_times_are_those_of_the_same_aggregator_or_else_recipe(run: Run) -> None:
+    gpo = replace(run, aggregator="gpo")
+    records = [record(run, took=50, trained=40), record(gpo), record(gpo, took=120), record(gpo, took=9000)]
+    assert seconds(run, records) == 50
+    assert seconds(gpo, records) == 120, "the median; an idle night does not count"
+    assert seconds(replace(run, aggregator="max"), records) == 110
+    twice = replace(run, optim=replace(run.optim, epochs=2 * run.optim.epochs))
+    assert seconds(twice, records) == 90, "training takes twice as long, the rest does not"
+    assert seconds(replace(run, recipe="other"), records) is None
+    assert seconds(run, [record(run, status="FAILED")]) is None
+    assert total([60.0, 60.0, 30.0], 2) == 75
+    assert total([100.0, 10.0], 4) == 100
+    assert (total([1.0, None], 1), total([], 2)) == (None, 0.0)
+    assert [duration(t) for t in (None, 4.4, 61, 3720)] == ["unknown", "4 s", "1 min 01 s", "1 h 02 min"]
+
+
+def test_a_dry_run_shows_the_grid_and_lines_that_train_the_same(run: Run) -> None:
+    trials = make_trials(
+        ["tiny"],
+        ["mean", "kmax(k=2)"],
+        text_aggregators=["mean"],
+        experiment="my own",
+        flags=["--optim.epochs", "2", "--data.visual-augment", ""],
+    )
+    uri = tracking_uri(Path.cwd() / "nowhere")
+    plan = Plan(matches=tuple(match_trials(uri, trials.all, [], home=Path.cwd())), flags=trials.flags)
+    text = plan.text([record(run)], concurrent=2, words=["--recipes", "tiny", "--aggregators", "kmax(k=2)"])
+    lines = text.splitlines()
+    assert lines[0] == "2 trials; 2 to train"
+    assert lines[2] == "  tiny mean seed 0                  new, about 47 s"
+    assert lines[3] == "  tiny kmax(k=2), text mean seed 0  new, about 47 s"
+    assert "estimated time, 2 at once: 47 s" in lines
+    assert lines[8].endswith("-- python -m polypool sweep --recipes tiny --aggregators 'kmax(k=2)'")
+    jobs = [shlex.split(line) for line in lines if "polypool train" in line]
+    head = ["ray", "job", "submit", "--working-dir", ".", "--", "python", "-m", "polypool", "train"]
+    assert [words[: len(head)] for words in jobs] == [head, head]
+    assert [parse(words[len(head) :]) for words in jobs] == [trial.run for trial in trials.all]
+    assert "time unknown" in plan.text([], concurrent=1, words=[])
+
+
+def test_one_sweep_of_an_experiment_at_a_time(tmp_path: Path) -> None:
+    def second() -> str:
+        with pytest.raises(InputError) as refused, alone(tmp_path, "a b"):
+            pass
+        return str(refused.value)
+
+    with alone(tmp_path, "a b"), alone(tmp_path, "other"), ThreadPoolExecutor(1) as thread:
+        said = thread.submit(second).result()
+        assert said.startswith(f"experiment 'a b': another sweep of it is at work (process {os.getpid()} on ")
+    with ThreadPoolExecutor(1) as thread, alone(tmp_path, "a b"):
+        pass
+
+
+def test_an_error_is_told_by_its_last_line() -> None:
+    assert last_line("Traceback\n  File x\nValueError: no\n\n") == "ValueError: no"

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from verbs import ingested, reasons, refused, run, sets_of
+
+from polypool.infra.errors import InputError
+from polypool.tasks.datasets.corpus import Corpus
+from polypool.tasks.datasets.readers.hgr import Hgr
+
+RANDOM = np.random.default_rng(0)
+NAMES = {"trn": ["tumblr/one", "video2", "video10"], "val": ["video3"], "tst": ["video5", "a/b/c"]}
+
+
+def release(folder: Path, names: dict[str, list[str]] = NAMES, **captions: object) -> tuple[Path, Path]:
+    """Write `ref_captions.json`, two sentences a video but for those given, and `public_split`; return both paths."""
+    (folder / "public_split").mkdir(exist_ok=True)
+    for split, listed in names.items():
+        np.save(folder / "public_split" / f"{split}_names.npy", np.array(listed))
+    told = {name: [f"{name} is seen", "someone looks at it"] for listed in names.values() for name in listed}
+    path = folder / "ref_captions.json"
+    path.write_text(json.dumps(told | captions))
+    return path, folder / "public_split"
+
+
+def options(captions: Path, splits: Path, out: Path) -> tuple[object, ...]:
+    return "--captions", captions, "--splits", splits, "--out", out
+
+
+def test_hgr_captions_and_splits(tmp_path: Path) -> None:
+    out = ingested("hgr", *options(*release(tmp_path), tmp_path / "out"))
+    assert "6 items (train 3, val 1, test 2), 12 captions" in out
+    assert "nothing skipped" in out
+    corpus = Corpus.open(tmp_path / "out")
+    assert [item.id for item in corpus.items("train")] == ["tumblr_one", "video2", "video10"]
+    assert corpus.items("test")[1].id == "a_b_c"
+    assert corpus.items("test")[1].captions == ("a/b/c is seen", "someone looks at it")
+
+
+def test_hgr_names_join_whether_they_have_slashes_or_not(tmp_path: Path) -> None:
+    captions, splits = release(tmp_path)
+    captions.write_text(captions.read_text().replace('"tumblr/one":', '"tumblr_one":'))
+    (tmp_path / "videos" / "a" / "b").mkdir(parents=True)
+    (tmp_path / "videos" / "a" / "b" / "c.mp4").touch()
+    (tmp_path / "videos" / "tumblr_one.gif").touch()
+    ingested(
+        "hgr",
+        *options(captions, splits, tmp_path / "out"),
+        "--videos",
+        tmp_path / "videos",
+        "--allow-skipped",
+    )
+    corpus = Corpus.open(tmp_path / "out")
+    assert [item.path for item in corpus.items("train")] == ["tumblr_one.gif"]
+    assert [item.path for item in corpus.items("test")] == ["a/b/c.mp4"]
+
+
+def test_hgr_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
+    names = {"trn": ["x/y", "v1", "v1", "v2", "v3"], "val": ["x_y", "v4"], "tst": ["v2", "v5"]}
+    captions, splits = release(tmp_path, names, v3="no list", v4=["fine", 3, ""], stray=["a"], v5=[])
+    text = captions.read_text()
+    captions.write_text(text[:-1] + ', "v1": ["a second time"], "s/t": ["a"], "s_t": ["b"]}')
+    ingested("hgr", *options(captions, splits, tmp_path / "out"), "--allow-skipped")
+    corpus = Corpus.open(tmp_path / "out")
+    assert {split: [it.id for it in corpus.items(split)] for split in corpus.splits} == {
+        "train": ["v1", "v2"],
+        "val": ["v4"],
+    }
+    assert corpus.items("train")[0].captions[0] == "v1 is seen"
+    assert corpus.items("val")[0].captions == ("fine",)
+    twins = "a name that is another one once / is _, so that they cannot be told apart; rename one"
+    second = "duplicate id; the first is kept"
+    listed = reasons(tmp_path / "out", "corpus.skipped.jsonl")
+    assert sorted(listed) == sorted(
+        [
+            ("trn_names.npy, x/y", twins),
+            ("val_names.npy, x_y", twins),
+            ("trn_names.npy, v1", second),
+            ("tst_names.npy, v2", second),
+            *((f"ref_captions.json, {name}", twins) for name in ("x/y", "x_y", "s/t", "s_t")),
+            ("ref_captions.json, v1", second),
+            ("ref_captions.json, v3", "captions that are not a list"),
+            ("ref_captions.json, v4", "a caption that is not a string"),
+            ("ref_captions.json, stray", "captions of a video that no list has"),
+            ("id v3", "no captions"),
+            ("id v5", "no captions"),
+            ("id v4, caption 2", "empty caption"),
+        ]
+    )
+
+
+def test_hgr_refusals_and_the_advice_on_pickled_names(tmp_path: Path) -> None:
+    captions, splits = release(tmp_path)
+    np.save(splits / "val_names.npy", np.array(["video3"], object), allow_pickle=True)
+    with pytest.raises(InputError, match="pickles are not read, as they can run code") as caught:
+        list(Hgr(captions=captions, splits=splits).read().rows)
+    advice = str(caught.value).partition("anew as text: python ")[2]
+    subprocess.run(f"{sys.executable} {advice}", shell=True, check=True, cwd=tmp_path)
+    ingested("hgr", *options(captions, splits, tmp_path / "out"))
+    assert Corpus.open(tmp_path / "out").items("val")[0].id == "video3"
+    captions.write_text('["a"]')
+    for message in ("not of the expected form: HGR's ref_captions.json", "no such file", "no such folder"):
+        refused(message, "hgr", *options(captions, splits, tmp_path / "out"))
+        if message.startswith("not"):
+            (splits / "tst_names.npy").unlink()
+        splits = tmp_path / "gone" if message == "no such file" else splits
+
+
+def write_frames(folder: Path, names: dict[str, list[str]] = NAMES) -> dict[str, np.ndarray]:
+    """Write the SA files; return the set of each id."""
+    folder.mkdir(parents=True)
+    sets = {}
+    for split, listed in names.items():
+        with h5py.File(folder / f"{split}_ft.hdf5", "w") as file:
+            for frames, name in enumerate(listed, start=2):
+                key = name.replace("/", "_")
+                file[key] = sets[key] = RANDOM.standard_normal((frames, 8)).astype(np.float32)
+    return sets
+
+
+def ingest_features(folder: Path, splits: Path, out: Path) -> tuple[int, str, str]:
+    return run(
+        "hgr-features",
+        "--dir",
+        folder,
+        "--splits",
+        splits,
+        "--out",
+        out,
+        "--dtype",
+        "float32",
+        "--allow-skipped",
+    )
+
+
+def test_hgr_frames(tmp_path: Path) -> None:
+    captions, splits = release(tmp_path)
+    sets = write_frames(tmp_path / "SA" / "resnet152.pth")
+    code, out, _ = ingest_features(tmp_path / "SA" / "resnet152.pth", splits, tmp_path / "store")
+    assert code == 0
+    assert "6 sets, 16 vectors of 8 x float32" in out
+    assert "nothing skipped" in out
+    found = sets_of(tmp_path / "store")
+    assert list(found) == ["tumblr_one", "video2", "video10", "video3", "video5", "a_b_c"]
+    assert all(np.array_equal(x_ND, sets[id]) for id, x_ND in found.items())
+    run("hgr", *options(captions, splits, tmp_path / "out"), "--features", tmp_path / "store")
+    assert set(Corpus.open(tmp_path / "out").ids.to_pylist()) == set(found)
+
+
+def test_hgr_means(tmp_path: Path) -> None:
+    _, splits = release(tmp_path, NAMES | {"val": ["video3", "video3", "video7"]})
+    (tmp_path / "MP").mkdir()
+    rows = {split: RANDOM.standard_normal((n, 8)).astype(np.float32) for split, n in (("trn", 3), ("val", 3))}
+    for split, x_MD in rows.items():
+        np.save(tmp_path / "MP" / f"{split}_ft.npy", x_MD)
+    code, out, _ = ingest_features(tmp_path / "MP", splits, tmp_path / "store")
+    assert code == 0
+    assert "5 sets, 5 vectors" in out
+    assert reasons(tmp_path / "store") == [
+        ("val_names.npy, video3", "duplicate id; the first is kept"),
+        ("tst_ft", f"no such .hdf5 or .npy file in {tmp_path / 'MP'}"),
+    ]
+    found = sets_of(tmp_path / "store")
+    assert list(found) == ["tumblr_one", "video2", "video10", "video3", "video7"]
+    expected = np.concatenate([rows["trn"], rows["val"][[0, 2]]])
+    assert np.array_equal(np.stack(list(found.values())), expected[:, None])
+
+
+def test_hgr_features_that_are_bad(tmp_path: Path) -> None:
+    _, splits = release(tmp_path, {"trn": ["a", "b", "c", "d", "x/y"], "val": ["e"], "tst": ["x_y"]})
+    with h5py.File(tmp_path / "trn_ft.hdf5", "w") as file:
+        file["a"] = np.ones((2, 8))
+        file["b"] = np.ones((0, 8))
+        file["c"] = np.float32(1)
+        file["d"] = np.full((1, 8), np.nan)
+        file["stray"] = np.ones((2, 8))
+    with h5py.File(tmp_path / "val_ft.hdf5", "w") as file:
+        file.create_group("e")
+    assert ingest_features(tmp_path, splits, tmp_path / "store")[0] == 0
+    assert list(sets_of(tmp_path / "store")) == ["a"]
+    twins = "a name that is another one once / is _, so that they cannot be told apart; rename one"
+    assert sorted(reasons(tmp_path / "store")) == sorted(
+        [
+            ("trn_names.npy, x/y", twins),
+            ("tst_names.npy, x_y", twins),
+            ("trn_ft.hdf5, b", "an empty set"),
+            ("trn_ft.hdf5, c", "not a data set (frames, D)"),
+            ("trn_ft.hdf5, d", "NaN or infinite values"),
+            ("trn_ft.hdf5, stray", "features of a video that the list does not have"),
+            ("val_ft.hdf5, e", "not a data set (frames, D)"),
+            ("tst_ft", f"no such .hdf5 or .npy file in {tmp_path}"),
+        ]
+    )
+
+
+def test_hgr_features_that_cannot_be_read(tmp_path: Path) -> None:
+    _, splits = release(tmp_path)
+    (tmp_path / "in").mkdir()
+    folder, out = tmp_path / "in", tmp_path / "store"
+    assert "no features; expected {trn,val,tst}_ft.hdf5" in ingest_features(folder, splits, out)[2]
+    np.save(folder / "trn_ft.npy", np.ones((2, 8)))
+    assert "shape (2, 8), expected (3, D): a row for each name" in ingest_features(folder, splits, out)[2]
+    np.save(folder / "trn_ft.npy", np.array([None] * 3), allow_pickle=True)
+    assert "pickled objects; pickles are not read" in ingest_features(folder, splits, out)[2]
+    (folder / "trn_ft.hdf5").write_bytes(b"\x89HDF")
+    code, _, err = ingest_features(folder, splits, out)
+    assert (code, "cannot be read as HDF5" in err) == (2, True)
+    code, _, err = ingest_features(tmp_path / "gone", splits, out)
+    assert (code, "no such folder" in err) == (2, True)

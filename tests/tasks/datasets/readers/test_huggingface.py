@@ -1,0 +1,105 @@
+"""Data sets of Hugging Face, as `ingest hf` reads them from a local folder."""
+
+from __future__ import annotations
+
+import builtins
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from verbs import reasons, run
+
+from polypool.tasks.datasets.corpus import Corpus
+
+
+def picture(shade: int, kind: str = "png") -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (2, 2), (shade, 0, 9)).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def kept(folder: Path, **splits: list[dict[str, Any]]) -> Path:
+    """Write a folder of Parquet files as the hub has them, one of each split."""
+    datasets = pytest.importorskip("datasets", reason="not installed (pip install 'polypool[hf]')")
+    for split, rows in splits.items():
+        part = datasets.Dataset.from_list(rows).cast_column("image", datasets.Image())
+        (folder / "data").mkdir(parents=True, exist_ok=True)
+        part.to_parquet(str(folder / "data" / f"{split}-00000-of-00001.parquet"))
+    return folder
+
+
+def rows(count: int, start: int = 0, kind: str = "png") -> list[dict[str, Any]]:
+    return [
+        {
+            "image": {"bytes": picture(n, kind), "path": None},
+            "captions": [f"picture {n}", f"number {n}"],
+            "other": n,
+        }
+        for n in range(start, start + count)
+    ]
+
+
+def ingest(folder: Path, *more: object) -> tuple[int, str, str]:
+    places = ("--images", folder / "pictures", "--out", folder / "out")
+    return run("hf", "--name", folder / "set", *places, *more)
+
+
+@pytest.fixture(autouse=True)
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+def test_its_splits_pictures_and_captions_become_a_corpus(tmp_path: Path) -> None:
+    kept(tmp_path / "set", train=rows(6), validation=rows(2, 6, "jpeg"), test=rows(3, 8))
+    code, said, error = ingest(tmp_path)
+    assert code == 0, error
+    assert "guessed: text: the column 'captions'" in said
+    assert "splits: train, validation, test" in said
+    corpus = Corpus.open(tmp_path / "out")
+    assert dict(corpus.splits) == {"train": 6, "val": 2, "test": 3}
+    (first, *_) = corpus.items("val")
+    assert (first.id, first.captions) == ("validation/0.jpg", ("picture 6", "number 6"))
+    assert corpus.image_path(first).read_bytes() == picture(6, "jpeg")
+
+
+def test_one_split_of_training_is_divided(tmp_path: Path) -> None:
+    kept(tmp_path / "set", train=rows(10))
+    code, said, _ = ingest(tmp_path)
+    assert (code, "splits are random: train/val/test 80/10/10, seed 0" in said) == (0, True)
+    assert dict(Corpus.open(tmp_path / "out").splits) == {"train": 8, "val": 1, "test": 1}
+
+
+def test_a_row_without_a_picture_is_listed_and_a_column_of_none_refused(tmp_path: Path) -> None:
+    broken = [{"image": {"bytes": b"no picture", "path": None}, "captions": ["a"], "other": 0}]
+    kept(tmp_path / "set", train=[*rows(4), *broken, *rows(4, 4)])
+    code, _, error = ingest(tmp_path, "--allow-skipped", "--split", "6/1/1")
+    assert code == 0, error
+    assert reasons(tmp_path / "out", "corpus.skipped.jsonl") == [
+        ("train, row 4", "a row without a picture that can be read")
+    ]
+    code, _, error = ingest(tmp_path, "--image-column", "other")
+    assert (code, "the column 'other' holds" in error, error.count("\n")) == (2, True, 1)
+
+
+def test_a_name_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("datasets", reason="not installed (pip install 'polypool[hf]')")
+    code, _, error = ingest(tmp_path)
+    assert (code, "cannot be loaded by `datasets`" in error, error.count("\n")) == (2, True, 1)
+
+
+def test_without_the_package_it_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def absent(name: str, *rest: Any) -> Any:
+        if name == "datasets":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", absent)
+    code, _, error = ingest(tmp_path)
+    assert (code, "pip install 'polypool[hf]'" in error) == (2, True)

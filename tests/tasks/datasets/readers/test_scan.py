@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from places import ROOT
+from verbs import ingested, reasons, refused, sets_of
+
+from polypool.infra.errors import InputError
+from polypool.infra.store import FeatureStore
+from polypool.tasks.datasets.corpus import Corpus
+from polypool.tasks.datasets.readers.scan import write_scan
+
+RANDOM = np.random.default_rng(0)
+
+
+def write_split(
+    folder: Path,
+    name: str,
+    *,
+    images: int = 6,
+    start: int = 0,
+    each: int = 5,
+    rows: str = "once",
+    ids: str = "once",
+) -> np.ndarray:
+    """Write the three files of a split; `rows` and `ids` are there once an image, or for each caption."""
+    folder.mkdir(exist_ok=True)
+    features = RANDOM.standard_normal((images, 4, 8)).astype(np.float32)
+    np.save(folder / f"{name}_ims.npy", np.repeat(features, each, axis=0) if rows == "each" else features)
+    captions = [f"caption {i} of café {n}\u2028!" for n in range(start, start + images) for i in range(each)]
+    (folder / f"{name}_caps.txt").write_text("\n".join(captions) + "\n", "utf-8")
+    names = [str(n) for n in range(start, start + images) for _ in range(each if ids == "each" else 1)]
+    (folder / f"{name}_ids.txt").write_text("\n".join(names))
+    return features
+
+
+@pytest.mark.parametrize("rows", ["once", "each"])
+@pytest.mark.parametrize("ids", ["once", "each"])
+@pytest.mark.parametrize("each", [1, 5])
+def test_scan_rows_and_ids_once_or_for_each_caption(tmp_path: Path, rows: str, ids: str, each: int) -> None:
+    train = write_split(tmp_path / "in", "train", rows=rows, ids=ids, each=each)
+    dev = write_split(tmp_path / "in", "dev", images=3, start=6, rows=rows, ids=ids, each=each)
+    out = ingested("scan", "--dir", tmp_path / "in", "--out", tmp_path / "out")
+    assert f"9 items (train 6, val 3), {9 * each} captions" in out
+    corpus = Corpus.open(tmp_path / "out")
+    assert [it.id for it in corpus.items("val")] == ["6", "7", "8"]
+    assert corpus.items("train")[2].captions == tuple(f"caption {i} of café 2 !" for i in range(each))
+    assert not any("b'" in text for it in corpus.items("train") for text in it.captions)
+    found = sets_of(tmp_path / "out" / "regions")
+    assert list(found) == [str(n) for n in range(9)]
+    for n, x_ND in enumerate([*train, *dev]):
+        assert np.array_equal(found[str(n)], x_ND.astype(np.float16))
+
+
+def test_scan_reads_testall_and_not_its_first_fold(tmp_path: Path) -> None:
+    write_split(tmp_path / "in", "test", images=2, rows="each")
+    write_split(tmp_path / "in", "testall", images=10, rows="each")
+    out = ingested("scan", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--dtype", "float32")
+    assert "the first fold of testall, which is read: test_*" in out
+    assert Corpus.open(tmp_path / "out").splits == {"test": 10}
+    assert FeatureStore.open(tmp_path / "out" / "regions").dtype == "float32"
+
+
+def test_scan_leaves_bad_rows_out_of_both(tmp_path: Path) -> None:
+    features = write_split(tmp_path / "in", "train")
+    features[1, 2, 3] = np.nan
+    features[4] = 1e6
+    np.save(tmp_path / "in" / "train_ims.npy", features)
+    caps = (tmp_path / "in" / "train_caps.txt").read_bytes().split(b"\n")
+    caps[0], caps[10:15], caps[15] = b"", [b" "] * 5, b"caf\xe9"
+    (tmp_path / "in" / "train_caps.txt").write_bytes(b"\n".join(caps))
+    (tmp_path / "in" / "train_ids.txt").write_text("0\n1\n2\n3\n4\n3\n")
+    files = ("scan", "--dir", tmp_path / "in", "--out", tmp_path / "out")
+    refused("4 of 6 items (66.7%) were left out", *files, code=1)
+    assert not (tmp_path / "out" / "corpus.json").exists()
+    assert not (tmp_path / "out" / "regions" / "manifest.json").exists()
+    ingested(*files, "--allow-skipped")
+    items = Corpus.open(tmp_path / "out").items("train")
+    assert [(it.id, len(it.captions)) for it in items] == [("0", 4), ("3", 4)]
+    assert list(sets_of(tmp_path / "out" / "regions")) == ["0", "3"]
+    listed = reasons(tmp_path / "out", "corpus.skipped.jsonl")
+    assert ("id 1", "features: NaN or infinite values") in listed
+    assert ("id 2", "no captions") in listed
+    assert ("id 3, caption 1", "caption that is not valid UTF-8") in listed
+    assert ("id 3", "features: duplicate id") in listed
+    assert any(where == "id 4" and "limit of float16" in why for where, why in listed)
+    assert len(reasons(tmp_path / "out" / "regions")) == 3
+
+
+def spoil(folder: Path, name: str) -> None:
+    ims, caps, ids = (folder / f"train_{part}" for part in ("ims.npy", "caps.txt", "ids.txt"))
+    if name == "lengths":
+        caps.write_text("one caption too many\n" + caps.read_text("utf-8"), "utf-8")
+    elif name == "annotation ids":
+        np.save(ims, np.repeat(np.load(ims), 5, axis=0))
+        ids.write_text("\n".join(map(str, range(30))))
+    elif name == "ids out of order":
+        ids.write_text("\n".join(["0"] * 5 + ["1", "2"] * 12 + ["3"]))
+    elif name == "rows that differ":
+        np.save(ims, RANDOM.standard_normal((30, 4, 8)))
+    elif name == "no ids":
+        ids.write_text("")
+    elif name == "missing":
+        caps.unlink()
+    elif name == "cut short":
+        ims.write_bytes(ims.read_bytes()[:-100])
+    elif name == "pickled":
+        np.save(ims, np.array([{}, []], dtype=object), allow_pickle=True)
+    elif name == "integers":
+        np.save(ims, np.zeros((6, 4, 8), int))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("lengths", "6 rows, 31 captions, 6 ids: these do not fit"),
+        ("annotation ids", "the same image and their ids differ"),
+        ("ids out of order", "expected each id 5 times in a row"),
+        ("rows that differ", "expected each row 5 times"),
+        ("no ids", "these do not fit"),
+        ("missing", "train_caps.txt: no such file"),
+        ("cut short", "cut short"),
+        ("pickled", "cannot be read"),
+        ("integers", "expected floats of shape"),
+    ],
+)
+def test_scan_refuses_files_that_do_not_fit(tmp_path: Path, name: str, message: str) -> None:
+    write_split(tmp_path / "in", "train")
+    spoil(tmp_path / "in", name)
+    refused(message, "scan", "--dir", tmp_path / "in", "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_scan_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_split(tmp_path / "in", "train", images=60)
+    write_scan(tmp_path / "in", out=tmp_path / "whole", shard_bytes=1024)
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("polypool.infra.store.writer.StoreWriter.close", stop)
+        with pytest.raises(KeyboardInterrupt):
+            write_scan(tmp_path / "in", out=tmp_path / "torn", shard_bytes=1024)
+    with pytest.raises(InputError, match="not a complete feature store"):
+        FeatureStore.open(tmp_path / "torn" / "regions")
+    write_scan(tmp_path / "in", out=tmp_path / "torn", shard_bytes=1024)
+    for name in (
+        "corpus.arrow",
+        "regions/manifest.json",
+        *(f"regions/shard-{i:05d}.arrow" for i in range(4)),
+    ):
+        assert (tmp_path / "torn" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+SCAN_IN_LITTLE_MEMORY = """
+import sys, threading, time
+from polypool.tasks.datasets.readers.scan import write_scan
+
+def own():
+    lines = open("/proc/self/status").read().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "RssFile")))
+
+before, peak, done = own(), 0, threading.Event()
+def watch():
+    global peak
+    while not done.wait(0.01):
+        peak = max(peak, own())
+thread = threading.Thread(target=watch)
+thread.start()
+write_scan(sys.argv[1], out=sys.argv[2], shard_bytes=16 << 20)
+done.set(); thread.join()
+print(peak - before)
+"""
+
+
+def test_scan_takes_little_memory(tmp_path: Path) -> None:
+    folder, images = tmp_path / "in", 700
+    folder.mkdir()
+    rows = np.lib.format.open_memmap(
+        folder / "train_ims.npy", mode="w+", dtype="f4", shape=(images, 36, 2048)
+    )
+    rows[:] = RANDOM.standard_normal((36, 2048), dtype=np.float32)
+    del rows
+    (folder / "train_caps.txt").write_text("a caption\n" * 5 * images)
+    (folder / "train_ids.txt").write_text("\n".join(map(str, range(images))))
+    assert (folder / "train_ims.npy").stat().st_size > 200e6
+    command = [sys.executable, "-c", SCAN_IN_LITTLE_MEMORY, str(folder), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert int(done.stdout) < 150_000  # kB; a shard and a mapped block, not the 206,000 of the file

@@ -1,0 +1,238 @@
+"""Tables of somebody's own, as `ingest table` reads them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from verbs import ingested, reasons, refused, run
+
+from polypool.tasks.datasets.corpus import Corpus
+from polypool.tasks.datasets.questions import QuestionCorpus
+from polypool.tasks.datasets.splits import RandomSplits, split_called
+
+PICTURES = 12
+ROWS = [
+    {"image": f"pictures/{n}.png", "caption": text}
+    for n in range(PICTURES)
+    for text in (f"the picture {n}", f"a photograph, number {n}")
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of pictures."""
+    (tmp_path / "pictures").mkdir()
+    for n in range(PICTURES):
+        Image.new("L", (2, 2), 20 * n).save(tmp_path / "pictures" / f"{n}.png")
+    return tmp_path
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write a table in the form that its name says."""
+    kind = path.suffix
+    if kind == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif kind == ".json":
+        path.write_text(json.dumps(rows))
+    elif kind == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        separator = "\t" if kind == ".tsv" else ";" if "semicolon" in path.name else ","
+        lines = [[*rows[0]], *([f'"{value}"' for value in row.values()] for row in rows)]
+        path.write_text("".join(separator.join(map(str, line)) + "\n" for line in lines), "utf-8-sig")
+    return path
+
+
+def captions(corpus: Path) -> dict[str, tuple[str, ...]]:
+    opened = Corpus.open(corpus)
+    return {item.id: item.captions for split in opened.splits for item in opened.items(split)}
+
+
+@pytest.mark.parametrize("name", ["a.csv", "semicolon.csv", "a.tsv", "a.jsonl", "a.json", "a.parquet"])
+def test_every_form_makes_the_same_corpus(name: str, folder: Path) -> None:
+    code, said, error = run("table", "--file", written(folder / name, ROWS), "--out", folder / "out")
+    assert code == 0, error
+    assert "guessed: image: the column 'image'" in said
+    assert "guessed: text: the column 'caption'" in said
+    assert ("guessed: fields are separated by ';'" in said) == ("semicolon" in name)
+    assert captions(folder / "out") == {
+        f"pictures/{n}.png": (f"the picture {n}", f"a photograph, number {n}") for n in range(PICTURES)
+    }
+    corpus = Corpus.open(folder / "out")
+    assert {split: len(corpus.items(split)) for split in corpus.splits} == {"train": 10, "val": 1, "test": 1}
+    assert all(corpus.image_path(item).is_file() for item in corpus.items("train"))
+
+
+def test_captions_may_be_a_list_and_splits_and_ids_columns(folder: Path) -> None:
+    words = ["Training", "validation", "TEST", "held-out"]
+    rows = [
+        {
+            "key": 100 + n,
+            "where": f"{n}.png",
+            "said": [f"first {n}", f"second {n}"],
+            "part": words[n % 4],
+        }
+        for n in range(PICTURES)
+    ]
+    columns = (
+        "--image-column",
+        "where",
+        "--id-column",
+        "key",
+        "--text-column",
+        "said",
+        "--split-column",
+        "part",
+    )
+    table = written(folder / "a.jsonl", rows)
+    places = ("--images", folder / "pictures", "--out", folder / "out")
+    code, said, error = run("table", "--file", table, *columns, *places)
+    assert (code, "guessed" in said) == (0, False), error
+    corpus = Corpus.open(folder / "out")
+    assert sorted(corpus.splits) == ["held-out", "test", "train", "val"]
+    (item, *_) = corpus.items("val")
+    assert (item.id, item.path, item.captions) == ("101", "1.png", ("first 1", "second 1"))
+
+
+def test_questions_with_a_row_for_each_answer(folder: Path) -> None:
+    rows = [
+        {"image": f"pictures/{n}.png", "question": f"What is {ask}?", "answer": answer}
+        for n in range(PICTURES)
+        for ask in ("this", "that")
+        for answer in ("a dog", "a cat", "a dog")
+    ]
+    code, said, error = run("table", "--file", written(folder / "a.csv", rows), "--out", folder / "out")
+    assert code == 0, error
+    assert "guessed: answer: the column 'answer'" in said
+    assert f"{2 * PICTURES} questions" in said
+    questions = QuestionCorpus.open(folder / "out").questions("train")
+    assert len(questions) == 20
+    first = questions[0]
+    assert (first.answers, first.label) == (("a dog", "a cat", "a dog"), "a dog")
+    assert first.image_id == first.path
+    assert len({each.id for each in questions}) == 20
+
+
+def test_features_alone_need_ids(folder: Path) -> None:
+    rows = [{"id": f"v{n}", "text": f"clip {n}"} for n in range(PICTURES)]
+    table = written(folder / "a.csv", rows)
+    refused(
+        "say which it is with --image-column: the table has id, text",
+        "table",
+        "--file",
+        table,
+        "--out",
+        folder / "out",
+    )
+    ingested("table", "--file", table, "--id-column", "id", "--out", folder / "out")
+    assert captions(folder / "out")["v3"] == ("clip 3",)
+
+
+def test_rows_that_cannot_be_used_are_counted_and_listed(folder: Path) -> None:
+    lines = [
+        "image,caption,split",
+        *(f"pictures/{n}.png,the picture {n},train" for n in range(PICTURES)),
+        "pictures/3.png,three,val",
+        "pictures/99.png,nothing,train",
+        "https://example.org/1.png,an address,train",
+        ",no picture,train",
+        "pictures/4.png,",
+        'pictures/5.png,"two',
+        'lines",train',
+        "../away.png,away,train",
+    ]
+    (folder / "a.csv").write_text("\n".join(lines))
+    (folder.parent / "away.png").touch()
+    words = ("--file", folder / "a.csv", "--out", folder / "out")
+    code, _, error = run("table", *words)
+    assert (code, "--allow-skipped" in error) == (1, True), "more than a twentieth"
+    said = ingested("table", *words, "--allow-skipped")
+    assert [why for _, why in reasons(folder / "out", "corpus.skipped.jsonl")] == [
+        "a row of 2 fields, where the header has 3",
+        f"no such file in {folder}",
+        "an address, and no path of a file; fetch the files first",
+        "a row without a picture or video",
+        "a row in another split than the first one of its picture or video",
+        "a path that leaves the folder of images",
+    ]
+    assert "a text of several lines; if it is none, a quote in the file is not closed" in said
+    assert captions(folder / "out")["pictures/5.png"] == ("the picture 5", "two lines")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("a.csv", b"image,caption\n1.png,caf\xe9\n", "invalid UTF8"),
+        ("a.csv", b"", "Empty CSV"),
+        ("a.csv", b"image,image\n1,2\n", "multiple columns named image|several columns called image"),
+        (
+            "a.csv",
+            b"image,words\n1.png,a\n",
+            "say which it is with --text-column: the table has image, words",
+        ),
+        ("a.jsonl", b'{"image": "1.png", "caption": "a"}\n{"image": ', "cannot be read"),
+        ("a.jsonl", b'{"image": "1.png", "caption": {"en": "a"}}\n', "the column 'caption' holds struct"),
+        ("a.jsonl", b'{"image": "1.png", "capt\xc3on": "a"}\n', "cannot be read: 'utf-8' codec"),
+        ("a.json", b'{"image": "1.png"}', "expected a list of objects"),
+        ("a.json", b'[{"image": "1.png"}, {"image": {}}]', "cannot be read"),
+        ("a.parquet", b"PAR1", "cannot be read"),
+        ("a.xlsx", b"", "ends in .xlsx, expected a table"),
+    ],
+)
+def test_a_file_that_is_no_table_is_one_line(name: str, content: bytes, why: str, folder: Path) -> None:
+    (folder / name).write_bytes(content)
+    code, _, error = run("table", "--file", folder / name, "--out", folder / "out")
+    assert code == 2
+    assert error.count("\n") == 1
+    assert any(each in error for each in why.split("|")), error
+    assert not [*(folder / "out").glob("*.arrow")]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--split", "80/20"), "such as 80/10/10"),
+        (("--split", "0/1/1"), "the first above 0"),
+        (("--split", "80/10/nan"), "such as 80/10/10"),
+        (("--split", "8/1/1", "--split-column", "caption"), "not both"),
+        (("--text-column", "captoin"), "Did you mean 'caption'"),
+    ],
+)
+def test_options_that_mean_nothing_are_one_line(words: tuple[str, ...], why: str, folder: Path) -> None:
+    refused(why, "table", "--file", written(folder / "a.csv", ROWS), "--out", folder / "out", *words)
+
+
+def test_a_division_depends_on_ids_and_seed_alone() -> None:
+    ids = [f"item {n}" for n in range(100)]
+
+    def divide(ids, shares, *, seed):
+        return RandomSplits(split=shares, seed=seed)(ids)
+
+    splits = divide(ids, "80/10/10", seed=3)
+    assert divide(reversed(ids), "80/10/10", seed=3) == splits != divide(ids, "80/10/10", seed=4)
+    assert sorted(splits.values()).count("train") == 80
+    tested = {id for id, split in splits.items() if split == "test"}
+    assert len(tested) == 10
+    wider = divide(ids, "70/20/10", seed=3)
+    assert {id for id, split in wider.items() if split == "test"} == tested
+    assert set(divide(ids, "1/0/0", seed=3).values()) == {"train"}
+    assert sorted(divide("abc", "98/1/1", seed=0).values()) == ["test", "train", "val"]
+
+
+def test_words_for_splits() -> None:
+    words = ("train", "Training ", "valid", "dev", "TEST", "testing", "fold 3")
+    assert [split_called(word) for word in words] == [
+        "train",
+        "train",
+        "val",
+        "val",
+        "test",
+        "test",
+        "fold 3",
+    ]

@@ -1,0 +1,201 @@
+"""Questions in VQA 2.0's files: splits, images, what is held out, real files whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from verbs import ingested, reasons, refused
+from vqa2_files import arguments, asked, told, write
+
+from polypool.infra.errors import InputError
+from polypool.infra.store.findings import Skipped
+from polypool.tasks.datasets.questions import FORMAT, Question, QuestionCorpus
+from polypool.tasks.datasets.readers.vqa2 import Vqa2, hold_out
+
+
+def official(folder: Path) -> list[Path]:
+    """Two questions to each of twenty training and three validation images, and some of both test splits."""
+    folder.mkdir(exist_ok=True)
+    made = []
+    for subtype, images in (("train2014", range(20)), ("val2014", range(100, 103))):
+        pairs = [(10 * image + n, image) for image in images for n in range(2)]
+        made.append(write(folder, subtype, "questions", [asked(*pair) for pair in pairs]))
+        made.append(write(folder, subtype, "annotations", [told(*pair) for pair in pairs][::-1]))
+    made.append(write(folder, "test-dev2015", "questions", [asked(9000, 900)]))
+    made.append(write(folder, "test2015", "questions", [asked(9000, 900), asked(9010, 901)]))
+    return made
+
+
+def test_the_official_files(tmp_path: Path) -> None:
+    files, out = official(tmp_path / "in"), tmp_path / "out"
+    said = ingested("vqa2", *arguments(files), "--out", out)
+    assert "49 questions (" in said
+    assert "train 38 about 19 images" in said
+    assert "nothing skipped" in said
+    assert "accuracy of each" not in said
+    corpus = QuestionCorpus.open(out)
+    assert corpus.splits == {"train": 38, "val": 2, "test": 6, "test-dev": 1, "test2015": 2}
+    train, val = ({each.image_id for each in corpus.questions(split)} for split in ("train", "val"))
+    assert not train & val
+    assert train | val == {str(image) for image in range(20)}
+    assert corpus.questions("test")[1] == Question(
+        id="1001",
+        split="test",
+        image_id="100",
+        question="What is it 1001?",
+        question_type="what is",
+        answer_type="other",
+        answers=("cat",) * 7 + ("the cat", "dog", "dog"),
+        label="cat",
+    )
+    assert corpus.questions("test2015")[0] == Question(
+        id="9000", split="test2015", image_id="900", question="What is it 9000?"
+    )
+    assert [image.id for image in corpus.items("test")] == ["100", "101", "102"]
+    assert sorted(corpus.ids.to_pylist()) == sorted([*map(str, [*range(20), 100, 101, 102, 900, 901])])
+
+
+def test_the_held_out_images_depend_on_the_seed_alone(tmp_path: Path) -> None:
+    files = official(tmp_path / "in")
+    drawn = {}
+    for name, options in {
+        "a": (),
+        "again": (),
+        "seed": ("--seed", 1),
+        "more": ("--dev", 0.5),
+        "none": ("--dev", 0),
+    }.items():
+        ingested("vqa2", *arguments(files), "--out", tmp_path / name, *options)
+        corpus = QuestionCorpus.open(tmp_path / name)
+        drawn[name] = (
+            {image.id for image in corpus.items("val")} if "val" in corpus.splits else set(),
+            corpus.digest,
+        )
+    assert drawn["a"] == drawn["again"]
+    assert drawn["a"][0] != drawn["seed"][0]
+    assert {name: len(images) for name, (images, _) in drawn.items()} == {
+        "a": 1,
+        "again": 1,
+        "seed": 1,
+        "more": 10,
+        "none": 0,
+    }
+    assert drawn["a"][0] < drawn["more"][0]
+
+
+def test_a_val_split_of_ones_own_is_left_alone() -> None:
+    entries = [
+        Question(id=str(i), split="val" if i == 3 else "train", image_id=str(i), question="x")
+        for i in range(9)
+    ]
+    assert list(hold_out(entries, fraction=0.5, seed=0)) == entries
+    with pytest.raises(InputError, match="expected a fraction"):
+        list(hold_out(entries, fraction=1, seed=0))
+    with pytest.raises(InputError, match="one training image only"):
+        list(hold_out(entries[:1], fraction=0.5, seed=0))
+    tests = [Skipped(where="a", why="b"), Question(id="1", split="test", image_id="1", question="x")]
+    assert list(hold_out(tests, fraction=0.5, seed=0)) == tests
+
+
+def test_images_are_found_by_number(tmp_path: Path) -> None:
+    for name in (
+        "train2014/COCO_train2014_000000000007.jpg",
+        "val2014/COCO_val2014_000000000007.jpg",
+        "8.PNG",
+        "deep/er/scene_9.jpeg",
+        "10.txt",
+        "x.jpg",
+    ):
+        (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "images" / name).touch()
+    numbers = [7, 8, 9, 10, "x"]
+    pairs = list(enumerate(numbers))
+    files = [
+        write(tmp_path, "val2014", "questions", [asked(*pair) for pair in pairs]),
+        write(tmp_path, "val2014", "annotations", [told(*pair) for pair in pairs]),
+    ]
+    out = tmp_path / "out"
+    ingested("vqa2", *arguments(files), "--images", tmp_path / "images", "--out", out, "--allow-skipped")
+    corpus = QuestionCorpus.open(out)
+    found = corpus.questions("test")
+    assert [each.path for each in found] == [
+        "val2014/COCO_val2014_000000000007.jpg",
+        "8.PNG",
+        "deep/er/scene_9.jpeg",
+        "x.jpg",
+    ]
+    assert all(corpus.image_path(each).is_file() for each in [*found, *corpus.items("test")])
+    assert reasons(out, FORMAT.skipped) == [
+        ("question 3, image 10", f"no such image in {tmp_path / 'images'}")
+    ]
+    (tmp_path / "empty").mkdir()
+    for place, message in (
+        ("none", "no such folder"),
+        ("empty", "holds no images; expected files that end in .jpg"),
+    ):
+        refused(message, "vqa2", *arguments(files), "--images", tmp_path / place, "--out", out)
+
+
+@pytest.mark.parametrize(
+    ("subtype", "name", "split", "expected"),
+    [
+        ("val2014", "questions.json", (), "test"),
+        ("", "v2_OpenEnded_mscoco_val2014_questions.json", (), "test"),
+        ("test2015", "v2_OpenEnded_mscoco_test-dev2015_questions.json", (), "test-dev"),
+        ("abstract_v002", "q.json", ("test",), "test"),
+        ("train2014", "val2014.json", ("test2015",), "test2015"),
+    ],
+)
+def test_the_split_of_a_file(
+    tmp_path: Path, subtype: str, name: str, split: tuple[str, ...], expected: str
+) -> None:
+    path = write(tmp_path, subtype, "questions", [asked(1, 1)], name=name)
+    assert [each.split for each in Vqa2(questions=(path,), split=split).read().rows] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("place", "pairs", "questions", "images"),
+    [
+        (
+            "daquar_vqa",
+            [
+                ("v2_OpenEnded_daquar_train2014_questions.json", "v2_daquar_train2014_annotations.json"),
+                ("v2_OpenEnded_daquar_val2014_questions.json", "v2_daquar_val2014_annotations.json"),
+            ],
+            {"train": 6795, "test": 5673},
+            True,
+        ),
+        (
+            "vqa2_subset",
+            [("v2_OpenEnded_mscoco_valid_subset_questions.json", "v2_mscoco_valid_subset_annotations.json")],
+            {"train": 8977},
+            False,
+        ),
+        ("vqa2_subset", [("withimages_questions.json", "withimages_annotations.json")], {"train": 127}, True),
+    ],
+)
+def test_real_files_whole(
+    shared: Path,
+    tmp_path: Path,
+    place: str,
+    pairs: list[tuple[str, str]],
+    questions: dict[str, int],
+    images: bool,
+) -> None:
+    folder = shared / "data" / place
+    asks, tells = ([folder / name for name in names] for names in zip(*pairs, strict=True))
+    options = ("--images", folder / "images") if images else ()
+    said = ingested(
+        "vqa2", "--questions", *asks, "--annotations", *tells, *options, "--out", tmp_path / "out"
+    )
+    assert "nothing skipped" in said
+    corpus = QuestionCorpus.open(tmp_path / "out")
+    assert {"train": corpus.splits["train"] + corpus.splits["val"]} | {
+        split: count for split, count in corpus.splits.items() if split not in ("train", "val")
+    } == questions
+    for split in corpus.splits:
+        assert all(len(each.answers) == 10 for each in corpus.questions(split))
+        assert not images or all(corpus.image_path(item).is_file() for item in corpus.items(split))
+    held = len(corpus.items("val")) / (len(corpus.items("val")) + len(corpus.items("train")))
+    assert 0.03 < held < 0.07

@@ -1,0 +1,167 @@
+"""What is wrong in files of VQA 2.0's form: entries are skipped and listed, files refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from verbs import ingested, reasons, refused
+from vqa2_files import arguments, asked, told, write
+
+from polypool.infra.errors import InputError
+from polypool.tasks.datasets.questions import FORMAT, QuestionCorpus
+from polypool.tasks.datasets.readers.vqa2 import Vqa2
+
+
+def of(corpus: QuestionCorpus) -> dict[str, list[str]]:
+    return {split: [each.id for each in corpus.questions(split)] for split in corpus.splits}
+
+
+def skipped(
+    folder: Path, questions: list[Any], annotations: list[Any]
+) -> tuple[str, QuestionCorpus, list[tuple[str, str]]]:
+    """Ingest entries; return what was said, the corpus, and what was left out and why."""
+    files = [
+        write(folder, "val2014", "questions", questions, name="questions.json"),
+        write(folder, "val2014", "annotations", annotations, name="annotations.json"),
+    ]
+    said = ingested("vqa2", *arguments(files), "--out", folder / "out", "--allow-skipped")
+    found = sorted(reasons(folder / "out", FORMAT.skipped))
+    assert f"skipped {len(found)}:" in said
+    return said, QuestionCorpus.open(folder / "out"), found
+
+
+def test_bad_questions_are_skipped_and_listed(tmp_path: Path) -> None:
+    questions = [
+        asked(1, 1),
+        asked(1, 1, question="again"),
+        asked(3, 3, question=" \n"),
+        asked(4, 4, question="is \u6f22 ünï\n\U0001f600?"),
+        {"question_id": 7, "image_id": 7},
+        ["no object"],
+        asked("8", 8),
+        asked(True, 8),
+        asked(9, 9, question="half a pair \ud83d"),
+    ]
+    _, corpus, found = skipped(tmp_path, questions, [told(number, number) for number in (1, 3, 4, 9)])
+    assert of(corpus) == {"test": ["1", "4"]}
+    assert corpus.questions("test")[1].question == "is \u6f22 ünï \U0001f600?"
+    form = "not of the expected form: a question"
+    assert found == [
+        ("question 1", "duplicate id; the first is kept"),
+        ("question 3", "an empty question"),
+        ("question 9", "a question, type or label that is not valid UTF-8"),
+        ("questions.json, question 4", f"{form} whose question is missing or no string"),
+        ("questions.json, question 5", f"{form} that is not an object"),
+        *(
+            (f"questions.json, question {place}", f"{form} whose question_id is missing or no whole number")
+            for place in (6, 7)
+        ),
+    ]
+
+
+def test_bad_annotations_are_skipped_and_listed(tmp_path: Path) -> None:
+    annotations = [
+        told(1, 1),
+        told(5, 5),
+        told(5, 5),
+        told(11, 11, multiple_choice_answer=None),
+        told("8", 8),
+        "no object",
+        {"question_id": 1, "image_id": 1},
+    ]
+    questions = [asked(number, number) for number in (1, 5, 11)]
+    _, corpus, found = skipped(tmp_path, questions, annotations)
+    assert of(corpus) == {"test": ["1", "5"]}
+    form = "not of the expected form"
+    assert found == [
+        (
+            "annotations.json, annotation 2, question 5",
+            "a second annotation of a question; the first is kept",
+        ),
+        (
+            "annotations.json, annotation 3, question 11",
+            f"{form}: an annotation whose multiple_choice_answer is missing or no string",
+        ),
+        (
+            "annotations.json, annotation 4",
+            f"{form}: an annotation whose question_id is missing or no whole number",
+        ),
+        ("annotations.json, annotation 5", f"{form}: no answers"),
+        ("annotations.json, annotation 6", f"{form}: no answers"),
+        ("question 11", "a question without an annotation"),
+    ]
+
+
+def test_bad_answers_are_skipped_and_listed(tmp_path: Path) -> None:
+    answers = ["café"] * 3 + [7, None, "", " ", "\ud83d"] + ["x y "] * 4
+    twelve = told(12, 12)["answers"][:1] * 12
+    annotations = [
+        told(4, 4, answers),
+        told(6, 6, ["", " "]),
+        told(10, 10, [3, None]),
+        told(12, 12, answers=["cat"]) | {"answers": twelve},
+    ]
+    questions = [asked(number, number) for number in (4, 6, 10, 12)]
+    said, corpus, found = skipped(tmp_path, questions, annotations)
+    assert "2 questions have not 10 answers (1 with 7, 1 with 12)" in said
+    assert of(corpus) == {"test": ["4", "12"]}
+    assert corpus.questions("test")[0].answers == ("café",) * 3 + ("x y ",) * 4
+    assert found == [
+        ("annotations.json, annotation 2, question 10", "no usable answer"),
+        ("question 10", "a question without an annotation"),
+        ("question 4, answer 4", "an answer that is not a string"),
+        ("question 4, answer 4", "an empty answer"),
+        ("question 4, answer 5", "an answer that is not a string"),
+        ("question 4, answer 5", "an empty answer"),
+        ("question 4, answer 6", "an answer that is not valid UTF-8"),
+        ("question 6", "no usable answer"),
+        ("question 6, answer 1", "an empty answer"),
+        ("question 6, answer 2", "an empty answer"),
+    ]
+
+
+def test_questions_and_annotations_that_do_not_belong_together(tmp_path: Path) -> None:
+    questions = [asked(number, number) for number in (1, 2, 5)]
+    annotations = [told(1, 1), told(5, 55), told(77, 7)]
+    _, corpus, found = skipped(tmp_path, questions, annotations)
+    assert of(corpus) == {"test": ["1"]}
+    assert found == [
+        ("annotation of question 77", "an annotation without a question"),
+        ("question 2", "a question without an annotation"),
+        ("question 5", "its annotation is about another image"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ('{"questions": [', (), "not valid JSON at line 1"),
+        ("[]", (), "not of the expected form"),
+        ('{"questions": {}}', (), "not of the expected form"),
+        ('{"annotations": []}', (), "it holds annotations: give it as --annotations"),
+        ('{"data_subtype": "other", "questions": []}', (), "which split is this?"),
+        ('{"data_subtype": 7, "questions": []}', (), "say none of train2014, val2014"),
+        ('{"data_subtype": "val2014", "questions": []}', (), "nothing usable was found"),
+        ('{"questions": []}', ("--split", "tets"), "unknown split 'tets'. Did you mean 'test'?"),
+        ('{"questions": []}', ("--split", "test", "val"), "2 splits for 1 files of questions"),
+        (
+            json.dumps({"questions": [asked(1, 1)]}),
+            ("--split", "train"),
+            "has an annotation; give their file, too",
+        ),
+    ],
+)
+def test_files_that_are_refused(tmp_path: Path, text: str, options: tuple[str, ...], message: str) -> None:
+    path, out = tmp_path / "q.json", tmp_path / "out"
+    path.write_text(text)
+    refused(message, "vqa2", "--questions", path, "--out", out, *options)
+    assert not (out / "questions.json").exists()
+
+
+def test_a_name_and_a_subtype_that_differ(tmp_path: Path) -> None:
+    path = write(tmp_path, "train2014", "questions", [asked(1, 1)], name="val2014_questions.json")
+    with pytest.raises(InputError, match="say both train2014 and val2014 of"):
+        list(Vqa2(questions=(path,)).read().rows)

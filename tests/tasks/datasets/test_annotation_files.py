@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from polypool.infra.errors import InputError
+from polypool.infra.store.findings import Skipped
+from polypool.tasks.datasets.annotation_files import read_csv
+
+QUOTE = "a row with a quote that is not closed where its field or line ends"
+
+
+def read(folder: Path, *lines: str) -> list[tuple[str, tuple[str, ...]] | tuple[str, str]]:
+    path = folder / "f.csv"
+    path.write_bytes("\n".join(("key,id,text", *lines)).encode("utf-8", "surrogateescape"))
+    rows = read_csv(path, columns=("text", "id"))
+    return [
+        (row.where.removeprefix("f.csv, line "), row.why) if isinstance(row, Skipped) else row[1]
+        for row in rows
+    ]
+
+
+def test_values_come_in_the_order_that_is_asked_for(tmp_path: Path) -> None:
+    rows = read(tmp_path, "k1,v1,a cat", "", 'k2, v2 ,"a ""cat"", and a dog"', 'k3,v3,he said "no"', "k4,v4,")
+    assert rows == [("a cat", "v1"), ('a "cat", and a dog', "v2"), ('he said "no"', "v3"), ("", "v4")]
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ('k2,v2,"a cat', QUOTE),
+        ('k2,v2,"a" cat', QUOTE),
+        ('"k2,v2,a cat', QUOTE),
+        ('k2,"v2,a cat"', "a row of 2 fields, where the header has 3"),
+        ("k2,v2", "a row of 2 fields, where the header has 3"),
+        ("k2,v2,a cat,and more", "a row of 4 fields, where the header has 3"),
+        ("k2,v2," + "x" * 200_000, "a row with a field that is far too long"),
+    ],
+)
+def test_a_bad_line_is_one_row_and_swallows_no_other(tmp_path: Path, bad: str, why: str) -> None:
+    good = [f"k{number},v{number},text {number}" for number in range(8)]
+    rows = read(tmp_path, *good[:2], bad, *good[2:])
+    assert rows[2] == ("4", why)
+    assert rows[:2] + rows[3:] == [(f"text {number}", f"v{number}") for number in range(8)]
+
+
+def test_windows_lines_a_byte_order_mark_and_bytes_that_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "f.csv").write_bytes(b"\xef\xbb\xbfid,text\r\nv1,caf\xe9\r\nv2,b\r\n")
+    rows = list(read_csv(tmp_path / "f.csv", columns=("id", "text")))
+    assert rows == [("f.csv, line 2", ("v1", "caf\udce9")), ("f.csv, line 3", ("v2", "b"))]
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("id,words", "no column text; expected id, text, and it has id, words"),
+        ("", "no column id, text; expected id, text, and it has none"),
+        ("id,text,id", "more than one column id; expected id, text, and it has id, text, id"),
+        ('id,"text', f"no column id, text; expected id, text, and it has {QUOTE}"),
+    ],
+)
+def test_a_header_that_is_another(tmp_path: Path, header: str, message: str) -> None:
+    (tmp_path / "f.csv").write_text(f"{header}\n1,2\n")
+    with pytest.raises(InputError, match=message):
+        list(read_csv(tmp_path / "f.csv", columns=("id", "text")))

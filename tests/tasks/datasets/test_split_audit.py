@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from polypool.infra.errors import InputError
+from polypool.infra.store.findings import Tolerance
+from polypool.tasks.datasets.corpus import Corpus, Item, write_corpus
+from polypool.tasks.datasets.questions import Question, write_questions
+
+
+def item(id: str, split: str, *captions: str, path: str = "") -> Item:
+    return Item(id=id, split=split, captions=captions or (f"caption of {id}",), path=path)
+
+
+def flagged(folder: Path, items: list[Item], **options: object) -> dict[str, list[str]]:
+    summary = write_corpus(folder / "out", items, source={}, **options)
+    return {why: reason["examples"] for why, reason in summary.flagged["reasons"].items()}
+
+
+def test_a_caption_of_two_splits(tmp_path: Path) -> None:
+    items = [
+        item("1", "train", "a cat", "a dog", "twice", "twice"),
+        item("2", "train", "twice"),
+        item("3", "val", "a  cat", "a bird"),
+        item("4", "test", "A cat", "x"),
+        item("5", "test", "new", "a bird", "a dog"),
+        item("6", "other", "x", "twice"),
+    ]
+    assert flagged(tmp_path, items) == {
+        "the same caption in train and val": ["id 3, caption 1"],
+        "the same caption in train and test": ["id 5, caption 3"],
+        "the same caption in train and other": ["id 6, caption 2"],
+        "the same caption in val and test": ["id 5, caption 2"],
+    }
+    listed = (tmp_path / "out" / "corpus.warnings.jsonl").read_text().splitlines()
+    assert len(listed) == 4
+    manifest = json.loads((tmp_path / "out" / "corpus.json").read_text())
+    assert manifest["flagged"]["count"] == 4
+    assert flagged(tmp_path, items[:2]) == {}
+    assert not (tmp_path / "out" / "corpus.warnings.jsonl").exists()
+
+
+def test_a_picture_of_two_splits_by_its_bytes(tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    long = os.urandom(20_000)
+    other_end, other_middle = long[:-1] + b"?", long[:10_000] + b"?" + long[10_001:]
+    contents = {
+        "a": long,
+        "b": long,
+        "c": other_end,
+        "d": other_middle,
+        "e": b"short",
+        "f": b"trohs",
+        "g": b"short",
+        "empty1": b"",
+        "empty2": b"",
+    }
+    for name, content in contents.items():
+        (images / name).write_bytes(content)
+    os.mkfifo(images / "pipe")  # never opened: that would wait for ever
+    splits = {"a": "train", "c": "train", "e": "train", "empty1": "train", "pipe": "train", "gone": "train"}
+    names = [*contents, "pipe", "gone"]
+    items = [item(name, splits.get(name, "test"), path=name) for name in names]
+    assert flagged(tmp_path, items, images=images) == {
+        "the same picture in train and test": ["id b, as id a", "id g, as id e"]
+    }
+    with pytest.raises(InputError, match="2 x the same picture in train and test: id b, as id a") as caught:
+        flagged(tmp_path, items, images=images, tolerance=Tolerance(strict=True))
+    assert caught.value.exit_code == 2
+
+
+def test_what_is_refused_leaves_the_corpus_of_before(tmp_path: Path) -> None:
+    flagged(tmp_path, [item("1", "train"), item("2", "test")])
+    doubled = [item("3", "train", "same"), item("4", "test", "same")]
+    with pytest.raises(InputError, match="the same caption in train and test: id 4, caption 1"):
+        flagged(tmp_path, doubled, tolerance=Tolerance(strict=True))
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["corpus.arrow", "corpus.json", "refused.jsonl"]
+    assert [each.id for each in Corpus.open(tmp_path / "out").items("train")] == ["1"]
+    flagged(tmp_path, doubled)
+    assert not (tmp_path / "out" / "refused.jsonl").exists()
+
+
+def test_a_question_about_an_image_of_two_splits(tmp_path: Path) -> None:
+    def question(id: int, split: str, image: str) -> Question:
+        return Question(id=str(id), split=split, image_id=image, question="what is it?", path=image)
+
+    (tmp_path / "7.png").write_bytes(b"seven")
+    (tmp_path / "8.png").write_bytes(b"seven")
+    asked = [
+        question(1, "train", "7.png"),
+        question(2, "train", "7.png"),
+        question(3, "test", "7.png"),
+        question(4, "test", "7.png"),
+        question(5, "test", "8.png"),
+        question(6, "test-dev", "9.png"),
+        question(6, "test2015", "9.png"),
+    ]
+    summary = write_questions(tmp_path / "out", asked, source={}, images=tmp_path)
+    assert {why: reason["examples"] for why, reason in summary.flagged["reasons"].items()} == {
+        "a question whose image stands in train and test": [
+            "question 3, image 7.png",
+            "question 4, image 7.png",
+        ],
+        "the same picture in train and test": ["id 8.png, as id 7.png"],
+    }

@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from role_batches import MadeUpParts, batch_of, captions_of, dealt, model_of, videos_of
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+from toy import toy_run
+from workers import run_workers
+
+from polypool.encoders.encoder import Encoder
+from polypool.encoders.text.bigru import BiGRU
+from polypool.encoders.visual.linear import Frames
+from polypool.infra.compute.dist import rank
+from polypool.infra.errors import InputError
+from polypool.infra.registry import MODELS
+from polypool.tasks.adapter import Score
+from polypool.tasks.hgr.hgr import HGR
+from polypool.tasks.hgr.phrase_scores import phrase_scores
+from polypool.tasks.hgr.role_captions import RoleCaptions
+from polypool.tasks.models.parts import Parts, retrieval_model, text_inputs
+
+AGGREGATORS = ["attention", "gpo", "pie(k=2)"]
+CLOSE = {"rtol": 1e-9, "atol": 1e-9}
+
+
+def test_the_score_is_the_mean_of_three_levels_of_frames_and_nodes():
+    model, batch = model_of(), batch_of([0, 3, 7, 9])
+    video, text = model.encode_visual(batch), model.encode_text(batch)
+    x_BND, mask_BN = batch["visual"], batch["visual_mask"]
+    for sets, encoder in ((video.verb, model.visual.verb), (video.noun, model.visual.noun)):
+        torch.testing.assert_close(sets.x_BND[mask_BN], encoder.fc(x_BND[mask_BN]))
+    root_BD = model.visual.aggregator(model.visual.sentence.fc(x_BND), mask_BN).vectors
+    word_BLD, word_mask_BL = model.text.encoder(batch["text"], batch["text_mask"])
+    layer = model.text.graph.layers[0]
+    sentence_BD = layer.norm(model.text.aggregator(word_BLD, word_mask_BL).vectors)  # the root hears nothing
+    cosines = torch.nn.functional.cosine_similarity(root_BD[:, None], sentence_BD[None], dim=-1)
+    verbs, nouns = (
+        phrase_scores(sets, text.phrase_BPD[:, slots], text.used_BP[:, slots], sharpness=4.0)
+        for sets, slots in ((video.verb, slice(0, 2)), (video.noun, slice(2, 5)))
+    )
+    assert text.phrase_BPD.shape == (4, 5, 8)
+    torch.testing.assert_close(
+        model.score_batch(batch).sim_VT, (cosines + verbs + nouns) / 3, rtol=0, atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("aggregator", AGGREGATORS)
+def test_padding_and_batch_mates_change_nothing(aggregator):
+    model, numbers = model_of(aggregator=aggregator), [0, 1, 4, 6, 11]
+    together = model.score_batch(batch_of(numbers)).sim_VT
+    for row, number in enumerate(numbers):
+        video, text = model.encode_visual(videos_of([number])), model.encode_text(captions_of(numbers))
+        torch.testing.assert_close(model.score(video, text)[0], together[row], **CLOSE)
+        video, text = model.encode_visual(videos_of(numbers)), model.encode_text(captions_of([number]))
+        torch.testing.assert_close(model.score(video, text)[:, 0], together[:, row], **CLOSE)
+    wide = batch_of(numbers)
+    wide["visual"] = torch.nn.functional.pad(wide["visual"], (0, 0, 0, 3), value=float("nan"))
+    wide["visual_mask"] = torch.nn.functional.pad(wide["visual_mask"], (0, 3))
+    for name, fill in (("text", 3), ("text_mask", False), ("text_spans", True)):
+        wide[name] = torch.nn.functional.pad(wide[name], (0, 2), value=fill)
+    torch.testing.assert_close(model.score_batch(wide).sim_VT, together, **CLOSE)
+
+
+def test_k_vectors_are_layer_normed_each_and_their_mean_is_the_root():
+    model, batch = model_of(aggregator="pie(k=2)", params={"root_messages": True}), batch_of([0, 3, 8])
+    word_BLD, mask_BL = model.text.encoder(batch["text"], batch["text_mask"])
+    vector_BKD = model.text.aggregator(word_BLD, mask_BL).vectors
+    spans = batch["text_spans"] & mask_BL[:, None]
+    given = word_BLD, spans, batch["text_roles"], batch["text_edges"]
+    text = model.encode_text(batch)
+    _, of_mean = model.text.graph(vector_BKD.mean(dim=1, keepdim=True), *given)
+    assert text.vectors.shape == (3, 2, 8)
+    torch.testing.assert_close(text.phrase_BPD, of_mean)
+    sim_VT = model.level_scores(model.encode_visual(batch), text)[0]
+    torch.testing.assert_close(sim_VT, model.similarity(model.encode_visual(batch).vectors, text.vectors))
+
+
+@pytest.mark.parametrize("aggregator", AGGREGATORS)
+def test_a_batch_without_a_verb_reaches_every_weight(aggregator):
+    """With a gradient, if of zeros: DDP waits for each of them."""
+    model, batch = model_of(aggregator=aggregator).train(), batch_of([0, 1, 2, 5])
+    batch["text_spans"][:, :2] = False
+    video, text = model.encode_visual(batch), model.encode_text(batch)
+    assert (model.level_scores(video, text)[1] == 0).all()
+    model.score_batch(batch).sim_VT.square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+    assert (model.visual.verb.fc.weight.grad == 0).all()
+    assert model.visual.noun.fc.weight.grad.any()
+
+
+def test_one_frame_scores_by_its_cosines():
+    model, batch = model_of(), batch_of([0, 4, 8])
+    batch |= videos_of([0, 4, 8])
+    assert batch["visual"].shape[1] == 1
+    video, text = model.encode_visual(batch), model.encode_text(batch)
+    verb_VT = model.level_scores(video, text)[1]
+    cosines = torch.nn.functional.cosine_similarity(
+        video.verb.x_BND[:, :, None], text.phrase_BPD[None, :, :2], dim=-1
+    )
+    used_TP = text.used_BP[:, :2]
+    mean_VT = (cosines * used_TP).sum(dim=2) / used_TP.sum(dim=1).clamp(min=1)
+    torch.testing.assert_close(verb_VT, mean_VT, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("aggregator", AGGREGATORS)
+def test_in_bfloat16_scores_are_close(aggregator):
+    numbers = [0, 1, 5, 7]
+    exact = model_of(aggregator=aggregator).score_batch(batch_of(numbers)).sim_VT
+    model, batch = model_of(torch.float32, aggregator=aggregator), batch_of(numbers, dtype=torch.float32)
+    batch["text_spans"][2] = False
+    kept = torch.tensor([0, 1, 3])
+    with torch.autocast("cpu", torch.bfloat16):
+        sim_VT = model.score_batch(batch).sim_VT
+    assert sim_VT.dtype == torch.float32
+    torch.testing.assert_close(sim_VT.double()[:, kept], exact[:, kept], rtol=0, atol=3e-2)
+    sim_VT.sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 5e-3), (torch.bfloat16, 4e-2)])
+def test_in_half_precision_scores_are_finite_and_close(dtype, tolerance):
+    exact = model_of().score_batch(batch_of([0, 1, 5, 7])).sim_VT
+    half = model_of(dtype).score_batch(batch_of([0, 1, 5, 7], dtype=dtype)).sim_VT
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half.double(), exact, rtol=0, atol=tolerance)
+
+
+def learn(model: HGR, numbers: list[int], world: int) -> dict[str, Tensor]:
+    parallel = DistributedDataParallel(model, broadcast_buffers=False) if world > 1 else model
+    terms = parallel(batch_of(numbers), epoch=1.0)
+    terms["loss"].backward()
+    return {"loss": terms["loss"].detach()} | {name: p.grad for name, p in model.named_parameters()}
+
+
+def score_of(model: HGR) -> Score:
+    """23 videos and 41 captions, dealt in parts of 4 and 5."""
+    return model.scorer(dealt(videos_of, 23, 4), dealt(captions_of, 41, 5))
+
+
+SHARES = [
+    [0, 4, 1, 8],
+    [2, 3, 10, 7],
+]  # two workers; their videos' frames and captions' words differ in number
+
+
+def worker(folder: str) -> None:
+    found = {}
+    for aggregator in AGGREGATORS:
+        model = model_of(aggregator=aggregator)
+        found |= {f"{aggregator}/{k}": x for k, x in learn(model, SHARES[rank()], 2).items()}
+    found["scores"] = score_of(model_of())(slice(None), slice(None))
+    torch.save(found, f"{folder}/{rank()}.pt")
+
+
+def test_two_workers_learn_and_score_like_one(tmp_path):
+    shapes = [{k: x.shape[1] for k, x in batch_of(share).items() if x.ndim > 1} for share in SHARES]
+    assert shapes[0]["visual"] != shapes[1]["visual"]
+    assert shapes[0]["text"] != shapes[1]["text"]
+    run_workers(worker, str(tmp_path))
+    expected = {}
+    for aggregator in AGGREGATORS:
+        found = learn(model_of(aggregator=aggregator), [*SHARES[0], *SHARES[1]], 1)
+        expected |= {f"{aggregator}/{k}": x for k, x in found.items()}
+    expected["scores"] = score_of(model_of())(slice(None), slice(None))
+    for two in (torch.load(tmp_path / f"{i}.pt", weights_only=True) for i in (0, 1)):
+        assert two.keys() == expected.keys()
+        for name, x in expected.items():
+            torch.testing.assert_close(two[name], x, **CLOSE, msg=name)
+
+
+CAPTIONS = [
+    f"a {who} is {what}"
+    for who in ("man", "woman", "dog")
+    for what in (
+        "running in a park",
+        "playing with a red ball",
+        "sleeping",
+        "eating an apple and drinking water",
+    )
+]
+SPEC = "hgr(verbs=2, nouns=3, dropout=0.1)"
+
+
+def test_captions_and_frames_are_learnt():
+    """From words to scores with the parts of a run: role graphs, a batch, the loss, a split's scores."""
+    torch.manual_seed(0)
+    run = toy_run(model=SPEC, aggregator="attention", objective="triplet(warmup_epochs=0)")
+    assets = BiGRU.prepare(CAPTIONS, min_count=1, ends=False)
+    inputs = text_inputs(run, CAPTIONS, BiGRU.tokenizer(assets))
+    assert isinstance(inputs, RoleCaptions)
+    frames_BNF, mask_BN = torch.randn(12, 3, 24), torch.ones(12, 3, dtype=torch.bool)
+    numbers = torch.arange(12)
+    videos = {"visual": frames_BNF, "visual_mask": mask_BN}
+    texts = inputs.batch(numbers.numpy())
+    parts = Parts(
+        run,
+        visual=lambda: Frames({"dim": 24}, width=16, dropout=0.0),
+        text=lambda: BiGRU(assets, width=16, embedding=8),
+    )
+    model = retrieval_model(run, parts)
+    optimizer, losses = torch.optim.Adam(model.parameters(), lr=1e-2), []
+    for _ in range(60):
+        batch = videos | texts | {"item": numbers, "row": numbers}
+        loss = model(batch, epoch=0.0)["loss"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    score = model.eval().scorer([(numbers, videos)], [(numbers, texts)])
+    hits = score(slice(None), slice(None)).argmax(dim=1) == numbers
+    assert losses[-1] < losses[0] / 3
+    assert hits.float().mean() > 0.8
+
+
+def test_captions_with_graphs_are_made_with_the_parameters_of_the_spec():
+    params = {"verbs": 3, "nouns": 5, "sharpness": 2.0, "root_messages": True}
+    tokenizer = BiGRU.tokenizer({"words": ["man", "runs"], "ends": False})
+    make = MODELS.get("hgr").text_inputs
+    batch = make(["a man runs home quickly"], tokenizer, limit=3, **params).batch(np.array([0]))
+    assert batch["text"].shape == (1, 3)
+    assert batch["text_spans"].shape == (1, 8, 3)
+    assert batch["text_edges"].shape == (1, 9, 9)
+    with pytest.raises(InputError, match="no_such_parser"):
+        make(["a man"], tokenizer, parser="no_such_parser")
+    with pytest.raises(InputError, match=r"graphs\.json"):
+        make(["a man"], tokenizer, graphs="no/graphs.json")
+
+
+def test_a_spec_builds_it():
+    model = MODELS.build(
+        "hgr(verbs=3, nouns=2, root_messages=True, sharpness=2.5, dropout=0.1)", MadeUpParts()
+    )
+    assert (model.verbs, model.sharpness) == (3, 2.5)
+    assert model.text.graph.root_messages
+    assert model.text.graph.layers[0].dropout.p == 0.1
+    names = {name.split(".")[1] for name, _ in model.named_parameters()}
+    assert names == {"sentence", "verb", "noun", "aggregator", "encoder", "graph"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "changes", "message"),
+    [
+        ("hgr(verbs=0)", {}, "at least one slot"),
+        ("hgr(sharpness=0)", {}, "expected a number above 0"),
+        ("hgr(dropout=2)", {}, "dropout"),
+        ("hgr(layers=2)", {}, "unknown parameter"),
+        ("hgr", {"aggregator": "score_attention(heads=2)"}, "looks at the other modality"),
+        ("hgr", {"text_width": 4}, "elements of width 8 and the text encoder of 4"),
+        ("hgr", {"aggregator": "slots(k=2, width=4)"}, "vectors of width 4"),
+    ],
+)
+def test_what_does_not_fit_is_refused(spec, changes, message):
+    with pytest.raises(InputError, match=message):
+        MODELS.build(spec, MadeUpParts(**changes))
+
+
+@pytest.mark.parametrize("side", ["visual", "text"])
+def test_an_encoder_with_a_global_feature_is_refused(side):
+    parts = MadeUpParts()
+    make = getattr(parts, side)
+
+    def with_global_feature() -> Encoder:
+        encoder = make()
+        encoder.global_width = 8
+        return encoder
+
+    setattr(parts, side, with_global_feature)
+    with pytest.raises(InputError, match="no place for a global feature"):
+        HGR(parts)

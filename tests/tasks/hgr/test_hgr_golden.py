@@ -1,0 +1,180 @@
+"""HGR against numbers recorded from its authors' code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from polypool.encoders.text.bigru import BiGRU
+from polypool.encoders.visual.linear import Frames
+from polypool.infra.registry import AGGREGATORS, OBJECTIVES, SIMILARITIES
+from polypool.tasks.hgr.hgr import HGR
+from polypool.tasks.objectives.miners.hard import Hard
+from polypool.tasks.objectives.miners.miner import BatchScores
+from polypool.tasks.objectives.objective import batch_positives, pairs_and_negatives
+from polypool.tasks.objectives.triplet import Triplet
+from polypool.tasks.similarities.vectors import l2_normalise
+
+TEXT = {
+    "embedding.we.": "text.encoder.embed.",
+    "rnn.": "text.encoder.rnn.",
+    "ft_attn.": "text.aggregator.score.",
+    "role_embedding.": "text.graph.role.",
+    "gcn.layers.0.ctx_layer.": "text.graph.layers.0.context.",
+    "gcn.layers.0.layernorm.": "text.graph.layers.0.norm.",
+    "gcn.layers.0.edge_attn_query.": "text.graph.layers.0.query.",
+    "gcn.layers.0.edge_attn_key.": "text.graph.layers.0.key.",
+}
+VIDEO = {f"level_embeds.{i}.": f"visual.{name}.fc." for i, name in enumerate(("sentence", "verb", "noun"))}
+VIDEO["ft_attn."] = "visual.aggregator.score."
+NO_PLACE = {"text.aggregator.score.bias", "visual.aggregator.score.bias", "text.graph.layers.0.key.bias"}
+
+
+class RecordedParts:
+    """Parts of the recorded sizes."""
+
+    def objective(self):
+        return OBJECTIVES.build("triplet(margin=0.2, reduction=mean, warmup_epochs=0)")
+
+    def regularisers(self):
+        return []
+
+    def visual(self) -> Frames:
+        return Frames({"dim": 20}, width=16, dropout=0.0)
+
+    def text(self) -> BiGRU:
+        return BiGRU({"words": [str(i) for i in range(35)]}, width=16, embedding=12)
+
+    def visual_aggregator(self, width: int):
+        return AGGREGATORS.build("attention", width)
+
+    text_aggregator = visual_aggregator
+
+    def similarity(self, visual, text):
+        return SIMILARITIES.build("cosine")
+
+
+def named(z, group: str, names: dict[str, str]) -> dict[str, torch.Tensor]:
+    """Return the recorded arrays of a group under our names."""
+    found = {}
+    for key in z.files:
+        if key.startswith(f"{group}/"):
+            theirs = key.removeprefix(f"{group}/")
+            start = next(start for start in names if theirs.startswith(start))
+            found[names[start] + theirs.removeprefix(start)] = torch.from_numpy(z[key])
+    return found
+
+
+@pytest.fixture(scope="module")
+def z(golden: Path):
+    return np.load(golden / "hgr_matching.npz", allow_pickle=False)
+
+
+@pytest.fixture(scope="module")
+def model(z) -> HGR:
+    model = HGR(RecordedParts(), dropout=0.0)
+    weights = named(z, "params_attn_text", TEXT) | named(z, "params_attn_video", VIDEO)
+    missing, extra = model.load_state_dict(weights, strict=False)
+    assert (missing, set(extra)) == ([], NO_PLACE)
+    return model
+
+
+@pytest.fixture(scope="module")
+def batch(z) -> dict[str, torch.Tensor]:
+    longest = int(z["texts/sent_lens"].max())
+    spans = np.concatenate([z["texts/verb_masks"], z["texts/noun_masks"]], axis=1)
+    arrays = {
+        "visual": z["videos/frames"],
+        "visual_mask": np.arange(9) < z["videos/lengths"][:, None],
+        "text": z["texts/sent_ids"][:, :longest].astype(np.int64),
+        "text_mask": np.arange(longest) < z["texts/sent_lens"][:, None],
+        "text_spans": spans[..., :longest] > 0,
+        "text_roles": z["texts/node_roles"].astype(np.int64),
+        "text_edges": z["texts/rel_edges"] != 0,
+        "item": np.arange(6),
+        "row": np.arange(6),
+    }
+    return {name: torch.from_numpy(x) for name, x in arrays.items()}
+
+
+def test_codes(model, batch, z):
+    with torch.no_grad():
+        video, text = model.encode_visual(batch), model.encode_text(batch)
+    close = {"rtol": 1e-5, "atol": 1e-5}
+    np.testing.assert_allclose(
+        video.vectors, l2_normalise(torch.from_numpy(z["attn/vid_sent_embeds"])), **close
+    )
+    np.testing.assert_allclose(text.vectors, l2_normalise(torch.from_numpy(z["attn/sent_embeds"])), **close)
+    for name, sets in (("verb", video.verb), ("noun", video.noun)):
+        mask_BN = batch["visual_mask"].numpy()
+        np.testing.assert_allclose(sets.x_BND[mask_BN], z[f"attn/vid_{name}_embeds"][mask_BN], **close)
+    for name, slots in (("verb", slice(0, 4)), ("noun", slice(4, 10))):
+        np.testing.assert_allclose(text.phrase_BPD[:, slots], z[f"attn/{name}_embeds"], **close)
+        assert text.used_BP[:, slots].sum(dim=1).tolist() == z[f"texts/{name}_count"].tolist()
+
+
+@pytest.mark.parametrize(("case", "rows", "width"), [("attn", slice(None), 9), ("subset", slice(1, 4), 7)])
+def test_scores_of_every_level(model, batch, z, case, rows, width):
+    videos = {name: batch[name][rows, :width] for name in ("visual", "visual_mask")}
+    with torch.no_grad():
+        levels = model.level_scores(model.encode_visual(videos), model.encode_text(batch))
+    for name, sim_VT in zip(("sent", "verb", "noun"), levels, strict=True):
+        np.testing.assert_allclose(sim_VT, z[f"{case}/{name}_scores"], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_loss_and_every_gradient(model, batch, z):
+    sim_VT = model.score_batch(batch).sim_VT
+    np.testing.assert_allclose(sim_VT.detach(), z["attn/fused_scores"], rtol=1e-5, atol=1e-5)
+    loss = model(batch, epoch=0.0)["loss"]
+    np.testing.assert_allclose(loss.item(), z["attn/loss"], atol=1e-5)
+    model.zero_grad()
+    loss.backward()
+    expected = named(z, "attn/grad_text", TEXT) | named(z, "attn/grad_video", VIDEO)
+    for name in NO_PLACE:  # such weights would change nothing
+        assert expected.pop(name).abs().max() < 1e-6
+    ours = dict(model.named_parameters())
+    assert set(ours) == set(expected)
+    for name, x in ours.items():
+        np.testing.assert_allclose(x.grad, expected[name], rtol=1e-4, atol=2e-5, err_msg=name)
+
+
+def pairs(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rows and positives of a batch of pairs, each of another video."""
+    row_T = torch.arange(size)
+    return row_T, batch_positives(row_T, row_T)
+
+
+@pytest.fixture(scope="module")
+def criterion(golden: Path):
+    return np.load(golden / "hgr_criterion.npz", allow_pickle=False)
+
+
+def test_the_loss_of_both_directions_is_triplet_with_a_mean(criterion):
+    sim = torch.from_numpy(criterion["c0/scores"]).requires_grad_()
+    objective = OBJECTIVES.build("triplet(margin=0.2, reduction=mean, warmup_epochs=0)")
+    loss = objective(sim, *pairs(6), epoch=0.0)["loss"]
+    loss.backward()
+    np.testing.assert_allclose(loss.item(), criterion["c0/loss"], atol=1e-6)
+    np.testing.assert_allclose(sim.grad, criterion["c0/grad"], atol=1e-7)
+
+
+def test_the_loss_of_one_direction_is_half_of_it(criterion):
+    """Ours always has both; the half from videos to texts is the recorded one."""
+    sim = torch.from_numpy(criterion["c3/scores"]).requires_grad_()
+    row_T, positive_VT = pairs(8)
+    pair_T, negative_VT = pairs_and_negatives(sim, row_T, positive_VT)
+    scores = BatchScores(
+        pair_T=pair_T, negative_VT=negative_VT, row_T=row_T, positive_VT=positive_VT, sim_VT=sim
+    )
+    loss = Triplet(margin=0.2, reduction="mean")._cost(pair_T, Hard().choose(scores).to_text)
+    loss.backward()
+    np.testing.assert_allclose(loss.item(), criterion["c3/loss"], atol=1e-6)
+    np.testing.assert_allclose(sim.grad, criterion["c3/grad"], atol=1e-7)
+
+
+def test_cosine(criterion):
+    embeddings = (l2_normalise(torch.from_numpy(criterion[f"cosine/{name}"])) for name in "xy")
+    np.testing.assert_allclose(SIMILARITIES.build("cosine")(*embeddings), criterion["cosine/sim"], atol=1e-6)

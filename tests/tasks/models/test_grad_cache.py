@@ -1,0 +1,261 @@
+"""The gradient of a batch in chunks is that of the whole batch, for every model, task and number of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from corpora import make_questions
+from pair_models import batch_of as pair_batch
+from role_batches import batch_of as role_batch
+from role_batches import model_of as role_model
+from torch import Tensor, nn
+from toy import WORDS, toy_run
+from workers import run_workers
+
+from polypool.encoders.text.bigru import BiGRU
+from polypool.encoders.visual.linear import Frames
+from polypool.infra.batches import Batch
+from polypool.infra.compute.dist import average_gradients, rank, world
+from polypool.infra.compute.dropout import Draws, drawn
+from polypool.infra.errors import InputError
+from polypool.infra.registry import TASKS
+from polypool.pipelines.training.chunks import chunked_gradients
+from polypool.tasks.models.dual_encoder import DualEncoder
+from polypool.tasks.models.grad_cache import cached_passes
+from polypool.tasks.models.parts import Parts, retrieval_model
+from polypool.tasks.models.retrieval_model import RetrievalModel
+from polypool.tasks.similarities.vectors import Embeddings
+
+EXACT = {"rtol": 1e-9, "atol": 1e-12}
+
+
+class Retrieval:
+    """Cuts batches as the adapters of retrieval do."""
+
+    def passes(self, model: nn.Module, batch: Batch, *, epoch: float, chunk: int):
+        return cached_passes(model, batch, epoch=epoch, chunk=chunk)
+
+    def loss(self, model: nn.Module, batch: Batch, *, epoch: float) -> dict[str, Tensor]:
+        return model(batch, epoch=epoch)
+
+
+def dual(**changes: Any) -> RetrievalModel:
+    """A small model without batch normalisation, in double precision, with dropout on both sides."""
+    torch.manual_seed(0)
+    run = toy_run(**changes)
+    visual, text = (
+        Frames({"dim": 6}, width=8, dropout=0.3),
+        BiGRU({"words": WORDS}, width=8, embedding=4, dropout=0.2),
+    )
+    return retrieval_model(run, Parts(run, visual=lambda: visual, text=lambda: text)).double()
+
+
+def gradients(
+    adapter: Any, model: nn.Module, batch: Batch, *, chunk: int, epoch: float = 2.0
+) -> tuple[dict[str, Tensor], dict[str, Tensor | None]]:
+    """Return terms and gradients of a batch, in chunks or, of 0, whole."""
+    model.zero_grad(set_to_none=True)
+    model.train()
+    samples = len(batch.get("item", batch.get("target")))
+    with drawn(Draws(seed=0, step=3, first=rank() * samples, samples=samples)):
+        if chunk:
+            no = torch.autocast("cpu", enabled=False)
+            terms = chunked_gradients(adapter, model, batch, epoch=epoch, chunk=chunk, precision=no)
+        else:
+            terms = adapter.loss(model, batch, epoch=epoch)
+            terms["loss"].backward()
+            average_gradients(model.parameters())
+    found = {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
+    return {name: term.detach() for name, term in terms.items()}, found
+
+
+def check(adapter: Any, model: nn.Module, batch: Batch, *, chunk: int) -> None:
+    whole, cut = (gradients(adapter, model, batch, chunk=size) for size in (0, chunk))
+    torch.testing.assert_close(cut[0], whole[0], **EXACT)
+    assert cut[1].keys() == whole[1].keys()
+    for name, expected in whole[1].items():
+        assert (cut[1][name] is None) == (expected is None), name
+        if expected is not None:
+            torch.testing.assert_close(cut[1][name], expected, **EXACT, msg=name)
+    assert max(float(g.abs().max()) for g in whole[1].values() if g is not None) > 1e-4
+
+
+def pairs(size: int) -> Batch:
+    """Random sets with their captions; three of the items come twice."""
+    generator = torch.Generator().manual_seed(0)
+    mask_BN = torch.rand(size, 5, generator=generator) < 0.7
+    mask_BN[:, 0] = True
+    word_BL = torch.randint(4, 24, (size, 6), generator=generator)
+    length_B = torch.randint(1, 7, (size, 1), generator=generator)
+    return {
+        "visual": torch.randn(size, 5, 6, generator=generator, dtype=torch.float64),
+        "visual_mask": mask_BN,
+        "text": word_BL,
+        "text_mask": torch.arange(6) < length_B,
+        "item": torch.arange(size) % (size - 3),
+        "row": torch.arange(size),
+    }
+
+
+@pytest.mark.parametrize("objective", ["infonce(learned=True)", "triplet"])
+def test_a_batch_of_1024_in_chunks_of_64_has_the_gradient_of_one_pass(objective):
+    check(Retrieval(), dual(objective=objective, aggregator="gpo"), pairs(1024), chunk=64)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 5, 8, 20])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"aggregator": "gpo"},
+        {"aggregator": "mean", "objective": "triplet(negatives=adopt_k)"},
+        {
+            "aggregator": "slots(k=3)",
+            "similarity": "smooth_chamfer",
+            "regularisers": ("diversity(weight=0.1)",),
+        },
+        {"aggregator": "late", "similarity": "maxsim"},
+        {"aggregator": "probabilistic", "objective": "pcmepp", "regularisers": ("vib(weight=0.1)",)},
+        {"aggregator": "score_attention(k=1, heads=2)"},
+        {"aggregator": "mean", "cross": "cross_modal(heads=2, dropout=0.3)"},
+    ],
+    ids=lambda changes: changes["aggregator"] + changes.get("cross", ""),
+)
+def test_every_similarity_and_every_size_of_a_chunk(changes, chunk):
+    check(Retrieval(), dual(**changes), pair_batch(0, 7, 20, 3, 30, 12, 9, 41), chunk=chunk)
+
+
+def by_items(size: int) -> Batch:
+    """Items with two captions each."""
+    batch = pairs(2 * size)
+    for name in ("visual", "visual_mask", "item"):
+        batch[name] = batch[name][:size]
+    return batch | {"row": torch.arange(size).repeat_interleave(2)}
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+def test_items_with_all_their_captions(chunk):
+    check(Retrieval(), dual(aggregator="gpo"), by_items(5), chunk=chunk)
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_levels_of_videos_and_captions_with_their_graphs(chunk):
+    check(Retrieval(), role_model(params={"dropout": 0.4}), role_batch([0, 3, 7, 9]), chunk=chunk)
+
+
+@pytest.mark.parametrize("side", ["visual", "text"])
+def test_a_side_that_is_frozen_is_not_encoded_again(side):
+    model = dual(aggregator="mean")
+    getattr(model, side).requires_grad_(False)
+    batch, calls = pairs(6), []
+    encode = getattr(model, f"encode_{side}")
+    model.__dict__[f"encode_{side}"] = lambda part: calls.append(part) or encode(part)
+    check(Retrieval(), model, batch, chunk=2)
+    assert len(calls) <= 1 + 3 + 1
+
+
+class Noisy(DualEncoder):
+    """Draws from torch's generator, as the dropout in a library's attention does."""
+
+    def encode_visual(self, batch: Batch) -> Embeddings:
+        embeddings = super().encode_visual(batch)
+        self.seen.append(torch.rand(len(batch["visual"]), 1, dtype=torch.float64))
+        return Embeddings(embeddings.vectors * self.seen[-1], None)
+
+
+def test_what_torch_draws_is_the_same_both_times_and_goes_on_after_it():
+    model = dual(aggregator="mean")
+    model.__class__, model.__dict__["seen"] = Noisy, []
+    torch.manual_seed(5)
+    gradients(Retrieval(), model, pairs(6), chunk=2)
+    assert torch.equal(torch.cat(model.seen[:3]), torch.cat(model.seen[3:]))
+    after = torch.rand(3)
+    torch.manual_seed(5)
+    torch.rand(6, dtype=torch.float64)
+    assert torch.equal(after, torch.rand(3))
+
+
+def test_half_precision_has_gradients_of_all_weights():
+    model, batch = dual(aggregator="gpo", objective="infonce(learned=True)").float(), pairs(12)
+    batch["visual"] = batch["visual"].float()
+    found = []
+    for chunk in (0, 4):
+        model.zero_grad(set_to_none=True)
+        half = torch.autocast("cpu", torch.bfloat16)
+        with drawn(Draws(seed=0, step=0, first=0, samples=12)):
+            if chunk:
+                chunked_gradients(Retrieval(), model, batch, epoch=2.0, chunk=chunk, precision=half)
+            else:
+                with half:
+                    loss = model(batch, epoch=2.0)["loss"]
+                loss.backward()
+        found.append({name: p.grad.clone() for name, p in model.named_parameters()})
+    for name, expected in found[0].items():
+        norm = expected.norm()
+        assert (found[1][name] - expected).norm() <= 0.02 * norm + 1e-6, name
+        assert norm > 0 or name == "text.aggregator.x"
+
+
+class Bare(DualEncoder):
+    def encode_text(self, batch: Batch) -> Any:
+        return object()
+
+
+def test_a_model_that_keeps_nothing_is_told_so():
+    model = dual(aggregator="mean")
+    model.__class__ = Bare
+    with pytest.raises(
+        InputError, match=r"Bare.encode_text returned object, of which --optim.chunk keeps nothing"
+    ):
+        gradients(Retrieval(), model, pairs(4), chunk=2)
+
+
+def vqa(folder: Path) -> tuple[Any, nn.Module, Batch]:
+    run = make_questions(folder)
+    adapter = TASKS.build(run.task, replace(run, visual="frames(width=8, dropout=0.3)"))
+    torch.manual_seed(0)
+    model = adapter.model().double()
+    batch = adapter.data("train").batch(np.arange(10), seed=0, epoch=0)
+    return adapter, model, {name: x.double() if x.is_floating_point() else x for name, x in batch.items()}
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 5, 10, 99])
+def test_questions_are_answered_in_chunks(tmp_path, chunk):
+    check(*vqa(tmp_path), chunk=chunk)
+
+
+def share(batch: Batch) -> Batch:
+    """This worker's part of a batch of pairs."""
+    size = len(batch["row"]) // world() if "row" in batch else len(batch["target"]) // world()
+    own = {name: x[rank() * size : (rank() + 1) * size] for name, x in batch.items()}
+    return own | ({"row": torch.arange(size)} if "row" in batch else {})
+
+
+CASES: dict[str, Callable[[], RetrievalModel]] = {
+    "vectors": lambda: dual(aggregator="gpo", objective="infonce(learned=True)"),
+    "pairs": lambda: dual(aggregator="mean", cross="cross_modal(heads=2, dropout=0.3)"),
+    "elements": lambda: dual(aggregator="late", similarity="maxsim"),
+}
+
+
+def worker(folder: str) -> None:
+    found = {name: gradients(Retrieval(), make(), share(pairs(12)), chunk=4) for name, make in CASES.items()}
+    adapter, model, batch = vqa(Path(folder) / str(rank()))
+    found["questions"] = gradients(adapter, model, share(batch), chunk=2)
+    torch.save(found, f"{folder}/{rank()}.pt")
+
+
+def test_two_workers_in_chunks_have_the_gradient_of_one_in_one_pass(tmp_path):
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+    run_workers(worker, str(tmp_path))
+    expected = {name: gradients(Retrieval(), make(), pairs(12), chunk=0) for name, make in CASES.items()}
+    expected["questions"] = gradients(*vqa(tmp_path / "here"), chunk=0)
+    for number in range(2):
+        found = torch.load(tmp_path / f"{number}.pt", weights_only=True)
+        torch.testing.assert_close(found, expected, **EXACT)

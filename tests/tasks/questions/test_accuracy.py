@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polypool.infra.errors import InputError
+from polypool.tasks.questions.accuracy import (
+    HumanAnswers,
+    global_pool,
+    normalise,
+    official_accuracy,
+    trim,
+    vocabulary_answer,
+    with_digits,
+    without_punctuation,
+)
+
+
+def explicit(prediction: str, answers: list[str], version: str) -> float:
+    """The rule as it is written, one answer after another."""
+    if version == "2021":
+        prediction, answers = trim(prediction), [trim(answer) for answer in answers]
+        if len(set(answers)) > 1:
+            prediction, answers = normalise(prediction), [normalise(answer) for answer in answers]
+    else:
+        prediction = normalise(trim(prediction))
+        if len(set(answers)) > 1:
+            answers = [without_punctuation(answer) for answer in answers]
+    scores = []
+    for left_out in range(len(answers)):
+        others = answers[:left_out] + answers[left_out + 1 :]
+        scores.append(min(1, others.count(prediction) / 3))
+    return float(np.mean(scores))
+
+
+@pytest.fixture(scope="module")
+def recorded(golden: Path) -> dict[str, np.ndarray]:
+    with np.load(golden / "vqa_accuracy.npz", allow_pickle=False) as z:
+        return dict(z)
+
+
+@pytest.mark.parametrize("version", ["2021", "2017"])
+def test_the_recorded_accuracy(recorded: dict[str, np.ndarray], version: str) -> None:
+    answers, predictions = recorded["ground_truth"].tolist(), recorded["prediction"].tolist()
+    found_Q = official_accuracy(predictions, answers, version=version)
+    expected_Q = recorded[f"accuracy_{version}"]
+    assert len(set(expected_Q.tolist())) > 3
+    np.testing.assert_allclose(np.round(100 * found_Q, 2), expected_Q, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("version", ["2021", "2017"])
+def test_it_is_the_rule_for_any_number_of_answers(version: str) -> None:
+    rng = np.random.default_rng(0)
+    words = ["yes", "Yes!", "yes\n", "no", "the cat", "cat", "two", "2", "1,000", "don't", "dont", "", "\t"]
+    answers = [rng.choice(words[: rng.integers(1, 14)], rng.integers(1, 13)).tolist() for _ in range(600)]
+    predictions = rng.choice([*words, "never said"], len(answers)).tolist()
+    expected = [explicit(said, of, version) for said, of in zip(predictions, answers, strict=True)]
+    assert 0 < np.mean(expected) < 1
+    found_Q = official_accuracy(predictions, answers, version=version)
+    np.testing.assert_allclose(found_Q, expected, rtol=0, atol=1e-12)
+
+
+def test_ten_choose_nine() -> None:
+    for count, worth in zip(range(6), (0, 0.3, 0.6, 0.9, 1, 1), strict=True):
+        answers = ["a cat"] * count + [f"x{i}" for i in range(10 - count)]
+        nine = [min(1, sum(answers[i] == "a cat" for i in of) / 3) for of in combinations(range(10), 9)]
+        assert np.mean(nine) == pytest.approx(worth)
+        assert official_accuracy(["Cat"], [answers], version="2021")[0] == pytest.approx(worth, abs=1e-12)
+
+
+def test_the_versions_differ_where_they_should() -> None:
+    same, differ = ["yes"] * 10, ["the cat"] * 9 + ["dog"]
+    people = HumanAnswers([same, differ, ["Yes!"] * 10])
+    assert people.accuracy(["Yes!", "cat", "Yes!"], version="2021").tolist() == [0, 1, 1]
+    assert people.accuracy(["Yes!", "cat", "Yes!"], version="2017").tolist() == [1, 0, 0]
+    assert people.accuracy([" yes\n", "the cat", ""]).tolist() == [1, 1, 0]
+
+
+def test_fewer_answers_are_a_mean_over_those_there_are() -> None:
+    assert official_accuracy(["x"], [["x", "x"]], version="2021")[0] == pytest.approx(1 / 3)
+    assert official_accuracy(["x"], [["x"] * 4], version="2021")[0] == 1
+    assert official_accuracy(["x"], [["x"]], version="2021")[0] == 0
+
+
+def test_what_cannot_be_scored() -> None:
+    with pytest.raises(InputError, match="question 1 has no answers"):
+        HumanAnswers([["a"], []])
+    people = HumanAnswers([["a"] * 10])
+    with pytest.raises(InputError, match="2 predictions for 1 questions"):
+        people.accuracy(["a", "b"])
+    with pytest.raises(InputError, match="unknown version of VQA's accuracy '2020'"):
+        people.accuracy(["a"], version="2020")
+    assert HumanAnswers([]).accuracy([]).shape == (0,)
+    with pytest.raises(InputError, match="no questions"):
+        global_pool(np.zeros(0))
+
+
+def test_means_by_type(recorded: dict[str, np.ndarray]) -> None:
+    accuracy_Q = recorded["accuracy_2021"] / 100
+    kinds = recorded["answer_types"][recorded["answer_type"]].tolist()
+    starts = recorded["question_types"][recorded["question_type"]].tolist()
+    found = global_pool(accuracy_Q, answer_types=kinds, question_types=starts)
+    assert found["accuracy"] == pytest.approx(100 * accuracy_Q.mean())
+    for kind, name in (("yes/no", "yes_no"), ("number", "number"), ("other", "other")):
+        assert found[name] == pytest.approx(100 * accuracy_Q[np.array(kinds) == kind].mean())
+    for start in set(starts):
+        assert found[f"type/{start}"] == pytest.approx(100 * accuracy_Q[np.array(starts) == start].mean())
+    assert len(found) == 1 + len(set(kinds)) + len(set(starts))
+
+
+def test_names_of_groups() -> None:
+    found = global_pool(
+        np.array([1, 0, 0.5]),
+        answer_types=["", "yes/no", "un@answerable"],
+        question_types=["what's", "what's", ""],
+    )
+    assert found == {"accuracy": 50, "yes_no": 0, "answer/un_answerable": 50, "type/what_s": 50}
+    assert global_pool(np.array([1.0])) == {"accuracy": 100}
+
+
+STEPS = {
+    "punctuation": without_punctuation,
+    "digit_article": with_digits,
+    "composed_2021": normalise,
+    "composed_2017": normalise,
+    "vocabulary_answer": vocabulary_answer,
+}
+
+
+@pytest.mark.parametrize("key", STEPS)
+def test_the_recorded_strings_all_of_them(golden: Path, key: str) -> None:
+    with np.load(golden / "vqa_normaliser.npz", allow_pickle=False) as z:
+        given, expected = z["input"].tolist(), z[key].tolist()
+        assert {"long_periods", "non_ascii_digit"} <= set(z.files)  # these rows are compared, too
+    wrong = {
+        text: STEPS[key](text) for text, to in zip(given, expected, strict=True) if STEPS[key](text) != to
+    }
+    assert len(given) > 1000
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("a-b", "a b"),  # a space on neither side: the mark becomes one
+        ("a -b-c", "a bc"),  # next to a space somewhere: deleted everywhere
+        ("1,000/2", "10002"),  # a comma between digits: every mark is deleted
+        ("U.S. 3.5.", "US 3.5"),
+        ("it's 5:30 #1 $2 50% r&b *", "it's 5:30 #1 $2 50% r&b *"),
+        ("." * 40, "." * 8),  # 32 at most
+    ],
+)
+def test_punctuation(answer: str, expected: str) -> None:
+    assert without_punctuation(answer) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("The  Two CATS\n", "2 cats"),
+        ("None of an A", "0 of"),
+        ("twenty-one someone", "twenty-one someone"),
+        ("dont couldnt've couldn'tve ow's'at yall'd've", "don't couldn't've couldn't've 'ow's'at y'all'd've"),
+        (
+            "its well were Ive id've couldntve",
+            "its well were ive id've couldntve",
+        ),  # in no table, or two are missing
+        ("somebody'd hes she's let's", "somebodyd he's she's let's"),
+    ],
+)
+def test_digits_articles_and_contractions(answer: str, expected: str) -> None:
+    assert with_digits(answer) == expected
+
+
+def test_trim_and_vocabulary() -> None:
+    assert trim("\n a\tb\n") == "a b"
+    assert vocabulary_answer("The 1,000 Cats!") == "1000 cats"
