@@ -51,6 +51,7 @@ class Registry:
         plural: names the entry points of plug-ins, `polypool.<plural>`; the kind with an s if empty.
         decorator: registers a part in its file, called with its name; `<PLURAL>.register` if empty.
         base: `module:Class` that every part derives from. Parts of a kind without one are whatever is registered.
+        light: import the modules for the names of their parts, which tables may give: they import nothing heavy.
     """
 
     def __init__(
@@ -62,8 +63,9 @@ class Registry:
         plural: str = "",
         decorator: str = "",
         base: str = "",
+        light: bool = False,
     ) -> None:
-        self.kind, self.base = kind, base
+        self.kind, self.base, self.light = kind, base, light
         self.package, self.rooms = package, rooms
         self.group = f"polypool.{plural or kind + 's'}"
         self.decorator = decorator or f"{self.group.partition('.')[2].upper()}.register"
@@ -221,6 +223,9 @@ class Registry:
             spec = find_spec(package)
             for folder in (spec.submodule_search_locations if spec else None) or ():
                 for module in pkgutil.iter_modules([folder]):
+                    if self.light:
+                        importlib.import_module(f"{package}.{module.name}")
+                        continue
                     file = f"{module.name}/__init__.py" if module.ispkg else f"{module.name}.py"
                     source = Path(folder, file)
                     for name, attribute in _registered(source, self.decorator) if source.is_file() else ():
@@ -313,7 +318,7 @@ REGULARISERS = Registry(
     base="polypool.tasks.regularisers.regulariser:Regulariser",
 )
 AUGMENTATIONS = Registry("augmentation", package="polypool.tasks.augmentations")
-RECIPES = Registry("recipe", package="polypool.pipelines.recipes", decorator="recipe")
+RECIPES = Registry("recipe", package="polypool.pipelines.recipes", decorator="recipe", light=True)
 MODELS = Registry(
     "model",
     package="polypool.tasks",
