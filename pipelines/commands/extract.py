@@ -20,7 +20,7 @@ from polypool.infra.store.findings import USUAL
 from polypool.pipelines.data.extraction import job
 from polypool.pipelines.data.extraction.job import VIDEO_DEFAULTS
 from polypool.pipelines.data.extraction.videos import VideoOptions
-from polypool.pipelines.data.ingest import Tolerate, report_findings
+from polypool.pipelines.data.ingestion import Tolerate, report_findings
 
 
 def extract(

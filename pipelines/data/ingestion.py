@@ -25,7 +25,7 @@ from polypool.tasks.datasets.open_corpora import open_corpus
 from polypool.tasks.datasets.published_counts import SCAN, Published, compare_counts
 from polypool.tasks.datasets.questions import FORMAT as QUESTIONS
 from polypool.tasks.datasets.questions import QuestionSummary, write_questions
-from polypool.tasks.datasets.readers.hgr import HgrFeatures
+from polypool.tasks.datasets.readers.hgr_release import HgrFeatures
 from polypool.tasks.datasets.readers.scan import write_scan
 from polypool.tasks.datasets.stored_corpus import Format
 
