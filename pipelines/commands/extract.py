@@ -82,7 +82,7 @@ def extract(
     frames = f" and {done.frames / seconds:.1f} frames" if done.frames else ""
     speed = f"{done.new / seconds:.1f} {done.unit}s{frames}"
     print(f"{done.new:,} of them now, in {seconds:.1f} seconds: {speed} a second")
-    report_findings(out, skipped=manifest.skipped, flagged=manifest.flagged)
+    report_findings(out, manifest)
 
 
 @command
