@@ -12,7 +12,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.tracking import RunRecord
 from polypool.pipelines.comparison.grouping import arranged
 from polypool.pipelines.comparison.groups import Group
-from polypool.pipelines.comparison.queries import Queries, with_differences
+from polypool.pipelines.comparison.query_units import Queries, with_differences
 from polypool.pipelines.comparison.statistics.significance import LEAST
 from polypool.pipelines.comparison.tables.cross_task import cross_task_table
 from polypool.pipelines.figures.pages.draw import draw

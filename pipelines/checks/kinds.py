@@ -1,4 +1,4 @@
-"""The checks of each kind of part; those of a task are in `adapter.py` and `abilities.py`."""
+"""The checks of each kind of part; those of a task are in `adapter_checks.py` and `ability_checks.py`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from polypool.infra.files import atomic, existing
 from polypool.infra.text_tables import markdown_legend, markdown_rows, text_rows
 from polypool.pipelines.comparison.result_files import read_results
 from polypool.pipelines.comparison.results import APART, Result, groups_of
-from polypool.pipelines.comparison.tables import scores as report
+from polypool.pipelines.comparison.tables import score_tables as report
 from polypool.pipelines.comparison.tables.cross_task import cross_task_table
 
 _BEGIN = re.compile(r"^<!-- table: (?P<file>.+?)(?P<text> as text)? -->$", re.MULTILINE)

@@ -13,7 +13,7 @@ from polypool.infra.errors import InputError, unknown
 from polypool.infra.registry import RECIPES
 from polypool.infra.tracking import RunRecord
 from polypool.pipelines.comparison.groups import SECONDS, Costs, Group, Row, costs_of, ordered
-from polypool.pipelines.comparison.settings import Settings, code_notes, deviations, left_out_notes, named
+from polypool.pipelines.comparison.row_settings import Settings, code_notes, deviations, left_out_notes, named
 from polypool.pipelines.recipes import Ensemble, published_text
 from polypool.tasks.adapter import Metric
 from polypool.tasks.scoring.protocols import is_for_test

@@ -16,7 +16,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.tracking import RunRecord
 from polypool.infra.tracking.tracker import COMMAND
 from polypool.pipelines.comparison.groups import SECONDS, Costs, Group, Row
-from polypool.pipelines.comparison.settings import DIGESTS
+from polypool.pipelines.comparison.row_settings import DIGESTS
 from polypool.pipelines.comparison.statistics.significance import Difference, Judged
 from polypool.tasks.adapter import Metric
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from polypool.pipelines.figures.style import INK, LINE, MUTED, POINT, bare, new_figure, png, title
+from polypool.pipelines.figures.style import INK, MUTED, POINT, frame, new_figure, png
 
 History = Sequence[tuple[int, float]]
 """Pairs of step and value."""
@@ -36,13 +36,18 @@ def draw_negatives(
         return None
     beside = {"alignment": known(alignment), "uniformity": known(uniformity)}
     beside = {name: values for name, values in beside.items() if len(values[0])}
-    figure = new_figure(7.5, 5.4 if beside else 3.6)
-    figure.suptitle(heading, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
     ratios = [1.6, 1] if beside else [1]
+    figure = new_figure(7.5, 5.4 if beside else 3.6, heading)
     panels = figure.subplots(len(ratios), 1, squeeze=False, height_ratios=ratios, sharex=True)[:, 0]
-    _counts(panels[0], step_S, count_S)
+    _draw_counts(panels[0], step_S, count_S)
     if beside:
-        _beside(panels[1], beside)
+        upper = max(beside, key=lambda name: beside[name][1][-1])
+        for name, (step_S, value_S) in beside.items():
+            # names must not overlap if the lines end at the same value
+            shift = 0 if len(beside) == 1 else 5 if name == upper else -5
+            label = f"{name} {value_S[-1]:.2f}"
+            _draw_line(panels[1], step_S, value_S, _COLOURS[name], label=label, shift=shift)
+        _frame(panels[1], " and ".join(beside))
     panels[-1].set_xlabel("training step", color=INK, fontsize=9)
     panels[-1].xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
     return png(figure)
@@ -59,41 +64,29 @@ def wide(value_S: np.ndarray) -> bool:
     return value_S.min() > 0 and value_S.max() >= _WIDE * value_S.min()
 
 
-def _counts(panel: Axes, step_S: np.ndarray, count_S: np.ndarray) -> None:
-    _line(panel, step_S, count_S, POINT, label=f"{count_S[-1]:.3g}")
-    title(panel, "negatives in the loss (K)", pad=8)
+def _draw_counts(panel: Axes, step_S: np.ndarray, count_S: np.ndarray) -> None:
+    _draw_line(panel, step_S, count_S, POINT, label=f"{count_S[-1]:.3g}")
+    _frame(panel, "negatives in the loss (K)")
     if wide(count_S):
         panel.set_yscale("log")
         panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        panel.yaxis.set_major_formatter("{x:g}")
         panel.yaxis.set_minor_locator(NullLocator())
         panel.set_ylim(count_S.min() / 1.2, 1.2 * count_S.max())
     else:
         panel.set_ylim(0, 1.1 * count_S.max())
 
 
-def _beside(panel: Axes, histories: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
-    """Draw a line for each history, with its name at the end."""
-    upper = max(histories, key=lambda name: histories[name][1][-1])
-    for name, (step_S, value_S) in histories.items():
-        # names must not overlap if the lines end at the same value
-        shift = 0 if len(histories) == 1 else 5 if name == upper else -5
-        _line(panel, step_S, value_S, _COLOURS[name], label=f"{name} {value_S[-1]:.2f}", shift=shift)
-    title(panel, " and ".join(histories), pad=8)
-
-
-def _line(
+def _draw_line(
     panel: Axes, step_S: np.ndarray, value_S: np.ndarray, colour: str, *, label: str, shift: int = 0
 ) -> None:
+    """Draw a line with its name at the end."""
     few: dict[str, Any] = {"marker": "o", "markersize": 3.4} if len(step_S) <= _FEW else {}
     panel.plot(step_S, value_S, color=colour, linewidth=1.7, zorder=3, **few)
-    place: dict[str, Any] = {
-        "xytext": (7, shift),
-        "textcoords": "offset points",
-        "va": "center",
-        "annotation_clip": False,
-    }
-    panel.annotate(label, (step_S[-1], value_S[-1]), color=colour, fontsize=9, **place)
-    panel.grid(axis="y", color=LINE, linewidth=0.8, zorder=0)
-    bare(panel, spines=("left", "bottom"))
+    beside: dict[str, Any] = {"textcoords": "offset points", "va": "center", "annotation_clip": False}
+    panel.annotate(label, (step_S[-1], value_S[-1]), (7, shift), color=colour, fontsize=9, **beside)
+
+
+def _frame(panel: Axes, heading: str) -> None:
+    frame(panel, heading, pad=8, grid="y")
     panel.tick_params(labelsize=8.5, labelcolor=INK, color=MUTED)

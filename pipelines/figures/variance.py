@@ -12,19 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from polypool.aggregators.observe import Watched
 from polypool.infra.errors import InputError
-from polypool.pipelines.figures.style import (
-    BAR,
-    INK,
-    LINE,
-    MUTED,
-    POINT,
-    bare,
-    computed,
-    name_of,
-    new_figure,
-    png,
-    title,
-)
+from polypool.pipelines.figures.style import BAR, INK, MUTED, POINT, computed, frame, name_of, new_figure, png
 from polypool.tasks.scoring.set_analysis import circular_variance, variance_of
 from polypool.tasks.similarities.vectors import l2_normalise
 
@@ -61,11 +49,8 @@ def spread_of(watched: Watched) -> Spread | None:
     if size == 1 or watched.aggregator.makes == "distribution" or not sets:
         return None
     for vectors_KD in sets:
-        if (
-            vectors_KD.dim() != 2
-            or len(vectors_KD) != (size or len(vectors_KD))
-            or not vectors_KD.isfinite().all()
-        ):
+        fits = vectors_KD.dim() == 2 and len(vectors_KD) == (size or len(vectors_KD))
+        if not fits or not vectors_KD.isfinite().all():
             raise InputError(
                 f"expected {size or 'some'} finite vectors of each set, and one has shape {tuple(vectors_KD.shape)}"
             )
@@ -84,8 +69,7 @@ def draw_variance(watched: Sequence[Watched], *, heading: str) -> bytes | None:
     spreads = [spread for it in watched if (spread := computed(spread_of, it, what="the embeddings"))]
     if not spreads:
         return None
-    figure = new_figure(7.5, 1.3 + 0.95 * len(spreads))
-    figure.suptitle(heading, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
+    figure = new_figure(7.5, 1.3 + 0.95 * len(spreads), heading)
     panel = figure.subplots()
     value_A = np.concatenate([spread.variance_S for spread in spreads])
     if value_A.min() > 0 and value_A.max() > _WIDE * value_A.min():
@@ -97,14 +81,16 @@ def draw_variance(watched: Sequence[Watched], *, heading: str) -> bytes | None:
     panel.set_yticks(
         range(len(spreads)), [f"{it.name}\n{it.vectors or 'all'} vectors" for it in spreads], fontsize=9
     )
-    panel.set_xlabel(
-        "circular variance of a set (0: collapsed, 1: its vectors cancel out)", color=INK, fontsize=9
-    )
     if panel.get_xscale() == "linear":
         panel.set_xlim(0, 1.08 * value_A.max() or 1.0)
-    panel.grid(axis="x", color=LINE, linewidth=0.8, zorder=0)
-    title(panel, "a point for each set, the line is their mean", pad=8)
-    bare(panel, spines=("left", "bottom"))
+    frame(
+        panel,
+        "a point for each set, the line is their mean",
+        x="circular variance of a set (0: collapsed, 1: its vectors cancel out)",
+        size=9,
+        pad=8,
+        grid="x",
+    )
     panel.tick_params(axis="x", labelsize=8.5, labelcolor=INK, color=MUTED)
     return png(figure)
 

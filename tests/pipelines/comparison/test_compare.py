@@ -13,12 +13,12 @@ from polypool.infra.text_tables import as_markdown, as_text
 from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import compare as module
 from polypool.pipelines.comparison import comparison as comparing
-from polypool.pipelines.comparison import drawing
+from polypool.pipelines.comparison.charts import drawing
+from polypool.pipelines.comparison.charts.drawing import draw_bars
 from polypool.pipelines.comparison.comparison import Comparison, compare
-from polypool.pipelines.comparison.drawing import scored_group
 from polypool.pipelines.comparison.groups import Group, Row
-from polypool.pipelines.comparison.tables.scores import scores as table
-from polypool.pipelines.figures.scores import draw_bars
+from polypool.pipelines.comparison.tables.score_tables import scores as table
+from polypool.pipelines.figures.style import save
 from polypool.tasks.adapter import Metric
 from polypool.tasks.scoring.described import RSUM
 
@@ -162,7 +162,7 @@ def test_the_figure_is_drawn_for_any_number_of_rows_and_runs(tmp_path: Path) -> 
     groups = [
         Group(task="t", dataset="d", protocol=str(n), metric=RSUM, rows=tuple(rows[-n:])) for n in (1, 2, 14)
     ]
-    draw_bars([*map(scored_group, groups)], tmp_path / "figure.png")
+    save(draw_bars(groups), tmp_path / "figure.png")
     with Image.open(tmp_path / "figure.png") as image:
         assert image.width == 1360
         assert len(image.convert("RGB").getcolors(maxcolors=1 << 20)) > 10
@@ -224,7 +224,7 @@ def test_the_verb_prints_and_keeps_a_comparison(
 def test_a_figure_that_cannot_be_drawn_fails_the_run_that_was_to_keep_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def draw(groups: object, path: Path) -> None:
+    def draw(groups: object) -> None:
         raise InputError("no room")
 
     monkeypatch.setattr(drawing, "draw_bars", draw)

@@ -20,7 +20,7 @@ from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import compare as module
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.comparison.grouping import arranged
-from polypool.pipelines.comparison.tables import scores as tables
+from polypool.pipelines.comparison.tables import score_tables as tables
 from polypool.tasks.adapter import Metric
 from polypool.tasks.scoring.records import queries_json
 

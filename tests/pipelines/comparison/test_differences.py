@@ -17,8 +17,8 @@ from polypool.infra.tracking import RunRecord
 from polypool.pipelines.comparison.comparison import Comparison
 from polypool.pipelines.comparison.grouping import arranged
 from polypool.pipelines.comparison.groups import weights_of
-from polypool.pipelines.comparison.queries import Queries
-from polypool.pipelines.comparison.tables import scores as tables
+from polypool.pipelines.comparison.query_units import Queries
+from polypool.pipelines.comparison.tables import score_tables as tables
 from polypool.pipelines.comparison.tables.differences import all_pairs, differences
 
 

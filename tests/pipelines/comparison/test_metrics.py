@@ -14,12 +14,12 @@ from toy import toy_run
 from polypool.infra.errors import InputError
 from polypool.infra.text_tables import as_text
 from polypool.infra.tracking import RunRecord, find_runs, tracking_uri
+from polypool.pipelines.comparison.charts.drawing import draw_all
 from polypool.pipelines.comparison.comparison import Comparison
-from polypool.pipelines.comparison.drawing import draw_all
 from polypool.pipelines.comparison.grouping import arranged
-from polypool.pipelines.comparison.queries import Queries
+from polypool.pipelines.comparison.query_units import Queries
 from polypool.pipelines.comparison.results import columns, results
-from polypool.pipelines.comparison.tables import scores as tables
+from polypool.pipelines.comparison.tables import score_tables as tables
 from polypool.pipelines.comparison.tables.differences import differences
 from polypool.pipelines.models.evaluation import track_ensemble
 from polypool.pipelines.recipes import Ensemble

@@ -20,7 +20,7 @@ from polypool.pipelines.comparison.groups import Group
 from polypool.pipelines.comparison.result_files import read_results, write_results
 from polypool.pipelines.comparison.results import APART, Result, groups_of, results
 from polypool.pipelines.comparison.statistics.significance import Difference, Judged
-from polypool.pipelines.comparison.tables import scores as report
+from polypool.pipelines.comparison.tables import score_tables as report
 from polypool.pipelines.comparison.tables.cross_task import cross_task_table
 
 ORIGIN = {

@@ -20,8 +20,7 @@ from polypool.aggregators.aggregator import Aggregator, Pooled
 from polypool.aggregators.observe import Seen, Watched, observe
 from polypool.aggregators.random_sets import random_inputs
 from polypool.infra.registry import AGGREGATORS
-from polypool.pipelines.figures.coefficients import name_curves
-from polypool.pipelines.figures.curves import curves_of, most_frequent, typical
+from polypool.pipelines.figures.coefficients import curves_of, most_frequent, name_curves, typical
 from polypool.pipelines.figures.negatives import known, wide
 from polypool.pipelines.figures.style import name_of, new_figure
 from polypool.pipelines.figures.variance import spread_of

@@ -18,9 +18,9 @@ from query_results import reproduced
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
-from polypool.infra.tracking import find_runs, tracking_uri
+from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.commands import evaluate
-from polypool.pipelines.comparison.grouping import arranged
+from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.figures.pages.draw import draw
 from polypool.pipelines.models import evaluation
 from polypool.pipelines.models.trained import load_run
@@ -159,8 +159,8 @@ def test_protocols_stand_side_by_side_and_are_compared(home, run, ids, monkeypat
     assert [each.metrics["i2t/R1"] for each in together] == pytest.approx(
         [logged[f"{each}/i2t/R1"] for each in MADE]
     )
-    groups, _ = arranged(find_runs(tracking_uri(home), "judged"), experiment="judged")
-    (group,) = (group for group in groups if group.protocol == "small-eccv")
+    compared = compare(tracking_uri(home), "judged")
+    (group,) = (group for group in compared.groups if group.protocol == "small-eccv")
     assert group.metric.name == "map_at_r"
     assert {metric.name for metric in group.metrics} == described
     assert all(metric.higher_is_better and metric.best == 100 for metric in group.metrics)

@@ -5,66 +5,50 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from polypool.infra.compute.cost import UNIT
-from polypool.pipelines.figures.scores import ScoredGroup, ScoredRow
-from polypool.pipelines.figures.style import (
-    BAR,
-    INK,
-    LINE,
-    MUTED,
-    POINT,
-    apart,
-    bare,
-    lines_of,
-    new_figure,
-    save,
-    title,
-    wrapped,
-)
+from polypool.pipelines.comparison.groups import Group, Row
+from polypool.pipelines.figures.style import BAR, INK, MUTED, POINT, apart, frame, lines_of, stacked, wrapped
 
 _LINE = 0.17  # inches of a label's line
 _AXES = {"step": f"processor time of a training step, in {UNIT}", "weights": "weights"}
 
 
-def draw_costs(groups: Sequence[ScoredGroup], path: Path) -> bool:
-    """Write a PNG with a panel for each group that has two rows with a cost; return whether there was one."""
-    panels = [(group, *_points(group)) for group in groups]
-    panels = [(group, name, rows) for group, name, rows in panels if len(rows) > 1]
-    if not panels:
-        return False
-    heights = [max(2.4, _height(rows)) for *_, rows in panels]
-    figure = new_figure(10.5, sum(heights) + 1.1 * len(panels))
-    axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for (group, name, rows), panel, height in zip(panels, axes, heights, strict=True):
-        draw_panel(panel, group, name, rows)
-        _draw_names(panel, name, rows, share=_height(rows) / height)
-    save(figure, path)
-    return True
+def draw_costs(groups: Sequence[Group]) -> Figure | None:
+    """Draw a panel for each group that has two rows with a cost; None where there is none."""
+    found = [of for group in groups if len((of := _costly(group))[2]) > 1]
+    if not found:
+        return None
+    heights = [max(2.4, _height(rows)) for *_, rows in found]
+    figure, panels = stacked(10.5, heights)
+    for of, panel, height in zip(found, panels, heights, strict=True):
+        draw_panel(panel, *of)
+        _draw_names(panel, *of, share=_height(of[2]) / height)
+    return figure
 
 
-def _height(rows: Sequence[ScoredRow]) -> float:
+def _height(rows: Sequence[Row]) -> float:
     """Return the inches of the rows' names below each other."""
     return _LINE * len(rows) * max(lines_of(row.label) for row in rows)
 
 
-def _points(group: ScoredGroup) -> tuple[str, Sequence[ScoredRow]]:
-    """Return the cost that most rows know, and the rows that know it."""
-    known = {name: [row for row in group.known if row.costs.get(name, math.nan) > 0] for name in _AXES}
+def _costly(group: Group) -> tuple[Group, str, Sequence[Row]]:
+    """Return a group with the cost that most of its rows know, and the rows that know it."""
+    known = {name: [row for row in group.known if getattr(row.costs, name) > 0] for name in _AXES}
     name = max(known, key=lambda name: len(known[name]))
-    return name, known[name]
+    return group, name, known[name]
 
 
-def draw_panel(panel: Axes, group: ScoredGroup, name: str, rows: Sequence[ScoredRow]) -> None:
+def draw_panel(panel: Axes, group: Group, name: str, rows: Sequence[Row]) -> None:
     """Draw all of a panel but the labels of its points."""
-    x, y, deviation = _numbers(name, rows)
-    weights = np.nan_to_num(np.array([row.costs.get("weights", 0.0) for row in rows]))
+    x, y, deviation = _numbers(group, name, rows)
+    weights = np.nan_to_num(np.array([row.costs.weights for row in rows]))
     panel.set_xscale("log")
     ticks = FuncFormatter(partial(_plain, firsts=(1, 2, 5) if x.max() > 6 * x.min() else range(1, 10)))
     panel.xaxis.set_major_formatter(ticks)
@@ -81,23 +65,20 @@ def draw_panel(panel: Axes, group: ScoredGroup, name: str, rows: Sequence[Scored
     panel.set_xlim(x.min() / beside, x.max() * beside)
     margin = 0.08 * (np.ptp(y) or 1.0)
     panel.set_ylim((y - deviation).min() - margin, (y + deviation).max() + margin)
-    title(panel, group.title, pad=8)
-    panel.set_xlabel(_AXES[name], color=INK)
-    panel.set_ylabel(group.metric, color=INK)
-    panel.grid(color=LINE, linewidth=0.8, zorder=0)
-    bare(panel, spines=("left", "bottom"))
+    frame(panel, group.title, x=_AXES[name], y=group.ranked_by.label, pad=8)
     note: dict[str, Any] = {"transform": panel.transAxes, "ha": "right", "fontsize": 8, "color": MUTED}
     panel.text(1.0, 1.02, "larger points: more weights; lines: deviation over seeds", **note)
 
 
-def _numbers(name: str, rows: Sequence[ScoredRow]) -> np.ndarray:
+def _numbers(group: Group, name: str, rows: Sequence[Row]) -> np.ndarray:
     """Return costs, means and deviations, `(3, R)`."""
-    return np.array([(row.costs[name], row.mean, np.nan_to_num(row.deviation)) for row in rows]).T
+    deviations = np.nan_to_num([group.deviation(row) for row in rows])
+    return np.array([[getattr(row.costs, name) for row in rows], [*map(group.mean, rows)], deviations])
 
 
-def _draw_names(panel: Axes, name: str, rows: Sequence[ScoredRow], *, share: float) -> None:
+def _draw_names(panel: Axes, group: Group, name: str, rows: Sequence[Row], *, share: float) -> None:
     """Write the rows' names beside the panel, of whose height they take a share, joined to the points by lines."""
-    x, y, _ = _numbers(name, rows)
+    x, y, _ = _numbers(group, name, rows)
     low, high = panel.get_ylim()
     place_R = apart(y, share * (high - low) / len(rows))
     # within the panel's height as far as they fit

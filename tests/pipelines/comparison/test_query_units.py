@@ -11,7 +11,7 @@ import pytest
 from query_results import answers, retrieval
 
 from polypool.infra.errors import InputError
-from polypool.pipelines.comparison.queries import Queries, Units
+from polypool.pipelines.comparison.query_units import Queries, Units
 from polypool.pipelines.comparison.stored_arrays import StoredArrays
 from polypool.tasks.adapter import QueryMean, QueryMetric
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from polypool.infra.errors import InputError
-from polypool.pipelines.checks.adapter import AdapterChecks
+from polypool.pipelines.checks.adapter_checks import AdapterChecks
 from polypool.pipelines.checks.evaluations import check_same_evaluation
 from polypool.pipelines.checks.part_checks import PartChecks, check
 from polypool.pipelines.models.search.queries import Query

@@ -13,8 +13,8 @@ import pytest
 from markup import well_formed
 from PIL import Image
 
-from polypool.pipelines.figures.pages import attention
-from polypool.pipelines.figures.pages.attention import (
+from polypool.pipelines.figures.pages import attention_page as module
+from polypool.pipelines.figures.pages.attention_page import (
     attention_page,
     cells,
     frame_of,
@@ -102,7 +102,7 @@ class GreyFrames:
 @pytest.fixture(autouse=True)
 def thumbnails(monkeypatch: pytest.MonkeyPatch) -> GreyFrames:
     made = GreyFrames(video=True)
-    monkeypatch.setattr(attention, "Thumbnails", lambda *, video: made)
+    monkeypatch.setattr(module, "Thumbnails", lambda *, video: made)
     return made
 
 
@@ -119,7 +119,7 @@ def example(**changes: object) -> AttentionExample:
 
 def page(*examples: AttentionExample, **changes: object) -> str:
     usual = {"split": "test", "modality": "image", "text_kind": "captions", "texts": 1000, "backbone": {}}
-    html = attention_page(AttentionExamples(examples=examples, **usual | changes))
+    html = attention_page(AttentionExamples(examples=examples, **usual | changes)).decode()
     assert well_formed(html)
     assert 'alt=""' not in html
     return html

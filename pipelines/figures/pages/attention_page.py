@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from polypool.pipelines.figures.pages.document import data_address, templates
+from polypool.pipelines.figures.pages.document import data_address, rendered
 from polypool.pipelines.figures.pages.thumbnails import Thumbnails
 from polypool.tasks.scoring.attention import AttentionExample, AttentionExamples
 
@@ -21,15 +21,15 @@ _SIDE = 48  # cells along each side of a picture for the weights of regions
 _WARPED = 384  # pixels from which ConvNeXt's preprocessing resizes images instead of cropping them
 
 
-def attention_page(record: AttentionExamples) -> str:
+def attention_page(record: AttentionExamples) -> bytes:
     """Return the whole page: colours over images, the heaviest frames of videos, and shaded words."""
     video = record.modality == "video"
     vectors = max((len(it.visual) for it in record.examples if it.visual is not None), default=1)
     with Thumbnails(video=video) as thumbnails:
         cards = [_card(example, record, thumbnails) for example in record.examples]
-    page = templates("polypool.pipelines.figures.pages").get_template("attention.html.j2")
-    return page.render(
-        title=f"Where the aggregators look: {record.split}",
+    return rendered(
+        "attention",
+        f"Where the aggregators look: {record.split}",
         about=_about(record),
         record=record,
         cards=cards,

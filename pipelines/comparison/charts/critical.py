@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from polypool.pipelines.figures.style import INK, MUTED, POINT, lines_of, new_figure, save, title, wrapped
+from polypool.pipelines.figures.style import INK, MUTED, POINT, lines_of, new_figure, title, wrapped
 
 _WRAP = 30
 _LINE = 0.19  # inches of a label's line
@@ -41,12 +41,11 @@ def cliques(rank_A: np.ndarray, difference: float) -> list[tuple[int, int]]:
     return runs
 
 
-def draw_critical(mean_ranks: Mapping[str, float], path: Path, *, tasks: int) -> None:
-    """Write the diagram as a PNG, the best rank on the left.
+def draw_critical(mean_ranks: Mapping[str, float], *, tasks: int) -> Figure:
+    """Draw the diagram, the best rank on the left.
 
     Args:
         mean_ranks: by aggregator.
-        path: of the PNG.
         tasks: how many the means are over.
     """
     ranks = dict(sorted(mean_ranks.items(), key=lambda pair: (pair[1], pair[0])))
@@ -78,7 +77,7 @@ def draw_critical(mean_ranks: Mapping[str, float], path: Path, *, tasks: int) ->
             panel.text(x + 0.05 * way, y, f"{ranks[name]:.2f}", fontsize=8, color=MUTED, **place)
             panel.text(x + 0.5 * way, y, wrapped(name, _WRAP), fontsize=9, color=INK, **place)
             y += _room(name) / 2
-    save(figure, path)
+    return figure
 
 
 def _room(name: str) -> float:

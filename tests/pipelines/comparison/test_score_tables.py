@@ -10,7 +10,7 @@ from records import blocks_of, run, three_tasks
 from polypool.infra.text_tables import Table, as_text
 from polypool.pipelines.comparison.comparison import Comparison, description
 from polypool.pipelines.comparison.results import columns, results
-from polypool.pipelines.comparison.tables import scores as tables
+from polypool.pipelines.comparison.tables import score_tables as tables
 
 
 def test_latex_is_escaped_and_balanced() -> None:

@@ -9,7 +9,7 @@ from records import blocks_of, grid, run, vqa
 from polypool.infra.text_tables import as_text
 from polypool.infra.tracking import RunRecord
 from polypool.pipelines.comparison.grouping import arranged
-from polypool.pipelines.comparison.tables import scores as tables
+from polypool.pipelines.comparison.tables import score_tables as tables
 
 
 def given(aggregator: str, seed: int = 0, rsum: float = 60.0, *, tags=(), **params: str) -> RunRecord:
