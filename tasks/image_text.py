@@ -12,7 +12,7 @@ from polypool.tasks.datasets.eccv import eccv_files, read_eccv
 from polypool.tasks.retrieval import Retrieval
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.protocols import protocol_named
-from polypool.tasks.scoring.retrieval import crisscrossed_evaluation, extended_evaluation
+from polypool.tasks.scoring.retrieval_metrics import crisscrossed_evaluation, extended_evaluation
 
 
 @TASKS.register("image_text")

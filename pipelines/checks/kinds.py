@@ -31,7 +31,7 @@ from polypool.pipelines.checks.losses import (
 )
 from polypool.pipelines.checks.optimisers import OptimiserChecks
 from polypool.pipelines.checks.part_checks import PartChecks, check
-from polypool.pipelines.data.ingest import corpus_verb
+from polypool.pipelines.data.ingestion import corpus_verb
 from polypool.pipelines.recipes import Ensemble
 from polypool.tasks.run import Run, from_json, to_json
 

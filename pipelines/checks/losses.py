@@ -16,9 +16,9 @@ from polypool.pipelines.checks.part_checks import (
     check_tensor,
     check_terms,
 )
-from polypool.tasks.objectives.miners.miner import BatchScores, Chosen, Mined, Miner
+from polypool.tasks.objectives.miners import BatchScores, Chosen, Mined, Miner
 from polypool.tasks.objectives.objective import Objective, batch_positives, pairs_and_negatives
-from polypool.tasks.regularisers.regulariser import Regulariser
+from polypool.tasks.objectives.regularisers import Regulariser
 from polypool.tasks.similarities.similarity import Similarity
 from polypool.tasks.similarities.vectors import Embeddings, l2_normalise
 
@@ -175,7 +175,7 @@ class MinerChecks(PartChecks):
 
     @check(
         "it chooses negatives of each pair, in both directions",
-        "return Mined of two Chosen; see tasks/objectives/miners/miner.py",
+        "return Mined of two Chosen; see tasks/objectives/miners.py",
         vital=True,
     )
     def _chooses(self) -> None:

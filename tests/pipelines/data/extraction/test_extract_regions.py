@@ -21,7 +21,7 @@ from polypool.pipelines.data.extraction import job
 from polypool.pipelines.data.extraction.file_features import FileFeatures
 from polypool.tasks.datasets.corpus import Corpus, Item, write_corpus
 from polypool.tasks.inputs.corpus_inputs import FeatureSource
-from polypool.tasks.scoring.attention import column_of
+from polypool.tasks.scoring.attention_maps import column_of
 
 trust_modules(__name__)
 

@@ -10,7 +10,7 @@ from verbs import ingested, reasons, refused, run
 from polypool.infra.errors import InputError
 from polypool.infra.store import StoreWriter
 from polypool.tasks.datasets.corpus import Corpus, Item
-from polypool.tasks.datasets.readers.msrvtt import MsrVtt
+from polypool.tasks.datasets.readers.msrvtt_json import MsrVtt
 
 
 def video(number: int, split: str = "train", **changes: object) -> dict:

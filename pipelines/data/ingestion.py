@@ -15,7 +15,7 @@ from polypool.infra.store.findings import SKIPPED, USUAL, WARNINGS, Tolerance, d
 from polypool.infra.store.manifest import Manifest
 from polypool.infra.trust import trust_specs
 from polypool.tasks.datasets import Reader
-from polypool.tasks.datasets.corpus import FORMAT, CorpusSummary, write_corpus
+from polypool.tasks.datasets.corpus import Corpus, CorpusSummary, write_corpus
 from polypool.tasks.datasets.features import FeatureReader, cross_check, write_features
 from polypool.tasks.datasets.features.arrays import Arrays
 from polypool.tasks.datasets.features.butd import Butd
@@ -23,11 +23,10 @@ from polypool.tasks.datasets.features.hdf5 import Hdf5
 from polypool.tasks.datasets.features.lmdb import Lmdb
 from polypool.tasks.datasets.open_corpora import open_corpus
 from polypool.tasks.datasets.published_counts import SCAN, Published, compare_counts
-from polypool.tasks.datasets.questions import FORMAT as QUESTIONS
-from polypool.tasks.datasets.questions import QuestionSummary, write_questions
-from polypool.tasks.datasets.readers.hgr import HgrFeatures
+from polypool.tasks.datasets.questions import QuestionCorpus, QuestionSummary, write_questions
+from polypool.tasks.datasets.readers.hgr_release import HgrFeatures
 from polypool.tasks.datasets.readers.scan import write_scan
-from polypool.tasks.datasets.stored_corpus import Format
+from polypool.tasks.datasets.stored_corpus import Summary
 
 DType = Literal["float16", "float32"]
 Tolerate = Annotated[Tolerance, tyro.conf.arg(name="")]  # its fields are flags of the verb
@@ -173,26 +172,22 @@ def report_corpus(
         summary: its counts.
         published: the data sets that it may be; none where that is not known.
     """
-    counts, total = summary.splits.items(), sum(summary.splits.values())
-    if isinstance(summary, CorpusSummary):
-        form, captions = FORMAT, summary.captions
-        splits = ", ".join(f"{split} {count:,}" for split, count in counts)
-        print(f"{place(out)}: {total:,} items ({splits}), {captions:,} captions")
-    else:
-        form, captions = QUESTIONS, None
-        splits = ", ".join(
-            f"{split} {count:,} about {summary.images[split]:,} images" for split, count in counts
-        )
-        print(f"{place(out)}: {total:,} questions ({splits})")
+    images = summary.images if isinstance(summary, QuestionSummary) else {}
+    captions = summary.captions if isinstance(summary, CorpusSummary) else None
+    kind = Corpus if isinstance(summary, CorpusSummary) else QuestionCorpus
+    about = {split: f" about {count:,} images" for split, count in images.items()}
+    splits = ", ".join(f"{split} {count:,}{about.get(split, '')}" for split, count in summary.splits.items())
+    also = "" if captions is None else f", {captions:,} captions"
+    print(f"{place(out)}: {sum(summary.splits.values()):,} {kind.units[0]} ({splits}){also}")
     if published:
         print(compare_counts(published, summary.splits, captions=captions))
-    report_findings(out, skipped=summary.skipped, flagged=summary.flagged, form=form)
+    report_findings(out, summary, prefix=f"{kind.name}.")
 
 
 def report_store(out: Path | Url, manifest: Manifest) -> None:
     """Print the counts of a store, and what was left out."""
     print(f"{place(out)}: {_content(manifest)}")
-    report_findings(out, skipped=manifest.skipped, flagged=manifest.flagged)
+    report_findings(out, manifest)
 
 
 def _content(manifest: Manifest) -> str:
@@ -201,21 +196,16 @@ def _content(manifest: Manifest) -> str:
     return f"{manifest.sets:,} sets, {numbers}, {size:,} bytes in {len(manifest.shards)} files"
 
 
-def report_findings(
-    out: Path | Url, *, skipped: dict[str, Any], flagged: dict[str, Any], form: Format | None = None
-) -> None:
+def report_findings(out: Path | Url, of: Summary | Manifest, *, prefix: str = "") -> None:
     """Print what was left out, what is used and odd, and where both are listed.
 
     Args:
         out: what was written.
-        skipped: as `Findings.skipped` has it.
-        flagged: as `Findings.flagged` has it.
-        form: of a corpus; None for a store.
+        of: its summary.
+        prefix: of the names of the lists.
     """
-    out = place(out)
-    print(describe(skipped))
-    if skipped["count"]:
-        print(f"  all of them: {out / (form.skipped if form else SKIPPED)}")
-    if flagged["count"]:
-        print(describe(flagged, "warnings"))
-        print(f"  all of them: {out / (form.warnings if form else WARNINGS)}")
+    for what, cases, name in (("skipped", of.skipped, SKIPPED), ("warnings", of.flagged, WARNINGS)):
+        if cases["count"]:
+            print(f"{describe(cases, what)}\n  all of them: {place(out) / (prefix + name)}")
+        elif what == "skipped":
+            print(describe(cases))
