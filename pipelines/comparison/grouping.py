@@ -19,8 +19,7 @@ from polypool.tasks.adapter import Metric
 from polypool.tasks.scoring.protocols import is_for_test
 from polypool.tasks.scoring.records import VERSION_TAG, metrics_from
 
-Key = tuple[str, str, str]
-"""Task, data set and protocol."""
+Key = tuple[str, str, str]  # task, data set and protocol
 ReadArtifact = Callable[[RunRecord, str], bytes]
 """Returns an artifact of a run by its name, or raises InputError."""
 T = TypeVar("T")

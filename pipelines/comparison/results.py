@@ -20,8 +20,7 @@ from polypool.pipelines.comparison.row_settings import DIGESTS
 from polypool.pipelines.comparison.statistics.significance import Difference, Judged
 from polypool.tasks.adapter import Metric
 
-APART = "; "
-"""Separates several values in one field."""
+APART = "; "  # separates several values in one field
 Number = float | None
 _SAME = ("aggregator", "recipe", "model", "settings", "own_protocol")
 _FIELDS: dict[type, dict[str, str]] = {

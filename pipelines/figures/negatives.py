@@ -12,8 +12,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from polypool.pipelines.figures.style import INK, MUTED, POINT, frame, new_figure, png
 
-History = Sequence[tuple[int, float]]
-"""Pairs of step and value."""
+History = Sequence[tuple[int, float]]  # pairs of step and value
 
 _WIDE = 8  # ratio of largest to smallest value from which the axis is logarithmic
 _FEW = 30  # the most values that are marked

@@ -14,13 +14,10 @@ from polypool.infra.spec import Spec, without
 from polypool.pipelines.comparison.groups import Group, Row
 from polypool.pipelines.figures.style import BAR, MUTED, POINT, apart, frame, stacked
 
-_FEWEST = 3
-"""Values of a parameter that make a curve."""
+_FEWEST = 3  # values of a parameter that make a curve
 _COLOURS = (POINT, "#b5541c", "#3d7a3f", "#7a4f9e")
-_LOGARITHMIC = 8.0
-"""How many times the smallest value the largest is before the axis is logarithmic."""
-_LABEL = 0.042
-"""Height of a line of a label, as a share of a panel's."""
+_LOGARITHMIC = 8.0  # how many times the smallest value the largest is before the axis is logarithmic
+_LABEL = 0.042  # height of a line of a label, as a share of a panel's
 
 Curves = Mapping[str, Mapping[float, Row]]
 """By the name of an aggregator without a parameter, and what else its rows share: the rows by values, ascending."""
