@@ -216,8 +216,7 @@ def groups_of(records: Sequence[Result]) -> tuple[Group, ...]:
     Raises:
         InputError: records of a table are missing.
     """
-    key = operator.attrgetter("task", "dataset", "protocol")
-    return tuple(_group(of) for of in _gathered(records, key))
+    return tuple(map(_group, _gathered(records, operator.attrgetter("task", "dataset", "protocol"))))
 
 
 def _gathered(records: Iterable[Result], key: Callable[[Result], object]) -> list[list[Result]]:
