@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from polypool.infra.npy import PICKLED, map_array
 from polypool.infra.store.findings import Skipped
 
 FORM = "not of the expected form"
+DUPLICATE = "duplicate id; the first is kept"
 _TYPES: dict[type, str] = {str: "string", int: "whole number", list: "list", dict: "object"}
 _IDS = "a .json, .npy or .txt file of ids"
 
@@ -32,10 +33,8 @@ def read_form(path: str | Path, *, what: str, lists: Sequence[str] = (), **optio
         InputError: it is missing, cut short or of another form.
     """
     data = read_json(path, what=what, **options)
-    held = (
-        [data.get(name) for name in lists] if lists and isinstance(data, dict) else [None if lists else data]
-    )
-    if not all(isinstance(each, list) for each in held):
+    held = [data.get(name) for name in lists] if isinstance(data, dict) else [None if lists else data]
+    if not held or not all(isinstance(each, list) for each in held):
         raise InputError(f"{path}: {FORM}: {what}")
     return data
 
@@ -57,6 +56,14 @@ def misfit(entry: Any, what: str, **kinds: type | tuple[type, ...]) -> str | Non
                 f"{FORM}: {what} whose {name} is missing or no {' or '.join(_TYPES[each] for each in types)}"
             )
     return None
+
+
+def strings(captions: list[Any], *, where: str) -> Generator[Skipped, None, tuple[str, ...]]:
+    """Return the captions of a list that are strings, and yield the others."""
+    kept = tuple(caption for caption in captions if isinstance(caption, str))
+    for _ in range(len(captions) - len(kept)):
+        yield Skipped(where=where, why="a caption that is not a string", part=True)
+    return kept
 
 
 def read_csv(path: str | Path, *, columns: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]] | Skipped]:

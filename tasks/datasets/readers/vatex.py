@@ -18,7 +18,7 @@ from pathlib import Path
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import Reading
-from polypool.tasks.datasets.annotation_files import misfit, read_form, read_ids
+from polypool.tasks.datasets.annotation_files import DUPLICATE, misfit, read_form, read_ids, strings
 from polypool.tasks.datasets.corpus import CorpusSummary, Item
 from polypool.tasks.datasets.published_counts import VATEX
 from polypool.tasks.datasets.readers.folders import VideoReader
@@ -111,9 +111,7 @@ def _read(path: Path, *, others: _Captions) -> Generator[Skipped, None, _Caption
         if why := misfit(entry, "a video", videoID=str, enCap=list):
             yield Skipped(where=where, why=why)
         elif (id := entry["videoID"]) in videos or id in others:
-            yield Skipped(where=f"id {id}, {where}", why="duplicate id; the first is kept")
+            yield Skipped(where=f"id {id}, {where}", why=DUPLICATE)
         else:
-            videos[id] = tuple(caption for caption in entry["enCap"] if isinstance(caption, str))
-            for _ in range(len(entry["enCap"]) - len(videos[id])):
-                yield Skipped(where=f"id {id}", why="a caption that is not a string", part=True)
+            videos[id] = yield from strings(entry["enCap"], where=f"id {id}")
     return videos
