@@ -17,7 +17,7 @@ from polypool.tasks.datasets.open_corpora import pictured
 from polypool.tasks.datasets.questions import Question
 from polypool.tasks.inputs.corpus_inputs import CorpusInputs
 from polypool.tasks.run import Run
-from polypool.tasks.scoring.attention import (
+from polypool.tasks.scoring.attention_maps import (
     AttentionExamples,
     NearestCaption,
     Pair,

@@ -11,7 +11,7 @@ from polypool.tasks.datasets.coco_judgments import cxc_files, eccv_files, read_c
 from polypool.tasks.retrieval import Retrieval
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.protocols import protocol_named
-from polypool.tasks.scoring.retrieval import crisscrossed_evaluation, extended_evaluation
+from polypool.tasks.scoring.retrieval_metrics import crisscrossed_evaluation, extended_evaluation
 
 
 @TASKS.register("image_text")

@@ -24,10 +24,10 @@ from polypool.tasks.models.grad_cache import cached_passes
 from polypool.tasks.models.parts import Parts, retrieval_model
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.run import Run
-from polypool.tasks.scoring.attention import AttentionExamples, caption_pairs, nearest_captions
+from polypool.tasks.scoring.attention_maps import AttentionExamples, caption_pairs, nearest_captions
 from polypool.tasks.scoring.described import RSUM
 from polypool.tasks.scoring.protocols import check_rerank, protocol_named
-from polypool.tasks.scoring.retrieval import RetrievalSplit, own_evaluation
+from polypool.tasks.scoring.retrieval_metrics import RetrievalSplit, own_evaluation
 
 
 class Retrieval(CorpusTask, Chunked, Watchful):

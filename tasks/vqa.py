@@ -25,7 +25,7 @@ from polypool.tasks.questions.answer_report import ACCURACY, PROTOCOL, Report, a
 from polypool.tasks.questions.vocabulary import ANSWERS, TARGETS, AnswerVocabulary
 from polypool.tasks.questions.vqa_model import AnswerScores, VQAModel, answer_loss, answer_passes, vqa_model
 from polypool.tasks.run import Run
-from polypool.tasks.scoring.attention import question_pairs
+from polypool.tasks.scoring.attention_maps import question_pairs
 
 
 @TASKS.register("vqa")

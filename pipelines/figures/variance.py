@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from polypool.aggregators.observe import Watched
 from polypool.infra.errors import InputError
 from polypool.pipelines.figures.style import BAR, INK, MUTED, POINT, computed, frame, name_of, new_figure, png
-from polypool.tasks.scoring.set_analysis import circular_variance, variance_of
+from polypool.tasks.scoring.geometry import circular_variance, variance_of
 from polypool.tasks.similarities.vectors import l2_normalise
 
 _GOLDEN = 0.6180339887  # its multiples modulo one fill an interval evenly

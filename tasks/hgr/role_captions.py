@@ -15,10 +15,9 @@ from polypool.encoders.text.tokenizers import Tokenizer, WordTokenizer
 from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
 from polypool.infra.registry import PARSERS
-from polypool.tasks.augmentations.sets import Draw
-from polypool.tasks.augmentations.words import MaskReplaceDelete
 from polypool.tasks.hgr.released_graphs import find_role_graphs, read_role_graphs
 from polypool.tasks.hgr.role_graph import RoleGraph, RoleSlots, check_slots, cut, over_words
+from polypool.tasks.inputs.augmentations import Draw, MaskReplaceDelete
 from polypool.tasks.inputs.texts import Captions
 
 Parser = Callable[[Sequence[str]], RoleGraph]

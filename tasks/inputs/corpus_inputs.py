@@ -20,11 +20,10 @@ from polypool.infra.paths import resolve_place
 from polypool.infra.registry import AUGMENTATIONS, ENCODERS, Spec
 from polypool.infra.store import FeatureStore
 from polypool.infra.tracking.runs import Source
-from polypool.tasks.augmentations.sets import Drop
-from polypool.tasks.augmentations.words import MaskReplaceDelete
 from polypool.tasks.datasets.corpus import Corpus, Item
 from polypool.tasks.datasets.questions import Image, QuestionCorpus
 from polypool.tasks.datasets.readers.folders import Listing
+from polypool.tasks.inputs.augmentations import Drop, MaskReplaceDelete
 from polypool.tasks.inputs.texts import NewTexts, StoredTexts, TextAugmentation, TextInputs, TextSource
 from polypool.tasks.inputs.visuals import Pixels, StoredSets, VisualInputs, unseen_inputs
 from polypool.tasks.models.parts import check_reads_features

@@ -19,8 +19,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import BACKBONES
 from polypool.infra.store import FeatureStore
 from polypool.infra.store.ids import text_id
-from polypool.tasks.augmentations.sets import Draw, Drop
-from polypool.tasks.augmentations.words import MaskReplaceDelete
+from polypool.tasks.inputs.augmentations import Draw, Drop, MaskReplaceDelete
 from polypool.tasks.inputs.visuals import MemorySets
 
 TextAugmentation = MaskReplaceDelete | Drop

@@ -14,7 +14,7 @@ from polypool.tasks.models.branch import Branch
 from polypool.tasks.models.embeddings import Batches, SplitEmbeddings, as_wide_everywhere, encode_split
 from polypool.tasks.models.retrieval_model import RetrievalModel, Scored
 from polypool.tasks.objectives.objective import Objective
-from polypool.tasks.regularisers.regulariser import Regulariser
+from polypool.tasks.objectives.regularisers import Regulariser
 from polypool.tasks.similarities.similarity import Similarity
 from polypool.tasks.similarities.vectors import Embeddings, at_least_float32
 

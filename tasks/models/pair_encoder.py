@@ -23,7 +23,7 @@ from polypool.tasks.models.branch import Branch, pool_both, refuse_distributions
 from polypool.tasks.models.embeddings import Batches, places
 from polypool.tasks.models.retrieval_model import RetrievalModel, Scored
 from polypool.tasks.objectives.objective import Objective
-from polypool.tasks.regularisers.regulariser import Regulariser
+from polypool.tasks.objectives.regularisers import Regulariser
 from polypool.tasks.similarities.similarity import Similarity
 from polypool.tasks.similarities.vectors import at_least_float32, l2_normalise
 

@@ -25,7 +25,7 @@ from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.models.pair_encoder import PairEncoder
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.objectives.objective import Objective
-from polypool.tasks.regularisers.regulariser import Regulariser
+from polypool.tasks.objectives.regularisers import Regulariser
 from polypool.tasks.similarities.similarity import Similarity
 
 if TYPE_CHECKING:

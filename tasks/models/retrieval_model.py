@@ -18,7 +18,7 @@ from polypool.tasks.inputs.texts import Captions, TextInputs
 from polypool.tasks.models.collapse_check import DEVIATION, TEXT_VARIANCE, VISUAL_VARIANCE, variance
 from polypool.tasks.models.embeddings import Batches
 from polypool.tasks.objectives.objective import Objective, batch_positives
-from polypool.tasks.regularisers.regulariser import Regulariser
+from polypool.tasks.objectives.regularisers import Regulariser
 from polypool.tasks.similarities.similarity import Similarity
 from polypool.tasks.similarities.vectors import (
     Embeddings,

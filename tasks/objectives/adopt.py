@@ -7,7 +7,7 @@ from torch import Tensor
 from polypool.infra.errors import InputError
 from polypool.infra.registry import OBJECTIVES
 from polypool.tasks.objectives.hardest import logsumexp_of_highest
-from polypool.tasks.objectives.miners.adopt_k import AdoptK
+from polypool.tasks.objectives.miners import AdoptK
 from polypool.tasks.objectives.objective import Objective, lowest, pairs_and_negatives
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import MINERS, OBJECTIVES
-from polypool.tasks.objectives.miners.miner import BatchScores, Chosen, Miner
+from polypool.tasks.objectives.miners import BatchScores, Chosen, Miner
 from polypool.tasks.objectives.objective import Objective, lowest
 
 LARGEST_SCALE = 100.0

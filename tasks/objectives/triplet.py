@@ -8,8 +8,7 @@ from torch import Tensor
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import MINERS, OBJECTIVES
-from polypool.tasks.objectives.miners.all import All
-from polypool.tasks.objectives.miners.miner import BatchScores, Chosen, Miner
+from polypool.tasks.objectives.miners import All, BatchScores, Chosen, Miner
 from polypool.tasks.objectives.objective import Objective, lowest
 
 

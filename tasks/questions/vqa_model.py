@@ -13,9 +13,9 @@ from polypool.encoders.encoder import xavier_linear
 from polypool.infra.batches import Batch
 from polypool.infra.errors import InputError
 from polypool.infra.registry import CROSS_ENCODERS, FUSIONS
-from polypool.tasks.fusions.fusion import Fusion
 from polypool.tasks.models.branch import Branch, look_at_each_other, pool_both, refuse_distributions
 from polypool.tasks.models.parts import Parts
+from polypool.tasks.questions.fusions import Fusion
 from polypool.tasks.similarities.vectors import at_least_float32, mean_vector
 
 if TYPE_CHECKING:

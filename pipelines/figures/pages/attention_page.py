@@ -11,7 +11,7 @@ from PIL import Image
 
 from polypool.pipelines.figures.pages.document import data_address, rendered
 from polypool.pipelines.figures.pages.thumbnails import Thumbnails
-from polypool.tasks.scoring.attention import AttentionExample, AttentionExamples
+from polypool.tasks.scoring.attention_maps import AttentionExample, AttentionExamples
 
 _FRAMES, _DECODED = 4, 32  # of a video: frames that are shown, and that are decoded at most
 _COLOURS = np.array([[20, 24, 82], [120, 28, 109], [220, 60, 60], [252, 150, 30], [255, 235, 90]], float)

@@ -15,7 +15,7 @@ from polypool.pipelines.figures.pages.document import data_address, rendered
 from polypool.pipelines.figures.pages.thumbnails import Thumbnails
 from polypool.tasks.adapter import Pictures
 from polypool.tasks.questions.answer_report import AnswerExample, AnswerExamples
-from polypool.tasks.scoring.attention import AttentionExamples
+from polypool.tasks.scoring.attention_maps import AttentionExamples
 from polypool.tasks.scoring.examples import HITS, RetrievalExamples
 
 FRAMES, FRAME, GAP = 4, (160, 120), 3

@@ -91,7 +91,7 @@ def test_a_broken_part_fails_with_advice(name, message):
         ("encoder", "polypool.encoders.encoder.Encoder"),
         ("similarity", "polypool.tasks.similarities.similarity.Similarity"),
         ("objective", "polypool.tasks.objectives.objective.Objective"),
-        ("regulariser", "polypool.tasks.regularisers.regulariser.Regulariser"),
+        ("regulariser", "polypool.tasks.objectives.regularisers.Regulariser"),
     ],
 )
 def test_a_part_has_to_derive_from_the_base_of_its_kind(kind: str, base: str) -> None:

@@ -16,8 +16,7 @@ from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
 from polypool.infra.registry import MODELS
 from polypool.tasks.adapter import Score
-from polypool.tasks.hgr.hgr import HGR
-from polypool.tasks.hgr.phrase_scores import phrase_scores
+from polypool.tasks.hgr.hgr import HGR, phrase_scores
 from polypool.tasks.hgr.role_captions import RoleCaptions
 from polypool.tasks.models.parts import Parts, retrieval_model, text_inputs
 

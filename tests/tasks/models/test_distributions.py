@@ -23,9 +23,8 @@ from polypool.pipelines.models.trained import TrainedModel, load
 from polypool.tasks.models.collapse_check import variance
 from polypool.tasks.models.embeddings import SplitEmbeddings
 from polypool.tasks.run import Run
-from polypool.tasks.scoring.geometry import alignment, uniformity
-from polypool.tasks.scoring.set_analysis import ablated
-from polypool.tasks.similarities.csd import ClosedFormSampledDistance
+from polypool.tasks.scoring.geometry import ablated, alignment, uniformity
+from polypool.tasks.similarities.of_vectors import ClosedFormSampledDistance
 
 PARTS = {
     "aggregator": "probabilistic",

@@ -16,7 +16,7 @@ from polypool.infra.registry import TASKS
 from polypool.infra.trust import trust_specs
 from polypool.tasks.inputs.pairs import Pairs
 from polypool.tasks.models.embeddings import SplitEmbeddings
-from polypool.tasks.scoring.attention import attended, caption_pairs, nearest_captions, question_pairs
+from polypool.tasks.scoring.attention_maps import attended, caption_pairs, nearest_captions, question_pairs
 
 SLOTS = "slots(k=3, iterations=1, heads=2, head_width=4)"
 
@@ -170,7 +170,7 @@ def test_an_evaluation_records_attention_when_it_is_called(tiny) -> None:
 
 
 def test_the_nearest_caption_of_every_vector(monkeypatch) -> None:
-    monkeypatch.setattr("polypool.tasks.scoring.attention._CAPTIONS", 4)
+    monkeypatch.setattr("polypool.tasks.scoring.attention_maps._CAPTIONS", 4)
     generator = torch.Generator().manual_seed(0)
     visual = torch.randn(3, 4, 6, generator=generator, dtype=torch.float64)
     texts = [[f"{item} {n}" for n in range(count)] for item, count in enumerate((4, 3, 4))]

@@ -24,7 +24,7 @@ from polypool.pipelines.figures.pages.attention_page import (
     shades,
 )
 from polypool.tasks.datasets.open_corpora import PicturedItem
-from polypool.tasks.scoring.attention import AttentionExample, AttentionExamples, NearestCaption
+from polypool.tasks.scoring.attention_maps import AttentionExample, AttentionExamples, NearestCaption
 
 NASTY = "<script>alert('&\"')</script>"
 

@@ -1,17 +1,43 @@
-"""The closed-form sampled distance of two Gaussians (PCME++: Chun, ICLR 2024, equation 1)."""
+"""Similarities of single vectors and of distributions."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
+from polypool.infra.errors import InputError
 from polypool.infra.registry import SIMILARITIES
 from polypool.tasks.similarities.similarity import Similarity
 from polypool.tasks.similarities.vectors import at_least_float32, mean_and_log_variance, uncertainty
 
 
+@SIMILARITIES.register("cosine")
+class Cosine(Similarity):
+    """The product of vectors of unit length."""
+
+    of_sets = False
+
+    def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
+        _check(query, gallery)
+        return query @ gallery.T
+
+    def pairs(self, query: Tensor, gallery: Tensor) -> Tensor:
+        _check(query, gallery)
+        return (query * gallery).sum(dim=-1)
+
+
+def _check(query: Tensor, gallery: Tensor) -> None:
+    for embedding in (query, gallery):
+        if embedding.ndim != 2:
+            fitting = [name for name, kind in SIMILARITIES.usable() if kind.of_sets]
+            raise InputError(
+                f"cosine compares vectors (B, D), and an embedding is {tuple(embedding.shape)}; for sets of vectors "
+                f"choose one of {', '.join(fitting)}"
+            )
+
+
 @SIMILARITIES.register("csd")
 class ClosedFormSampledDistance(Similarity):
-    """Minus the expected squared distance of a sample of the one from a sample of the other.
+    """Minus the expected squared distance of a sample of the one from a sample of the other (PCME++, equation 1).
 
     It is |difference of means|^2 plus the variances of all channels of both. As in the authors' `eval_by_csd`, it is
     also what ranks: of equally near items the surer one comes first.
