@@ -145,7 +145,7 @@ def test_what_was_stopped_goes_on_to_the_same_bytes(corpus, tmp_path, monkeypatc
 
 
 def test_frames_of_videos_keep_their_vectors_alone(corpus):
-    from polypool.pipelines.data.extraction.videos import VideoOptions, Videos
+    from polypool.pipelines.data.extraction.extractors import VideoOptions, Videos
 
     videos = Videos.plan(Corners(), VideoOptions(pool="concat"), batch=4)
     assert videos.dim == 2 * 2  # of a square, two corners
