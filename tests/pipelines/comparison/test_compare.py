@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from PIL import Image
 from records import SIX, blocks_of, run, scores, three_tasks
+from verbs import exit_code
 
 from polypool.infra.errors import InputError
 from polypool.infra.text_tables import Table, as_markdown, as_text
@@ -183,21 +183,18 @@ def test_requested_aggregators_and_recipes_are_the_only_ones(compared) -> None:
 
 
 def test_the_verb_prints_and_keeps_a_comparison(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    uri = tracking_uri(tmp_path)
+    uri = tracking_uri(home)
     for aggregator, rsum in (("gpo", 60.0), ("mean", 50.0)):
         made = run(aggregator, rsum=rsum)
-        start = {"uri": uri, "home": tmp_path, "name": made.name, "tags": made.tags, "params": made.params}
-        tracker = Tracker.start("polypool", **start)
+        described = {"name": made.name, "tags": made.tags, "params": made.params}
+        tracker = Tracker.start("polypool", uri=uri, home=home, **described)
         tracker.log(made.metrics, step=1)
         tracker.finish()
 
     def verb(*arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["compare", *arguments])
-        module.main()
+        assert exit_code(module.main, *arguments) == 0
         return capsys.readouterr().out
 
     first = verb("--markdown", str(tmp_path / "out" / "table.md"))
@@ -213,9 +210,7 @@ def test_the_verb_prints_and_keeps_a_comparison(
     assert again.split("\n\n")[:2] == first.split("\n\n")[:2], "a comparison compares no comparisons"
     assert (len(find_runs(uri, "polypool")), len(find_runs(uri, "polypool-comparisons"))) == (2, 1)
     assert {**kept.tags, "kind": "comparison", "compared": "polypool"} == kept.tags
-    with pytest.raises(SystemExit) as stop:
-        verb("--experiment", "polypol")
-    assert stop.value.code == 2
+    assert exit_code(module.main, "--experiment", "polypol") == 2
     assert "Did you mean 'polypool'?" in capsys.readouterr().err
 
 
