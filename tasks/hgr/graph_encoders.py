@@ -22,25 +22,31 @@ from polypool.tasks.similarities.vectors import at_least_float32, l2_normalise
 
 
 class VideoEmbeddings(NamedTuple):
-    """Embeddings of videos at three levels."""
+    """Embeddings of videos at three levels.
+
+    Attributes:
+        vectors: whole videos, of unit length: `(B, D)` or `(B, K, D)`.
+        verb: frames to compare with verbs, `(B, N, D)`.
+        noun: frames to compare with nouns, `(B, N, D)`.
+    """
 
     vectors: Tensor
-    """Whole videos, of unit length: `(B, D)` or `(B, K, D)`."""
     verb: PaddedSets
-    """Frames to compare with verbs, `(B, N, D)`."""
     noun: PaddedSets
-    """Frames to compare with nouns, `(B, N, D)`."""
 
 
 class TextEmbeddings(NamedTuple):
-    """Embeddings of captions: the sentence and its phrases."""
+    """Embeddings of captions: the sentence and its phrases.
+
+    Attributes:
+        vectors: whole sentences, of unit length: `(B, D)` or `(B, K, D)`.
+        phrase_BPD: phrases: the slots of verbs, then those of nouns.
+        used_BP: True where there is a phrase.
+    """
 
     vectors: Tensor
-    """Whole sentences, of unit length: `(B, D)` or `(B, K, D)`."""
     phrase_BPD: Tensor
-    """Phrases: the slots of verbs, then those of nouns."""
     used_BP: Tensor
-    """True where there is a phrase."""
 
 
 class VideoLevels(nn.Module):

@@ -27,8 +27,7 @@ from polypool.tasks.models.parts import Parts
 from polypool.tasks.models.retrieval_model import RetrievalModel, Scored
 from polypool.tasks.similarities.vectors import at_least_float32
 
-VIDEOS = 64
-"""Videos whose frames are padded to a common number while a split is scored."""
+VIDEOS = 64  # videos whose frames are padded to a common number while a split is scored
 
 
 @MODELS.register("hgr")
@@ -155,11 +154,10 @@ class HGR(RetrievalModel):
         ]
 
 
+# Frames and phrases whose products are computed at once; on a CPU a few MB, which stay in its cache.
 BLOCK = {"cpu": (320, 2048)}
-"""Frames and phrases whose products are computed at once; on a CPU a few MB, which stay in its cache."""
 BLOCK_ELSEWHERE = (4096, 8192)
-STORED = 1 << 25
-"""Products kept for the backward pass; above this, blocks are computed again in it."""
+STORED = 1 << 25  # products kept for the backward pass; above this, blocks are computed again in it
 
 
 def phrase_scores(frames: PaddedSets, phrase_TPD: Tensor, used_TP: Tensor, *, sharpness: float) -> Tensor:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from polypool.tasks.hgr.roles import bag
 
+# Forms of a verb, as bits: `cut` is BASE, PAST and PARTICIPLE.
 BASE, THIRD, ING, PAST, PARTICIPLE = 1, 2, 4, 8, 16
-"""Forms of a verb, as bits: `cut` is BASE, PAST and PARTICIPLE."""
 
 # + marks a last consonant that is doubled, as in stopped; * a verb whose bare form is as often a noun or an adjective.
 _REGULAR = """
@@ -82,24 +82,24 @@ write wrote written
 """
 _DOUBLED = bag("begin cut dig get hit let put run set shut sit spin swim win")
 
+# Plurals that do not end in -s.
 PLURALS = bag("people men women children police kids crew they guys couple group team all both some others")
-"""Plurals that do not end in -s."""
+# Participles that are passive after a noun even without `by`.
 STATES = bag(
     """dressed seated surrounded called named covered filled made based parked located written titled known mixed
     decorated topped attached painted"""
 )
-"""Participles that are passive after a noun even without `by`."""
 NO_ADVERBS = bag(
     """family belly jelly lovely friendly reply elderly early daily curly silly italy bully rally butterfly
     assembly lonely chilly deadly supply apply"""
 )
+# Words that look like a form of a verb and are mostly none in captions.
 NOT_VERBS = bag(
     """thing something anything everything nothing ring king wing string spring morning evening ceiling clothing
     wedding pudding duckling earring sibling stocking inning lightning underwear lining railing ground red bed
     hundred naked kindred bored excited tired interested worried during including according regarding wooded
     crowded bearded amazing exciting interesting flooring upcoming lots species speed united ted need"""
 )
-"""Words that look like a form of a verb and are mostly none in captions."""
 
 _CLASSES = {
     "D": """a an the this that these those some any every each no another other both all several many few more most
@@ -120,8 +120,7 @@ _CLASSES = {
         always never only well forth fast currently later afterwards meanwhile today apart aside so almost
         somewhere else elsewhere ahead sideways nearby""",
 }
-CLOSED: dict[str, str] = {}
-"""Tags of the words of the closed classes; `tagging.py` lists the tags."""
+CLOSED: dict[str, str] = {}  # tags of the words of the closed classes; `tagging.py` lists the tags
 for _tag, _words in _CLASSES.items():
     for _word in _words.split():
         CLOSED.setdefault(_word, _tag)
@@ -148,8 +147,7 @@ def _verbs() -> Iterator[tuple[str, ...]]:
 
 
 NOUNISH = frozenset(word.rstrip("+*") for word in f"{_REGULAR} {_IRREGULAR}".split() if word.endswith("*"))
-FORMS: dict[str, tuple[int, str]] = {}
-"""Bits of the forms that a word can be, and the verb's base."""
+FORMS: dict[str, tuple[int, str]] = {}  # bits of the forms that a word can be, and the verb's base
 for _base, *_forms in _verbs():
     for _bit, _form in zip((BASE, THIRD, ING, PAST, PARTICIPLE), (_base, *_forms), strict=True):
         if _form not in NOT_VERBS:

@@ -32,14 +32,14 @@ _NO_MANNER = frozenset(
     ["really", "only", "nearly", "apparently", "basically", "actually", "recently", "currently"]
 )
 
+# Verbs after which `to` is a direction.
 MOTION = bag(
     """go walk run drive ride come move jump fly swim climb crawl travel slide ski race roll fall march step
     skate surf leap rush dance return arrive sail head jog wander enter flow bounce skateboard trot swing
     sprint chase"""
 )
-"""Verbs after which `to` is a direction."""
+# Verbs whose subject undergoes rather than acts.
 UNDERGOING = frozenset(["be", "fall", "happen", "appear", "die", "disappear", "seem"])
-"""Verbs whose subject undergoes rather than acts."""
 _TOPICS = {
     "to": ("listen",),
     "at": ("look", "stare", "laugh", "gaze", "smile", "wave", "point", "yell", "aim"),

@@ -21,9 +21,9 @@ from polypool.tasks.similarities.vectors import (
     widened,
 )
 
+# Pairs of the samples' numbers `(B,)` and their batch: this worker's share. Every worker has equally many, and all
+# workers' together hold every sample, in any order.
 Batches = Iterable[tuple[Tensor, Batch]]
-"""Pairs of the samples' numbers `(B,)` and their batch: this worker's share. Every worker has equally many, and all
-workers' together hold every sample, in any order."""
 
 
 @torch.inference_mode()

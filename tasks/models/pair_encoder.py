@@ -29,12 +29,15 @@ from polypool.tasks.similarities.vectors import at_least_float32, l2_normalise
 
 
 class PaddedSets(NamedTuple):
-    """Padded sets."""
+    """Padded sets.
+
+    Attributes:
+        x_BND: the elements.
+        mask_BN: True for real elements.
+    """
 
     x_BND: Tensor
-    """The elements."""
     mask_BN: Tensor
-    """True for real elements."""
 
     @classmethod
     def pad(cls, sets: Sequence[Tensor]) -> PaddedSets:
@@ -180,10 +183,9 @@ class PairEncoder(RetrievalModel):
             return self.similarity.pairs(visual_P, text_P)
 
 
+# Images and captions that a split's scores are computed for at once; captions of equal length come together.
 IMAGES, CAPTIONS = 64, 128
-"""Images and captions that a split's scores are computed for at once; captions of equal length come together."""
-PAIRS = 1024
-"""Single pairs whose sets are put side by side at once."""
+PAIRS = 1024  # single pairs whose sets are put side by side at once
 
 
 class PairScores:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from polypool.infra.errors import InputError
+from polypool.infra.fields import above, at_least, require
 from polypool.infra.registry import OBJECTIVES
 from polypool.tasks.objectives.hardest import logsumexp_of_highest
 from polypool.tasks.objectives.miners import AdoptK
@@ -44,10 +44,8 @@ class Adopt(Objective):
         halve: bool = True,
     ) -> None:
         super().__init__()
-        if not temperature > 0:
-            raise InputError(f"temperature must be above 0, not {temperature}")
-        if not margin >= 0:
-            raise InputError(f"margin must be 0 or more, not {margin}")
+        require(above(0), temperature=temperature)
+        require(at_least(0), margin=margin)
         self.margin, self.temperature = margin, temperature
         self.miner = AdoptK(scale=scale, rule=rule)
         self.positive_in_denominator, self.halve = positive_in_denominator, halve

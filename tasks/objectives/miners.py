@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from polypool.infra.errors import InputError
+from polypool.infra.fields import above, one_of, require
 from polypool.infra.registry import MINERS
 from polypool.tasks.objectives.hardest import shares_of_highest
 from polypool.tasks.objectives.objective import lowest, pairs_and_negatives
@@ -49,14 +50,17 @@ class BatchScores:
 
 
 class Chosen(NamedTuple):
-    """The negatives of one direction that count, with their gradient."""
+    """The negatives of one direction that count, with their gradient.
+
+    Attributes:
+        score_RN: the scores of N of each row, `(R, N)`; the dtype's lowest number where there is none.
+        weight_RN: how much each counts, from 0 to 1, without gradient; None where all do.
+        of_T: the row r of each pair, `(T,)`; None where the rows are the pairs, in order.
+    """
 
     score_RN: Tensor
-    """The scores of N of each row, `(R, N)`; the dtype's lowest number where there is none."""
     weight_RN: Tensor | None = None
-    """How much each counts, from 0 to 1, without gradient; None where all do."""
     of_T: Tensor | None = None
-    """The row r of each pair, `(T,)`; None where the rows are the pairs, in order."""
 
     def of_pairs(self) -> Chosen:
         """Return the same with a row for each pair, `(T, N)`."""
@@ -181,10 +185,8 @@ class AdoptK(Miner):
     """
 
     def __init__(self, *, scale: float = 1.25, rule: str = "code") -> None:
-        if rule not in ("code", "paper"):
-            raise InputError(f"rule must be 'code' or 'paper', not {rule!r}")
-        if not scale > 0:
-            raise InputError(f"scale must be above 0, not {scale}")
+        require(one_of("code", "paper"), rule=rule)
+        require(above(0), scale=scale)
         self.scale, self.rule = scale, rule
 
     def choose(self, scores: BatchScores) -> Mined:

@@ -22,8 +22,7 @@ from polypool.tasks.scoring.protocols import ScoringProtocol
 from polypool.tasks.scoring.ranking.gallery import RetrievalGallery
 
 HITS = 5
-QUERIES = {"image": 12, "video": 8}
-"""Queries of each direction; videos take longer to decode."""
+QUERIES = {"image": 12, "video": 8}  # queries of each direction; videos take longer to decode
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from tqdm import tqdm
 from polypool.infra.errors import InputError, unknown
 
 Ties = Literal["expected", "pessimistic", "optimistic"]
-TIES: tuple[Ties, ...] = ("expected", "pessimistic", "optimistic")
+TIES: tuple[Ties, ...] = get_args(Ties)
 KS = (1, 5, 10)
 
 
@@ -115,9 +115,7 @@ class Ranks:
             return (self.rank_Q < k).astype(np.float64)
         reach_Q = np.clip(k - self.better_Q, 0, None)
         miss_Q = np.ones_like(reach_Q)
-        for drawn in range(
-            min(k, 1 + int(self.wrong_Q.max()))
-        ):  # one more than there are wrong ones is right
+        for drawn in range(min(k, 1 + int(self.wrong_Q.max()))):  # one more than the wrong ones is right
             wrong_Q = np.clip(self.wrong_Q - drawn, 0, None)
             fraction_Q = wrong_Q / np.maximum(wrong_Q + self.right_Q, 1)
             miss_Q *= np.where(drawn < reach_Q, fraction_Q, 1.0)
@@ -159,6 +157,13 @@ def rank_queries(
             bar.update(len(score_QG))
     better_Q, wrong_Q, right_Q = torch.cat(counts, dim=1).double().numpy()[:, answerable_Q]
     return Ranks(better_Q=better_Q, wrong_Q=wrong_Q, right_Q=right_Q, ties=ties)
+
+
+def in_places(value_A: np.ndarray, at: np.ndarray, *, size: int, absent: float | bool = np.nan) -> np.ndarray:
+    """Return `(size,)`: values of some queries in their places, by number or mask, and what stands for the others."""
+    value_Q = np.full(size, absent, dtype=value_A.dtype)
+    value_Q[at] = value_A
+    return value_Q
 
 
 def check_answers(positives: Positives, *, ties: Ties, skip: bool = False) -> np.ndarray:

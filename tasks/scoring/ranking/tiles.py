@@ -13,12 +13,12 @@ from polypool.infra.errors import InputError
 from polypool.tasks.adapter import Score
 from polypool.tasks.scoring.metrics import Positives, Ranks, Ties, best_scores, check_answers
 
+# Rows and columns that are scored at once: products of matrices are no slower than of the whole, and take 8 MB.
 TILE = (1024, 2048)
-"""Rows and columns that are scored at once: products of matrices are no slower than of the whole, and take 8 MB."""
+# Scores of a tile that are counted at once: 1 MB, which stays in a processor's cache for both directions.
 LOOKED_AT = 1 << 18
-"""Scores of a tile that are counted at once: 1 MB, which stays in a processor's cache for both directions."""
+# Bytes of tiles that are kept until they are counted; those of COCO's 5,000 images and 25,000 captions are 180 MB.
 HELD = 1 << 30
-"""Bytes of tiles that are kept until they are counted; those of COCO's 5,000 images and 25,000 captions are 180 MB."""
 
 
 def rank_both_ways(
