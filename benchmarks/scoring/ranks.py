@@ -138,7 +138,7 @@ def rank_matrix(score_QG: Tensor) -> tuple[np.ndarray, np.ndarray]:
     images, captions = score_QG.shape
     owner_T = np.repeat(np.arange(images), captions // images)
     i2t = rank_queries(score_QG, Positives.of_images(owner_T, images=images))
-    t2i = rank_queries(score_QG.T, Positives.of_captions(owner_T, images=images))
+    t2i = rank_queries(score_QG.T, Positives.of_images(owner_T, images=images).turned())
     return i2t.rank_Q, t2i.rank_Q
 
 

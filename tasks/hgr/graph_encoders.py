@@ -15,7 +15,7 @@ from polypool.encoders.encoder import Encoder
 from polypool.infra.batches import Batch
 from polypool.infra.compute.dropout import Dropout
 from polypool.infra.errors import InputError
-from polypool.tasks.models.branch import refuse_distributions
+from polypool.tasks.models.branch import refuse_distributions, refuse_global_feature
 from polypool.tasks.models.pair_encoder import PaddedSets
 from polypool.tasks.models.parts import Parts
 from polypool.tasks.similarities.vectors import at_least_float32, l2_normalise
@@ -94,12 +94,7 @@ def _unit(vectors: Tensor) -> Tensor:
 
 
 def _plain(encoder: Encoder) -> Encoder:
-    """Refuse an encoder that makes more than a set."""
-    if encoder.global_width:
-        raise InputError(
-            f"the encoder {type(encoder).__name__} makes a set and a global feature of it, and hgr has no place for a "
-            "global feature; choose one that makes a set alone, such as frames or bigru"
-        )
+    refuse_global_feature(encoder, "hgr", others="frames or bigru")
     return encoder
 
 

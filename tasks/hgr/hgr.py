@@ -15,12 +15,13 @@ from polypool.encoders.text.tokenizers import Tokenizer
 from polypool.infra.batches import Batch
 from polypool.infra.compute.device import device_of, on_device
 from polypool.infra.compute.dist import gather, gather_shared
-from polypool.infra.errors import InputError
+from polypool.infra.fields import above, require
 from polypool.infra.registry import MODELS
 from polypool.tasks.adapter import Score
 from polypool.tasks.hgr.graph_encoders import RoleText, TextEmbeddings, VideoEmbeddings, VideoLevels
 from polypool.tasks.hgr.role_captions import RoleCaptions
 from polypool.tasks.hgr.role_graph import check_slots
+from polypool.tasks.models.branch import check_widths
 from polypool.tasks.models.embeddings import Batches, encode_split
 from polypool.tasks.models.pair_encoder import PaddedSets, encode_sets
 from polypool.tasks.models.parts import Parts
@@ -63,14 +64,9 @@ class HGR(RetrievalModel):
         dropout: float = 0.5,
     ) -> None:
         check_slots(verbs=verbs, nouns=nouns)
-        if sharpness <= 0:
-            raise InputError(f"hgr's sharpness is {sharpness}, expected a number above 0")
+        require(above(0), sharpness=sharpness)
         visual, text = VideoLevels(parts), RoleText(parts, dropout=dropout, root_messages=root_messages)
-        if visual.width != text.width:
-            raise InputError(
-                f"the visual encoder makes elements of width {visual.width} and the text encoder of "
-                f"{text.width}; hgr compares frames with phrases: give both the same width"
-            )
+        check_widths(visual.width, text.width, "hgr compares frames with phrases: give both the same width")
         similarity = parts.similarity(visual.aggregator, text.aggregator)
         super().__init__(similarity, parts.objective(), parts.regularisers())
         self.verbs, self.sharpness = verbs, sharpness

@@ -28,7 +28,6 @@ from polypool.tasks.scoring.metrics import (
     KS,
     Positives,
     Ranks,
-    Ties,
     chance_recall,
     in_places,
     rank_queries,
@@ -136,21 +135,18 @@ def _both_ways(pair_2P: np.ndarray, *, items: int) -> Positives:
     )
 
 
-def evaluate_crisscrossed(
-    score: Score, answers: RightAnswers, *, ties: Ties = "expected"
-) -> CrisscrossedResult:
+def evaluate_crisscrossed(score: Score, answers: RightAnswers) -> CrisscrossedResult:
     """Rank a split in four directions.
 
     Args:
         score: scores blocks of images against captions, and of both against themselves.
         answers: the right answers, in the order of the score's images and captions.
-        ties: see `rank_queries`.
 
     Raises:
         InputError: the model compares images with captions alone, or a score is NaN.
     """
     metrics, rank_Q, recalls, chance, tied = {}, {}, {}, {}, 0
-    ranked = _ranked(score, answers, ties=ties)
+    ranked = _ranked(score, answers)
     for direction, positives in answers.of.items():
         ranks = ranked[direction]
         answerable_Q = positives.count_Q > 0
@@ -170,19 +166,18 @@ def evaluate_crisscrossed(
     return CrisscrossedResult(metrics=metrics, rank_Q=rank_Q, recalls=recalls, chance=chance)
 
 
-def _ranked(score: Score, answers: RightAnswers, *, ties: Ties) -> dict[str, Ranks]:
+def _ranked(score: Score, answers: RightAnswers) -> dict[str, Ranks]:
     """Rank each direction's queries against their whole gallery."""
     if not isinstance(score, AllScores):
         raise InputError(
             "this model scores pairs of an image and a caption and has no embeddings of one modality alone, so "
             "captions cannot be compared with captions; choose another protocol, such as coco-5k"
         )
-    between = rank_both_ways(score, answers.of["i2t"], ties=ties, progress="ranking i2t and t2i")
+    between = rank_both_ways(score, answers.of["i2t"], progress="ranking i2t and t2i")
     within = {
         direction: rank_queries(
             _others(of_one, len(answers.of[direction])),
             answers.of[direction],
-            ties=ties,
             skip=True,
             progress=f"ranking {direction}",
         )

@@ -13,7 +13,7 @@ import numpy as np
 
 from polypool.infra.errors import InputError
 from polypool.tasks.adapter import Score
-from polypool.tasks.scoring.metrics import KS, Ranks, Ties, retrieval_metrics
+from polypool.tasks.scoring.metrics import KS, Ranks, retrieval_metrics
 from polypool.tasks.scoring.protocols import ScoringProtocol
 from polypool.tasks.scoring.ranking.gallery import RetrievalGallery
 
@@ -49,7 +49,6 @@ def evaluate_protocol(
     *,
     texts: Sequence[str] | None = None,
     directions: tuple[str, str] = ("i2t", "t2i"),
-    ties: Ties = "expected",
 ) -> ProtocolResult:
     """Score a split under a protocol.
 
@@ -61,7 +60,6 @@ def evaluate_protocol(
         n_items: images or videos of the split.
         texts: the captions themselves, which `distinct` protocols compare.
         directions: what items to captions and captions to items are called.
-        ties: see `rank_queries`.
 
     Raises:
         InputError: the split has the wrong size, captions are out of order, an item has no caption, or a
@@ -79,7 +77,7 @@ def evaluate_protocol(
         RetrievalGallery.of(slice(*fold), owner_T, texts=texts if protocol.distinct else None)
         for fold in itertools.pairwise(bounds)
     ]
-    ranked = [fold.rank(score, ties=ties, rerank=protocol.rerank) for fold in folds]
+    ranked = [fold.rank(score, rerank=protocol.rerank) for fold in folds]
     metrics = [
         retrieval_metrics(i2t, t2i, directions=directions, floor_median=protocol.floor_median)
         | _reached(i2t, t2i, directions=directions, k=protocol.rerank)

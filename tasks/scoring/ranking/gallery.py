@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from polypool.tasks.adapter import Score
-from polypool.tasks.scoring.metrics import Positives, Ranks, Ties, chance_recall
+from polypool.tasks.scoring.metrics import Positives, Ranks, chance_recall
 from polypool.tasks.scoring.ranking.reranking import rank_reranked
 from polypool.tasks.scoring.ranking.tiles import rank_both_ways
 from polypool.tasks.scoring.scores import PairsScore
@@ -57,12 +57,11 @@ class RetrievalGallery:
     def items(self) -> int:
         return self.rows.stop - self.rows.start
 
-    def rank(self, score: Score, *, ties: Ties, rerank: int = 0) -> tuple[Ranks, Ranks]:
+    def rank(self, score: Score, *, rerank: int = 0) -> tuple[Ranks, Ranks]:
         """Rank captions for every item, and items for every caption.
 
         Args:
             score: of the split.
-            ties: see `rank_queries`.
             rerank: how many of a query's gallery are scored, by a `PairsScore`; see `rank_reranked`. 0 for all. Where
                 it reaches the smaller side, every pair is one of them, and all are ranked by their scores.
         """
@@ -70,8 +69,8 @@ class RetrievalGallery:
         if 0 < rerank < min(self.items, len(self.column_G)):
             assert isinstance(score, PairsScore), "check_rerank refuses others"
             row_V = np.arange(self.rows.start, self.rows.stop)
-            return rank_reranked(score, row_V, self.column_G, of_items, k=rerank, ties=ties)
-        return rank_both_ways(self.within(score), of_items, ties=ties, progress="ranking")
+            return rank_reranked(score, row_V, self.column_G, of_items, k=rerank)
+        return rank_both_ways(self.within(score), of_items, progress="ranking")
 
     def within(self, score: Score) -> Score:
         """Return the scores of items and captions of the gallery, by their places in it."""

@@ -201,7 +201,7 @@ def test_a_bad_parameter_is_refused(spec):
 @pytest.mark.parametrize(
     ("registry", "spec", "message"),
     [
-        (OBJECTIVES, "triplet(margin=-1)", "margin must be 0 or more, not -1"),
+        (OBJECTIVES, "triplet(margin=-1)", "margin must be at least 0, not -1"),
         (OBJECTIVES, "triplet(warmup_epochs=-0.5)", "warmup_epochs must be 0 or more"),
         (OBJECTIVES, "triplet(margin='wide')", "margin must be a finite number, not 'wide'"),
         (OBJECTIVES, "adopt(margin=-0.1)", "margin must be 0 or more"),
