@@ -19,7 +19,7 @@ from polypool.tasks.adapter import Evaluation, Score
 from polypool.tasks.corpus_task import CorpusTask
 from polypool.tasks.inputs.pairs import Pairs
 from polypool.tasks.models.collapse_check import collapse
-from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.models.grad_cache import cached_passes
 from polypool.tasks.models.parts import Parts, retrieval_model
 from polypool.tasks.models.retrieval_model import RetrievalModel

@@ -15,7 +15,7 @@ from benchmarks.random_data import random_tensors
 from polypool.tasks.scoring.evaluation import evaluate_protocol
 from polypool.tasks.scoring.metrics import Positives, rank_queries
 from polypool.tasks.scoring.protocols import protocol_named
-from polypool.tasks.similarities.of_vectors import Cosine
+from polypool.tasks.similarities.similarity import Cosine
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,10 +22,10 @@ from polypool.tasks.hgr.graph_encoders import RoleText, TextEmbeddings, VideoEmb
 from polypool.tasks.hgr.role_captions import RoleCaptions
 from polypool.tasks.hgr.role_graph import check_slots
 from polypool.tasks.models.branch import check_widths
-from polypool.tasks.models.embeddings import Batches, encode_split
+from polypool.tasks.models.dual_encoder import encode_split
 from polypool.tasks.models.pair_encoder import PaddedSets, encode_sets
 from polypool.tasks.models.parts import Parts
-from polypool.tasks.models.retrieval_model import RetrievalModel, Scored
+from polypool.tasks.models.retrieval_model import Batches, RetrievalModel, Scored
 from polypool.tasks.similarities.vectors import at_least_float32
 
 VIDEOS = 64  # videos whose frames are padded to a common number while a split is scored

@@ -22,8 +22,8 @@ from polypool.tasks.hgr.lexicon import (
     PLURALS,
     STATES,
     THIRD,
+    bag,
 )
-from polypool.tasks.hgr.roles import bag
 
 Span = tuple[int, int]  # first word, and the word after the last
 

@@ -25,8 +25,8 @@ from polypool.tasks.models.branch import (
     refuse_distributions,
     refuse_global_feature,
 )
-from polypool.tasks.models.embeddings import Batches, places
-from polypool.tasks.models.retrieval_model import RetrievalModel, Scored
+from polypool.tasks.models.dual_encoder import places
+from polypool.tasks.models.retrieval_model import Batches, RetrievalModel, Scored
 from polypool.tasks.objectives.objective import Objective
 from polypool.tasks.objectives.regularisers import Regulariser
 from polypool.tasks.similarities.similarity import Similarity

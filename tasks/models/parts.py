@@ -21,7 +21,6 @@ from polypool.infra.registry import (
     SIMILARITIES,
     Spec,
 )
-from polypool.tasks.run import Run
 from polypool.tasks.inputs.texts import TextInputs
 from polypool.tasks.models.branch import Branch, look_at_each_other
 from polypool.tasks.models.dual_encoder import DualEncoder
@@ -29,6 +28,7 @@ from polypool.tasks.models.pair_encoder import PairEncoder
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.objectives.objective import Objective
 from polypool.tasks.objectives.regularisers import Regulariser
+from polypool.tasks.run import Run
 from polypool.tasks.similarities.similarity import Similarity
 
 

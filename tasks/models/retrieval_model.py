@@ -16,7 +16,6 @@ from polypool.infra.errors import InputError
 from polypool.tasks.adapter import Score
 from polypool.tasks.inputs.texts import Captions, TextInputs
 from polypool.tasks.models.collapse_check import DEVIATION, TEXT_VARIANCE, VISUAL_VARIANCE, variance
-from polypool.tasks.models.embeddings import Batches
 from polypool.tasks.objectives.objective import Objective, batch_positives
 from polypool.tasks.objectives.regularisers import Regulariser
 from polypool.tasks.similarities.similarity import Similarity
@@ -26,6 +25,10 @@ from polypool.tasks.similarities.vectors import (
     mean_and_log_variance,
     mean_vector,
 )
+
+# Pairs of the samples' numbers `(B,)` and their batch: this worker's share. Every worker has equally many, and all
+# workers' together hold every sample, in any order.
+Batches = Iterable[tuple[Tensor, Batch]]
 
 # Prefixes of what a model learns for its loss alone: its scores do not depend on it, so a file may lack it.
 TRAINING_ONLY = ("objective.", "regularisers.")

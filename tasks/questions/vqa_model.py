@@ -19,7 +19,6 @@ from polypool.infra.compute.dist import all_sum, gather_uneven, rank, world
 from polypool.infra.compute.dropout import current_draws, drawn
 from polypool.infra.errors import InputError
 from polypool.infra.registry import FUSIONS
-from polypool.tasks.run import Run
 from polypool.tasks.abilities import Pass
 from polypool.tasks.adapter import Score
 from polypool.tasks.inputs.pairs import QuestionData
@@ -30,9 +29,10 @@ from polypool.tasks.models.branch import (
     pool_both,
     refuse_distributions,
 )
-from polypool.tasks.models.embeddings import places
+from polypool.tasks.models.dual_encoder import places
 from polypool.tasks.models.parts import Parts
 from polypool.tasks.questions.fusions import Fusion
+from polypool.tasks.run import Run
 from polypool.tasks.similarities.vectors import at_least_float32, mean_vector
 
 

@@ -32,7 +32,7 @@ from polypool.tasks.datasets.open_corpora import PicturedItem, pictured
 from polypool.tasks.datasets.questions import Question
 from polypool.tasks.inputs.corpus_inputs import CorpusInputs
 from polypool.tasks.inputs.pairs import Pairs, QuestionData
-from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.similarities.vectors import at_least_float32, l2_normalise
 

@@ -16,7 +16,7 @@ from polypool.tasks.datasets.cxc import Ratings
 from polypool.tasks.datasets.eccv import Extended
 from polypool.tasks.datasets.open_corpora import pictured
 from polypool.tasks.inputs.pairs import Pairs
-from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.scoring.crisscrossed import evaluate_crisscrossed, right_answers
 from polypool.tasks.scoring.described import (
     extended_queries,

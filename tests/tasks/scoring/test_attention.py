@@ -15,7 +15,7 @@ from polypool.infra.compute.dist import rank
 from polypool.infra.registry import TASKS
 from polypool.infra.trust import trust_specs
 from polypool.tasks.inputs.pairs import Pairs
-from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.scoring.attention_maps import attended, caption_pairs, nearest_captions, question_pairs
 
 SLOTS = "slots(k=3, iterations=1, heads=2, head_width=4)"

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from polypool.infra.errors import InputError
+from polypool.tasks.scoring.evaluation import RetrievalGallery
 from polypool.tasks.scoring.metrics import (
     Positives,
     Ranks,
@@ -17,7 +18,6 @@ from polypool.tasks.scoring.metrics import (
     recall,
     retrieval_metrics,
 )
-from polypool.tasks.scoring.ranking.gallery import RetrievalGallery
 
 
 def owners(images: int, captions: int = 5) -> np.ndarray:

@@ -8,10 +8,9 @@ import torch
 
 from polypool.infra.errors import InputError
 from polypool.tasks.adapter import Score
-from polypool.tasks.scoring.evaluation import evaluate_protocol
+from polypool.tasks.scoring.evaluation import RetrievalGallery, evaluate_protocol
 from polypool.tasks.scoring.metrics import Positives, rank_queries
 from polypool.tasks.scoring.protocols import PROTOCOLS, ScoringProtocol, protocol_named
-from polypool.tasks.scoring.ranking.gallery import RetrievalGallery
 from polypool.tasks.scoring.scores import mean_score
 
 

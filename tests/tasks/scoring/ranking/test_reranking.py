@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from polypool.infra.errors import InputError
-from polypool.tasks.scoring.evaluation import evaluate_protocol
+from polypool.tasks.scoring.evaluation import RetrievalGallery, evaluate_protocol
 from polypool.tasks.scoring.protocols import ScoringProtocol, protocol_named
 from polypool.tasks.scoring.ranking import reranking
-from polypool.tasks.scoring.ranking.gallery import RetrievalGallery
 from polypool.tasks.scoring.ranking.reranking import best_places, first_pass, put_first
 
 ITEMS, CAPTIONS = 40, 90
