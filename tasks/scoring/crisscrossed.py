@@ -22,7 +22,7 @@ from torch import Tensor
 
 from polypool.infra.errors import InputError
 from polypool.tasks.adapter import Score
-from polypool.tasks.datasets.cxc import Rated, Ratings
+from polypool.tasks.datasets.coco_judgments import Rated, Ratings
 from polypool.tasks.scoring.metrics import KS, Positives, Ranks, Ties, chance_recall, rank_queries, recall
 from polypool.tasks.scoring.ranking.tiles import rank_both_ways
 from polypool.tasks.scoring.scores import AllScores
