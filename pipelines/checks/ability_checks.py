@@ -5,19 +5,19 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from polypool.infra.errors import InputError
 from polypool.pipelines.checks.adapter_checks import AdapterChecks
 from polypool.pipelines.checks.evaluations import check_same_evaluation
-from polypool.pipelines.checks.part_checks import PartChecks, check
+from polypool.pipelines.checks.part_checks import PartChecks, check, check_mask, check_tensor
 from polypool.pipelines.models.search.queries import Query
 from polypool.pipelines.models.search.searches import AnswerSearch, RetrievalSearch
 from polypool.pipelines.models.trained import TrainedModel
@@ -62,7 +62,7 @@ class AbilityChecks(PartChecks):
             if isinstance(module, _BatchNorm | torch.nn.Dropout):  # refused in chunks, or random
                 module.eval()
         batch = {name: x.double() if x.is_floating_point() else x for name, x in batch.items()}
-        whole, cut = (copy.deepcopy(model) for _ in range(2))
+        whole, cut = model, copy.deepcopy(model)
         terms = self.adapter.loss(whole, batch, epoch=0.0)
         terms["loss"].backward()
         precision = torch.autocast(next(cut.parameters()).device.type, enabled=False)
@@ -77,10 +77,10 @@ class AbilityChecks(PartChecks):
         for (name, one), other in zip(whole.named_parameters(), cut.parameters(), strict=True):
             if one.grad is not None:
                 assert other.grad is not None, f"no gradient reaches {name} in chunks"
-                close = torch.allclose(
-                    other.grad, one.grad, rtol=1e-3, atol=1e-5 * float(one.grad.abs().max())
+                small = 1e-5 * float(one.grad.abs().max())
+                assert torch.allclose(other.grad, one.grad, rtol=1e-3, atol=small), (
+                    f"the gradient of {name} in chunks of 3 is not that of the whole batch"
                 )
-                assert close, f"the gradient of {name} in chunks of 3 is not that of the whole batch"
         return "in chunks of 3"
 
     @check(
@@ -93,12 +93,8 @@ class AbilityChecks(PartChecks):
         adapter, protocol = self.adapter, self.adapter.dev_protocol
         score = adapter.scorer(self.of.model.eval(), "val")
         block, corner = score(slice(0, 3), slice(0, 2)), score(slice(1, 3), slice(1, 2))
-        for name, x in (
-            ("score(slice(0, 3), slice(0, 2))", block),
-            ("score(slice(1, 3), slice(1, 2))", corner),
-        ):
-            assert isinstance(x, Tensor), f"{name} is {type(x).__name__}, expected a tensor"
-            assert x.ndim == 2, f"{name} has shape {tuple(x.shape)}, expected (rows, columns)"
+        check_tensor("score(slice(0, 3), slice(0, 2))", block, -1, -1)
+        check_tensor("score(slice(1, 3), slice(1, 2))", corner, -1, -1)
         assert block[1:, 1:].shape == corner.shape, (
             f"slices are not followed: {tuple(block.shape)} and {tuple(corner.shape)} came of (3, 2) and (2, 1)"
         )
@@ -131,10 +127,8 @@ class AbilityChecks(PartChecks):
             number_B = np.arange(len(visuals))
             x, mask_BN = self.adapter.visual_inputs(visuals).batch(number_B, sample_B=number_B, draw=None)
             text = self.adapter.text_inputs(_TEXTS).batch(number_B)
-            for name, mask in (("visual_inputs", mask_BN), ("text_inputs", text["text_mask"])):
-                assert mask.dtype == torch.bool, f"{name} gives a mask of {mask.dtype}, expected torch.bool"
-                assert len(mask) == len(visuals), f"{name} gives {len(mask)} rows for {len(visuals)}"
-                assert mask.any(dim=-1).all(), f"{name} marks no element of some sample"
+            check_mask("the mask of visual_inputs", mask_BN, len(visuals))
+            check_mask("the mask of text_inputs", text["text_mask"], len(visuals))
             assert len(x) == len(visuals), f"visual_inputs gives {len(x)} rows for {len(visuals)}"
             use = _used(self._trained(), visuals)
         if dim:
@@ -155,16 +149,13 @@ class AbilityChecks(PartChecks):
             return refused
         modality = self.adapter.modality
         assert modality in ("image", "video"), f"modality is {modality!r}, expected 'image' or 'video'"
-        search = self._trained().open_search("val")
-        try:
+        with closing(self._trained().open_search("val")) as search:
             if isinstance(search, AnswerSearch):
                 answers = search.find(Query(id=search.items[0].id, text=_TEXTS[0]), 3)
                 assert answers, "a question gets no answer"
                 return f"{len(search.items):,} {modality}s of val to ask about"
             self._check_hits(search)
             return f"{len(search.items):,} {modality}s of val"
-        finally:
-            search.close()
 
     def _check_hits(self, search: RetrievalSearch) -> None:
         by_text = search.find(Query(text=search.pairs.texts[0]), 3)
@@ -174,12 +165,11 @@ class AbilityChecks(PartChecks):
             assert hit.id in known, f"the id {hit.id!r} is none of the split"
         if isinstance(self.adapter, Scores):
             score = self.adapter.scorer(self.of.model.eval(), "val")
-            expected = (
-                ("a caption", by_text, score(slice(0, len(known)), slice(0, 1))),
-                ("an item", by_id, score(slice(0, 1), slice(0, len(search.pairs.texts)))),
-            )
-            for query, hits, scores in expected:
-                best = scores.max().item()
+            for query, hits, items, texts in (
+                ("a caption", by_text, len(known), 1),
+                ("an item", by_id, 1, len(search.pairs.texts)),
+            ):
+                best = score(slice(0, items), slice(0, texts)).max().item()
                 assert abs(hits[0].score - best) < 1e-3 * max(1, abs(best)), (
                     f"the best hit of {query} scores {hits[0].score:.4g}, and the split's scores say {best:.4g}"
                 )
@@ -207,7 +197,7 @@ def _used(trained: TrainedModel, visuals: Sequence[np.ndarray | Path]) -> str:
         return f"it answers, by one of {len(trained.adapter.choices):,} choices"
     if isinstance(trained.model, RetrievalModel):
         sim_VT = trained.scores(visuals, _TEXTS)
-        assert torch.isfinite(sim_VT).all(), "a score is not finite"
+        check_tensor("scores(visuals, texts)", sim_VT, len(visuals), len(_TEXTS))
         alone = trained.scores(visuals[1:], _TEXTS[1:])
         assert torch.allclose(alone, sim_VT[1:, 1:], rtol=1e-3, atol=1e-4), (
             "the score of a pair depends on what else is scored"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,13 +15,7 @@ from torch import Tensor, nn
 
 from polypool.infra.registry import TASKS
 from polypool.pipelines.checks.evaluations import check_comparison, check_evaluation, check_same_evaluation
-from polypool.pipelines.checks.part_checks import (
-    PartChecks,
-    check,
-    check_parameters,
-    check_terms,
-    through_json,
-)
+from polypool.pipelines.checks.part_checks import PartChecks, check, check_mask, check_parameters, check_terms
 from polypool.tasks.adapter import Evaluation, Metric, TaskAdapter
 from polypool.tasks.run import Run
 
@@ -41,15 +36,12 @@ class AdapterChecks(PartChecks):
     @cached_property
     def batches(self) -> list[dict[str, Tensor]]:
         """Two batches of the training split."""
-        size = min(_BATCH, self.run.optim.batch)
-        return [self._batch(index_B) for index_B in (self._index[:size], self._index[size : 2 * size])]
+        return [self._batch(0), self._batch(1)]
 
-    @cached_property
-    def _index(self) -> np.ndarray:
-        return np.random.default_rng(0).permutation(len(self.adapter.data("train")))
-
-    def _batch(self, index_B: np.ndarray) -> dict[str, Tensor]:
-        return self.adapter.data("train").batch(index_B, seed=0, epoch=0)
+    def _batch(self, number: int, *, size: int = _BATCH) -> dict[str, Tensor]:
+        data, size = self.adapter.data("train"), min(size, self.run.optim.batch)
+        index_S = np.random.default_rng(0).permutation(len(data))
+        return data.batch(index_S[number * size : (number + 1) * size], seed=0, epoch=0)
 
     @cached_property
     def model(self) -> nn.Module:
@@ -60,11 +52,13 @@ class AdapterChecks(PartChecks):
     @cached_property
     def scores(self) -> dict[str, Evaluation]:
         """The new model's evaluations on `val` and `test`."""
-        protocols = {"val": self.adapter.dev_protocol, "test": self.run.protocol}
-        return {split: self._score(self.model, split, name) for split, name in protocols.items()}
+        return {
+            "val": self._score("val", self.adapter.dev_protocol),
+            "test": self._score("test", self.run.protocol),
+        }
 
-    def _score(self, model: nn.Module, split: str, protocol: str) -> Evaluation:
-        return self.adapter.evaluate(model.train(), split, protocol)  # as the loop leaves it
+    def _score(self, split: str, protocol: str) -> Evaluation:
+        return self.adapter.evaluate(self.model.train(), split, protocol)  # as the loop leaves it
 
     @check(
         "it is built, with the metric that chooses the best epoch",
@@ -105,40 +99,33 @@ class AdapterChecks(PartChecks):
             for key, x in batch.items():
                 assert isinstance(key, str), f"the key {key!r} is no string"
                 assert isinstance(x, Tensor), f"`{key}` is {type(x).__name__}, expected a tensor"
-        size = min(_BATCH, self.run.optim.batch, len(self._index))
-        lengths = {size, *([len(self.batches[0]["row"])] if "row" in self.batches[0] else [])}
-        for key, x in self.batches[0].items():
-            expected = " or ".join(map(str, sorted(lengths)))
-            assert x.dim(), f"`{key}` is a scalar, expected a first axis of {expected}"
-            assert len(x) in lengths, (
-                f"`{key}` has {len(x)} rows in a batch of {size} samples, expected {expected}"
-            )
+        batch, size = self.batches[0], min(_BATCH, self.run.optim.batch, len(self.adapter.data("train")))
+        lengths = {size, *([len(batch["row"])] if "row" in batch else [])}
+        expected = f"expected {' or '.join(map(str, sorted(lengths)))}"
+        for key, x in batch.items():
+            assert x.dim(), f"`{key}` is a scalar, expected a first axis, {expected}"
+            assert len(x) in lengths, f"`{key}` has {len(x)} rows in a batch of {size} samples, {expected}"
             if key.endswith("_mask"):
                 self._mask_fits(key, x)
-        return ", ".join(f"{key} {tuple(x.shape)}" for key, x in self.batches[0].items())
+        return ", ".join(f"{key} {tuple(x.shape)}" for key, x in batch.items())
 
     def _mask_fits(self, key: str, mask_BN: Tensor) -> None:
-        assert mask_BN.dtype == torch.bool, (
-            f"`{key}` is {mask_BN.dtype}, expected torch.bool, True for real elements"
-        )
-        assert mask_BN.any(dim=-1).all(), f"`{key}` marks no element of some sample"
         x = self.batches[0].get(key.removesuffix("_mask"))
         assert x is not None, f"there is `{key}` and no `{key.removesuffix('_mask')}`"
-        assert len(x) == len(mask_BN), f"`{key}` has {len(mask_BN)} rows, and what it masks {len(x)}"
-        if x.dim() < 4:  # images become sets later
-            assert x.shape[:2] == mask_BN.shape, (
-                f"`{key}` has shape {tuple(mask_BN.shape)}, and what it masks {tuple(x.shape)}"
-            )
+        check_mask(f"`{key}`", mask_BN, len(x))
+        assert x.dim() > 3 or x.shape[:2] == mask_BN.shape, (  # images become sets later
+            f"`{key}` has shape {tuple(mask_BN.shape)}, and what it masks {tuple(x.shape)}"
+        )
 
     @check(
         "a sample depends on its number, the seed and the epoch alone",
         "draw random numbers with polypool.infra.compute.randomness.uniform, not from a generator that goes on",
     )
     def _batches_repeat(self) -> None:
-        again = self._batch(self._index[: min(_BATCH, self.run.optim.batch)])
+        again = self._batch(0)
         for key, x in self.batches[0].items():
             assert torch.equal(x, again[key]), f"the same samples gave another `{key}` the second time"
-        for key, x in self._batch(self._index[:1]).items():
+        for key, x in self._batch(0, size=1).items():
             assert len(x), f"`{key}` of a batch of one sample is empty"
 
     @check(
@@ -164,8 +151,9 @@ class AdapterChecks(PartChecks):
     )
     def _has_a_loss(self) -> str:
         self.model.train()
-        losses = [check_terms(self.adapter.loss(self.model, batch, epoch=0.0)) for batch in self.batches]
-        return ", ".join(losses)
+        return ", ".join(
+            check_terms(self.adapter.loss(self.model, batch, epoch=0.0)) for batch in self.batches
+        )
 
     @check(
         "gradients are finite and reach every weight",
@@ -203,9 +191,8 @@ class AdapterChecks(PartChecks):
         vital=True,
     )
     def _evaluates(self) -> str:
-        primary = self.adapter.primary
-        check_evaluation(self.scores["val"], protocol=self.adapter.dev_protocol, primary=primary)
-        test = self.scores["test"]
+        adapter, test = self.adapter, self.scores["test"]
+        check_evaluation(self.scores["val"], protocol=adapter.dev_protocol, primary=adapter.primary)
         check_evaluation(test, protocol=self.run.protocol, primary=test.primary)
         return f"{test.primary.name} {test.metrics[test.primary.name]:.4g} before any training"
 
@@ -224,8 +211,7 @@ class AdapterChecks(PartChecks):
     )
     def _evaluates_alike(self) -> None:
         before = {name: x.clone() for name, x in self.model.state_dict().items()}
-        again = self._score(self.model, "val", self.adapter.dev_protocol)
-        check_same_evaluation(again, self.scores["val"])
+        check_same_evaluation(self._score("val", self.adapter.dev_protocol), self.scores["val"])
         changed = [name for name, x in self.model.state_dict().items() if not torch.equal(x, before[name])]
         assert not changed, f"scoring changed {', '.join(changed)}"
 
@@ -235,11 +221,7 @@ class AdapterChecks(PartChecks):
         assert isinstance(description, Mapping), (
             f"describe() gave {type(description).__name__}, expected a dict"
         )
-        wrong = [
-            name
-            for name, value in description.items()
-            if not (isinstance(name, str) and isinstance(value, str))
-        ]
+        wrong = [pair[0] for pair in description.items() if not all(isinstance(x, str) for x in pair)]
         assert not wrong, f"{', '.join(map(str, wrong))} is no text"
         unfit = [name for name in description if not re.fullmatch(r"[\w.\-/ ]+", name)]
         assert not unfit, f"the names {', '.join(unfit)} have characters that MLflow refuses"
@@ -251,7 +233,7 @@ class AdapterChecks(PartChecks):
         "None, and open data lazily (functools.cached_property)",
     )
     def _is_rebuilt(self) -> None:
-        assets = through_json(self.adapter.assets)
+        assets = json.loads(json.dumps(self.adapter.assets))
         data = replace(self.run.data, corpus="nowhere/corpus", features="nowhere/features")
         bare = replace(self.run, data=data)
         state = self.model.state_dict()
@@ -260,5 +242,4 @@ class AdapterChecks(PartChecks):
         torch.manual_seed(1)
         model = adapter.model(pretrained=False)
         model.load_state_dict(state)
-        again = adapter.evaluate(model, "val", adapter.dev_protocol)
-        check_same_evaluation(again, self.scores["val"])
+        check_same_evaluation(adapter.evaluate(model, "val", adapter.dev_protocol), self.scores["val"])

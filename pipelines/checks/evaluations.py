@@ -22,8 +22,7 @@ from polypool.tasks.run import Run
 from polypool.tasks.scoring.records import metrics_json, metrics_tag, queries_from, queries_json
 
 _METRIC = re.compile(r"[\w.\-/ :]+")
-_LOSS = 0.1
-"""Fraction of the way from its value to chance by which the second of two compared runs is worse."""
+_LOSS = 0.1  # fraction of the way from its value to chance by which the second of two compared runs is worse
 
 
 def check_evaluation(evaluation: Evaluation, *, protocol: str, primary: Metric) -> None:

@@ -18,8 +18,8 @@ import tyro
 from polypool.infra.process.command import command
 from polypool.infra.store.findings import USUAL
 from polypool.pipelines.data.extraction import job
+from polypool.pipelines.data.extraction.extractors import VideoOptions
 from polypool.pipelines.data.extraction.job import VIDEO_DEFAULTS
-from polypool.pipelines.data.extraction.videos import VideoOptions
 from polypool.pipelines.data.ingestion import Tolerate, report_findings
 
 

@@ -18,9 +18,8 @@ from polypool.tasks.datasets import Reader
 from polypool.tasks.datasets.corpus import Corpus, CorpusSummary, write_corpus
 from polypool.tasks.datasets.features import FeatureReader, cross_check, write_features
 from polypool.tasks.datasets.features.arrays import Arrays
-from polypool.tasks.datasets.features.butd import Butd
 from polypool.tasks.datasets.features.hdf5 import Hdf5
-from polypool.tasks.datasets.features.lmdb import Lmdb
+from polypool.tasks.datasets.features.regions import Butd, Lmdb
 from polypool.tasks.datasets.open_corpora import open_corpus
 from polypool.tasks.datasets.published_counts import SCAN, Published, compare_counts
 from polypool.tasks.datasets.questions import QuestionCorpus, QuestionSummary, write_questions

@@ -23,7 +23,7 @@ from torch import Tensor
 from polypool.infra.errors import InputError
 from polypool.infra.ragged import ragged
 from polypool.tasks.adapter import Score
-from polypool.tasks.datasets.cxc import Rated, Ratings
+from polypool.tasks.datasets.coco_judgments import Rated, Ratings
 from polypool.tasks.scoring.metrics import (
     KS,
     Positives,

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from polypool.infra.errors import InputError
 from polypool.tasks.adapter import Score
-from polypool.tasks.datasets.eccv import Extended
+from polypool.tasks.datasets.coco_judgments import Extended
 from polypool.tasks.scoring.described import EXTENDED, MAP_AT_R
 from polypool.tasks.scoring.metrics import Positives, chance_recall, in_places, rank_queries
 from polypool.tasks.scoring.ranking.precision import chance_precision, precision_at_r

@@ -11,9 +11,8 @@ import numpy as np
 
 from polypool.infra.errors import InputError
 from polypool.tasks.adapter import Evaluation, Metric, Score
+from polypool.tasks.datasets.coco_judgments import Extended, Ratings
 from polypool.tasks.datasets.corpus import Corpus
-from polypool.tasks.datasets.cxc import Ratings
-from polypool.tasks.datasets.eccv import Extended
 from polypool.tasks.datasets.open_corpora import pictured
 from polypool.tasks.inputs.pairs import Pairs
 from polypool.tasks.models.dual_encoder import SplitEmbeddings

@@ -9,11 +9,11 @@ from polypool.infra.text_tables import ABSENT, Table
 from polypool.pipelines.comparison.groups import SECONDS, Group, Row
 from polypool.pipelines.comparison.tables.cross_task import Column, CrossTaskTable
 from polypool.pipelines.comparison.tables.differences import (
+    BY_QUERIES,
     MARKS,
     ONE_SEED,
-    Verdict,
-    starred,
-    verdict,
+    legend_of_marks,
+    mark,
     with_sign,
 )
 
@@ -26,18 +26,17 @@ def scores(group: Group) -> Table:
         legend = [f"sorted by {group.metric.label}; {over}"]
         if not math.isnan(group.metric.chance):
             legend[0] += f"; chance {group.metric.name} {group.number(group.metric.chance)}"
-    columns = group.columns
-    sorting = [at for at, name in enumerate(columns) if group.metric and name == group.metric.name]
+    columns, deciding = group.columns, group.metric.name if group.metric else None
     return Table(
         title=group.title,
-        legend=(*legend, *group.usual, *starred(group)),
+        legend=(*legend, *group.usual, *legend_of_marks(group)),
         header=("aggregator", "runs", *(column.replace("/", " ") for column in columns)),
         rows=tuple(
             (row.label, str(len(row.seeds)), *(_score(group, row, column) for column in columns))
             for row in group.rows
         ),
         notes=tuple(f"published, {line}" for line in group.published),
-        best=frozenset((0, 2 + at) for at in sorting),
+        best=frozenset((0, 2 + at) for at, name in enumerate(columns) if name == deciding),
     )
 
 
@@ -48,9 +47,9 @@ def _score(group: Group, row: Row, column: str) -> str:
     if column == SECONDS.name:
         return f"{mean:.0f}"
     text = _with_deviation(mean, deviation, group.decimals(column))
-    if group.judged is None or group.metric is None or column != group.metric.name:
+    if group.judged is None or column != group.ranked_by.name:
         return text
-    return text + MARKS[verdict(group, row.label, group.judged.labels[0])]
+    return text + mark(group, row, group.judged.labels[0])
 
 
 def published(group: Group) -> Table | None:
@@ -86,12 +85,15 @@ def across(cross_task: CrossTaskTable) -> Table:
     if stars:
         over += "; *: no significant difference from the best of its column, over seeds and queries (Holm)"
     legend.append(over)
-    if any(
-        _mark(column, row) is Verdict.QUERIES for column in cross_task.columns for row in column.rows.values()
-    ):
+    marks = {
+        mark(column.group, row, column.best.label)
+        for column in cross_task.columns
+        for row in column.rows.values()
+    }
+    if MARKS[BY_QUERIES] in marks:
         legend.append(f"?: the queries tell it from the best; {ONE_SEED}")
-    usual = {line: None for column in cross_task.columns for line in _usual(column.group)}
-    legend += usual
+    groups = [column.group for column in cross_task.columns]
+    legend += dict.fromkeys(f"{group.title}: {line}" for group in groups for line in group.usual)
     summaries = _summaries(cross_task)
     legend += [_SUMMARIES[title] for title in summaries]
     rows = []
@@ -129,12 +131,13 @@ _SUMMARIES = {
 
 def _summaries(cross_task: CrossTaskTable) -> dict[str, dict[str, str]]:
     """Return the columns of means over tasks that are known: by title, their entries by aggregator."""
-    means = {name: f"{cross_task.mean(name):.1f}" for name in cross_task.complete}
-    ranks = {name: f"{rank:.1f}" for name, rank in cross_task.mean_ranks.items()}
-    weights = {name: f"{count:,.0f}" for name, count in cross_task.weights.items()}
-    steps = {name: f"{times:.2f}" for name, times in cross_task.steps.items()}
-    columns = zip(_SUMMARIES, (means, ranks, weights, steps), strict=True)
-    return {title: known for title, known in columns if known}
+    means = {name: cross_task.mean(name) for name in cross_task.complete}
+    columns = (means, cross_task.mean_ranks, cross_task.weights, cross_task.steps)
+    texts = [
+        {name: f"{value:{form}}" for name, value in known.items()}
+        for known, form in zip(columns, (".1f", ".1f", ",.0f", ".2f"), strict=True)
+    ]
+    return {title: known for title, known in zip(_SUMMARIES, texts, strict=True) if known}
 
 
 def _entry(column: Column, aggregator: str, stars: bool) -> str:
@@ -142,7 +145,7 @@ def _entry(column: Column, aggregator: str, stars: bool) -> str:
     if row is None or math.isnan(group.mean(row)):
         return ABSENT + " " * stars
     text = _with_deviation(group.mean(row), group.deviation(row), group.decimals(group.ranked_by.name))
-    return text + (MARKS[_mark(column, row)] if stars else "")
+    return text + (mark(group, row, column.best.label) if stars else "")
 
 
 def _not_judged(cross_task: CrossTaskTable) -> Iterator[str]:
@@ -153,12 +156,3 @@ def _not_judged(cross_task: CrossTaskTable) -> Iterator[str]:
         if judged and others and not any(judged.difference(row.label, best.label) for row in others):
             of = " · ".join(column.title[:-1])
             yield f"{of} is not judged: of its table the differences from {judged.labels[0]} alone are known"
-
-
-def _usual(group: Group) -> Iterator[str]:
-    for line in group.usual:
-        yield f"{group.title}: {line}"
-
-
-def _mark(column: Column, row: Row) -> Verdict:
-    return verdict(column.group, row.label, column.best.label)

@@ -16,7 +16,6 @@ from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from tqdm import tqdm
 
 from polypool.infra.errors import InputError
@@ -25,7 +24,7 @@ from polypool.infra.npy import map_array
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import Reading
-from polypool.tasks.datasets.annotation_files import FORM, read_ids
+from polypool.tasks.datasets.annotation_files import DUPLICATE, FORM, read_ids, strings
 from polypool.tasks.datasets.corpus import Item
 from polypool.tasks.datasets.features import FeatureReader, Features, FeatureSets, as_set
 from polypool.tasks.datasets.features.hdf5_file import Hdf5File, Unreadable
@@ -36,16 +35,6 @@ _CAPTIONS = "HGR's ref_captions.json, {video: [sentence, ...]}"
 _FEATURES = "ordered_feature/SA/<kind> or ordered_feature/MP/<kind>"
 _SPLITS = {"trn": "train", "val": "val", "tst": "test"}
 _TWINS = "a name that is another one once / is _, so that they cannot be told apart; rename one"
-_DUPLICATE = "duplicate id; the first is kept"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Name:
-    """A video of a list: its id, and its row in the arrays of its split, which is a key of `_SPLITS`."""
-
-    id: str
-    split: str
-    row: int
 
 
 @READERS.register("hgr")
@@ -64,11 +53,11 @@ class Hgr(VideoReader):
         return self.reading(self._items(), *files, published=[MSRVTT, VATEX])
 
     def _items(self) -> Iterator[Item | Skipped]:
-        names, skipped = _names(self.splits)
-        yield from skipped
+        names = yield from _names(self.splits)
         sentences = yield from _sentences(self.captions)
-        for name in names:
-            yield Item(id=name.id, split=_SPLITS[name.split], captions=sentences.pop(name.id, ()))
+        for split, rows in names.items():
+            for id in rows:
+                yield Item(id=id, split=_SPLITS[split], captions=sentences.pop(id, ()))
         for id in sentences:
             where = f"{self.captions.name}, {id}"
             yield Skipped(where=where, why="captions of a video that no list has", wanted=False)
@@ -96,19 +85,17 @@ class HgrFeatures(FeatureReader):
         )
 
     def _sets(self, folder: Path) -> Iterator[Features | Skipped]:
-        names, skipped = _names(self.splits)
-        yield from skipped
+        names = yield from _names(self.splits)
         paths = {split: (folder / f"{split}_ft.hdf5", folder / f"{split}_ft.npy") for split in _SPLITS}
         if not any(path.is_file() for pair in paths.values() for path in pair):
             raise InputError(
                 f"{folder}: no features; expected {{trn,val,tst}}_ft.hdf5 or {{trn,val,tst}}_ft.npy"
             )
         for split, (frames, means) in paths.items():
-            listed = [name for name in names if name.split == split]
             if frames.is_file():
-                yield from _frames(frames, listed)
+                yield from _frames(frames, names[split])
             elif means.is_file():
-                yield from _means(means, listed, rows=len(read_ids(_list(self.splits, split))))
+                yield from _means(means, names[split], rows=len(read_ids(_list(self.splits, split))))
             else:
                 why = f"no such .hdf5 or .npy file in {folder}"
                 yield Skipped(where=f"{split}_ft", why=why, wanted=False)
@@ -127,22 +114,25 @@ def _spellings(names: Iterable[str]) -> Counter[str]:
     return Counter(map(_id, set(names)))
 
 
-def _names(splits: Path) -> tuple[list[_Name], list[Skipped]]:
-    """Return the videos of all lists, and the names that are there twice or cannot be told apart."""
+def _names(splits: Path) -> Generator[Skipped, None, dict[str, dict[str, int]]]:
+    """Return the videos of each list by id, with their rows in the arrays of the split.
+
+    Names that are there twice, or cannot be told apart, are yielded.
+    """
     existing_folder(splits, what="public_split, with trn_names.npy, val_names.npy and tst_names.npy")
     lists = {split: read_ids(_list(splits, split), what=f"the names of {split}") for split in _SPLITS}
-    spellings = _spellings(name for names in lists.values() for name in names)
-    videos: dict[str, _Name] = {}
-    skipped: list[Skipped] = []
+    spellings, seen = _spellings(name for names in lists.values() for name in names), set()
+    rows: dict[str, dict[str, int]] = {split: {} for split in lists}
     for split, names in lists.items():
         for row, name in enumerate(names):
             id = _id(name)
-            if spellings[id] > 1 or id in videos:
-                where, why = f"{split}_names.npy, {name}", _TWINS if spellings[id] > 1 else _DUPLICATE
-                skipped.append(Skipped(where=where, why=why, split=_SPLITS[split]))
+            if spellings[id] > 1 or id in seen:
+                where, why = f"{split}_names.npy, {name}", _TWINS if spellings[id] > 1 else DUPLICATE
+                yield Skipped(where=where, why=why, split=_SPLITS[split])
             else:
-                videos[id] = _Name(id=id, split=split, row=row)
-    return list(videos.values()), skipped
+                rows[split][id] = row
+            seen.add(id)
+    return rows
 
 
 def _sentences(path: Path) -> Generator[Skipped, None, dict[str, tuple[str, ...]]]:
@@ -157,49 +147,44 @@ def _sentences(path: Path) -> Generator[Skipped, None, dict[str, tuple[str, ...]
         if spellings[id] > 1:
             yield Skipped(where=where, why=_TWINS)
         elif id in captions:
-            yield Skipped(where=where, why=_DUPLICATE)
+            yield Skipped(where=where, why=DUPLICATE)
         elif not isinstance(sentences, list):
             yield Skipped(where=where, why="captions that are not a list")
         else:
-            captions[id] = tuple(sentence for sentence in sentences if isinstance(sentence, str))
-            for _ in range(len(sentences) - len(captions[id])):
-                yield Skipped(where=where, why="a caption that is not a string", part=True)
+            captions[id] = yield from strings(sentences, where=where)
     return captions
 
 
-def _frames(path: Path, names: list[_Name]) -> Iterator[Features | Skipped]:
+def _frames(path: Path, names: dict[str, int]) -> Iterator[Features | Skipped]:
     """Yield the frames of each video of an HDF5 file."""
     with Hdf5File(path, what="the frames of a split's videos") as file:
         key_of = {_id(key): key for key in file.names()}
-        for name in tqdm(names, desc=path.name, unit="video"):
-            where = f"{path.name}, {name.id}"
-            x = _read(file, key_of.pop(name.id, None))
-            if isinstance(x, str):
-                yield Skipped(where=where, why=x)
-            else:
-                yield Features(id=name.id, x_ND=as_set(x), where=where)
+        for id in tqdm(names, desc=path.name, unit="video"):
+            where, why, key = (
+                f"{path.name}, {id}",
+                "a listed video that has no features",
+                key_of.pop(id, None),
+            )
+            try:
+                data = None if key is None else file.data(key)
+                if data is not None and data.shape:
+                    yield Features(id=id, x_ND=as_set(data.rows(0, len(data))), where=where)
+                    continue
+                why = why if key is None else "not a data set (frames, D)"
+            except Unreadable:
+                why = "features that are damaged, or lie in another file"
+            yield Skipped(where=where, why=why)
         for key in key_of.values():
             why = "features of a video that the list does not have"
             yield Skipped(where=f"{path.name}, {key}", why=why, wanted=False)
 
 
-def _read(file: Hdf5File, key: str | None) -> np.ndarray | str:
-    """Return a data set, or why there is none."""
-    if key is None:
-        return "a listed video that has no features"
-    try:
-        data = file.data(key)
-        return data.rows(0, len(data)) if data is not None and data.shape else "not a data set (frames, D)"
-    except Unreadable:
-        return "features that are damaged, or lie in another file"
-
-
-def _means(path: Path, names: list[_Name], *, rows: int) -> Iterator[Features | Skipped]:
+def _means(path: Path, names: dict[str, int], *, rows: int) -> Iterator[Features | Skipped]:
     """Yield the rows of an array; the list says how many it has."""
     x_MD = map_array(path, what="HGR's features of a split")
     if x_MD.ndim != 2 or len(x_MD) != rows:
         raise InputError(
             f"{path}: shape {x_MD.shape}, expected ({rows:,}, D): a row for each name of the split's list"
         )
-    for name in tqdm(names, desc=path.name, unit="video"):
-        yield Features(id=name.id, x_ND=x_MD[name.row, None], where=f"{path.name}, row {name.row}")
+    for id, row in tqdm(names.items(), desc=path.name, unit="video"):
+        yield Features(id=id, x_ND=x_MD[row, None], where=f"{path.name}, row {row}")

@@ -17,8 +17,9 @@ et al., "Multi-modal transformer for video retrieval", ECCV 2020 (9k).
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import Reading
-from polypool.tasks.datasets.annotation_files import misfit, read_csv, read_form
+from polypool.tasks.datasets.annotation_files import DUPLICATE, misfit, read_csv, read_form
 from polypool.tasks.datasets.corpus import CorpusSummary, Item
 from polypool.tasks.datasets.published_counts import MSRVTT, MSRVTT_1KA
 from polypool.tasks.datasets.readers.folders import VideoReader
@@ -38,71 +39,51 @@ _TRAIN, _TEST = ("video_id",), ("key", "video_id", "sentence")
 _UNKNOWN = "a listed video that the annotations do not have"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Annotations:
-    """Videos and captions of one or several files together.
+_Videos = dict[str, tuple[Any, dict[int, str]]]
+"""By id, the split of a video in the words of its file, None where it names none, and its captions by their numbers."""
 
-    Attributes:
-        splits: of each video, in the words of the file; None where it names none.
-        sentences: captions of each video by their numbers.
-        skipped: entries of the files that cannot be used.
+
+def _read(paths: Sequence[Path]) -> Generator[Skipped, None, _Videos]:
+    """Return the videos of one or several files of MSR-VTT's form together.
+
+    Entries of another form, second entries of a video or a sentence, and captions of videos that no file lists are
+    yielded.
+
+    Raises:
+        InputError: a file is missing, cut short or of another form.
     """
+    splits: dict[str, Any] = {}
+    sentences: dict[str, dict[int, str]] = defaultdict(dict)
+    for path in paths:
+        data = read_form(path, what=_WHAT, lists=("videos", "sentences"))
+        for number, video in enumerate(data["videos"]):
+            where = f"{path.name}, video {number}"
+            if why := misfit(video, "a video", video_id=str):
+                yield Skipped(where=where, why=why)
+            elif (id := video["video_id"]) in splits:
+                yield Skipped(where=f"id {id}, {where}", why=DUPLICATE)
+            else:
+                splits[id] = video.get("split")
+        for number, sentence in enumerate(data["sentences"]):
+            why = misfit(sentence, "a sentence", sen_id=int, video_id=str, caption=str)
+            captions = {} if why else sentences[sentence["video_id"]]
+            if not why and sentence["sen_id"] in captions:
+                why = "a sen_id that the video has already; the first is kept"
+            if why:
+                yield Skipped(where=f"{path.name}, sentence {number}", why=why, part=True)
+            else:
+                captions[sentence["sen_id"]] = sentence["caption"]
+    for id in [id for id in sentences if id not in splits]:
+        for number in sentences[id]:
+            why = "a caption of a video that is not listed"
+            yield Skipped(where=f"sentence {number}, of the video {id}", why=why, part=True)
+    return {id: (split, sentences[id]) for id, split in splits.items()}
 
-    splits: dict[str, Any] = field(default_factory=dict)
-    sentences: dict[str, dict[int, str]] = field(default_factory=dict)
-    skipped: list[Skipped] = field(default_factory=list)
 
-    @classmethod
-    def read(cls, paths: Sequence[Path]) -> Annotations:
-        """Read files of MSR-VTT's form.
-
-        Entries of another form, second entries of a video or a sentence, and captions of videos that no file lists
-        are skipped.
-
-        Raises:
-            InputError: a file is missing, cut short or of another form.
-        """
-        read = cls()
-        for path in paths:
-            data = read_form(path, what=_WHAT, lists=("videos", "sentences"))
-            for number, video in enumerate(data["videos"]):
-                read._add_video(video, where=f"{path.name}, video {number}")
-            for number, sentence in enumerate(data["sentences"]):
-                read._add_sentence(sentence, where=f"{path.name}, sentence {number}")
-        for id in [id for id in read.sentences if id not in read.splits]:
-            for number in read.sentences.pop(id):
-                where = f"sentence {number}, of the video {id}"
-                why = "a caption of a video that is not listed"
-                read.skipped.append(Skipped(where=where, why=why, part=True))
-        return read
-
-    def _add_video(self, video: Any, *, where: str) -> None:
-        if why := misfit(video, "a video", video_id=str):
-            self.skipped.append(Skipped(where=where, why=why))
-        elif (id := video["video_id"]) in self.splits:
-            self.skipped.append(Skipped(where=f"id {id}, {where}", why="duplicate id; the first is kept"))
-        else:
-            self.splits[id] = video.get("split")
-
-    def _add_sentence(self, sentence: Any, *, where: str) -> None:
-        why = misfit(sentence, "a sentence", sen_id=int, video_id=str, caption=str)
-        captions = {} if why else self.sentences.setdefault(sentence["video_id"], {})
-        if not why and sentence["sen_id"] in captions:
-            why = "a sen_id that the video has already; the first is kept"
-        if why:
-            self.skipped.append(Skipped(where=where, why=why, part=True))
-        else:
-            captions[sentence["sen_id"]] = sentence["caption"]
-
-    def item(self, id: str, *, split: str) -> Item:
-        """Return a video with its captions in the order of their numbers, which are their ids."""
-        lines = sorted(self.sentences.get(id, {}).items())
-        return Item(
-            id=id,
-            split=split,
-            captions=tuple(caption for _, caption in lines),
-            caption_ids=tuple(str(number) for number, _ in lines),
-        )
+def _item(id: str, captions: dict[int, str], *, split: str) -> Item:
+    """Return a video with its captions in the order of their numbers, which are their ids."""
+    lines = dict(sorted(captions.items()))
+    return Item(id=id, split=split, captions=(*lines.values(),), caption_ids=(*map(str, lines),))
 
 
 @READERS.register("msrvtt")
@@ -117,12 +98,11 @@ class MsrVtt(VideoReader):
         """Return the videos of the files, in their order, each with its captions in the order of `sen_id`."""
         return self.reading(self._items(), *self.json, published=[MSRVTT])
 
-    def _items(self) -> Iterator[Item | Skipped]:
-        read = Annotations.read(self.json)
-        yield from read.skipped
-        for id, split in read.splits.items():
+    def _items(self) -> Generator[Item | Skipped]:
+        videos = yield from _read(self.json)
+        for id, (split, captions) in videos.items():
             if isinstance(split, str) and split in _SPLITS:
-                yield read.item(id, split=_SPLITS[split])
+                yield _item(id, captions, split=_SPLITS[split])
             else:
                 where = f"id {id}, split {json.dumps(split):.60}"
                 yield Skipped(where=where, why=f"unknown split, expected {', '.join(_SPLITS)}")
@@ -167,12 +147,11 @@ class MsrVtt1kA(VideoReader):
         Raises:
             InputError: a file is missing, damaged or of another form, or no training videos are left beside `val`.
         """
-        listed, torn = _rows(self.train, columns=_TRAIN, split="train")
-        rows, torn_tests = _rows(self.test, columns=_TEST, split="test")
-        read = Annotations.read(self.json)
-        yield from (*torn, *torn_tests, *read.skipped)
+        listed, torn = yield from _rows(self.train, columns=_TRAIN, split="train")
+        rows, _ = yield from _rows(self.test, columns=_TEST, split="test")
+        videos = yield from _read(self.json)
         tested = {id for _, (_, id, _) in rows}
-        usable = yield from _trainable(listed, read=read, tested=tested)
+        usable = yield from _trainable(listed, videos=videos, tested=tested)
         if not 0 <= self.val < len(usable):
             first = f", first {torn[0].where}: {torn[0].why}" if torn else ""
             raise InputError(
@@ -181,19 +160,19 @@ class MsrVtt1kA(VideoReader):
             )
         held_out = choose(usable, self.val, seed=self.seed)
         for id in usable:
-            yield read.item(id, split="val" if id in held_out else "train")
+            yield _item(id, videos[id][1], split="val" if id in held_out else "train")
         for where, (key, id, sentence) in rows:
-            if id in read.splits:
+            if id in videos:
                 yield Item(id=id, split="test", captions=(sentence,), caption_ids=(key,))
             else:
                 why = _UNKNOWN if id else "a row without a video_id"
                 yield Skipped(where=f"{where}, id {id}", why=why, split="test")
-        for id in (id for id in read.splits if id not in usable and id not in tested):
+        for id in (id for id in videos if id not in usable and id not in tested):
             yield Skipped(where=f"id {id}", why="a video that neither list has", wanted=False)
 
 
 def _trainable(
-    listed: Sequence[tuple[str, tuple[str, ...]]], *, read: Annotations, tested: set[str]
+    listed: Sequence[tuple[str, tuple[str, ...]]], *, videos: _Videos, tested: set[str]
 ) -> Generator[Skipped, None, dict[str, None]]:
     """Yield what cannot be trained on; return the ids that can be, in order, as the keys of a dictionary."""
     usable: dict[str, None] = {}
@@ -201,12 +180,12 @@ def _trainable(
         if not id:
             why = "a row without a video_id"
         elif id in usable:
-            why = "duplicate id; the first is kept"
+            why = DUPLICATE
         elif id in tested:
             why = "a training video that the test set has; it is left to the test set"
-        elif id not in read.splits:
+        elif id not in videos:
             why = _UNKNOWN
-        elif not any(caption.strip() for caption in read.sentences.get(id, {}).values()):
+        elif not any(caption.strip() for caption in videos[id][1].values()):
             why = "no captions"
         else:
             usable[id] = None
@@ -217,8 +196,9 @@ def _trainable(
 
 def _rows(
     path: Path, *, columns: Sequence[str], split: str
-) -> tuple[list[tuple[str, tuple[str, ...]]], list[Skipped]]:
-    """Return the rows of a list that can be read, and those that cannot."""
+) -> Generator[Skipped, None, tuple[list[tuple[str, tuple[str, ...]]], list[Skipped]]]:
+    """Return the rows of a list that can be read, and those that cannot, which are yielded."""
     rows = list(read_csv(path, columns=columns))
     torn = [replace(row, split=split) for row in rows if isinstance(row, Skipped)]
+    yield from torn
     return [row for row in rows if not isinstance(row, Skipped)], torn

@@ -24,8 +24,8 @@ from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.figures.pages.draw import draw
 from polypool.pipelines.models import evaluation
 from polypool.pipelines.models.trained import load_run
+from polypool.tasks.datasets.coco_judgments import eccv_files, read_eccv
 from polypool.tasks.datasets.corpus import Corpus, write_corpus
-from polypool.tasks.datasets.eccv import eccv_files, read_eccv
 from polypool.tasks.scoring.protocols import PROTOCOLS, ScoringProtocol
 
 MADE = ("whole", "small-cxc", "small-eccv")
@@ -77,7 +77,7 @@ def test_a_bad_file_is_named(tmp_path: Path, text: str | None, message: str) -> 
 
 
 def test_without_package_and_folder_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polypool.tasks.datasets.eccv.find_spec", lambda name: None)
+    monkeypatch.setattr("polypool.tasks.datasets.coco_judgments.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'polypool\[eccv\]', or name a folder"):
         eccv_files(None)
 

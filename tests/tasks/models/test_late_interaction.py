@@ -11,7 +11,7 @@ from toy import trainer_of
 
 from polypool.aggregators.observe import Seen, Watched
 from polypool.infra.registry import AGGREGATORS
-from polypool.pipelines.figures.variance import spread_of
+from polypool.pipelines.figures.embedding_figures import spread_of
 from polypool.pipelines.models.search.queries import Query
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.tasks.models.dual_encoder import SplitEmbeddings

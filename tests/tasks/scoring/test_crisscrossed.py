@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from polypool.infra.errors import InputError
-from polypool.tasks.datasets.cxc import Rated, Ratings
+from polypool.tasks.datasets.coco_judgments import Rated, Ratings
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.scoring.crisscrossed import evaluate_crisscrossed, right_answers
 from polypool.tasks.scoring.scores import mean_score
