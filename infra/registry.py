@@ -309,15 +309,13 @@ SIMILARITIES = Registry(
 OBJECTIVES = Registry(
     "objective", package="polypool.tasks.objectives", base="polypool.tasks.objectives.objective:Objective"
 )
-MINERS = Registry(
-    "miner", package="polypool.tasks.objectives.miners", base="polypool.tasks.objectives.miners.miner:Miner"
-)
+MINERS = Registry("miner", package="polypool.tasks.objectives", base="polypool.tasks.objectives.miners:Miner")
 REGULARISERS = Registry(
     "regulariser",
-    package="polypool.tasks.regularisers",
-    base="polypool.tasks.regularisers.regulariser:Regulariser",
+    package="polypool.tasks.objectives",
+    base="polypool.tasks.objectives.regularisers:Regulariser",
 )
-AUGMENTATIONS = Registry("augmentation", package="polypool.tasks.augmentations")
+AUGMENTATIONS = Registry("augmentation", package="polypool.tasks.inputs")
 RECIPES = Registry("recipe", package="polypool.pipelines.recipes", decorator="recipe", light=True)
 MODELS = Registry(
     "model",
@@ -325,7 +323,9 @@ MODELS = Registry(
     rooms=("models", "hgr"),
     base="polypool.tasks.models.retrieval_model:RetrievalModel",
 )
-FUSIONS = Registry("fusion", package="polypool.tasks.fusions", base="polypool.tasks.fusions.fusion:Fusion")
+FUSIONS = Registry(
+    "fusion", package="polypool.tasks.questions", base="polypool.tasks.questions.fusions:Fusion"
+)
 PARSERS = Registry("role parser", package="polypool.tasks.hgr", plural="parsers")
 READERS = Registry("reader", package="polypool.tasks.datasets.readers", base="polypool.tasks.datasets:Reader")
 OPTIMISERS = Registry(

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.lease.on_disk import lease_folder
 from polypool.infra.storage.places import Url
-from polypool.infra.storage.transfer import destination
+from polypool.infra.storage.transfer import Destination
 from polypool.infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
 from polypool.infra.store.ids import IdSet, wrong_id
 from polypool.infra.store.manifest import NAME as MANIFEST
@@ -72,7 +72,7 @@ class StoreWriter:
             raise unknown("dtype of a store", dtype, DTYPES)
         if dim < 1:
             raise InputError(f"{folder}: vectors of width {dim}, expected at least 1")
-        self._to = destination(folder)
+        self._to = Destination(folder)
         self.folder = self._to.folder
         self._release = weakref.finalize(self, lease_folder(self.folder).release)
         self.dim, self.dtype, self.source = dim, dtype, source

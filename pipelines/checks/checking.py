@@ -52,8 +52,8 @@ def check(name: str, *, kind: str = "", recipe: str = "", overrides: Sequence[st
 
 def adapter_checks(run: Run) -> list[Check]:
     """Return the checks of a run's adapter: those that training needs, then those of other verbs."""
-    from polypool.pipelines.checks.abilities import AbilityChecks
-    from polypool.pipelines.checks.adapter import AdapterChecks
+    from polypool.pipelines.checks.ability_checks import AbilityChecks
+    from polypool.pipelines.checks.adapter_checks import AdapterChecks
 
     adapter = AdapterChecks(run)
     return [*adapter.checks(), *AbilityChecks(adapter).checks()]

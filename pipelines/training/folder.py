@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from polypool.infra.errors import InputError
-from polypool.infra.lease.holder import Holder
-from polypool.infra.lease.on_disk import NAME, DiskLease, holder_of
+from polypool.infra.lease.on_disk import NAME, DiskLease, Holder, holder_of
 from polypool.infra.paths import home, runs
 from polypool.infra.storage.places import Url, place
 from polypool.infra.tracking import RunRecord, Tracker

@@ -15,8 +15,7 @@ from typing import Any, Literal
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import make_folder
-from polypool.infra.lease.holder import HeldError
-from polypool.infra.lease.on_disk import BEAT_SECONDS, STALE_SECONDS, DiskLease
+from polypool.infra.lease.on_disk import BEAT_SECONDS, STALE_SECONDS, DiskLease, HeldError
 from polypool.infra.process.stopping import Stopped, graceful_stop
 from polypool.infra.ray.session import Resources, cores, ray_session
 from polypool.infra.ray.tuning import Ended, Halving, reporter, run_side_by_side

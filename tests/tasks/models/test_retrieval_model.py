@@ -22,8 +22,8 @@ from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.models.parts import Parts, retrieval_model, text_inputs
 from polypool.tasks.models.retrieval_model import TRAINING_ONLY
 from polypool.tasks.objectives.objective import Objective
-from polypool.tasks.regularisers.regulariser import Regulariser
-from polypool.tasks.similarities.cosine import Cosine
+from polypool.tasks.objectives.regularisers import Regulariser
+from polypool.tasks.similarities.similarity import Cosine
 from polypool.tasks.similarities.vectors import Embeddings
 
 
