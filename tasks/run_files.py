@@ -20,10 +20,8 @@ from polypool.tasks.run import Run, from_json, to_json
 
 SUFFIXES = (".yaml", ".yml", ".json")
 _LARGEST = 1 << 20  # bytes
-BASE = "base"
-"""What names the recipe that a file changes."""
-_PARTS = ("data", "optim")
-"""Settings that have settings, of which a file may change some."""
+BASE = "base"  # what names the recipe that a file changes
+_PARTS = ("data", "optim")  # settings that have settings, of which a file may change some
 
 
 class _Loader(yaml.SafeLoader):

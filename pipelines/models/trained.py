@@ -33,7 +33,7 @@ from polypool.pipelines.training.checkpoints.format import load_weights
 from polypool.tasks.abilities import Answers, ReadsInputs, Searchable, missing
 from polypool.tasks.adapter import Evaluation
 from polypool.tasks.inputs.pairs import Pairs
-from polypool.tasks.models.embeddings import Batches
+from polypool.tasks.models.dual_encoder import Batches
 from polypool.tasks.models.retrieval_model import TRAINING_ONLY, RetrievalModel
 from polypool.tasks.run import Run, from_json
 from polypool.tasks.similarities.vectors import side_by_side

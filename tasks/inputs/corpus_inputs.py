@@ -31,8 +31,7 @@ from polypool.tasks.models.parts import text_inputs as model_texts
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.records import LEFT_OUT
 
-FEATURES = "feature_source"
-"""Key of a `FeatureSource` in a run's assets."""
+FEATURES = "feature_source"  # key of a `FeatureSource` in a run's assets
 _MAKING = ("reader", "extractor", "video", "batch")
 SPLITS = ("train", "val", "test")
 

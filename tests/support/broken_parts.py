@@ -21,7 +21,7 @@ from polypool.tasks.inputs.texts import Captions
 from polypool.tasks.inputs.visuals import unseen_inputs
 from polypool.tasks.objectives.infonce import InfoNCE
 from polypool.tasks.objectives.regularisers import MMD
-from polypool.tasks.similarities.of_vectors import Cosine
+from polypool.tasks.similarities.similarity import Cosine
 
 
 class Summing(Mean):

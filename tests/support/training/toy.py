@@ -23,7 +23,7 @@ from polypool.tasks.inputs.texts import Captions
 from polypool.tasks.models.branch import Branch
 from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.run import Data, Optim, Run
-from polypool.tasks.similarities.of_vectors import Cosine
+from polypool.tasks.similarities.similarity import Cosine
 
 WORDS = [f"w{i}" for i in range(20)]
 

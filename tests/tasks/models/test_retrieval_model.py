@@ -23,7 +23,7 @@ from polypool.tasks.models.parts import Parts, retrieval_model, text_inputs
 from polypool.tasks.models.retrieval_model import TRAINING_ONLY
 from polypool.tasks.objectives.objective import Objective
 from polypool.tasks.objectives.regularisers import Regulariser
-from polypool.tasks.similarities.of_vectors import Cosine
+from polypool.tasks.similarities.similarity import Cosine
 from polypool.tasks.similarities.vectors import Embeddings
 
 
