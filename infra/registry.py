@@ -1,7 +1,7 @@
 """Registries of the parts of a run, by name.
 
 A part is registered by a decorator in its own file, by another package's entry point, or named directly as
-`module:Name` if the module is trusted (`infra.trust`). The names of built-in parts are read from the decorators in
+`module:Name` if the module is trusted (`infra.spec`). The names of built-in parts are read from the decorators in
 their files, and a file or an entry point is imported when its part is first used: a list of names, or a mistyped one,
 imports no torch. A plug-in that cannot be imported, or takes a name in use, is an error only when that name is used.
 """
@@ -21,8 +21,7 @@ from typing import Any, TypeVar
 
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.fields import check_value
-from polypool.infra.spec import Spec
-from polypool.infra.trust import load_part, refuse_untrusted
+from polypool.infra.spec import Spec, load_part, refuse_untrusted
 
 __all__ = ["KINDS", "Listed", "Registry", "Spec"]
 
@@ -116,7 +115,7 @@ class Registry:
 
         Raises:
             InputError: there is none (the message lists those that exist), its import failed, or there are two; the
-                module is not trusted (see `polypool.infra.trust`); or the part is of another kind.
+                module is not trusted (see `polypool.infra.spec`); or the part is of another kind.
         """
         if ":" in name:
             refuse_untrusted(name, where=self.kind)

@@ -13,8 +13,7 @@ from places import ROOT
 from polypool.infra import registry
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS, KINDS, Registry, Spec
-from polypool.infra.spec import changed, without
-from polypool.infra.trust import trust_modules, trust_specs
+from polypool.infra.spec import changed, trust_modules, trust_specs, without
 
 
 @pytest.mark.parametrize(
