@@ -44,6 +44,21 @@ def above(bound: float) -> Rule:
     return Rule(f"above {bound}", lambda value: value > bound)
 
 
+def one_of(*choices: str) -> Rule:
+    return Rule(" or ".join(map(repr, choices)), lambda value: value in choices)
+
+
+def require(rule: Rule, /, **values: Any) -> None:
+    """Refuse values, by name, that do not keep a rule, such as the parameters of a part.
+
+    Raises:
+        InputError: the first that does not.
+    """
+    for name, value in values.items():
+        if not rule.holds(value):
+            raise InputError(f"{name} must be {rule.expected}, not {value!r}")
+
+
 NOT_EMPTY = Rule("a name, not nothing", bool)
 
 

@@ -18,8 +18,8 @@ from polypool.encoders.text.bigru import BiGRU
 from polypool.encoders.visual.linear import Grid
 from polypool.infra.batches import Batch
 from polypool.infra.compute.device import best_device, on_device
-from polypool.tasks.fusions.concat import Concat
 from polypool.tasks.models.branch import Branch
+from polypool.tasks.questions.fusions import Concat
 from polypool.tasks.questions.vqa_model import VQAModel
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from polypool.encoders.text.splitting import SPLITS
 from polypool.infra.errors import unknown
+from polypool.infra.ragged import ragged
 
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>", "<mask>")
 
@@ -107,8 +108,7 @@ def pad_tokens(subword_P: np.ndarray, size_B: np.ndarray, tokenizer: Tokenizer) 
             that no set is empty.
     """
     ends = int(tokenizer.ends)
-    row_P = np.repeat(np.arange(len(size_B)), size_B)
-    place_P = np.arange(len(row_P)) - np.repeat(np.cumsum(size_B) - size_B, size_B) + ends
+    row_P, place_P = ragged(ends, size_B)
     size_B = np.maximum(size_B, 1 - ends)
     token_BL = np.zeros((len(size_B), size_B.max(initial=0) + 2 * ends), np.int64)
     token_BL[row_P, place_P] = subword_P

@@ -12,7 +12,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.tracking import RunRecord
 from polypool.pipelines.comparison.grouping import arranged
 from polypool.pipelines.comparison.groups import Group
-from polypool.pipelines.comparison.queries import Queries, with_differences
+from polypool.pipelines.comparison.query_units import Queries, with_differences
 from polypool.pipelines.comparison.statistics.significance import LEAST
 from polypool.pipelines.comparison.tables.cross_task import cross_task_table
 from polypool.pipelines.figures.pages.draw import draw
@@ -22,8 +22,7 @@ from polypool.tasks.run import Run
 from polypool.tasks.scoring.records import metrics_json, metrics_tag, queries_from, queries_json
 
 _METRIC = re.compile(r"[\w.\-/ :]+")
-_LOSS = 0.1
-"""Fraction of the way from its value to chance by which the second of two compared runs is worse."""
+_LOSS = 0.1  # fraction of the way from its value to chance by which the second of two compared runs is worse
 
 
 def check_evaluation(evaluation: Evaluation, *, protocol: str, primary: Metric) -> None:

@@ -17,8 +17,7 @@ _NOUNS = ("dog", "cat", "car", "tree", "boat", "bird", "house", "horse")
 _SPLITS = ("train",) * 48 + ("val",) * 16 + ("test",) * 16
 _DIM = 12
 
-Sample = tuple[str, str, str, str]
-"""Id and split of an item, and the two nouns that its features show."""
+Sample = tuple[str, str, str, str]  # id and split of an item, and the two nouns that its features show
 
 
 def made_up_run(task: str, folder: Path) -> Run:

@@ -20,13 +20,12 @@ from polypool.infra.tracking.provenance import command_line
 from polypool.infra.tracking.tracker import NOTE
 from polypool.pipelines.comparison.grouping import arranged
 from polypool.pipelines.comparison.groups import Group
-from polypool.pipelines.comparison.queries import Read, read_queries, with_differences
+from polypool.pipelines.comparison.query_units import Read, read_queries, with_differences
 from polypool.pipelines.comparison.results import Result, columns, results
-from polypool.pipelines.comparison.tables import differences, scores
+from polypool.pipelines.comparison.tables import differences, score_tables
 from polypool.pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_table, why_not
 
-_SUMMARIES = ("comparison", "sweep")
-"""Kinds of runs that stand for others, and have no scores of their own."""
+_SUMMARIES = ("comparison", "sweep")  # kinds of runs that stand for others, and have no scores of their own
 _LONGEST = 5000  # characters of a description, which older stores cut
 _REST = "All tables are in the artifact `compare.md`."
 
@@ -59,10 +58,14 @@ class Comparison:
         """All tables, in the order in which they are shown."""
         all_tables: list[Table | None] = []
         for group in self.groups:
-            all_tables += [scores.scores(group), scores.published(group), differences.differences(group)]
+            all_tables += [
+                score_tables.scores(group),
+                score_tables.published(group),
+                differences.differences(group),
+            ]
             all_tables += [differences.all_pairs(group)] if self.pairs else []
             all_tables.append(differences.shown_by_seeds(group))
-        all_tables += [scores.across(self.cross_task)] if self.cross_task is not None else []
+        all_tables += [score_tables.across(self.cross_task)] if self.cross_task is not None else []
         return tuple(table for table in all_tables if table is not None)
 
     @cached_property
@@ -117,7 +120,7 @@ class Comparison:
             uri: the tracking store.
             folder: the project's home.
         """
-        from polypool.pipelines.comparison.drawing import draw_all  # Matplotlib
+        from polypool.pipelines.comparison.charts.drawing import draw_all  # Matplotlib
 
         with (
             tempfile.TemporaryDirectory() as drawn_in,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from polypool.infra.lease.holder import HeldError, Holder
+from polypool.infra.lease.on_disk import HeldError, Holder
 from polypool.infra.text_tables import aligned, duration
 from polypool.infra.tracking import RunRecord, Tracker, find_runs
 from polypool.pipelines.training.recording.described import COLLAPSED

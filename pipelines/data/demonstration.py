@@ -82,14 +82,14 @@ RAY_LINES = re.compile(
 """Lines of a job's output that Ray writes about itself; the demo does not show them."""
 
 
-def run(*words: str, env: dict[str, str]) -> None:
-    """Show a command, run it on this machine, and stop the demo if it fails."""
+def verb(name: str, *options: str) -> None:
+    """Show `polypool <name>`, run it on this machine, and stop the demo if it fails."""
+    words = ("python", "-m", "polypool", name, *options)
     print(f"\n$ {shlex.join(words)}", flush=True)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, **env, "PATH": path, "POLYPOOL_HOME": str(home())}
-    with subprocess.Popen(
-        words, cwd=workplace(), env=env, process_group=0
-    ) as child:  # Ctrl-C is for us alone
+    env = {**os.environ, "RAY_ADDRESS": "local", "PATH": path, "POLYPOOL_HOME": str(home())}
+    child = subprocess.Popen(words, cwd=workplace(), env=env, process_group=0)  # Ctrl-C is for us alone
+    with child:
         try:
             code = child.wait()
         except KeyboardInterrupt:
@@ -100,11 +100,6 @@ def run(*words: str, env: dict[str, str]) -> None:
             raise
     if code:
         raise InputError(f"the command above ended with exit code {code}; its output says why")
-
-
-def verb(name: str, *words: str) -> None:
-    """Run `polypool <name>` on this machine."""
-    run("python", "-m", "polypool", name, *words, env={"RAY_ADDRESS": "local"})
 
 
 def prepare_images(options: DemoOptions) -> None:

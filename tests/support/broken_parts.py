@@ -20,8 +20,8 @@ from polypool.tasks.image_text import ImageText
 from polypool.tasks.inputs.texts import Captions
 from polypool.tasks.inputs.visuals import unseen_inputs
 from polypool.tasks.objectives.infonce import InfoNCE
-from polypool.tasks.regularisers.mmd import MMD
-from polypool.tasks.similarities.cosine import Cosine
+from polypool.tasks.objectives.regularisers import MMD
+from polypool.tasks.similarities.similarity import Cosine
 
 
 class Summing(Mean):

@@ -17,7 +17,7 @@ from polypool.infra.compute.dist import rank, world
 from polypool.infra.registry import AGGREGATORS, OBJECTIVES, SIMILARITIES
 from polypool.tasks.hgr.hgr import HGR
 from polypool.tasks.objectives.objective import Objective
-from polypool.tasks.regularisers.regulariser import Regulariser
+from polypool.tasks.objectives.regularisers import Regulariser
 from polypool.tasks.similarities.similarity import Similarity
 
 VERBS, NOUNS, FEATURES, WORDS = 2, 3, 5, 12

@@ -161,8 +161,7 @@ def run_figures(
         title: of each figure.
     """
     from polypool.pipelines.figures.coefficients import draw_coefficients  # Matplotlib, once, at the end
-    from polypool.pipelines.figures.negatives import draw_negatives
-    from polypool.pipelines.figures.variance import draw_variance
+    from polypool.pipelines.figures.embedding_figures import draw_negatives, draw_variance
 
     figures: dict[str, Callable[[], bytes | None]] = {
         "pooling.png": lambda: draw_coefficients(watched, heading=f"{title}: pooling coefficients"),

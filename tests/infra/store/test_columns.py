@@ -14,7 +14,7 @@ from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.infra.store.columns import ColumnsWriter, with_columns
 from polypool.infra.store.findings import SKIPPED, Skipped, Tolerance
 from polypool.tasks.datasets.features import Features, write_features
-from polypool.tasks.scoring.attention import column_of
+from polypool.tasks.scoring.attention_maps import column_of
 
 RANDOM = np.random.default_rng(0)
 SETS = {

@@ -92,7 +92,7 @@ def test_a_flipped_bit_in_a_store_without_checks_never_ends_the_process(tmp_path
 
 
 def test_a_store_without_checks_is_read_as_before_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    from polypool.pipelines.data.ingest import verify
+    from polypool.pipelines.data.ingestion import verify
 
     store = FeatureStore.open(VERSION_1)
     assert not store.manifest.checked

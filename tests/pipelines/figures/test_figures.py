@@ -20,11 +20,9 @@ from polypool.aggregators.aggregator import Aggregator, Pooled
 from polypool.aggregators.observe import Seen, Watched, observe
 from polypool.aggregators.random_sets import random_inputs
 from polypool.infra.registry import AGGREGATORS
-from polypool.pipelines.figures.coefficients import name_curves
-from polypool.pipelines.figures.curves import curves_of, most_frequent, typical
-from polypool.pipelines.figures.negatives import known, wide
+from polypool.pipelines.figures.coefficients import curves_of, most_frequent, name_curves, typical
+from polypool.pipelines.figures.embedding_figures import known, spread_of, wide
 from polypool.pipelines.figures.style import name_of, new_figure
-from polypool.pipelines.figures.variance import spread_of
 from polypool.pipelines.training.recording.artifacts import log_pictures, run_figures
 
 DIM = 8

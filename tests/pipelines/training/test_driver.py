@@ -15,8 +15,7 @@ from corpora import make_corpus
 from places import ROOT, SUPPORT
 from safetensors.torch import load_file
 
-from polypool.infra.lease.holder import Holder
-from polypool.infra.lease.on_disk import NAME
+from polypool.infra.lease.on_disk import NAME, Holder
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.pipelines.training import runs
 from polypool.pipelines.training.driver import Driver, Resume

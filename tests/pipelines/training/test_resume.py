@@ -16,8 +16,7 @@ from corpora import make_corpus
 from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import _CheckpointManagerState
 
 from polypool.infra.errors import InputError
-from polypool.infra.lease.holder import HeldError, Holder
-from polypool.infra.lease.on_disk import NAME, holder_of
+from polypool.infra.lease.on_disk import NAME, HeldError, Holder, holder_of
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.infra.tracking.journal import Journal
 from polypool.pipelines.training import runs

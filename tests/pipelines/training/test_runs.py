@@ -12,7 +12,7 @@ import pytest
 from toy import toy_run
 
 from polypool.infra.errors import InputError
-from polypool.infra.lease.holder import Holder
+from polypool.infra.lease.on_disk import Holder
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.commands import runs as module
 from polypool.pipelines.comparison import run_list

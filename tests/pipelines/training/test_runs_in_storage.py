@@ -13,8 +13,8 @@ from object_storage import Bucket, Fault
 from toy import Taken
 
 from polypool.infra.errors import InputError
-from polypool.infra.lease.holder import HeldError
 from polypool.infra.lease.in_bucket import BucketLease, holder_in_bucket
+from polypool.infra.lease.on_disk import HeldError
 from polypool.infra.storage import conditional, remote
 from polypool.infra.storage.places import place
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri

@@ -18,12 +18,12 @@ from polypool.infra.registry import AGGREGATORS, AUGMENTATIONS, OBJECTIVES, TASK
 from polypool.pipelines.training.checkpoints.format import Snapshot
 from polypool.pipelines.training.loop import Trainer
 from polypool.tasks.adapter import Evaluation, Metric, TaskAdapter
-from polypool.tasks.augmentations.sets import draw_for
+from polypool.tasks.inputs.augmentations import draw_for
 from polypool.tasks.inputs.texts import Captions
 from polypool.tasks.models.branch import Branch
 from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.run import Data, Optim, Run
-from polypool.tasks.similarities.cosine import Cosine
+from polypool.tasks.similarities.similarity import Cosine
 
 WORDS = [f"w{i}" for i in range(20)]
 

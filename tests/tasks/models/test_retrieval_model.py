@@ -14,7 +14,7 @@ from toy import WORDS, FolderReport, Toy, toy_run, trainer_of
 
 from polypool.encoders.text.bigru import BiGRU
 from polypool.infra.errors import InputError
-from polypool.infra.trust import trust_specs
+from polypool.infra.spec import trust_specs
 from polypool.pipelines.training.checkpoints.format import load_weights, save_weights
 from polypool.pipelines.training.loop import Trainer
 from polypool.tasks.models.branch import Branch
@@ -22,8 +22,8 @@ from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.models.parts import Parts, retrieval_model, text_inputs
 from polypool.tasks.models.retrieval_model import TRAINING_ONLY
 from polypool.tasks.objectives.objective import Objective
-from polypool.tasks.regularisers.regulariser import Regulariser
-from polypool.tasks.similarities.cosine import Cosine
+from polypool.tasks.objectives.regularisers import Regulariser
+from polypool.tasks.similarities.similarity import Cosine
 from polypool.tasks.similarities.vectors import Embeddings
 
 

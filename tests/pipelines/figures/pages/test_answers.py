@@ -5,7 +5,7 @@ from pathlib import Path
 from markup import well_formed
 from pictures import noise
 
-from polypool.pipelines.figures.pages.examples import answers_page
+from polypool.pipelines.figures.pages.draw import draw
 from polypool.tasks.datasets.open_corpora import PicturedItem
 from polypool.tasks.questions.answer_report import AnswerExample, AnswerExamples
 
@@ -27,7 +27,8 @@ def example(*, file: Path | None = None, **changes: object) -> AnswerExample:
 
 
 def page(*examples: AnswerExample, split: str = "test", accuracy: float | None = 61.25) -> str:
-    return answers_page(AnswerExamples(split=split, questions=1200, accuracy=accuracy, examples=examples))
+    record = AnswerExamples(split=split, questions=1200, accuracy=accuracy, examples=examples)
+    return draw(record)[f"vqa_{split}_examples.html"].decode()
 
 
 def test_everything_is_escaped_and_every_tag_is_closed() -> None:

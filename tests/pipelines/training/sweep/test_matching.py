@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from polypool.infra import paths
-from polypool.infra.lease.holder import Holder
+from polypool.infra.lease.on_disk import Holder
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.training.folder import run_folder, take_run
 from polypool.pipelines.training.recording.described import tags
