@@ -104,7 +104,7 @@ def part(kind: str, spec: str, *args: Any) -> Any:
     from polypool.infra.errors import unknown
     from polypool.infra.fields import check_value
     from polypool.infra.registry import KINDS
-    from polypool.infra.trust import trust_specs
+    from polypool.infra.spec import trust_specs
 
     if kind not in KINDS:
         raise unknown("kind", kind, KINDS)
@@ -126,7 +126,7 @@ def recipe(name: str, **settings: Any) -> Run:
     from polypool.infra.errors import InputError
     from polypool.infra.fields import check_value
     from polypool.infra.registry import RECIPES
-    from polypool.infra.trust import trust_specs
+    from polypool.infra.spec import trust_specs
     from polypool.pipelines.recipes import derive
     from polypool.tasks.run import Run
 

@@ -19,10 +19,10 @@ from polypool.infra.process.memory import keep_freed_memory
 from polypool.infra.process.stopping import Stopped, graceful_stop, resume_hint
 from polypool.infra.ray.progress import LineBar
 from polypool.infra.ray.session import Resources, Session, ray_session
+from polypool.infra.spec import trust_modules, trusted
 from polypool.infra.storage import cache
 from polypool.infra.tracking import Tracker
 from polypool.infra.tracking.journal import Journal
-from polypool.infra.trust import trust_modules, trusted
 from polypool.pipelines.training.checkpoints import in_folder, in_storage
 from polypool.pipelines.training.checkpoints.in_folder import LAST_STORED, InFolder
 from polypool.pipelines.training.checkpoints.in_storage import InStorage

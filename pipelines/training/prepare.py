@@ -13,8 +13,8 @@ from polypool.infra.errors import InputError
 from polypool.infra.files import read_json
 from polypool.infra.paths import home
 from polypool.infra.registry import TASKS
+from polypool.infra.spec import trust_modules
 from polypool.infra.tracking import tracking_uri
-from polypool.infra.trust import trust_modules
 from polypool.pipelines.training.checkpoints.best import ASSETS, weights_of
 from polypool.pipelines.training.checkpoints.format import fill_weights
 from polypool.pipelines.training.chunks import check_chunks

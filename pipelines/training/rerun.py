@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
+from polypool.infra.spec import trust_modules
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.infra.tracking.provenance import provenance
-from polypool.infra.trust import trust_modules
 from polypool.pipelines.training.checkpoints.best import other_than_trained
 from polypool.pipelines.training.prepare import prepare
 from polypool.pipelines.training.recording.artifacts import printed

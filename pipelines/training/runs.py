@@ -9,8 +9,8 @@ from typing import Any
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
 from polypool.infra.ray.session import ray_beside
+from polypool.infra.spec import trust_modules
 from polypool.infra.tracking import Tracker, tracking_uri
-from polypool.infra.trust import trust_modules
 from polypool.pipelines.training.checkpoints import in_folder, in_storage
 from polypool.pipelines.training.checkpoints.best import other_than_trained
 from polypool.pipelines.training.checkpoints.format import FILES

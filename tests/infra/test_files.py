@@ -7,7 +7,7 @@ import pytest
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing, existing_folder, make_folder, read_json, walk
-from polypool.infra.npy import map_array
+from polypool.infra.untrusted_arrays import map_array
 
 
 @pytest.mark.parametrize("path", ["x" * 5_000, "a\x00b", "a/" * 3_000])

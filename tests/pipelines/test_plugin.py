@@ -22,8 +22,8 @@ from places import TESTS
 from polypool.__main__ import COMMANDS
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS, ENCODERS, KINDS, OBJECTIVES, RECIPES
+from polypool.infra.spec import trust_modules
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
-from polypool.infra.trust import trust_modules
 from polypool.pipelines.checks.checking import check, listing
 from polypool.pipelines.commands.search import SearchOptions, search
 from polypool.pipelines.comparison.comparison import compare

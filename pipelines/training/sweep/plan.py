@@ -11,9 +11,9 @@ from pathlib import Path
 
 from polypool.infra.ray.session import local_cores
 from polypool.infra.registry import RECIPES
+from polypool.infra.spec import trust_flags
 from polypool.infra.text_tables import duration
 from polypool.infra.tracking import RunRecord
-from polypool.infra.trust import trust_flags
 from polypool.pipelines.training.sweep.matching import Match, match_trials, records_of
 from polypool.pipelines.training.sweep.trials import Trials
 from polypool.tasks.adapter import Metric

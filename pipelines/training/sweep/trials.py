@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS, Spec
-from polypool.infra.trust import trust_specs
+from polypool.infra.spec import trust_specs
 from polypool.pipelines.recipes.arguments import read_run
 from polypool.pipelines.training.prepare import prepare
 from polypool.tasks.adapter import Metric

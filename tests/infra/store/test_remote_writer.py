@@ -12,6 +12,7 @@ from stores import DIM, SHARD_BYTES, contents, make_sets, write
 from polypool.infra.errors import InputError
 from polypool.infra.storage import cache
 from polypool.infra.store import FeatureStore, StoreWriter
+from polypool.infra.store.findings import Skipped
 
 
 @pytest.fixture(autouse=True)
@@ -38,12 +39,12 @@ def test_a_store_is_written_as_it_would_be_here(
     with StoreWriter(f"{bucket.url}/store", dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES) as to:
         for id, x_ND in sets.items():
             to.add(id, x_ND)
-        to.skip("a row", "a reason")
+        to.note(Skipped(where="a row", why="a reason"))
         manifest = to.close()
     with StoreWriter(folder / "here", dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES) as to:
         for id, x_ND in sets.items():
             to.add(id, x_ND)
-        to.skip("a row", "a reason")
+        to.note(Skipped(where="a row", why="a reason"))
     assert there(bucket) == contents(folder / "here")
     assert manifest.digest == FeatureStore.open(f"{bucket.url}/store").digest
     assert not waiting()

@@ -16,6 +16,7 @@ from stores import DIM, SHARD_BYTES, contents, crash_after, go_on, make_sets, wr
 from polypool.infra import files
 from polypool.infra.errors import InputError
 from polypool.infra.store import FeatureStore, StoreWriter
+from polypool.infra.store.findings import Skipped
 from polypool.infra.store.manifest import Manifest
 from polypool.infra.store.statistics import Moments
 
@@ -95,7 +96,7 @@ def test_unknown_dtype_gets_a_suggestion(tmp_path: Path) -> None:
 
 def test_nothing_to_store_is_an_error(tmp_path: Path) -> None:
     writer = StoreWriter(tmp_path, dim=2, source={})
-    writer.skip("line 1", "bad luck")
+    writer.note(Skipped(where="line 1", why="bad luck"))
     with pytest.raises(InputError, match="1 x bad luck: line 1"):
         writer.close()
     with pytest.raises(InputError, match="not a complete feature store"):

@@ -14,7 +14,7 @@ from toy import WORDS, FolderReport, Toy, toy_run, trainer_of
 
 from polypool.encoders.text.bigru import BiGRU
 from polypool.infra.errors import InputError
-from polypool.infra.trust import trust_specs
+from polypool.infra.spec import trust_specs
 from polypool.pipelines.training.checkpoints.format import load_weights, save_weights
 from polypool.pipelines.training.loop import Trainer
 from polypool.tasks.models.branch import Branch
