@@ -50,6 +50,7 @@ class Registry:
         plural: names the entry points of plug-ins, `polypool.<plural>`; the kind with an s if empty.
         decorator: registers a part in its file, called with its name; `<PLURAL>.register` if empty.
         base: `module:Class` that every part derives from. Parts of a kind without one are whatever is registered.
+        light: import the modules for the names of their parts, which tables may give: they import nothing heavy.
     """
 
     def __init__(
@@ -61,8 +62,9 @@ class Registry:
         plural: str = "",
         decorator: str = "",
         base: str = "",
+        light: bool = False,
     ) -> None:
-        self.kind, self.base = kind, base
+        self.kind, self.base, self.light = kind, base, light
         self.package, self.rooms = package, rooms
         self.group = f"polypool.{plural or kind + 's'}"
         self.decorator = decorator or f"{self.group.partition('.')[2].upper()}.register"
@@ -220,6 +222,9 @@ class Registry:
             spec = find_spec(package)
             for folder in (spec.submodule_search_locations if spec else None) or ():
                 for module in pkgutil.iter_modules([folder]):
+                    if self.light:
+                        importlib.import_module(f"{package}.{module.name}")
+                        continue
                     file = f"{module.name}/__init__.py" if module.ispkg else f"{module.name}.py"
                     source = Path(folder, file)
                     for name, attribute in _registered(source, self.decorator) if source.is_file() else ():
@@ -310,7 +315,7 @@ REGULARISERS = Registry(
     base="polypool.tasks.objectives.regularisers:Regulariser",
 )
 AUGMENTATIONS = Registry("augmentation", package="polypool.tasks.inputs")
-RECIPES = Registry("recipe", package="polypool.pipelines.recipes", decorator="recipe")
+RECIPES = Registry("recipe", package="polypool.pipelines.recipes", decorator="recipe", light=True)
 MODELS = Registry(
     "model",
     package="polypool.tasks",

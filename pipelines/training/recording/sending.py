@@ -16,8 +16,8 @@ from polypool.infra.paths import home
 from polypool.infra.process.stopping import cleanup_on_exit
 from polypool.infra.tracking import Outbox, Tracker
 from polypool.infra.tracking.journal import DESCRIBED, JOURNAL, MEMBERS
+from polypool.infra.tracking.mlflow_private import system_metrics
 from polypool.infra.tracking.outbox import CLOSE_SECONDS, REFUSED
-from polypool.infra.tracking.system_metrics import system_metrics
 from polypool.infra.tracking.tracker import PARENT, Status, ending
 from polypool.pipelines.training.folder import OUTBOX, RunLease, resume_command, run_folder
 from polypool.pipelines.training.recording.described import Described

@@ -15,8 +15,7 @@ from places import ROOT
 from polypool.infra import paths
 from polypool.infra.errors import InputError
 from polypool.infra.ray import progress
-from polypool.infra.ray.head import free_ports, private_head
-from polypool.infra.ray.jobs import JobServer
+from polypool.infra.ray.jobs import JobServer, free_ports, private_head
 from polypool.infra.ray.progress import LineBar
 
 pytestmark = pytest.mark.ray
@@ -108,7 +107,7 @@ def test_a_head_ends_when_its_owner_is_terminated():
     before = folders()
     code = (
         "from polypool.infra.process.command import command\n"
-        "from polypool.infra.ray.head import private_head\n@command\ndef main():\n"
+        "from polypool.infra.ray.jobs import private_head\n@command\ndef main():\n"
         "    with private_head(cpus=1): print('up', flush=True); input()\nmain()"
     )
     owner = subprocess.Popen(

@@ -14,8 +14,8 @@ from mlflow import MlflowClient
 
 from polypool.infra.errors import AbsentError, InputError
 from polypool.infra.tracking import RunRecord, Tracker, find_runs
-from polypool.infra.tracking import runs as module
-from polypool.infra.tracking.runs import read_runs
+from polypool.infra.tracking import run_records as module
+from polypool.infra.tracking.run_records import read_runs
 
 
 def begin(uri: str, home: Path, name: str, *, experiment: str = "many", **params: object) -> Tracker:

@@ -22,7 +22,7 @@ from polypool.infra.tracking import (
     experiment,
     find_runs,
     location,
-    runs,
+    run_records,
     to_see,
     tracking_uri,
 )
@@ -148,7 +148,7 @@ def test_many_params_and_pages_of_runs(uri: str, home: Path, monkeypatch: pytest
     first = start(uri, home, experiment="pages", **{f"p{i}": i for i in range(250)})
     assert len(record(uri, first.run_id, experiment="pages").params) == 250
     others = [start(uri, home, experiment="pages").run_id for _ in range(4)]
-    monkeypatch.setattr(runs, "_PAGE", 2)
+    monkeypatch.setattr(run_records, "_PAGE", 2)
     assert [run.run_id for run in find_runs(uri, "pages", finished=False)] == [*others[::-1], first.run_id]
 
 

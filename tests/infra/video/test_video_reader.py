@@ -16,8 +16,7 @@ from places import ROOT
 
 from polypool.infra.video import video_reader
 from polypool.infra.video.containers import BadVideo
-from polypool.infra.video.decoder_process import MEMORY
-from polypool.infra.video.video_reader import VideoReader
+from polypool.infra.video.video_reader import MEMORY, VideoReader
 
 COUNT = 50
 
@@ -150,7 +149,7 @@ def test_a_video_that_takes_too_much_processor_time_costs_itself_alone(clip, tmp
 
 def test_every_video_has_its_own_processor_time():
     program = (
-        "import time\nfrom polypool.infra.video.decoder_process import allow_seconds\n"
+        "import time\nfrom polypool.infra.video.video_reader import allow_seconds\n"
         "def work(seconds):\n"
         "    until = time.process_time() + seconds\n"
         "    while time.process_time() < until: pass\n"
