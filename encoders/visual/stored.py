@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from polypool.encoders.encoder import FeatureEncoder, xavier_linear
 from polypool.infra.compute.batchnorm import SetBatchNorm
+from polypool.infra.compute.device import traced
 from polypool.infra.compute.dropout import Dropout
-from polypool.infra.compute.tracing import traced
 from polypool.infra.registry import ENCODERS
 
 

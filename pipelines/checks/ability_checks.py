@@ -103,10 +103,8 @@ class AbilityChecks(PartChecks):
         )
         for name, function in (("its scores", score), ("the mean of them twice", mean_score([score, score]))):
             evaluation = adapter.evaluate_scores(function, "val", protocol)
-            try:
-                check_same_evaluation(evaluation, self.of.scores["val"])
-            except AssertionError as error:
-                raise AssertionError(f"evaluate and evaluate_scores of {name} differ: {error}") from error
+            differ = f"evaluate and evaluate_scores of {name} differ: "
+            check_same_evaluation(evaluation, self.of.scores["val"], differ)
         adapter.check_same_data(adapter, "val")
         return f"{type(score).__name__} of {len(self.adapter.data('val')):,} samples"
 

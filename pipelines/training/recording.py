@@ -18,9 +18,9 @@ from polypool.infra.paths import home
 from polypool.infra.process.stopping import cleanup_on_exit
 from polypool.infra.tracking import Outbox, Source, Tracker
 from polypool.infra.tracking.journal import DESCRIBED, JOURNAL, MEMBERS
+from polypool.infra.tracking.mlflow_private import system_metrics
 from polypool.infra.tracking.outbox import CLOSE_SECONDS, REFUSED
 from polypool.infra.tracking.provenance import command_line
-from polypool.infra.tracking.system_metrics import system_metrics
 from polypool.infra.tracking.tracker import COMMAND, NOTE, PARENT, Status, ending
 from polypool.pipelines.training.run_folder import OUTBOX, RunLease, resume_command, run_folder
 from polypool.tasks.run import Run, modules, to_json, to_params

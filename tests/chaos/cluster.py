@@ -19,8 +19,7 @@ from places import ROOT
 
 from polypool.infra.errors import InputError
 from polypool.infra.lease.on_disk import NAME, holder_of
-from polypool.infra.ray.head import free_ports, private_head
-from polypool.infra.ray.jobs import JobServer
+from polypool.infra.ray.jobs import JobServer, free_ports, private_head
 from polypool.infra.ray.private import kill, started_by, wait_for
 from polypool.infra.tracking.journal import JOURNAL
 from polypool.pipelines.training.checkpoints.in_folder import listed

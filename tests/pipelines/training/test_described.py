@@ -21,8 +21,8 @@ from polypool.infra.errors import InputError
 from polypool.infra.fields import from_plain
 from polypool.infra.registry import RECIPES
 from polypool.infra.tracking import Source, Tracker, tracking_uri
+from polypool.infra.tracking.mlflow_private import system_metrics
 from polypool.infra.tracking.provenance import source_tags
-from polypool.infra.tracking.system_metrics import system_metrics
 from polypool.pipelines.models import evaluation
 from polypool.pipelines.recipes import Ensemble
 from polypool.pipelines.training import launch
