@@ -69,9 +69,7 @@ FLICKR30K = Published(
 # Lee et al., ECCV 2018 (SCAN): five captions of every image; testall of COCO.
 SCAN = (
     Published(
-        name="COCO, SCAN's features",
-        splits={"train": 113_287, "val": 5_000, "test": 5_000},
-        captions=616_435,
+        name="COCO, SCAN's features", splits={"train": 113_287, "val": 5_000, "test": 5_000}, captions=616_435
     ),
     Published(
         name="Flickr30K, SCAN's features",
@@ -81,9 +79,7 @@ SCAN = (
 )
 # Xu et al., CVPR 2016: 20 captions of every video.
 MSRVTT = Published(
-    name="MSR-VTT, full splits",
-    splits={"train": 6_513, "val": 497, "test": 2_990},
-    captions=200_000,
+    name="MSR-VTT, full splits", splits={"train": 6_513, "val": 497, "test": 2_990}, captions=200_000
 )
 # Yu et al., ECCV 2018 (the test set, a caption a video); Gabeur et al., ECCV 2020 (9k); Miech et al., ICCV 2019 (7k).
 MSRVTT_1KA = tuple(
@@ -124,7 +120,5 @@ CXC = {
 }
 # Chun et al., ECCV 2022 (the statistics beside the released files): right answers of all queries.
 ECCV = Published(
-    name="ECCV Caption",
-    splits={"image_to_caption": 22_550, "caption_to_image": 11_279},
-    rows="pairs",
+    name="ECCV Caption", splits={"image_to_caption": 22_550, "caption_to_image": 11_279}, rows="pairs"
 )

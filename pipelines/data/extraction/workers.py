@@ -34,12 +34,7 @@ _ENDING = 2.0  # seconds for the tasks of workers that were ended
 
 
 def stream(
-    batches: Iterable[Batch],
-    *,
-    extractor: Callable[..., Any],
-    options: dict[str, Any],
-    gpu: bool,
-    block: int,
+    batches: Iterable[Batch], *, extractor: Callable[..., Any], options: dict[str, Any], gpu: bool, block: int
 ) -> Generator[Row, None, None]:
     """Yield an extractor's rows for all batches, in their order, from as many workers as the cluster has room for.
 

@@ -179,12 +179,7 @@ def _entry(index: int, sentences: list[str]) -> dict[str, Any]:
         "split": _SPLITS[index % len(_SPLITS)],
         "sentids": [first + number for number in range(len(sentences))],
         "sentences": [
-            {
-                "tokens": re.findall(r"\w+", raw.lower()),
-                "raw": raw,
-                "imgid": index,
-                "sentid": first + number,
-            }
+            {"tokens": re.findall(r"\w+", raw.lower()), "raw": raw, "imgid": index, "sentid": first + number}
             for number, raw in enumerate(sentences)
         ],
     }

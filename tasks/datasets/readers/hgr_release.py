@@ -80,8 +80,7 @@ class HgrFeatures(FeatureReader):
         folder = existing_folder(self.dir, what=_FEATURES)
         files = [path for path in files_like(folder, "???_ft.*") if path.is_file()]
         return FeatureSets(
-            sets=self._sets(folder),
-            source={"kind": "/".join(folder.parts[-2:]), "files": identity(*files)},
+            sets=self._sets(folder), source={"kind": "/".join(folder.parts[-2:]), "files": identity(*files)}
         )
 
     def _sets(self, folder: Path) -> Iterator[Features | Skipped]:

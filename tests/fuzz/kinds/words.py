@@ -104,11 +104,7 @@ def _read_cxc(folder: Path) -> int:
 
 
 def _eccv(folder: Path) -> None:
-    write_eccv(
-        folder,
-        image_to_caption={7: [11, 12, 13], 8: [21]},
-        caption_to_image={11: [7], 21: [8, 7]},
-    )
+    write_eccv(folder, image_to_caption={7: [11, 12, 13], 8: [21]}, caption_to_image={11: [7], 21: [8, 7]})
 
 
 def _read_eccv(folder: Path) -> int:

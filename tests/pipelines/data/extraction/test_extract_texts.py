@@ -130,11 +130,7 @@ def test_an_interrupted_extract_of_texts_goes_on(corpus, bert, tmp_path, monkeyp
 def test_a_text_that_is_too_long_is_skipped_with_the_reason(corpus, bert, tmp_path):
     backbone = BACKBONES.build(f"bert(name={bert!r})")
     fits, longer, short = backbone(["dog " * 62, "dog " * 63, "a"])
-    assert (fits.shape, longer, short.shape) == (
-        (64, 8),
-        "65 tokens, and the model reads 64",
-        (3, 8),
-    )
+    assert (fits.shape, longer, short.shape) == ((64, 8), "65 tokens, and the model reads 64", (3, 8))
     assert backbone(["dog " * 63]) == [longer]
     items = [
         Item(id=split, split=split, captions=("a dog", "dog " * 100 + split)) for split in ("train", "test")

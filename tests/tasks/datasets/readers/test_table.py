@@ -72,12 +72,7 @@ def test_every_form_makes_the_same_corpus(name: str, folder: Path) -> None:
 def test_captions_may_be_a_list_and_splits_and_ids_columns(folder: Path) -> None:
     words = ["Training", "validation", "TEST", "held-out"]
     rows = [
-        {
-            "key": 100 + n,
-            "where": f"{n}.png",
-            "said": [f"first {n}", f"second {n}"],
-            "part": words[n % 4],
-        }
+        {"key": 100 + n, "where": f"{n}.png", "said": [f"first {n}", f"second {n}"], "part": words[n % 4]}
         for n in range(PICTURES)
     ]
     columns = (
