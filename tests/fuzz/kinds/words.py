@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from cxc_files import caption, image, write_csvs
-from eccv_files import write_eccv
+from judgment_files import caption, image, write_csvs, write_eccv
 
 from fuzz.cases import Kind, expect
 from polypool.encoders.text.bigru import read_glove

@@ -1,3 +1,5 @@
+"""MSVD's descriptions and VATEX's JSON, with lists of the clips of each split."""
+
 from __future__ import annotations
 
 import json
@@ -8,6 +10,59 @@ import pytest
 from verbs import ingested, reasons, refused, run, sets_of
 
 from polypool.tasks.datasets.corpus import Corpus
+
+
+def msvd(folder: Path, lines: bytes, **lists: str) -> tuple[object, ...]:
+    (folder / "AllVideoDescriptions.txt").write_bytes(lines)
+    for split, names in lists.items():
+        (folder / f"{split}_list.txt").write_text(names)
+    return "--captions", folder / "AllVideoDescriptions.txt", "--lists", folder, "--out", folder / "out"
+
+
+def test_msvd_descriptions_and_lists(tmp_path: Path) -> None:
+    lines = (
+        b"# Descriptions of clips\n# <name> <text>\n\n"
+        b"-4wsuPCjDBc_5_15 a squirrel is eating a peanut in it's shell\n"
+        b"__KkyLWV1HA_0_9 a  man\tplays\n"
+        b"-4wsuPCjDBc_5_15 #1: a chipmunk eats\r\n"
+        b"nothing_0_1\n"
+        b"other_1_2 a cat sleeps\n"
+        b"bad_2_3 caf\xe9\n"
+        b"__KkyLWV1HA_0_9 someone is singing"
+    )
+    options = msvd(
+        tmp_path,
+        lines,
+        train="-4wsuPCjDBc_5_15\nmute_3_4\n",
+        val="__KkyLWV1HA_0_9\n-4wsuPCjDBc_5_15\n",
+        test="\nbad_2_3\n",
+    )
+    (tmp_path / "clips").mkdir()
+    for clip in ("-4wsuPCjDBc_5_15", "__KkyLWV1HA_0_9", "bad_2_3", "mute_3_4"):
+        (tmp_path / "clips" / f"{clip}.avi").touch()
+    out = ingested("msvd", *options, "--videos", tmp_path / "clips", "--allow-skipped")
+    assert "2 items (train 1, val 1), 4 captions" in out
+    corpus = Corpus.open(tmp_path / "out")
+    (train,), (val,) = corpus.items("train"), corpus.items("val")
+    assert train.captions == ("a squirrel is eating a peanut in it's shell", "#1: a chipmunk eats")
+    assert val.captions == ("a man plays", "someone is singing")
+    assert corpus.image_path(val) == (tmp_path / "clips").resolve() / "__KkyLWV1HA_0_9.avi"
+    assert dict(reasons(tmp_path / "out", "corpus.skipped.jsonl")) == {
+        "AllVideoDescriptions.txt, line 7": "a clip name without a caption",
+        "id -4wsuPCjDBc_5_15": "duplicate id; the first is kept",
+        "id mute_3_4": "no captions",
+        "id bad_2_3, caption 1": "caption that is not valid UTF-8",
+        "id bad_2_3": "no captions",
+        "id other_1_2 (1 captions)": "captions of a clip that no list has",
+    }
+
+
+@pytest.mark.parametrize("missing", ["AllVideoDescriptions.txt", "test_list.txt"])
+def test_msvd_needs_all_its_files(tmp_path: Path, missing: str) -> None:
+    options = msvd(tmp_path, b"a_0_1 a cat\n", train="a_0_1", val="", test="")
+    ingested("msvd", *options, "--allow-skipped")
+    (tmp_path / missing).unlink()
+    refused(f"{missing}: no such file", "msvd", *options)
 
 
 def entries(first: int, count: int) -> list[dict]:
@@ -25,7 +80,7 @@ def name(number: int) -> str:
     return f"-id_{number:04d}_000010_000020"
 
 
-def write(folder: Path, training: object, validation: object) -> tuple[object, ...]:
+def vatex(folder: Path, training: object, validation: object) -> tuple[object, ...]:
     files = folder / "vatex_training_v1.0.json", folder / "vatex_validation_v1.0.json"
     for path, data in zip(files, (training, validation), strict=True):
         path.write_text(json.dumps(data))
@@ -33,7 +88,7 @@ def write(folder: Path, training: object, validation: object) -> tuple[object, .
 
 
 def test_vatex_without_lists_says_that_the_split_is_its_own(tmp_path: Path) -> None:
-    options = write(tmp_path, entries(0, 6), entries(100, 8))
+    options = vatex(tmp_path, entries(0, 6), entries(100, 8))
     out = ingested("vatex", *options)
     assert "14 items (train 6, " in out
     assert "140 captions" in out
@@ -44,7 +99,7 @@ def test_vatex_without_lists_says_that_the_split_is_its_own(tmp_path: Path) -> N
     assert corpus.items("train")[2].captions == tuple(f"Person 2 says {j}." for j in range(10))
     val = {item.id for item in corpus.items("val")}
     assert val.isdisjoint(item.id for item in corpus.items("test"))
-    write(tmp_path, entries(0, 6), entries(100, 8)[::-1])
+    vatex(tmp_path, entries(0, 6), entries(100, 8)[::-1])
     run("vatex", *options)
     assert {item.id for item in Corpus.open(tmp_path / "out").items("val")} == val
     run("vatex", *options, "--seed", 1)
@@ -53,7 +108,7 @@ def test_vatex_without_lists_says_that_the_split_is_its_own(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("form", ["txt", "json", "npy"])
 def test_vatex_with_lists(tmp_path: Path, form: str) -> None:
-    options = write(tmp_path, entries(0, 2), entries(100, 6))
+    options = vatex(tmp_path, entries(0, 2), entries(100, 6))
     lists = {"val": [name(103), name(101), name(104)], "test": [name(100), name(104), name(9), name(100)]}
     paths = {split: tmp_path / f"{split}.{form}" for split in lists}
     for split, ids in lists.items():
@@ -92,7 +147,7 @@ def test_vatex_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
         {"videoID": name(4), "enCap": ["fine", None, " ", 7]},
         {"videoID": name(5), "enCap": []},
     ]
-    options = write(tmp_path, training, [*entries(100, 2), {"videoID": name(1), "enCap": ["leaks"]}])
+    options = vatex(tmp_path, training, [*entries(100, 2), {"videoID": name(1), "enCap": ["leaks"]}])
     out = ingested("vatex", *options, "--allow-skipped")
     assert "skipped 9:" in out
     corpus = Corpus.open(tmp_path / "out")
@@ -119,7 +174,7 @@ def test_vatex_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
 
 
 def test_vatex_refusals(tmp_path: Path) -> None:
-    options = write(tmp_path, entries(0, 2), entries(100, 2))
+    options = vatex(tmp_path, entries(0, 2), entries(100, 2))
     np.save(tmp_path / "names.npy", np.array([name(100)], object), allow_pickle=True)
     (tmp_path / "ids.json").write_text('{"a": 1}')
     (tmp_path / "deep.json").write_text('[["a"]]')
@@ -130,7 +185,7 @@ def test_vatex_refusals(tmp_path: Path) -> None:
         ("none.txt", "no such file"),
     ):
         refused(message, "vatex", *options, "--val-ids", tmp_path / file)
-    refused("not of the expected form: VATEX's JSON", "vatex", *write(tmp_path, {"a": 1}, []))
+    refused("not of the expected form: VATEX's JSON", "vatex", *vatex(tmp_path, {"a": 1}, []))
 
 
 def test_vatex_i3d_features_go_through_arrays(tmp_path: Path) -> None:
@@ -149,7 +204,7 @@ def test_vatex_i3d_features_go_through_arrays(tmp_path: Path) -> None:
     found = sets_of(tmp_path / "store")
     assert list(found) == [name(1), name(2)]
     assert all(np.array_equal(x_ND, frames[id][0]) for id, x_ND in found.items())
-    options = write(tmp_path, entries(0, 2), entries(2, 1))
+    options = vatex(tmp_path, entries(0, 2), entries(2, 1))
     out = ingested("vatex", *options, "--features", tmp_path / "store", "--allow-skipped")
     assert "2 items (train 1, test 1)" in out
     assert f"1 x no features in {tmp_path / 'store'}: id {name(0)}" in out
