@@ -49,13 +49,8 @@ def test_hgr_names_join_whether_they_have_slashes_or_not(tmp_path: Path) -> None
     (tmp_path / "videos" / "a" / "b").mkdir(parents=True)
     (tmp_path / "videos" / "a" / "b" / "c.mp4").touch()
     (tmp_path / "videos" / "tumblr_one.gif").touch()
-    ingested(
-        "hgr",
-        *options(captions, splits, tmp_path / "out"),
-        "--videos",
-        tmp_path / "videos",
-        "--allow-skipped",
-    )
+    words = options(captions, splits, tmp_path / "out")
+    ingested("hgr", *words, "--videos", tmp_path / "videos", "--allow-skipped")
     corpus = Corpus.open(tmp_path / "out")
     assert [item.path for item in corpus.items("train")] == ["tumblr_one.gif"]
     assert [item.path for item in corpus.items("test")] == ["a/b/c.mp4"]
@@ -125,18 +120,8 @@ def write_frames(folder: Path, names: dict[str, list[str]] = NAMES) -> dict[str,
 
 
 def ingest_features(folder: Path, splits: Path, out: Path) -> tuple[int, str, str]:
-    return run(
-        "hgr-features",
-        "--dir",
-        folder,
-        "--splits",
-        splits,
-        "--out",
-        out,
-        "--dtype",
-        "float32",
-        "--allow-skipped",
-    )
+    files = ("hgr-features", "--dir", folder, "--splits", splits, "--out", out)
+    return run(*files, "--dtype", "float32", "--allow-skipped")
 
 
 def test_hgr_frames(tmp_path: Path) -> None:

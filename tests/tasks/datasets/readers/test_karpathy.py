@@ -94,18 +94,17 @@ def test_karpathy_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
     out = ingested("karpathy", *options)
     assert [it.id for it in Corpus.open(tmp_path / "out").items("train")] == ["1000", "1002"]
     listed = dict(reasons(tmp_path / "out", "corpus.skipped.jsonl"))
-    assert len(listed) == 8
-    assert listed["id 1001, val2014/gone.jpg"].startswith("no such image in ")
-    assert listed["id 1002, caption 1"] == "empty caption"
-    assert listed["id 1003"] == "no captions"
-    assert (
-        listed['dataset.json, image 4, split "holdout"']
-        == "unknown split, expected train, restval, val, test"
-    )
-    assert listed["id 1000"] == "duplicate id; the first is kept"
-    assert listed["dataset.json, image 6"].endswith("a sentence whose raw is missing or no string")
-    assert listed["dataset.json, image 7"] == "not of the expected form: an image that is not an object"
-    assert listed["dataset.json, image 8, split 3"] == "unknown split, expected train, restval, val, test"
+    unknown, form = "unknown split, expected train, restval, val, test", "not of the expected form: "
+    assert listed.pop("id 1001, val2014/gone.jpg").startswith("no such image in ")
+    assert listed == {
+        "id 1002, caption 1": "empty caption",
+        "id 1003": "no captions",
+        'dataset.json, image 4, split "holdout"': unknown,
+        "id 1000": "duplicate id; the first is kept",
+        "dataset.json, image 6": f"{form}a sentence whose raw is missing or no string",
+        "dataset.json, image 7": f"{form}an image that is not an object",
+        "dataset.json, image 8, split 3": unknown,
+    }
     assert "skipped 8:" in out
     assert str(tmp_path / "out" / "corpus.skipped.jsonl") in out
 
@@ -122,16 +121,8 @@ def test_karpathy_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
 def test_karpathy_refuses_a_file_that_is_not_one(tmp_path: Path, change: Callable, message: str) -> None:
     path = write_json(tmp_path, [entry(0)])
     path.write_text(change(path.read_text()))
-    refused(
-        f"error: {path}: {message}",
-        "karpathy",
-        "--json",
-        path,
-        "--images",
-        tmp_path / "images",
-        "--out",
-        tmp_path / "out",
-    )
+    files = ("--json", path, "--images", tmp_path / "images", "--out", tmp_path / "out")
+    refused(f"error: {path}: {message}", "karpathy", *files)
     assert not (tmp_path / "out" / "corpus.json").exists()
 
 

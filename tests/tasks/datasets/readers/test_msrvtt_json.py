@@ -15,15 +15,8 @@ from polypool.tasks.datasets.readers.msrvtt_json import MsrVtt
 
 def video(number: int, split: str = "train", **changes: object) -> dict:
     """A video as in train_val_videodatainfo.json."""
-    return {
-        "category": 14,
-        "url": "https://www.youtube.com/watch?v=x",
-        "video_id": f"video{number}",
-        "start time": 1.5,
-        "end time": 11.5,
-        "split": split,
-        "id": number,
-    } | changes
+    about = {"category": 14, "url": "https://www.youtube.com/watch?v=x", "start time": 1.5, "end time": 11.5}
+    return about | {"video_id": f"video{number}", "split": split, "id": number} | changes
 
 
 def sentence(number: int, of: int, **changes: object) -> dict:
@@ -68,13 +61,8 @@ def test_msrvtt_official_pair_and_merged_file(tmp_path: Path) -> None:
 def test_msrvtt_videos_in_folders_and_features(tmp_path: Path) -> None:
     pair = official(tmp_path)
     names = ["TrainValVideo/video0.mp4", "TrainValVideo/video1.avi", "video2.webm", "TestVideo/video5.MP4"]
-    for name in [
-        *names,
-        "other/video0.mp4",
-        "other/deeper/video2.mp4",
-        "TrainValVideo/video1.mkv",
-        "video6.txt",
-    ]:
+    others = ["other/video0.mp4", "other/deeper/video2.mp4", "TrainValVideo/video1.mkv", "video6.txt"]
+    for name in names + others:
         (tmp_path / "videos" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "videos" / name).touch()
     with StoreWriter(tmp_path / "store", dim=3, source={}) as writer:
@@ -261,13 +249,8 @@ def test_1ka_skips_what_is_bad_and_never_trains_on_the_test(tmp_path: Path) -> N
     ]:
         assert case in listed
     for val in (3, -1):
-        refused(
-            f"val={val}: expected 0 or more, and fewer than the 3 usable training videos",
-            "msrvtt-1ka",
-            *files,
-            "--val",
-            val,
-        )
+        message = f"val={val}: expected 0 or more, and fewer than the 3 usable training videos"
+        refused(message, "msrvtt-1ka", *files, "--val", val)
     ingested("msrvtt-1ka", *files, "--val", 0, "--allow-skipped")
     assert "val" not in Corpus.open(tmp_path / "out").splits
 
@@ -284,9 +267,8 @@ def test_1ka_refuses_lists_that_are_none(tmp_path: Path, text: str, message: str
     data = whole(tmp_path, 4)
     train, test = csvs(tmp_path, train=[], test=["k,m,video3,a cat"])
     train.write_text(text)
-    refused(
-        message, "msrvtt-1ka", "--json", data, "--train", train, "--test", test, "--out", tmp_path / "out"
-    )
+    files = ("--json", data, "--train", train, "--test", test, "--out", tmp_path / "out")
+    refused(message, "msrvtt-1ka", *files)
 
 
 def test_a_reader_is_a_stream_of_items(tmp_path: Path) -> None:
