@@ -7,16 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from annotations import vatex_entries, vatex_name, write_msvd, write_vatex
 from verbs import ingested, reasons, refused, run, sets_of
 
 from polypool.tasks.datasets.corpus import Corpus
-
-
-def msvd(folder: Path, lines: bytes, **lists: str) -> tuple[object, ...]:
-    (folder / "AllVideoDescriptions.txt").write_bytes(lines)
-    for split, names in lists.items():
-        (folder / f"{split}_list.txt").write_text(names)
-    return "--captions", folder / "AllVideoDescriptions.txt", "--lists", folder, "--out", folder / "out"
 
 
 def test_msvd_descriptions_and_lists(tmp_path: Path) -> None:
@@ -30,7 +24,7 @@ def test_msvd_descriptions_and_lists(tmp_path: Path) -> None:
         b"bad_2_3 caf\xe9\n"
         b"__KkyLWV1HA_0_9 someone is singing"
     )
-    options = msvd(
+    options = write_msvd(
         tmp_path,
         lines,
         train="-4wsuPCjDBc_5_15\nmute_3_4\n",
@@ -59,36 +53,14 @@ def test_msvd_descriptions_and_lists(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("missing", ["AllVideoDescriptions.txt", "test_list.txt"])
 def test_msvd_needs_all_its_files(tmp_path: Path, missing: str) -> None:
-    options = msvd(tmp_path, b"a_0_1 a cat\n", train="a_0_1", val="", test="")
+    options = write_msvd(tmp_path, b"a_0_1 a cat\n", train="a_0_1", val="", test="")
     ingested("msvd", *options, "--allow-skipped")
     (tmp_path / missing).unlink()
     refused(f"{missing}: no such file", "msvd", *options)
 
 
-def entries(first: int, count: int) -> list[dict]:
-    return [
-        {
-            "videoID": f"-id_{i:04d}_000010_000020",
-            "enCap": [f"Person {i} says {j}." for j in range(10)],
-            "chCap": ["一个人"] * 10,
-        }
-        for i in range(first, first + count)
-    ]
-
-
-def name(number: int) -> str:
-    return f"-id_{number:04d}_000010_000020"
-
-
-def vatex(folder: Path, training: object, validation: object) -> tuple[object, ...]:
-    files = folder / "vatex_training_v1.0.json", folder / "vatex_validation_v1.0.json"
-    for path, data in zip(files, (training, validation), strict=True):
-        path.write_text(json.dumps(data))
-    return "--training", files[0], "--validation", files[1], "--out", folder / "out"
-
-
 def test_vatex_without_lists_says_that_the_split_is_its_own(tmp_path: Path) -> None:
-    options = vatex(tmp_path, entries(0, 6), entries(100, 8))
+    options = write_vatex(tmp_path, vatex_entries(0, 6), vatex_entries(100, 8))
     out = ingested("vatex", *options)
     assert "14 items (train 6, " in out
     assert "140 captions" in out
@@ -99,7 +71,7 @@ def test_vatex_without_lists_says_that_the_split_is_its_own(tmp_path: Path) -> N
     assert corpus.items("train")[2].captions == tuple(f"Person 2 says {j}." for j in range(10))
     val = {item.id for item in corpus.items("val")}
     assert val.isdisjoint(item.id for item in corpus.items("test"))
-    vatex(tmp_path, entries(0, 6), entries(100, 8)[::-1])
+    write_vatex(tmp_path, vatex_entries(0, 6), vatex_entries(100, 8)[::-1])
     run("vatex", *options)
     assert {item.id for item in Corpus.open(tmp_path / "out").items("val")} == val
     run("vatex", *options, "--seed", 1)
@@ -108,8 +80,11 @@ def test_vatex_without_lists_says_that_the_split_is_its_own(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("form", ["txt", "json", "npy"])
 def test_vatex_with_lists(tmp_path: Path, form: str) -> None:
-    options = vatex(tmp_path, entries(0, 2), entries(100, 6))
-    lists = {"val": [name(103), name(101), name(104)], "test": [name(100), name(104), name(9), name(100)]}
+    options = write_vatex(tmp_path, vatex_entries(0, 2), vatex_entries(100, 6))
+    lists = {
+        "val": [vatex_name(103), vatex_name(101), vatex_name(104)],
+        "test": [vatex_name(100), vatex_name(104), vatex_name(9), vatex_name(100)],
+    }
     paths = {split: tmp_path / f"{split}.{form}" for split in lists}
     for split, ids in lists.items():
         if form == "npy":
@@ -122,13 +97,13 @@ def test_vatex_with_lists(tmp_path: Path, form: str) -> None:
     assert f"val and test are those of val.{form} and test.{form}" in out
     assert "NOT" not in out
     corpus = Corpus.open(tmp_path / "out")
-    assert [item.id for item in corpus.items("val")] == [name(101), name(103)]
-    assert [item.id for item in corpus.items("test")] == [name(100), name(104)]
+    assert [item.id for item in corpus.items("val")] == [vatex_name(101), vatex_name(103)]
+    assert [item.id for item in corpus.items("test")] == [vatex_name(100), vatex_name(104)]
     assert dict(reasons(tmp_path / "out", "corpus.skipped.jsonl")) == {
-        f"id {name(104)}, val list": "an id of both lists; it stays in test",
-        f"id {name(9)}": "an id of the test list that the validation file does not have",
-        f"id {name(102)}": "a validation video that neither list has",
-        f"id {name(105)}": "a validation video that neither list has",
+        f"id {vatex_name(104)}, val list": "an id of both lists; it stays in test",
+        f"id {vatex_name(9)}": "an id of the test list that the validation file does not have",
+        f"id {vatex_name(102)}": "a validation video that neither list has",
+        f"id {vatex_name(105)}": "a validation video that neither list has",
     }
     assert run("vatex", *options, "--test-ids", paths["test"])[0] == 1
     ingested("vatex", *options, "--test-ids", paths["test"], "--allow-skipped")
@@ -139,15 +114,17 @@ def test_vatex_with_lists(tmp_path: Path, form: str) -> None:
 
 def test_vatex_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
     training = [
-        *entries(0, 2),
-        {"videoID": name(2)},
+        *vatex_entries(0, 2),
+        {"videoID": vatex_name(2)},
         {"videoID": 3, "enCap": ["a"]},
         "x",
-        {"videoID": name(0), "enCap": ["again"]},
-        {"videoID": name(4), "enCap": ["fine", None, " ", 7]},
-        {"videoID": name(5), "enCap": []},
+        {"videoID": vatex_name(0), "enCap": ["again"]},
+        {"videoID": vatex_name(4), "enCap": ["fine", None, " ", 7]},
+        {"videoID": vatex_name(5), "enCap": []},
     ]
-    options = vatex(tmp_path, training, [*entries(100, 2), {"videoID": name(1), "enCap": ["leaks"]}])
+    options = write_vatex(
+        tmp_path, training, [*vatex_entries(100, 2), {"videoID": vatex_name(1), "enCap": ["leaks"]}]
+    )
     out = ingested("vatex", *options, "--allow-skipped")
     assert "skipped 9:" in out
     corpus = Corpus.open(tmp_path / "out")
@@ -155,7 +132,7 @@ def test_vatex_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
     assert corpus.items("train")[2].captions == ("fine",)
     listed = reasons(tmp_path / "out", "corpus.skipped.jsonl")
     training_file = "vatex_training_v1.0.json"
-    assert listed.count((f"id {name(4)}", "a caption that is not a string")) == 2
+    assert listed.count((f"id {vatex_name(4)}", "a caption that is not a string")) == 2
     for case in [
         *(
             (f"{training_file}, entry {i}", f"not of the expected form: a video {why}")
@@ -165,17 +142,17 @@ def test_vatex_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
                 (4, "that is not an object"),
             )
         ),
-        (f"id {name(0)}, {training_file}, entry 5", "duplicate id; the first is kept"),
-        (f"id {name(1)}, vatex_validation_v1.0.json, entry 2", "duplicate id; the first is kept"),
-        (f"id {name(4)}, caption 2", "empty caption"),
-        (f"id {name(5)}", "no captions"),
+        (f"id {vatex_name(0)}, {training_file}, entry 5", "duplicate id; the first is kept"),
+        (f"id {vatex_name(1)}, vatex_validation_v1.0.json, entry 2", "duplicate id; the first is kept"),
+        (f"id {vatex_name(4)}, caption 2", "empty caption"),
+        (f"id {vatex_name(5)}", "no captions"),
     ]:
         assert case in listed
 
 
 def test_vatex_refusals(tmp_path: Path) -> None:
-    options = vatex(tmp_path, entries(0, 2), entries(100, 2))
-    np.save(tmp_path / "names.npy", np.array([name(100)], object), allow_pickle=True)
+    options = write_vatex(tmp_path, vatex_entries(0, 2), vatex_entries(100, 2))
+    np.save(tmp_path / "names.npy", np.array([vatex_name(100)], object), allow_pickle=True)
     (tmp_path / "ids.json").write_text('{"a": 1}')
     (tmp_path / "deep.json").write_text('[["a"]]')
     for file, message in (
@@ -185,14 +162,15 @@ def test_vatex_refusals(tmp_path: Path) -> None:
         ("none.txt", "no such file"),
     ):
         refused(message, "vatex", *options, "--val-ids", tmp_path / file)
-    refused("not of the expected form: VATEX's JSON", "vatex", *vatex(tmp_path, {"a": 1}, []))
+    refused("not of the expected form: VATEX's JSON", "vatex", *write_vatex(tmp_path, {"a": 1}, []))
 
 
 def test_vatex_i3d_features_go_through_arrays(tmp_path: Path) -> None:
     random, folder = np.random.default_rng(0), tmp_path / "i3d"
     folder.mkdir()
     frames = {
-        name(i): random.standard_normal((1, t, 1024)).astype(np.float32) for i, t in enumerate([0, 32, 7])
+        vatex_name(i): random.standard_normal((1, t, 1024)).astype(np.float32)
+        for i, t in enumerate([0, 32, 7])
     }
     for id, x in frames.items():
         np.save(folder / f"{id}.npy", x)
@@ -200,11 +178,11 @@ def test_vatex_i3d_features_go_through_arrays(tmp_path: Path) -> None:
         "arrays", "--dir", folder, "--out", tmp_path / "store", "--dtype", "float32", "--allow-skipped"
     )
     assert "2 sets, 39 vectors of 1024 x float32" in out
-    assert reasons(tmp_path / "store") == [(f"{name(0)}.npy", "an empty set")]
+    assert reasons(tmp_path / "store") == [(f"{vatex_name(0)}.npy", "an empty set")]
     found = sets_of(tmp_path / "store")
-    assert list(found) == [name(1), name(2)]
+    assert list(found) == [vatex_name(1), vatex_name(2)]
     assert all(np.array_equal(x_ND, frames[id][0]) for id, x_ND in found.items())
-    options = vatex(tmp_path, entries(0, 2), entries(2, 1))
+    options = write_vatex(tmp_path, vatex_entries(0, 2), vatex_entries(2, 1))
     out = ingested("vatex", *options, "--features", tmp_path / "store", "--allow-skipped")
     assert "2 items (train 1, test 1)" in out
-    assert f"1 x no features in {tmp_path / 'store'}: id {name(0)}" in out
+    assert f"1 x no features in {tmp_path / 'store'}: id {vatex_name(0)}" in out
