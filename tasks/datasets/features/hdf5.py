@@ -24,15 +24,18 @@ from tqdm import tqdm
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import identity
+from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
+from polypool.tasks.datasets import FeatureReader, Features, Reading
 from polypool.tasks.datasets.annotation_files import as_text, read_id_rows
-from polypool.tasks.datasets.features import FeatureReader, Features, FeatureSets, as_set
+from polypool.tasks.datasets.features import as_set
 from polypool.tasks.datasets.features.hdf5_file import Hdf5Data, Hdf5File
 
 _BLOCK = 32 << 20  # bytes read at a time
 _POSITIONS, _IDS, _SPATIAL = "pos_boxes", "image_ids", "spatial_features"
 
 
+@READERS.register("hdf5")
 @dataclass(frozen=True, kw_only=True)
 class Hdf5(FeatureReader):
     """Read features from an HDF5 file, into a store."""
@@ -46,11 +49,11 @@ class Hdf5(FeatureReader):
     channels_first: bool = False
     """Rows are (D, H, W)."""
 
-    def read(self) -> FeatureSets:
+    def read(self) -> Reading:
         """Return the sets in the order in which they lie in the file."""
         files = identity(*(path for path in (self.file, self.ids) if path))
         source = {"files": files, "key": self.key, "channels_first": self.channels_first}
-        return FeatureSets(sets=self._sets(), source=source)
+        return Reading(rows=self._sets(), source=source)
 
     def _sets(self) -> Iterator[Features | Skipped]:
         with Hdf5File(self.file, what="an HDF5 file of features") as file:

@@ -16,14 +16,15 @@ from fuzz.cases import Kind, expect
 from fuzz.damage.hdf5 import SECRET, SECRET_VALUE
 from fuzz.kinds.results import ALL, OUT, store_of
 from polypool.infra.plain_pickle import read_plain_pickle
+from polypool.infra.registry import READERS
 from polypool.infra.store import FeatureStore
-from polypool.pipelines.data.ingestion import FEATURES, subcommands
+from polypool.pipelines.data.ingestion import reader_verb
 
 _RANDOM = np.random.default_rng(0)
 
 
 def _ingest(form: str, **options: Any) -> None:
-    subcommands(())[form](FEATURES[form](**options), out=OUT, tolerance=ALL)
+    reader_verb(form)(READERS.get(form)(**options), out=OUT, tolerance=ALL)
 
 
 def _drawn(*shape: int) -> np.ndarray:
