@@ -8,10 +8,8 @@ import pytest
 from annotations import msrvtt_sentence, msrvtt_video, write_msrvtt
 from verbs import ingested, reasons, refused, run
 
-from polypool.infra.errors import InputError
 from polypool.infra.store import StoreWriter
-from polypool.tasks.datasets.corpus import Corpus, Item
-from polypool.tasks.datasets.readers.msrvtt_json import MsrVtt
+from polypool.tasks.datasets.corpus import Corpus
 
 
 def official(folder: Path) -> tuple[Path, Path]:
@@ -257,10 +255,3 @@ def test_1ka_refuses_lists_that_are_none(tmp_path: Path, text: str, message: str
     train.write_text(text)
     files = ("--json", data, "--train", train, "--test", test, "--out", tmp_path / "out")
     refused(message, "msrvtt-1ka", *files)
-
-
-def test_a_reader_is_a_stream_of_items(tmp_path: Path) -> None:
-    items = list(MsrVtt(json=official(tmp_path)).read().rows)
-    assert all(isinstance(item, Item) for item in items)
-    with pytest.raises(InputError, match="no such file"):
-        MsrVtt(json=(tmp_path / "none.json",)).read()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from annotations import vatex_entries, vatex_name, write_msvd, write_vatex
-from verbs import ingested, reasons, refused, run, sets_of
+from verbs import ingested, reasons, refused, run
 
 from polypool.tasks.datasets.corpus import Corpus
 
@@ -163,26 +163,3 @@ def test_vatex_refusals(tmp_path: Path) -> None:
     ):
         refused(message, "vatex", *options, "--val-ids", tmp_path / file)
     refused("not of the expected form: VATEX's JSON", "vatex", *write_vatex(tmp_path, {"a": 1}, []))
-
-
-def test_vatex_i3d_features_go_through_arrays(tmp_path: Path) -> None:
-    random, folder = np.random.default_rng(0), tmp_path / "i3d"
-    folder.mkdir()
-    frames = {
-        vatex_name(i): random.standard_normal((1, t, 1024)).astype(np.float32)
-        for i, t in enumerate([0, 32, 7])
-    }
-    for id, x in frames.items():
-        np.save(folder / f"{id}.npy", x)
-    out = ingested(
-        "arrays", "--dir", folder, "--out", tmp_path / "store", "--dtype", "float32", "--allow-skipped"
-    )
-    assert "2 sets, 39 vectors of 1024 x float32" in out
-    assert reasons(tmp_path / "store") == [(f"{vatex_name(0)}.npy", "an empty set")]
-    found = sets_of(tmp_path / "store")
-    assert list(found) == [vatex_name(1), vatex_name(2)]
-    assert all(np.array_equal(x_ND, frames[id][0]) for id, x_ND in found.items())
-    options = write_vatex(tmp_path, vatex_entries(0, 2), vatex_entries(2, 1))
-    out = ingested("vatex", *options, "--features", tmp_path / "store", "--allow-skipped")
-    assert "2 items (train 1, test 1)" in out
-    assert f"1 x no features in {tmp_path / 'store'}: id {vatex_name(0)}" in out
