@@ -56,9 +56,6 @@ def ingest(
         out: folder of the corpus.
         name: of the reader, which the corpus remembers; that of its class where empty.
         tolerance: what may be left out or odd.
-
-    Raises:
-        InputError: what the reader or `write_corpus` refuses.
     """
     reading = reader.read()
     for line in reading.notes:
@@ -142,13 +139,7 @@ def verify(*, store: Path) -> None:
 def report_corpus(
     out: Path | Url, summary: CorpusSummary | QuestionSummary, *, published: Sequence[Published]
 ) -> None:
-    """Print the counts of a corpus, whether they are those published, and what was left out or is odd.
-
-    Args:
-        out: the corpus.
-        summary: its counts.
-        published: the data sets that it may be; none where that is not known.
-    """
+    """Print the counts of a corpus, whether they are those of a published one, and what was left out or is odd."""
     images = summary.images if isinstance(summary, QuestionSummary) else {}
     captions = summary.captions if isinstance(summary, CorpusSummary) else None
     kind = Corpus if isinstance(summary, CorpusSummary) else QuestionCorpus
@@ -174,13 +165,7 @@ def _content(manifest: Manifest) -> str:
 
 
 def report_findings(out: Path | Url, of: Summary | Manifest, *, prefix: str = "") -> None:
-    """Print what was left out, what is used and odd, and where both are listed.
-
-    Args:
-        out: what was written.
-        of: its summary.
-        prefix: of the names of the lists.
-    """
+    """Print what was left out, what is used and odd, and where both are listed, in files whose names have a prefix."""
     for what, cases, name in (("skipped", of.skipped, SKIPPED), ("warnings", of.flagged, WARNINGS)):
         if cases["count"]:
             print(f"{describe(cases, what)}\n  all of them: {place(out) / (prefix + name)}")

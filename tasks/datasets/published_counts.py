@@ -42,11 +42,6 @@ def compare_counts(
     """Return in a line whether the counts of a corpus are those of one of some data sets, or how they differ.
 
     Where they are of none, they are compared with the one that fewest of them differ from, the first of several.
-
-    Args:
-        published: what they may be.
-        splits: the rows of each split.
-        captions: in all splits.
     """
     nearest = min(published, key=lambda each: len(each.differences(splits, captions)))
     differences = nearest.differences(splits, captions)
