@@ -175,13 +175,8 @@ def write_scene_questions(
     Pictures that `write_scenes` wrote there, of the same seed, are left as they are. Of every 20 scenes, 15 are for
     training (`train2014`) and 5 for the test (`val2014`).
 
-    Args:
-        folder: made where it does not exist.
-        images: how many scenes; at least 20.
-        seed: names the corpus.
-
     Raises:
-        InputError: fewer than 20 images, or nothing can be written there.
+        InputError: fewer than 20 images, so that a split is empty, or nothing can be written there.
     """
     if images < _FEWEST:
         raise InputError(f"{images} scenes: expected at least {_FEWEST}, so that no split is empty")

@@ -291,11 +291,7 @@ class Hdf5Data:
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     def whole(self) -> np.ndarray:
-        """Return all of it.
-
-        Raises:
-            Unreadable: it is damaged.
-        """
+        """Return all of it; `Unreadable` where it is damaged."""
         with self._file.reading():
             return self._data[()]
 
