@@ -44,11 +44,9 @@ class Costs:
 
 
 def costs_of(runs: Sequence[RunRecord]) -> Costs:
-    logged = {
-        name: statistics.fmean(run.metrics.get(key, math.nan) for run in runs)
-        for name, key in _LOGGED.items()
-    }
-    return Costs(weights=statistics.fmean(map(weights_of, runs)), **logged)
+    mean = statistics.fmean
+    logged = {name: mean(run.metrics.get(key, math.nan) for run in runs) for name, key in _LOGGED.items()}
+    return Costs(weights=mean(map(weights_of, runs)), **logged)
 
 
 def weights_of(run: RunRecord) -> float:

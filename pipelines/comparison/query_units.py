@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -86,7 +86,12 @@ class Queries:
             named = ", ".join(known.name for known in self.metrics) or "none"
             raise InputError(f"{metric} does not follow from its single queries; metrics that do: {named}")
         parts = [self._part(mean, metric) for mean in described.means]
-        units = _gathered(parts, kind=described.units)
+        ids, places, counts = _grouped(tuple((unit_Q.dtype.str, unit_Q.tobytes()) for _, unit_Q in parts))
+        sums = [
+            np.bincount(place_Q, weights=score_Q, minlength=len(ids))
+            for (score_Q, _), place_Q in zip(parts, places, strict=True)
+        ]
+        units = Units(ids=ids, sum_Pn=np.stack(sums), count_Pn=counts, kind=described.units)
         if not math.isclose(units.score, value, rel_tol=1e-4, abs_tol=1e-3):
             raise InputError(f"its queries give {metric} {units.score:.4g}, and it logged {value:.4g}")
         return units
@@ -165,16 +170,6 @@ def _row_units(row: Row, group: Group, read: Read) -> list[Units]:
     if not all(first.same_queries(other) for other in others):
         raise InputError("its runs were scored on different queries")
     return [first, *others]
-
-
-def _gathered(parts: Sequence[tuple[np.ndarray, np.ndarray]], *, kind: str) -> Units:
-    """Sum the scores of parts by units."""
-    ids, places, counts = _grouped(tuple((unit_Q.dtype.str, unit_Q.tobytes()) for _, unit_Q in parts))
-    sums = [
-        np.bincount(place_Q, weights=score_Q, minlength=len(ids))
-        for (score_Q, _), place_Q in zip(parts, places, strict=True)
-    ]
-    return Units(ids=ids, sum_Pn=np.stack(sums), count_Pn=counts, kind=kind)
 
 
 @functools.lru_cache(maxsize=8)

@@ -20,8 +20,7 @@ from polypool.pipelines.comparison.row_settings import DIGESTS
 from polypool.pipelines.comparison.statistics.significance import Difference, Judged
 from polypool.tasks.adapter import Metric
 
-APART = "; "
-"""Separates several values in one field."""
+APART = "; "  # separates several values in one field
 Number = float | None
 _SAME = ("aggregator", "recipe", "model", "settings", "own_protocol")
 _FIELDS: dict[type, dict[str, str]] = {
@@ -217,8 +216,7 @@ def groups_of(records: Sequence[Result]) -> tuple[Group, ...]:
     Raises:
         InputError: records of a table are missing.
     """
-    key = operator.attrgetter("task", "dataset", "protocol")
-    return tuple(_group(of) for of in _gathered(records, key))
+    return tuple(map(_group, _gathered(records, operator.attrgetter("task", "dataset", "protocol"))))
 
 
 def _gathered(records: Iterable[Result], key: Callable[[Result], object]) -> list[list[Result]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
+from itertools import chain
 
 from polypool.infra.tracking import RunRecord
 from polypool.infra.tracking.provenance import PACKAGES
@@ -38,8 +39,7 @@ def deviations(runs: Sequence[RunRecord], protocol: str) -> tuple[dict[str, Sett
     usual = []
     for (recipe, model), group in sorted(groups.items()):
         settings = _settings(group, protocol)
-        names = sorted({name for of in settings for name in of})
-        values = {name: [of.get(name, "") for of in settings] for name in names}
+        values = {name: [of.get(name, "") for of in settings] for name in sorted({*chain(*settings)})}
         differing = {name: _most(of) for name, of in values.items() if len({*of}) > 1}
         for run, of in zip(group, settings, strict=True):
             own[run.run_id] = {
@@ -61,7 +61,10 @@ def named(settings: Settings) -> str:
 
 def code_notes(title: str, runs: Sequence[RunRecord]) -> Iterator[str]:
     """Yield notes on runs of one table that were trained by different code or versions of packages."""
-    commits = Counter(_commit(run) for run in runs if run.tags.get("git_commit"))
+    tags = [run.tags for run in runs if run.tags.get("git_commit")]
+    commits = Counter(
+        of["git_commit"][:10] + " with changes" * (of.get("git_dirty") == "true") for of in tags
+    )
     if len(commits) > 1:
         counted = ", ".join(f"{commit} ({count})" for commit, count in commits.most_common())
         yield f"{title}: its runs are of {len(commits)} states of the code, whose changes no row shows: {counted}"
@@ -77,41 +80,31 @@ def left_out_notes(title: str, runs: Sequence[RunRecord]) -> Iterator[str]:
     for run in runs:
         left = sorted((name.removeprefix(start), n) for name, n in run.tags.items() if name.startswith(start))
         counted[", ".join(f"{split} lacks {n}" for split, n in left)] += 1
-    for what, number in counted.items():
-        if what:
-            yield (
-                f"{title}: INCOMPLETE, what has no features or file is left out of {number} of {len(runs)} runs: "
-                f"{what}"
-            )
-
-
-def _commit(run: RunRecord) -> str:
-    changed = " with changes" if run.tags.get("git_dirty") == "true" else ""
-    return run.tags["git_commit"][:10] + changed
+    del counted[""]  # nothing
+    for what, n in counted.items():
+        yield f"{title}: INCOMPLETE, what has no features or file is left out of {n} of {len(runs)} runs: {what}"
 
 
 def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
     """Return the settings that affect results; those that were added after a run have their defaults."""
     params = [renamed_params(run.params) for run in runs]
-    known = {name for of in params for name in of}
+    known = {*chain(*params)}
     defaults = {name: value for name, value in _defaults().items() if name in known}
-    all_settings = []
     digested = [name for name in DIGESTS if all(run.tags.get(name) for run in runs)]
-    for run, of in zip(runs, params, strict=True):
-        settings = {**defaults, **of, **{name: run.tags[name][:12] for name in digested}}
-        settings["protocol version"] = run.tags.get(VERSION_TAG + protocol, "1")
-        all_settings.append({name: value for name, value in settings.items() if not _hidden(name)})
-    return all_settings
+    all_settings = [
+        defaults
+        | of
+        | {name: run.tags[name][:12] for name in digested}
+        | {"protocol version": run.tags.get(VERSION_TAG + protocol, "1")}
+        for run, of in zip(runs, params, strict=True)
+    ]
+    return [{name: value for name, value in of.items() if not _hidden(name)} for of in all_settings]
 
 
 def _hidden(name: str) -> bool:
     """Whether a setting has no effect, is shown elsewhere, or is a joint run's own, which its members repeat."""
-    if name in _SHOWN or name in WITHOUT_EFFECT:
-        return True
-    match name.split("."):
-        case ["members", _, setting, *_]:
-            return setting in OF_THE_JOINT_RUN
-    return False
+    start, _, setting = [*name.split("."), "", ""][:3]
+    return name in _SHOWN or name in WITHOUT_EFFECT or (start == "members" and setting in OF_THE_JOINT_RUN)
 
 
 def _defaults() -> dict[str, str]:

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BAR, INK, POINT, MUTED, LINE = "#a9c4de", "#1f2d3d", "#1c4e80", "#6b7785", "#e3e7eb"
-WRAP = 34
-"""Characters in a line of a label."""
+WRAP = 34  # characters in a line of a label
 
 
 def new_figure(width: float, height: float, heading: str = "", *, size: float = 12) -> Figure:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from polypool.infra.errors import InputError
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.tasks.abilities import Scores
-from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.scoring.geometry import ablated, alignment, uniformity, variance_of
 from polypool.tasks.similarities.vectors import mean_and_log_variance
 

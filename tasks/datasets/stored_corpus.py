@@ -18,7 +18,7 @@ from polypool.infra.fields import at_least, from_plain
 from polypool.infra.files import atomic, sha256, write_json
 from polypool.infra.lease.on_disk import lease_folder
 from polypool.infra.storage.places import Url, local, place
-from polypool.infra.storage.transfer import destination, local_copy, read_json
+from polypool.infra.storage.transfer import Destination, local_copy, read_json
 from polypool.infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
 from polypool.infra.store.ids import IdSet, is_unicode
 from polypool.tasks.datasets.split_audit import shared_files
@@ -115,7 +115,7 @@ class StoredCorpus(ABC):
                 another process writes to the folder, or no space is left.
         """
         images = local(images, what=f"the folder of {cls.images}") if images else ""
-        to, findings = destination(folder), Findings()
+        to, findings = Destination(folder), Findings()
         folder, table_name = to.folder, f"{cls.name}.arrow"
         with lease_folder(folder):
             with atomic(folder / table_name) as file:

@@ -15,20 +15,20 @@ from polypool.encoders.text.tokenizers import Tokenizer
 from polypool.infra.batches import Batch
 from polypool.infra.compute.device import device_of, on_device
 from polypool.infra.compute.dist import gather, gather_shared
-from polypool.infra.errors import InputError
+from polypool.infra.fields import above, require
 from polypool.infra.registry import MODELS
 from polypool.tasks.adapter import Score
 from polypool.tasks.hgr.graph_encoders import RoleText, TextEmbeddings, VideoEmbeddings, VideoLevels
 from polypool.tasks.hgr.role_captions import RoleCaptions
 from polypool.tasks.hgr.role_graph import check_slots
-from polypool.tasks.models.embeddings import Batches, encode_split
+from polypool.tasks.models.branch import check_widths
+from polypool.tasks.models.dual_encoder import encode_split
 from polypool.tasks.models.pair_encoder import PaddedSets, encode_sets
 from polypool.tasks.models.parts import Parts
-from polypool.tasks.models.retrieval_model import RetrievalModel, Scored
+from polypool.tasks.models.retrieval_model import Batches, RetrievalModel, Scored
 from polypool.tasks.similarities.vectors import at_least_float32
 
-VIDEOS = 64
-"""Videos whose frames are padded to a common number while a split is scored."""
+VIDEOS = 64  # videos whose frames are padded to a common number while a split is scored
 
 
 @MODELS.register("hgr")
@@ -64,14 +64,9 @@ class HGR(RetrievalModel):
         dropout: float = 0.5,
     ) -> None:
         check_slots(verbs=verbs, nouns=nouns)
-        if sharpness <= 0:
-            raise InputError(f"hgr's sharpness is {sharpness}, expected a number above 0")
+        require(above(0), sharpness=sharpness)
         visual, text = VideoLevels(parts), RoleText(parts, dropout=dropout, root_messages=root_messages)
-        if visual.width != text.width:
-            raise InputError(
-                f"the visual encoder makes elements of width {visual.width} and the text encoder of "
-                f"{text.width}; hgr compares frames with phrases: give both the same width"
-            )
+        check_widths(visual.width, text.width, "hgr compares frames with phrases: give both the same width")
         similarity = parts.similarity(visual.aggregator, text.aggregator)
         super().__init__(similarity, parts.objective(), parts.regularisers())
         self.verbs, self.sharpness = verbs, sharpness
@@ -155,11 +150,10 @@ class HGR(RetrievalModel):
         ]
 
 
+# Frames and phrases whose products are computed at once; on a CPU a few MB, which stay in its cache.
 BLOCK = {"cpu": (320, 2048)}
-"""Frames and phrases whose products are computed at once; on a CPU a few MB, which stay in its cache."""
 BLOCK_ELSEWHERE = (4096, 8192)
-STORED = 1 << 25
-"""Products kept for the backward pass; above this, blocks are computed again in it."""
+STORED = 1 << 25  # products kept for the backward pass; above this, blocks are computed again in it
 
 
 def phrase_scores(frames: PaddedSets, phrase_TPD: Tensor, used_TP: Tensor, *, sharpness: float) -> Tensor:

@@ -9,8 +9,8 @@ import numpy as np
 from polypool.infra.compute.randomness import uniform
 from polypool.infra.registry import AUGMENTATIONS
 
+# `draw(sample_B, element_N, stream)` -> uniform numbers in [0, 1), broadcast over the coordinates.
 Draw = Callable[..., np.ndarray]
-"""`draw(sample_B, element_N, stream)` -> uniform numbers in [0, 1), broadcast over the coordinates."""
 
 
 def draw_for(seed: int, epoch: int, modality: int) -> Draw:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from polypool.infra.errors import InputError
+from polypool.infra.fields import above, at_least, one_of, require
 from polypool.infra.registry import REGULARISERS
 from polypool.tasks.similarities.vectors import Embeddings, l2_normalise, mean_and_log_variance
 
@@ -31,8 +32,7 @@ class Regulariser(nn.Module, ABC):
 
     def __init__(self, *, weight: float) -> None:
         super().__init__()
-        if not weight >= 0:
-            raise InputError(f"weight must be 0 or more, not {weight}")
+        require(at_least(0), weight=weight)
         self.weight = weight
 
     @abstractmethod
@@ -57,8 +57,7 @@ class WithinSets(Regulariser):
 
     def __init__(self, *, weight: float, on: str = "residual") -> None:
         super().__init__(weight=weight)
-        if on not in ("residual", "embedding"):
-            raise InputError(f"on must be 'residual' or 'embedding', not {on!r}")
+        require(one_of("residual", "embedding"), on=on)
         self.on = on
 
     @abstractmethod
@@ -132,8 +131,7 @@ class MMD(Regulariser):
 
     def __init__(self, *, weight: float, gamma: float = 0.5) -> None:
         super().__init__(weight=weight)
-        if not gamma > 0:
-            raise InputError(f"gamma must be above 0, not {gamma}")
+        require(above(0), gamma=gamma)
         self.gamma = gamma
 
     def forward(self, visual: Embeddings, text: Embeddings) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polypool.infra.errors import InputError
+from polypool.infra.fields import above, at_least, require
 from polypool.infra.registry import OBJECTIVES
 from polypool.tasks.objectives.objective import Objective
 
@@ -32,8 +32,7 @@ class SigmoidLoss(Objective):
 
     def __init__(self, *, scale: float = 10.0, bias: float = -10.0) -> None:
         super().__init__()
-        if not scale > 0:
-            raise InputError(f"scale must be above 0, not {scale}")
+        require(above(0), scale=scale)
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)))
         self.bias = nn.Parameter(torch.tensor(float(bias)))
 
@@ -82,10 +81,8 @@ class PseudoPositiveMatching(Objective):
 
     def __init__(self, *, scale: float = 5.0, bias: float = 5.0, pseudo: float = 0.1) -> None:
         super().__init__()
-        if not scale > 0:
-            raise InputError(f"scale must be above 0, not {scale}")
-        if not pseudo >= 0:
-            raise InputError(f"pseudo must be 0 or more, not {pseudo}")
+        require(above(0), scale=scale)
+        require(at_least(0), pseudo=pseudo)
         self.scale = nn.Parameter(torch.tensor(float(scale)))
         self.bias = nn.Parameter(torch.tensor(float(bias)))
         self.pseudo = pseudo

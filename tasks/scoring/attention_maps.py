@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,15 +27,18 @@ from polypool.infra.registry import Spec
 from polypool.infra.store import FeatureStore
 from polypool.infra.video.containers import SECONDS
 from polypool.tasks.adapter import PictureRecord
-from polypool.tasks.datasets.open_corpora import PicturedItem
+from polypool.tasks.datasets.corpus import Item
+from polypool.tasks.datasets.open_corpora import PicturedItem, pictured
+from polypool.tasks.datasets.questions import Question
+from polypool.tasks.inputs.corpus_inputs import CorpusInputs
 from polypool.tasks.inputs.pairs import Pairs, QuestionData
-from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.similarities.vectors import at_least_float32, l2_normalise
 
 CHOSEN = 12  # pairs
+# The two sides of a model; the aggregator of each is its module `<side>.aggregator`.
 SIDES = ("visual", "text")
-"""The two sides of a model; the aggregator of each is its module `<side>.aggregator`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,25 +49,14 @@ class Pair:
         item: the number of the image or video, or of the question, in its split.
         text: the number of the caption or question in its split.
         batch: the two alone, as the model reads them.
+        weights: found by `attended`: by side, `(K, N)`, the N elements' weights in each of an aggregator's K vectors. A
+            side whose aggregator has no weights of elements is not there.
     """
 
     item: int
     text: int
     batch: Batch
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attended:
-    """The weights of a pair's elements.
-
-    Attributes:
-        pair: which.
-        weights: by side, `(K, N)`: the N elements' weights in each of an aggregator's K vectors. A side whose
-            aggregator has no weights of elements is not there.
-    """
-
-    pair: Pair
-    weights: dict[str, np.ndarray]
+    weights: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 def caption_pairs(pairs: Pairs, *, count: int = CHOSEN) -> Iterator[Pair]:
@@ -89,8 +81,8 @@ def question_pairs(data: QuestionData, *, count: int = CHOSEN) -> Iterator[Pair]
         yield Pair(item=number, text=number, batch=data.evaluation_batch(np.array([number])))
 
 
-def attended(model: nn.Module, pairs: Iterable[Pair]) -> list[Attended]:
-    """Run a model on pairs, one by one, and return the weights of their elements.
+def attended(model: nn.Module, pairs: Iterable[Pair]) -> list[Pair]:
+    """Run a model on pairs, one by one, and return them with the weights of their elements.
 
     Every worker calls this with the same pairs, since a model may gather; those but the first return nothing, and so
     do all where no aggregator has weights of elements. Weights of a channel each are averaged. An aggregator whose
@@ -117,17 +109,15 @@ def attended(model: nn.Module, pairs: Iterable[Pair]) -> list[Attended]:
                     sides.remove(side)
                 else:
                     weights[side] = weight_KN
-            seen_pairs.append(Attended(pair=pair, weights=weights))
-    informative_sides = [
-        side for side in sides if any(side in it.weights and _differ(it.weights[side]) for it in seen_pairs)
+            seen_pairs.append(replace(pair, weights=weights))
+    informative = {
+        side for side in sides for pair in seen_pairs if side in pair.weights and _differ(pair.weights[side])
+    }
+    kept = [
+        replace(pair, weights={side: w for side, w in pair.weights.items() if side in informative})
+        for pair in seen_pairs
     ]
-    informative = [
-        Attended(
-            pair=it.pair, weights={side: w for side, w in it.weights.items() if side in informative_sides}
-        )
-        for it in seen_pairs
-    ]
-    return [it for it in informative if it.weights]
+    return [pair for pair in kept if pair.weights]
 
 
 def _weighs_elements(model: nn.Module, side: str) -> bool:
@@ -141,11 +131,9 @@ def _weights(watched: Watched) -> np.ndarray | None:
         weight_1KND = watched.weights(watched.seen[0])
         return None if weight_1KND is None else weight_1KND[0].mean(dim=-1).numpy()
     except InputError as error:  # a plug-in's may have any shape
+        kind = type(watched.aggregator).__name__
         logging.getLogger(__name__).warning(
-            "the weights of %s (%s) cannot be shown: %s",
-            watched.name,
-            type(watched.aggregator).__name__,
-            error,
+            "the weights of %s (%s) cannot be shown: %s", watched.name, kind, error
         )
         return None
 
@@ -233,44 +221,36 @@ class AttentionExamples(PictureRecord):
 
 
 def attention_examples(
-    seen: Sequence[Attended],
-    *,
+    inputs: CorpusInputs,
+    model: nn.Module,
+    pairs: Iterable[Pair],
     split: str,
-    modality: str,
-    text_kind: str,
-    texts: Sequence[str],
-    pictured: Callable[[int], PicturedItem],
-    subwords: Callable[[str, Batch], Sequence[str]],
-    nearest: Callable[[int], Sequence[NearestCaption]],
-    backbone: Mapping[str, Any] | None,
-    store: FeatureStore | None = None,
+    *,
+    items: Sequence[Item | Question],
+    nearest: Callable[[int], Sequence[NearestCaption]] = lambda item: (),
 ) -> AttentionExamples | None:
-    """Return the record of the weights of pairs' elements, or None where there are none.
+    """Return the weights of a model's aggregators; None if they have none, and on workers but the first.
 
     Args:
-        seen: what `attended` returned.
+        inputs: of the model.
+        model: a trained one.
+        pairs: whose elements' weights are computed, the same on every worker.
         split: its name.
-        modality: what its items are.
-        text_kind: what its texts are.
-        texts: the captions or questions of the split.
-        pictured: an item of the split, by its number.
-        subwords: what names the elements of a text in the batch of it alone.
+        items: its images or videos, or its questions, by the pairs' numbers.
         nearest: the nearest captions of an item's vectors, by its number; see `nearest_captions`.
-        backbone: see `AttentionExamples`.
-        store: the features, which may have boxes or seconds beside them.
     """
-    boxes, seconds = column_of(store, BOXES), column_of(store, SECONDS)
-    examples = []
-    for it in seen:
-        item = pictured(it.pair.item)
-        elements = it.weights["visual"].shape[1] if "visual" in it.weights else -1
+    boxes, seconds = column_of(inputs.store, BOXES), column_of(inputs.store, SECONDS)
+    texts, examples = inputs.texts(split), []
+    for pair in attended(model, pairs):
+        item = pictured(inputs.corpus, items[pair.item])
+        elements = pair.weights["visual"].shape[1] if "visual" in pair.weights else -1
         example = AttentionExample(
             item=item,
-            text=texts[it.pair.text],
-            visual=it.weights.get("visual"),
-            words=it.weights.get("text"),
-            subwords=tuple(subwords(texts[it.pair.text], it.pair.batch)),
-            nearest=tuple(nearest(it.pair.item)) if "visual" in it.weights else (),
+            text=texts[pair.text],
+            visual=pair.weights.get("visual"),
+            words=pair.weights.get("text"),
+            subwords=tuple(inputs.subwords(texts[pair.text], pair.batch)),
+            nearest=tuple(nearest(pair.item)) if "visual" in pair.weights else (),
             boxes=_of_all(boxes(item.id), elements),
             seconds=_of_all(seconds(item.id), elements),
         )
@@ -279,11 +259,11 @@ def attention_examples(
         return None
     return AttentionExamples(
         split=split,
-        modality=modality,
-        text_kind=text_kind,
+        modality=inputs.modality,
+        text_kind=inputs.corpus.texts,
         texts=len(texts),
         examples=tuple(examples),
-        backbone=backbone,
+        backbone=backbone_of(inputs.store, inputs.visual_spec),
     )
 
 

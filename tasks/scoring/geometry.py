@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.similarities.of_sets import AlignedMean
 from polypool.tasks.similarities.vectors import mean_vector, real_vectors
 

@@ -15,7 +15,7 @@ from polypool.tasks.datasets.coco_judgments import Extended, Ratings
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.datasets.open_corpora import pictured
 from polypool.tasks.inputs.pairs import Pairs
-from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.scoring.crisscrossed import evaluate_crisscrossed, right_answers
 from polypool.tasks.scoring.described import (
     extended_queries,

@@ -14,15 +14,15 @@ from torch.autograd.function import once_differentiable
 from polypool.infra.errors import InputError
 from polypool.tasks.similarities.similarity import Similarity
 
+# Takes `(q, K, L, g)` products, which it may overwrite, and which queries and which of the gallery these are; returns
+# `(q, g)` scores, differentiable.
 Combine = Callable[[Tensor, slice, slice], Tensor]
-"""Takes `(q, K, L, g)` products, which it may overwrite, and which queries and which of the gallery these are; returns
-`(q, g)` scores, differentiable."""
 
+# Vectors of queries and of the gallery in a block: on a CPU a few MB, which stay in its cache.
 VECTORS = {"cpu": (1024, 1024)}
-"""Vectors of queries and of the gallery in a block: on a CPU a few MB, which stay in its cache."""
 VECTORS_ELSEWHERE = (4096, 8192)
+# Products that wait for their gradient, 128 MB; where there are more, every block is computed a second time for it.
 STORED = 1 << 25
-"""Products that wait for their gradient, 128 MB; where there are more, every block is computed a second time for it."""
 
 
 def in_blocks(

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from polypool.infra.errors import InputError
+from polypool.infra.fields import above, require
 from polypool.infra.registry import SIMILARITIES
 from polypool.tasks.similarities.blocks import SetSimilarity, as_sets, in_blocks
 from polypool.tasks.similarities.similarity import Similarity
@@ -23,8 +24,7 @@ class Chamfer(SetSimilarity):
         return (cosine_QKLG.amax(dim=2).mean(dim=1) + cosine_QKLG.amax(dim=1).mean(dim=1)) / 2
 
 
-FAINT = -80.0
-"""Logarithm of what float32 still holds with all its digits, with room for a sum."""
+FAINT = -80.0  # logarithm of what float32 still holds with all its digits, with room for a sum
 
 
 @SIMILARITIES.register("smooth_chamfer")
@@ -39,8 +39,7 @@ class SmoothChamfer(SetSimilarity):
 
     def __init__(self, *, alpha: float = 16.0) -> None:
         super().__init__()
-        if not alpha > 0:
-            raise ValueError(f"alpha must be above 0, not {alpha}")
+        require(above(0), alpha=alpha)
         self.factor = alpha
 
     def combine(self, scaled_QKLG: Tensor) -> Tensor:

@@ -10,10 +10,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from polypool.pipelines.comparison.charts.costs import draw_costs
-from polypool.pipelines.comparison.charts.critical import draw_critical
-from polypool.pipelines.comparison.charts.heat_maps import draw_cross_task
-from polypool.pipelines.comparison.charts.parameters import draw_parameters
+from polypool.pipelines.comparison.charts.group_charts import draw_costs, draw_parameters
+from polypool.pipelines.comparison.charts.task_charts import draw_critical, draw_cross_task
 from polypool.pipelines.comparison.groups import Group, Row
 from polypool.pipelines.comparison.tables.cross_task import CrossTaskTable, why_not
 from polypool.pipelines.figures.style import BAR, INK, MUTED, POINT, frame, lines_of, save, stacked, wrapped

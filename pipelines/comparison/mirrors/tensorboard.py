@@ -17,8 +17,7 @@ from polypool.infra.tracking import RunRecord
 from polypool.infra.tracking.tracker import NOTE, Point
 from polypool.pipelines.comparison.mirrors import results, settings
 
-_WHOLE = "whole"
-"""The file in the folder of a complete run; holds the time at which the run ended."""
+_WHOLE = "whole"  # the file in the folder of a complete run; holds the time at which the run ended
 
 
 class TensorBoard:

@@ -14,8 +14,7 @@ from polypool.infra.tracking import RunRecord
 from polypool.infra.tracking.tracker import NOTE, Point
 from polypool.pipelines.comparison.mirrors import results, settings
 
-_STEP = "mlflow_step"
-"""The axis of curves: a run's own steps, not W&B's count of calls."""
+_STEP = "mlflow_step"  # the axis of curves: a run's own steps, not W&B's count of calls
 
 
 class WandB:

@@ -15,8 +15,7 @@ from polypool.tasks.scoring.attention_maps import AttentionExample, AttentionExa
 
 _FRAMES, _DECODED = 4, 32  # of a video: frames that are shown, and that are decoded at most
 _COLOURS = np.array([[20, 24, 82], [120, 28, 109], [220, 60, 60], [252, 150, 30], [255, 235, 90]], float)
-_LEAST, _MOST = 0.45, 0.6
-"""The opacity of the colours over a picture for the smallest and the largest weight."""
+_LEAST, _MOST = 0.45, 0.6  # the opacity of the colours over a picture for the smallest and the largest weight
 _SIDE = 48  # cells along each side of a picture for the weights of regions
 _WARPED = 384  # pixels from which ConvNeXt's preprocessing resizes images instead of cropping them
 

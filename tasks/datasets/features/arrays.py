@@ -23,10 +23,10 @@ from tqdm import tqdm
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing_folder
-from polypool.infra.npy import reason
 from polypool.infra.pictures.boxes import fractions
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
+from polypool.infra.untrusted_arrays import reason
 from polypool.tasks.datasets import FeatureReader, Features, Reading
 from polypool.tasks.datasets.features import as_set
 

@@ -13,11 +13,9 @@ from PIL import Image
 from records import blocks_of, grid, run, three_tasks, vqa
 from toy import toy_run
 
-from polypool.pipelines.comparison.charts import costs, parameters
-from polypool.pipelines.comparison.charts.critical import cliques, critical_difference
 from polypool.pipelines.comparison.charts.drawing import draw_all
-from polypool.pipelines.comparison.charts.heat_maps import draw_pairs
-from polypool.pipelines.comparison.charts.parameters import curves_of
+from polypool.pipelines.comparison.charts.group_charts import curves_of, draw_curves, draw_points
+from polypool.pipelines.comparison.charts.task_charts import cliques, critical_difference, draw_pairs
 from polypool.pipelines.comparison.comparison import Comparison
 from polypool.pipelines.comparison.tables.cross_task import cross_task_table, why_not
 from polypool.pipelines.figures.style import apart, new_figure
@@ -72,7 +70,7 @@ def test_an_axis_of_costs_shows_two_numbers_at_least(steps: tuple[float, float])
     (group,) = blocks_of(*runs)
     figure = new_figure(9.5, 3.0)
     panel = figure.subplots()
-    costs.draw_panel(panel, group, "step", group.rows)
+    draw_points(panel, group, "step", group.rows)
     figure.draw_without_rendering()
     low, high = panel.get_xlim()
     axis = panel.xaxis
@@ -95,7 +93,7 @@ def test_a_parameter_of_which_three_values_were_tried_has_a_curve(tmp_path: Path
     assert (name, parameter, [*rows]) == ("kmax, mini", "k", [2, 5, 10])
     assert [group.mean(row) for row in rows.values()] == [53.0, 56.0, 61.0]
     panel = new_figure(8.5, 4.0).subplots()
-    parameters.draw_panel(panel, group, parameter, curves)
+    draw_curves(panel, group, parameter, curves)
     (curved,) = (line for line in panel.lines if len(line.get_xdata()) == 3)
     np.testing.assert_allclose(curved.get_xydata(), [[2, 53], [5, 56], [10, 61]])
     across = [line.get_ydata()[0] for line in panel.lines if line is not curved]

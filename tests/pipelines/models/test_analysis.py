@@ -14,7 +14,7 @@ from kept import keep_run
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.commands import evaluate
 from polypool.pipelines.models.trained import load
-from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.models.dual_encoder import SplitEmbeddings
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import torch
 from overlap import Overlap
 from torch import Tensor
 
-from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.scoring import geometry
 from polypool.tasks.scoring.geometry import (
     ablated,
