@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from polypool.infra.pictures.boxes import BOXES
 from polypool.infra.registry import Spec
 from polypool.infra.store import FeatureStore
 from polypool.infra.video.containers import SECONDS
-from polypool.tasks.adapter import PictureRecord
+from polypool.tasks.adapter import PictureRecord, Score
 from polypool.tasks.datasets.corpus import Item
 from polypool.tasks.datasets.open_corpora import PicturedItem, pictured
 from polypool.tasks.datasets.questions import Question
@@ -265,6 +266,15 @@ def attention_examples(
         examples=tuple(examples),
         backbone=backbone_of(inputs.store, inputs.visual_spec),
     )
+
+
+def caption_attention(task: Any, model: RetrievalModel, split: str, score: Score) -> AttentionExamples | None:
+    """Return `attention_examples` of captions, with the nearest caption of each vector of a set."""
+    pairs, items, nearest = task.data(split), task.corpus.items(split), {}
+    vectors = isinstance(score, SplitEmbeddings) and not score.similarity.of_distributions
+    if vectors and score.visual.dim() == 3:
+        nearest = {"nearest": partial(nearest_captions, score, pairs)}
+    return attention_examples(task, model, caption_pairs(pairs), split, items=items, **nearest)
 
 
 def _of_all(column_NC: np.ndarray | None, elements: int) -> np.ndarray | None:
