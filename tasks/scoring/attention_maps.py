@@ -32,7 +32,7 @@ from polypool.tasks.datasets.corpus import Item
 from polypool.tasks.datasets.open_corpora import PicturedItem, pictured
 from polypool.tasks.datasets.questions import Question
 from polypool.tasks.inputs.corpus_inputs import CorpusInputs
-from polypool.tasks.inputs.pairs import Pairs, QuestionData
+from polypool.tasks.inputs.pairs import Pairs, QuestionData, visual_batch
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.similarities.vectors import at_least_float32, l2_normalise
@@ -65,10 +65,8 @@ def caption_pairs(pairs: Pairs, *, count: int = CHOSEN) -> Iterator[Pair]:
     random = np.random.default_rng(0)
     for item in random.permutation(np.flatnonzero(pairs.count_N))[:count].tolist():
         caption = int(random.choice(np.flatnonzero(pairs.owner_T == item)))
-        visual, mask_1N = pairs.visual.batch(np.array([item]), sample_B=np.array([item]), draw=None)
         batch = {
-            "visual": visual,
-            "visual_mask": mask_1N,
+            **visual_batch(pairs.visual, np.array([item])),
             **pairs.captions.batch(np.array([caption])),
             "item": torch.tensor([item]),
             "row": torch.tensor([0]),

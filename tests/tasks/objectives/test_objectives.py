@@ -224,7 +224,17 @@ def test_a_bad_parameter_is_refused(spec):
         (OBJECTIVES, "infonce(temperature=1e999)", "temperature must be a finite number"),
         (REGULARISERS, "mmd(weight=0.1, gamma=0)", "gamma must be above 0"),
         (REGULARISERS, "mmd(weight=-1)", "weight must be at least 0"),
+        (REGULARISERS, "mmd", "weight"),
+        (REGULARISERS, "mmd(weight=1, on=embedding)", "unknown parameter .*'on'"),
+        (REGULARISERS, "uniformity(weight=1, on=both)", "on must be 'residual' or 'embedding', not 'both'"),
+        (REGULARISERS, "diversity(weight='x')", "weight must be a finite number"),
+        (REGULARISERS, "vib(weight=-1)", "weight must be at least 0"),
+        (OBJECTIVES, "pcmepp(scale=0)", "scale must be above 0"),
+        (OBJECTIVES, "pcmepp(pseudo=-0.1)", "pseudo must be at least 0"),
         (SIMILARITIES, "smooth_chamfer(alpha=-1)", "alpha must be above 0"),
+        (SIMILARITIES, "smooth_chamfer(alpha=0)", "alpha must be above 0"),
+        (SIMILARITIES, "smooth_chamfer(alpha='x')", "alpha must be a finite number"),
+        (SIMILARITIES, "match_probability(scale=x)", "scale must be a finite number"),
     ],
 )
 def test_parameters_that_make_no_sense_are_refused(registry, spec, message):
