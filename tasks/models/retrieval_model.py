@@ -190,8 +190,9 @@ class RetrievalModel(nn.Module, ABC):
         with torch.autocast(scored.sim_VT.device.type, enabled=False):
             sim_VT = at_least_float32(scored.sim_VT)
             terms = self.objective(sim_VT, scored.row_T, positive_VT, epoch=epoch)
-            for regulariser in self.regularisers:
-                term = regulariser(_at_least_float32(scored.visual), _at_least_float32(scored.text))
+            sides = [s.map(at_least_float32) for s in (scored.visual, scored.text) if s is not None]
+            for regulariser in self.regularisers:  # which are refused for models without embeddings
+                term = regulariser(*sides)
                 terms[regulariser.name] = term
                 terms["loss"] = terms["loss"] + regulariser.weight * term
         with torch.no_grad():
@@ -209,12 +210,6 @@ class RetrievalModel(nn.Module, ABC):
         if self.similarity.of_distributions:
             return mean_and_log_variance(embedding)[0]
         return mean_vector(embedding)
-
-
-def _at_least_float32(embeddings: Embeddings | None) -> Embeddings:
-    assert embeddings is not None, "regularisers are refused for models without embeddings"
-    vectors, residual = embeddings
-    return Embeddings(at_least_float32(vectors), None if residual is None else at_least_float32(residual))
 
 
 def variance(x_BD: Tensor) -> Tensor:
