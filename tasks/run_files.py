@@ -15,7 +15,7 @@ from yaml.constructor import ConstructorError
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing
 from polypool.infra.registry import RECIPES
-from polypool.infra.trust import refuse_untrusted
+from polypool.infra.spec import refuse_untrusted
 from polypool.tasks.run import Run, from_json, to_json
 
 SUFFIXES = (".yaml", ".yml", ".json")

@@ -120,14 +120,10 @@ class StoreWriter:
             return None
         why = self._refuse(id, x_ND)
         if why:
-            self.skip(where, why)
+            self.note(Skipped(where=where, why=why))
         else:
             self._append(id, x_ND, where=where)
         return why
-
-    def skip(self, where: str, why: str) -> None:
-        """Count and list something that was left out."""
-        self.note(Skipped(where=where, why=why))
 
     def note(self, case: Skipped | Flagged) -> None:
         """Count and list something that was left out, or a warning."""
@@ -207,11 +203,10 @@ class StoreWriter:
 
     def _resume_draft(self) -> None:
         kept, flagged = self._unfinished.read_draft(self.done)
-        if kept is None:
-            return
-        for row, id in enumerate(kept.names()):
-            self._put(id, kept.view(row))
-            self.done.add(id)
+        if kept is not None:
+            for row, id in enumerate(kept.names()):
+                self._put(id, kept.view(row))
+                self.done.add(id)
         self._flagged += flagged
 
     def _flag(self, x_ND: np.ndarray, stored_ND: np.ndarray, *, where: str) -> None:
@@ -255,14 +250,14 @@ class StoreWriter:
             self.note(case)
 
     def _statistics(self, ids: Iterable[str]) -> dict[str, Any]:
-        result = statistics(self._mapped, ids=ids, dim=self.dim)
+        def mapped() -> Iterator[MappedShard]:
+            for shard in self._shards:
+                yield map_shard(self.folder / shard.file, shard, dim=self.dim, dtype=self.dtype)
+
+        result = statistics(mapped, ids=ids, dim=self.dim)
         if not result["sets"]:
             raise InputError(f"{self.folder}: none of the ids that statistics are of was stored")
         return result
-
-    def _mapped(self) -> Iterator[MappedShard]:
-        for shard in self._shards:
-            yield map_shard(self.folder / shard.file, shard, dim=self.dim, dtype=self.dtype)
 
     def __enter__(self) -> StoreWriter:
         return self

@@ -21,7 +21,7 @@ from polypool.pipelines.checks.part_checks import PartChecks, check, check_mask,
 from polypool.pipelines.models.search.queries import Query
 from polypool.pipelines.models.search.searches import AnswerSearch, RetrievalSearch
 from polypool.pipelines.models.trained import TrainedModel
-from polypool.pipelines.training.chunks import chunked_gradients
+from polypool.pipelines.training.optim import chunked_gradients
 from polypool.tasks.abilities import Answers, Chunked, ReadsInputs, Scores, Searchable, missing
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.scoring.scores import mean_score
@@ -103,10 +103,8 @@ class AbilityChecks(PartChecks):
         )
         for name, function in (("its scores", score), ("the mean of them twice", mean_score([score, score]))):
             evaluation = adapter.evaluate_scores(function, "val", protocol)
-            try:
-                check_same_evaluation(evaluation, self.of.scores["val"])
-            except AssertionError as error:
-                raise AssertionError(f"evaluate and evaluate_scores of {name} differ: {error}") from error
+            differ = f"evaluate and evaluate_scores of {name} differ: "
+            check_same_evaluation(evaluation, self.of.scores["val"], differ)
         adapter.check_same_data(adapter, "val")
         return f"{type(score).__name__} of {len(self.adapter.data('val')):,} samples"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from polypool.infra.checks import Check, Outcome, run_checks
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.registry import KINDS, Spec
-from polypool.infra.trust import load_part, trust_specs
+from polypool.infra.spec import load_part, trust_specs
 from polypool.pipelines.recipes.arguments import read_run
 from polypool.tasks.run import Run
 

@@ -21,8 +21,7 @@ from pathlib import Path
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
 from polypool.infra.process.stopping import run_async
-from polypool.infra.ray.head import private_head
-from polypool.infra.ray.jobs import JobServer
+from polypool.infra.ray.jobs import JobServer, private_head
 from polypool.infra.ray.session import local_cores
 from polypool.infra.registry import AGGREGATORS, RECIPES
 from polypool.infra.store import FeatureStore

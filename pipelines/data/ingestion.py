@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from polypool.infra.registry import READERS
+from polypool.infra.spec import trust_specs
 from polypool.infra.storage.places import Url, place
 from polypool.infra.store import FeatureStore
 from polypool.infra.store.findings import SKIPPED, USUAL, WARNINGS, Tolerance, describe
 from polypool.infra.store.manifest import Manifest
-from polypool.infra.trust import trust_specs
 from polypool.tasks.datasets import Reader
 from polypool.tasks.datasets.corpus import Corpus, CorpusSummary, write_corpus
 from polypool.tasks.datasets.features import FeatureReader, cross_check, write_features

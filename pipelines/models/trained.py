@@ -21,10 +21,10 @@ from polypool.infra.errors import InputError
 from polypool.infra.files import existing, existing_folder, read_json
 from polypool.infra.paths import home
 from polypool.infra.registry import TASKS
+from polypool.infra.spec import trust_modules, trust_specs
 from polypool.infra.storage.cache import whole
 from polypool.infra.storage.places import Url, place
 from polypool.infra.tracking import Tracker, tracking_uri
-from polypool.infra.trust import trust_modules, trust_specs
 from polypool.pipelines.models.search import Method
 from polypool.pipelines.models.search.queries import Query
 from polypool.pipelines.models.search.searches import AnswerSearch, Hit, RetrievalSearch

@@ -28,8 +28,8 @@ from polypool.infra.registry import (
     Registry,
     Spec,
 )
+from polypool.infra.spec import trust_modules, trust_specs
 from polypool.infra.storage.places import Url
-from polypool.infra.trust import trust_modules, trust_specs
 from polypool.pipelines.recipes import Ensemble, published_text
 from polypool.tasks.run import Run, modules
 from polypool.tasks.run_files import SUFFIXES, read_run_file

@@ -12,8 +12,8 @@ from typing import Any, TextIO
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing, read_json
-from polypool.infra.npy import PICKLED, map_array
 from polypool.infra.store.findings import Skipped
+from polypool.infra.untrusted_arrays import PICKLED, map_array
 
 FORM = "not of the expected form"
 DUPLICATE = "duplicate id; the first is kept"

@@ -19,7 +19,7 @@ from polypool.infra.fields import at_least, from_plain
 from polypool.infra.paths import resolve_place
 from polypool.infra.registry import AUGMENTATIONS, ENCODERS, Spec
 from polypool.infra.store import FeatureStore
-from polypool.infra.tracking.runs import Source
+from polypool.infra.tracking.run_records import Source
 from polypool.tasks.datasets.corpus import Corpus, Item
 from polypool.tasks.datasets.questions import Image, QuestionCorpus
 from polypool.tasks.datasets.readers.folders import Listing

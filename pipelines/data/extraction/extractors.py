@@ -17,7 +17,7 @@ from PIL import Image
 from polypool.encoders.backbones import Backbone, Described, build_backbone, vectors
 from polypool.infra.errors import InputError
 from polypool.infra.pictures.opening import load
-from polypool.infra.trust import trust_modules
+from polypool.infra.spec import trust_modules
 from polypool.infra.video.containers import SECONDS, BadVideo, Frame
 from polypool.infra.video.decoding import choose_decoder, describe_decoder
 from polypool.infra.video.video_reader import VideoReader

@@ -17,13 +17,13 @@ from tqdm import tqdm
 from polypool.encoders.backbones import build_backbone
 from polypool.infra.errors import InputError
 from polypool.infra.ray.session import ray_session
+from polypool.infra.spec import trust_specs
 from polypool.infra.storage.places import Url, place
 from polypool.infra.store import StoreWriter
 from polypool.infra.store.columns import ColumnsWriter, with_columns
-from polypool.infra.store.findings import USUAL, Tolerance
+from polypool.infra.store.findings import USUAL, Skipped, Tolerance
 from polypool.infra.store.ids import IdSet, text_id
 from polypool.infra.store.manifest import Manifest
-from polypool.infra.trust import trust_specs
 from polypool.pipelines.data.extraction.extractors import (
     ImageExtractor,
     TextExtractor,
@@ -250,7 +250,7 @@ def _write(
                 bar.update()
                 id, where = row["id"], f"id {row['id']}, {row['path']}"
                 if row["why"]:
-                    writer.skip(where, row["why"])
+                    writer.note(Skipped(where=where, why=row["why"]))
                     continue
                 frames += row.get("frames", 0)
                 x_ND, columns = parted(row["x_NW"], work.columns)

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import OPTIMISERS
-from polypool.pipelines.training.optimisers.adamw import AdamW
-from polypool.pipelines.training.optimisers.base import Plain
+from polypool.pipelines.training.optimisers.first_order import AdamW, Plain
 
 MATRIX, OTHER = "matrix", "other"
 _RATES = ("match_rms_adamw", "original")

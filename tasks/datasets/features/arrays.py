@@ -23,9 +23,9 @@ from tqdm import tqdm
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing_folder
-from polypool.infra.npy import reason
 from polypool.infra.pictures.boxes import fractions
 from polypool.infra.store.findings import Skipped
+from polypool.infra.untrusted_arrays import reason
 from polypool.tasks.datasets.features import FeatureReader, Features, FeatureSets, as_set
 
 _NAMES = ("features", "x")

@@ -32,8 +32,8 @@ from tqdm import tqdm
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing, existing_folder, identity
 from polypool.infra.pictures.boxes import fractions
-from polypool.infra.plain_pickle import read_plain_pickle
 from polypool.infra.store.findings import Skipped
+from polypool.infra.untrusted_arrays import read_plain_pickle
 from polypool.tasks.datasets.features import FeatureReader, Features, FeatureSets
 
 _COLUMNS = 6

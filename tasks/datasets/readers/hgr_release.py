@@ -20,9 +20,9 @@ from tqdm import tqdm
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing_folder, files_like, identity, read_json
-from polypool.infra.npy import map_array
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
+from polypool.infra.untrusted_arrays import map_array
 from polypool.tasks.datasets import Reading
 from polypool.tasks.datasets.annotation_files import DUPLICATE, FORM, read_ids, strings
 from polypool.tasks.datasets.corpus import Item

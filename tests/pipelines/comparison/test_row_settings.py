@@ -44,20 +44,14 @@ def test_a_run_of_one_epoch_and_another_objective_have_rows_of_their_own() -> No
 
 
 def test_a_setting_without_a_majority_is_named_in_every_row() -> None:
-    assert labels(given("gpo"), given("max", optim__epochs="1")) == [
-        "gpo, optim.epochs=10",
-        "max, optim.epochs=1",
-    ]
     (group,) = blocks_of(given("gpo"), given("max", optim__epochs="1"))
+    assert sorted(row.label for row in group.rows) == ["gpo, optim.epochs=10", "max, optim.epochs=1"]
     assert group.usual == ()
 
 
-def test_what_changes_no_result_is_not_named() -> None:
+def test_what_changes_no_result_is_not_named_and_a_younger_setting_has_its_default() -> None:
     alike = [given("gpo"), given("max", cpus="8", log_every="1", published="{}", source="a paper")]
     assert labels(*alike) == ["gpo", "max"]
-
-
-def test_a_setting_that_is_younger_than_a_run_has_its_default_there() -> None:
     runs = [given("gpo"), given("max", fusion="concat"), given("mean", fusion="product")]
     assert labels(*runs) == ["gpo", "max", "mean, fusion=product"]
 

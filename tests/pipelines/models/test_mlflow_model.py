@@ -27,7 +27,7 @@ from mlflow.pyfunc import load_model
 from PIL import Image
 from tiny_models import save_vit
 
-from polypool.infra.ray.head import free_ports
+from polypool.infra.ray.jobs import free_ports
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.commands import export

@@ -19,7 +19,7 @@ from polypool.encoders.text.bigru import BiGRU
 from polypool.infra.compute.dist import rank, world
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
-from polypool.infra.trust import trust_specs
+from polypool.infra.spec import trust_specs
 from polypool.pipelines.training.checkpoints.format import load_weights, save_weights
 from polypool.pipelines.training.loop import Trainer
 from polypool.tasks.models.branch import Branch

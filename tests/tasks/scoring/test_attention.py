@@ -13,7 +13,7 @@ from workers import run_workers
 from polypool.aggregators.aggregator import Aggregator, Context, Pooled
 from polypool.infra.compute.dist import rank
 from polypool.infra.registry import TASKS
-from polypool.infra.trust import trust_specs
+from polypool.infra.spec import trust_specs
 from polypool.tasks.inputs.pairs import Pairs
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.scoring.attention_maps import attended, caption_pairs, nearest_captions, question_pairs

@@ -13,8 +13,8 @@ from PIL import Image
 
 from polypool.encoders.backbones import Backbone, Described, build_backbone
 from polypool.infra.pictures.boxes import BOXES, SCORES
+from polypool.infra.spec import trust_modules
 from polypool.infra.store import FeatureStore
-from polypool.infra.trust import trust_modules
 from polypool.pipelines.checks.kinds import BackboneChecks
 from polypool.pipelines.commands import extract as verb
 from polypool.pipelines.data.extraction import job

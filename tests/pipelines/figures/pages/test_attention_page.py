@@ -30,10 +30,8 @@ NASTY = "<script>alert('&\"')</script>"
 
 
 def test_cells_of_a_square_with_or_without_a_class_token() -> None:
-    assert cells(49) == (7, 0)
-    assert cells(197) == (14, 1)
-    assert cells(5) == (2, 1)
-    assert [cells(count) for count in (0, 1, 2, 3, 6, 30, 51)] == [None] * 7
+    assert [*map(cells, (49, 197, 5))] == [(7, 0), (14, 1), (2, 1)]
+    assert [*map(cells, (0, 1, 2, 3, 6, 30, 51))] == [None] * 7
 
 
 def test_the_warmest_place_lies_over_the_heaviest_cell() -> None:
@@ -52,11 +50,8 @@ def test_the_warmest_place_lies_over_the_heaviest_cell() -> None:
 
 def test_the_middle_is_shown_where_the_backbone_saw_no_more() -> None:
     image = Image.fromarray(np.arange(400 * 200 * 3, dtype=np.uint32).astype(np.uint8).reshape(200, 400, 3))
-    clip = {
-        "do_center_crop": True,
-        "size": {"shortest_edge": 224},
-        "crop_size": {"height": 224, "width": 224},
-    }
+    crop = {"height": 224, "width": 224}
+    clip = {"do_center_crop": True, "size": {"shortest_edge": 224}, "crop_size": crop}
     small = clip | {"size": {"shortest_edge": 256}}
     convnext = {"crop_pct": 0.875, "size": {"shortest_edge": 224}}
     squeezed = {"crop_pct": 0.875, "size": {"shortest_edge": 384}}
@@ -67,7 +62,7 @@ def test_the_middle_is_shown_where_the_backbone_saw_no_more() -> None:
         (convnext, (112, 12, 288, 188)),
         (squeezed, (0, 0, 400, 200)),
         (square, (100, 50, 300, 150)),
-        ({"size": {"height": 224, "width": 224}}, (0, 0, 400, 200)),
+        ({"size": crop}, (0, 0, 400, 200)),
     ):
         part = part_seen(image, {"preprocessing": preprocessing})
         assert np.array_equal(np.asarray(part), np.asarray(image.crop(box))), preprocessing
@@ -76,10 +71,13 @@ def test_the_middle_is_shown_where_the_backbone_saw_no_more() -> None:
 
 
 def test_an_element_of_a_video_is_shown_by_the_frame_at_its_time() -> None:
-    assert [frame_of(n, 4, 4) for n in range(4)] == [0, 1, 2, 3]
-    assert [frame_of(n, 6, 3) for n in range(6)] == [0, 0, 1, 1, 2, 2]
-    assert [frame_of(n, 2, 5) for n in range(2)] == [1, 3]
-    assert frame_of(0, 1, 1) == 0
+    for elements, frames, expected in (
+        (4, 4, [0, 1, 2, 3]),
+        (6, 3, [0, 0, 1, 1, 2, 2]),
+        (2, 5, [1, 3]),
+        (1, 1, [0]),
+    ):
+        assert [frame_of(n, elements, frames) for n in range(elements)] == expected
 
 
 class GreyFrames:
@@ -110,11 +108,9 @@ def example(**changes: object) -> AttentionExample:
     usual = {
         "item": PicturedItem(id="<two>", file=Path("two")),
         "text": "a <i>dog</i>",
-        "visual": None,
-        "words": None,
         "subwords": ("w4", "w5"),
     }
-    return AttentionExample(**usual | changes)
+    return AttentionExample(**{"visual": None, "words": None} | usual | changes)
 
 
 def page(*examples: AttentionExample, **changes: object) -> str:
@@ -127,11 +123,8 @@ def page(*examples: AttentionExample, **changes: object) -> str:
 
 def drawn(html: str) -> list[np.ndarray]:
     """The pictures of a page, as the browser has them."""
-    sources = re.findall(r'src="data:image/jpeg;base64,([^"]*)"', html)
-    return [
-        np.asarray(Image.open(io.BytesIO(base64.b64decode(source))).convert("RGB")).astype(int)
-        for source in sources
-    ]
+    sources = map(base64.b64decode, re.findall(r'src="data:image/jpeg;base64,([^"]*)"', html))
+    return [np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).astype(int) for data in sources]
 
 
 def test_regions_are_drawn_where_their_boxes_are() -> None:
@@ -143,9 +136,7 @@ def test_regions_are_drawn_where_their_boxes_are() -> None:
     assert weight_RC[1, 2 * quarter + 1] == 0.3
     assert weight_RC[-2, 2 * quarter + 1] == weight_RC[1, -2] == 0.2, "no region: the smallest weight"
     with_boxes = {"visual": np.array([[0.7, 0.2, 0.1]]), "boxes": box_N4}
-    (drawn_HW3,) = drawn(
-        page(example(item=PicturedItem(id="a", file=Path("a")), **with_boxes), backbone=None)
-    )
+    (drawn_HW3,) = drawn(page(example(**with_boxes), backbone=None))
     assert drawn_HW3[20, 5, 0] > drawn_HW3[20, 38, 0] + 50, "warm at the left, cold at the right"
 
 
@@ -249,9 +240,7 @@ def test_of_a_video_the_heaviest_frames_are_shown_in_time(thumbnails: GreyFrames
 
 
 def test_a_nearest_caption_of_the_image_itself_is_marked() -> None:
-    near = tuple(
-        NearestCaption(text=text, cosine=1.0, own=own) for text, own in (("<i>a", True), ("b", False))
-    )
+    near = [NearestCaption(text=text, cosine=1.0, own=own) for text, own in (("<i>a", True), ("b", False))]
     weight_KN = np.stack([np.arange(4.0), np.arange(4.0)[::-1]])
     html = unescape(page(example(visual=weight_KN, nearest=near)))
     own, other = re.findall(r"<br><span(.*?)</figcaption>", html, flags=re.DOTALL)

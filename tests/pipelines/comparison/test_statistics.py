@@ -1,14 +1,17 @@
-"""Intervals over seeds and queries: how often they hold what is true, and Holm's correction."""
+"""Intervals over seeds and queries: how often they hold what is true, Holm's correction, what more seeds show."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from records import blocks_of, run
 from scipy import stats
 
 from polypool.infra.errors import InputError
+from polypool.infra.text_tables import ABSENT
 from polypool.pipelines.comparison.statistics.intervals import (
     PAIRED_FROM,
     Estimate,
@@ -16,18 +19,15 @@ from polypool.pipelines.comparison.statistics.intervals import (
     difference,
     score,
 )
-from polypool.pipelines.comparison.statistics.significance import Difference, Sample, holm, judge
+from polypool.pipelines.comparison.statistics.power import MOST, POWER, Planning, planning
+from polypool.pipelines.comparison.statistics.significance import Difference, Judged, Sample, holm, judge
+from polypool.pipelines.comparison.tables.differences import needed, shown_by_seeds
 
 TRUE = 1.5
 
 
 def normal(
-    rng: np.random.Generator,
-    seeds: tuple[int, int],
-    units: int,
-    *,
-    over_seeds: tuple[float, float],
-    left: float,
+    rng: np.random.Generator, seeds, units: int, *, over_seeds, left: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw two rows whose difference is TRUE; variances over seeds are in multiples of that of a mean over units."""
     hard_n, better_n = 3 * rng.normal(size=units), TRUE + rng.normal(size=units)
@@ -122,10 +122,8 @@ def test_one_seed_is_the_paired_test_over_queries_and_seeds_are_not_judged() -> 
     found = difference(one, other)
     expected = stats.ttest_rel(one[0], other[0])
     assert found.seeds is None
-    assert (found.p, found.interval()) == (
-        pytest.approx(expected.pvalue),
-        pytest.approx(tuple(expected.confidence_interval())),
-    )
+    assert found.p == pytest.approx(expected.pvalue)
+    assert found.interval() == pytest.approx(tuple(expected.confidence_interval()))
 
 
 def test_variances_are_those_of_an_explicit_analysis() -> None:
@@ -164,11 +162,9 @@ def test_seeds_are_paired_where_there_are_enough_and_they_are_the_same() -> None
 
 
 def test_probabilities_reach_from_one_to_nothing() -> None:
-    certain = Variance(value=1e-12, df=500)
-    assert Estimate(value=0.0, seeds=None, queries=certain).p == 1.0
-    assert Estimate(value=5.0, seeds=None, queries=certain).p == 0.0
-    assert Estimate(value=5.0, seeds=None, queries=Variance()).p == 0.0
-    assert Estimate(value=0.0, seeds=None, queries=Variance()).p == 1.0
+    for queries in (Variance(value=1e-12, df=500), Variance()):
+        assert Estimate(value=0.0, seeds=None, queries=queries).p == 1.0
+        assert Estimate(value=5.0, seeds=None, queries=queries).p == 0.0
     tiny = Estimate(value=10.0, seeds=None, queries=Variance(value=1.0, df=math.inf))
     assert tiny.p == pytest.approx(2 * stats.norm.sf(10.0), rel=1e-6)
 
@@ -181,21 +177,13 @@ def test_holms_correction_is_that_worked_by_hand() -> None:
     assert holm([0.02]) == [0.02]
 
 
-def rows(
-    values: dict[str, float], *, seeds: int = 3, units: int = 40, noise: float = 0.5
-) -> dict[str, Sample]:
-    rng = np.random.default_rng(8)
-    hard_n = 5 * rng.normal(size=units)
-    return {
-        label: Sample(
-            seeds=tuple(map(str, range(seeds))),
-            y_Sn=value
-            + hard_n
-            + noise * rng.normal(size=(seeds, 1))
-            + noise * rng.normal(size=(seeds, units)),
-        )
-        for label, value in values.items()
-    }
+def rows(values: dict[str, float], *, seeds: int = 3, noise: float = 0.5) -> dict[str, Sample]:
+    rng, samples = np.random.default_rng(8), {}
+    hard_n = 5 * rng.normal(size=40)
+    for label, value in values.items():
+        noise_Sn = noise * rng.normal(size=(seeds, 1)) + noise * rng.normal(size=(seeds, 40))
+        samples[label] = Sample(seeds=tuple(map(str, range(seeds))), y_Sn=value + hard_n + noise_Sn)
+    return samples
 
 
 def test_all_pairs_are_corrected_together_and_a_pair_turns_round() -> None:
@@ -235,10 +223,98 @@ def test_of_one_seed_no_difference_is_significant_and_none_can_still_be_said() -
 
 
 def test_equal_scores_do_not_differ_and_few_units_say_nothing() -> None:
-    same = {label: Sample(seeds=("0",), y_Sn=np.ones((1, 40))) for label in "ab"}
-    assert judge(same, units="u").pairs == {
-        ("a", "b"): Difference(value=0.0, low=0.0, high=0.0, p=1.0, over_seeds=False)
-    }
-    few = {label: Sample(seeds=("0",), y_Sn=np.ones((1, 9))) for label in "ab"}
+    same, few = ({label: Sample(seeds=("0",), y_Sn=np.ones((1, n))) for label in "ab"} for n in (40, 9))
+    none = Difference(value=0.0, low=0.0, high=0.0, p=1.0, over_seeds=False)
+    assert judge(same, units="u").pairs == {("a", "b"): none}
     with pytest.raises(InputError, match="9 queries are too few"):
         judge(few, units="u")
+
+
+PLAN = Planning(seeds=4.0, queries=1.0, units=60, runs=3, pairs=45)
+
+
+def share_found(true: float, *, seeds: int, level: float = 0.05, times: int = 1200) -> float:
+    """Return how often the test finds a true difference between rows of the variances of PLAN."""
+    rng, found = np.random.default_rng(seeds), 0
+    for _ in range(times):
+        one, other = 2.0 * rng.normal(size=(2, seeds, 1)) + np.zeros(60)
+        estimate = difference(one + true + np.sqrt(60) * rng.normal(size=60), other, same_seeds=True)
+        found += abs(estimate.value) > estimate.half_width(level)
+    return found / times
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
+def test_the_smallest_difference_is_found_in_80_of_100_repetitions(seeds: int) -> None:
+    smallest = PLAN.smallest(seeds=seeds)
+    assert PLAN.power(smallest, seeds=seeds) == pytest.approx(POWER, abs=1e-4)
+    assert share_found(smallest, seeds=seeds) == pytest.approx(POWER, abs=0.035)
+
+
+def test_power_is_that_of_the_test_for_other_differences_and_levels_too() -> None:
+    for true, tests in ((3.0, 1), (6.0, 10), (0.0, 1)):
+        found = share_found(true, seeds=4, level=0.05 / tests)
+        assert PLAN.power(true, seeds=4, tests=tests) == pytest.approx(found, abs=0.04)
+
+
+def test_more_seeds_show_less_and_never_less_than_the_queries_leave_open() -> None:
+    smallest = [PLAN.smallest(seeds=seeds) for seeds in (2, 3, 5, 9, 20, 100, MOST)]
+    assert smallest == sorted(smallest, reverse=True)
+    assert smallest[-1] == pytest.approx(PLAN.floor(), rel=0.02)
+    assert PLAN.floor() == pytest.approx(
+        (2.001 + 0.8416) * 1.0, abs=1e-3
+    )  # t of 59 degrees of freedom, and normal
+    assert PLAN.smallest(seeds=5, tests=45) > PLAN.smallest(seeds=5)
+
+
+def test_seeds_needed_are_the_fewest_that_show_a_difference() -> None:
+    for wished in (3.2, 4.0, 7.0):
+        seeds = PLAN.needed(wished)
+        assert PLAN.smallest(seeds=seeds) <= wished < PLAN.smallest(seeds=seeds - 1)
+    assert PLAN.needed(1000.0) == 2
+    assert PLAN.needed(2.8) is None
+    assert PLAN.needed(4.0, tests=45) is None
+    only_seeds = replace(PLAN, queries=0.0)
+    assert only_seeds.floor() == 0
+    assert only_seeds.smallest(seeds=only_seeds.needed(0.5)) <= 0.5
+    nothing = replace(PLAN, seeds=0.0)
+    assert nothing.smallest(seeds=2) == pytest.approx(nothing.floor(), rel=0.02)
+
+
+def test_variances_are_the_means_of_the_table() -> None:
+    rows = [np.array([[0.0], [2.0]]) + np.zeros(20), np.array([[0.0], [0.0], [3.0]]) + np.zeros(20)]
+    made = planning([*rows, np.zeros((1, 20))], queries=[1.0, 2.0, 6.0])
+    assert (made.seeds, made.queries) == (pytest.approx((2.0 + 6.0) / 3), 3.0)
+    assert (made.units, made.runs, made.pairs) == (20, 1, 3)
+    assert planning([np.zeros((1, 20))] * 2, queries=[1.0]) is None
+
+
+def group(plan: Planning | None):
+    (made,) = blocks_of(*(run(name, seed, 50.0 + seed) for name in ("a", "b") for seed in range(3)))
+    judged = Judged(units="60 images", labels=("a", "b"), tests=45, intervals={}, pairs={}, planning=plan)
+    return replace(made, judged=judged)
+
+
+def test_the_table_begins_with_the_seeds_at_hand_and_ends_with_any_number() -> None:
+    table = shown_by_seeds(group(PLAN))
+    assert [row[0] for row in table.rows] == ["3 (now)", "5", "10", "20", "any number"]
+    assert table.header == ("seeds", "a pair alone", "one of 45 pairs")
+    assert table.rows[0][1:] == (f"{PLAN.smallest(seeds=3):.1f}", f"{PLAN.smallest(seeds=3, tests=45):.1f}")
+    assert "2.0 of a run over seeds, 1.0 of a difference over queries" in table.legend[0]
+    huge = shown_by_seeds(group(replace(PLAN, seeds=1e6, runs=2)))
+    assert huge.rows[0][1:] == (ABSENT, ABSENT), "more than lies between chance and the best possible"
+    one = shown_by_seeds(group(replace(PLAN, pairs=1)))
+    assert one.header == ("seeds", "a pair alone")
+    assert shown_by_seeds(group(None)) is None
+
+
+def test_seeds_still_needed_are_said() -> None:
+    start = "image_text · coco_mini · whole: a difference of"
+    alone, among = PLAN.needed(5.0), PLAN.needed(5.0, tests=45)
+    assert needed(group(PLAN), 5.0) == (
+        f"{start} 5 needs {alone} seeds a row, {alone - 3} more; "
+        f"as one of 45 pairs {among} seeds a row, {among - 3} more"
+    )
+    assert needed(group(PLAN), 60.0).endswith("which there are")
+    assert needed(group(PLAN), 1.0).endswith("more queries rather than more seeds")
+    assert "with one seed a row the number of seeds is unknown" in needed(group(None), 1.0)
+    assert needed(replace(group(PLAN), judged=None), 1.0) == ""

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from places import ROOT
+from ray._private import ray_constants
 
 from polypool.infra import paths
 from polypool.infra.errors import InputError
 from polypool.infra.ray import progress
-from polypool.infra.ray.head import free_ports, private_head
-from polypool.infra.ray.jobs import JobServer
+from polypool.infra.ray.jobs import JobServer, free_ports, private_head, refuse_large
 from polypool.infra.ray.progress import LineBar
 
 pytestmark = pytest.mark.ray
@@ -108,7 +108,7 @@ def test_a_head_ends_when_its_owner_is_terminated():
     before = folders()
     code = (
         "from polypool.infra.process.command import command\n"
-        "from polypool.infra.ray.head import private_head\n@command\ndef main():\n"
+        "from polypool.infra.ray.jobs import private_head\n@command\ndef main():\n"
         "    with private_head(cpus=1): print('up', flush=True); input()\nmain()"
     )
     owner = subprocess.Popen(
@@ -160,3 +160,34 @@ def test_progress_in_a_log_is_a_line_now_and_then(capsys):
     quiet = LineBar(desc="demo", total=40, every=60.0)
     quiet.update(1)
     assert capsys.readouterr().err == ""
+
+
+KIB = 1024
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of 60 KiB, for a server that takes 50."""
+    monkeypatch.setattr(ray_constants, "DASHBOARD_CLIENT_MAX_SIZE", 50 * KIB)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "features").write_bytes(bytes(20 * KIB))
+    (tmp_path / "data" / "captions").write_bytes(bytes(10 * KIB))
+    (tmp_path / "weights").write_bytes(bytes(25 * KIB))
+    (tmp_path / "code").write_bytes(bytes(5 * KIB))
+    return tmp_path
+
+
+def test_what_is_too_large_is_said_with_what_is_in_it(folder):
+    with pytest.raises(InputError) as refused:
+        asyncio.run(JobServer(address="http://127.0.0.1:9").run(["true"], folder=folder, env={}, show=print))
+    said = str(refused.value)
+    assert "it has 0 MiB, and a job server takes 0 MiB" in said
+    assert f"in {folder}/.rayignore, a pattern a line" in said
+    assert [line.split()[-1] for line in said.splitlines()[1:]] == ["data", "weights", "code"]
+
+
+@pytest.mark.parametrize(("ignored", "name"), [("data", ".rayignore"), ("/weights", ".gitignore")])
+def test_what_is_left_out_does_not_count(ignored, name, folder, capfd):
+    (folder / name).write_text(f"{ignored}\n")
+    refuse_large(folder)
+    assert capfd.readouterr().err == ""

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Literal
 from polypool.infra.errors import InputError
 from polypool.infra.lease.on_disk import NAME, DiskLease, Holder, holder_of
 from polypool.infra.paths import home, runs
+from polypool.infra.spec import trust_flags
 from polypool.infra.storage.places import Url, place
 from polypool.infra.tracking import RunRecord, Tracker
-from polypool.infra.trust import trust_flags
 
 if TYPE_CHECKING:
     from polypool.infra.lease.in_bucket import BucketLease

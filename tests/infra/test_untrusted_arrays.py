@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from polypool.infra.errors import InputError
-from polypool.infra.plain_pickle import read_plain_pickle
+from polypool.infra.untrusted_arrays import read_plain_pickle
 
 RANDOM = np.random.default_rng(0)
 X_ND = RANDOM.standard_normal((3, 4)).astype(np.float32)
