@@ -152,7 +152,7 @@ def train(run: str | Run, **settings: Any) -> TrainedRun:
     from polypool.infra.paths import home
     from polypool.infra.tracking import Tracker, tracking_uri
     from polypool.pipelines.recipes import derive
-    from polypool.pipelines.training.runs import start
+    from polypool.pipelines.training.launch import start
     from polypool.tasks.run import Run
 
     run = derive(run, **settings) if isinstance(run, Run) else recipe(run, **settings)

@@ -16,7 +16,7 @@ from programs import begin, end
 import polypool as pp
 from polypool.__main__ import main, verbs
 from polypool.infra.errors import InputError
-from polypool.pipelines.training import runs as training_runs
+from polypool.pipelines.training import launch as training_runs
 
 
 @pytest.fixture(scope="module")

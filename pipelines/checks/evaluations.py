@@ -17,7 +17,7 @@ from polypool.pipelines.comparison.query_units import Queries, with_differences
 from polypool.pipelines.comparison.statistics.significance import LEAST
 from polypool.pipelines.comparison.tables.cross_task import cross_task_table
 from polypool.pipelines.figures.pages.draw import draw
-from polypool.pipelines.training.recording.described import tags
+from polypool.pipelines.training.recording import tags
 from polypool.tasks.adapter import Evaluation, Metric
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.records import metrics_json, metrics_tag, queries_from, queries_json

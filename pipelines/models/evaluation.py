@@ -14,9 +14,9 @@ from polypool.infra.tracking import Source, Tracker, tracking_uri
 from polypool.infra.tracking.tracker import PARENT
 from polypool.pipelines.models.trained import TrainedModel, load_run
 from polypool.pipelines.recipes import Ensemble
+from polypool.pipelines.training.launch import start
 from polypool.pipelines.training.prepare import prepare
-from polypool.pipelines.training.recording.artifacts import log_evaluation, log_pictures
-from polypool.pipelines.training.runs import start
+from polypool.pipelines.training.run_results import log_evaluation, log_pictures
 from polypool.tasks.abilities import Scores
 from polypool.tasks.adapter import Evaluation, Score
 from polypool.tasks.run import Run

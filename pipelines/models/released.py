@@ -14,7 +14,7 @@ from pathlib import Path
 
 from torch import nn
 
-from polypool.encoders.visual.weights import fill
+from polypool.encoders.visual.resnet import fill
 from polypool.infra.errors import InputError
 from polypool.infra.files import sha256
 from polypool.infra.paths import home
@@ -30,7 +30,7 @@ from polypool.pipelines.models.released_sides import (
     regions_side,
 )
 from polypool.pipelines.training.checkpoints.best import ARTIFACT, write_model
-from polypool.pipelines.training.recording.described import tags
+from polypool.pipelines.training.recording import tags
 from polypool.tasks.adapter import TaskAdapter
 from polypool.tasks.run import Data, Optim, Run, to_json, to_params
 

@@ -19,7 +19,7 @@ from chaos.cluster import Job, two_nodes
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.training.loop import Trainer
-from polypool.pipelines.training.recording.described import tags
+from polypool.pipelines.training.recording import tags
 from polypool.tasks.run import Run, from_json, to_json
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]

@@ -29,7 +29,7 @@ from polypool.pipelines.commands.search import SearchOptions, search
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.models.trained import load, load_run
 from polypool.pipelines.recipes import derive
-from polypool.pipelines.training import runs as start
+from polypool.pipelines.training import launch as start
 from polypool.pipelines.training.sweep.trials import make_trials
 from polypool.tasks.datasets import Reader
 

@@ -33,8 +33,7 @@ from polypool.pipelines.comparison.groups import weights_of
 from polypool.pipelines.models.search.queries import Query
 from polypool.pipelines.models.trained import load
 from polypool.pipelines.recipes.arguments import read_config
-from polypool.pipelines.training.sweep.matching import match_trials, records_of
-from polypool.pipelines.training.sweep.trials import Trial
+from polypool.pipelines.training.sweep.trials import Trial, match_trials, records_of
 from polypool.tasks.run import Run, from_json, modules, specs, to_json
 
 HOSTILE = """

@@ -17,8 +17,8 @@ from polypool.infra.store import StoreWriter
 from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.models.trained import load_run
-from polypool.pipelines.training import runs
-from polypool.pipelines.training.runs import start
+from polypool.pipelines.training import launch
+from polypool.pipelines.training.launch import start
 from polypool.tasks.datasets.corpus import Item, write_corpus
 from polypool.tasks.run import Data, Optim, Run
 
@@ -32,7 +32,7 @@ def home(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POLYPOOL_HOME", str(folder))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        patch.setattr(runs, "fit", in_process.fit)
+        patch.setattr(launch, "fit", in_process.fit)
         yield folder
 
 

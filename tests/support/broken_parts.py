@@ -12,7 +12,7 @@ from torch import nn
 from polypool.aggregators.aggregator import Pooled
 from polypool.aggregators.averages.mean import Mean
 from polypool.encoders.text.bigru import BiGRU
-from polypool.encoders.visual.linear import Grid
+from polypool.encoders.visual.stored import Grid
 from polypool.infra.registry import Spec
 from polypool.tasks.abilities import Searchable
 from polypool.tasks.adapter import Evaluation, Metric, PictureRecord

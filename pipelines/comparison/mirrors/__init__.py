@@ -110,7 +110,7 @@ def _send_new(
 
 
 def _end(to: Mirror, record: RunRecord, tracker: Tracker) -> None:
-    from polypool.pipelines.training.recording.artifacts import PICTURES  # imports torch
+    from polypool.pipelines.training.run_results import PICTURES  # imports torch
 
     with suppress(InputError):  # it drew none
         to.pictures(record, sorted(tracker.download(PICTURES).glob("*.png")))

@@ -24,13 +24,12 @@ from polypool.infra.text_tables import duration
 from polypool.infra.tracking import Tracker
 from polypool.infra.tracking.provenance import command_line
 from polypool.infra.tracking.tracker import COMMAND, PARENT
-from polypool.pipelines.training.folder import take_run
+from polypool.pipelines.training.launch import resume, start
 from polypool.pipelines.training.on_ray import CHECKPOINT_SECONDS
-from polypool.pipelines.training.recording.described import tags
-from polypool.pipelines.training.recording.sending import send
-from polypool.pipelines.training.runs import resume, start
-from polypool.pipelines.training.sweep.matching import STOPPED, SWEEP, Match, key, records_of
+from polypool.pipelines.training.recording import send, tags
+from polypool.pipelines.training.run_folder import take_run
 from polypool.pipelines.training.sweep.plan import Plan
+from polypool.pipelines.training.sweep.trials import STOPPED, SWEEP, Match, key, records_of
 
 ERROR = "error.txt"
 """The artifact of a failed run with the whole error."""

@@ -23,7 +23,7 @@ from polypool.pipelines.comparison.tables import score_tables as tables
 from polypool.pipelines.comparison.tables.differences import differences
 from polypool.pipelines.models.evaluation import track_ensemble
 from polypool.pipelines.recipes import Ensemble
-from polypool.pipelines.training.recording.artifacts import headline, printed
+from polypool.pipelines.training.run_results import headline, printed
 from polypool.tasks.adapter import Evaluation, Metric, QueryMean, QueryMetric
 
 MAE = Metric(name="mae", higher_is_better=False, best=0.0, chance=12.0, unit="years")

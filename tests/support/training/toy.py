@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from polypool.encoders.text.bigru import BiGRU
-from polypool.encoders.visual.regions import Regions
+from polypool.encoders.visual.stored import Regions
 from polypool.infra.registry import AGGREGATORS, AUGMENTATIONS, OBJECTIVES, TASKS
 from polypool.pipelines.training.checkpoints.format import Snapshot
 from polypool.pipelines.training.loop import Trainer

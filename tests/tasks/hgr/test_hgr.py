@@ -11,7 +11,7 @@ from workers import run_workers
 
 from polypool.encoders.encoder import Encoder
 from polypool.encoders.text.bigru import BiGRU
-from polypool.encoders.visual.linear import Frames
+from polypool.encoders.visual.stored import Frames
 from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
 from polypool.infra.registry import MODELS

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from polypool.encoders.text.bigru import BiGRU
-from polypool.encoders.visual.linear import Frames
+from polypool.encoders.visual.stored import Frames
 from polypool.infra.registry import AGGREGATORS, OBJECTIVES, SIMILARITIES
 from polypool.tasks.hgr.hgr import HGR
 from polypool.tasks.objectives.miners import BatchScores, Hard

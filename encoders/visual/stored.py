@@ -1,4 +1,4 @@
-"""Regions of a detector through a linear map and a residual MLP, as in VSE-infinity and in DivE."""
+"""Encoders of stored features: one linear map, or none, and MLPs with batch normalisation beside or on top of it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,93 @@ from polypool.infra.compute.batchnorm import SetBatchNorm
 from polypool.infra.compute.device import traced
 from polypool.infra.compute.dropout import Dropout
 from polypool.infra.registry import ENCODERS
+
+
+@ENCODERS.register("grid")
+class Grid(FeatureEncoder):
+    """A linear map of cells or patches, as in VSE-infinity.
+
+    Args:
+        assets: see `FeatureEncoder`.
+        width: width D of the elements that come out.
+        standardise: bring features to mean 0 and deviation 1 first.
+    """
+
+    def __init__(self, assets: Mapping[str, Any], *, width: int = 1024, standardise: bool = False) -> None:
+        super().__init__(assets, standardise=standardise)
+        self.width = width
+        self.fc = xavier_linear(assets["dim"], width)
+
+    def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
+        """Map features `(B, N, F)` to `(B, N, D)`."""
+        return self.fc(self.features(x_BNF, mask_BN)), mask_BN
+
+
+@ENCODERS.register("pooled_grid")
+class PooledGrid(FeatureEncoder):
+    """Stored cells as they are, with a linear map of their mean as global feature: the image side of PVSE.
+
+    Args:
+        assets: see `FeatureEncoder`.
+        width: width of the global feature; the elements keep that of the store.
+        standardise: bring features to mean 0 and deviation 1 first.
+    """
+
+    def __init__(self, assets: Mapping[str, Any], *, width: int = 1024, standardise: bool = False) -> None:
+        super().__init__(assets, standardise=standardise)
+        self.width = assets["dim"]
+        self.global_width = width
+        self.fc = xavier_linear(assets["dim"], width)
+
+    def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the features `(B, N, F)` and global features `(B, S)`."""
+        x_BNF = self.features(x_BNF, mask_BN)
+        total_BF = x_BNF.masked_fill(~mask_BN[..., None], 0.0).sum(dim=1)
+        return x_BNF, mask_BN, self.fc(total_BF / mask_BN.sum(dim=1, keepdim=True))
+
+
+@ENCODERS.register("frames")
+class Frames(FeatureEncoder):
+    """A linear map of frames or clips, then dropout: the video encoder of HGR (Chen et al., CVPR 2020, section 3.2).
+
+    Args:
+        assets: see `FeatureEncoder`.
+        width: width D of the elements that come out.
+        dropout: fraction of their values dropped in training.
+        standardise: bring features to mean 0 and deviation 1 first.
+    """
+
+    def __init__(
+        self, assets: Mapping[str, Any], *, width: int = 1024, dropout: float = 0.2, standardise: bool = False
+    ) -> None:
+        super().__init__(assets, standardise=standardise)
+        self.width = width
+        self.fc = nn.Linear(assets["dim"], width)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
+        """Map features `(B, N, F)` to `(B, N, D)`."""
+        return self.dropout(self.fc(self.features(x_BNF, mask_BN))), mask_BN
+
+
+@ENCODERS.register("stored")
+class Stored(FeatureEncoder):
+    """Stored features without a map, such as embeddings of a pretrained pair.
+
+    Args:
+        assets: see `FeatureEncoder`.
+        unit: bring each element to length 1, as CLIP4Clip does before it averages frames.
+    """
+
+    def __init__(self, assets: Mapping[str, Any], *, unit: bool = False) -> None:
+        super().__init__(assets, standardise=False)
+        self.width: int = assets["dim"]
+        self.unit = unit
+
+    def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features `(B, N, F)` in float32."""
+        x_BNF = x_BNF.float()
+        return (nn.functional.normalize(x_BNF, dim=-1, eps=1e-8) if self.unit else x_BNF), mask_BN
 
 
 class _Rows:
