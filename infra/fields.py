@@ -144,10 +144,6 @@ def hints(cls: type) -> Mapping[str, Any]:
     return types.MappingProxyType(typing.get_type_hints(cls, include_extras=True))
 
 
-def plain(hint: Any) -> Any:
-    return plain(hint.__origin__) if typing.get_origin(hint) is typing.Annotated else hint
-
-
 def _record(cls: type[T], values: Any, where: str) -> T:
     if not isinstance(values, dict):
         raise _refused(where, "a mapping of names to values", values)

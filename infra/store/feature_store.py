@@ -257,7 +257,7 @@ class FeatureStore:
 
     def _verify(self, shard: Shard, *, rows: int = 4096) -> None:
         path, mapped = self.folder / shard.file, self._map(shard)
-        mapped.file.expect_in_order()
+        mapped.file.advise("MADV_SEQUENTIAL")
         if changed := mapped.changed():
             few = ", ".join(mapped.ids.take(changed[:5]).to_pylist()) + (", ..." if len(changed) > 5 else "")
             raise InputError(

@@ -127,39 +127,39 @@ def test_whoever_writes_a_disk_that_is_full_is_understood(
     assert why.endswith("; make room")
 
 
-@pytest.mark.parametrize("wrapped", [WorkerGroupError, ControllerError, RuntimeError])
-def test_causes_are_found_across_processes(wrapped: type[Exception], tmp_path: Path) -> None:
-    inner = pickle.loads(pickle.dumps(OSError(errno.EROFS, os.strerror(errno.EROFS), "/data/x")))
-    if wrapped is ControllerError:
-        error: Exception = ControllerError(inner)
-    else:
-        error = RuntimeError("it failed") if wrapped is RuntimeError else WorkerGroupError("it failed", {})
-        error.__cause__ = inner
-    assert (
-        disk_fault(error, tmp_path) == "/data/x: cannot be written: Read-only file system; make it writable"
-    )
+def beneath(error: Exception, cause: OSError) -> Exception:
+    """Return an error whose cause came from another process."""
+    error.__cause__ = pickle.loads(pickle.dumps(cause))
+    return error
 
 
-def test_a_folder_that_may_not_be_written_is_told_from_a_file_that_may_not_be_read(tmp_path: Path) -> None:
-    mine = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "x"))
-    assert (
-        disk_fault(mine, tmp_path) == f"{tmp_path}/x: cannot be written: Permission denied; make it writable"
-    )
-    arrow = PermissionError(errno.EPERM, f"Failed to open local file '{tmp_path}/x'")
-    assert (
-        disk_fault(arrow, tmp_path)
-        == f"{tmp_path}: cannot be written: Operation not permitted; make it writable"
-    )
-    assert disk_fault(PermissionError(errno.EACCES, "Permission denied", "/data/image.jpg"), tmp_path) is None
+EROFS = OSError(errno.EROFS, os.strerror(errno.EROFS), "/data/x")
+READ_ONLY = "/data/x: cannot be written: Read-only file system; make it writable"
+DENIED = "cannot be written: Permission denied; make it writable"
 
 
 @pytest.mark.parametrize(
-    "error",
-    [ValueError("no space"), OSError(errno.ENOENT, "No such file"), OSError("a message"), KeyError(28)],
+    ("error", "message"),
+    [
+        (ControllerError(EROFS), READ_ONLY),
+        (beneath(WorkerGroupError("it failed", {}), EROFS), READ_ONLY),
+        (beneath(RuntimeError("it failed"), EROFS), READ_ONLY),
+        (PermissionError(errno.EACCES, "Permission denied", "/mine/x"), f"/mine/x: {DENIED}"),
+        (
+            PermissionError(errno.EPERM, "Failed to open local file '/mine/x'"),
+            "/mine: cannot be written: Operation not permitted; make it writable",
+        ),
+        (PermissionError(errno.EACCES, "Permission denied", "/data/image.jpg"), None),
+        (ValueError("no space"), None),
+        (OSError(errno.ENOENT, "No such file"), None),
+        (OSError("a message"), None),
+        (KeyError(28), None),
+    ],
 )
-def test_what_is_no_fault_of_the_disk_is_left_as_it_is(error: Exception, tmp_path: Path) -> None:
-    error.__cause__ = error  # a ring ends
-    assert disk_fault(error, tmp_path) is None
+def test_a_fault_of_the_disk_is_told_from_all_others(error: Exception, message: str | None) -> None:
+    if message is None:
+        error.__cause__ = error  # a ring ends
+    assert disk_fault(error, Path("/mine")) == message
 
 
 @pytest.mark.usefixtures("small_files")

@@ -280,29 +280,22 @@ def test_a_value_of_another_type_in_the_manifest_is_named(tmp_path: Path, versio
     assert tried > 100
 
 
-def test_a_store_without_manifest_is_unreadable(folder: Path) -> None:
-    (folder / "manifest.json").unlink()
-    with pytest.raises(InputError, match="not a complete feature store"):
-        FeatureStore.open(folder)
-
-
-def test_a_folder_that_is_missing_or_of_another_version_is_refused(folder: Path) -> None:
-    with pytest.raises(InputError, match="no such folder"):
-        FeatureStore.open(folder / "nowhere")
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (r'"version": 2', '"version": 99', "version 99, expected at most 2"),
+        (r"(?s)(?<=^.{300}).*", "", "not valid JSON at line"),
+        (r'"shards"', '"shreds"', r"unknown field 'shreds'\. Did you mean 'shards'"),
+    ],
+)
+def test_a_manifest_of_another_form_is_refused(folder: Path, old: str, new: str, message: str) -> None:
     path = folder / "manifest.json"
-    text = path.read_text()
-    path.write_text(text.replace('"version": 2', '"version": 99'))
-    with pytest.raises(InputError, match="version 99, expected at most 2"):
-        FeatureStore.open(folder)
-    path.write_text(text[:300])
-    with pytest.raises(InputError, match="not valid JSON at line"):
-        FeatureStore.open(folder)
-    path.write_text(text.replace('"shards"', '"shreds"'))
-    with pytest.raises(InputError, match=r"unknown field 'shreds'\. Did you mean 'shards'"):
+    path.write_text(re.sub(old, new, path.read_text()))
+    with pytest.raises(InputError, match=message):
         FeatureStore.open(folder)
 
 
-def test_a_shard_cut_short_or_missing_is_found_at_once(folder: Path) -> None:
+def test_a_file_that_is_missing_or_cut_short_is_found_at_once(folder: Path) -> None:
     path = folder / "shard-00001.arrow"
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(InputError, match=r"shard-00001\.arrow: has [\d,]+ bytes, not"):
@@ -310,6 +303,11 @@ def test_a_shard_cut_short_or_missing_is_found_at_once(folder: Path) -> None:
     path.unlink()
     with pytest.raises(InputError, match=r"shard-00001\.arrow: is missing"):
         FeatureStore.open(folder)
+    (folder / "manifest.json").unlink()
+    with pytest.raises(InputError, match="not a complete feature store"):
+        FeatureStore.open(folder)
+    with pytest.raises(InputError, match="no such folder"):
+        FeatureStore.open(folder / "nowhere")
 
 
 def rewritten(folder: Path, batches: Any, **options: Any) -> None:

@@ -25,12 +25,20 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unfinished, "DRAFT_SECONDS", 0.0)
 
 
-@pytest.mark.parametrize("count", [1, 5, 23, 40])
-def test_a_killed_writer_loses_no_set(folder: Path, sets: dict[str, np.ndarray], at_once, count: int) -> None:
+@pytest.mark.parametrize("drafts", [False, True])
+@pytest.mark.parametrize("count", [0, 1, 5, 23, 40])
+def test_a_killed_writer_is_resumed_byte_for_byte(
+    folder: Path, sets: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch, drafts: bool, count: int
+) -> None:
     other = folder.parent / "other"
+    monkeypatch.setattr(unfinished, "DRAFT_SECONDS", 0.0 if drafts else 60.0)
     crash_after(other, sets, count)
+    with pytest.raises(InputError, match="not a complete feature store"):
+        FeatureStore.open(other)
     with store_writer(other) as writer:
-        assert [id in writer.done for id in sets] == [n < count for n in range(len(sets))]
+        done = count if drafts else len(writer.done)
+        assert [id in writer.done for id in sets] == [n < done for n in range(len(sets))]
+        assert done or count < 20
         for id, x_ND in sets.items():
             assert writer.offer(id, x_ND, where=id) is None
     assert contents(other) == contents(folder), "byte for byte, and nothing is left over"

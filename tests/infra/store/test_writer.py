@@ -103,21 +103,6 @@ def test_nothing_to_store_is_an_error(tmp_path: Path) -> None:
         FeatureStore.open(tmp_path)
 
 
-@pytest.mark.parametrize("count", [0, 5, 23, 40])
-def test_a_killed_writer_is_resumed_byte_for_byte(
-    folder: Path, sets: dict[str, np.ndarray], count: int
-) -> None:
-    other = folder.parent / "other"
-    crash_after(other, sets, count)
-    with pytest.raises(InputError, match="not a complete feature store"):
-        FeatureStore.open(other)
-    with store_writer(other) as writer:
-        assert [id in writer.done for id in sets] == [n < len(writer.done) for n in range(len(sets))]
-        assert (count < 20) or writer.done
-        fill(writer, sets)
-    assert contents(other) == contents(folder)
-
-
 def test_a_shard_that_the_journal_does_not_know_is_written_again(
     folder: Path, sets: dict[str, np.ndarray]
 ) -> None:
