@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import io
 import json
-from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import fields
 from functools import cached_property
@@ -31,7 +30,7 @@ from polypool.pipelines.checks.losses import (
 )
 from polypool.pipelines.checks.optimisers import OptimiserChecks
 from polypool.pipelines.checks.part_checks import PartChecks, check
-from polypool.pipelines.data.ingestion import corpus_verb
+from polypool.pipelines.data.ingestion import reader_verb
 from polypool.pipelines.recipes import Ensemble
 from polypool.tasks.run import Run, from_json, to_json
 
@@ -83,15 +82,17 @@ class BackboneChecks(PartChecks):
         rng = np.random.default_rng(0)
         return [Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8)) for size in _IMAGES]
 
-    def _of(self, inputs: list[Any]) -> list[tuple[np.ndarray, Mapping[str, np.ndarray]]]:
-        """Return vectors and columns of each input; a video is `_FRAMES` of an image."""
+    def _of(self, inputs: list[Any]) -> list[dict[str, np.ndarray]]:
+        """Return vectors and columns of each input, by name; a video is `_FRAMES` of an image."""
         backbone: Any = self.part
         video = backbone.reads == "video"
         made = [backbone(iter([image] * _FRAMES)) for image in inputs] if video else backbone(inputs)
         assert len(made) == len(inputs), f"{len(made)} things came out of {len(inputs)}"
         refused = [each for each in made if isinstance(each, str)]
         assert not refused, f"it refuses an input: {refused}"
-        return [(x.x_ND, x.columns) if isinstance(x, Described) else (x, {}) for x in made]
+        return [
+            {"vectors": x.x_ND, **x.columns} if isinstance(x, Described) else {"vectors": x} for x in made
+        ]
 
     @check(
         "sets of the declared width, with the declared columns",
@@ -100,28 +101,25 @@ class BackboneChecks(PartChecks):
         vital=True,
     )
     def _sets(self) -> str:
-        widths = dict(self.part.columns)
-        for x_ND, columns in self._of(self._inputs):
-            assert x_ND.ndim == 2, f"a set has shape {x_ND.shape}, expected (N, {self.part.dim})"
-            assert x_ND.shape[1] == self.part.dim, f"dim is {self.part.dim}, and vectors have {x_ND.shape[1]}"
-            assert len(x_ND), "a set is empty"
-            found = {name: x_NC.shape for name, x_NC in columns.items()}
-            expected = {name: (len(x_ND), width) for name, width in widths.items()}
-            assert found == expected, f"columns of shapes {found}, expected {expected}"
-            for name, x in (("vectors", x_ND), *columns.items()):
+        widths = {"vectors": self.part.dim, **dict(self.part.columns)}
+        for arrays in self._of(self._inputs):
+            size = len(arrays["vectors"])
+            assert size, "a set is empty"
+            found = {name: x.shape for name, x in arrays.items()}
+            expected = {name: (size, width) for name, width in widths.items()}
+            assert found == expected, f"vectors and columns of shapes {found}, expected {expected}"
+            for name, x in arrays.items():
                 assert x.dtype == np.float32, f"{name} are {x.dtype}, expected float32"
                 assert np.isfinite(x).all(), f"{name} are not finite"
         return ", ".join(f"{name} {width}" for name, width in widths.items())
 
     @check("batch mates change nothing", "describe each input from itself alone")
     def _batch_mates(self) -> None:
-        together = self._of(self._inputs)
-        for number, (x_ND, columns) in enumerate(together):
-            ((alone_ND, alone),) = self._of(self._inputs[number : number + 1])
-            assert x_ND.shape == alone_ND.shape, f"{len(x_ND)} vectors in a batch, {len(alone_ND)} alone"
-            pairs = {"vectors": (x_ND, alone_ND)} | {name: (x, alone[name]) for name, x in columns.items()}
-            for name, (x, by_itself) in pairs.items():
-                off = np.abs(x - by_itself).max() / max(1.0, np.abs(by_itself).max())
+        for number, arrays in enumerate(self._of(self._inputs)):
+            (alone,) = self._of(self._inputs[number : number + 1])
+            for name, x in arrays.items():
+                assert x.shape == alone[name].shape, f"{len(x)} {name} in a batch, {len(alone[name])} alone"
+                off = np.abs(x - alone[name]).max() / max(1.0, np.abs(alone[name]).max())
                 assert off < 1e-3, f"{name} differ by {off:.2g} of their largest"
 
 
@@ -148,7 +146,7 @@ class ReaderChecks(PartChecks):
         printed = io.StringIO()
         try:
             with redirect_stdout(printed), redirect_stderr(printed), suppress(SystemExit):
-                tyro.cli(corpus_verb(self.spec), prog=f"ingest {self.spec}", args=["--help"])
+                tyro.cli(reader_verb(self.spec), prog=f"ingest {self.spec}", args=["--help"])
         except InputError:
             raise
         except Exception as error:  # tyro has several for annotations that it cannot read

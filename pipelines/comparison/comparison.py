@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 
 from polypool.infra.errors import InputError, unknown
@@ -92,15 +93,14 @@ class Comparison:
 
     def text(self) -> str:
         """Return the tables and notes for a terminal."""
-        lines = [line for note in self.remarks for line in textwrap.wrap(note, WIDTH)]
-        notes = ["\n".join(lines)] if lines else []
-        return "\n\n".join([*map(as_text, self.tables), *notes])
+        notes = "\n".join(line for note in self.remarks for line in textwrap.wrap(note, WIDTH))
+        return "\n\n".join(filter(None, [*map(as_text, self.tables), notes]))
 
     def markdown(self) -> str:
         """Return the tables and notes as Markdown."""
-        notes = ["\n".join(f"- {note}" for note in self.remarks)] if self.remarks else []
-        parts = [f"# Experiment `{self.experiment}`", *map(as_markdown, self.tables), *notes]
-        return "\n\n".join(parts) + "\n"
+        notes = "\n".join(f"- {note}" for note in self.remarks)
+        parts = [f"# Experiment `{self.experiment}`", *map(as_markdown, self.tables), notes]
+        return "\n\n".join(filter(None, parts)) + "\n"
 
     def latex(self) -> str:
         """Return the tables as LaTeX, with the notes as comments."""
@@ -109,9 +109,8 @@ class Comparison:
 
     def judged(self, read: Read) -> Comparison:
         """Return the comparison with significance; rows whose queries `read` cannot return are noted."""
-        compared = [with_differences(group, read) for group in self.groups]
-        notes = [note for _, of in compared for note in of]
-        return replace(self, groups=tuple(group for group, _ in compared), notes=(*self.notes, *notes))
+        groups, notes = zip(*(with_differences(group, read) for group in self.groups), strict=True)
+        return replace(self, groups=groups, notes=(*self.notes, *chain(*notes)))
 
     def log(self, uri: str, *, folder: Path) -> str:
         """Record tables and figures in a run of kind `comparison`, and return its id.

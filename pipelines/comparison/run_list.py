@@ -54,11 +54,11 @@ def list_runs(uri: str, experiment: str, *, home: Path) -> list[ListedRun]:
     Raises:
         InputError: the store does not answer, or there is no such experiment.
     """
-    now, records = time.time(), find_runs(uri, experiment, finished=False)
-    return [_listed(record, home=home, now=now) for record in records if record.tags.get("kind") == "train"]
+    records = find_runs(uri, experiment, finished=False)
+    return [_listed(record, home=home) for record in records if record.tags.get("kind") == "train"]
 
 
-def _listed(record: RunRecord, *, home: Path, now: float) -> ListedRun:
+def _listed(record: RunRecord, *, home: Path) -> ListedRun:
     from polypool.pipelines.training.run_folder import behind
 
     who, holder = behind(record, home=home)
@@ -73,7 +73,7 @@ def _listed(record: RunRecord, *, home: Path, now: float) -> ListedRun:
         seed=tags.get("seed", ""),
         epoch=int(record.metrics.get("epoch", 0)),
         epochs=int(epochs) if epochs.isascii() and epochs.isdigit() else None,
-        age=now - record.started,
+        age=time.time() - record.started,
         behind=who,
         holder=holder,
     )

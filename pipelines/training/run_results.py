@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import math
 import tempfile
@@ -116,12 +117,13 @@ def log_evaluation(log: Log, evaluation: Evaluation, *, step: int) -> None:
     _log_files(log, {f"{name}.json": described}, FOLDER)
     version = {VERSION_TAG + evaluation.protocol: str(evaluation.protocol_version)}
     log.tags(metrics_tag(evaluation.protocol, described) | version)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{name}.npz"
-        arrays: dict[str, Any] = {**evaluation.per_query}
-        np.savez_compressed(path, **arrays)
-        path.with_suffix(".json").write_text(queries_json(evaluation.query_metrics))
-        log.artifact(Path(folder), "per_query")
+    arrays: dict[str, Any] = {**evaluation.per_query}
+    np.savez_compressed(packed := io.BytesIO(), **arrays)
+    per_query = {
+        f"{name}.npz": packed.getvalue(),
+        f"{name}.json": queries_json(evaluation.query_metrics).encode(),
+    }
+    _log_files(log, per_query, "per_query")
     _log_files(log, evaluation.files, "evaluation")
 
 

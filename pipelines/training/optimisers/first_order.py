@@ -16,13 +16,28 @@ from polypool.infra.registry import OPTIMISERS
 class Plain(torch.optim.Optimizer):
     """An optimiser without the compiler wrappers of torch's methods, whose import takes two seconds.
 
-    A class derives from this one first and then from torch's, and has an unwrapped `step`.
+    A class derives from this one first and then from torch's, with an unwrapped `step`, or from this one alone, and has
+    a method `change`.
     """
 
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
     state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
     load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
     zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+        """Change the weights that have a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.change()
+        return loss
+
+    def change(self) -> None:
+        """Change the weights, without recording gradients."""
+        raise NotImplementedError
 
 
 @runtime_checkable
@@ -128,13 +143,7 @@ class Lion(Plain):
                 raise InputError(f"{name} must be at least 0 and below 1, not {beta}")
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "beta1": beta1, "beta2": beta2})
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """Change the weights that have a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def change(self) -> None:
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]
             if not weights:
@@ -148,4 +157,3 @@ class Lion(Plain):
             torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
             torch._foreach_add_(weights, steps, alpha=-group["lr"])
             torch._foreach_lerp_(momenta, gradients, 1 - group["beta2"])
-        return loss
