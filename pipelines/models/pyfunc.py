@@ -18,7 +18,7 @@ from mlflow.models import set_model
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
 from polypool.infra.errors import InputError
-from polypool.pipelines.models.rows import (
+from polypool.pipelines.models.table_rows import (
     ANSWER,
     EMBEDDING,
     FEATURES,
@@ -53,7 +53,7 @@ class Served(PythonModel):
 
         Args:
             context: holds what the model was saved with.
-            model_input: the columns of `polypool.pipelines.models.rows`.
+            model_input: the columns of `polypool.pipelines.models.table_rows`.
             params: none are known.
 
         Raises:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +27,7 @@ from polypool.infra.storage.places import Url, place
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.infra.trust import trust_modules, trust_specs
 from polypool.pipelines.models.search import Method
-from polypool.pipelines.models.search.queries import Query
+from polypool.pipelines.models.search.queries import Query, visual_batch
 from polypool.pipelines.models.search.searches import AnswerSearch, Hit, RetrievalSearch
 from polypool.pipelines.training.checkpoints.best import ASSETS, RUN, WEIGHTS, best_checkpoint
 from polypool.pipelines.training.checkpoints.format import load_weights
@@ -227,12 +228,7 @@ class TrainedModel:
 
     def _visual(self, visuals: Visuals) -> Batches:
         inputs = self._reader(visuals).visual_inputs(visuals)
-
-        def make(number_B: np.ndarray) -> Batch:
-            x, mask_BN = inputs.batch(number_B, sample_B=number_B, draw=None)
-            return {"visual": x, "visual_mask": mask_BN}
-
-        return _batches(len(visuals), make)
+        return _batches(len(visuals), partial(visual_batch, inputs))
 
     def _text(self, texts: Sequence[str]) -> Batches:
         return _batches(len(texts), self._reader(texts).text_inputs(texts).batch)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import PIL.Image
 from anyio import CapacityLimiter, to_thread
@@ -17,7 +17,7 @@ from polypool.pipelines.figures.pages.thumbnails import Thumbnails
 from polypool.pipelines.models.search.queries import as_file
 from polypool.pipelines.models.search.searches import AnswerSearch
 from polypool.pipelines.serving.schema import ModelRequest, check_text
-from polypool.pipelines.serving.service import SENT, RequestQueue, Service
+from polypool.pipelines.serving.service import SENT, Answered, Service
 from polypool.tasks.datasets.open_corpora import media_file
 
 OFFERED = 24  # images to choose from, on a page
@@ -34,8 +34,7 @@ class PageRequest:
     upload: bytes = b""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PageContent:
+class PageContent(NamedTuple):
     """An HTTP status, and the values of the page's template."""
 
     status: int
@@ -51,10 +50,12 @@ class PageBuilder:
 
     Args:
         service: the model, which is searched or answers questions.
-        answer: its queue.
+        answer: answers rows, when it is their turn.
     """
 
-    def __init__(self, service: Service, answer: RequestQueue) -> None:
+    def __init__(
+        self, service: Service, answer: Callable[[Sequence[ModelRequest]], Awaitable[Sequence[Answered]]]
+    ) -> None:
         self.service, self.answer = service, answer
         self.search: Any = service.search  # there is no page where it is None
         self.questions = isinstance(service.search, AnswerSearch)

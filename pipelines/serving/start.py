@@ -67,7 +67,7 @@ def _serve_on_ray(settings: Settings, at: Place, *, token: str, open_to_all: boo
         raise InputError(f"--replicas needs Ray Serve: pip install 'polypool[serve]' ({error})") from error
     from polypool.infra.ray import session
     from polypool.infra.ray.internals import mute_workers
-    from polypool.pipelines.serving import cluster
+    from polypool.pipelines.serving import deployment
     from polypool.pipelines.serving.service import Service
 
     if os.environ.get("RAY_ADDRESS", "local") == "local":
@@ -85,9 +85,9 @@ def _serve_on_ray(settings: Settings, at: Place, *, token: str, open_to_all: boo
                 f"{' · '.join(filter(None, parts))}: {settings.replicas.replicas} being loaded ...",
                 flush=True,
             )
-            with cluster.running(settings, at, opened, open_to_all=open_to_all) as address:
+            with deployment.running(settings, at, opened, open_to_all=open_to_all) as address:
                 print(how_to_use(address, described, token=token), flush=True)
-                cluster.wait(at.name)
+                deployment.wait(at.name)
 
 
 def complete(settings: Settings, at: Place, *, token_file: Path | None) -> Settings:

@@ -25,7 +25,7 @@ from polypool.infra.registry import AGGREGATORS, ENCODERS, KINDS, OBJECTIVES, RE
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.infra.trust import trust_modules
 from polypool.pipelines.checks.checking import check, listing
-from polypool.pipelines.commands.search import SearchOptions, search
+from polypool.pipelines.commands.search import search
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.models.trained import load, load_run
 from polypool.pipelines.recipes import derive
@@ -342,8 +342,8 @@ def test_its_recipe_is_swept_with_its_aggregator(home, plugged):
 
 def test_a_run_with_its_encoder_and_aggregator_is_searched(home):
     run = replace(make_corpus(home), visual="halves(width=16)", aggregator="median")
-    shown = search(SearchOptions(run_id=keep_run(run), query="a dog and a cat", k=3)).splitlines()
+    shown = search(run_id=keep_run(run), query="a dog and a cat", k=3).splitlines()
     assert [line.split()[0] for line in shown[1:4]] == ["1", "2", "3"]
     asked = replace(RECIPES.get("first_words")(), aggregator="median")
     with pytest.raises(InputError, match=r"the task 'first_word\(place=1\)' cannot be searched"):
-        search(SearchOptions(run_id=keep_run(asked), query="a dog"))
+        search(run_id=keep_run(asked), query="a dog")

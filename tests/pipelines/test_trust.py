@@ -28,7 +28,7 @@ from polypool.infra.registry import KINDS
 from polypool.infra.store.manifest import Manifest
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.infra.trust import trust_specs, trusted
-from polypool.pipelines.commands.search import SearchOptions, search
+from polypool.pipelines.commands.search import search
 from polypool.pipelines.comparison.groups import weights_of
 from polypool.pipelines.models.search.queries import Query
 from polypool.pipelines.models.trained import load
@@ -224,7 +224,7 @@ def test_a_plug_in_is_recorded_and_loads_again_where_it_is_trusted(
     assert Tracker.attach(tracking_uri(home), run_id, running=False).tag("trust") == "mine_parts"
     monkeypatch.setattr(trust, "_trusted", set())
     with pytest.raises(InputError, match="--trust mine_parts"):
-        search(SearchOptions(run_id=run_id, query="a dog"))
+        search(run_id=run_id, query="a dog")
     out = tmp_path / "model"
     monkeypatch.setattr(sys, "argv", ["export", run_id, "--out", str(out), "--trust", "mine_parts"])
     importlib.import_module("polypool.pipelines.commands.export").main()

@@ -19,7 +19,7 @@ from polypool.infra.errors import InputError
 from polypool.pipelines.models.search import Method
 from polypool.pipelines.models.search.galleries import Gallery, make_gallery
 from polypool.pipelines.models.search.indices import TopK, evenly
-from polypool.pipelines.models.search.queries import Query, QueryReader
+from polypool.pipelines.models.search.queries import Query, QueryReader, visual_batch
 from polypool.tasks.abilities import Answers, Searchable
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.datasets.questions import QuestionCorpus
@@ -135,9 +135,7 @@ class RetrievalSearch(Search[Hit]):
         """The captions, encoded when they are first searched."""
 
         def sample() -> Batch:
-            item_B = evenly(len(self.items), SAMPLE)
-            visual, mask_BN = self.pairs.visual.batch(item_B, sample_B=item_B, draw=None)
-            return {"visual": visual, "visual_mask": mask_BN}
+            return visual_batch(self.pairs.visual, evenly(len(self.items), SAMPLE))
 
         return make_gallery(
             self.model, "text", lambda: self.pairs.sentences(CHUNK), sample=sample, method=self.method

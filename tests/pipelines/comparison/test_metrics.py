@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from polypool.pipelines.comparison.queries import Queries
 from polypool.pipelines.comparison.results import columns, results
 from polypool.pipelines.comparison.tables import scores as tables
 from polypool.pipelines.comparison.tables.differences import differences
-from polypool.pipelines.models.evaluation import track_ensemble
+from polypool.pipelines.models.run_evaluation import track_ensemble
 from polypool.pipelines.recipes import Ensemble
 from polypool.pipelines.training.recording.artifacts import headline, printed
 from polypool.tasks.adapter import Evaluation, Metric, QueryMean, QueryMetric
@@ -298,15 +297,13 @@ def test_an_ensembles_numbers_are_those_of_its_own_recipe() -> None:
 def test_an_ensemble_notes_what_it_aims_at(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    members = [SimpleNamespace(run=toy_run(), tracker=SimpleNamespace(run_id=id)) for id in "ab"]
     recipe = Ensemble(
         recipe="two", members=("x", "y"), protocol="whole", published={"whole/rsum": 3.0}, source="table 1"
     )
-    track_ensemble(members, "whole", ensemble=recipe)
+    track_ensemble([toy_run()] * 2, "whole", ensemble=recipe)
     (record,) = find_runs(tracking_uri(tmp_path), "polypool", finished=False)
     assert record.tags["recipe"] == "two"
-    assert (record.params["members"], json.loads(record.params["published"]), record.params["source"]) == (
-        "a,b",
+    assert (json.loads(record.params["published"]), record.params["source"]) == (
         {"whole/rsum": 3.0},
         "table 1",
     )

@@ -21,7 +21,7 @@ from searchable import with_pictures
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking import Tracker, tracking_uri
-from polypool.pipelines.models.export import export
+from polypool.pipelines.models.exporting import export
 from polypool.pipelines.models.trained import load
 from polypool.tasks.run import to_json
 

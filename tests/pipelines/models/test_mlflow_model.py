@@ -31,7 +31,7 @@ from polypool.infra.ray.head import free_ports
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.commands import export
-from polypool.pipelines.models.mlflow_model import export_to_mlflow
+from polypool.pipelines.models.exporting import export_to_mlflow
 from polypool.pipelines.models.trained import load
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.records import VERSION_TAG

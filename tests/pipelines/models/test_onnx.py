@@ -17,7 +17,7 @@ from polypool.aggregators.random_sets import random_sets
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 from polypool.pipelines.models import onnx as graphs
-from polypool.pipelines.models.export import export
+from polypool.pipelines.models.exporting import export
 from polypool.pipelines.models.onnx import ANSWERS, SIMILARITY, TEXT, VISUAL, write_graphs
 from polypool.pipelines.models.trained import load
 

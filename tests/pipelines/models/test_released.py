@@ -31,8 +31,8 @@ from verbs import run as ingest
 
 from polypool.encoders.visual import cnn
 from polypool.infra.tracking import Tracker, tracking_uri
-from polypool.pipelines.models import evaluation
-from polypool.pipelines.models.released_file import read_release
+from polypool.pipelines.models import run_evaluation
+from polypool.pipelines.models.released_parts import read_release
 from polypool.pipelines.models.trained import TrainedModel, load_run
 
 
@@ -100,7 +100,7 @@ def test_regions_and_a_bigru(home, tmp_path, old, parallel):
     assert any(NOUNS[-1] in text for text in pairs.texts)
     for ours, caption in zip(ours_text, pairs.texts, strict=True):
         torch.testing.assert_close(ours, bigru_code(caption, weights), atol=1e-5, rtol=1e-5)
-    found = evaluation.evaluate([trained], protocols=["whole"], split="test")[0]
+    found = run_evaluation.evaluate([trained], protocols=["whole"], split="test")[0]
     assert 0 <= found.metrics["rsum"] <= 600
     tracker = Tracker.attach(tracking_uri(home), trained.tracker.run_id, running=False)
     assert tracker.metrics()["released/best_rsum"] == 412.5
@@ -133,7 +133,7 @@ def test_a_grid_and_bert(home, tmp_path, tiny_network, source, network):
         states = text["bert"](input_ids=token_L[mask_L][None]).last_hidden_state[0]
         theirs = pooled(text["linear"](states), weights, "txt_enc.gpool")
         torch.testing.assert_close(ours_text[number], theirs, atol=1e-5, rtol=1e-5)
-    found = evaluation.evaluate([trained], protocols=["whole"], split="test")[0]
+    found = run_evaluation.evaluate([trained], protocols=["whole"], split="test")[0]
     assert 0 <= found.metrics["rsum"] <= 600
 
 

@@ -14,7 +14,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.tracking import find_runs, tracking_uri
 from polypool.pipelines.commands import evaluate
 from polypool.pipelines.comparison.grouping import arranged
-from polypool.pipelines.models import evaluation
+from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.models.trained import load_run
 from polypool.pipelines.training.prepare import prepare
 from polypool.tasks.models.pair_encoder import PairScores
@@ -83,14 +83,15 @@ def test_numbers_of_reranking_have_a_name_and_a_table_of_their_own(home, run, mo
 def test_the_mean_of_several_models_is_reranked_by_that_mean(run):
     models = [load_run(keep_run(replace(run, **CROSS, seed=seed))) for seed in (0, 1)]
     exact, found = (
-        evaluation.evaluate(models, protocols=[name], split="test")[0] for name in ("whole", "whole-rerank20")
+        run_evaluation.evaluate(models, protocols=[name], split="test")[0]
+        for name in ("whole", "whole-rerank20")
     )
     assert (found.protocol, found.metrics | exact.metrics) == ("whole-rerank20", found.metrics)
-    alone = evaluation.evaluate(models[:1], protocols=["whole"], split="test")[0]
+    alone = run_evaluation.evaluate(models[:1], protocols=["whole"], split="test")[0]
     assert exact.metrics["rsum"] != alone.metrics["rsum"]
     models[1] = load_run(keep_run(run))
     with pytest.raises(InputError, match="is for models that look at every pair"):
-        evaluation.evaluate(models, protocols=["whole-rerank5"], split="test")[0]
+        run_evaluation.evaluate(models, protocols=["whole-rerank5"], split="test")[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,7 +16,7 @@ from query_results import reproduced
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.pipelines.commands import evaluate
-from polypool.pipelines.models import evaluation
+from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.models.trained import load_run
 from polypool.tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
 from polypool.tasks.datasets.cxc import read_cxc
@@ -154,7 +154,7 @@ def test_a_run_is_evaluated_by_ratings_and_logs_all_directions(home, run, monkey
     with np.load(trained.tracker.download("per_query") / "small-cxc.npz", allow_pickle=False) as kept:
         assert [len(kept[f"{direction}_rank"]) for direction in DIRECTIONS] == [20, 40, 40, 20]
     members = [trained, load_run(run_id)]
-    together = evaluation.evaluate(members, protocols=["small-cxc"], split="test")[0]
+    together = run_evaluation.evaluate(members, protocols=["small-cxc"], split="test")[0]
     assert together.metrics["t2t/R1"] == pytest.approx(logged["small-cxc/t2t/R1"])
     assert {"rsum", "i2t/R1", "t2t/R5", "i2i/R10", "i2i/meanr"} <= reproduced(together)
 

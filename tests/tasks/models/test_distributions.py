@@ -18,7 +18,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import MODELS, TASKS
 from polypool.pipelines.commands import evaluate
 from polypool.pipelines.figures.variance import spread_of
-from polypool.pipelines.models.analysis import analyse
+from polypool.pipelines.models.run_evaluation import analyse
 from polypool.pipelines.models.trained import TrainedModel, load
 from polypool.tasks.models.collapse_check import variance
 from polypool.tasks.models.embeddings import SplitEmbeddings

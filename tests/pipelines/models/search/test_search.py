@@ -17,7 +17,7 @@ from tiny_models import save_vit
 
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import Tracker, tracking_uri
-from polypool.pipelines.commands.search import SearchOptions, hit_table, main, search
+from polypool.pipelines.commands.search import hit_table, main, search
 from polypool.pipelines.models.search import galleries, searches
 from polypool.pipelines.models.search.galleries import EmbeddingGallery, PairGallery, ProbedGallery
 from polypool.pipelines.models.search.queries import Query, QueryReader
@@ -245,7 +245,7 @@ def test_the_command_shows_ranks_scores_ids_files_and_captions(pictures, tiny, h
     assert [line.split()[0] for line in lines] == [str(n + 1) for n in range(6)]
     assert all(".png" in line for line in lines)
     assert few == "there are 6 in all, fewer than the 50 asked for"
-    shown = search(SearchOptions(run_id=keep_run(tiny), id="3", k=2))
+    shown = search(run_id=keep_run(tiny), id="3", k=2)
     assert "no image or video files: scores and captions alone" in shown
     assert len(shown.splitlines()) == 4
 
@@ -274,8 +274,8 @@ def test_bad_input_is_said(pictures, asked, home, tmp_path, monkeypatch, capsys)
         ({"run_id": answers_id, "id": "3"}, "has no word"),
     ]:
         with pytest.raises(InputError, match=message):
-            search(SearchOptions(**options))
-    shown = search(SearchOptions(run_id=answers_id, query="how many things?", image=picture)).splitlines()
+            search(**options)
+    shown = search(run_id=answers_id, query="how many things?", image=picture).splitlines()
     assert len(shown) == 6
     monkeypatch.setattr(sys, "argv", ["search", run_id, "--id", "dog"])
     with pytest.raises(SystemExit) as ended:
