@@ -168,13 +168,8 @@ class TrainedModel:
     def as_a(self, ability: type[Ability], what: str, *, instead: str) -> Ability:
         """Return the adapter as one of the protocols of `polypool.tasks.adapter`.
 
-        Args:
-            ability: the protocol.
-            what: cannot be done without it, such as `be searched`.
-            instead: what to do then.
-
         Raises:
-            InputError: the adapter does not implement it.
+            InputError: it does not implement it, so that the task cannot do `what`, such as `be searched`.
         """
         absent = missing(self.adapter, ability)  # isinstance would open the corpus and the store
         if not absent:
@@ -219,11 +214,10 @@ class TrainedModel:
                 f"a {type(model).__name__} with {self.run.aggregator!r} cannot encode images and texts apart: it looks "
                 "at every pair; `scores` compares them"
             )
-        encode, batches = (
-            (model.encode_text, self._text(texts))
-            if visuals is None
-            else (model.encode_visual, self._visual(visuals))
-        )
+        if visuals is None:
+            encode, batches = model.encode_text, self._text(texts)
+        else:
+            encode, batches = model.encode_visual, self._visual(visuals)
         return side_by_side([encode(self._on_device(batch)).vectors for _, batch in batches])
 
     def _visual(self, visuals: Visuals) -> Batches:

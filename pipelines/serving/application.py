@@ -9,7 +9,6 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
-import numpy as np
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import UploadFile
@@ -20,6 +19,7 @@ from starlette.types import ASGIApp
 
 from polypool.infra.errors import AwayError, FaultError, InputError
 from polypool.pipelines.figures.pages.document import templates
+from polypool.pipelines.models.table_rows import plain
 from polypool.pipelines.serving.guard import Guard, busy, failure
 from polypool.pipelines.serving.model import Model
 from polypool.pipelines.serving.page import PageRequest
@@ -152,16 +152,18 @@ class _Endpoints:
 
     async def _rows(self, request: Request, route: Route, body: Rows, k: int = 1) -> Response:
         try:
-            rows = read_rows(route, body.rows, self.described, self.settings.limits, k=k)
+            requests = read_rows(route, body.rows, self.described, self.settings.limits, k=k)
         except InputError as error:
             return failure(request.headers, 400, str(error))
         async with self._in_time():
-            found = await self.model.answer(rows)
+            found = await self.model.answer(requests)
+        rows = []
         for number, answer in enumerate(found):
             if isinstance(answer, Exception):
                 status = 400 if isinstance(answer, InputError) else 500
                 return failure(request.headers, status, f"row {number}: {answer}")
-        return JSONResponse({"rows": [_plain(answer) for answer in found if isinstance(answer, dict)]})
+            rows.append(plain(answer.get("answers", [answer])[0]))  # of several answers the first
+        return JSONResponse({"rows": rows})
 
     async def upload(self, request: Request) -> Response:
         """The page for an uploaded file."""
@@ -217,12 +219,6 @@ class _Endpoints:
                 yield
         except TimeoutError as error:
             raise AwayError(f"no answer in {patience:g} seconds; try again in a moment") from error
-
-
-def _plain(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of a row as JSON: of several answers the first."""
-    first = answer.get("answers", [answer])[0]
-    return {name: cell.tolist() if isinstance(cell, np.ndarray) else cell for name, cell in first.items()}
 
 
 def _fields(request: Request) -> dict[str, str]:

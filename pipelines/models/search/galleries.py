@@ -105,15 +105,7 @@ class _Encoders:
 
 
 class EmbeddingGallery(_Encoders):
-    """The embeddings of one side, in an index.
-
-    Args:
-        model: has embeddings of each modality alone.
-        side: which side is searched.
-        batches: its samples.
-        sample: gives a few queries of the other side.
-        method: as in `make_gallery`.
-    """
+    """The embeddings of one side, in an index, for a model that has embeddings of each modality alone."""
 
     at_once = AT_ONCE
 
@@ -188,12 +180,6 @@ class ProbedGallery(_Encoders):
     What is searched is described once by its scores with a sample of queries. A query is scored with as many probes of
     the gallery; what follows for all others, as in `tasks.scoring.ranking.reranking`, chooses candidates, and the model
     ranks these.
-
-    Args:
-        model: in evaluation mode.
-        side: which side is searched.
-        batches: its samples.
-        sample: queries, a batch of the other side.
     """
 
     at_once = 1

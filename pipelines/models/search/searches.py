@@ -93,14 +93,7 @@ class Search(ABC, Generic[Result]):
 
 
 class RetrievalSearch(Search[Hit]):
-    """Finds images or videos by text, and captions by image or video.
-
-    Args:
-        adapter: of the task.
-        model: in evaluation mode.
-        pairs: the data of the split.
-        split: whose items and captions are searched.
-        method: see `make_gallery`.
+    """Finds images or videos by text, and captions by image or video, by a `method` of `make_gallery`.
 
     Raises:
         InputError: no such split, or items without features.
@@ -175,13 +168,7 @@ class RetrievalSearch(Search[Hit]):
 
 
 class AnswerSearch(Search[Answer]):
-    """Finds the most probable answers to a question about an image.
-
-    Args:
-        adapter: of the task; `Searchable`, too.
-        model: in evaluation mode.
-        split: whose images are offered to ask about.
-    """
+    """Finds the most probable answers to a question about an image; the adapter is `Searchable`, too."""
 
     def __init__(self, adapter: Answers, model: nn.Module, *, split: str = "test") -> None:
         super().__init__(adapter, split=split)
