@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from polypool.infra.compute.tracing import traced
+from polypool.infra.compute.device import traced
 from polypool.infra.errors import InputError
 
 

@@ -44,6 +44,21 @@ def above(bound: float) -> Rule:
     return Rule(f"above {bound}", lambda value: value > bound)
 
 
+def one_of(*choices: str) -> Rule:
+    return Rule(" or ".join(map(repr, choices)), lambda value: value in choices)
+
+
+def require(rule: Rule, /, **values: Any) -> None:
+    """Refuse values, by name, that do not keep a rule, such as the parameters of a part.
+
+    Raises:
+        InputError: the first that does not.
+    """
+    for name, value in values.items():
+        if not rule.holds(value):
+            raise InputError(f"{name} must be {rule.expected}, not {value!r}")
+
+
 NOT_EMPTY = Rule("a name, not nothing", bool)
 
 
@@ -127,10 +142,6 @@ def from_plain(kind: type[T], values: Any, *, where: str = "") -> T:
 def hints(cls: type) -> Mapping[str, Any]:
     """Return the declared type of each field, with its rules."""
     return types.MappingProxyType(typing.get_type_hints(cls, include_extras=True))
-
-
-def plain(hint: Any) -> Any:
-    return plain(hint.__origin__) if typing.get_origin(hint) is typing.Annotated else hint
 
 
 def _record(cls: type[T], values: Any, where: str) -> T:

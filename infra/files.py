@@ -10,7 +10,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,7 +29,7 @@ _TORCH_WRITER = "inline_container.cc"
 def existing(path: str | Path, *, what: str) -> Path:
     """Return `path` if it is a readable file; `what` names for the message what was expected."""
     path = local(path, what=what)
-    if not _holds(path.is_file):
+    if not os.path.isfile(path):  # False, too, of a name that the system rejects
         raise MissingError(f"{path}: no such file; expected {what}", path)
     if not os.access(path, os.R_OK):
         raise InputError(f"{path}: may not be read; give yourself read permission")
@@ -57,17 +57,9 @@ def why_no_file(path: str | Path) -> str | None:
 def existing_folder(path: str | Path, *, what: str) -> Path:
     """Return `path` if it is a folder; `what` names for the message what was expected."""
     path = local(path, what=what)
-    if not _holds(path.is_dir):
+    if not os.path.isdir(path):
         raise MissingError(f"{path}: no such folder; expected {what}", path)
     return path
-
-
-def _holds(question: Callable[[], bool]) -> bool:
-    """Return the answer about a path; False for a path that the system rejects, such as one that is too long."""
-    try:
-        return question()
-    except (OSError, ValueError):
-        return False
 
 
 def walk(folder: Path) -> Iterator[tuple[str, list[str]]]:

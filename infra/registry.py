@@ -1,7 +1,7 @@
 """Registries of the parts of a run, by name.
 
 A part is registered by a decorator in its own file, by another package's entry point, or named directly as
-`module:Name` if the module is trusted (`infra.trust`). The names of built-in parts are read from the decorators in
+`module:Name` if the module is trusted (`infra.spec`). The names of built-in parts are read from the decorators in
 their files, and a file or an entry point is imported when its part is first used: a list of names, or a mistyped one,
 imports no torch. A plug-in that cannot be imported, or takes a name in use, is an error only when that name is used.
 """
@@ -21,8 +21,7 @@ from typing import Any, TypeVar
 
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.fields import check_value
-from polypool.infra.spec import Spec
-from polypool.infra.trust import load_part, refuse_untrusted
+from polypool.infra.spec import Spec, load_part, refuse_untrusted
 
 __all__ = ["KINDS", "Listed", "Registry", "Spec"]
 
@@ -51,6 +50,7 @@ class Registry:
         plural: names the entry points of plug-ins, `polypool.<plural>`; the kind with an s if empty.
         decorator: registers a part in its file, called with its name; `<PLURAL>.register` if empty.
         base: `module:Class` that every part derives from. Parts of a kind without one are whatever is registered.
+        light: import the modules for the names of their parts, which tables may give: they import nothing heavy.
     """
 
     def __init__(
@@ -62,8 +62,9 @@ class Registry:
         plural: str = "",
         decorator: str = "",
         base: str = "",
+        light: bool = False,
     ) -> None:
-        self.kind, self.base = kind, base
+        self.kind, self.base, self.light = kind, base, light
         self.package, self.rooms = package, rooms
         self.group = f"polypool.{plural or kind + 's'}"
         self.decorator = decorator or f"{self.group.partition('.')[2].upper()}.register"
@@ -114,7 +115,7 @@ class Registry:
 
         Raises:
             InputError: there is none (the message lists those that exist), its import failed, or there are two; the
-                module is not trusted (see `polypool.infra.trust`); or the part is of another kind.
+                module is not trusted (see `polypool.infra.spec`); or the part is of another kind.
         """
         if ":" in name:
             refuse_untrusted(name, where=self.kind)
@@ -221,6 +222,9 @@ class Registry:
             spec = find_spec(package)
             for folder in (spec.submodule_search_locations if spec else None) or ():
                 for module in pkgutil.iter_modules([folder]):
+                    if self.light:
+                        importlib.import_module(f"{package}.{module.name}")
+                        continue
                     file = f"{module.name}/__init__.py" if module.ispkg else f"{module.name}.py"
                     source = Path(folder, file)
                     for name, attribute in _registered(source, self.decorator) if source.is_file() else ():
@@ -304,23 +308,23 @@ SIMILARITIES = Registry(
 OBJECTIVES = Registry(
     "objective", package="polypool.tasks.objectives", base="polypool.tasks.objectives.objective:Objective"
 )
-MINERS = Registry(
-    "miner", package="polypool.tasks.objectives.miners", base="polypool.tasks.objectives.miners.miner:Miner"
-)
+MINERS = Registry("miner", package="polypool.tasks.objectives", base="polypool.tasks.objectives.miners:Miner")
 REGULARISERS = Registry(
     "regulariser",
-    package="polypool.tasks.regularisers",
-    base="polypool.tasks.regularisers.regulariser:Regulariser",
+    package="polypool.tasks.objectives",
+    base="polypool.tasks.objectives.regularisers:Regulariser",
 )
-AUGMENTATIONS = Registry("augmentation", package="polypool.tasks.augmentations")
-RECIPES = Registry("recipe", package="polypool.pipelines.recipes", decorator="recipe")
+AUGMENTATIONS = Registry("augmentation", package="polypool.tasks.inputs")
+RECIPES = Registry("recipe", package="polypool.pipelines.recipes", decorator="recipe", light=True)
 MODELS = Registry(
     "model",
     package="polypool.tasks",
     rooms=("models", "hgr"),
     base="polypool.tasks.models.retrieval_model:RetrievalModel",
 )
-FUSIONS = Registry("fusion", package="polypool.tasks.fusions", base="polypool.tasks.fusions.fusion:Fusion")
+FUSIONS = Registry(
+    "fusion", package="polypool.tasks.questions", base="polypool.tasks.questions.fusions:Fusion"
+)
 PARSERS = Registry("role parser", package="polypool.tasks.hgr", plural="parsers")
 READERS = Registry("reader", package="polypool.tasks.datasets.readers", base="polypool.tasks.datasets:Reader")
 OPTIMISERS = Registry(

@@ -104,7 +104,7 @@ def part(kind: str, spec: str, *args: Any) -> Any:
     from polypool.infra.errors import unknown
     from polypool.infra.fields import check_value
     from polypool.infra.registry import KINDS
-    from polypool.infra.trust import trust_specs
+    from polypool.infra.spec import trust_specs
 
     if kind not in KINDS:
         raise unknown("kind", kind, KINDS)
@@ -126,7 +126,7 @@ def recipe(name: str, **settings: Any) -> Run:
     from polypool.infra.errors import InputError
     from polypool.infra.fields import check_value
     from polypool.infra.registry import RECIPES
-    from polypool.infra.trust import trust_specs
+    from polypool.infra.spec import trust_specs
     from polypool.pipelines.recipes import derive
     from polypool.tasks.run import Run
 
@@ -154,7 +154,7 @@ def train(run: str | Run, **settings: Any) -> TrainedRun:
     from polypool.infra.paths import home
     from polypool.infra.tracking import Tracker, tracking_uri
     from polypool.pipelines.recipes import derive
-    from polypool.pipelines.training.runs import start
+    from polypool.pipelines.training.launch import start
     from polypool.tasks.run import Run
 
     run = derive(run, **settings) if isinstance(run, Run) else recipe(run, **settings)

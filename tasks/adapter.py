@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from polypool.infra.tracking.runs import Source
+from polypool.infra.tracking.run_records import Source
 
 if TYPE_CHECKING:  # what reads results alone, such as `compare`, waits for no torch
     from torch import Tensor, nn

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-from torch import nn
 
 from polypool.infra.batches import Dataset, Order
 from polypool.infra.errors import InputError
 from polypool.tasks.abilities import CountsWords, Scores, Searchable
 from polypool.tasks.adapter import TaskAdapter
-from polypool.tasks.datasets.corpus import Item
-from polypool.tasks.datasets.open_corpora import pictured
-from polypool.tasks.datasets.questions import Question
 from polypool.tasks.inputs.corpus_inputs import CorpusInputs
 from polypool.tasks.run import Run
-from polypool.tasks.scoring.attention import (
-    AttentionExamples,
-    NearestCaption,
-    Pair,
-    attended,
-    attention_examples,
-    backbone_of,
-)
 
 PIXEL_CHUNK = 32  # images of 512 pixels encoded at once in evaluation: a few GB of feature maps
 
@@ -93,34 +80,3 @@ class CorpusTask(CorpusInputs, TaskAdapter, CountsWords, Scores, Searchable):
         """
         run = self.run
         Order(size=samples, batch=run.optim.batch, unit=run.epoch_unit, seed=run.seed)
-
-    def attention(
-        self,
-        model: nn.Module,
-        pairs: Iterable[Pair],
-        split: str,
-        *,
-        items: Sequence[Item | Question],
-        nearest: Callable[[int], Sequence[NearestCaption]] = lambda item: (),
-    ) -> AttentionExamples | None:
-        """Return the weights of a model's aggregators; None if they have none, and on workers but the first.
-
-        Args:
-            model: a trained one.
-            pairs: whose elements' weights are computed, the same on every worker.
-            split: its name.
-            items: its images or videos, or its questions, by the pairs' numbers.
-            nearest: the captions nearest to an item's vectors, by its number.
-        """
-        return attention_examples(
-            attended(model, pairs),
-            split=split,
-            modality=self.modality,
-            text_kind=self.corpus.texts,
-            texts=self.texts(split),
-            pictured=lambda number: pictured(self.corpus, items[number]),
-            subwords=self.subwords,
-            nearest=nearest,
-            backbone=backbone_of(self.store, self.visual_spec),
-            store=self.store,
-        )

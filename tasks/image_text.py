@@ -7,12 +7,11 @@ from typing import Any
 from polypool.infra.paths import resolve
 from polypool.infra.registry import TASKS
 from polypool.tasks.adapter import Evaluation, Score
-from polypool.tasks.datasets.cxc import cxc_files, read_cxc
-from polypool.tasks.datasets.eccv import eccv_files, read_eccv
+from polypool.tasks.datasets.coco_judgments import cxc_files, eccv_files, read_cxc, read_eccv
 from polypool.tasks.retrieval import Retrieval
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.protocols import protocol_named
-from polypool.tasks.scoring.retrieval import crisscrossed_evaluation, extended_evaluation
+from polypool.tasks.scoring.retrieval_metrics import crisscrossed_evaluation, extended_evaluation
 
 
 @TASKS.register("image_text")

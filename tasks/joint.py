@@ -14,7 +14,7 @@ from torch import Tensor
 from polypool.infra.batches import Batch
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
-from polypool.infra.tracking.runs import Source
+from polypool.infra.tracking.run_records import Source
 from polypool.tasks.abilities import Chunked, Collapse, CountsWords, Pass, Watchful
 from polypool.tasks.adapter import Evaluation, Member, Metric, TaskAdapter
 from polypool.tasks.inputs.joint_batches import MEMBER, JointData
@@ -22,10 +22,10 @@ from polypool.tasks.models.joint_model import JointModel
 from polypool.tasks.run import Run, member_runs
 
 PROTOCOL = "joint"
+# The mean over tasks of the deciding metric of each, where chance is 0 and the best possible 100.
 MEAN = Metric(name="mean", best=100.0, chance=0.0, unit="%")
-"""The mean over tasks of the deciding metric of each, where chance is 0 and the best possible 100."""
+# By paths of modules, the settings that say what is there.
 _OF_ENCODER = {"text": "text", "text.encoder": "text", "visual": "visual", "visual.encoder": "visual"}
-"""By paths of modules, the settings that say what is there."""
 
 
 @TASKS.register("joint")

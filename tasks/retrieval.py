@@ -19,15 +19,20 @@ from polypool.tasks.adapter import Evaluation, Score
 from polypool.tasks.corpus_task import CorpusTask
 from polypool.tasks.inputs.pairs import Pairs
 from polypool.tasks.models.collapse_check import collapse
-from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.models.grad_cache import cached_passes
 from polypool.tasks.models.parts import Parts, retrieval_model
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.run import Run
-from polypool.tasks.scoring.attention import AttentionExamples, caption_pairs, nearest_captions
+from polypool.tasks.scoring.attention_maps import (
+    AttentionExamples,
+    attention_examples,
+    caption_pairs,
+    nearest_captions,
+)
 from polypool.tasks.scoring.described import RSUM
 from polypool.tasks.scoring.protocols import check_rerank, protocol_named
-from polypool.tasks.scoring.retrieval import RetrievalSplit, own_evaluation
+from polypool.tasks.scoring.retrieval_metrics import RetrievalSplit, own_evaluation
 
 
 class Retrieval(CorpusTask, Chunked, Watchful):
@@ -154,7 +159,7 @@ class Retrieval(CorpusTask, Chunked, Watchful):
         vectors = isinstance(score, SplitEmbeddings) and not score.similarity.of_distributions
         if vectors and score.visual.dim() == 3:
             nearest = {"nearest": partial(nearest_captions, score, pairs)}
-        return self.attention(model, caption_pairs(pairs), split, items=items, **nearest)
+        return attention_examples(self, model, caption_pairs(pairs), split, items=items, **nearest)
 
     def check_protocol(self, protocol: str, split: str) -> None:
         protocol_named(protocol).check_split(split, [len(lines) for lines in self._captions(split)])

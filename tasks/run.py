@@ -15,9 +15,8 @@ import tyro
 
 from polypool.infra.errors import InputError
 from polypool.infra.fields import NOT_EMPTY, Rule, above, at_least, from_plain, hints, validate
-from polypool.infra.spec import Spec
+from polypool.infra.spec import Spec, modules_of, refuse_untrusted
 from polypool.infra.storage.places import place
-from polypool.infra.trust import modules_of, refuse_untrusted
 
 Count = Annotated[int, at_least(0)]
 Positive = Annotated[int, at_least(1)]
@@ -334,7 +333,7 @@ def from_json(values: Any, *, where: str = "run.json") -> Run:
 
     Raises:
         InputError: a setting that a run does not have or lacks, which says that another version wrote it, a value that
-            a run refuses, or a spec that names a module that is not trusted (see `polypool.infra.trust`).
+            a run refuses, or a spec that names a module that is not trusted (see `polypool.infra.spec`).
     """
     run = from_plain(Run, _renamed(values), where=where)
     for field_name, spec in specs(run):

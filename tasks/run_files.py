@@ -15,15 +15,13 @@ from yaml.constructor import ConstructorError
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing
 from polypool.infra.registry import RECIPES
-from polypool.infra.trust import refuse_untrusted
+from polypool.infra.spec import refuse_untrusted
 from polypool.tasks.run import Run, from_json, to_json
 
 SUFFIXES = (".yaml", ".yml", ".json")
 _LARGEST = 1 << 20  # bytes
-BASE = "base"
-"""What names the recipe that a file changes."""
-_PARTS = ("data", "optim")
-"""Settings that have settings, of which a file may change some."""
+BASE = "base"  # what names the recipe that a file changes
+_PARTS = ("data", "optim")  # settings that have settings, of which a file may change some
 
 
 class _Loader(yaml.SafeLoader):

@@ -25,7 +25,7 @@ from polypool.tasks.questions.answer_report import ACCURACY, PROTOCOL, Report, a
 from polypool.tasks.questions.vocabulary import ANSWERS, TARGETS, AnswerVocabulary
 from polypool.tasks.questions.vqa_model import AnswerScores, VQAModel, answer_loss, answer_passes, vqa_model
 from polypool.tasks.run import Run
-from polypool.tasks.scoring.attention import question_pairs
+from polypool.tasks.scoring.attention_maps import attention_examples, question_pairs
 
 
 @TASKS.register("vqa")
@@ -144,6 +144,6 @@ class VQA(CorpusTask, Answers, Chunked, Watchful):
         questions, data, score = self._report(split).questions, self.data(split), self.scorer(model, split)
         meter = CostMeter(device_of(model))
         evaluation = self.evaluate_scores(score, split, protocol)
-        attention = partial(self.attention, model, question_pairs(data), split, items=questions)
+        attention = partial(attention_examples, self, model, question_pairs(data), split, items=questions)
         cost = meter.lap() / len(questions)
         return replace(evaluation, embed_cost=cost, pictures=(*evaluation.pictures, attention))

@@ -86,14 +86,14 @@ def first_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def in_this_process() -> Iterator[None]:
     """Let `train` that a test calls do its work here: the process of the tests is not to be forked."""
     from polypool.infra.process.watching import Attempt, Work
-    from polypool.pipelines.training import driver
+    from polypool.pipelines.commands import train as verb
 
     def here(work: Work, **_: object) -> object:
         return work.do(Attempt(note="", _pipe=sink))
 
     sink = os.open(os.devnull, os.O_WRONLY)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "watched", here)
+        patch.setattr(verb, "watched", here)
         yield
     os.close(sink)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 from dataclasses import replace
 
@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 from corpora import make_corpus
-from places import ROOT
+from programs import begin, end
 
 import polypool as pp
 from polypool.__main__ import main, verbs
 from polypool.infra.errors import InputError
-from polypool.pipelines.training import runs as training_runs
+from polypool.pipelines.training import launch as training_runs
 
 
 @pytest.fixture(scope="module")
@@ -146,5 +146,5 @@ for line in {lines!r}:
     heavy = [name for name in ("torch", "ray", "mlflow", "transformers", "matplotlib") if name in sys.modules]
     assert not heavy, f"polypool {{line}} imports {{heavy}}"
 """
-    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-1000:]
+    code, _, err = end(begin("-c", command, env=os.environ))
+    assert code == 0, err[-1000:]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from polypool.aggregators.aggregator import check_sets
 from polypool.aggregators.ranks.kernels import native
-from polypool.infra.compute.tracing import traced
+from polypool.infra.compute.device import traced
 
 
 def sorted_sum(x_BND: Tensor, weight: Tensor, mask_BN: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 from polypool.infra.registry import RECIPES
 from polypool.infra.tracking.location import database_file
 from polypool.infra.tracking.tracker import flattened
-from polypool.pipelines.training.recording.described import Described
+from polypool.pipelines.training.recording import Described
 from polypool.tasks.adapter import QueryMetric
 from polypool.tasks.scoring.described import retrieval_arrays, retrieval_queries, retrieval_records
 from polypool.tasks.scoring.metrics import KS, Ranks, retrieval_metrics

@@ -16,7 +16,7 @@ from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
-from polypool.infra.process.environment import environment
+from polypool.infra.tracking.location import environment
 
 _CHUNK = 256 << 10
 

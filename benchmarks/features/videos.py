@@ -19,7 +19,7 @@ from polypool.encoders.backbones import Backbone, build_backbone
 from polypool.infra.ray.session import local_cores, ray_session
 from polypool.infra.video.decoding import choose_decoder, frames
 from polypool.infra.video.sampling import choose_frames
-from polypool.pipelines.data.extraction.videos import VideoExtractor, VideoOptions, Videos
+from polypool.pipelines.data.extraction.extractors import VideoExtractor, VideoOptions, Videos
 from polypool.pipelines.data.extraction.workers import stream
 
 BACKBONE = "cells(grid=3)"

@@ -17,7 +17,7 @@ from polypool.aggregators.aggregator import Pooled
 from polypool.aggregators.positions import encode_ranks
 from polypool.aggregators.ranks.gpo import GPO
 from polypool.aggregators.ranks.max import Max
-from polypool.encoders.visual.regions import Regions
+from polypool.encoders.visual.stored import Regions
 
 Pool = Callable[[Tensor, Tensor], Pooled]
 

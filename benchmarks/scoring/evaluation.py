@@ -15,7 +15,7 @@ from benchmarks.measure import Measurement, Scale, Size, by_turns, seconds
 from benchmarks.random_data import image_run, random_tensors
 from polypool.infra.registry import SIMILARITIES, TASKS
 from polypool.tasks.image_text import ImageText
-from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.models.dual_encoder import SplitEmbeddings
 
 WHAT = {"cosine": "embeddings", "smooth_chamfer": "sets"}
 

@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from benchmarks.measure import Measurement, Scale, Size, apart, by_turns, growth, seconds
 from benchmarks.random_data import random_tensors
-from polypool.tasks.hgr.phrase_scores import phrase_scores
+from polypool.tasks.hgr.hgr import phrase_scores
 from polypool.tasks.models.pair_encoder import PaddedSets
 
 

@@ -15,7 +15,7 @@ from benchmarks.random_data import random_tensors
 from polypool.tasks.scoring.evaluation import evaluate_protocol
 from polypool.tasks.scoring.metrics import Positives, rank_queries
 from polypool.tasks.scoring.protocols import protocol_named
-from polypool.tasks.similarities.cosine import Cosine
+from polypool.tasks.similarities.similarity import Cosine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,7 @@ def rank_matrix(score_QG: Tensor) -> tuple[np.ndarray, np.ndarray]:
     images, captions = score_QG.shape
     owner_T = np.repeat(np.arange(images), captions // images)
     i2t = rank_queries(score_QG, Positives.of_images(owner_T, images=images))
-    t2i = rank_queries(score_QG.T, Positives.of_captions(owner_T, images=images))
+    t2i = rank_queries(score_QG.T, Positives.of_images(owner_T, images=images).turned())
     return i2t.rank_Q, t2i.rank_Q
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from benchmarks.measure import Measurement, Scale, Size, by_turns, processor_seconds
 from polypool.tasks.questions.accuracy import (
+    HumanAnswers,
     normalise,
-    official_accuracy,
     trim,
     with_digits,
     without_punctuation,
@@ -37,12 +37,12 @@ def vqa_metric(scale: Scale = "full") -> list[Measurement]:
     size = AccuracySize.of(scale)
     predictions, answers = random_answers(size)
     sample = slice(size.sample)
-    ours_S = official_accuracy(predictions[sample], answers[sample], version="2021")
+    ours_S = HumanAnswers(answers[sample]).accuracy(predictions[sample], version="2021")
     np.testing.assert_allclose(ours_S, one_by_one(predictions[sample], answers[sample]), rtol=0, atol=1e-12)
 
     def ours(_: int) -> float:
         normalise.cache_clear()
-        return processor_seconds(lambda: official_accuracy(predictions, answers, version="2021"))
+        return processor_seconds(lambda: HumanAnswers(answers).accuracy(predictions, version="2021"))
 
     def reference(_: int) -> float:
         taken = processor_seconds(lambda: one_by_one(predictions[sample], answers[sample]))

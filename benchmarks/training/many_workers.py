@@ -24,7 +24,7 @@ from polypool.infra.process.command import command
 from polypool.infra.registry import OBJECTIVES
 from polypool.infra.text_tables import aligned
 from polypool.tasks.objectives.objective import batch_positives
-from polypool.tasks.similarities.cosine import Cosine
+from polypool.tasks.similarities.similarity import Cosine
 
 _FLOAT = 4
 _PRODUCTS = 3  # the scores, and the gradient of either side

@@ -15,11 +15,11 @@ from benchmarks.measure import Measurement, Scale, Size, by_turns, seconds
 from polypool.aggregators.relations.score_attention import ScoreAttention
 from polypool.encoders.cross.cross_modal import CrossModal, MultiHeadAttention
 from polypool.encoders.text.bigru import BiGRU
-from polypool.encoders.visual.linear import Grid
+from polypool.encoders.visual.stored import Grid
 from polypool.infra.batches import Batch
 from polypool.infra.compute.device import best_device, on_device
-from polypool.tasks.fusions.concat import Concat
 from polypool.tasks.models.branch import Branch
+from polypool.tasks.questions.fusions import Concat
 from polypool.tasks.questions.vqa_model import VQAModel
 
 

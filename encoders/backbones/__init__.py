@@ -16,7 +16,7 @@ from PIL import Image
 from polypool.infra.errors import InputError
 from polypool.infra.fields import from_plain
 from polypool.infra.registry import BACKBONES
-from polypool.infra.trust import refuse_untrusted
+from polypool.infra.spec import refuse_untrusted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polypool.encoders.visual.resnet import FrozenBatchNorm
-from polypool.encoders.visual.weights import fill, read_weights
+from polypool.encoders.visual.resnet import FrozenBatchNorm, fill, read_weights
 from polypool.infra.errors import InputError
 
 WIDTH = 1024

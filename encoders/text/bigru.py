@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from polypool.encoders.encoder import TextEncoder
-from polypool.encoders.text.splitting import SPLITS
-from polypool.encoders.text.tokenizers import Vocabulary, count_words
+from polypool.encoders.text.tokenizers import SPLITS, Vocabulary, count_words
 from polypool.infra.compute.dropout import Dropout
 from polypool.infra.compute.gru import GRU
 from polypool.infra.errors import InputError, unknown

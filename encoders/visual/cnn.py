@@ -12,8 +12,7 @@ from torch import Tensor
 
 from polypool.encoders.encoder import xavier_linear
 from polypool.encoders.visual.pixels import IMAGENET, ImageTransform, PixelEncoder
-from polypool.encoders.visual.resnet import ResNet
-from polypool.encoders.visual.weights import fill, read_weights, resnet_weights
+from polypool.encoders.visual.resnet import ResNet, fill, read_weights, resnet_weights
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.paths import resolve
 from polypool.infra.registry import ENCODERS

@@ -1,4 +1,4 @@
-"""Devices, and the transfer of batches to them."""
+"""Devices, the transfer of batches to them, and whether code is being compiled for one."""
 
 from __future__ import annotations
 
@@ -32,3 +32,8 @@ def device_of(model: nn.Module) -> torch.device:
 
 def on_device(batch: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     return {name: x.to(device) for name, x in batch.items()}
+
+
+def traced() -> bool:
+    """Whether the code is traced, so that values are unknown, and all that depends on them must be in the graph."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()

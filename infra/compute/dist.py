@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.nn.functional import all_gather, all_reduce
 
 
 def rank() -> int:
@@ -47,25 +48,11 @@ def gather(x: Tensor) -> Tensor:
     return x if world() == 1 else _Gather.apply(x)
 
 
-class _GatherShared(torch.autograd.Function):
-    """As `_Gather`, but each worker computes its own part of the loss, so the gradient of a sample is the sum over all
-    workers. No factor: DDP's mean removes the one that `gather` applied to the parts."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return _Gather.forward(ctx, x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        total = gradient.contiguous().clone()
-        dist.all_reduce(total)
-        return total.chunk(world())[rank()]
-
-
 def gather_shared(x: Tensor) -> Tensor:
     """Concatenate as `gather` does, for samples that every worker uses differently, such as captions to score its own
-    images against. The results must reach the loss through `gather`."""
-    return x if world() == 1 else _GatherShared.apply(x)
+    images against. Their gradient is the sum over the workers; the results must reach the loss through `gather`, whose
+    factor DDP's mean removes."""
+    return x if world() == 1 else torch.cat(all_gather(x))
 
 
 @torch.no_grad()
@@ -89,23 +76,9 @@ def broadcast_state(module: nn.Module) -> None:
             dist.broadcast(x, src=0)
 
 
-class _AllSum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        total = x.clone()
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        total = gradient.clone()
-        dist.all_reduce(total)
-        return total
-
-
 def all_sum(x: Tensor) -> Tensor:
     """Return the sum of `x` over the workers, with gradient."""
-    return x if world() == 1 else _AllSum.apply(x)
+    return x if world() == 1 else all_reduce(x)
 
 
 _BUCKET = 2**23

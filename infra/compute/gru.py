@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from polypool.infra.compute.device import traced
 from polypool.infra.compute.recurrence import Direction
-from polypool.infra.compute.tracing import traced
 
 WIDE = 256
 """Below this hidden width torch is faster on a CPU, too: calls cost more than products."""

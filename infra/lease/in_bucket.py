@@ -17,8 +17,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
 from polypool.infra.errors import InputError
-from polypool.infra.fields import from_plain
-from polypool.infra.lease.holder import UNKNOWN, HeldError, Holder, boot_id
+from polypool.infra.lease.on_disk import UNKNOWN, HeldError, Holder, boot_id, keep_alive, parse
 from polypool.infra.storage import conditional, remote
 from polypool.infra.storage.conditional import ChangedError, Version
 from polypool.infra.storage.places import Url
@@ -95,13 +94,13 @@ class BucketLease:
             )
             time.sleep(_SETTLE_SECONDS)
         refuse_lost(folder, lease.token, of=of)
-        threading.Thread(target=lease._beat, name="lease", daemon=True).start()
+        keep_alive(lease._beat, seconds=BEAT_SECONDS, until=lease._released)
         return lease
 
     def release(self) -> None:
         """Give it back."""
         with self._writing, suppress(InputError, ChangedError):  # it expires
-            if not (self.lost or self._released.is_set()):
+            if not self._released.is_set():
                 self._released.set()
                 self._write(self._free)
 
@@ -118,15 +117,15 @@ class BucketLease:
         self.release()
 
     def _beat(self) -> None:
-        while not self._released.wait(BEAT_SECONDS):
-            with self._writing, suppress(InputError):  # it may answer the next time
-                try:
-                    if not self._released.is_set():
-                        self._write(self._held)
-                except ChangedError:
-                    self.lost = True
-                    print(f"note: {self._of} now, as this one could not be seen at work", file=sys.stderr)
-                    return
+        with self._writing, suppress(InputError):  # the storage may answer the next time
+            if self._released.is_set():
+                return
+            try:
+                self._write(self._held)
+            except ChangedError:
+                self.lost = True
+                self._released.set()
+                print(f"note: {self._of} now, as this one could not be seen at work", file=sys.stderr)
 
     def _write(self, data: bytes) -> None:
         there = self._version
@@ -168,9 +167,8 @@ def _held_error(of: str, there: Version | None) -> HeldError:
 
 def _is_held(there: Version) -> bool:
     record = _record(there)
-    if there.age >= STALE_SECONDS or (not record.token and record.holder.process):
-        return False
-    return not _died_here(record)
+    released = not record.token and record.holder.process
+    return not (there.age >= STALE_SECONDS or released or _died_here(record))
 
 
 def _died_here(record: _Record) -> bool:
@@ -180,19 +178,16 @@ def _died_here(record: _Record) -> bool:
         return False
     try:
         os.kill(holder.process, 0)
-    except PermissionError:
-        return False
-    except ProcessLookupError:
-        return True
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
     return False
 
 
 def _record(there: Version | None) -> _Record:
     """Return the content of the file; process 0 where there is none or it is damaged."""
-    try:
-        return from_plain(_Record, json.loads(there.data if there else b""))
-    except (ValueError, RecursionError):
-        return _Record(token="", holder=UNKNOWN, processes="")
+    return parse(
+        _Record, there.data if there else b"", unknown=_Record(token="", holder=UNKNOWN, processes="")
+    )
 
 
 def _process_namespace() -> str:

@@ -11,24 +11,111 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from polypool.infra.errors import InputError
 from polypool.infra.fields import from_plain
 from polypool.infra.files import make_folder
-from polypool.infra.lease.holder import UNKNOWN, HeldError, Holder, boot_id
 from polypool.infra.process.locking import Locked, is_locked, open_locked
+from polypool.infra.process.stopping import command_line
+
+T = TypeVar("T")
 
 NAME = ".lock"
 """The file of the lease on a folder, in that folder."""
 BEAT_SECONDS, STALE_SECONDS = 5.0, 60.0
 """How often a lease is touched, and after how long without a lock it expires."""
 _MAX_BYTES = 1 << 16
+_MAX_COMMAND = 300  # characters
 _guard = threading.RLock()
 _held: dict[Path, DiskLease] = {}
-_beating: list[threading.Thread] = []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """A process that holds a lease.
+
+    Attributes:
+        host: the name of its machine.
+        boot: identifies the machine, since it was started, among others of the same name.
+        process: its number there; 0 where the lease does not name its holder.
+        command: its command line.
+        since: when it took the lease, in seconds since 1970.
+    """
+
+    host: str
+    boot: str
+    process: int
+    command: str
+    since: float
+
+    @classmethod
+    def this(cls) -> Holder:
+        """Return this process."""
+        return cls(
+            host=socket.gethostname(),
+            boot=boot_id(),
+            process=os.getpid(),
+            command=command_line()[:_MAX_COMMAND],
+            since=time.time(),
+        )
+
+    def __str__(self) -> str:
+        if not self.process:
+            return "it is not known which"
+        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.since))
+        return f"process {self.process} on {self.host} since {since}: {self.command}"
+
+
+UNKNOWN = Holder(host="", boot="", process=0, command="", since=0.0)
+
+
+class HeldError(InputError):
+    """Another process holds the lease."""
+
+    @classmethod
+    def by(cls, holder: Holder, of: str, age: float | None = None, *, stale: float) -> HeldError:
+        """Return the error for a second process.
+
+        Args:
+            holder: of the lease.
+            of: what the lease is on, with which the message begins.
+            age: seconds since the last sign of life, where nothing else shows that the holder lives.
+            stale: seconds after which the lease expires.
+        """
+        seen = "" if age is None else f", last seen {age:.0f} seconds ago; if it is dead, {stale:.0f} free it"
+        return cls(f"{of} ({holder}{seen}); wait for its end, or end it first")
+
+
+@cache
+def boot_id() -> str:
+    """Return what identifies this machine since it was started."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return socket.gethostname()
+
+
+def parse(kind: type[T], data: bytes, *, unknown: T) -> T:
+    """Return the record in the file of a lease; `unknown` where it is damaged, or empty as it is being written."""
+    try:
+        return from_plain(kind, json.loads(data))
+    except (ValueError, RecursionError):
+        return unknown
+
+
+def keep_alive(touch: Callable[[], None], *, seconds: float, until: threading.Event) -> None:
+    """Give a sign of life every so many seconds, in a thread, until an event."""
+
+    def beat() -> None:
+        while not until.wait(seconds):
+            touch()
+
+    threading.Thread(target=beat, name="lease", daemon=True).start()
 
 
 class DiskLease:
@@ -36,6 +123,7 @@ class DiskLease:
 
     def __init__(self, path: Path, locked: Locked) -> None:
         self.path, self._locked, self._times = path, locked, 1
+        self._released = threading.Event()
         self._process, self._thread = os.getpid(), threading.get_ident()
 
     @classmethod
@@ -60,9 +148,7 @@ class DiskLease:
                 _held[path] = lease = cls(path, _open(path, of))
             except OSError as error:
                 raise InputError(f"{path}: cannot be written: {error.strerror}") from error
-            if not (_beating and _beating[0].is_alive()):
-                _beating[:] = [threading.Thread(target=_beat, name="leases", daemon=True)]
-                _beating[0].start()
+            keep_alive(lease.touch, seconds=BEAT_SECONDS, until=lease._released)
             return lease
 
     def release(self) -> None:
@@ -72,20 +158,21 @@ class DiskLease:
             if self._times or self._process != os.getpid() or _held.get(self.path) is not self:
                 return
             del _held[self.path]
+            self._released.set()
             with suppress(OSError):  # it may be gone, or its disk be read-only now
                 self.path.unlink()
             os.close(self._locked.handle)
+
+    def touch(self) -> None:
+        """Give a sign of life."""
+        with suppress(OSError):
+            os.utime(self._locked.handle)
 
     def __enter__(self) -> DiskLease:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-    def touch(self) -> None:
-        """Give a sign of life."""
-        with suppress(OSError):
-            os.utime(self._locked.handle)
 
 
 def lease_folder(folder: str | Path) -> DiskLease:
@@ -101,7 +188,7 @@ def lease_folder(folder: str | Path) -> DiskLease:
 def free_of_dead(path: Path, process: int) -> None:
     """Remove the lease of a child of this process that is dead, which where there are no locks would have to expire."""
     with suppress(OSError):
-        holder = _parse(path.read_bytes())
+        holder = parse(Holder, path.read_bytes(), unknown=UNKNOWN)
         if (holder.process, holder.host, holder.boot) == (process, socket.gethostname(), boot_id()):
             path.unlink()
 
@@ -112,7 +199,7 @@ def holder_of(path: Path) -> Holder | None:
         locked, data, age = is_locked(path), path.read_bytes(), time.time() - path.stat().st_mtime
     except OSError:
         return None
-    holder = _parse(data)
+    holder = parse(Holder, data, unknown=UNKNOWN)
     return holder if locked or _alive_unlocked(holder, age, sure=locked is not None) else None
 
 
@@ -120,10 +207,13 @@ def _open(path: Path, of: str) -> Locked:
     """Open the file of a lease, lock it, and write this process into it as the holder."""
     locked = open_locked(path)
     if locked is None:
-        raise HeldError.by(_parse(path.read_bytes()), of, stale=STALE_SECONDS)
+        raise HeldError.by(parse(Holder, path.read_bytes(), unknown=UNKNOWN), of, stale=STALE_SECONDS)
     handle = locked.handle
     try:
-        holder, age = _parse(os.pread(handle, _MAX_BYTES, 0)), time.time() - os.fstat(handle).st_mtime
+        holder, age = (
+            parse(Holder, os.pread(handle, _MAX_BYTES, 0), unknown=UNKNOWN),
+            time.time() - os.fstat(handle).st_mtime,
+        )
         if _alive_unlocked(holder, age, sure=locked.sure):
             raise HeldError.by(holder, of, age, stale=STALE_SECONDS)
         os.ftruncate(handle, 0)
@@ -143,17 +233,3 @@ def _alive_unlocked(holder: Holder, age: float, *, sure: bool) -> bool:
         sure: whether the file system has locks, which this machine's processes then hold.
     """
     return bool(holder.process) and abs(age) < STALE_SECONDS and (holder.boot != boot_id() or not sure)
-
-
-def _parse(data: bytes) -> Holder:
-    try:
-        return from_plain(Holder, json.loads(data))
-    except (ValueError, RecursionError):
-        return UNKNOWN
-
-
-def _beat() -> None:
-    while True:
-        time.sleep(BEAT_SECONDS)
-        for lease in list(_held.values()):
-            lease.touch()

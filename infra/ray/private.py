@@ -95,15 +95,20 @@ class PrivateRay:
 
     def end(self) -> None:
         """Kill it with all its processes."""
-        processes = started_by(self._process.pid)
-        self._process.send_signal(signal.SIGSTOP)  # so that it starts no more
-        kill([*processes, *started_by(self._process.pid)])
-        self._process.kill()
-        self._process.wait()
+        end(self._process)
         for stream in (self._process.stdin, self._process.stdout, self._output):
             if stream is not None:
                 stream.close()
-        wait_for(processes, seconds=_KILL_SECONDS)
+
+
+def end(process: subprocess.Popen) -> None:
+    """Kill a process and all that it started."""
+    started = started_by(process.pid)
+    process.send_signal(signal.SIGSTOP)  # so that it starts no more
+    kill([*started, *started_by(process.pid)])
+    process.kill()
+    process.wait()
+    wait_for(started, seconds=_KILL_SECONDS)
 
 
 def started_by(process: int) -> list[Any]:

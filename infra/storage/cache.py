@@ -16,7 +16,7 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -196,27 +196,38 @@ class Pieces:
         """Return for each piece whether it is there, `(count,)` bool."""
         return np.frombuffer(os.pread(self.descriptor, self.count, self._marks_at), bool)
 
-    def write(self, start: int, data: bytes | memoryview) -> None:
-        """Write some bytes of the file; `mark` them when a piece is complete.
+    def fill(
+        self, first: int, last: int, *, lock: tuple[int, int], fetch: Callable[[], dict[int, bytes]]
+    ) -> None:
+        """Fetch pieces that are not there. One thread of all processes does so; others wait, and find them there.
+
+        Args:
+            first, last: numbers of the pieces.
+            lock: from and to which byte others wait.
+            fetch: returns the bytes of the pieces, by where they begin.
 
         Raises:
-            OSError: no space is left.
+            InputError: they cannot be fetched, or no space is left.
         """
+        with self._locked(*lock):
+            if self.there()[first : last + 1].all():
+                return
+            parts = fetch()
+            with no_space_explained(self.path):
+                for start, data in parts.items():
+                    self._write(start, data)
+                self._write(self._marks_at + first, b"\1" * (last + 1 - first))
+        added(sum(map(len, parts.values())))
+
+    def _write(self, start: int, data: bytes) -> None:
         view = memoryview(data)
         while view:
             done = os.pwrite(self.descriptor, view, start)
             start, view = start + done, view[done:]
 
-    def mark(self, first: int, last: int) -> None:
-        """Mark the pieces from `first` to `last` as there."""
-        os.pwrite(self.descriptor, b"\1" * (last + 1 - first), self._marks_at + first)
-
     @contextmanager
-    def locked(self, start: int, end: int) -> Iterator[None]:
-        """Let one thread of all processes fetch these bytes at a time; the others then find them there.
-
-        Where the system has no such locks, they are fetched twice.
-        """
+    def _locked(self, start: int, end: int) -> Iterator[None]:
+        """Lock some bytes against other threads and processes; where the system has no such locks, do nothing."""
         if _LOCK is None:
             yield
             return

@@ -54,94 +54,77 @@ def local_copy(path: Path | Url, *, sha256: str = "") -> Path:
 
 
 class Destination:
-    """A folder of files that is written on this machine; it is made where necessary.
+    """A folder to write. Files for object storage are written to the cache's folder, and wait there until all are sent.
 
     Attributes:
-        folder: files are written here.
+        folder: files are written here, on this machine; it is made where necessary.
         name: what the user called it.
+
+    Raises:
+        InputError: it is no path or URL, or cannot be made.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.name = make_folder(folder), str(folder)
+    def __init__(self, folder: str | Path | Url) -> None:
+        to = place(folder)
+        self.name, self._url, self._marker = str(to), to if isinstance(to, Url) else None, ""
+        if isinstance(to, Url):
+            key = hashlib.sha256(self.name.encode()).hexdigest()[:16]
+            to = cache.folder() / "writing" / f"{to.name}-{key}"
+        self.folder = make_folder(to)
 
     def begin(self, *, marker: str, last: str) -> None:
-        """Refuse a folder that cannot be begun or resumed.
+        """Refuse a folder in object storage that is complete, or whose unfinished files are on another machine.
 
         Args:
             marker: a file that exists while the folder is unfinished.
             last: the file that is written last.
-        """
-
-    def send(self, *names: str) -> None:
-        """Transfer files that are finished."""
-
-    def finish(self, last: Callable[[Path], None], names: Iterable[str] = ()) -> None:
-        """Write the files that make the folder complete.
-
-        Args:
-            last: writes them into the folder that it is given.
-            names: of files that must be there before, those of them that exist.
-        """
-        last(self.folder)
-
-
-class RemoteDestination(Destination):
-    """A folder in object storage. Files are written to the cache's folder, and wait there until it is complete."""
-
-    def __init__(self, url: Url) -> None:
-        key = hashlib.sha256(str(url).encode()).hexdigest()[:16]
-        super().__init__(cache.folder() / "writing" / f"{url.name}-{key}")
-        self.name, self.url, self._marker = str(url), url, ""
-
-    def begin(self, *, marker: str, last: str) -> None:
-        """Refuse a folder that is complete, or whose unfinished files are on another machine.
 
         Raises:
             InputError: it is one of these, or the storage does not answer or refuses.
         """
+        if (url := self._url) is None:
+            return
         self._marker = marker
-        complete, mine = remote.exists(self.url / last), (self.folder / marker).exists()
-        elsewhere = not mine and remote.exists(self.url / marker)
+        complete, mine = remote.exists(url / last), (self.folder / marker).exists()
+        elsewhere = not mine and remote.exists(url / marker)
         if complete or elsewhere:
             shutil.rmtree(self.folder)
         if complete:
-            raise InputError(f"{self.url}: is complete; delete it to write it anew, or choose another name")
+            raise InputError(f"{url}: is complete; delete it to write it anew, or choose another name")
         if elsewhere:
             raise InputError(
-                f"{self.url}: was begun by another machine, or with another POLYPOOL_CACHE, which has what is not "
-                f"there yet: go on there, or delete {self.url / marker} to write it anew"
+                f"{url}: was begun by another machine, or with another POLYPOOL_CACHE, which has what is not "
+                f"there yet: go on there, or delete {url / marker} to write it anew"
             )
 
     def send(self, *names: str) -> None:
-        """Upload files, except those that are there as they are here."""
+        """Upload files that are finished, except those that are there as they are here."""
+        if self._url is None:
+            return
         for name in names:
-            path, url, note = self.folder / name, self.url / name, make_folder(self.folder / ".sent") / name
+            path, url, note = self.folder / name, self._url / name, make_folder(self.folder / ".sent") / name
             sent = f"{path.stat().st_size} {path.stat().st_mtime_ns}"
             if not (note.exists() and note.read_text() == sent and remote.exists(url)):
                 remote.upload(path, url)
                 note.write_text(sent)
 
     def finish(self, last: Callable[[Path], None], names: Iterable[str] = ()) -> None:
-        """Upload the rest, then the last files, and remove those of this machine.
+        """Write the files that make the folder complete; what was sent is then removed from this machine.
+
+        Args:
+            last: writes them into the folder that it is given.
+            names: of files that must be there before, those of them that exist.
 
         Raises:
             InputError: the storage does not answer or refuses; the same command resumes from there.
         """
+        if self._url is None:
+            return last(self.folder)
         aside = make_folder(self.folder / "last")
         last(aside)
         self.send(*(name for name in names if (self.folder / name).exists()))
         for path in sorted(aside.iterdir()):
-            remote.upload(path, self.url / path.name)
+            remote.upload(path, self._url / path.name)
         if self._marker:
-            remote.delete(self.url / self._marker)
+            remote.delete(self._url / self._marker)
         shutil.rmtree(self.folder)
-
-
-def destination(folder: str | Path | Url) -> Destination:
-    """Return the destination that a path or URL names.
-
-    Raises:
-        InputError: it is neither, or cannot be made.
-    """
-    found = place(folder)
-    return RemoteDestination(found) if isinstance(found, Url) else Destination(found)

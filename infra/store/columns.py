@@ -17,6 +17,7 @@ import numpy as np
 from polypool.infra.errors import AbsentError, InputError, MissingError
 from polypool.infra.storage.places import Url, place
 from polypool.infra.store.feature_store import FeatureStore, column_place, column_source
+from polypool.infra.store.findings import Skipped
 from polypool.infra.store.ids import IdSet
 from polypool.infra.store.manifest import COLUMNS
 from polypool.infra.store.writer import StoreWriter
@@ -69,7 +70,7 @@ class ColumnsWriter:
             columns: `(N, C)` each, by name.
         """
         if why := self._refuse(columns, len(x_ND)):
-            writer.skip(where, why)
+            writer.note(Skipped(where=where, why=why))
             return why
         if (why := writer.offer(id, x_ND, where=where)) is None:
             for name, column in self._writers.items():  # without those that an earlier writer finished

@@ -48,10 +48,8 @@ class FeatureStore:
     def __init__(self, folder: Path | Url, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
-        self._first = [
-            0,
-            *accumulate(shard.sets for shard in manifest.shards),
-        ]  # row at which each shard begins
+        # the row at which each shard begins
+        self._first = [0, *accumulate(shard.sets for shard in manifest.shards)]
         self._mapped: list[MappedShard | None] = [None] * len(manifest.shards)
         self._mapping = threading.Lock()
         self._remote = RemoteShards(folder, manifest) if isinstance(folder, Url) else None
@@ -64,19 +62,16 @@ class FeatureStore:
         Raises:
             InputError: it is missing, half written, of another version, or a file is missing or cut short.
         """
-        folder = place(folder)
-        if isinstance(folder, Url):
-            manifest = Manifest.read(folder)
-            allow_files(2 * len(manifest.shards))
-            return cls(folder, manifest)
-        folder, manifest = folder.absolute(), Manifest.read(folder)
-        for shard in manifest.shards:
-            path = folder / shard.file
-            size = path.stat().st_size if path.is_file() else None
-            if size != shard.bytes:
-                state = "is missing" if size is None else f"has {size:,} bytes, not {shard.bytes:,}"
-                raise InputError(f"{path}: {state}; copy the store again, or write it anew")
-        allow_files(len(manifest.shards))
+        folder, manifest = place(folder), Manifest.read(folder)
+        if isinstance(folder, Path):
+            folder = folder.absolute()
+            for shard in manifest.shards:
+                path = folder / shard.file
+                size = path.stat().st_size if path.is_file() else None
+                if size != shard.bytes:
+                    state = "is missing" if size is None else f"has {size:,} bytes, not {shard.bytes:,}"
+                    raise InputError(f"{path}: {state}; copy the store again, or write it anew")
+        allow_files(len(manifest.shards) * (1 if isinstance(folder, Path) else 2))
         return cls(folder, manifest)
 
     def __reduce__(self) -> tuple:
@@ -111,11 +106,9 @@ class FeatureStore:
         if name not in self.columns:
             raise unknown(f"column of {self.folder}:", name, self.columns)
         found = FeatureStore.open(column_place(self.folder, name))
-        ours, theirs = (
-            (len(store), sum(shard.vectors for shard in store.manifest.shards)) for store in (self, found)
-        )
-        expected = column_source(name, self.manifest.source)
-        if ours != theirs or found.dim != self.columns[name] or found.manifest.source != expected:
+        ours, theirs = self.manifest, found.manifest
+        expected = (ours.sets, ours.vectors, self.columns[name], column_source(name, ours.source))
+        if (theirs.sets, theirs.vectors, theirs.dim, theirs.source) != expected:
             raise InputError(
                 f"{found.folder}: is no column of {self.folder}; copy the whole store again, or write it anew"
             )
@@ -132,10 +125,12 @@ class FeatureStore:
         return self._first[-1]
 
     def _shard(self, index: int) -> MappedShard:
-        with self._mapping:
-            mapped = self._mapped[index]
-            if mapped is None or mapped.gone:
-                mapped = self._mapped[index] = self._map(self.manifest.shards[index])
+        mapped = self._mapped[index]
+        if mapped is None or mapped.gone:
+            with self._mapping:  # and no other thread maps it meanwhile
+                mapped = self._mapped[index]
+                if mapped is None or mapped.gone:
+                    mapped = self._mapped[index] = self._map(self.manifest.shards[index])
         return mapped
 
     def _map(self, shard: Shard) -> MappedShard:
@@ -170,9 +165,9 @@ class FeatureStore:
         Raises:
             InputError: its bytes changed since they were written; checked at the first time.
         """
-        shard, local = self.place(row)
+        shard, local = at = self.place(row)
         if self._remote:
-            self._remote.fetch([(shard, local)])
+            self._remote.fetch([at])
         return shard[local]
 
     def place(self, row: int) -> Place:
@@ -180,10 +175,7 @@ class FeatureStore:
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of a store with {len(self)} sets")
         index = bisect_right(self._first, row) - 1
-        mapped = self._mapped[index]
-        if mapped is None or mapped.gone:
-            mapped = self._shard(index)
-        return mapped, row - self._first[index]
+        return self._shard(index), row - self._first[index]
 
     def fetch_ahead(self, rows: np.ndarray) -> Sequence[Future]:
         """Begin to fetch the sets in `rows` from object storage, before they are read; the requests may be cancelled.
@@ -226,14 +218,13 @@ class FeatureStore:
         if self._remote:
             self._remote.fetch(places)
         sets = [shard.view(local) for shard, local in places]
-        if keep is not None:
-            indices = [_indices(k, len(x_ND)) for k, x_ND in zip(keep, sets, strict=True)]
-        sizes = np.array([len(part) for part in (sets if keep is None else indices)], np.int64)
+        indices = keep and [_indices(k, len(x_ND)) for k, x_ND in zip(keep, sets, strict=True)]
+        sizes = np.array([*map(len, indices or sets)], np.int64)
         width = int(sizes.max(initial=0))
         x_BND = np.empty((len(sets), width, self.dim), self.dtype)
         for i, (shard, local) in enumerate(self._ahead(places)):
             x_ND, kept_ND = sets[i], x_BND[i, : sizes[i]]
-            if keep is None:
+            if not indices:
                 kept_ND[:] = x_ND
                 shard.check(local, kept_ND)  # the copy, which is in the processor's cache
             else:
@@ -266,7 +257,7 @@ class FeatureStore:
 
     def _verify(self, shard: Shard, *, rows: int = 4096) -> None:
         path, mapped = self.folder / shard.file, self._map(shard)
-        mapped.file.expect_in_order()
+        mapped.file.advise("MADV_SEQUENTIAL")
         if changed := mapped.changed():
             few = ", ".join(mapped.ids.take(changed[:5]).to_pylist()) + (", ..." if len(changed) > 5 else "")
             raise InputError(

@@ -43,7 +43,7 @@ class MappedFile:
         weakref.finalize(self, os.close, descriptor)
         self.buffer = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
         self._descriptor = descriptor
-        self._advise_all("MADV_RANDOM")
+        self.advise("MADV_RANDOM")
 
     def __len__(self) -> int:
         return len(self.buffer)
@@ -61,11 +61,8 @@ class MappedFile:
             with suppress(OSError):
                 os.posix_fadvise(self._descriptor, at, min(_PIECE, end - at), os.POSIX_FADV_WILLNEED)
 
-    def expect_in_order(self) -> None:
-        """Let the system read ahead, as the file is read from its beginning to its end."""
-        self._advise_all("MADV_SEQUENTIAL")
-
-    def _advise_all(self, name: str) -> None:
+    def advise(self, name: str) -> None:
+        """Tell the system how the whole file is read, such as `MADV_SEQUENTIAL`, where it knows this advice."""
         if hasattr(mmap, name):
             with suppress(OSError):
                 self.buffer.madvise(getattr(mmap, name))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -116,26 +116,19 @@ class FetchedShard(MappedShard):
 
     def _fetch(self, first: int, last: int) -> None:
         start, end = self._bytes(first, last)
-        with self.pieces.locked(start, end):
-            if self.pieces.there()[first : last + 1].all():
-                return  # another process was faster
-            data = retry(
-                self.source.url, "read", lambda: self._checked(first, last, self.source.read(start, end))
-            )
-            with storage_cache.no_space_explained(self.pieces.path):
-                self.pieces.write(start, data)
-                self.pieces.mark(first, last)
-        storage_cache.added(len(data))
-
-    def _checked(self, first: int, last: int, data: bytes) -> bytes:
-        """Return the bytes of some pieces; OSError where they are not what was written."""
         rows = range(int(self.row_P[first - 1]), int(self.row_P[last]))
         offsets = self.offsets[rows.start : rows.stop + 1]
-        at, view = (offsets - offsets[0]) * self.vectors_VD.strides[0], memoryview(data)
-        for number, row in enumerate(rows):
-            if check_of(view[at[number] : at[number + 1]]) != self.checks[row]:
-                raise OSError(f"the set {self.ids[row].as_py()!r} is not the one that was written")
-        return data
+        at = (offsets - offsets[0]) * self.vectors_VD.strides[0]
+
+        def checked() -> dict[int, bytes]:
+            data = self.source.read(start, end)
+            for number, row in enumerate(rows):
+                if check_of(memoryview(data)[at[number] : at[number + 1]]) != self.checks[row]:
+                    raise OSError(f"the set {self.ids[row].as_py()!r} is not the one that was written")
+            return {start: data}
+
+        fetch = partial(retry, self.source.url, "read", checked)
+        self.pieces.fill(first, last, lock=(start, end), fetch=fetch)
 
     def _came(self, run: range) -> None:
         with self.lock:
@@ -212,24 +205,17 @@ class RemoteShards:
             pieces = Pieces(path, size=shard.bytes, count=2 + shard.bytes // PIECE)
         start, end = shard.vector_bytes(**self._form)
 
-        def surroundings() -> tuple[bytes, bytes]:
-            parts = source.read(0, start), source.read(end, shard.bytes)
-            check = xxhash.xxh3_64(parts[0])
-            check.update(parts[1])
+        def checked() -> dict[int, bytes]:
+            if source.size != shard.bytes:
+                raise InputError(
+                    f"{url}: has {source.size:,} bytes, not {shard.bytes:,}; copy the store again, or write it anew"
+                )
+            before, after = source.read(0, start), source.read(end, shard.bytes)
+            check = xxhash.xxh3_64(before)
+            check.update(after)
             if check.hexdigest() != shard.check:
                 raise OSError("its ids, offsets or checks are not those that were written")
-            return parts
+            return {0: before, end: after}
 
-        with pieces.locked(0, start):
-            if not pieces.there()[0]:
-                if source.size != shard.bytes:
-                    raise InputError(
-                        f"{url}: has {source.size:,} bytes, not {shard.bytes:,}; copy the store again, or write it anew"
-                    )
-                before, after = retry(url, "read", surroundings)
-                with storage_cache.no_space_explained(path):
-                    pieces.write(0, before)
-                    pieces.write(end, after)
-                    pieces.mark(0, 0)
-                storage_cache.added(len(before) + len(after))
+        pieces.fill(0, 0, lock=(0, start), fetch=partial(retry, url, "read", checked))
         return pieces

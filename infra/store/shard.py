@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -172,16 +172,15 @@ def written(path: Path, *, dim: int, dtype: str) -> tuple[Shard, MappedShard]:
     """Return the manifest's entry of a shard that was just written, and the shard."""
     file = _mapped(path)
     mapped = _parsed(path, file, dim=dim, dtype=dtype, checked=True)
-    described = {
-        "file": path.name,
-        "sets": len(mapped.ids),
-        "vectors": len(mapped.vectors_VD),
-        "bytes": len(file),
-        "sha256": sha256(path),
-        "vectors_at": mapped.vectors_at,
-    }
-    check = _check_around(file, Shard(**described, check=""), dim=dim, dtype=dtype)
-    return Shard(**described, check=check), mapped
+    shard = Shard(
+        file=path.name,
+        sets=len(mapped.ids),
+        vectors=len(mapped.vectors_VD),
+        bytes=len(file),
+        sha256=sha256(path),
+        vectors_at=mapped.vectors_at,
+    )
+    return replace(shard, check=_check_around(file, shard, dim=dim, dtype=dtype)), mapped
 
 
 def _mapped(path: Path) -> MappedFile:

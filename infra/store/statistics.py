@@ -25,30 +25,27 @@ class Moments:
 
     Args:
         dim: number of channels D.
+
+    Attributes:
+        count: vectors that were added.
+        mean: of each channel, `(D,)` float64.
     """
 
     def __init__(self, dim: int) -> None:
         self.count = 0
-        self._mean = np.zeros(dim)
+        self.mean = np.zeros(dim)
         self._squares = np.zeros(dim)  # sum of squared distances to the mean
 
     def add(self, x_ND: np.ndarray) -> None:
         """Add vectors of any float type."""
         rows = max(1, _PIECE // x_ND.shape[1])
         for start in range(0, len(x_ND), rows):
-            self._merge(x_ND[start : start + rows].astype(np.float64))
-
-    def _merge(self, x_ND: np.ndarray) -> None:
-        mean, total = x_ND.mean(axis=0), self.count + len(x_ND)
-        apart = mean - self._mean
-        self._squares += ((x_ND - mean) ** 2).sum(axis=0) + apart**2 * (self.count * len(x_ND) / total)
-        self._mean += apart * (len(x_ND) / total)
-        self.count = total
-
-    @property
-    def mean(self) -> np.ndarray:
-        """Mean of each channel, `(D,)` float64."""
-        return self._mean.copy()
+            piece_ND = x_ND[start : start + rows].astype(np.float64)
+            count, mean, total = len(piece_ND), piece_ND.mean(axis=0), self.count + len(piece_ND)
+            apart = mean - self.mean
+            self._squares += ((piece_ND - mean) ** 2).sum(axis=0) + apart**2 * (self.count * count / total)
+            self.mean += apart * (count / total)
+            self.count = total
 
     @property
     def std(self) -> np.ndarray:

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.lease.on_disk import lease_folder
 from polypool.infra.storage.places import Url
-from polypool.infra.storage.transfer import destination
+from polypool.infra.storage.transfer import Destination
 from polypool.infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
 from polypool.infra.store.ids import IdSet, wrong_id
 from polypool.infra.store.manifest import NAME as MANIFEST
@@ -72,7 +72,7 @@ class StoreWriter:
             raise unknown("dtype of a store", dtype, DTYPES)
         if dim < 1:
             raise InputError(f"{folder}: vectors of width {dim}, expected at least 1")
-        self._to = destination(folder)
+        self._to = Destination(folder)
         self.folder = self._to.folder
         self._release = weakref.finalize(self, lease_folder(self.folder).release)
         self.dim, self.dtype, self.source = dim, dtype, source
@@ -120,14 +120,10 @@ class StoreWriter:
             return None
         why = self._refuse(id, x_ND)
         if why:
-            self.skip(where, why)
+            self.note(Skipped(where=where, why=why))
         else:
             self._append(id, x_ND, where=where)
         return why
-
-    def skip(self, where: str, why: str) -> None:
-        """Count and list something that was left out."""
-        self.note(Skipped(where=where, why=why))
 
     def note(self, case: Skipped | Flagged) -> None:
         """Count and list something that was left out, or a warning."""
@@ -207,11 +203,10 @@ class StoreWriter:
 
     def _resume_draft(self) -> None:
         kept, flagged = self._unfinished.read_draft(self.done)
-        if kept is None:
-            return
-        for row, id in enumerate(kept.names()):
-            self._put(id, kept.view(row))
-            self.done.add(id)
+        if kept is not None:
+            for row, id in enumerate(kept.names()):
+                self._put(id, kept.view(row))
+                self.done.add(id)
         self._flagged += flagged
 
     def _flag(self, x_ND: np.ndarray, stored_ND: np.ndarray, *, where: str) -> None:
@@ -255,14 +250,14 @@ class StoreWriter:
             self.note(case)
 
     def _statistics(self, ids: Iterable[str]) -> dict[str, Any]:
-        result = statistics(self._mapped, ids=ids, dim=self.dim)
+        def mapped() -> Iterator[MappedShard]:
+            for shard in self._shards:
+                yield map_shard(self.folder / shard.file, shard, dim=self.dim, dtype=self.dtype)
+
+        result = statistics(mapped, ids=ids, dim=self.dim)
         if not result["sets"]:
             raise InputError(f"{self.folder}: none of the ids that statistics are of was stored")
         return result
-
-    def _mapped(self) -> Iterator[MappedShard]:
-        for shard in self._shards:
-            yield map_shard(self.folder / shard.file, shard, dim=self.dim, dtype=self.dtype)
 
     def __enter__(self) -> StoreWriter:
         return self

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from polypool.infra.tracking.location import connect, database_file, explained
-from polypool.infra.tracking.runs import read_experiment, refuse_deleted
+from polypool.infra.tracking.run_records import read_experiment, refuse_deleted
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

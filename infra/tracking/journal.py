@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from polypool.infra.errors import InputError
 from polypool.infra.fields import from_plain
 from polypool.infra.files import atomic, make_folder
-from polypool.infra.tracking.tracker import Point, Status
+from polypool.infra.tracking.tracker import Point, Status, Tracker
 
 JOURNAL, FILES = "journal.jsonl", "files"
 """In the folder: the entries, and the files that they name."""
@@ -55,25 +55,15 @@ class Entry:
         return [(name, float(text), self.time, self.step) for name, text in self.values.items()]
 
 
-class Logged(Protocol):
-    """The part of `Tracker` that reads what an earlier process of a run logged."""
-
-    def download(self, artifact_path: str) -> Path:
-        """Return the path of an artifact."""
-
-    def history(self, name: str) -> Sequence[tuple[int, float]]:
-        """Return every value of a metric with its step."""
-
-
 class Journal:
     """The log of one run, written by one process at a time, with the methods of `Tracker` that training calls.
 
     Args:
         folder: of this run alone; created if new.
-        earlier: returns what was logged before there was this folder; called only if needed.
+        earlier: returns the run, which has what was logged before there was this folder; called only if needed.
     """
 
-    def __init__(self, folder: Path, earlier: Callable[[], Logged]) -> None:
+    def __init__(self, folder: Path, earlier: Callable[[], Tracker]) -> None:
         self.folder, self._earlier = make_folder(folder), earlier
         self._journal, self._gave_up = (folder / JOURNAL).open("ab", buffering=0), False
 

@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,6 @@ from filelock import FileLock
 
 from polypool.infra.errors import AbsentError, AwayError, InputError
 from polypool.infra.files import make_folder
-from polypool.infra.process.environment import environment
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -126,6 +125,21 @@ def connect(uri: str, *, create: bool = False, retries: int = 0) -> MlflowClient
         client = MlflowClient(uri)
         client.search_experiments(max_results=1)
     return client
+
+
+@contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for this process and its children, and restore them afterwards."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @contextmanager

@@ -113,25 +113,50 @@ class Outbox(Journal):
 
     def _send(self, tracker: Tracker) -> None:
         """Send the next entry, or the numbers of the next steps together."""
-        numbers: list[tuple[Entry, int]] = []
+        batch: list[tuple[Entry | None, int]] = []
+        count = 0
         for entry, end in self.entries(self._sent):
-            if entry is None or entry.kind != "numbers":
-                if not numbers:
-                    self._send_one(tracker, entry, end)
+            numbers = entry is not None and entry.kind == "numbers"
+            if batch and not numbers:
                 break
-            numbers.append((entry, end))
-            if sum(len(each.values) for each, _ in numbers) > _BATCH // 2:
+            batch.append((entry, end))
+            count += len(entry.values) if entry is not None else 0
+            if not numbers or count > _BATCH // 2:
                 break
-        if not numbers:
-            return
+        if batch:
+            self._deliver(tracker, batch)
+
+    def _deliver(self, tracker: Tracker, batch: Sequence[tuple[Entry | None, int]]) -> None:
+        """Send one entry, or numbers; what MLflow refuses for good is written to a file."""
+        (entry, end), why = batch[0], ""
         try:
-            self._send_numbers(tracker, [entry for entry, _ in numbers])
-            self._got(numbers[-1][1])
+            if entry is None:
+                why = "this line cannot be read"
+            elif entry.kind == "numbers":
+                self._send_numbers(tracker, [each for each, _ in batch if each is not None])
+            elif entry.kind == "tags":
+                tracker.tags(entry.values)
+            elif entry.kind == "end":
+                tracker.finish(entry.status, at=entry.time)
+            else:
+                for name in entry.names:
+                    if self._latest.get((entry.folder, name), end) == end:  # no later one takes its place
+                        tracker.artifact(self.folder / FILES / entry.folder / name, entry.folder)
         except InputError as error:
             if not _for_good(error):
                 raise
-            for entry, end in numbers:
-                self._send_one(tracker, entry, end)
+            if len(batch) > 1:
+                for each in batch:
+                    self._deliver(tracker, [each])
+                return
+            why = str(error)
+        if why:
+            refused: dict[str, Any] = {"why": why, "entry": None if entry is None else asdict(entry)}
+            with (self.folder / REFUSED).open("a") as file:
+                file.write(json.dumps(refused) + "\n")
+        self._sent = batch[-1][1]
+        with atomic(self.folder / SENT) as file:
+            file.write(str(self._sent).encode())
 
     def _send_numbers(self, tracker: Tracker, entries: Sequence[Entry]) -> None:
         points = _points(entries)
@@ -146,39 +171,6 @@ class Outbox(Journal):
         for name in sorted(names - self._learned):
             self._logged |= {(name, step) for step, _ in tracker.history(name)}
             self._learned.add(name)
-
-    def _send_one(self, tracker: Tracker, entry: Entry | None, end: int) -> None:
-        why = "this line cannot be read" if entry is None else ""
-        try:
-            if entry is not None:
-                self._to(tracker, entry, end)
-        except InputError as error:
-            if not _for_good(error):
-                raise
-            why = str(error)
-        if why:
-            refused: dict[str, Any] = {"why": why, "entry": None if entry is None else asdict(entry)}
-            with (self.folder / REFUSED).open("a") as file:
-                file.write(json.dumps(refused) + "\n")
-        self._got(end)
-
-    def _to(self, tracker: Tracker, entry: Entry, end: int) -> None:
-        if entry.kind == "numbers":
-            self._send_numbers(tracker, [entry])
-        elif entry.kind == "tags":
-            tracker.tags(entry.values)
-        elif entry.kind == "end":
-            tracker.finish(entry.status, at=entry.time)
-        else:
-            for name in entry.names:
-                if self._latest.get((entry.folder, name), end) == end:  # no later one takes its place
-                    tracker.artifact(self.folder / FILES / entry.folder / name, entry.folder)
-
-    def _got(self, end: int) -> None:
-        """Record that the journal was sent up to a byte."""
-        self._sent = end
-        with atomic(self.folder / SENT) as file:
-            file.write(str(end).encode())
 
 
 def _points(entries: Iterable[Entry]) -> dict[tuple[str, int], Point]:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.files import read_json
-from polypool.infra.tracking.artifacts import folder_at
 from polypool.infra.tracking.experiment import experiment_id
 from polypool.infra.tracking.location import connect, explained
 from polypool.infra.tracking.mlflow_private import (
@@ -28,7 +27,7 @@ from polypool.infra.tracking.mlflow_private import (
     PARAMS_AT_ONCE,
 )
 from polypool.infra.tracking.provenance import command_line, provenance, source_tags
-from polypool.infra.tracking.runs import Source, unknown_run
+from polypool.infra.tracking.run_records import Source, folder_at, unknown_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

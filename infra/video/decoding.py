@@ -1,6 +1,6 @@
 """Frames of a video file, by PyAV or decord, which give the same ones.
 
-Decoders crash, and hang until they are killed: they run in a process of their own, `infra.video.decoder_process`.
+Decoders crash, and hang until they are killed: they run in a process of their own, `infra.video.video_reader`.
 
 PyAV seeks to places where decoding can begin, and finds each frame by its time of display; where the container has no
 times, or wrong ones, frames are counted from the first. decord contains libraries of 2020: PyAV checks each file before

@@ -14,7 +14,7 @@ from pathlib import Path
 from polypool.infra.checks import Check, Outcome, run_checks
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.registry import KINDS, Spec
-from polypool.infra.trust import load_part, trust_specs
+from polypool.infra.spec import load_part, trust_specs
 from polypool.pipelines.recipes.arguments import read_run
 from polypool.tasks.run import Run
 
@@ -52,8 +52,8 @@ def check(name: str, *, kind: str = "", recipe: str = "", overrides: Sequence[st
 
 def adapter_checks(run: Run) -> list[Check]:
     """Return the checks of a run's adapter: those that training needs, then those of other verbs."""
-    from polypool.pipelines.checks.abilities import AbilityChecks
-    from polypool.pipelines.checks.adapter import AdapterChecks
+    from polypool.pipelines.checks.ability_checks import AbilityChecks
+    from polypool.pipelines.checks.adapter_checks import AdapterChecks
 
     adapter = AdapterChecks(run)
     return [*adapter.checks(), *AbilityChecks(adapter).checks()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 from functools import cached_property
 from typing import Any
 
@@ -17,8 +18,9 @@ from polypool.pipelines.checks.part_checks import (
     REGISTER,
     PartChecks,
     check,
+    check_mask,
     check_parameters,
-    through_json,
+    check_tensor,
 )
 from polypool.tasks.inputs.texts import Captions
 
@@ -87,7 +89,7 @@ class EncoderChecks(PartChecks):
         vital=True,
     )
     def _assets_are_json(self) -> None:
-        through_json(self.assets)
+        json.dumps(self.assets)
 
     @check(
         "the tokenizer numbers the subwords of every word",
@@ -133,20 +135,11 @@ class EncoderChecks(PartChecks):
         assert len(out) == 2 + bool(global_feature), (
             f"{len(out)} things came out, expected {2 + bool(global_feature)} with global_width = {global_feature}"
         )
-        x_BND, mask_BN = out[:2]
-        expected = (len(self.inputs[0]), x_BND.shape[1], width)
-        assert x_BND.shape == expected, f"the set has shape {tuple(x_BND.shape)}, expected {expected}"
-        assert mask_BN.dtype == torch.bool, f"the mask is {mask_BN.dtype}, expected torch.bool"
-        assert mask_BN.shape == x_BND.shape[:2], (
-            f"the mask has shape {tuple(mask_BN.shape)}, expected {expected[:2]}"
-        )
-        assert mask_BN.any(dim=1).all(), "a set has no element left"
-        assert x_BND[mask_BN].isfinite().all(), "the set is not finite"
-        if global_feature:
-            shape = tuple(out[2].shape)
-            assert shape == (expected[0], global_feature), (
-                f"the global feature has shape {shape}, expected {expected[0], global_feature}"
-            )
+        (x_BND, mask_BN, *others), samples = out, len(self.inputs[0])
+        check_mask("the mask", mask_BN, samples)
+        check_tensor("the set", x_BND.masked_fill(~mask_BN[..., None], 0.0), *mask_BN.shape, width)
+        for feature in others:
+            check_tensor("the global feature", feature, samples, global_feature)
         return f"{tuple(self.inputs[0].shape)} -> {tuple(x_BND.shape)}"
 
     @check(
@@ -157,14 +150,12 @@ class EncoderChecks(PartChecks):
     def _padding(self) -> None:
         x, mask_BN = self.inputs
         expected = self._encode(x, mask_BN)
-        more = [0, 0] * (x.dim() - 2) + [0, 3]
+        padded = nn.functional.pad(x, [0, 0] * (x.dim() - 2) + [0, 3])
+        longer = self._encode(padded, nn.functional.pad(mask_BN, (0, 3)))
+        _same(longer, expected, "more padding changes the set")
         noise = torch.full_like(x, 1 if self._of_text else 50)
         filled = x.where(mask_BN[(...,) + (None,) * (x.dim() - 2)], noise)
-        for changed, mask, what in (
-            (nn.functional.pad(x, more), nn.functional.pad(mask_BN, (0, 3)), "more padding changes the set"),
-            (filled, mask_BN, "values under the mask change the set"),
-        ):
-            _same(self._encode(changed, mask), expected, what)
+        _same(self._encode(filled, mask_BN), expected, "values under the mask change the set")
 
     @check(
         "batch mates change nothing",
@@ -191,7 +182,7 @@ class EncoderChecks(PartChecks):
         "make what is learned a parameter, what is fixed a buffer; put what shapes them into the assets",
     )
     def _rebuilt(self) -> None:
-        other = self._new(through_json(self.assets)).eval()
+        other = self._new(json.loads(json.dumps(self.assets))).eval()
         for parameter in other.parameters():
             nn.init.normal_(parameter)
         other.load_state_dict(self.encoder.state_dict())
@@ -201,11 +192,7 @@ class EncoderChecks(PartChecks):
 
 def _same(result: tuple[Tensor, ...], expected: tuple[Tensor, ...], what: str) -> None:
     """Assert that two results have the same elements outside the padding, and the same global features."""
-    for one, other, *_ in zip(_unpadded(result), _unpadded(expected), strict=True):
+    unpadded = [(x_BND[mask_BN], *others) for x_BND, mask_BN, *others in (result, expected)]
+    for one, other in zip(*unpadded, strict=True):
         assert one.shape == other.shape, f"{what}: shape {tuple(one.shape)}, not {tuple(other.shape)}"
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4, msg=what)
-
-
-def _unpadded(result: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    x_BND, mask_BN, *global_feature = result
-    return (x_BND[mask_BN], *global_feature)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -12,18 +13,17 @@ from polypool.infra.errors import InputError
 from polypool.infra.tracking import RunRecord
 from polypool.pipelines.comparison.grouping import arranged
 from polypool.pipelines.comparison.groups import Group
-from polypool.pipelines.comparison.queries import Queries, with_differences
+from polypool.pipelines.comparison.query_units import Queries, with_differences
 from polypool.pipelines.comparison.statistics.significance import LEAST
 from polypool.pipelines.comparison.tables.cross_task import cross_task_table
 from polypool.pipelines.figures.pages.draw import draw
-from polypool.pipelines.training.recording.described import tags
+from polypool.pipelines.training.recording import tags
 from polypool.tasks.adapter import Evaluation, Metric
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.records import metrics_json, metrics_tag, queries_from, queries_json
 
 _METRIC = re.compile(r"[\w.\-/ :]+")
-_LOSS = 0.1
-"""Fraction of the way from its value to chance by which the second of two compared runs is worse."""
+_LOSS = 0.1  # fraction of the way from its value to chance by which the second of two compared runs is worse
 
 
 def check_evaluation(evaluation: Evaluation, *, protocol: str, primary: Metric) -> None:
@@ -67,28 +67,31 @@ def _check_queries(per_query: dict[str, np.ndarray]) -> None:
         f"none of {', '.join(per_query)} is a result: expected floats or bools, such as ranks or accuracies"
     )
     for name in results:
-        size = len(per_query[name])
-        assert size in ids.values(), (
-            f"per_query {name} has {size} values, and the ids {', '.join(f'{k} {n}' for k, n in ids.items())}"
-        )
-        x = per_query[name]
+        x, known = per_query[name], ", ".join(f"{k} {n}" for k, n in ids.items())
+        assert len(x) in ids.values(), f"per_query {name} has {len(x)} values, and the ids {known}"
         assert not np.isinf(x).any(), f"per_query {name} is not finite"
         assert not np.isnan(x).all(), f"per_query {name} is NaN, as for a query without a result"
 
 
-def check_same_evaluation(evaluation: Evaluation, expected: Evaluation) -> None:
-    """Assert that two evaluations have the same metrics, and the same queries in the same order."""
-    assert evaluation.metrics.keys() == expected.metrics.keys(), "other metrics came the second time"
+def check_same_evaluation(evaluation: Evaluation, expected: Evaluation, what: str = "") -> None:
+    """Assert that two evaluations have the same metrics, and the same queries in the same order.
+
+    Args:
+        evaluation: the second.
+        expected: the first.
+        what: begins the messages.
+    """
+    metrics, per_query = evaluation.metrics, evaluation.per_query
+    assert metrics.keys() == expected.metrics.keys(), f"{what}other metrics came the second time"
     for name, value in expected.metrics.items():
-        assert math.isclose(evaluation.metrics[name], value, rel_tol=1e-4, abs_tol=1e-4), (
-            f"{name} was {value:.6g} and then {evaluation.metrics[name]:.6g}"
-        )
-    assert evaluation.per_query.keys() == expected.per_query.keys(), (
-        "other results per query came the second time"
+        close = math.isclose(metrics[name], value, rel_tol=1e-4, abs_tol=1e-4)
+        assert close, f"{what}{name} was {value:.6g} and then {metrics[name]:.6g}"
+    assert per_query.keys() == expected.per_query.keys(), (
+        f"{what}other results per query came the second time"
     )
     for name, x in expected.per_query.items():
-        if x.dtype.kind in "iuU":
-            assert np.array_equal(x, evaluation.per_query[name]), f"per_query {name} came in another order"
+        alike = x.dtype.kind not in "iuU" or np.array_equal(x, per_query[name])
+        assert alike, f"{what}per_query {name} came in another order"
 
 
 def _check_records(evaluation: Evaluation, *, primary: Metric) -> None:
@@ -98,13 +101,11 @@ def _check_records(evaluation: Evaluation, *, primary: Metric) -> None:
     assert (own.name, own.higher_is_better) == (primary.name, primary.higher_is_better), (
         f"its primary metric is {_direction(own)}, and the adapter's {_direction(primary)}"
     )
-    names = [own.name, *(metric.name for metric in evaluation.others)]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    assert not twice, f"it describes {', '.join(twice)} twice"
-    absent = [name for name in names[1:] if name not in evaluation.metrics]
-    assert not absent, (
-        f"it describes {', '.join(absent)}, not among its metrics {', '.join(evaluation.metrics)}"
-    )
+    names = Counter(metric.name for metric in (own, *evaluation.others))
+    twice = ", ".join(sorted(name for name, times in names.items() if times > 1))
+    assert not twice, f"it describes {twice} twice"
+    absent = ", ".join(name for name in names if name not in evaluation.metrics)
+    assert not absent, f"it describes {absent}, not among its metrics {', '.join(evaluation.metrics)}"
 
 
 def _direction(metric: Metric) -> str:
@@ -114,8 +115,8 @@ def _direction(metric: Metric) -> str:
 def check_comparison(evaluation: Evaluation, run: Run) -> str:
     """Assert that two runs with such an evaluation are ranked, normalised and compared; return what was compared."""
     metric = evaluation.primary
-    for name, value in (("best", metric.best), ("chance", metric.chance)):
-        assert not math.isnan(value), f"the {name} value of {metric.name} is not known"
+    for name in ("best", "chance"):
+        assert not math.isnan(getattr(metric, name)), f"the {name} value of {metric.name} is not known"
     assert metric.better(metric.best, metric.chance), (
         f"{_direction(metric)}, and its best value {metric.best:g} is no better than chance, {metric.chance:g}"
     )
@@ -143,7 +144,9 @@ def check_comparison(evaluation: Evaluation, run: Run) -> str:
     _check_means(group)
     if len(units.ids) < LEAST:
         return f"{metric.name}; the {len(units.ids)} {units.kind} here are too few to judge differences by"
-    group, more = with_differences(replace(group, rows=_alike(group)), lambda record, protocol: queries)
+    # the queries belong to the values of the first row
+    rows = tuple(replace(row, values=group.rows[0].values) for row in group.rows)
+    group, more = with_differences(replace(group, rows=rows), lambda record, protocol: queries)
     assert group.judged is not None, "; ".join([*notes, *more])
     return f"{metric.name} of {group.judged.units}, {metric.best:g} at best and {metric.chance:.4g} by chance"
 
@@ -184,8 +187,3 @@ def _check_means(group: Group) -> None:
         f"the better run's chance-normalised score is {means[0]:g}, the worse one's {means[1]:g}"
     )
     assert table.mean_ranks["better"] < table.mean_ranks["worse"], "its mean ranks are the wrong way round"
-
-
-def _alike(group: Group) -> tuple:
-    """Return the rows with the values of the first, to which the queries belong."""
-    return tuple(replace(row, values=group.rows[0].values) for row in group.rows)

@@ -1,4 +1,4 @@
-"""The checks of each kind of part; those of a task are in `adapter.py` and `abilities.py`."""
+"""The checks of each kind of part; those of a task are in `adapter_checks.py` and `ability_checks.py`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import io
 import json
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import fields
+from functools import cached_property
+from typing import Any
 
+import numpy as np
 import torch
 import tyro
+from PIL import Image
 from torch import nn
 
 from polypool.aggregators.contract import aggregator_checks
+from polypool.encoders.backbones import Backbone, Described, build_backbone
 from polypool.infra.checks import Check
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS, KINDS, READERS, Spec
-from polypool.pipelines.checks.backbones import BackboneChecks
-from polypool.pipelines.checks.encoders import EncoderChecks
+from polypool.pipelines.checks.encoders import CAPTIONS, EncoderChecks
 from polypool.pipelines.checks.losses import (
     MinerChecks,
     ObjectiveChecks,
@@ -26,11 +30,13 @@ from polypool.pipelines.checks.losses import (
 )
 from polypool.pipelines.checks.optimisers import OptimiserChecks
 from polypool.pipelines.checks.part_checks import PartChecks, check
-from polypool.pipelines.data.ingest import corpus_verb
+from polypool.pipelines.data.ingestion import corpus_verb
 from polypool.pipelines.recipes import Ensemble
 from polypool.tasks.run import Run, from_json, to_json
 
 _WIDTH = 8  # of the random sets that an aggregator pools
+_IMAGES = ((48, 64), (64, 48), (90, 60))  # which a backbone sees, as height and width
+_FRAMES = 20
 
 
 class AggregatorChecks(PartChecks):
@@ -39,6 +45,82 @@ class AggregatorChecks(PartChecks):
     def checks(self) -> list[Check]:
         torch.manual_seed(0)
         return aggregator_checks(AGGREGATORS.build(self.spec, _WIDTH), _WIDTH)
+
+
+class BackboneChecks(PartChecks):
+    """Checks of one backbone."""
+
+    @cached_property
+    def part(self) -> Backbone:
+        return build_backbone(self.spec)
+
+    @check(
+        "it is built", "derive from Backbone, and take every parameter by keyword, with a default", vital=True
+    )
+    def _is_built(self) -> str:
+        return f"reads {self.part.reads}s, dim {self.part.dim}"
+
+    @check(
+        "it describes what its features depend on",
+        "return from describe what JSON can hold, with the registered name as `backbone` and parameters "
+        "by their names, so that a store can be made again",
+    )
+    def _describes(self) -> None:
+        described = self.part.describe()
+        assert json.loads(json.dumps(described)) == described, (
+            "it comes back from JSON as something else, as tuples do"
+        )
+        name = Spec.parse(self.spec).name
+        assert described.get("backbone") == name, (
+            f"backbone is {described.get('backbone')!r}, expected {name!r}"
+        )
+
+    @cached_property
+    def _inputs(self) -> list[Any]:
+        if self.part.reads == "text":
+            return list(CAPTIONS[:3])
+        rng = np.random.default_rng(0)
+        return [Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8)) for size in _IMAGES]
+
+    def _of(self, inputs: list[Any]) -> list[dict[str, np.ndarray]]:
+        """Return vectors and columns of each input, by name; a video is `_FRAMES` of an image."""
+        backbone: Any = self.part
+        video = backbone.reads == "video"
+        made = [backbone(iter([image] * _FRAMES)) for image in inputs] if video else backbone(inputs)
+        assert len(made) == len(inputs), f"{len(made)} things came out of {len(inputs)}"
+        refused = [each for each in made if isinstance(each, str)]
+        assert not refused, f"it refuses an input: {refused}"
+        return [
+            {"vectors": x.x_ND, **x.columns} if isinstance(x, Described) else {"vectors": x} for x in made
+        ]
+
+    @check(
+        "sets of the declared width, with the declared columns",
+        "return float32 (N, dim) for each input; where `columns` names any, a Described whose columns "
+        "are (N, C)",
+        vital=True,
+    )
+    def _sets(self) -> str:
+        widths = {"vectors": self.part.dim, **dict(self.part.columns)}
+        for arrays in self._of(self._inputs):
+            size = len(arrays["vectors"])
+            assert size, "a set is empty"
+            found = {name: x.shape for name, x in arrays.items()}
+            expected = {name: (size, width) for name, width in widths.items()}
+            assert found == expected, f"vectors and columns of shapes {found}, expected {expected}"
+            for name, x in arrays.items():
+                assert x.dtype == np.float32, f"{name} are {x.dtype}, expected float32"
+                assert np.isfinite(x).all(), f"{name} are not finite"
+        return ", ".join(f"{name} {width}" for name, width in widths.items())
+
+    @check("batch mates change nothing", "describe each input from itself alone")
+    def _batch_mates(self) -> None:
+        for number, arrays in enumerate(self._of(self._inputs)):
+            (alone,) = self._of(self._inputs[number : number + 1])
+            for name, x in arrays.items():
+                assert x.shape == alone[name].shape, f"{len(x)} {name} in a batch, {len(alone[name])} alone"
+                off = np.abs(x - alone[name]).max() / max(1.0, np.abs(alone[name]).max())
+                assert off < 1e-3, f"{name} differ by {off:.2g} of their largest"
 
 
 class ReaderChecks(PartChecks):

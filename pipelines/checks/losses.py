@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor, nn
 
 from polypool.infra.registry import MINERS, OBJECTIVES, REGULARISERS, SIMILARITIES
-from polypool.pipelines.checks.part_checks import REGISTER, PartChecks, check, check_parameters, check_terms
-from polypool.tasks.objectives.miners.miner import BatchScores, Chosen, Mined, Miner
+from polypool.pipelines.checks.part_checks import (
+    REGISTER,
+    PartChecks,
+    check,
+    check_parameters,
+    check_tensor,
+    check_terms,
+)
+from polypool.tasks.objectives.miners import BatchScores, Chosen, Mined, Miner
 from polypool.tasks.objectives.objective import Objective, batch_positives, pairs_and_negatives
-from polypool.tasks.regularisers.regulariser import Regulariser
+from polypool.tasks.objectives.regularisers import Regulariser
 from polypool.tasks.similarities.similarity import Similarity
 from polypool.tasks.similarities.vectors import Embeddings, l2_normalise
 
@@ -58,18 +67,13 @@ class SimilarityChecks(PartChecks):
         """Return pairs of queries and a gallery: vectors, and sets where it compares them; or distributions."""
         if self.part.of_distributions:
             return [(_distributions(5, seed=0), _distributions(7, seed=1))]
-        vectors = (_embeddings(5, seed=0), _embeddings(7, seed=1))
-        return [
-            vectors,
-            *([(_embeddings(5, 3, seed=0), _embeddings(7, 3, seed=1))] if self.part.of_sets else []),
-        ]
+        shapes = [(), (3,)] if self.part.of_sets else [()]
+        return [(_embeddings(5, *shape, seed=0), _embeddings(7, *shape, seed=1)) for shape in shapes]
 
     @check("a finite score of every query with every embedding", "return (Q, G)", vital=True)
     def _scores(self) -> None:
         for query, gallery in self._embeddings():
-            sim_QG = self.part(query, gallery)
-            assert sim_QG.shape == (5, 7), f"the scores have shape {tuple(sim_QG.shape)}, expected (5, 7)"
-            assert sim_QG.isfinite().all(), "a score is not finite"
+            check_tensor("the score of all pairs", self.part(query, gallery), 5, 7)
 
     @check(
         "each pair is scored by itself",
@@ -77,14 +81,9 @@ class SimilarityChecks(PartChecks):
     )
     def _alone(self) -> None:
         for query, gallery in self._embeddings():
-            whole_QG, part_QG = self.part(query, gallery), self.part(query[1:2], gallery[3:5])
-            torch.testing.assert_close(
-                part_QG,
-                whole_QG[1:2, 3:5],
-                atol=1e-5,
-                rtol=1e-5,
-                msg="a block of the scores differs from the whole",
-            )
+            block_QG, expected_QG = self.part(query[1:2], gallery[3:5]), self.part(query, gallery)[1:2, 3:5]
+            different = "a block of the scores differs from the whole"
+            torch.testing.assert_close(block_QG, expected_QG, atol=1e-5, rtol=1e-5, msg=different)
 
     @check(
         "gradients are finite and reach every parameter",
@@ -95,8 +94,7 @@ class SimilarityChecks(PartChecks):
             query.requires_grad_()
             self.part.zero_grad()
             self.part(query, gallery).square().sum().backward()
-            assert query.grad is not None, "no gradient reaches the embeddings"
-            assert query.grad.isfinite().all(), "a gradient is not finite"
+            check_tensor("the gradient of the embeddings", query.grad, *query.shape)
             check_parameters(self.part)
         return _learned(self.part)
 
@@ -111,7 +109,9 @@ class ObjectiveChecks(PartChecks):
     def _built(self) -> str:
         return type(self.part).__name__
 
-    def _terms(self, sim_VT: Tensor, positive_VT: Tensor, *, epoch: float = 0.0) -> dict[str, Tensor]:
+    def _terms(
+        self, sim_VT: Tensor, *, positive_VT: Tensor = _OWN_VT, epoch: float = 0.0
+    ) -> dict[str, Tensor]:
         return self.part(sim_VT, _OWN_T, positive_VT, epoch=epoch)
 
     def _scores(self) -> Tensor:
@@ -119,17 +119,14 @@ class ObjectiveChecks(PartChecks):
 
     @check("finite scalars, `loss` among them", "return a dict of scalar tensors", vital=True)
     def _scalars(self) -> str:
-        return check_terms(self._terms(self._scores(), _OWN_VT))
+        return check_terms(self._terms(self._scores()))
 
     @check("what it learns is reached by finite gradients in every epoch", REGISTER)
     def _gradients(self) -> str:
         for epoch in _EPOCHS:
             self.part.zero_grad()
-            self._terms(self._scores(), _OWN_VT, epoch=epoch)["loss"].backward()
-            try:
-                check_parameters(self.part)
-            except AssertionError as error:
-                raise AssertionError(f"{error}, in epoch {epoch:g}") from error
+            self._terms(self._scores(), epoch=epoch)["loss"].backward()
+            check_parameters(self.part, when=f", in epoch {epoch:g}")
         return _learned(self.part)
 
     @check(
@@ -139,7 +136,7 @@ class ObjectiveChecks(PartChecks):
     def _without_negatives(self) -> None:
         sim_VT = self._scores()
         for epoch in _EPOCHS:
-            loss = self._terms(sim_VT, torch.ones_like(_OWN_VT), epoch=epoch)["loss"]
+            loss = self._terms(sim_VT, positive_VT=torch.ones_like(_OWN_VT), epoch=epoch)["loss"]
             assert loss.isfinite(), f"the loss of a batch without negatives is {loss.item()}"
             if loss.requires_grad:
                 (grad,) = torch.autograd.grad(loss, sim_VT, allow_unused=True)
@@ -149,15 +146,16 @@ class ObjectiveChecks(PartChecks):
     def _learns(self) -> str:
         for epoch in _EPOCHS:
             sim_VT = self._scores()
-            before = after = None
+            losses = []
             for _ in range(20):
-                after = self._terms(sim_VT, _OWN_VT, epoch=epoch)["loss"]
-                before = after.item() if before is None else before
-                (grad,) = torch.autograd.grad(after, sim_VT)
+                loss = self._terms(sim_VT, epoch=epoch)["loss"]
+                losses.append(loss.item())
+                (grad,) = torch.autograd.grad(loss, sim_VT)
                 assert grad.isfinite().all(), f"the gradient is not finite in epoch {epoch:g}"
                 sim_VT = (sim_VT - 0.02 * grad / grad.norm().clamp(min=1e-6)).detach().requires_grad_()
-            assert after.item() < before, f"20 steps took the loss from {before:.4g} to {after.item():.4g}"
-        return f"{before:.4g} to {after.item():.4g}"
+            change = f"{losses[0]:.4g} to {losses[-1]:.4g}"
+            assert losses[-1] < losses[0], f"20 steps took the loss from {change}"
+        return change
 
 
 class MinerChecks(PartChecks):
@@ -177,7 +175,7 @@ class MinerChecks(PartChecks):
 
     @check(
         "it chooses negatives of each pair, in both directions",
-        "return Mined of two Chosen; see tasks/objectives/miners/miner.py",
+        "return Mined of two Chosen; see tasks/objectives/miners.py",
         vital=True,
     )
     def _chooses(self) -> None:
@@ -209,18 +207,14 @@ class MinerChecks(PartChecks):
     )
     def _gradients(self) -> str:
         losses = []
-        for scores in _batches():
-            for objective in (spec.format(self.spec) for spec in _MINED):
-                sim_VT = scores.sim_VT.detach().requires_grad_()
-                loss = OBJECTIVES.build(objective)(sim_VT, scores.row_T, scores.positive_VT, epoch=2.0)[
-                    "loss"
-                ]
-                loss.backward()
-                assert sim_VT.grad is not None, f"no gradient of {objective} reaches the scores"
-                assert sim_VT.grad.isfinite().all(), f"the gradient of {objective} is not finite"
-                if scores.positive_VT.all():
-                    assert not sim_VT.grad.any(), "a batch without negatives has a gradient"
-                losses.append(float(loss.detach()))
+        for scores, spec in itertools.product(_batches(), _MINED):
+            objective, sim_VT = spec.format(self.spec), scores.sim_VT.detach().requires_grad_()
+            terms = OBJECTIVES.build(objective)(sim_VT, scores.row_T, scores.positive_VT, epoch=2.0)
+            terms["loss"].backward()
+            check_tensor(f"the gradient of {objective}", sim_VT.grad, *sim_VT.shape)
+            learns = sim_VT.grad is not None and sim_VT.grad.any()
+            assert not (learns and scores.positive_VT.all()), "a batch without negatives has a gradient"
+            losses.append(float(terms["loss"].detach()))
         return f"losses from {min(losses):.3g} to {max(losses):.3g}"
 
 
@@ -241,13 +235,11 @@ class RegulariserChecks(PartChecks):
         f"add a small number under roots and in divisions; {REGISTER}",
     )
     def _scalar(self) -> str:
-        sides = [_embeddings(6, 3, seed=seed) for seed in (0, 1)]
-        if self.part.of_distributions:
-            sides = [_distributions(6, seed=seed) for seed in (0, 1)]
+        distributions = self.part.of_distributions
+        sides = [_distributions(6, seed=n) if distributions else _embeddings(6, 3, seed=n) for n in (0, 1)]
         sides = [embedding.requires_grad_() for embedding in sides]
         term = self.part(*(Embeddings(embedding, embedding * 0.5) for embedding in sides))
-        assert term.shape == (), f"it has shape {tuple(term.shape)}, expected a scalar"
-        assert term.isfinite(), f"it is {term.item()}"
+        check_tensor("it", term)
         term.backward()
         assert all(embedding.grad is None or embedding.grad.isfinite().all() for embedding in sides), (
             "a gradient is not finite"
@@ -272,19 +264,14 @@ def _batches() -> list[BatchScores]:
         (torch.arange(3), torch.tensor([0, 0, 1, 2, 2, 2])),
         (torch.tensor([4, 4]), torch.arange(2)),
     ]
-    found = []
-    for item_V, row_T in cases:
-        positive_VT = batch_positives(item_V, row_T)
-        sim_VT = torch.rand(len(item_V), len(row_T), generator=torch.Generator().manual_seed(0))
-        sim_VT = (sim_VT + _HIGH * positive_VT).requires_grad_()
-        pair_T, negative_VT = pairs_and_negatives(sim_VT, row_T, positive_VT)
-        found.append(
-            BatchScores(
-                pair_T=pair_T,
-                negative_VT=negative_VT,
-                row_T=row_T,
-                positive_VT=positive_VT,
-                sim_VT=sim_VT.detach(),
-            )
-        )
-    return found
+    return [_batch(item_V, row_T) for item_V, row_T in cases]
+
+
+def _batch(item_V: Tensor, row_T: Tensor) -> BatchScores:
+    positive_VT = batch_positives(item_V, row_T)
+    sim_VT = torch.rand(len(item_V), len(row_T), generator=torch.Generator().manual_seed(0))
+    sim_VT = (sim_VT + _HIGH * positive_VT).requires_grad_()
+    pair_T, negative_VT = pairs_and_negatives(sim_VT, row_T, positive_VT)
+    return BatchScores(
+        pair_T=pair_T, negative_VT=negative_VT, row_T=row_T, positive_VT=positive_VT, sim_VT=sim_VT.detach()
+    )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, starmap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +19,7 @@ _NOUNS = ("dog", "cat", "car", "tree", "boat", "bird", "house", "horse")
 _SPLITS = ("train",) * 48 + ("val",) * 16 + ("test",) * 16
 _DIM = 12
 
-Sample = tuple[str, str, str, str]
-"""Id and split of an item, and the two nouns that its features show."""
+Sample = tuple[str, str, str, str]  # id and split of an item, and the two nouns that its features show
 
 
 def made_up_run(task: str, folder: Path) -> Run:
@@ -27,12 +28,12 @@ def made_up_run(task: str, folder: Path) -> Run:
     A task that takes neither gets a run on the captions, and says itself what is missing.
     """
     samples = list(_features(folder / "features"))
-    write_corpus(folder / "captions", map(_item, samples), source={"made": "up"})
-    write_questions(
-        folder / "questions", (q for sample in samples for q in _questions(*sample)), source={"made": "up"}
-    )
-    captions, questions = _on_captions(task, folder), _on_questions(task, folder)
-    return questions if not _takes(captions) and _takes(questions) else captions
+    write_corpus(folder / "captions", starmap(_item, samples), source={"made": "up"})
+    questions = chain.from_iterable(starmap(_questions, samples))
+    write_questions(folder / "questions", questions, source={"made": "up"})
+    captions = _run(task, folder, "captions", _CAPTIONS, captions=2)
+    asked = _run(task, folder, "questions", _QUESTIONS)
+    return asked if not _takes(captions) and _takes(asked) else captions
 
 
 def _takes(run: Run) -> bool:
@@ -55,17 +56,14 @@ def _features(folder: Path) -> Iterator[Sample]:
         writer.close(statistics_of=[str(number) for number in range(_SPLITS.count("train"))])
 
 
-def _item(sample: Sample) -> Item:
-    id, split, a, b = sample
-    return Item(
-        id=id, split=split, captions=(f"a {a} and a {b}", f"the {b} beside the {a}", f"one {a} , {b}")
-    )
+def _item(id: str, split: str, a: str, b: str) -> Item:
+    captions = (f"a {a} and a {b}", f"the {b} beside the {a}", f"one {a} , {b}")
+    return Item(id=id, split=split, captions=captions)
 
 
 def _questions(id: str, split: str, a: str, b: str) -> Iterator[Question]:
-    for number, (text, kind, answer) in enumerate(
-        ((f"What is beside the {a}?", "what is", b), (f"Is there a {b}?", "is there a", "yes"))
-    ):
+    asked = ((f"What is beside the {a}?", "what is", b), (f"Is there a {b}?", "is there a", "yes"))
+    for number, (text, kind, answer) in enumerate(asked):
         yield Question(
             id=f"{id}{number}",
             split=split,
@@ -78,31 +76,26 @@ def _questions(id: str, split: str, a: str, b: str) -> Iterator[Question]:
         )
 
 
-def _on_captions(task: str, folder: Path) -> Run:
-    return Run(
-        recipe="made_up",
-        data=Data(
-            dataset="made_up", corpus=str(folder / "captions"), features=str(folder / "features"), captions=2
-        ),
-        task=task,
-        visual="regions(width=16)",
-        text="bigru(width=16, embedding=8, min_count=1)",
-        protocol="whole",
-        aggregator="mean",
-        objective="infonce",
-        optim=Optim(epochs=1, batch=16),
-    )
+_CAPTIONS: dict[str, Any] = {
+    "visual": "regions(width=16)",
+    "text": "bigru(width=16, embedding=8, min_count=1)",
+    "protocol": "whole",
+    "objective": "infonce",
+}
+_QUESTIONS: dict[str, Any] = {
+    "visual": "grid(width=16)",
+    "text": "bigru(width=16, embedding=8, min_count=1, ends=False, split=questions)",
+    "protocol": "vqa",
+    "objective": "bce",
+}
 
 
-def _on_questions(task: str, folder: Path) -> Run:
+def _run(task: str, folder: Path, corpus: str, settings: dict[str, Any], **data: Any) -> Run:
     return Run(
         recipe="made_up",
-        data=Data(dataset="made_up", corpus=str(folder / "questions"), features=str(folder / "features")),
+        data=Data(dataset="made_up", corpus=str(folder / corpus), features=str(folder / "features"), **data),
         task=task,
-        visual="grid(width=16)",
-        text="bigru(width=16, embedding=8, min_count=1, ends=False, split=questions)",
-        protocol="vqa",
         aggregator="mean",
-        objective="bce",
         optim=Optim(epochs=1, batch=16),
+        **settings,
     )

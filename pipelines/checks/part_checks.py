@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
+from itertools import zip_longest
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -66,21 +66,21 @@ class PartChecks:
         ]
 
 
-def check_parameters(module: nn.Module) -> None:
-    """Assert, after a backward pass, that all parameters have finite gradients.
+def check_parameters(module: nn.Module, *, when: str = "") -> None:
+    """Assert, after a backward pass, that all parameters have finite gradients; `when` ends the messages.
 
     Attributes that require a gradient and are not registered, also in lists and dicts, are an error: they are not
     trained, saved or moved to a device.
     """
     wanted = {name: p.grad for name, p in module.named_parameters() if p.requires_grad}
-    loose = list(_unregistered(module))
-    assert not loose, (
-        f"{', '.join(loose)} would learn, and is no parameter of the module: nothing trains, saves or moves it"
-    )
+    if loose := ", ".join(_unregistered(module)):
+        raise AssertionError(
+            f"{loose} would learn, and is no parameter of the module: nothing trains, saves or moves it"
+        )
     missing = [name for name, grad in wanted.items() if grad is None]
-    assert not missing, f"no gradient reaches {', '.join(missing)}"
+    assert not missing, f"no gradient reaches {', '.join(missing)}{when}"
     spoilt = [name for name, grad in wanted.items() if grad is not None and not grad.isfinite().all()]
-    assert not spoilt, f"the gradient of {', '.join(spoilt)} is not finite"
+    assert not spoilt, f"the gradient of {', '.join(spoilt)} is not finite{when}"
 
 
 def _unregistered(module: nn.Module) -> Iterator[str]:
@@ -109,20 +109,27 @@ def _tensors(value: Any, path: str) -> Iterator[tuple[str, Tensor]]:
             yield from _tensors(item, f"{path}[{key!r}]")
 
 
+def check_tensor(name: str, x: object, *shape: int) -> None:
+    """Assert that something is a tensor of finite numbers and of a shape; -1 is any length."""
+    assert isinstance(x, Tensor), f"{name} is {type(x).__name__}, expected a tensor"
+    expected = tuple(own if size == -1 else size for own, size in zip_longest(x.shape, shape))
+    assert x.shape == expected, f"{name} has shape {tuple(x.shape)}, expected {shape}"
+    assert x.isfinite().all(), f"{name} is {x.item()}" if x.numel() == 1 else f"{name} is not finite"
+
+
+def check_mask(name: str, mask_BN: Tensor, samples: int) -> None:
+    """Assert that a mask marks an element of each sample."""
+    assert mask_BN.dtype == torch.bool, (
+        f"{name} is {mask_BN.dtype}, expected torch.bool, True for real elements"
+    )
+    assert len(mask_BN) == samples, f"{name} has {len(mask_BN)} rows for {samples} samples"
+    assert mask_BN.any(dim=-1).all(), f"{name} marks no element of some sample"
+
+
 def check_terms(terms: dict[str, Tensor]) -> str:
     """Assert that an objective's terms are finite scalars, with a `loss` that has a gradient; return it as text."""
     assert "loss" in terms, f"there is no `loss` among {', '.join(terms) or 'nothing'}"
     for name, x in terms.items():
-        assert isinstance(x, Tensor), f"`{name}` is {type(x).__name__}, expected a tensor"
-        assert x.shape == (), f"`{name}` has shape {tuple(x.shape)}, expected a scalar"
-        assert x.isfinite(), f"`{name}` is {x.item()}"
+        check_tensor(f"`{name}`", x)
     assert terms["loss"].requires_grad, "`loss` has no gradient"
     return f"loss {terms['loss'].item():.4g}"
-
-
-def through_json(assets: dict[str, Any]) -> dict[str, Any]:
-    """Return assets as a checkpoint restores them; assert that another round trip changes nothing."""
-    text = json.dumps(assets)
-    again = json.loads(text)
-    assert json.dumps(again) == text, "the assets come back from JSON as something else"
-    return again

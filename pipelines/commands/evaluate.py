@@ -92,7 +92,7 @@ def name(trained: TrainedModel) -> str:
 
 def metric_table(evaluations: Sequence[Evaluation]) -> list[str]:
     """Return the lines of a table: a row a metric, a column an evaluation, with a heading if there are several."""
-    from polypool.pipelines.training.recording.artifacts import printed
+    from polypool.pipelines.training.run_results import printed
 
     columns = [
         each.metrics

@@ -18,9 +18,9 @@ import tyro
 from polypool.infra.process.command import command
 from polypool.infra.store.findings import USUAL
 from polypool.pipelines.data.extraction import job
+from polypool.pipelines.data.extraction.extractors import VideoOptions
 from polypool.pipelines.data.extraction.job import VIDEO_DEFAULTS
-from polypool.pipelines.data.extraction.videos import VideoOptions
-from polypool.pipelines.data.ingest import Tolerate, report_findings
+from polypool.pipelines.data.ingestion import Tolerate, report_findings
 
 
 def extract(
@@ -82,7 +82,7 @@ def extract(
     frames = f" and {done.frames / seconds:.1f} frames" if done.frames else ""
     speed = f"{done.new / seconds:.1f} {done.unit}s{frames}"
     print(f"{done.new:,} of them now, in {seconds:.1f} seconds: {speed} a second")
-    report_findings(out, skipped=manifest.skipped, flagged=manifest.flagged)
+    report_findings(out, manifest)
 
 
 @command

@@ -30,7 +30,7 @@ import tyro
 
 from polypool.infra.errors import InputError, MissingError
 from polypool.infra.process.command import command
-from polypool.pipelines.data.ingest import subcommands
+from polypool.pipelines.data.ingestion import subcommands
 from polypool.pipelines.data.public_sets import where_published
 
 

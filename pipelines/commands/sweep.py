@@ -80,10 +80,9 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
     from polypool.pipelines.comparison.comparison import refuse_detect
     from polypool.pipelines.comparison.sweeps import compare_sweep
     from polypool.pipelines.training.sweep.execution import outcome_text
-    from polypool.pipelines.training.sweep.matching import records_of
     from polypool.pipelines.training.sweep.parent import sweep as carry_out
     from polypool.pipelines.training.sweep.plan import Plan
-    from polypool.pipelines.training.sweep.trials import make_trials
+    from polypool.pipelines.training.sweep.trials import make_trials, records_of
 
     refuse_detect(options.detect)
     if options.concurrent < 0:

@@ -24,11 +24,12 @@ import tyro
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home, resolve
 from polypool.infra.process.command import Repeated, command
+from polypool.infra.process.watching import watched
 from polypool.infra.ray.session import ray_beside
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.recipes import Ensemble
 from polypool.pipelines.recipes.arguments import read_config, recipe_list
-from polypool.pipelines.training.driver import RUN_ID_FILE, Resume, Trained, drive
+from polypool.pipelines.training.driver import RUN_ID_FILE, Driver, Resume, Trained
 from polypool.tasks.run import Run
 
 
@@ -73,7 +74,7 @@ def take_run_id_file(words: Sequence[str]) -> tuple[Path | None, list[str]]:
 def show(trained: Trained) -> None:
     """Print how a run ended, and its scores."""
     print(f"run {trained.run_id} {trained.how}")
-    from polypool.pipelines.training.recording.artifacts import printed
+    from polypool.pipelines.training.run_results import printed
 
     try:
         tracker = Tracker.attach(tracking_uri(home()), trained.run_id, running=False)
@@ -88,8 +89,7 @@ def show(trained: Trained) -> None:
 
 def rerun(options: Rerun) -> None:
     """Print what differs, train, and print the scores side by side."""
-    from polypool.pipelines.training.rerun import ORIGIN, read_original, scores
-    from polypool.pipelines.training.runs import start
+    from polypool.pipelines.training.launch import ORIGIN, read_original, scores, start
 
     original = read_original(options.run_id, trust=options.trust)
     run = original.run
@@ -119,4 +119,5 @@ def main() -> None:
 
             show(Trained(run_id=start_ensemble(work)))
     else:
-        show(drive(work, file))
+        driver = Driver(work=work, file=file)
+        show(watched(driver, retries=driver.retries))  # in a child of this process

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 
 from polypool.infra.errors import InputError, unknown
@@ -20,13 +21,12 @@ from polypool.infra.tracking.provenance import command_line
 from polypool.infra.tracking.tracker import NOTE
 from polypool.pipelines.comparison.grouping import arranged
 from polypool.pipelines.comparison.groups import Group
-from polypool.pipelines.comparison.queries import Read, read_queries, with_differences
+from polypool.pipelines.comparison.query_units import Read, read_queries, with_differences
 from polypool.pipelines.comparison.results import Result, columns, results
-from polypool.pipelines.comparison.tables import differences, scores
+from polypool.pipelines.comparison.tables import differences, score_tables
 from polypool.pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_table, why_not
 
-_SUMMARIES = ("comparison", "sweep")
-"""Kinds of runs that stand for others, and have no scores of their own."""
+_SUMMARIES = ("comparison", "sweep")  # kinds of runs that stand for others, and have no scores of their own
 _LONGEST = 5000  # characters of a description, which older stores cut
 _REST = "All tables are in the artifact `compare.md`."
 
@@ -59,10 +59,14 @@ class Comparison:
         """All tables, in the order in which they are shown."""
         all_tables: list[Table | None] = []
         for group in self.groups:
-            all_tables += [scores.scores(group), scores.published(group), differences.differences(group)]
+            all_tables += [
+                score_tables.scores(group),
+                score_tables.published(group),
+                differences.differences(group),
+            ]
             all_tables += [differences.all_pairs(group)] if self.pairs else []
             all_tables.append(differences.shown_by_seeds(group))
-        all_tables += [scores.across(self.cross_task)] if self.cross_task is not None else []
+        all_tables += [score_tables.across(self.cross_task)] if self.cross_task is not None else []
         return tuple(table for table in all_tables if table is not None)
 
     @cached_property
@@ -89,15 +93,14 @@ class Comparison:
 
     def text(self) -> str:
         """Return the tables and notes for a terminal."""
-        lines = [line for note in self.remarks for line in textwrap.wrap(note, WIDTH)]
-        notes = ["\n".join(lines)] if lines else []
-        return "\n\n".join([*map(as_text, self.tables), *notes])
+        notes = "\n".join(line for note in self.remarks for line in textwrap.wrap(note, WIDTH))
+        return "\n\n".join(filter(None, [*map(as_text, self.tables), notes]))
 
     def markdown(self) -> str:
         """Return the tables and notes as Markdown."""
-        notes = ["\n".join(f"- {note}" for note in self.remarks)] if self.remarks else []
-        parts = [f"# Experiment `{self.experiment}`", *map(as_markdown, self.tables), *notes]
-        return "\n\n".join(parts) + "\n"
+        notes = "\n".join(f"- {note}" for note in self.remarks)
+        parts = [f"# Experiment `{self.experiment}`", *map(as_markdown, self.tables), notes]
+        return "\n\n".join(filter(None, parts)) + "\n"
 
     def latex(self) -> str:
         """Return the tables as LaTeX, with the notes as comments."""
@@ -106,9 +109,8 @@ class Comparison:
 
     def judged(self, read: Read) -> Comparison:
         """Return the comparison with significance; rows whose queries `read` cannot return are noted."""
-        compared = [with_differences(group, read) for group in self.groups]
-        notes = [note for _, of in compared for note in of]
-        return replace(self, groups=tuple(group for group, _ in compared), notes=(*self.notes, *notes))
+        groups, notes = zip(*(with_differences(group, read) for group in self.groups), strict=True)
+        return replace(self, groups=groups, notes=(*self.notes, *chain(*notes)))
 
     def log(self, uri: str, *, folder: Path) -> str:
         """Record tables and figures in a run of kind `comparison`, and return its id.
@@ -117,7 +119,7 @@ class Comparison:
             uri: the tracking store.
             folder: the project's home.
         """
-        from polypool.pipelines.comparison.drawing import draw_all  # Matplotlib
+        from polypool.pipelines.comparison.charts.drawing import draw_all  # Matplotlib
 
         with (
             tempfile.TemporaryDirectory() as drawn_in,

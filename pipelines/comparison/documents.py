@@ -12,20 +12,13 @@ from polypool.infra.files import atomic, existing
 from polypool.infra.text_tables import markdown_legend, markdown_rows, text_rows
 from polypool.pipelines.comparison.result_files import read_results
 from polypool.pipelines.comparison.results import APART, Result, groups_of
-from polypool.pipelines.comparison.tables import scores as report
+from polypool.pipelines.comparison.tables import score_tables as report
 from polypool.pipelines.comparison.tables.cross_task import cross_task_table
 
 _BEGIN = re.compile(r"^<!-- table: (?P<file>.+?)(?P<text> as text)? -->$", re.MULTILINE)
 _END = "<!-- end of table -->"
 _WIDTH = 120
 _COMMIT = 10
-
-
-def read_document(path: Path) -> str:
-    try:
-        return existing(path, what="a Markdown file").read_bytes().decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: is not UTF-8: {error}") from None
 
 
 def renew(files: Sequence[Path], *, check: bool) -> Iterator[str]:
@@ -39,7 +32,10 @@ def renew(files: Sequence[Path], *, check: bool) -> Iterator[str]:
         InputError: as `renewed`, or a file that cannot be read or written.
     """
     for path in files:
-        text = read_document(path)
+        try:
+            text = existing(path, what="a Markdown file").read_bytes().decode()
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: is not UTF-8: {error}") from None
         new, changed = renewed(text, path.parent, where=str(path))
         yield from (f"{path}: {line}" for line in changed)
         if changed and not check:
@@ -101,10 +97,12 @@ def rendered(records: Sequence[Result], *, file: str, as_in_terminal: bool = Fal
 
 
 def _origin(records: Sequence[Result], file: str) -> str:
-    commits = _each(record.commits for record in records)
+    commits = [
+        each[:_COMMIT] + "+" * each.endswith("+") for each in _each(record.commits for record in records)
+    ]
     commands = _each(record.command for record in records)
     runs = len(set(_each(record.run_ids for record in records)))
-    of = f" of commit{'s' * (len(commits) > 1)} {', '.join(map(_short, commits))}" if commits else ""
+    of = f" of commit{'s' * (len(commits) > 1)} {', '.join(commits)}" if commits else ""
     by = f", by `{commands[0]}`" if commands else ""
     if len(commands) > 1:
         by += f" and {len(commands) - 1} more command{'s' * (len(commands) > 2)}, which are there"
@@ -116,10 +114,6 @@ def _origin(records: Sequence[Result], file: str) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _short(commit: str) -> str:
-    return commit[:_COMMIT] + "+" * commit.endswith("+")
 
 
 def _each(fields: Iterable[str]) -> list[str]:

@@ -7,20 +7,21 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import TypeVar
 
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.registry import RECIPES
 from polypool.infra.tracking import RunRecord
 from polypool.pipelines.comparison.groups import SECONDS, Costs, Group, Row, costs_of, ordered
-from polypool.pipelines.comparison.settings import Settings, code_notes, deviations, left_out_notes, named
+from polypool.pipelines.comparison.row_settings import Settings, code_notes, deviations, left_out_notes, named
 from polypool.pipelines.recipes import Ensemble, published_text
 from polypool.tasks.adapter import Metric
 from polypool.tasks.scoring.protocols import is_for_test
 from polypool.tasks.scoring.records import VERSION_TAG, metrics_from
 
-Key = tuple[str, str, str]
-"""Task, data set and protocol."""
+Key = tuple[str, str, str]  # task, data set and protocol
 ReadArtifact = Callable[[RunRecord, str], bytes]
 """Returns an artifact of a run by its name, or raises InputError."""
 T = TypeVar("T")
@@ -60,7 +61,7 @@ def arranged(
         raise unknown("protocol", protocol, scored, f" Those are what the runs of {experiment!r} have.")
     if not by_key:
         raise InputError(f"experiment {experiment!r} has nothing to compare yet; {'; '.join(notes)}")
-    notes += _protocols_apart([*by_key])
+    notes += _protocols_apart(by_key)
     groups = tuple(_group(key, by_key[key], metric, notes, read) for key in sorted(by_key))
     if metric and not any(group.metric and group.metric.name == metric for group in groups):
         known = {known.name for group in groups for known in group.metrics}
@@ -76,11 +77,9 @@ def _protocols(run: RunRecord, only: str) -> set[str]:
     return {name for name in scored if (name == only if only else name == own or is_for_test(name))}
 
 
-def _protocols_apart(keys: Sequence[Key]) -> Iterator[str]:
-    protocols: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for task, dataset, protocol in sorted(keys):
-        protocols[task, dataset].append(protocol)
-    for (task, dataset), names in protocols.items():
+def _protocols_apart(keys: Iterable[Key]) -> Iterator[str]:
+    for (task, dataset), of in groupby(sorted(keys), key=itemgetter(0, 1)):
+        names = [protocol for _, _, protocol in of]
         if len(names) > 1:
             yield (
                 f"{task} · {dataset} has a table each for the protocols {', '.join(names)}, whose numbers cannot be "
@@ -126,7 +125,7 @@ def _group(
         rows=ordered(all_rows, chosen),
         metric=chosen,
         metrics=metrics,
-        published=_sources(runs),
+        published=tuple(sorted({line for run in runs for line in _source(run)})),
         usual=usual,
     )
 
@@ -166,9 +165,9 @@ _MEANING = ("higher_is_better", "best", "chance", "unit")
 
 
 def _same(one: bool | float | str, other: bool | float | str) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-6) or (math.isnan(one) and math.isnan(other))
-    return one == other
+    if isinstance(one, float) and isinstance(other, float) and not math.isnan(one):
+        return math.isclose(one, other, rel_tol=1e-6)
+    return str(one) == str(other)
 
 
 def _specs(run: RunRecord) -> tuple[str, ...]:
@@ -228,14 +227,10 @@ def published_numbers(run: RunRecord) -> dict[str, float]:
         ) from None
 
 
-def _sources(runs: Iterable[RunRecord]) -> tuple[str, ...]:
-    """Return which numbers the recipes of runs aim at and their source, a sentence each."""
-    lines = {
-        f"{run.tags.get('recipe', '')}: {published_text(numbers, run.params.get('source', ''))}"
-        for run in runs
-        if (numbers := published_numbers(run))
-    }
-    return tuple(sorted(lines))
+def _source(run: RunRecord) -> Iterator[str]:
+    """Yield which numbers a run's recipe aims at and their source, if there are any."""
+    if numbers := published_numbers(run):
+        yield f"{run.tags.get('recipe', '')}: {published_text(numbers, run.params.get('source', ''))}"
 
 
 def _follows_recipe(run: RunRecord) -> bool:
@@ -267,10 +262,11 @@ def _missing_seeds(group: str, rows: Sequence[Row]) -> Iterator[str]:
     seeds = {seed for row in trained for seed in row.seeds if seed}
     if unnoted := [row.label for row in trained if "" in row.seeds]:
         yield f"{group}: which seed a run had is not noted, in the tag `seed`: {', '.join(unnoted)}"
-    lacking = [(row.label, sorted(seeds - {*row.seeds})) for row in trained if seeds - {*row.seeds}]
+    lacking = [
+        f"{row.label} {', '.join(sorted(seeds - {*row.seeds}))}" for row in trained if seeds - {*row.seeds}
+    ]
     if lacking:
-        named = "; ".join(f"{label} {', '.join(missing)}" for label, missing in lacking)
-        yield f"{group}: seeds are missing, so rows are means over different ones: {named}"
+        yield f"{group}: seeds are missing, so rows are means over different ones: {'; '.join(lacking)}"
 
 
 def _left_out(why: str, runs: Sequence[RunRecord]) -> Iterator[str]:

@@ -7,7 +7,6 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS, ENCODERS, Spec
@@ -45,11 +44,9 @@ class Costs:
 
 
 def costs_of(runs: Sequence[RunRecord]) -> Costs:
-    logged = {
-        name: statistics.fmean(run.metrics.get(key, math.nan) for run in runs)
-        for name, key in _LOGGED.items()
-    }
-    return Costs(weights=statistics.fmean(map(weights_of, runs)), **logged)
+    mean = statistics.fmean
+    logged = {name: mean(run.metrics.get(key, math.nan) for run in runs) for name, key in _LOGGED.items()}
+    return Costs(weights=mean(map(weights_of, runs)), **logged)
 
 
 def weights_of(run: RunRecord) -> float:
@@ -171,6 +168,11 @@ class Group:
         assert self.metric is not None
         return self.metric
 
+    @property
+    def known(self) -> tuple[Row, ...]:
+        """The rows with a mean of the deciding metric."""
+        return tuple(row for row in self.rows if not math.isnan(self.mean(row)))
+
     def mean(self, row: Row) -> float:
         """Return a row's mean of the deciding metric; NaN if unknown."""
         return row.mean(self.metric.name) if self.metric else math.nan
@@ -185,16 +187,10 @@ class Group:
 
     def decimals(self, name: str) -> int:
         """Return how many decimals of a metric are shown, which follows from all of its values."""
-        if name not in self._decimals:
-            known = [metric for metric in (*self.metrics, self.metric) if metric and metric.name == name]
-            values = [abs(x) for metric in known for x in (metric.best, metric.chance) if not math.isnan(x)]
-            values += [abs(value) for row in self.rows for value in row.values.get(name, ())]
-            self._decimals[name] = decimals(max(values, default=math.inf))
-        return self._decimals[name]
-
-    @cached_property
-    def _decimals(self) -> dict[str, int]:
-        return {}
+        known = [metric for metric in (*self.metrics, self.metric) if metric and metric.name == name]
+        values = [abs(x) for metric in known for x in (metric.best, metric.chance) if not math.isnan(x)]
+        values += [abs(value) for row in self.rows for value in row.values.get(name, ())]
+        return decimals(max(values, default=math.inf))
 
     def number(self, value: float) -> str:
         """Return a value of the deciding metric as text."""

@@ -16,21 +16,26 @@ from polypool.infra.errors import InputError
 from polypool.infra.tracking import RunRecord
 from polypool.infra.tracking.tracker import COMMAND
 from polypool.pipelines.comparison.groups import SECONDS, Costs, Group, Row
-from polypool.pipelines.comparison.settings import DIGESTS
+from polypool.pipelines.comparison.row_settings import DIGESTS
 from polypool.pipelines.comparison.statistics.significance import Difference, Judged
 from polypool.tasks.adapter import Metric
 
-APART = "; "
-"""Separates several values in one field."""
+APART = "; "  # separates several values in one field
 Number = float | None
-_COSTS = {
-    "weights": "weights",
-    "step": "step_cost",
-    "embed": "embed_cost",
-    "query": "query_cost",
-    "bytes": "item_bytes",
+_SAME = ("aggregator", "recipe", "model", "settings", "own_protocol")
+_FIELDS: dict[type, dict[str, str]] = {
+    Row: {"label": "row", **{name: name for name in _SAME}},
+    Metric: {"name": "metric", **{name: name for name in ("unit", "higher_is_better", "best", "chance")}},
+    Difference: {"value": "difference", "low": "difference_low", "high": "difference_high", "p": "p"},
+    Costs: {
+        "weights": "weights",
+        "step": "step_cost",
+        "embed": "embed_cost",
+        "query": "query_cost",
+        "bytes": "item_bytes",
+    },
 }
-"""The field of each of `Costs`."""
+"""By the names of an object's attributes, the fields of `Result` that hold them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,33 +142,23 @@ def _of_row(group: Group, row: Row, compared_by: str) -> Iterable[Result]:
         "task": group.task,
         "dataset": group.dataset,
         "protocol": group.protocol,
-        "row": row.label,
-        "aggregator": row.aggregator,
-        "recipe": row.recipe,
-        "model": row.model,
-        "settings": row.settings,
+        **_flat(row),
         "usual": APART.join(group.usual),
-        "own_protocol": row.own_protocol,
         "seeds": APART.join(row.seeds),
-        **{field: _known(getattr(row.costs, name)) for name, field in _COSTS.items()},
+        **_flat(row.costs),
         "train_seconds": _known(row.mean(SECONDS.name)),
         **_origin(row.runs),
         "compared_by": compared_by,
     }
     described = {metric.name: metric for metric in (group.ranked_by, *group.metrics)}
     for name in group.columns:
-        metric = described.get(name)
-        if name == SECONDS.name or metric is None:
+        if name == SECONDS.name or name not in described:
             continue
-        decides = name == group.ranked_by.name
+        metric, decides = described[name], name == group.ranked_by.name
         yield Result(
             **shared,
-            metric=name,
+            **_flat(metric),
             decides=decides,
-            unit=metric.unit,
-            higher_is_better=metric.higher_is_better,
-            best=_known(metric.best),
-            chance=_known(metric.chance),
             values=APART.join(f"{value:.10g}" for value in row.values.get(name, ())),
             mean=_known(row.mean(name)),
             deviation=_known(row.deviation(name)),
@@ -173,25 +168,29 @@ def _of_row(group: Group, row: Row, compared_by: str) -> Iterable[Result]:
         )
 
 
+def _flat(value: Row | Metric | Costs | Difference) -> dict[str, Any]:
+    return {field: _known(getattr(value, name)) for name, field in _FIELDS[type(value)].items()}
+
+
+def _read(kind: type, record: Result) -> dict[str, Any]:
+    """Return the attributes of an object that a record holds, NaN for numbers that are unknown."""
+    values = {name: getattr(record, field) for name, field in _FIELDS[kind].items()}
+    return {name: math.nan if value is None else value for name, value in values.items()}
+
+
+def _known(value: Any) -> Any:
+    """Return a number to ten digits, None for NaN; anything else as it is."""
+    if not isinstance(value, float):
+        return value
+    return None if math.isnan(value) else float(f"{value:.10g}")
+
+
 def _judged(judged: Judged, row: Row) -> dict[str, Any]:
     low, high = judged.intervals.get(row.label, (math.nan, math.nan))
-    found: dict[str, Any] = {
-        "low": _known(low),
-        "high": _known(high),
-        "queries": judged.units,
-        "pairs": judged.tests,
-    }
-    difference = judged.difference(row.label, judged.labels[0])
-    if difference is None:
-        return found
-    return found | {
-        "against": judged.labels[0],
-        "difference": _known(difference.value),
-        "difference_low": _known(difference.low),
-        "difference_high": _known(difference.high),
-        "p": _known(difference.p),
-        "over_seeds": difference.over_seeds,
-    }
+    found = {"low": _known(low), "high": _known(high), "queries": judged.units, "pairs": judged.tests}
+    if difference := judged.difference(row.label, judged.labels[0]):
+        found |= {"against": judged.labels[0], "over_seeds": difference.over_seeds, **_flat(difference)}
+    return found
 
 
 def _origin(runs: Sequence[RunRecord]) -> dict[str, str]:
@@ -211,18 +210,13 @@ def _each(values: Iterable[str]) -> str:
     return APART.join(dict.fromkeys(value for value in values if value))
 
 
-def _known(value: float) -> Number:
-    return None if math.isnan(value) else float(f"{value:.10g}")
-
-
 def groups_of(records: Sequence[Result]) -> tuple[Group, ...]:
     """Return the groups of records, without runs, and with the differences from the best row alone.
 
     Raises:
         InputError: records of a table are missing.
     """
-    key = operator.attrgetter("task", "dataset", "protocol")
-    return tuple(_group(of) for of in _gathered(records, key))
+    return tuple(map(_group, _gathered(records, operator.attrgetter("task", "dataset", "protocol"))))
 
 
 def _gathered(records: Iterable[Result], key: Callable[[Result], object]) -> list[list[Result]]:
@@ -234,7 +228,7 @@ def _gathered(records: Iterable[Result], key: Callable[[Result], object]) -> lis
 
 
 def _group(records: Sequence[Result]) -> Group:
-    metrics = {record.metric: _metric(record) for record in records}
+    metrics = {record.metric: Metric(**_read(Metric, record)) for record in records}
     deciding = [record for record in records if record.decides]
     if not deciding:
         raise InputError(
@@ -253,30 +247,14 @@ def _group(records: Sequence[Result]) -> Group:
     )
 
 
-def _metric(record: Result) -> Metric:
-    return Metric(
-        name=record.metric,
-        higher_is_better=record.higher_is_better,
-        best=_number(record.best),
-        chance=_number(record.chance),
-        unit=record.unit,
-    )
-
-
 def _row(records: Sequence[Result]) -> Row:
     first = records[0]
-    values = {of.metric: tuple(map(float, of.values.split(APART))) for of in records if of.values}
     return Row(
-        label=first.row,
-        aggregator=first.aggregator,
-        recipe=first.recipe,
-        model=first.model,
-        settings=first.settings,
-        own_protocol=first.own_protocol,
+        **_read(Row, first),
         seeds=tuple(first.seeds.split(APART)),
-        values=values,
+        values={of.metric: tuple(map(float, of.values.split(APART))) for of in records if of.values},
         published={of.metric: of.published for of in records if of.published is not None},
-        costs=Costs(**{name: _number(getattr(first, field)) for name, field in _COSTS.items()}),
+        costs=Costs(**_read(Costs, first)),
     )
 
 
@@ -287,24 +265,14 @@ def _judged_of(records: Sequence[Result]) -> Judged | None:
     best = compared[0].against
     return Judged(
         units=compared[0].queries,
-        labels=(best, *(record.row for record in compared)),
+        labels=(best, *(of.row for of in compared)),
         tests=compared[0].pairs,
-        intervals={of.row: (_number(of.low), _number(of.high)) for of in records},
+        intervals={of.row: (of.low, of.high) for of in records if of.low is not None and of.high is not None},
         pairs={
-            (record.row, best): Difference(
-                value=_number(record.difference),
-                low=_number(record.difference_low),
-                high=_number(record.difference_high),
-                p=_number(record.p),
-                over_seeds=bool(record.over_seeds),
-            )
-            for record in compared
+            (of.row, best): Difference(**_read(Difference, of), over_seeds=bool(of.over_seeds))
+            for of in compared
         },
     )
-
-
-def _number(value: Number) -> float:
-    return math.nan if value is None else value
 
 
 def columns(records: Sequence[Result]) -> Mapping[str, list[object]]:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from polypool.infra.lease.holder import HeldError, Holder
+from polypool.infra.lease.on_disk import HeldError, Holder
 from polypool.infra.text_tables import aligned, duration
 from polypool.infra.tracking import RunRecord, Tracker, find_runs
-from polypool.pipelines.training.recording.described import COLLAPSED
+from polypool.pipelines.training.recording import COLLAPSED
 
 _WIDTH = 200
 
@@ -54,12 +54,12 @@ def list_runs(uri: str, experiment: str, *, home: Path) -> list[ListedRun]:
     Raises:
         InputError: the store does not answer, or there is no such experiment.
     """
-    now, records = time.time(), find_runs(uri, experiment, finished=False)
-    return [_listed(record, home=home, now=now) for record in records if record.tags.get("kind") == "train"]
+    records = find_runs(uri, experiment, finished=False)
+    return [_listed(record, home=home) for record in records if record.tags.get("kind") == "train"]
 
 
-def _listed(record: RunRecord, *, home: Path, now: float) -> ListedRun:
-    from polypool.pipelines.training.folder import behind
+def _listed(record: RunRecord, *, home: Path) -> ListedRun:
+    from polypool.pipelines.training.run_folder import behind
 
     who, holder = behind(record, home=home)
     tags, epochs = record.tags, record.params.get("optim.epochs", "")
@@ -73,7 +73,7 @@ def _listed(record: RunRecord, *, home: Path, now: float) -> ListedRun:
         seed=tags.get("seed", ""),
         epoch=int(record.metrics.get("epoch", 0)),
         epochs=int(epochs) if epochs.isascii() and epochs.isdigit() else None,
-        age=now - record.started,
+        age=time.time() - record.started,
         behind=who,
         holder=holder,
     )
@@ -84,8 +84,8 @@ def mark_dead(uri: str, runs: Sequence[ListedRun], *, home: Path) -> dict[str, s
 
     What they logged and MLflow lacks is sent first. A run that ended while MLflow was away keeps that status.
     """
-    from polypool.pipelines.training.folder import take_run
-    from polypool.pipelines.training.recording.sending import send
+    from polypool.pipelines.training.recording import send
+    from polypool.pipelines.training.run_folder import take_run
 
     ended: dict[str, str] = {}
     for run in runs:

@@ -9,10 +9,11 @@ from pathlib import Path
 from polypool.infra.errors import InputError
 from polypool.infra.files import make_folder
 from polypool.infra.tracking import Tracker, find_runs
+from polypool.pipelines.comparison.charts.task_charts import draw_pairs
 from polypool.pipelines.comparison.comparison import compare
-from polypool.pipelines.figures.pairs import draw_pairs, pair_means
-from polypool.pipelines.training.sweep.matching import match_trials
+from polypool.pipelines.figures.style import save
 from polypool.pipelines.training.sweep.plan import Plan
+from polypool.pipelines.training.sweep.trials import match_trials
 
 
 def compare_sweep(plan: Plan, *, detect: float = 0.0) -> str:
@@ -49,8 +50,8 @@ def _heat_maps(plan: Plan) -> list[Path]:
         scored = [
             (match.trial.run, records[match.run_id].metrics if match.run_id else {}) for match in of_recipe
         ]
-        if means := pair_means(scored, metric=metric):
+        if figure := draw_pairs(scored, metric=metric):
             name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{plan.experiment}-{recipe}")
             paths.append(folder / f"{name}-visual_by_text.png")
-            draw_pairs(means, paths[-1])
+            save(figure, paths[-1])
     return paths

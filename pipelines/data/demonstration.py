@@ -21,8 +21,7 @@ from pathlib import Path
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
 from polypool.infra.process.stopping import run_async
-from polypool.infra.ray.head import private_head
-from polypool.infra.ray.jobs import JobServer
+from polypool.infra.ray.jobs import JobServer, private_head
 from polypool.infra.ray.session import local_cores
 from polypool.infra.registry import AGGREGATORS, RECIPES
 from polypool.infra.store import FeatureStore
@@ -83,14 +82,14 @@ RAY_LINES = re.compile(
 """Lines of a job's output that Ray writes about itself; the demo does not show them."""
 
 
-def run(*words: str, env: dict[str, str]) -> None:
-    """Show a command, run it on this machine, and stop the demo if it fails."""
+def verb(name: str, *options: str) -> None:
+    """Show `polypool <name>`, run it on this machine, and stop the demo if it fails."""
+    words = ("python", "-m", "polypool", name, *options)
     print(f"\n$ {shlex.join(words)}", flush=True)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, **env, "PATH": path, "POLYPOOL_HOME": str(home())}
-    with subprocess.Popen(
-        words, cwd=workplace(), env=env, process_group=0
-    ) as child:  # Ctrl-C is for us alone
+    env = {**os.environ, "RAY_ADDRESS": "local", "PATH": path, "POLYPOOL_HOME": str(home())}
+    child = subprocess.Popen(words, cwd=workplace(), env=env, process_group=0)  # Ctrl-C is for us alone
+    with child:
         try:
             code = child.wait()
         except KeyboardInterrupt:
@@ -101,11 +100,6 @@ def run(*words: str, env: dict[str, str]) -> None:
             raise
     if code:
         raise InputError(f"the command above ended with exit code {code}; its output says why")
-
-
-def verb(name: str, *words: str) -> None:
-    """Run `polypool <name>` on this machine."""
-    run("python", "-m", "polypool", name, *words, env={"RAY_ADDRESS": "local"})
 
 
 def prepare_images(options: DemoOptions) -> None:

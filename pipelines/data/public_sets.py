@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEPTH = 4  # folders below the first one that are looked through: archives hold their files one or two folders deep
-_MOST = (
-    10_000  # entries of a folder beyond which those below are not looked at: it is one of pictures or clips
-)
+_MOST = 10_000  # entries of a folder of pictures or clips, beyond which those below are not looked at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,19 +47,29 @@ class PublicSet:
     commands: tuple[str, ...]
 
 
+def _files(url: str, *names: str, size: str = "", use: str = "") -> tuple[PublicFile, ...]:
+    return tuple(PublicFile(name=name, url=url, size=size, use=use) for name in names)
+
+
 _COCO = "http://images.cocodataset.org/zips"
 _KARPATHY = "https://cs.stanford.edu/people/karpathy/deepimagesent/caption_datasets.zip"
 _SCAN = "https://www.kaggle.com/datasets/kuanghueilee/scan-features"
-_VQA = "https://s3.amazonaws.com/cvmlp/vqa/mscoco/vqa"
+_SCAN_USE = "SCAN's arrays: regions and captions, a corpus by themselves"
+_FLICKR = "https://shannon.cs.illinois.edu/DenotationGraph/"
+_CXC = "https://github.com/google-research-datasets/Crisscrossed-Captions"
 _CLIP4CLIP = "https://github.com/ArrowLuo/CLIP4Clip/releases/download/v0.0"
-_FLICKR_TERMS = "captions by their authors; the photographs stay under Flickr's terms, for research"
+_MSRVTT = "http://ms-multimedia-challenge.com/2017/dataset"
+_MSRVTT_CLIPS = "https://www.robots.ox.ac.uk/~maxbain/frozen-in-time/data/MSRVTT.zip"
+_MSVD = "https://www.cs.utexas.edu/users/ml/clamp/videoDescription/"
+_VATEX = "https://eric-xw.github.io/vatex-website/download.html"
+_VQA = "https://s3.amazonaws.com/cvmlp/vqa/mscoco/vqa"
 _PICTURES = (
-    PublicFile(name="train2014/", url=f"{_COCO}/train2014.zip", size="13 GB"),
-    PublicFile(name="val2014/", url=f"{_COCO}/val2014.zip", size="6 GB"),
+    *_files(f"{_COCO}/train2014.zip", "train2014/", size="13 GB"),
+    *_files(f"{_COCO}/val2014.zip", "val2014/", size="6 GB"),
 )
-_REGIONS = PublicFile(
-    name="trainval_36/",
-    url="https://github.com/peteanderson80/bottom-up-attention",
+_REGIONS = _files(
+    "https://github.com/peteanderson80/bottom-up-attention",
+    "trainval_36/",
     size="25 GB",
     use="bottom-up-attention's 36 regions of each photograph, instead of features of your own",
 )
@@ -72,14 +80,10 @@ SETS: dict[str, PublicSet] = {
         page="https://cocodataset.org/#download",
         terms="captions CC BY 4.0; the photographs stay under Flickr's terms",
         files=(
-            PublicFile(name="dataset_coco.json", url=_KARPATHY),
+            *_files(_KARPATHY, "dataset_coco.json"),
             *_PICTURES,
-            _REGIONS,
-            PublicFile(
-                name="coco_precomp/",
-                url=_SCAN,
-                use="SCAN's arrays: regions and captions, a corpus by themselves",
-            ),
+            *_REGIONS,
+            *_files(_SCAN, "coco_precomp/", use=_SCAN_USE),
         ),
         commands=(
             "polypool ingest karpathy --json dataset_coco.json --images . --out data/coco",
@@ -88,16 +92,12 @@ SETS: dict[str, PublicSet] = {
     ),
     "flickr30k": PublicSet(
         title="Flickr30K, in Karpathy's splits",
-        page="https://shannon.cs.illinois.edu/DenotationGraph/",
-        terms=_FLICKR_TERMS,
+        page=_FLICKR,
+        terms="captions by their authors; the photographs stay under Flickr's terms, for research",
         files=(
-            PublicFile(name="dataset_flickr30k.json", url=_KARPATHY),
-            PublicFile(name="flickr30k-images/", url="https://shannon.cs.illinois.edu/DenotationGraph/"),
-            PublicFile(
-                name="f30k_precomp/",
-                url=_SCAN,
-                use="SCAN's arrays: regions and captions, a corpus by themselves",
-            ),
+            *_files(_KARPATHY, "dataset_flickr30k.json"),
+            *_files(_FLICKR, "flickr30k-images/"),
+            *_files(_SCAN, "f30k_precomp/", use=_SCAN_USE),
         ),
         commands=(
             "polypool ingest karpathy --json dataset_flickr30k.json --images flickr30k-images "
@@ -106,15 +106,9 @@ SETS: dict[str, PublicSet] = {
     ),
     "cxc": PublicSet(
         title="Crisscrossed Captions: people's ratings of pairs of COCO",
-        page="https://github.com/google-research-datasets/Crisscrossed-Captions",
+        page=_CXC,
         terms="see its page",
-        files=tuple(
-            PublicFile(
-                name=f"{kind}_test.csv",
-                url="https://github.com/google-research-datasets/Crisscrossed-Captions/tree/master/data",
-            )
-            for kind in ("sits", "sts", "sis")
-        ),
+        files=_files(f"{_CXC}/tree/master/data", "sits_test.csv", "sts_test.csv", "sis_test.csv"),
         commands=("polypool evaluate RUN_ID --protocol coco-5k-cxc     # with the files in data/cxc",),
     ),
     "msrvtt": PublicSet(
@@ -122,13 +116,8 @@ SETS: dict[str, PublicSet] = {
         page="https://www.microsoft.com/en-us/research/publication/msr-vtt-a-large-video-description-dataset-for-bridging-video-and-language/",
         terms="for research; the clips are YouTube's",
         files=(
-            PublicFile(
-                name="train_val_videodatainfo.json", url="http://ms-multimedia-challenge.com/2017/dataset"
-            ),
-            PublicFile(name="test_videodatainfo.json", url="http://ms-multimedia-challenge.com/2017/dataset"),
-            PublicFile(
-                name="videos/", url="https://www.robots.ox.ac.uk/~maxbain/frozen-in-time/data/MSRVTT.zip"
-            ),
+            *_files(_MSRVTT, "train_val_videodatainfo.json", "test_videodatainfo.json"),
+            *_files(_MSRVTT_CLIPS, "videos/"),
         ),
         commands=(
             "polypool ingest msrvtt --json train_val_videodatainfo.json test_videodatainfo.json "
@@ -140,12 +129,11 @@ SETS: dict[str, PublicSet] = {
         page="https://github.com/ArrowLuo/CLIP4Clip",
         terms="for research; the clips are YouTube's",
         files=(
-            PublicFile(name="MSRVTT_data.json", url=f"{_CLIP4CLIP}/msrvtt_data.zip"),
-            PublicFile(name="MSRVTT_train.9k.csv", url=f"{_CLIP4CLIP}/msrvtt_data.zip"),
-            PublicFile(name="MSRVTT_JSFUSION_test.csv", url=f"{_CLIP4CLIP}/msrvtt_data.zip"),
-            PublicFile(
-                name="videos/", url="https://www.robots.ox.ac.uk/~maxbain/frozen-in-time/data/MSRVTT.zip"
+            *_files(
+                f"{_CLIP4CLIP}/msrvtt_data.zip",
+                *("MSRVTT_data.json", "MSRVTT_train.9k.csv", "MSRVTT_JSFUSION_test.csv"),
             ),
+            *_files(_MSRVTT_CLIPS, "videos/"),
         ),
         commands=(
             "polypool ingest msrvtt-1ka --json MSRVTT_data.json --train MSRVTT_train.9k.csv "
@@ -154,22 +142,12 @@ SETS: dict[str, PublicSet] = {
     ),
     "msvd": PublicSet(
         title="MSVD: 1,200 clips to train, 100 and 670 to choose and test",
-        page="https://www.cs.utexas.edu/users/ml/clamp/videoDescription/",
+        page=_MSVD,
         terms="for research; the clips are YouTube's",
         files=(
-            PublicFile(
-                name="AllVideoDescriptions.txt",
-                url="https://www.cs.utexas.edu/users/ml/clamp/videoDescription/",
-            ),
-            *(
-                PublicFile(name=f"{split}_list.txt", url=f"{_CLIP4CLIP}/msvd_data.zip")
-                for split in ("train", "val", "test")
-            ),
-            PublicFile(
-                name="YouTubeClips/",
-                url="https://www.cs.utexas.edu/users/ml/clamp/videoDescription/",
-                size="1.7 GB",
-            ),
+            *_files(_MSVD, "AllVideoDescriptions.txt"),
+            *_files(f"{_CLIP4CLIP}/msvd_data.zip", "train_list.txt", "val_list.txt", "test_list.txt"),
+            *_files(_MSVD, "YouTubeClips/", size="1.7 GB"),
         ),
         commands=(
             "polypool ingest msvd --captions AllVideoDescriptions.txt --lists . --videos YouTubeClips "
@@ -178,16 +156,9 @@ SETS: dict[str, PublicSet] = {
     ),
     "vatex": PublicSet(
         title="VATEX, English captions; half of the validation split is tested on, as in HGR",
-        page="https://eric-xw.github.io/vatex-website/download.html",
+        page=_VATEX,
         terms="annotations CC BY 4.0; the clips are YouTube's, and some are gone",
-        files=(
-            PublicFile(
-                name="vatex_training_v1.0.json", url="https://eric-xw.github.io/vatex-website/download.html"
-            ),
-            PublicFile(
-                name="vatex_validation_v1.0.json", url="https://eric-xw.github.io/vatex-website/download.html"
-            ),
-        ),
+        files=_files(_VATEX, "vatex_training_v1.0.json", "vatex_validation_v1.0.json"),
         commands=(
             "polypool ingest vatex --training vatex_training_v1.0.json "
             "--validation vatex_validation_v1.0.json --out data/vatex",
@@ -198,27 +169,18 @@ SETS: dict[str, PublicSet] = {
         page="https://visualqa.org/download.html",
         terms="annotations CC BY 4.0; the photographs stay under Flickr's terms",
         files=(
-            PublicFile(
-                name="v2_OpenEnded_mscoco_train2014_questions.json",
-                url=f"{_VQA}/v2_Questions_Train_mscoco.zip",
-            ),
-            PublicFile(
-                name="v2_OpenEnded_mscoco_val2014_questions.json", url=f"{_VQA}/v2_Questions_Val_mscoco.zip"
-            ),
-            PublicFile(
-                name="v2_mscoco_train2014_annotations.json", url=f"{_VQA}/v2_Annotations_Train_mscoco.zip"
-            ),
-            PublicFile(
-                name="v2_mscoco_val2014_annotations.json", url=f"{_VQA}/v2_Annotations_Val_mscoco.zip"
-            ),
+            *_files(f"{_VQA}/v2_Questions_Train_mscoco.zip", "v2_OpenEnded_mscoco_train2014_questions.json"),
+            *_files(f"{_VQA}/v2_Questions_Val_mscoco.zip", "v2_OpenEnded_mscoco_val2014_questions.json"),
+            *_files(f"{_VQA}/v2_Annotations_Train_mscoco.zip", "v2_mscoco_train2014_annotations.json"),
+            *_files(f"{_VQA}/v2_Annotations_Val_mscoco.zip", "v2_mscoco_val2014_annotations.json"),
             *_PICTURES,
-            PublicFile(
-                name="v2_OpenEnded_mscoco_test2015_questions.json",
-                url=f"{_VQA}/v2_Questions_Test_mscoco.zip",
+            *_files(
+                f"{_VQA}/v2_Questions_Test_mscoco.zip",
+                "v2_OpenEnded_mscoco_test2015_questions.json",
                 use="the splits test-dev and test, whose answers the challenge's server keeps",
             ),
-            PublicFile(name="test2015/", url=f"{_COCO}/test2015.zip", size="12 GB", use="their photographs"),
-            _REGIONS,
+            *_files(f"{_COCO}/test2015.zip", "test2015/", size="12 GB", use="their photographs"),
+            *_REGIONS,
         ),
         commands=(
             "polypool ingest vqa2 --questions v2_OpenEnded_*_questions.json "

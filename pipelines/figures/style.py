@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,13 +19,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BAR, INK, POINT, MUTED, LINE = "#a9c4de", "#1f2d3d", "#1c4e80", "#6b7785", "#e3e7eb"
-WRAP = 34
-"""Characters in a line of a label."""
+WRAP = 34  # characters in a line of a label
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure with a constrained layout; sizes in inches."""
-    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
+def new_figure(width: float, height: float, heading: str = "", *, size: float = 12) -> Figure:
+    """Return an empty figure with a constrained layout; sizes in inches, that of the heading in points."""
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    if heading:
+        figure.suptitle(heading, x=0.01, ha="left", fontsize=size, fontweight="bold", color=INK)
+    return figure
+
+
+def stacked(width: float, heights: Sequence[float], *, between: float = 1.1) -> tuple[Figure, list[Axes]]:
+    """Return a figure of panels below each other, and the panels; sizes in inches."""
+    figure = new_figure(width, sum(heights) + between * len(heights))
+    return figure, [*figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]]
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -49,6 +57,25 @@ def lines_of(label: str, width: int = WRAP) -> int:
 def title(panel: Axes, text: str, *, pad: float = 14) -> None:
     """Put a title above the left end of a panel."""
     panel.set_title(text, loc="left", fontsize=11, fontweight="bold", color=INK, pad=pad)
+
+
+def frame(
+    panel: Axes,
+    heading: str,
+    *,
+    x: str = "",
+    y: str = "",
+    size: float = 10,
+    pad: float = 14,
+    grid: Literal["both", "x", "y"] = "both",
+    spines: tuple[str, ...] = ("left", "bottom"),
+) -> None:
+    """Give a panel its title, the names of its axes, a grid behind what is drawn, and a line on some sides."""
+    title(panel, heading, pad=pad)
+    panel.set_xlabel(x, color=INK, fontsize=size)
+    panel.set_ylabel(y, color=INK, fontsize=size)
+    panel.grid(axis=grid, color=LINE, linewidth=0.8, zorder=0)
+    bare(panel, spines=spines)
 
 
 def bare(panel: Axes, *, spines: tuple[str, ...] = ()) -> None:

@@ -46,7 +46,7 @@ from polypool.pipelines.models.trained import TrainedModel, load
 from polypool.tasks.abilities import Answers, Searchable
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.run import to_json
-from polypool.tasks.similarities.cosine import Cosine
+from polypool.tasks.similarities.similarity import Cosine
 from polypool.tasks.similarities.vectors import at_least_float32, side_by_side
 
 if TYPE_CHECKING:

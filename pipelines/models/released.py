@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from polypool.encoders.visual.weights import fill
+from polypool.encoders.visual.resnet import fill
 from polypool.infra.errors import InputError
 from polypool.infra.files import sha256
 from polypool.infra.paths import home
@@ -28,7 +28,7 @@ from polypool.pipelines.models.released_parts import (
 )
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.training.checkpoints.best import ARTIFACT, write_model
-from polypool.pipelines.training.recording.described import tags
+from polypool.pipelines.training.recording import tags
 from polypool.tasks.run import Data, Optim, Run, to_json, to_params
 
 UNUSED = re.compile(

@@ -18,16 +18,15 @@ from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.infra.tracking.tracker import PARENT
 from polypool.pipelines.models.trained import TrainedModel, load_run
 from polypool.pipelines.recipes import Ensemble
+from polypool.pipelines.training.launch import start
 from polypool.pipelines.training.prepare import prepare
-from polypool.pipelines.training.recording.artifacts import log_evaluation, log_pictures
-from polypool.pipelines.training.runs import start
+from polypool.pipelines.training.run_results import log_evaluation, log_pictures
 from polypool.tasks.abilities import Scores
 from polypool.tasks.adapter import Evaluation, Score
-from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.run import Run
-from polypool.tasks.scoring.geometry import alignment, uniformity
+from polypool.tasks.scoring.geometry import ablated, alignment, uniformity, variance_of
 from polypool.tasks.scoring.scores import mean_score
-from polypool.tasks.scoring.set_analysis import ablated, variance_of
 from polypool.tasks.similarities.vectors import mean_and_log_variance
 
 

@@ -22,10 +22,10 @@ from polypool.infra.errors import InputError
 from polypool.infra.files import existing, existing_folder, read_json
 from polypool.infra.paths import home
 from polypool.infra.registry import TASKS
+from polypool.infra.spec import trust_modules, trust_specs
 from polypool.infra.storage.cache import whole
 from polypool.infra.storage.places import Url, place
 from polypool.infra.tracking import Tracker, tracking_uri
-from polypool.infra.trust import trust_modules, trust_specs
 from polypool.pipelines.models.search import Method
 from polypool.pipelines.models.search.queries import Query, visual_batch
 from polypool.pipelines.models.search.searches import AnswerSearch, Hit, RetrievalSearch
@@ -34,7 +34,7 @@ from polypool.pipelines.training.checkpoints.format import load_weights
 from polypool.tasks.abilities import Answers, ReadsInputs, Searchable, missing
 from polypool.tasks.adapter import Evaluation
 from polypool.tasks.inputs.pairs import Pairs
-from polypool.tasks.models.embeddings import Batches
+from polypool.tasks.models.dual_encoder import Batches
 from polypool.tasks.models.retrieval_model import TRAINING_ONLY, RetrievalModel
 from polypool.tasks.run import Run, from_json
 from polypool.tasks.similarities.vectors import side_by_side

@@ -64,6 +64,22 @@ def recipe(
     return register
 
 
+def variants(source: str, rows: Mapping[str, tuple[str, Run | Ensemble, Mapping[str, float]]]) -> None:
+    """Register a table of recipes that share a source.
+
+    Args:
+        source: table and paper of their published numbers.
+        rows: by name, what is shown of a recipe, its run or ensemble, and the published numbers, if any.
+    """
+    for name, (about, config, published) in rows.items():
+
+        def make(config: Any = config) -> Any:
+            return config
+
+        make.__doc__, make.__name__, make.__qualname__ = about, name, name
+        recipe(name, published=published, source=source if published else "")(make)
+
+
 def published_text(published: Mapping[str, float], source: str) -> str:
     """Return published numbers in a line, such as `VSE-infinity, table 9: f30k-1k/rsum 498.1`; empty without any."""
     numbers = ", ".join(f"{name} {value:g}" for name, value in published.items())

@@ -28,8 +28,8 @@ from polypool.infra.registry import (
     Registry,
     Spec,
 )
+from polypool.infra.spec import trust_modules, trust_specs
 from polypool.infra.storage.places import Url
-from polypool.infra.trust import trust_modules, trust_specs
 from polypool.pipelines.recipes import Ensemble, published_text
 from polypool.tasks.run import Run, modules
 from polypool.tasks.run_files import SUFFIXES, read_run_file
@@ -47,34 +47,23 @@ def read_config(name: str, flags: Sequence[str] = (), *, prog: str = "polypool t
         InputError: no such recipe, or no part of a name that it gives.
         SystemExit: help was shown, or, with code 2, a message about a flag.
     """
-    default, about, flags = _file(name, flags) if name.endswith(SUFFIXES) else (*_recipe(name), flags)
+    if name.endswith(SUFFIXES):
+        parser = argparse.ArgumentParser(prog=f"{prog} {name}", add_help=False, allow_abbrev=False)
+        parser.add_argument("--trust", action="append", default=[], metavar="MODULE")
+        found, flags = parser.parse_known_args(flags)
+        trust_modules(*found.trust)
+        default, about = read_run_file(name), f"The run of {name}."
+    else:
+        trust_specs(name)
+        recipe = RECIPES.get(name)
+        default, about = recipe(), inspect.getdoc(recipe) or ""
     config = tyro.cli(
-        type(default),
-        default=default,
-        args=list(flags),
-        prog=f"{prog} {name}",
-        description=about,
+        type(default), default=default, args=list(flags), prog=f"{prog} {name}", description=about
     )
     if isinstance(config, Run):
         trust_modules(*modules(config))
         check_names(config)
     return config
-
-
-def _recipe(name: str) -> tuple[Run | Ensemble, str]:
-    """Return the run or ensemble of a recipe, and its description."""
-    trust_specs(name)
-    recipe = RECIPES.get(name)
-    return recipe(), inspect.getdoc(recipe) or ""
-
-
-def _file(name: str, flags: Sequence[str]) -> tuple[Run, str, list[str]]:
-    """Return the run of a file, its description, and the flags without `--trust`."""
-    parser = argparse.ArgumentParser(prog=f"polypool train {name}", add_help=False, allow_abbrev=False)
-    parser.add_argument("--trust", action="append", default=[], metavar="MODULE")
-    found, rest = parser.parse_known_args(flags)
-    trust_modules(*found.trust)
-    return read_run_file(name), f"The run of {name}.", rest
 
 
 def check_names(run: Run) -> None:
@@ -113,42 +102,38 @@ def read_run(name: str, flags: Sequence[str] = (), *, prog: str = "polypool trai
     return run
 
 
-_HERE = "on data that are here"
-
-
 def recipe_list() -> str:
     """Return a line for each recipe, with its published numbers or its description, grouped by the data it lacks."""
     listing = RECIPES.listing()
     width = max(len(listed.name) for listed in listing)
-    groups: dict[str, list[str]] = {_HERE: []}
+    here = "on data that are here"
+    groups: dict[str, list[str]] = {here: []}
     for listed in listing:
-        lacking = "" if listed.error else _lacking(RECIPES.get(listed.name)())
-        title = "that cannot be used" if listed.error else f"that need {lacking}" if lacking else _HERE
-        line = f"{listed.name:<{width}}  {listed.error or _about(listed.name)}"
-        groups.setdefault(title, []).append(line)
+        title, about = "that cannot be used", listed.error
+        if not listed.error:
+            recipe = RECIPES.get(listed.name)
+            config = recipe()
+            lacking = _lacking(config)
+            title = f"that need {lacking}" if lacking else here
+            about = (
+                published_text(config.published, config.source)
+                or (inspect.getdoc(recipe) or "").partition("\n")[0]
+            )
+        groups.setdefault(title, []).append(f"{listed.name:<{width}}  {about}")
     return "\n\n".join("\n".join((f"recipes {title}:", *lines)) for title, lines in groups.items() if lines)
 
 
 def _lacking(config: Run | Ensemble) -> str:
-    """Return the missing corpora or feature stores of a recipe, as text; empty for none."""
+    """Return the missing corpora or feature stores of a recipe, as text; empty for none; remote ones count as here."""
     if isinstance(config, Ensemble):
         runs = [RECIPES.get(member)() for member in config.members]
     else:
         runs = [*config.members.values()] or [config]
-    corpora = dict.fromkeys(run.data.corpus for run in runs)
-    if absent := [each for each in corpora if not _is_here(each)]:
-        return " and ".join(absent)
-    stores = dict.fromkeys(each for run in runs for each in (run.data.features, run.data.texts) if each)
-    return " and ".join(each for each in stores if not _is_here(each))
-
-
-def _is_here(named: str) -> bool:
-    """Whether a place exists; remote ones count as existing."""
-    found = resolve_place(named)
-    return isinstance(found, Url) or found.exists()
-
-
-def _about(name: str) -> str:
-    recipe = RECIPES.get(name)
-    run = recipe()
-    return published_text(run.published, run.source) or (inspect.getdoc(recipe) or "").partition("\n")[0]
+    for places in (
+        [run.data.corpus for run in runs],
+        [place for run in runs for place in (run.data.features, run.data.texts) if place],
+    ):
+        found = {place: resolve_place(place) for place in places}
+        if absent := [name for name, at in found.items() if not isinstance(at, Url) and not at.exists()]:
+            return " and ".join(absent)
+    return ""

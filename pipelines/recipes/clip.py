@@ -12,7 +12,7 @@ So CLIP's image half is fixed, where CLIP4Clip fine-tunes both: its text-to-vide
 from __future__ import annotations
 
 from polypool.pipelines.recipes import derive, recipe
-from polypool.pipelines.recipes.coco import EPOCH, coco_region_bigru
+from polypool.pipelines.recipes.vse_infinity import EPOCH, coco_region_bigru
 from polypool.tasks.run import Data, Optim, Run
 
 LAYERS, LAYER_DECAY = 12, 0.7

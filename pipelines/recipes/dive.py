@@ -8,15 +8,15 @@ GloVe (840B, 300-d), simplified where it lacks them (`polypool.encoders.text.big
 from __future__ import annotations
 
 from polypool.infra.spec import changed
-from polypool.pipelines.recipes import Ensemble, coco, derive, recipe
-from polypool.pipelines.recipes.flickr30k import on_flickr30k
+from polypool.pipelines.recipes import derive, recipe, variants
+from polypool.pipelines.recipes.vse_infinity import coco_wsl_bert, on_both, on_flickr30k, rsums, with_grid
 from polypool.tasks.run import Data, Optim, Run
 
 GLOVE = "glove='data/glove.840B.300d.txt', start=normal, retry=True"
 SLOW = tuple((part, 0.1) for part in ("visual", "text.aggregator"))
 
 
-@recipe("coco_dive_region_bigru", published=coco.rsums(524.6, 430.7), source="DivE, table 1")
+@recipe("coco_dive_region_bigru", published=rsums(524.6, 430.7), source="DivE, table 1")
 def coco_dive_region_bigru() -> Run:
     """DivE: regions and a BiGRU, 200 images with all their captions in a batch."""
     return Run(
@@ -50,13 +50,7 @@ def coco_dive_region_bigru() -> Run:
     )
 
 
-@recipe("coco_dive_region_bigru_x2", published=coco.rsums(528.0, 437.8), source="DivE, table 1")
-def coco_dive_region_bigru_x2() -> Ensemble:
-    """DivE: two seeds of `coco_dive_region_bigru`."""
-    return Ensemble(members=("coco_dive_region_bigru", "coco_dive_region_bigru"), protocol="coco-5k")
-
-
-@recipe("coco_dive_resnet152_bigru", published=coco.rsums(493.2, 377.7), source="DivE, table 1")
+@recipe("coco_dive_resnet152_bigru", published=rsums(493.2, 377.7), source="DivE, table 1")
 def coco_dive_resnet152_bigru() -> Run:
     """DivE: the cells of ResNet-152 at 224 pixels and a BiGRU; margin 0.1, attention 1,024 wide.
 
@@ -64,7 +58,7 @@ def coco_dive_resnet152_bigru() -> Run:
     published: here the CNN is frozen for an epoch and learns at a tenth of 2e-4 for the 49 that follow.
     """
     slots = "slots(k=4, iterations=4, heads=4, head_width=256"
-    run = coco.with_grid(coco_dive_region_bigru(), "resnet152")
+    run = with_grid(coco_dive_region_bigru(), "resnet152")
     return derive(
         run,
         data={"visual_augment": ""},
@@ -82,12 +76,12 @@ def coco_dive_resnet152_bigru() -> Run:
     )
 
 
-@recipe("coco_dive_wsl_bert", published=coco.rsums(547.5, 474.9), source="DivE, table 1")
+@recipe("coco_dive_wsl_bert", published=rsums(547.5, 474.9), source="DivE, table 1")
 def coco_dive_wsl_bert() -> Run:
     """DivE: the grid of ResNeXt-101 pretrained on Instagram, and BERT; otherwise trained like `coco_wsl_bert`."""
     dive = coco_dive_region_bigru()
     return derive(
-        coco.coco_wsl_bert(),
+        coco_wsl_bert(),
         data={"visual_augment": ""},
         aggregator="slots(k=4, iterations=4, heads=4, head_width=256, positions=(16, 16), global_feature=mean)",
         text_aggregator="slots(k=4, iterations=4, heads=4, head_width=256, positions=True)",
@@ -97,13 +91,7 @@ def coco_dive_wsl_bert() -> Run:
     )
 
 
-@recipe("coco_dive_wsl_bert_x2", published=coco.rsums(549.9, 482.0), source="DivE, table 1")
-def coco_dive_wsl_bert_x2() -> Ensemble:
-    """DivE: two seeds of `coco_dive_wsl_bert`."""
-    return Ensemble(members=("coco_dive_wsl_bert", "coco_dive_wsl_bert"), protocol="coco-5k")
-
-
-@recipe("coco_pvse", published=coco.rsums(492.8, 374.4), source="DivE, table 1")
+@recipe("coco_pvse", published=rsums(492.8, 374.4), source="DivE, table 1")
 def coco_pvse() -> Run:
     """PVSE: two vectors from the stored cells of ResNet-152 and from words, compared by their best pair.
 
@@ -138,39 +126,44 @@ def coco_pvse() -> Run:
     )
 
 
-@recipe("flickr30k_dive_region_bigru", published={"f30k-1k/rsum": 500.8}, source="DivE, table 2")
-def flickr30k_dive_region_bigru() -> Run:
-    """DivE: regions and a BiGRU."""
-    return on_flickr30k(coco_dive_region_bigru())
-
-
-@recipe("flickr30k_dive_resnet152_bigru", published={"f30k-1k/rsum": 442.6}, source="DivE, table 2")
-def flickr30k_dive_resnet152_bigru() -> Run:
-    """DivE: the cells of ResNet-152 and a BiGRU."""
-    return on_flickr30k(coco_dive_resnet152_bigru())
-
-
-@recipe("flickr30k_dive_wsl_bert", published={"f30k-1k/rsum": 551.9}, source="DivE, table 2")
-def flickr30k_dive_wsl_bert() -> Run:
-    """DivE: the grid of ResNeXt-101 pretrained on Instagram, and BERT."""
-    return on_flickr30k(coco_dive_wsl_bert())
-
-
-@recipe("flickr30k_dive_region_bigru_x2", published={"f30k-1k/rsum": 509.3}, source="DivE, table 2")
-def flickr30k_dive_region_bigru_x2() -> Ensemble:
-    """DivE: two seeds of `flickr30k_dive_region_bigru`."""
-    return Ensemble(
-        members=("flickr30k_dive_region_bigru", "flickr30k_dive_region_bigru"), protocol="f30k-1k"
-    )
-
-
-@recipe("flickr30k_dive_wsl_bert_x2", published={"f30k-1k/rsum": 557.1}, source="DivE, table 2")
-def flickr30k_dive_wsl_bert_x2() -> Ensemble:
-    """DivE: two seeds of `flickr30k_dive_wsl_bert`."""
-    return Ensemble(members=("flickr30k_dive_wsl_bert", "flickr30k_dive_wsl_bert"), protocol="f30k-1k")
-
-
-@recipe("flickr30k_pvse", published={"f30k-1k/rsum": 432.6}, source="DivE, table 2, as rerun there")
-def flickr30k_pvse() -> Run:
-    """PVSE: two vectors from the stored cells of ResNet-152 and from words."""
-    return on_flickr30k(coco_pvse())
+on_both(
+    {
+        "dive_region_bigru": ("DivE: regions and a BiGRU.", coco_dive_region_bigru(), {}, 500.8),
+        "dive_resnet152_bigru": (
+            "DivE: the cells of ResNet-152 and a BiGRU.",
+            coco_dive_resnet152_bigru(),
+            {},
+            442.6,
+        ),
+        "dive_wsl_bert": (
+            "DivE: the grid of ResNeXt-101 pretrained on Instagram, and BERT.",
+            coco_dive_wsl_bert(),
+            {},
+            551.9,
+        ),
+        "dive_region_bigru_x2": (
+            "DivE: two seeds of `dive_region_bigru`.",
+            ("dive_region_bigru", "dive_region_bigru"),
+            rsums(528.0, 437.8),
+            509.3,
+        ),
+        "dive_wsl_bert_x2": (
+            "DivE: two seeds of `dive_wsl_bert`.",
+            ("dive_wsl_bert", "dive_wsl_bert"),
+            rsums(549.9, 482.0),
+            557.1,
+        ),
+    },
+    coco="DivE, table 1",
+    flickr30k="DivE, table 2",
+)
+variants(
+    "DivE, table 2, as rerun there",
+    {
+        "flickr30k_pvse": (
+            "PVSE: two vectors from the stored cells of ResNet-152 and from words.",
+            on_flickr30k(coco_pvse()),
+            {"f30k-1k/rsum": 432.6},
+        )
+    },
+)

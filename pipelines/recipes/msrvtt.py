@@ -14,7 +14,7 @@ HGR's released features are of every 16th frame: `polypool extract --video --eve
 from __future__ import annotations
 
 from polypool.infra.spec import changed
-from polypool.pipelines.recipes import derive, recipe
+from polypool.pipelines.recipes import derive, recipe, variants
 from polypool.tasks.run import Data, Optim, Run
 
 
@@ -96,27 +96,11 @@ def on_vatex(run: Run) -> Run:
     )
 
 
-@recipe("vatex_vse_infinity", published={"vatex-1500/rsum": 403.9}, source="VSE-infinity, table 4")
-def vatex_vse_infinity() -> Run:
-    """VSE-infinity: the clips of I3D and a BiGRU."""
-    return on_vatex(msrvtt_vse_infinity())
-
-
-@recipe("vatex_vsepp", published={"vatex-1500/rsum": 400.3}, source="VSE-infinity, table 4, VSE++")
-def vatex_vsepp() -> Run:
-    """VSE++: the mean of the clips and of the words."""
-    return on_vatex(msrvtt_vsepp())
-
-
-@recipe("vatex_hgr", published={"vatex-1500/rsum": 408.4}, source="VSE-infinity, table 4, HGR")
-def vatex_hgr() -> Run:
-    """HGR: three levels of clips and of a role graph."""
-    return on_vatex(msrvtt_hgr())
-
-
-@recipe(
-    "vatex_hgr_infinity", published={"vatex-1500/rsum": 410.6}, source="VSE-infinity, table 4, HGR-infinity"
-)
-def vatex_hgr_infinity() -> Run:
-    """HGR with GPO in its global branch."""
-    return on_vatex(msrvtt_hgr_infinity())
+for _source, _name, _about, _run, _rsum in (
+    ("", "vse_infinity", "VSE-infinity: the clips of I3D and a BiGRU.", msrvtt_vse_infinity(), 403.9),
+    (", VSE++", "vsepp", "VSE++: the mean of the clips and of the words.", msrvtt_vsepp(), 400.3),
+    (", HGR", "hgr", "HGR: three levels of clips and of a role graph.", msrvtt_hgr(), 408.4),
+    (", HGR-infinity", "hgr_infinity", "HGR with GPO in its global branch.", msrvtt_hgr_infinity(), 410.6),
+):
+    _row = _about, on_vatex(_run), {"vatex-1500/rsum": _rsum}
+    variants(f"VSE-infinity, table 4{_source}", {f"vatex_{_name}": _row})

@@ -8,8 +8,14 @@ first epoch of its CNN: the learning rate has none in the code.
 
 from __future__ import annotations
 
-from polypool.pipelines.recipes import Ensemble, coco, derive, recipe
-from polypool.pipelines.recipes.flickr30k import on_flickr30k
+from polypool.pipelines.recipes import derive, recipe
+from polypool.pipelines.recipes.vse_infinity import (
+    coco_region_bert,
+    coco_region_bigru,
+    on_both,
+    rsums,
+    with_grid,
+)
 from polypool.tasks.run import Run
 
 PATCHES = "patches(name='google/vit-base-patch16-224', size=224)"
@@ -33,131 +39,71 @@ def with_patches(run: Run) -> Run:
     return derive(run, visual=PATCHES, data=data, optim={"drop_last": False})
 
 
-@recipe("coco_2ad_region_bigru", published=coco.rsums(527.8, 426.9), source="VSE+2AD, tables 1, 3")
+@recipe("coco_2ad_region_bigru", published=rsums(527.8, 426.9), source="VSE+2AD, tables 1, 3")
 def coco_2ad_region_bigru() -> Run:
     """VSE+2AD: regions and a BiGRU."""
-    return with_2ad(coco.coco_region_bigru(), weight_decay=1e-2)
+    return with_2ad(coco_region_bigru(), weight_decay=1e-2)
 
 
-@recipe("coco_2ad_grid_bigru")
-def coco_2ad_grid_bigru() -> Run:
-    """VSE+2AD: the detector's grid and a BiGRU, a member of ensembles."""
-    return with_factors(with_2ad(coco.coco_grid_bigru()), cnn=0.05)
-
-
-@recipe("coco_2ad_patch_bigru")
-def coco_2ad_patch_bigru() -> Run:
-    """VSE+2AD: the patches of a ViT and a BiGRU, a member of ensembles."""
-    return with_factors(with_patches(with_2ad(coco.coco_region_bigru(), weight_decay=1e-2)), vit=0.05)
-
-
-@recipe("coco_2ad_region_bert", published={"coco-1k-5fold/rsum": 536.0}, source="VSE+2AD, table 1")
-def coco_2ad_region_bert() -> Run:
-    """VSE+2AD: regions and BERT, which learns at a twentieth of the rate."""
-    return with_factors(with_2ad(coco.coco_region_bert()), bert=0.05)
-
-
-@recipe("coco_2ad_grid_bert")
-def coco_2ad_grid_bert() -> Run:
-    """VSE+2AD: the detector's grid and BERT, a member of ensembles."""
-    return with_factors(with_2ad(coco.coco_grid_bert()), bert=0.1, cnn=0.05)
-
-
-@recipe("coco_2ad_patch_bert")
-def coco_2ad_patch_bert() -> Run:
-    """VSE+2AD: the patches of a ViT and BERT, a member of ensembles."""
-    return with_factors(with_patches(with_2ad(coco.coco_region_bert())), bert=0.1, vit=0.05)
-
-
-@recipe("coco_2ad_rg_bigru", published={"coco-1k-5fold/rsum": 534.4}, source="VSE+2AD, table 1")
-def coco_2ad_rg_bigru() -> Ensemble:
-    """VSE+2AD: regions and grid, BiGRU."""
-    return Ensemble(members=("coco_2ad_region_bigru", "coco_2ad_grid_bigru"), protocol="coco-5k")
-
-
-@recipe("coco_2ad_rgp_bigru", published={"coco-1k-5fold/rsum": 539.1}, source="VSE+2AD, table 1")
-def coco_2ad_rgp_bigru() -> Ensemble:
-    """VSE+2AD: regions, grid and patches, BiGRU."""
-    return Ensemble(
-        members=("coco_2ad_region_bigru", "coco_2ad_grid_bigru", "coco_2ad_patch_bigru"), protocol="coco-5k"
-    )
-
-
-@recipe("coco_2ad_rg_bert", published={"coco-1k-5fold/rsum": 546.6}, source="VSE+2AD, table 1")
-def coco_2ad_rg_bert() -> Ensemble:
-    """VSE+2AD: regions and grid, BERT."""
-    return Ensemble(members=("coco_2ad_region_bert", "coco_2ad_grid_bert"), protocol="coco-5k")
-
-
-@recipe("coco_2ad_rgp_bert", published={"coco-1k-5fold/rsum": 549.5}, source="VSE+2AD, table 1")
-def coco_2ad_rgp_bert() -> Ensemble:
-    """VSE+2AD: regions, grid and patches, BERT."""
-    return Ensemble(
-        members=("coco_2ad_region_bert", "coco_2ad_grid_bert", "coco_2ad_patch_bert"), protocol="coco-5k"
-    )
-
-
-@recipe("flickr30k_2ad_region_bigru", published={"f30k-1k/rsum": 503.7}, source="VSE+2AD, table 1")
-def flickr30k_2ad_region_bigru() -> Run:
-    """VSE+2AD: regions and a BiGRU."""
-    return on_flickr30k(coco_2ad_region_bigru())
-
-
-@recipe("flickr30k_2ad_grid_bigru")
-def flickr30k_2ad_grid_bigru() -> Run:
-    """VSE+2AD: the detector's grid and a BiGRU, a member of ensembles."""
-    return on_flickr30k(coco_2ad_grid_bigru())
-
-
-@recipe("flickr30k_2ad_patch_bigru")
-def flickr30k_2ad_patch_bigru() -> Run:
-    """VSE+2AD: the patches of a ViT and a BiGRU, a member of ensembles."""
-    return on_flickr30k(coco_2ad_patch_bigru())
-
-
-@recipe("flickr30k_2ad_region_bert", published={"f30k-1k/rsum": 524.7}, source="VSE+2AD, table 1")
-def flickr30k_2ad_region_bert() -> Run:
-    """VSE+2AD: regions and BERT."""
-    return on_flickr30k(coco_2ad_region_bert())
-
-
-@recipe("flickr30k_2ad_grid_bert")
-def flickr30k_2ad_grid_bert() -> Run:
-    """VSE+2AD: the detector's grid and BERT, a member of ensembles."""
-    return on_flickr30k(coco_2ad_grid_bert())
-
-
-@recipe("flickr30k_2ad_patch_bert")
-def flickr30k_2ad_patch_bert() -> Run:
-    """VSE+2AD: the patches of a ViT and BERT, a member of ensembles."""
-    return on_flickr30k(coco_2ad_patch_bert())
-
-
-@recipe("flickr30k_2ad_rg_bigru", published={"f30k-1k/rsum": 520.2}, source="VSE+2AD, table 1")
-def flickr30k_2ad_rg_bigru() -> Ensemble:
-    """VSE+2AD: regions and grid, BiGRU."""
-    return Ensemble(members=("flickr30k_2ad_region_bigru", "flickr30k_2ad_grid_bigru"), protocol="f30k-1k")
-
-
-@recipe("flickr30k_2ad_rgp_bigru", published={"f30k-1k/rsum": 524.4}, source="VSE+2AD, table 1")
-def flickr30k_2ad_rgp_bigru() -> Ensemble:
-    """VSE+2AD: regions, grid and patches, BiGRU."""
-    return Ensemble(
-        members=("flickr30k_2ad_region_bigru", "flickr30k_2ad_grid_bigru", "flickr30k_2ad_patch_bigru"),
-        protocol="f30k-1k",
-    )
-
-
-@recipe("flickr30k_2ad_rg_bert", published={"f30k-1k/rsum": 540.4}, source="VSE+2AD, table 1")
-def flickr30k_2ad_rg_bert() -> Ensemble:
-    """VSE+2AD: regions and grid, BERT."""
-    return Ensemble(members=("flickr30k_2ad_region_bert", "flickr30k_2ad_grid_bert"), protocol="f30k-1k")
-
-
-@recipe("flickr30k_2ad_rgp_bert", published={"f30k-1k/rsum": 545.3}, source="VSE+2AD, table 1")
-def flickr30k_2ad_rgp_bert() -> Ensemble:
-    """VSE+2AD: regions, grid and patches, BERT."""
-    return Ensemble(
-        members=("flickr30k_2ad_region_bert", "flickr30k_2ad_grid_bert", "flickr30k_2ad_patch_bert"),
-        protocol="f30k-1k",
-    )
+_BERT = with_2ad(coco_region_bert())
+on_both(
+    {
+        "2ad_region_bigru": ("VSE+2AD: regions and a BiGRU.", coco_2ad_region_bigru(), {}, 503.7),
+        "2ad_grid_bigru": (
+            "VSE+2AD: the detector's grid and a BiGRU, a member of ensembles.",
+            with_factors(with_2ad(with_grid(coco_region_bigru(), "detector")), cnn=0.05),
+            {},
+            None,
+        ),
+        "2ad_patch_bigru": (
+            "VSE+2AD: the patches of a ViT and a BiGRU, a member of ensembles.",
+            with_factors(with_patches(coco_2ad_region_bigru()), vit=0.05),
+            {},
+            None,
+        ),
+        "2ad_region_bert": (
+            "VSE+2AD: regions and BERT, which learns at a twentieth of the rate.",
+            with_factors(_BERT, bert=0.05),
+            {"coco-1k-5fold/rsum": 536.0},
+            524.7,
+        ),
+        "2ad_grid_bert": (
+            "VSE+2AD: the detector's grid and BERT, a member of ensembles.",
+            with_factors(with_2ad(with_grid(coco_region_bert(), "detector")), bert=0.1, cnn=0.05),
+            {},
+            None,
+        ),
+        "2ad_patch_bert": (
+            "VSE+2AD: the patches of a ViT and BERT, a member of ensembles.",
+            with_factors(with_patches(_BERT), bert=0.1, vit=0.05),
+            {},
+            None,
+        ),
+        "2ad_rg_bigru": (
+            "VSE+2AD: regions and grid, BiGRU.",
+            ("2ad_region_bigru", "2ad_grid_bigru"),
+            {"coco-1k-5fold/rsum": 534.4},
+            520.2,
+        ),
+        "2ad_rgp_bigru": (
+            "VSE+2AD: regions, grid and patches, BiGRU.",
+            ("2ad_region_bigru", "2ad_grid_bigru", "2ad_patch_bigru"),
+            {"coco-1k-5fold/rsum": 539.1},
+            524.4,
+        ),
+        "2ad_rg_bert": (
+            "VSE+2AD: regions and grid, BERT.",
+            ("2ad_region_bert", "2ad_grid_bert"),
+            {"coco-1k-5fold/rsum": 546.6},
+            540.4,
+        ),
+        "2ad_rgp_bert": (
+            "VSE+2AD: regions, grid and patches, BERT.",
+            ("2ad_region_bert", "2ad_grid_bert", "2ad_patch_bert"),
+            {"coco-1k-5fold/rsum": 549.5},
+            545.3,
+        ),
+    },
+    coco="VSE+2AD, table 1",
+    flickr30k="VSE+2AD, table 1",
+)

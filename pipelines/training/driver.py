@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +15,12 @@ from polypool.infra.errors import InputError
 from polypool.infra.files import atomic, existing, make_folder
 from polypool.infra.lease.on_disk import NAME, free_of_dead
 from polypool.infra.paths import home
-from polypool.infra.process.watching import Attempt, watched
+from polypool.infra.process.watching import Attempt
 from polypool.infra.ray.session import ray_beside
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.infra.tracking.tracker import flattened
 from polypool.pipelines.training.checkpoints.in_folder import last_name
-from polypool.pipelines.training.folder import new_runs_at, resume_command, run_folder, take_run
+from polypool.pipelines.training.run_folder import new_runs_at, resume_command, run_folder, take_run
 from polypool.tasks.run import Run, from_json, modules, to_params
 
 RUN_ID_FILE = "--run-id-file"
@@ -46,24 +45,15 @@ class Trained:
     how: str = "finished"
 
 
-def drive(work: Run | Resume, file: Path | None = None) -> Trained:
-    """Train in a child of this process, and in another child where one dies; return in the child.
-
-    This process exits with the child's code.
-
-    Args:
-        work: a new run, or one to resume.
-        file: see `train`.
-    """
-    retries = Run.retries if isinstance(work, Resume) else work.retries
-    return watched(Driver(work=work, file=file), retries=retries)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Driver:
     """The work that `polypool.infra.process.watching.watched` supervises: a new checkpoint is progress.
 
     Processes leave the id of the run to those after them.
+
+    Attributes:
+        work: a new run, or one to resume.
+        file: keeps the id of a new run; where it exists, that run is resumed.
     """
 
     work: Run | Resume
@@ -74,11 +64,43 @@ class Driver:
         """Modules whose code the run may name."""
         return self.work.trust if isinstance(self.work, Resume) else modules(self.work)
 
+    @property
+    def retries(self) -> int:
+        """The number of faults in a row, without a checkpoint between them, that are retried."""
+        return Run.retries if isinstance(self.work, Resume) else self.work.retries
+
     def do(self, attempt: Attempt) -> Trained:
-        """Train, or resume the run of an earlier process."""
+        """Train a new run, or resume one: that of the command, of an earlier process or of the file.
+
+        Raises:
+            InputError: the file holds the id of another run; also as `start` and `resume` do.
+        """
+        work, file = self.work, self.file
         if attempt.note:
-            return train(Resume(run_id=attempt.note, trust=self.trust), begun=attempt.keep)
-        return train(self.work, self.file, begun=attempt.keep)
+            work, file = Resume(run_id=attempt.note, trust=self.trust), None
+        if file and isinstance(work, Resume):
+            raise InputError(f"{RUN_ID_FILE} is for a recipe; leave it out where the id is known")
+        if file and isinstance(work, Run) and (run_id := read_run_id(file, work)):
+            work = Resume(run_id=run_id)
+        if isinstance(work, Resume):
+            from polypool.pipelines.training.launch import resume
+
+            attempt.keep(work.run_id)
+            before = Tracker.attach(tracking_uri(home()), work.run_id, running=False).status()
+            how = "had finished before, and is left as it is" if before == "FINISHED" else "finished"
+            return Trained(run_id=resume(work.run_id, trust=work.trust), how=how)
+        new_runs_at()  # unreachable storage is an error before Ray starts
+        with ray_beside():  # Ray starts while torch is imported
+            from polypool.pipelines.training.launch import start
+
+            def note(run_id: str) -> None:
+                if file:
+                    make_folder(file.parent)
+                    with atomic(file) as written:
+                        written.write(f"{run_id}\n".encode())
+                attempt.keep(run_id)
+
+            return Trained(run_id=start(work, begun=note))
 
     def progress(self, note: str) -> str | None:
         """Return the name of the last checkpoint."""
@@ -95,7 +117,7 @@ class Driver:
 
     def given_up(self, note: str) -> None:
         """Mark the run as failed, after sending its log to MLflow."""
-        from polypool.pipelines.training.recording.sending import send
+        from polypool.pipelines.training.recording import send
 
         try:
             tracker = Tracker.attach(tracking_uri(home()), note, running=False) if note else None
@@ -106,41 +128,6 @@ class Driver:
                     send(tracker, "FAILED")
         except InputError as error:
             print(f"note: MLflow shows the run as running: {error}", file=sys.stderr)
-
-
-def train(
-    work: Run | Resume, file: Path | None = None, *, begun: Callable[[str], object] = lambda run_id: None
-) -> Trained:
-    """Train a new run or resume one, in this process.
-
-    Args:
-        work: a new run, or one to resume.
-        file: keeps the id of a new run; where it exists, its run is resumed.
-        begun: called with the id once the run can be resumed.
-    """
-    if file and isinstance(work, Resume):
-        raise InputError(f"{RUN_ID_FILE} is for a recipe; leave it out where the id is known")
-    if file and isinstance(work, Run) and (run_id := read_run_id(file, work)):
-        work = Resume(run_id=run_id)
-    if isinstance(work, Resume):
-        from polypool.pipelines.training.runs import resume
-
-        begun(work.run_id)
-        before = Tracker.attach(tracking_uri(home()), work.run_id, running=False).status()
-        how = "had finished before, and is left as it is" if before == "FINISHED" else "finished"
-        return Trained(run_id=resume(work.run_id, trust=work.trust), how=how)
-    new_runs_at()  # unreachable storage is an error before Ray starts
-    with ray_beside():  # Ray starts while torch is imported
-        from polypool.pipelines.training.runs import start
-
-        def note(run_id: str) -> None:
-            if file:
-                make_folder(file.parent)
-                with atomic(file) as written:
-                    written.write(f"{run_id}\n".encode())
-            begun(run_id)
-
-        return Trained(run_id=start(work, begun=note))
 
 
 def read_run_id(file: Path, run: Run) -> str | None:

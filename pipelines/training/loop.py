@@ -34,10 +34,16 @@ from polypool.pipelines.training.checkpoints.format import (
     load_weights,
     snapshot,
 )
-from polypool.pipelines.training.chunks import chunked_gradients
 from polypool.pipelines.training.collapse import CollapseWatch
-from polypool.pipelines.training.optim import lr_scale, make_optimizer, ready_gradients, set_lr
-from polypool.pipelines.training.recording.artifacts import (
+from polypool.pipelines.training.optim import (
+    chunked_gradients,
+    lr_scale,
+    make_optimizer,
+    ready_gradients,
+    set_lr,
+)
+from polypool.pipelines.training.recording import COLLAPSED, Described
+from polypool.pipelines.training.run_results import (
     RunLog,
     costs,
     headline,
@@ -45,7 +51,6 @@ from polypool.pipelines.training.recording.artifacts import (
     log_pictures,
     run_figures,
 )
-from polypool.pipelines.training.recording.described import COLLAPSED, Described
 from polypool.tasks.abilities import Chunked
 from polypool.tasks.adapter import Evaluation, TaskAdapter
 from polypool.tasks.run import Run

@@ -3,62 +3,36 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polypool.infra.errors import FaultError, InputError
-from polypool.infra.files import causes, disk_fault, make_folder
+from polypool.infra.files import disk_fault, make_folder
 from polypool.infra.paths import home
-from polypool.infra.process.memory import keep_freed_memory
 from polypool.infra.process.stopping import Stopped, graceful_stop, resume_hint
-from polypool.infra.ray.progress import LineBar
 from polypool.infra.ray.session import Resources, Session, ray_session
+from polypool.infra.spec import trusted
 from polypool.infra.storage import cache
 from polypool.infra.tracking import Tracker
 from polypool.infra.tracking.journal import Journal
-from polypool.infra.trust import trust_modules, trusted
 from polypool.pipelines.training.checkpoints import in_folder, in_storage
 from polypool.pipelines.training.checkpoints.in_folder import LAST_STORED, InFolder
 from polypool.pipelines.training.checkpoints.in_storage import InStorage
-from polypool.pipelines.training.folder import OUTBOX, RunLease, resume_command, run_folder
-from polypool.pipelines.training.recording.sending import finish_soon
-from polypool.pipelines.training.worker import Work, train_worker
+from polypool.pipelines.training.recording import finish_soon
+from polypool.pipelines.training.run_folder import OUTBOX, RunLease, resume_command, run_folder
+from polypool.pipelines.training.worker import Work, input_error, refused, work_on_ray
 from polypool.tasks.run import Run, modules
 
 if TYPE_CHECKING:
-    from ray import ObjectRef
-
     from polypool.infra.ray.trainer import RunTrainer
 
 _RESIZE_SECONDS = 10.0
 """Seconds between two looks for room for more workers."""
 CHECKPOINT_SECONDS = 20.0
 """How long SIGTERM waits for a checkpoint; batch systems kill after 30 seconds."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RayWork(Work):
-    """The work of each worker, and the settings of its process.
-
-    Attributes:
-        home: the project's folder of data and runs.
-        threads: of torch.
-        terminal: whether the driver's output is a terminal, where a progress bar can be redrawn.
-        trusted: modules whose code specs may name.
-        assets: of the adapter as JSON, or of None; in Ray's object store, as a vocabulary may be large.
-    """
-
-    home: Path
-    threads: int
-    terminal: bool
-    trusted: tuple[str, ...]
-    assets: ObjectRef
 
 
 def fit(
@@ -164,7 +138,7 @@ def _trainer(
     from polypool.infra.ray.trainer import RunTrainer
 
     resources = Resources.plan(run.workers, fewest=run.worker_counts[0], cpus=run.cpus)
-    work = RayWork(
+    work = Work(
         run=run,
         uri=tracker.uri,
         kept=kept,
@@ -175,11 +149,11 @@ def _trainer(
         assets=ray.put(json.dumps(assets)),
     )
     return RunTrainer(
-        _ray_worker,
+        work_on_ray,
         session=session,
         worker_counts=run.worker_counts,
         progress=kept.progress,
-        refused=partial(_refused, kept.folder),
+        refused=partial(refused, kept.folder),
         train_loop_config={"work": work},
         scaling_config=ScalingConfig(
             num_workers=(run.worker_counts[0], run.workers) if len(run.worker_counts) > 1 else run.workers,
@@ -198,34 +172,6 @@ def _trainer(
     )
 
 
-def _ray_worker(config: dict[str, RayWork]) -> None:
-    """Set up a process of Ray's and train in it."""
-    work = config["work"]
-    os.environ["POLYPOOL_HOME"] = str(work.home)
-    trust_modules(*work.trusted)
-    import ray
-    import torch
-    from ray.experimental.tqdm_ray import tqdm as drawn_by_the_driver
-    from ray.train.torch import get_device
-
-    from polypool.infra.ray.internals import CONTEXT_LOGGER, UTIL_LOGGER
-    from polypool.infra.ray.trainer import OneLineErrors
-
-    # named by its file; it logs every checkpoint
-    context = logging.getLogger(str(Path(ray.__file__).parent / CONTEXT_LOGGER))
-    context.setLevel(logging.WARNING)
-    for logger in (context, logging.getLogger(UTIL_LOGGER)):
-        logger.addFilter(OneLineErrors(partial(_refused, work.kept.folder)))
-    torch.set_num_threads(work.threads)
-    keep_freed_memory()
-    train_worker(
-        work,
-        assets=json.loads(ray.get(work.assets)),
-        device=get_device(),
-        bar=drawn_by_the_driver if work.terminal else LineBar,
-    )
-
-
 def _plain_error(error: BaseException, run: Run, run_id: str, folder: Path) -> BaseException:
     """Return the error to raise for a failed training: a one-line message for known causes, else the error itself."""
     from ray.exceptions import RayError, RayTaskError
@@ -237,17 +183,8 @@ def _plain_error(error: BaseException, run: Run, run_id: str, folder: Path) -> B
     if not isinstance(error, TrainingFailedError | OSError):
         return error
     for failure in (*getattr(error, "worker_failures", {}).values(), error):
-        if cause := _input_error(failure):
+        if cause := input_error(failure):
             return InputError(str(cause))
         if why := disk_fault(failure, folder):
             return InputError(f"{why}, then `{resume}` goes on from the last checkpoint")
     return RuntimeError(f"training failed; `{resume}` goes on: {error}")
-
-
-def _input_error(error: BaseException) -> InputError | None:
-    return next((each for each in causes(error) if isinstance(each, InputError)), None)
-
-
-def _refused(folder: Path, error: BaseException) -> InputError | str | None:
-    """Return the cause of a failure that another try would meet again; None for other failures."""
-    return _input_error(error) or disk_fault(error, folder)

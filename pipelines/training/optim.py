@@ -1,17 +1,21 @@
-"""The optimiser, its parameter groups, learning rates and gradients by progress."""
+"""The optimiser, its parameter groups, learning rates and gradients by progress; gradients in chunks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from polypool.infra.batches import Batch
+from polypool.infra.compute.dist import average_gradients
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.registry import OPTIMISERS
-from polypool.pipelines.training.optimisers.base import Sorts
+from polypool.pipelines.training.optimisers.first_order import Sorts
+from polypool.tasks.abilities import Chunked
 from polypool.tasks.run import Optim
 
 
@@ -118,3 +122,36 @@ def ready_gradients(optimizer: torch.optim.Optimizer, optim: Optim, *, step: int
                 parameter.grad = None
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return nn.utils.clip_grad_norm_(parameters, optim.clip or math.inf)
+
+
+def chunked_gradients(
+    adapter: Chunked,
+    model: nn.Module,
+    batch: Batch,
+    *,
+    epoch: float,
+    chunk: int,
+    precision: AbstractContextManager,
+) -> dict[str, Tensor]:
+    """Add the gradient of a batch to the parameters', averaged over workers; return the terms of `TaskAdapter.loss`.
+
+    Args:
+        adapter: of the task.
+        model: not wrapped in DDP, which would average after every pass.
+        batch: this worker's share.
+        epoch: epochs trained so far.
+        chunk: samples of this worker that pass at once.
+        precision: in which to compute.
+    """
+    terms: dict[str, Tensor] = {}
+    passes = adapter.passes(model, batch, epoch=epoch, chunk=chunk)
+    while True:
+        with precision:
+            each = next(passes, None)
+        if each is None:
+            break
+        each.loss.backward()
+        for name, value in each.terms.items():
+            terms[name] = terms.get(name, 0.0) + value.detach()
+    average_gradients(p for p in model.parameters() if p.requires_grad)
+    return terms

@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from polypool.infra.compute.unfilled import Unfilled
 from polypool.infra.errors import InputError
 from polypool.infra.files import read_json
 from polypool.infra.paths import home
 from polypool.infra.registry import TASKS
+from polypool.infra.spec import trust_modules
 from polypool.infra.tracking import tracking_uri
-from polypool.infra.trust import trust_modules
 from polypool.pipelines.training.checkpoints.best import ASSETS, weights_of
 from polypool.pipelines.training.checkpoints.format import fill_weights
-from polypool.pipelines.training.chunks import check_chunks
 from polypool.pipelines.training.optim import make_optimizer
+from polypool.tasks.abilities import Chunked
 from polypool.tasks.adapter import TaskAdapter
 from polypool.tasks.run import Run, modules
 
@@ -45,7 +46,7 @@ def prepare(run: Run, **arguments: Any) -> TaskAdapter:
     adapter.check_training()
     with Unfilled():
         model = adapter.model(pretrained=False)
-        check_chunks(adapter, model, chunk=run.optim.chunk)
+        _check_chunks(adapter, model, chunk=run.optim.chunk)
         make_optimizer(model, run.optim)
         if run.init:
             _print_init(run, adapter, model)
@@ -86,3 +87,32 @@ def refuse_unused(run: Run, names: Sequence[str]) -> None:
             raise InputError(
                 f"the task {run.task!r} does not use --{flag} {value!r}; leave it out, which means {default!r}"
             )
+
+
+def _check_chunks(adapter: TaskAdapter, model: nn.Module, *, chunk: int) -> None:
+    """Refuse chunks for a task without them, or where they change the gradient.
+
+    Args:
+        adapter: of the task.
+        model: that will be trained; it is left in training mode.
+        chunk: samples that pass at once; 0 for all of them.
+
+    Raises:
+        InputError: the task has no `passes`, or the model normalises by statistics of the batch.
+    """
+    if not chunk:
+        return
+    if not isinstance(adapter, Chunked):
+        raise InputError(
+            f"--optim.chunk {chunk}: {type(adapter).__name__} has no `passes` that cut its batches into chunks (see "
+            "polypool.tasks.abilities.Chunked); leave it out"
+        )
+    model.train()
+    names = [
+        name for name, module in model.named_modules() if isinstance(module, _BatchNorm) and module.training
+    ]
+    if names:
+        raise InputError(
+            f"--optim.chunk {chunk}: {', '.join(names)} normalise by statistics of the batch, and would by those of a "
+            "chunk; leave it out, or choose parts without batch normalisation, such as --visual grid"
+        )

@@ -1,14 +1,24 @@
-"""The body of a training worker: the same in Ray's workers and in a process without Ray."""
+"""The worker of a run: its body, the same on Ray and in a process without Ray, and how a process of Ray's is set up."""
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polypool.infra.compute.dist import rank
+from polypool.infra.errors import InputError
+from polypool.infra.files import causes, disk_fault
+from polypool.infra.process.memory import keep_freed_memory
+from polypool.infra.ray.progress import LineBar
 from polypool.infra.registry import TASKS
+from polypool.infra.spec import trust_modules
 from polypool.pipelines.training.checkpoints.best import weights_of
 from polypool.pipelines.training.checkpoints.in_folder import InFolder
 from polypool.pipelines.training.loop import Trainer
@@ -16,37 +26,83 @@ from polypool.tasks.run import Run
 
 if TYPE_CHECKING:
     import torch
+    from ray import ObjectRef
 
     from polypool.pipelines.training.checkpoints.in_storage import InStorage
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The work of each worker.
+    """The work of a process of Ray's.
 
     Attributes:
-        run: to train.
-        uri: of the tracking store, which has the run of `run.init`.
-        kept: where log and checkpoints go.
+        run, kept, uri: as of `train`.
+        assets: as of `train`, as JSON in Ray's object store, as a vocabulary may be large.
+        home: the project's folder of data and runs.
+        threads: of torch.
+        terminal: whether the driver's output is a terminal, where a progress bar can be redrawn.
+        trusted: modules whose code specs may name.
     """
 
     run: Run
-    uri: str
     kept: InFolder | InStorage
+    uri: str
+    assets: ObjectRef
+    home: Path
+    threads: int
+    terminal: bool
+    trusted: tuple[str, ...]
 
 
-def train_worker(
-    work: Work, *, assets: Mapping[str, Any] | None, device: torch.device, bar: Callable[..., Any]
+def work_on_ray(config: dict[str, Work]) -> None:
+    """Set up a process of Ray's and train in it."""
+    work = config["work"]
+    os.environ["POLYPOOL_HOME"] = str(work.home)
+    trust_modules(*work.trusted)
+    import ray
+    import torch
+    from ray.experimental.tqdm_ray import tqdm as drawn_by_the_driver
+    from ray.train.torch import get_device
+
+    from polypool.infra.ray.internals import CONTEXT_LOGGER, UTIL_LOGGER
+    from polypool.infra.ray.trainer import OneLineErrors
+
+    # named by its file; it logs every checkpoint
+    context = logging.getLogger(str(Path(ray.__file__).parent / CONTEXT_LOGGER))
+    context.setLevel(logging.WARNING)
+    for logger in (context, logging.getLogger(UTIL_LOGGER)):
+        logger.addFilter(OneLineErrors(partial(refused, work.kept.folder)))
+    torch.set_num_threads(work.threads)
+    keep_freed_memory()
+    train(
+        work.run,
+        work.kept,
+        uri=work.uri,
+        assets=json.loads(ray.get(work.assets)),
+        device=get_device(),
+        bar=drawn_by_the_driver if work.terminal else LineBar,
+    )
+
+
+def train(
+    run: Run,
+    kept: InFolder | InStorage,
+    *,
+    uri: str,
+    assets: Mapping[str, Any] | None,
+    device: torch.device,
+    bar: Callable[..., Any],
 ) -> None:
     """Train a run to its end, from its last checkpoint where it has one.
 
     Args:
-        work: as the driver describes it.
+        run: to train.
+        kept: where log and checkpoints go.
+        uri: of the tracking store, which has the run of `run.init`.
         assets: of the adapter; None to make them anew.
         device: where the model lives.
         bar: makes the progress bar.
     """
-    run, kept = work.run, work.kept
     with closing(kept.log()) if rank() == 0 else nullcontext() as log:
         trainer = Trainer(
             run,
@@ -61,6 +117,15 @@ def train_worker(
             if folder is not None:
                 trainer.resume(folder)
             elif run.init:
-                trainer.begin_with(weights_of(run.init, work.uri))
+                trainer.begin_with(weights_of(run.init, uri))
         trainer.train()
         kept.close()
+
+
+def input_error(error: BaseException) -> InputError | None:
+    return next((each for each in causes(error) if isinstance(each, InputError)), None)
+
+
+def refused(folder: Path, error: BaseException) -> InputError | str | None:
+    """Return the cause of a failure that another try would meet again; None for other failures."""
+    return input_error(error) or disk_fault(error, folder)

@@ -1,21 +1,26 @@
-"""Annotation files read strictly: JSON of an expected form, CSV line by line, and lists of ids, never a pickle."""
+"""Annotation files read strictly: JSON, also larger than memory, CSV line by line, and lists of ids, never a pickle."""
 
 from __future__ import annotations
 
 import csv
 import json
+import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing, read_json
-from polypool.infra.npy import PICKLED, map_array
 from polypool.infra.store.findings import Skipped
+from polypool.infra.untrusted_arrays import PICKLED, map_array
 
 FORM = "not of the expected form"
+DUPLICATE = "duplicate id; the first is kept"
 _TYPES: dict[type, str] = {str: "string", int: "whole number", list: "list", dict: "object"}
+_NO_SPACE = re.compile(r"\S")
+_PIECE = 1 << 20  # characters that are read at once
+_LARGEST = 64 << 20  # characters of one value; a longer one is a file of another form, or a broken one
 _IDS = "a .json, .npy or .txt file of ids"
 
 
@@ -32,10 +37,8 @@ def read_form(path: str | Path, *, what: str, lists: Sequence[str] = (), **optio
         InputError: it is missing, cut short or of another form.
     """
     data = read_json(path, what=what, **options)
-    held = (
-        [data.get(name) for name in lists] if lists and isinstance(data, dict) else [None if lists else data]
-    )
-    if not all(isinstance(each, list) for each in held):
+    held = [data.get(name) for name in lists] if isinstance(data, dict) else [None if lists else data]
+    if not held or not all(isinstance(each, list) for each in held):
         raise InputError(f"{path}: {FORM}: {what}")
     return data
 
@@ -57,6 +60,14 @@ def misfit(entry: Any, what: str, **kinds: type | tuple[type, ...]) -> str | Non
                 f"{FORM}: {what} whose {name} is missing or no {' or '.join(_TYPES[each] for each in types)}"
             )
     return None
+
+
+def strings(captions: list[Any], *, where: str) -> Generator[Skipped, None, tuple[str, ...]]:
+    """Return the captions of a list that are strings, and yield the others."""
+    kept = tuple(caption for caption in captions if isinstance(caption, str))
+    for _ in range(len(captions) - len(kept)):
+        yield Skipped(where=where, why="a caption that is not a string", part=True)
+    return kept
 
 
 def read_csv(path: str | Path, *, columns: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]] | Skipped]:
@@ -163,3 +174,91 @@ def _load_ids(path: Path) -> list[str] | dict[str, Any]:
     if not isinstance(data, list) or not all(isinstance(id, str | int) for id in data):
         raise InputError(f"{path}: expected a list of ids, or {{id: row}}")
     return [as_text(id) for id in data]
+
+
+def read_entries(path: str | Path, *, what: str) -> Iterator[tuple[str, Any]]:
+    """Yield the keys and values of the object that a UTF-8 JSON file holds, in its order; keys may repeat.
+
+    The file may be larger than memory: one value is held at a time.
+
+    Args:
+        path: the file.
+        what: what was expected, for messages.
+
+    Raises:
+        InputError: it is missing, or is not a JSON object; the message says where it breaks off.
+    """
+    with existing(path, what=what).open(encoding="utf-8") as file:
+        text = _Text(file, Path(path), what)
+        text.expect("{")
+        if text.peek() == "}":
+            text.at += 1
+        else:
+            more = True
+            while more:
+                if text.peek() != '"':
+                    raise text.broken('expected a key, which begins with "')
+                key = text.value()
+                text.expect(":")
+                yield key, text.value()
+                more = text.expect(",}") == ","
+        if text.peek():
+            raise text.broken("there is more after the end of the object")
+
+
+class _Text:
+    """The text of a JSON file from the place `at` on, of which no more is in memory than the value that is read."""
+
+    def __init__(self, file: TextIO, path: Path, what: str) -> None:
+        self.file, self.path, self.what = file, path, what
+        self.text, self.at, self.before, self.ended = "", 0, 0, False
+
+    def value(self) -> Any:
+        """Decode the value here; one that the text in memory does not hold whole is tried again with more of it."""
+        self.peek()
+        while True:
+            try:
+                value, end = json.JSONDecoder().raw_decode(self.text, self.at)
+            except (
+                ValueError,
+                RecursionError,
+            ) as error:  # no JSON, or a number of more digits than Python reads
+                if self.ended or len(self.text) - self.at > _LARGEST:
+                    raise self.broken(str(getattr(error, "msg", error))) from error
+            else:
+                if end < len(self.text) or self.ended:  # a number that ends here may go on in the next piece
+                    self.at = end
+                    return value
+            self._more()
+
+    def expect(self, choices: str) -> str:
+        """Return the next character that is not white space, which is one of some choices, and go beyond it."""
+        if not (char := self.peek()) or char not in choices:
+            raise self.broken(f"expected {' or '.join(choices)}, found {char or 'the end of the file'}")
+        self.at += 1
+        return char
+
+    def peek(self) -> str:
+        """Go to the next character that is not white space; return it, or nothing at the end of the file."""
+        while True:
+            rest = _NO_SPACE.search(self.text, self.at)
+            self.at = rest.start() if rest else len(self.text)
+            if rest or self.ended:
+                return self.text[self.at : self.at + 1]
+            self._more()
+
+    def _more(self) -> None:
+        """Forget what has been read and take in as much again as is left, so that long values take few tries."""
+        try:
+            piece = self.file.read(max(_PIECE, len(self.text) - self.at))
+        except UnicodeDecodeError as error:
+            raise self.broken(f"not UTF-8: {error.reason}") from error
+        self.ended, self.before = not piece, self.before + self.at
+        self.text, self.at = self.text[self.at :] + piece, 0
+
+    def broken(self, why: str) -> InputError:
+        """Return the error of what stands here."""
+        return InputError(
+            f"{self.path}: cannot be read at character {self.before + self.at:,}: {why}; expected {self.what}. "
+            f"The file may be cut short: fetch it again"
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +13,10 @@ import pyarrow.compute as pc
 from polypool.infra.storage.places import Url
 from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
 from polypool.infra.store.ids import is_unicode, wrong_id
-from polypool.tasks.datasets.split_audit import shared_captions, shared_files
-from polypool.tasks.datasets.stored_corpus import Format, StoredCorpus, TableManifest, plain, wrong_path
+from polypool.tasks.datasets.split_audit import shared_captions
+from polypool.tasks.datasets.stored_corpus import StoredCorpus, Summary, TableManifest, plain, wrong_path
 
 __all__ = ["Corpus", "CorpusSummary", "Flagged", "Item", "Skipped", "Tolerance", "write_corpus"]
-
-FORMAT = Format(
-    name="corpus",
-    what="a corpus",
-    rows="items",
-    parts="captions",
-    schema=pa.schema(
-        [
-            ("id", pa.string()),
-            ("split", pa.string()),
-            ("path", pa.string()),
-            ("captions", pa.list_(pa.string())),
-            ("caption_ids", pa.list_(pa.string())),
-        ]
-    ),
-    batch=4096,
-    images="images",
-    optional=("caption_ids",),
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,13 +39,10 @@ class Item:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CorpusSummary:
-    """Counts of a corpus: items per split, captions in all, and what was left out or is odd, as `Findings` has it."""
+class CorpusSummary(Summary):
+    """Counts of a corpus, with the number of captions in all splits."""
 
-    splits: dict[str, int]
     captions: int
-    skipped: dict[str, Any]
-    flagged: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +53,13 @@ class _Manifest(TableManifest, CorpusSummary):
 class Corpus(StoredCorpus):
     """A corpus of items on disk; open it with `Corpus.open`."""
 
-    form, manifest_kind, row, media = FORMAT, _Manifest, "id", "id"
-    texts = "captions"
+    name, what, units, texts, row, media = "corpus", "a corpus", ("items", "captions"), "captions", "id", "id"
+    schema = pa.schema(
+        [(name, pa.string()) for name in ("id", "split", "path")]
+        + [(name, pa.list_(pa.string())) for name in ("captions", "caption_ids")]
+    )
+    batch, images, optional, manifest_kind = 4096, "images", ("caption_ids",), _Manifest
+    shared = staticmethod(shared_captions)
 
     @staticmethod
     def clean(row: Item, *, images: str | Path = "") -> Iterator[Item | Skipped | Flagged]:
@@ -111,21 +94,10 @@ class Corpus(StoredCorpus):
         return row.id
 
     @staticmethod
-    def audit(table: pa.Table, *, images: str | Path) -> Iterator[Flagged]:
-        """Yield the captions and pictures that splits share."""
-        yield from shared_captions(table)
-        yield from shared_files(table, id="id", images=images)
-
-    @staticmethod
     def counts(table: pa.Table) -> tuple[dict[str, Any], int]:
         """Return the number of captions."""
         captions = pc.sum(pc.list_value_length(table["captions"])).as_py()
         return {"captions": captions}, captions
-
-    @property
-    def ids(self) -> pa.ChunkedArray:
-        """The ids of all splits, in the order of the file."""
-        return self._table["id"]
 
     def paths(self, split: str) -> Iterator[tuple[str, str]]:
         """Yield the id and path of each image or video of a split, in the order of the file, without holding them all.
@@ -141,13 +113,7 @@ class Corpus(StoredCorpus):
         Raises:
             InputError: the corpus has no such split, or nothing in it.
         """
-        rows = self.of_split(split)
-        ids = rows["caption_ids"].to_pylist() if "caption_ids" in rows.column_names else [()] * len(rows)
-        columns = zip(*(rows[name].to_pylist() for name in ("id", "captions", "path")), ids, strict=True)
-        return [
-            Item(id=id, split=split, captions=tuple(texts), path=path, caption_ids=tuple(names))
-            for id, texts, path, names in columns
-        ]
+        return [Item(**record) for record in self.records(split)]
 
 
 def write_corpus(

@@ -24,7 +24,7 @@ def open_corpus(folder: str | Path | Url) -> Corpus | QuestionCorpus:
         InputError: there is none, there are two, or it cannot be read.
     """
     folder = place(folder)
-    captions, questions = (folder / f"{kind.form.name}.json" for kind in (Corpus, QuestionCorpus))
+    captions, questions = (folder / f"{kind.name}.json" for kind in (Corpus, QuestionCorpus))
     if (has_questions := is_file(questions)) and is_file(captions):
         raise InputError(
             f"{folder}: has both {captions.name} and {questions.name}; keep each corpus in a folder of its own"

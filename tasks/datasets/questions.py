@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from polypool.infra.storage.places import Url
 from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
 from polypool.infra.store.ids import IdSet, is_unicode, wrong_id
-from polypool.tasks.datasets.split_audit import shared_files, shared_images
-from polypool.tasks.datasets.stored_corpus import Format, StoredCorpus, TableManifest, plain, wrong_path
+from polypool.tasks.datasets.split_audit import shared_images
+from polypool.tasks.datasets.stored_corpus import StoredCorpus, Summary, TableManifest, plain, wrong_path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,49 +53,36 @@ class Image:
     path: str = ""
 
 
-_COLUMNS = tuple(each.name for each in fields(Question))
-FORMAT = Format(
-    name="questions",
-    what="a corpus of questions",
-    rows="questions",
-    parts="answers",
-    schema=pa.schema(
-        [(name, pa.list_(pa.string()) if name == "answers" else pa.string()) for name in _COLUMNS]
-    ),
-    batch=16384,
-    images="images_in",  # `images` are the counts of the summary
-)
-
-
 @dataclass(frozen=True, kw_only=True)
-class QuestionSummary:
+class QuestionSummary(Summary):
     """Counts of a corpus of questions.
 
     Attributes:
-        splits: questions in each.
-        images: distinct images in each.
+        images: distinct images in each split.
         answers: how many questions have so many answers, by the number as a string, as JSON has it.
-        skipped: what was left out (`Findings.skipped`).
-        flagged: what is used and odd (`Findings.flagged`).
     """
 
-    splits: dict[str, int]
     images: dict[str, int]
     answers: dict[str, int]
-    skipped: dict[str, Any] = field(default_factory=dict)
-    flagged: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Manifest(TableManifest, QuestionSummary):
-    images_in: str
+    images_in: str  # `images` are the counts of the summary
 
 
 class QuestionCorpus(StoredCorpus):
     """A corpus of questions on disk; open it with `QuestionCorpus.open`."""
 
-    form, manifest_kind, row, media = FORMAT, _Manifest, "question", "image_id"
-    texts = "questions"
+    name, what, units, texts = "questions", "a corpus of questions", ("questions", "answers"), "questions"
+    row, media, batch, images, manifest_kind = "question", "image_id", 16384, "images_in", _Manifest
+    schema = pa.schema(
+        [
+            (each.name, pa.list_(pa.string()) if each.name == "answers" else pa.string())
+            for each in fields(Question)
+        ]
+    )
+    shared = staticmethod(shared_images)
 
     @staticmethod
     def clean(row: Question, *, images: str | Path = "") -> Iterator[Question | Skipped | Flagged]:
@@ -132,12 +119,6 @@ class QuestionCorpus(StoredCorpus):
         return "\0".join(("" if row.answers else row.split, row.id))
 
     @staticmethod
-    def audit(table: pa.Table, *, images: str | Path) -> Iterator[Flagged]:
-        """Yield the questions whose image splits share, and pictures that are in several."""
-        yield from shared_images(table)
-        yield from shared_files(table, id="image_id", images=images)
-
-    @staticmethod
     def counts(table: pa.Table) -> tuple[dict[str, Any], int]:
         """Return the distinct images of each split, how many questions have how many answers, and all answers."""
         images = table.group_by("split", use_threads=False).aggregate([("image_id", "count_distinct")])
@@ -149,22 +130,13 @@ class QuestionCorpus(StoredCorpus):
         }
         return summary, pc.sum(answers).as_py()
 
-    @property
-    def ids(self) -> pa.Array:
-        """The ids of the images of all splits, each once, in the order of the file."""
-        return pc.unique(self._table["image_id"])
-
     def questions(self, split: str) -> list[Question]:
         """Return the questions of a split, in the order of the file.
 
         Raises:
             InputError: the corpus has no such split.
         """
-        columns = {name: self.of_split(split)[name].to_pylist() for name in _COLUMNS}
-        columns["answers"] = list(map(tuple, columns["answers"]))
-        return [
-            Question(**dict(zip(_COLUMNS, row, strict=True))) for row in zip(*columns.values(), strict=True)
-        ]
+        return [Question(**record) for record in self.records(split)]
 
     def paths(self, split: str) -> Iterator[tuple[str, str]]:
         """Yield the id and path of each image of a split once, in the order of the file, without holding them all.

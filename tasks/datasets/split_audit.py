@@ -7,6 +7,7 @@ import os
 import stat
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -55,41 +56,38 @@ def shared_files(table: pa.Table, *, id: str, images: str | Path) -> Iterator[Fl
         id: the column that names the picture.
         images: the folder that relative paths start from.
     """
-    if not _pairs(table):
-        return
     names, splits, paths = (table[column].to_pylist() for column in (id, "split", "path"))
     pictures = dict.fromkeys(
         (name, split, path) for name, split, path in zip(names, splits, paths, strict=True) if path
     )
-    if not pictures:
-        return
     files = [(name, split, os.path.join(images, path)) for name, split, path in pictures]
-    sized = _alike(tqdm(files, desc="sizes", unit="file"), _size)
-    suspects = [group for alike in sized for group in _alike(alike, _middle)]
-    for alike in tqdm(suspects, desc="same pictures", unit="group", disable=not suspects):
-        for group in _alike(alike, lambda path: sha256(Path(path))):
-            yield from _twins(group)
+    groups = [files] if files and _pairs(table) else []
+    for desc, key_of in (("sizes", _size), ("middles", _middle), ("same pictures", _sha256)):
+        with tqdm(total=sum(map(len, groups)), desc=desc, unit="file", disable=not groups) as bar:
+            groups = [alike for group in groups for alike in _alike(group, key_of, bar)]
+    for group in groups:
+        names: dict[str, list[str]] = defaultdict(list)
+        for name, split, _ in group:
+            names[split].append(name)
+        for learnt, other in _ordered(names):
+            for name in names[other]:
+                if twin := next((twin for twin in names[learnt] if twin != name), None):
+                    where, why = f"id {name}, as id {twin}", f"the same picture in {learnt} and {other}"
+                    yield Flagged(where=where, why=why)
 
 
 _File = tuple[str, str, str]  # the name of a picture, its split and its path
 
 
-def _alike(files: Iterable[_File], key_of: Callable[[str], Hashable]) -> list[list[_File]]:
-    """Return the groups of files of one key that lie in a split that models learn from and in another."""
+def _alike(group: list[_File], key_of: Callable[[str], Hashable], bar: tqdm) -> list[list[_File]]:
+    """Return the files of one key that lie in a split that models learn from and in another, as groups."""
     groups: dict[Hashable, list[_File]] = defaultdict(list)
-    for file in files:
-        try:
-            key = key_of(file[2])
-        except (OSError, ValueError):  # gone or unreadable: `extract` says so
-            continue
-        if key is not None:
-            groups[key].append(file)
-    splits = [{split for _, split, _ in group} for group in groups.values()]
-    return [
-        group
-        for group, of in zip(groups.values(), splits, strict=True)
-        if len(of) > 1 and not of.isdisjoint(_LEARNT)
-    ]
+    for file in group:
+        bar.update()
+        with suppress(OSError, ValueError):  # gone or unreadable: `extract` says so
+            if (key := key_of(file[2])) is not None:
+                groups[key].append(file)
+    return [alike for alike in groups.values() if _ordered({split for _, split, _ in alike})]
 
 
 def _size(path: str) -> int | None:
@@ -103,16 +101,8 @@ def _middle(path: str) -> bytes:
         return hashlib.sha256(file.read(_PIECE)).digest()
 
 
-def _twins(group: list[_File]) -> Iterator[Flagged]:
-    by_split: dict[str, list[str]] = defaultdict(list)
-    for name, split, _ in group:
-        by_split[split].append(name)
-    for learnt, other in _ordered(by_split):
-        for name in by_split[other]:
-            twin = next((twin for twin in by_split[learnt] if twin != name), None)
-            if twin is not None:
-                where = f"id {name}, as id {twin}"
-                yield Flagged(where=where, why=f"the same picture in {learnt} and {other}")
+def _sha256(path: str) -> str:
+    return sha256(Path(path))
 
 
 def _pairs(table: pa.Table) -> list[tuple[str, str]]:

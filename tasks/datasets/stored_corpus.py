@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -18,69 +18,58 @@ from polypool.infra.fields import at_least, from_plain
 from polypool.infra.files import atomic, sha256, write_json
 from polypool.infra.lease.on_disk import lease_folder
 from polypool.infra.storage.places import Url, local, place
-from polypool.infra.storage.transfer import destination, local_copy, read_json
+from polypool.infra.storage.transfer import Destination, local_copy, read_json
 from polypool.infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
 from polypool.infra.store.ids import IdSet, is_unicode
+from polypool.tasks.datasets.split_audit import shared_files
 
+VERSION = 1
+"""The one that is written and can be read."""
 _MOST_WORDS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Format:
-    """The files and words of a kind of corpus.
+class Summary:
+    """Counts of a corpus: rows of each split, and what was left out or is odd, as `Findings` has it."""
 
-    Attributes:
-        name: of its files, `<name>.arrow`, `<name>.json`, `<name>.skipped.jsonl` and `<name>.warnings.jsonl`.
-        version: the one that is written and can be read.
-        what: the corpus in messages, such as `a corpus`.
-        rows: its rows in messages, such as `items`.
-        parts: what each row has several of, in messages, such as `captions`.
-        schema: of the table; every row has an attribute for each field, among them `id`, `split` and `path`.
-        batch: rows of a record batch.
-        images: the manifest's key of the folder that relative paths start from.
-        optional: fields that tables of earlier versions lack.
-    """
-
-    name: str
-    version: int = 1
-    what: str
-    rows: str
-    parts: str
-    schema: pa.Schema
-    batch: int
-    images: str
-    optional: tuple[str, ...] = ()
-
-    @property
-    def skipped(self) -> str:
-        """Name of the file that lists what was left out."""
-        return f"{self.name}.{SKIPPED}"
-
-    @property
-    def warnings(self) -> str:
-        """Name of the file that lists what is used and odd."""
-        return f"{self.name}.{WARNINGS}"
+    splits: dict[str, Annotated[int, at_least(1)]]
+    skipped: dict[str, Any] = field(default_factory=dict)
+    flagged: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableManifest:
-    """Manifest of a table, to which each kind of corpus adds its summary."""
+class TableManifest(Summary):
+    """Manifest of a table, to which each kind of corpus adds the fields of its summary."""
 
     version: int
     source: dict[str, Any]
     sha256: str
-    splits: dict[str, Annotated[int, at_least(1)]]
 
 
 class StoredCorpus(ABC):
-    """A corpus on disk; open it with `open`. A kind of corpus says in `clean`, `key` and `audit` what its rows keep."""
+    """A corpus on disk; open it with `open`. A kind of corpus says in `clean` and `key` what its rows keep."""
 
-    form: ClassVar[Format]
-    manifest_kind: ClassVar[type[TableManifest]]
+    name: ClassVar[str]
+    """Of its files, `<name>.arrow`, `<name>.json`, `<name>.skipped.jsonl` and `<name>.warnings.jsonl`."""
+    what: ClassVar[str]
+    """The corpus in messages, such as `a corpus`."""
+    units: ClassVar[tuple[str, str]]
+    """In messages, its rows and what each row has several of, such as `items` and `captions`."""
+    texts: ClassVar[str]
+    """What a text is called, such as `captions`."""
     row: ClassVar[str]
     """What messages put before a row's id."""
     media: ClassVar[str]
     """The column that has the id of each row's picture or video."""
+    schema: ClassVar[pa.Schema]
+    """Of the table; every row has an attribute for each field, among them `id`, `split` and `path`."""
+    optional: ClassVar[tuple[str, ...]] = ()
+    """Fields that tables of earlier versions lack."""
+    batch: ClassVar[int]
+    """Rows of a record batch."""
+    images: ClassVar[str]
+    """The manifest's key of the folder that relative paths start from."""
+    manifest_kind: ClassVar[type[TableManifest]]
 
     def __init__(self, folder: Path | Url, manifest: Any, table: pa.Table) -> None:
         self.folder = folder
@@ -99,13 +88,13 @@ class StoredCorpus(ABC):
 
     @staticmethod
     @abstractmethod
-    def audit(table: pa.Table, *, images: str | Path) -> Iterator[Flagged]:
-        """Yield what is odd about a table as a whole, such as what two splits share."""
+    def shared(table: pa.Table) -> Iterator[Flagged]:
+        """Yield what two splits of a table share, beside files of pictures."""
 
     @staticmethod
     @abstractmethod
     def counts(table: pa.Table) -> tuple[dict[str, Any], int]:
-        """Return the fields of the summary beside those of `Findings`, and the number of parts in all rows."""
+        """Return the fields that a kind of corpus adds to the summary, and the number of parts in all rows."""
 
     @classmethod
     def write(
@@ -133,33 +122,33 @@ class StoredCorpus(ABC):
             InputError: nothing usable came, the tolerance is exceeded (a corpus that was there stays as it was),
                 another process writes to the folder, or no space is left.
         """
-        form = cls.form
-        images = local(images, what=f"the folder of {form.images}") if images else ""
-        to, findings = destination(folder), Findings()
-        folder, table_name = to.folder, f"{form.name}.arrow"
+        images = local(images, what=f"the folder of {cls.images}") if images else ""
+        to, findings = Destination(folder), Findings()
+        folder, table_name = to.folder, f"{cls.name}.arrow"
         with lease_folder(folder):
             with atomic(folder / table_name) as file:
-                with pa.ipc.new_file(file, form.schema) as table:
+                with pa.ipc.new_file(file, cls.schema) as table:
                     usable = cls._usable(rows, findings, images=images)
-                    while batch := list(islice(usable, form.batch)):
-                        table.write_batch(_columns(batch, form.schema))
+                    while batch := list(islice(usable, cls.batch)):
+                        columns = ([getattr(row, name) for row in batch] for name in cls.schema.names)
+                        arrays = [*map(pa.array, columns, cls.schema.types)]
+                        table.write_batch(pa.record_batch(arrays, cls.schema))
                 file.flush()
                 written = pa.ipc.open_file(pa.memory_map(str(file.name))).read_all()
                 if not len(written):
                     raise InputError(f"{folder}: nothing usable was found; {describe(findings.skipped)}")
-                for case in cls.audit(written, images=images):
+                for case in chain(cls.shared(written), shared_files(written, id=cls.media, images=images)):
                     findings.add(case)
-                splits, (summary, parts) = _counts(written), cls.counts(written)
-                findings.judge(
-                    folder, tolerance=tolerance, rows=(splits, form.rows), parts=(parts, form.parts)
-                )
-            skipped, flagged = findings.close(folder, prefix=f"{form.name}.")
-            summary = {"splits": splits} | summary | {"skipped": skipped, "flagged": flagged}
-            about = {"version": form.version, "source": source, "sha256": sha256(folder / table_name)}
-            about[form.images] = str(images.resolve()) if isinstance(images, Path) else ""
+                splits, (counts, parts) = _counts(written), cls.counts(written)
+                kept = {"rows": (splits, cls.units[0]), "parts": (parts, cls.units[1])}
+                findings.judge(folder, tolerance=tolerance, **kept)
+            skipped, flagged = findings.close(folder, prefix=f"{cls.name}.")
+            summary = {"splits": splits} | counts | {"skipped": skipped, "flagged": flagged}
+            about = {"version": VERSION, "source": source, "sha256": sha256(folder / table_name)}
+            about[cls.images] = str(images.resolve()) if isinstance(images, Path) else ""
             to.finish(
-                lambda into: write_json(into / f"{form.name}.json", about | summary),
-                (table_name, form.skipped, form.warnings),
+                lambda into: write_json(into / f"{cls.name}.json", about | summary),
+                (table_name, f"{cls.name}.{SKIPPED}", f"{cls.name}.{WARNINGS}"),
             )
             return summary
 
@@ -186,23 +175,51 @@ class StoredCorpus(ABC):
             InputError: there is none, it is half written or of another version, its bytes were changed, or a field of
                 its manifest or a column of its table is not what it has to be.
         """
-        folder, form = place(folder), cls.form
-        path = folder / f"{form.name}.json"
-        manifest = read_json(path, what=f"the manifest of {form.what}, as ingest writes it")
-        if not isinstance(manifest, dict) or manifest.get("version") != form.version:
-            raise InputError(f"{path}: not {form.what} of version {form.version}; ingest it again")
-        manifest = from_plain(cls.manifest_kind, manifest, where=str(path))
-        path = local_copy(folder / f"{form.name}.arrow", sha256=manifest.sha256)
+        folder = place(folder)
+        about = folder / f"{cls.name}.json"
+        manifest = read_json(about, what=f"the manifest of {cls.what}, as ingest writes it")
+        if not isinstance(manifest, dict) or manifest.get("version") != VERSION:
+            raise InputError(f"{about}: not {cls.what} of version {VERSION}; ingest it again")
+        manifest = from_plain(cls.manifest_kind, manifest, where=str(about))
+        path = local_copy(folder / f"{cls.name}.arrow", sha256=manifest.sha256)
         if not path.is_file() or sha256(path) != manifest.sha256:
             raise InputError(f"{path}: missing, half written or changed (SHA-256 differs); ingest it again")
-        table = _read_table(path, form)
-        counts = _counts(table)
-        if counts != manifest.splits:
+        table = cls._read_table(path)
+        if (counts := _counts(table)) != manifest.splits:
             raise InputError(
-                f"{folder / form.name}.json: splits must be {counts}, as in {path.name}, not {manifest.splits}; ingest "
-                "it again"
+                f"{about}: splits must be {counts}, as in {path.name}, not {manifest.splits}; ingest it again"
             )
         return cls(folder, manifest, table)
+
+    @classmethod
+    def _read_table(cls, path: Path) -> pa.Table:
+        """Return a memory-mapped table, every value of which is text where the schema requires it.
+
+        Raises:
+            InputError: the file is no table, a column is missing, of another type or has missing values.
+        """
+        again = "ingest it again"
+        try:
+            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+            table.validate(full=True)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{path}: not a table of {cls.units[0]}: {error}; {again}") from error
+        for wanted in cls.schema:
+            found = [table.schema.field(at) for at in table.schema.get_all_field_indices(wanted.name)]
+            if not found and wanted.name in cls.optional:
+                continue
+            if [each.type for each in found] != [wanted.type]:
+                types = " and ".join(str(each.type) for each in found) or "missing"
+                raise InputError(
+                    f"{path}: the column {wanted.name} must be {wanted.type}, not {types}; {again}"
+                )
+            column = table[wanted.name]
+            inside = [column, *([pc.list_flatten(column)] if pa.types.is_list(wanted.type) else [])]
+            if missing := sum(each.null_count for each in inside):
+                raise InputError(
+                    f"{path}: the column {wanted.name} must have no missing values, not {missing:,}; {again}"
+                )
+        return table
 
     def only(self, ids: pa.Array | pa.ChunkedArray) -> Self:
         """Return the corpus without the rows whose picture or video is none of these; `digest` stays that of all."""
@@ -221,9 +238,14 @@ class StoredCorpus(ABC):
         return self.manifest.sha256
 
     @property
+    def ids(self) -> pa.Array:
+        """The ids of the pictures or videos of all splits, each once, in the order of the file."""
+        return pc.unique(self._table[self.media])
+
+    @property
     def image_folder(self) -> str:
         """The folder that relative paths of images start from; empty where there is none."""
-        return getattr(self.manifest, self.form.images)
+        return getattr(self.manifest, self.images)
 
     def image_path(self, row: Any) -> Path:
         """Return where the image or video of a row is.
@@ -237,15 +259,6 @@ class StoredCorpus(ABC):
             )
         return Path(self.image_folder) / row.path
 
-    def of_split(self, split: str) -> pa.Table:
-        """Return the rows of a split, in the order of the file.
-
-        Raises:
-            InputError: the corpus has no such split, or nothing in it.
-        """
-        self.check_split(split)
-        return self._table.filter(pc.equal(self._table["split"], split))
-
     def rows(self, split: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Yield some columns of a split's rows, in the order of the file; a few thousand rows are in memory at a time.
 
@@ -253,9 +266,23 @@ class StoredCorpus(ABC):
             InputError: the corpus has no such split, or nothing in it.
         """
         self.check_split(split)
-        for batch in self._table.select([*columns, "split"]).to_batches(max_chunksize=self.form.batch):
+        for batch in self._table.select([*columns, "split"]).to_batches(max_chunksize=self.batch):
             chosen = batch.filter(pc.equal(batch["split"], split))
             yield from zip(*(chosen[name].to_pylist() for name in columns), strict=True)
+
+    def records(self, split: str) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a split as the fields of what they were written from, in the order of the file.
+
+        Raises:
+            InputError: the corpus has no such split, or nothing in it.
+        """
+        self.check_split(split)
+        table = self._table.filter(pc.equal(self._table["split"], split))
+        columns = {name: table[name].to_pylist() for name in table.column_names}
+        for name in table.column_names:
+            if pa.types.is_list(table[name].type):
+                columns[name] = list(map(tuple, columns[name]))
+        return (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
 
     def check_split(self, split: str) -> None:
         """Refuse a split that the corpus does not have.
@@ -265,45 +292,12 @@ class StoredCorpus(ABC):
         """
         if not self.splits.get(split):
             counts = ", ".join(f"{name} ({count:,})" for name, count in self.splits.items())
-            raise InputError(f"{self.folder}: no {self.form.rows} in the split {split!r}; there are {counts}")
-
-
-def _columns(rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
-    columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in schema]
-    return pa.record_batch(columns, schema=schema)
+            raise InputError(f"{self.folder}: no {self.units[0]} in the split {split!r}; there are {counts}")
 
 
 def _counts(table: pa.Table) -> dict[str, int]:
     """Return the number of rows in each split, in the order in which splits begin."""
     return {each["values"]: each["counts"] for each in pc.value_counts(table["split"]).to_pylist()}
-
-
-def _read_table(path: Path, form: Format) -> pa.Table:
-    """Return a memory-mapped table, every value of which is text where the format requires it.
-
-    Raises:
-        InputError: the file is no table, a column is missing, of another type or has missing values.
-    """
-    again = "ingest it again"
-    try:
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-        table.validate(full=True)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path}: not a table of {form.rows}: {error}; {again}") from error
-    for field in form.schema:
-        found = [table.schema.field(at) for at in table.schema.get_all_field_indices(field.name)]
-        if not found and field.name in form.optional:
-            continue
-        if [each.type for each in found] != [field.type]:
-            types = " and ".join(str(each.type) for each in found) or "missing"
-            raise InputError(f"{path}: the column {field.name} must be {field.type}, not {types}; {again}")
-        column = table[field.name]
-        inside = [column, *([pc.list_flatten(column)] if pa.types.is_list(field.type) else [])]
-        if missing := sum(each.null_count for each in inside):
-            raise InputError(
-                f"{path}: the column {field.name} must have no missing values, not {missing:,}; {again}"
-            )
-    return table
 
 
 def wrong_path(path: str, *, images: str | Path) -> str | None:

@@ -15,32 +15,38 @@ from polypool.encoders.encoder import Encoder
 from polypool.infra.batches import Batch
 from polypool.infra.compute.dropout import Dropout
 from polypool.infra.errors import InputError
-from polypool.tasks.models.branch import refuse_distributions
+from polypool.tasks.models.branch import refuse_distributions, refuse_global_feature
 from polypool.tasks.models.pair_encoder import PaddedSets
 from polypool.tasks.models.parts import Parts
 from polypool.tasks.similarities.vectors import at_least_float32, l2_normalise
 
 
 class VideoEmbeddings(NamedTuple):
-    """Embeddings of videos at three levels."""
+    """Embeddings of videos at three levels.
+
+    Attributes:
+        vectors: whole videos, of unit length: `(B, D)` or `(B, K, D)`.
+        verb: frames to compare with verbs, `(B, N, D)`.
+        noun: frames to compare with nouns, `(B, N, D)`.
+    """
 
     vectors: Tensor
-    """Whole videos, of unit length: `(B, D)` or `(B, K, D)`."""
     verb: PaddedSets
-    """Frames to compare with verbs, `(B, N, D)`."""
     noun: PaddedSets
-    """Frames to compare with nouns, `(B, N, D)`."""
 
 
 class TextEmbeddings(NamedTuple):
-    """Embeddings of captions: the sentence and its phrases."""
+    """Embeddings of captions: the sentence and its phrases.
+
+    Attributes:
+        vectors: whole sentences, of unit length: `(B, D)` or `(B, K, D)`.
+        phrase_BPD: phrases: the slots of verbs, then those of nouns.
+        used_BP: True where there is a phrase.
+    """
 
     vectors: Tensor
-    """Whole sentences, of unit length: `(B, D)` or `(B, K, D)`."""
     phrase_BPD: Tensor
-    """Phrases: the slots of verbs, then those of nouns."""
     used_BP: Tensor
-    """True where there is a phrase."""
 
 
 class VideoLevels(nn.Module):
@@ -88,12 +94,7 @@ def _unit(vectors: Tensor) -> Tensor:
 
 
 def _plain(encoder: Encoder) -> Encoder:
-    """Refuse an encoder that makes more than a set."""
-    if encoder.global_width:
-        raise InputError(
-            f"the encoder {type(encoder).__name__} makes a set and a global feature of it, and hgr has no place for a "
-            "global feature; choose one that makes a set alone, such as frames or bigru"
-        )
+    refuse_global_feature(encoder, "hgr", others="frames or bigru")
     return encoder
 
 

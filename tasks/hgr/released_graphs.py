@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from polypool.infra.files import existing
-from polypool.tasks.datasets.entries import read_entries
+from polypool.tasks.datasets.annotation_files import read_entries
 from polypool.tasks.hgr.role_graph import NOUN, ROLES, VERB, Node, RoleGraph, plain_role
 
 _WHAT = 'HGR\'s role graphs, {sentence: [{id: {"role", "spans", ...}}, [[source, target, role], ...]]}'

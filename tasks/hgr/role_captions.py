@@ -14,11 +14,11 @@ from tqdm import tqdm
 from polypool.encoders.text.tokenizers import Tokenizer, WordTokenizer
 from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
+from polypool.infra.ragged import ragged
 from polypool.infra.registry import PARSERS
-from polypool.tasks.augmentations.sets import Draw
-from polypool.tasks.augmentations.words import MaskReplaceDelete
 from polypool.tasks.hgr.released_graphs import find_role_graphs, read_role_graphs
 from polypool.tasks.hgr.role_graph import RoleGraph, RoleSlots, check_slots, cut, over_words
+from polypool.tasks.inputs.augmentations import Draw, MaskReplaceDelete
 from polypool.tasks.inputs.texts import Captions
 
 Parser = Callable[[Sequence[str]], RoleGraph]
@@ -201,8 +201,6 @@ class _Lists:
 
     def of(self, number_B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the pairs of some owners: rows of `number_B`, first and second numbers."""
-        begin_B, size_B = self._begin_U[number_B], self._size_U[number_B]
-        row_W = np.repeat(np.arange(len(number_B)), size_B)
-        from_W = np.arange(len(row_W)) + np.repeat(begin_B - (np.cumsum(size_B) - size_B), size_B)
+        row_W, from_W = ragged(self._begin_U[number_B], self._size_U[number_B])
         one, other = np.frombuffer(self._one, np.uint8), np.frombuffer(self._other, np.int32)
         return row_W, one[from_W].astype(np.int64), other[from_W].astype(np.int64)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from polypool.infra.errors import InputError
 
+# Names of the roles; the index is the role's number.
 ROLES = (
     *("V", "ARG1", "ARG0", "ARG2", "ARG3", "ARG4", "ARGM-LOC", "ARGM-MNR", "ARGM-TMP", "ARGM-DIR"),
     *("ARGM-ADV", "ARGM-PRP", "ARGM-PRD", "ARGM-COM", "ARGM-MOD", "NOUN"),
 )
-"""Names of the roles; the index is the role's number."""
 VERB, NOUN = "V", "NOUN"
 _NUMBER = {name: number for number, name in enumerate(ROLES)}
 MOST_SLOTS = 255

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from polypool.infra.registry import PARSERS
-from polypool.tasks.hgr.lexicon import FORMS
+from polypool.tasks.hgr.lexicon import FORMS, UNDERGOING, adverb_role, agent, preposition_role
 from polypool.tasks.hgr.role_graph import NOUN, VERB, Node, RoleGraph
-from polypool.tasks.hgr.roles import UNDERGOING, adverb_role, agent, preposition_role
 from polypool.tasks.hgr.tagging import MEDIA, Phrases, Span
 
 _HELPERS = {"have": "has have had 've having", "do": "do does did", "get": "get gets getting got"}

@@ -7,8 +7,8 @@ from typing import Any
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import PARSERS
+from polypool.tasks.hgr.lexicon import UNDERGOING, adverb_role, preposition_role
 from polypool.tasks.hgr.role_graph import NOUN, VERB, Node, RoleGraph
-from polypool.tasks.hgr.roles import UNDERGOING, adverb_role, preposition_role
 
 _SUBJECTS = {"nsubj": "ARG0", "csubj": "ARG0", "nsubjpass": "ARG1", "csubjpass": "ARG1"}
 _OBJECTS = {"dobj": "ARG1", "obj": "ARG1", "dative": "ARG2", "iobj": "ARG2", "attr": "ARG2", "acomp": "ARG2"}

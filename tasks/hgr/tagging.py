@@ -22,20 +22,19 @@ from polypool.tasks.hgr.lexicon import (
     PLURALS,
     STATES,
     THIRD,
+    bag,
 )
-from polypool.tasks.hgr.roles import bag
 
-Span = tuple[int, int]
-"""First word, and the word after the last."""
+Span = tuple[int, int]  # first word, and the word after the last
 
+# Nouns that show things and seldom act.
 MEDIA = bag(
     """video videos clip clips scene scenes footage picture pictures photo photos image images slideshow film
     movie trailer commercial ad advertisement animation cartoon montage part shot shots view series
     demonstration"""
 )
-"""Nouns that show things and seldom act."""
+# Words that may begin a clause, besides conjunctions and subordinators.
 OPENERS = frozenset(["then", "before", "after", "until", "since"])
-"""Words that may begin a clause, besides conjunctions and subordinators."""
 _SIDES = frozenset(["inside", "outside", "past", "back", "first", "well", "fast"])
 
 

@@ -19,12 +19,11 @@ from polypool.infra.fields import at_least, from_plain
 from polypool.infra.paths import resolve_place
 from polypool.infra.registry import AUGMENTATIONS, ENCODERS, Spec
 from polypool.infra.store import FeatureStore
-from polypool.infra.tracking.runs import Source
-from polypool.tasks.augmentations.sets import Drop
-from polypool.tasks.augmentations.words import MaskReplaceDelete
+from polypool.infra.tracking.run_records import Source
 from polypool.tasks.datasets.corpus import Corpus, Item
 from polypool.tasks.datasets.questions import Image, QuestionCorpus
 from polypool.tasks.datasets.readers.folders import Listing
+from polypool.tasks.inputs.augmentations import Drop, MaskReplaceDelete
 from polypool.tasks.inputs.texts import NewTexts, StoredTexts, TextAugmentation, TextInputs, TextSource
 from polypool.tasks.inputs.visuals import Pixels, StoredSets, VisualInputs, unseen_inputs
 from polypool.tasks.models.parts import check_reads_features
@@ -32,8 +31,7 @@ from polypool.tasks.models.parts import text_inputs as model_texts
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.records import LEFT_OUT
 
-FEATURES = "feature_source"
-"""Key of a `FeatureSource` in a run's assets."""
+FEATURES = "feature_source"  # key of a `FeatureSource` in a run's assets
 _MAKING = ("reader", "extractor", "video", "batch")
 SPLITS = ("train", "val", "test")
 

@@ -12,8 +12,7 @@ import torch
 
 from polypool.infra.batches import Batch, Dataset, Order, fetch_ahead
 
-MEMBER = "joint_member"
-"""In a batch: the place of the task whose samples it holds, once for each sample."""
+MEMBER = "joint_member"  # in a batch: the place of the task whose samples it holds, once for each sample
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from polypool.infra.batches import Batch, announced, fetch_ahead
 from polypool.infra.compute.dist import rank, world
-from polypool.tasks.augmentations.sets import draw_for
+from polypool.tasks.inputs.augmentations import draw_for
 from polypool.tasks.inputs.corpus_inputs import CorpusInputs
 from polypool.tasks.inputs.texts import Captions, TextAugmentation, TextInputs
 from polypool.tasks.inputs.visuals import VisualInputs

@@ -16,15 +16,14 @@ from polypool.encoders.backbones.text_models import TextBackbone
 from polypool.encoders.text.tokenizers import Tokenizer, pad_tokens
 from polypool.infra.batches import Batch
 from polypool.infra.errors import InputError
+from polypool.infra.ragged import ragged
 from polypool.infra.registry import BACKBONES
 from polypool.infra.store import FeatureStore
 from polypool.infra.store.ids import text_id
-from polypool.tasks.augmentations.sets import Draw, Drop
-from polypool.tasks.augmentations.words import MaskReplaceDelete
+from polypool.tasks.inputs.augmentations import Draw, Drop, MaskReplaceDelete
 from polypool.tasks.inputs.visuals import MemorySets
 
-TextAugmentation = MaskReplaceDelete | Drop
-"""Of words, or of stored features."""
+TextAugmentation = MaskReplaceDelete | Drop  # of words, or of stored features
 
 
 class TextInputs(Protocol):
@@ -89,10 +88,7 @@ class Captions:
     ) -> dict[str, Tensor]:
         """Return `text` `(B, L)`, the token numbers (int64, 0 in the pads), and `text_mask` `(B, L)`."""
         start_B, size_B = self._ends[index_B], self._ends[index_B + 1] - self._ends[index_B]
-        row_P = np.repeat(np.arange(len(index_B)), size_B)
-        from_P = (
-            np.arange(len(row_P)) - np.repeat(np.cumsum(size_B) - size_B, size_B) + np.repeat(start_B, size_B)
-        )
+        row_P, from_P = ragged(start_B, size_B)
         subword_P = self._subword_P[from_P]
         if augment is not None and draw is not None:
             subword_P, stay_P = augment(

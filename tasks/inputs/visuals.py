@@ -19,7 +19,7 @@ from polypool.infra.pictures.opening import load
 from polypool.infra.registry import ENCODERS, Spec
 from polypool.infra.store import FeatureStore
 from polypool.infra.video.sampling import choose_frames
-from polypool.tasks.augmentations.sets import Draw, Drop
+from polypool.tasks.inputs.augmentations import Draw, Drop
 
 _STREAM = 2  # of random numbers; 0 and 1 belong to the augmentation of sets and texts
 

@@ -88,6 +88,31 @@ def refuse_distributions(aggregator: Aggregator, model: str) -> None:
         )
 
 
+def refuse_global_feature(encoder: Encoder, model: str, *, others: str) -> None:
+    """Refuse an encoder that makes more than a set, for a model that has no place for it.
+
+    Raises:
+        InputError: it makes a global feature; the message names the model and such encoders as make none.
+    """
+    if encoder.global_width:
+        raise InputError(
+            f"the encoder {type(encoder).__name__} makes a set and a global feature of it, and {model} has no place "
+            f"for a global feature; choose one that makes a set alone, such as {others}"
+        )
+
+
+def check_widths(visual: int, text: int, why: str = "to look at each other they need the same width") -> None:
+    """Refuse encoders whose elements meet, and whose widths differ.
+
+    Raises:
+        InputError: says why they need the same.
+    """
+    if visual != text:
+        raise InputError(
+            f"the visual encoder makes elements of width {visual} and the text encoder of {text}; {why}"
+        )
+
+
 def look_at_each_other(*branches: Branch) -> bool:
     """Whether an aggregator of two branches needs the other modality, so that there are no embeddings of one alone.
 

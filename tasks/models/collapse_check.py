@@ -10,16 +10,15 @@ from torch import Tensor
 from polypool.tasks.abilities import Collapse
 from polypool.tasks.objectives.objective import Objective, batch_positives
 
+# What a batch logs: the standard deviation of its scores, and the variance of its embeddings.
 DEVIATION, VISUAL_VARIANCE, TEXT_VARIANCE = "score_deviation", "visual_variance", "text_variance"
-"""What a batch logs: the standard deviation of its scores, and the variance of its embeddings."""
+# Scores are flat where they deviate by less than this share of the difference that the objective strives for.
 FLAT = 0.05
-"""Scores are flat where they deviate by less than this share of the difference that the objective strives for."""
+# Embeddings have shrunk to a point where they vary by less than this share of how they varied at first.
 SHRUNK = 0.15
-"""Embeddings have shrunk to a point where they vary by less than this share of how they varied at first."""
+# Pairs are no more alike than others where their mean scores are less than this many deviations apart.
 APART = 0.2
-"""Pairs are no more alike than others where their mean scores are less than this many deviations apart."""
-NEAR = 0.9
-"""The loss has not left the plateau where it is at least this share of it."""
+NEAR = 0.9  # the loss has not left the plateau where it is at least this share of it
 
 
 def variance(x_BD: Tensor) -> Tensor:

@@ -1,22 +1,109 @@
-"""A retrieval model of two branches that meet in one space."""
+"""A retrieval model of two branches that meet in one space, and the embeddings of whole splits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from polypool.infra.batches import Batch
-from polypool.infra.compute.device import device_of
-from polypool.infra.compute.dist import gather
+from polypool.infra.compute.device import device_of, on_device
+from polypool.infra.compute.dist import gather, gather_objects, gather_uneven, world
 from polypool.tasks.models.branch import Branch
-from polypool.tasks.models.embeddings import Batches, SplitEmbeddings, as_wide_everywhere, encode_split
-from polypool.tasks.models.retrieval_model import RetrievalModel, Scored
+from polypool.tasks.models.retrieval_model import Batches, RetrievalModel, Scored
 from polypool.tasks.objectives.objective import Objective
-from polypool.tasks.regularisers.regulariser import Regulariser
+from polypool.tasks.objectives.regularisers import Regulariser
 from polypool.tasks.similarities.similarity import Similarity
-from polypool.tasks.similarities.vectors import Embeddings, at_least_float32
+from polypool.tasks.similarities.vectors import (
+    Embeddings,
+    at_least_float32,
+    mean_and_log_variance,
+    real_vectors,
+    side_by_side,
+    uncertainty,
+    widened,
+)
+
+
+@torch.inference_mode()
+def encode_split(
+    encode_batch: Callable[[Batch], Tensor], batches: Batches, *, device: torch.device
+) -> Tensor:
+    """Encode batch after batch and return the embeddings of all workers, `(S, D)` or `(S, K, D)`, by sample number."""
+    numbers, embeddings = [], []
+    for number_B, batch in batches:
+        numbers.append(number_B)
+        embeddings.append(encode_batch(on_device(batch, device)))
+    embedding = as_wide_everywhere(side_by_side(embeddings))
+    return gather_uneven(embedding)[places(torch.cat(numbers).to(device))]
+
+
+def as_wide_everywhere(embedding: Tensor) -> Tensor:
+    """Return embeddings that all workers can gather: sets with zero vectors after them, as many as the largest has."""
+    if embedding.ndim == 2 or world() == 1:
+        return embedding
+    return widened(embedding, max(gather_objects(embedding.shape[1])))
+
+
+def places(number_B: Tensor) -> Tensor:
+    """Return where each sample lies in the concatenation of all workers' samples, `(S,)`.
+
+    Args:
+        number_B: numbers of this worker's samples, in its order; one that is encoded twice may lie in either place.
+    """
+    number_S = gather_uneven(number_B)
+    place_S = torch.empty_like(number_S)
+    place_S[number_S] = torch.arange(len(number_S), device=number_S.device)
+    return place_S[: int(number_S.max()) + 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitEmbeddings:
+    """A split's embeddings; called with two slices, it returns a block of the score matrix.
+
+    Attributes:
+        visual: embeddings of the images or videos, `(V, D)` or `(V, K, D)`; `(V, 2, D)`, means and log-variances, where
+            the similarity is of distributions.
+        text: embeddings of the captions, `(T, D)` or `(T, K, D)`, likewise.
+        similarity: what scores them.
+    """
+
+    visual: Tensor
+    text: Tensor
+    similarity: Similarity
+
+    def __call__(self, images: slice, captions: slice) -> Tensor:
+        return self._score(self.visual[images], self.text[captions])
+
+    def of_images(self, rows: slice, columns: slice) -> Tensor:
+        return self._score(self.visual[rows], self.visual[columns])
+
+    def of_captions(self, rows: slice, columns: slice) -> Tensor:
+        return self._score(self.text[rows], self.text[columns])
+
+    def uncertainty(self) -> tuple[Tensor, Tensor] | None:
+        """Return the sum of the variances of each image or video `(V,)` and of each caption `(T,)`.
+
+        None where embeddings are no distributions.
+        """
+        if not self.similarity.of_distributions:
+            return None
+        visual_V, text_T = (uncertainty(mean_and_log_variance(side)[1]) for side in (self.visual, self.text))
+        return visual_V, text_T
+
+    def item_bytes(self) -> float:
+        """Return the mean size of an image's or video's embeddings, without zero vectors that fill up its set."""
+        vectors = float(math.prod(self.visual.shape[1:-1]))
+        if self.similarity.of_any_size and self.visual.ndim == 3:
+            vectors = float(real_vectors(self.visual).sum(dim=1).double().mean())
+        return vectors * self.visual.shape[-1] * self.visual.element_size()
+
+    @torch.inference_mode()
+    def _score(self, query: Tensor, gallery: Tensor) -> Tensor:
+        return self.similarity(query, gallery).float()
 
 
 class DualEncoder(RetrievalModel):

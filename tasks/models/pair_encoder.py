@@ -18,23 +18,31 @@ from polypool.infra.batches import Batch
 from polypool.infra.compute.device import device_of, on_device
 from polypool.infra.compute.dist import gather, gather_objects, gather_shared, gather_uneven, rank, world
 from polypool.infra.compute.dropout import drawn_again
-from polypool.infra.errors import InputError
-from polypool.tasks.models.branch import Branch, pool_both, refuse_distributions
-from polypool.tasks.models.embeddings import Batches, places
-from polypool.tasks.models.retrieval_model import RetrievalModel, Scored
+from polypool.tasks.models.branch import (
+    Branch,
+    check_widths,
+    pool_both,
+    refuse_distributions,
+    refuse_global_feature,
+)
+from polypool.tasks.models.dual_encoder import places
+from polypool.tasks.models.retrieval_model import Batches, RetrievalModel, Scored
 from polypool.tasks.objectives.objective import Objective
-from polypool.tasks.regularisers.regulariser import Regulariser
+from polypool.tasks.objectives.regularisers import Regulariser
 from polypool.tasks.similarities.similarity import Similarity
 from polypool.tasks.similarities.vectors import at_least_float32, l2_normalise
 
 
 class PaddedSets(NamedTuple):
-    """Padded sets."""
+    """Padded sets.
+
+    Attributes:
+        x_BND: the elements.
+        mask_BN: True for real elements.
+    """
 
     x_BND: Tensor
-    """The elements."""
     mask_BN: Tensor
-    """True for real elements."""
 
     @classmethod
     def pad(cls, sets: Sequence[Tensor]) -> PaddedSets:
@@ -102,17 +110,8 @@ class PairEncoder(RetrievalModel):
         super().__init__(similarity, objective, regularisers)
         for branch in (visual, text):
             refuse_distributions(branch.aggregator, "a model of pairs")
-            if branch.encoder.global_width:
-                raise InputError(
-                    f"the encoder {type(branch.encoder).__name__} makes a set and a global feature of it, and a model "
-                    "of pairs has no place for a global feature; choose one that makes a set alone, such as regions or "
-                    "bigru"
-                )
-        if visual.encoder.width != text.encoder.width:
-            raise InputError(
-                f"the visual encoder makes elements of width {visual.encoder.width} and the text encoder of "
-                f"{text.encoder.width}; to look at each other they need the same width"
-            )
+            refuse_global_feature(branch.encoder, "a model of pairs", others="regions or bigru")
+        check_widths(visual.encoder.width, text.encoder.width)
         self.visual, self.text, self.cross = visual, text, cross
         self.side = isqrt(chunk or (1024 if cross is None else 256))
 
@@ -180,10 +179,9 @@ class PairEncoder(RetrievalModel):
             return self.similarity.pairs(visual_P, text_P)
 
 
+# Images and captions that a split's scores are computed for at once; captions of equal length come together.
 IMAGES, CAPTIONS = 64, 128
-"""Images and captions that a split's scores are computed for at once; captions of equal length come together."""
-PAIRS = 1024
-"""Single pairs whose sets are put side by side at once."""
+PAIRS = 1024  # single pairs whose sets are put side by side at once
 
 
 class PairScores:

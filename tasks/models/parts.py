@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import nn
 
 from polypool.aggregators.aggregator import Aggregator
 from polypool.encoders.encoder import Encoder
@@ -19,17 +21,15 @@ from polypool.infra.registry import (
     SIMILARITIES,
     Spec,
 )
-from polypool.tasks.inputs.texts import Captions, TextInputs
+from polypool.tasks.inputs.texts import TextInputs
 from polypool.tasks.models.branch import Branch, look_at_each_other
 from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.models.pair_encoder import PairEncoder
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.objectives.objective import Objective
-from polypool.tasks.regularisers.regulariser import Regulariser
+from polypool.tasks.objectives.regularisers import Regulariser
+from polypool.tasks.run import Run
 from polypool.tasks.similarities.similarity import Similarity
-
-if TYPE_CHECKING:
-    from polypool.tasks.run import Run
 
 
 class Parts:
@@ -67,6 +67,18 @@ class Parts:
 
     def text_aggregator(self, width: int) -> Aggregator:
         return AGGREGATORS.build(self.run.text_aggregator or self.run.aggregator, width)
+
+    def branches(self) -> tuple[Branch, Branch]:
+        """Return encoder and aggregator of each side."""
+        visual, text = self.visual(), self.text()
+        return (
+            Branch(visual, self.visual_aggregator(visual.width)),
+            Branch(text, self.text_aggregator(text.width)),
+        )
+
+    def cross(self, width: int) -> nn.Module | None:
+        """Return the cross-modal encoder for elements of a width; None if the run names none."""
+        return CROSS_ENCODERS.build(self.run.cross, width) if self.run.cross else None
 
     def similarity(self, visual: Aggregator, text: Aggregator) -> Similarity:
         """Return the similarity that the run names, or else the usual one for what two aggregators make.
@@ -137,11 +149,7 @@ def retrieval_model(run: Run, parts: Parts) -> RetrievalModel:
                 f"the model {run.model!r} has no place for the cross-modal encoder {run.cross!r}"
             )
         return MODELS.build(run.model, parts)
-    visual, text = parts.visual(), parts.text()
-    branches = (
-        Branch(visual, parts.visual_aggregator(visual.width)),
-        Branch(text, parts.text_aggregator(text.width)),
-    )
+    branches = parts.branches()
     if branches[0].width != branches[1].width:
         raise InputError(
             f"{run.visual!r} with {run.aggregator!r} makes embeddings of width {branches[0].width}, and {run.text!r} "
@@ -156,8 +164,12 @@ def retrieval_model(run: Run, parts: Parts) -> RetrievalModel:
         )
     if not look_at_each_other(*branches) and not run.cross:
         return DualEncoder(*branches, similarity, parts.objective(), parts.regularisers())
-    cross = CROSS_ENCODERS.build(run.cross, visual.width) if run.cross else None
+    cross = parts.cross(branches[0].encoder.width)
     return PairEncoder(*branches, similarity, parts.objective(), parts.regularisers(), cross=cross)
+
+
+def _model_kind(run: Run) -> type[RetrievalModel]:
+    return MODELS.part(run.model) if run.model else RetrievalModel
 
 
 def check_reads_features(run: Run) -> None:
@@ -166,8 +178,7 @@ def check_reads_features(run: Run) -> None:
     Raises:
         InputError: the run names such a model.
     """
-    kind = MODELS.part(run.model) if run.model else RetrievalModel
-    if kind.text_inputs.__func__ is not RetrievalModel.text_inputs.__func__:
+    if _model_kind(run).text_inputs.__func__ is not RetrievalModel.text_inputs.__func__:
         raise InputError(
             f"the model {run.model!r} reads the words of captions, and {run.text!r} stored features of them; choose a "
             "text encoder of words, such as --text bigru, or leave --model empty"
@@ -175,8 +186,6 @@ def check_reads_features(run: Run) -> None:
 
 
 def text_inputs(run: Run, captions: Sequence[str], tokenizer: Tokenizer) -> TextInputs:
-    limit = run.data.max_words
-    if not run.model:
-        return Captions(captions, tokenizer, limit=limit)
-    spec = Spec.parse(run.model)
-    return MODELS.get(spec.name).text_inputs(captions, tokenizer, limit=limit, **spec.params)
+    """Return what the run's model reads of captions."""
+    params = Spec.parse(run.model).params if run.model else {}
+    return _model_kind(run).text_inputs(captions, tokenizer, limit=run.data.max_words, **params)

@@ -16,9 +16,8 @@ from polypool.infra.errors import InputError
 from polypool.tasks.adapter import Score
 from polypool.tasks.inputs.texts import Captions, TextInputs
 from polypool.tasks.models.collapse_check import DEVIATION, TEXT_VARIANCE, VISUAL_VARIANCE, variance
-from polypool.tasks.models.embeddings import Batches
 from polypool.tasks.objectives.objective import Objective, batch_positives
-from polypool.tasks.regularisers.regulariser import Regulariser
+from polypool.tasks.objectives.regularisers import Regulariser
 from polypool.tasks.similarities.similarity import Similarity
 from polypool.tasks.similarities.vectors import (
     Embeddings,
@@ -27,23 +26,30 @@ from polypool.tasks.similarities.vectors import (
     mean_vector,
 )
 
+# Pairs of the samples' numbers `(B,)` and their batch: this worker's share. Every worker has equally many, and all
+# workers' together hold every sample, in any order.
+Batches = Iterable[tuple[Tensor, Batch]]
+
+# Prefixes of what a model learns for its loss alone: its scores do not depend on it, so a file may lack it.
 TRAINING_ONLY = ("objective.", "regularisers.")
-"""Prefixes of what a model learns for its loss alone: its scores do not depend on it, so a file may lack it."""
 
 
 class Scored(NamedTuple):
-    """The scores of the global batch: V images or videos, all workers' together, and T captions."""
+    """The scores of the global batch: V images or videos, all workers' together, and T captions.
+
+    Attributes:
+        sim_VT: scores of every image or video with every caption, `(V, T)`, in at least float32.
+        item_V: the number of each row's image or video in its split; one that was drawn twice comes twice.
+        row_T: the row that each column was drawn with.
+        visual: embeddings of the rows, where the model has embeddings of one modality alone.
+        text: embeddings of the columns, likewise.
+    """
 
     sim_VT: Tensor
-    """Scores of every image or video with every caption, `(V, T)`, in at least float32."""
     item_V: Tensor
-    """The number of each row's image or video in its split; one that was drawn twice comes twice."""
     row_T: Tensor
-    """The row that each column was drawn with."""
     visual: Embeddings | None = None
-    """Embeddings of the rows, where the model has embeddings of one modality alone."""
     text: Embeddings | None = None
-    """Embeddings of the columns, likewise."""
 
     @classmethod
     def of_batch(

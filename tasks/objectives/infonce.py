@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from polypool.infra.errors import InputError
+from polypool.infra.fields import above, at_least, require
 from polypool.infra.registry import MINERS, OBJECTIVES
-from polypool.tasks.objectives.miners.miner import BatchScores, Chosen, Miner
+from polypool.tasks.objectives.miners import BatchScores, Chosen, Miner
 from polypool.tasks.objectives.objective import Objective, lowest
 
-LARGEST_SCALE = 100.0
-"""CLIP's bound on the factor of the scores, 1 / temperature."""
+LARGEST_SCALE = 100.0  # CLIP's bound on the factor of the scores, 1 / temperature
 
 
 @OBJECTIVES.register("infonce")
@@ -48,15 +48,13 @@ class InfoNCE(Objective):
         margin: float = 0.0,
     ) -> None:
         super().__init__()
-        if not temperature > 0:
-            raise InputError(f"temperature must be above 0, not {temperature}")
+        require(above(0), temperature=temperature)
         if learned and temperature * LARGEST_SCALE < 1:
             raise InputError(
                 f"a learned temperature must be at least {1 / LARGEST_SCALE}, not {temperature}: its factor on the "
                 f"scores is clipped at {LARGEST_SCALE:g}"
             )
-        if not margin >= 0:
-            raise InputError(f"margin must be 0 or more, not {margin}")
+        require(at_least(0), margin=margin)
         self.temperature, self.margin = temperature, margin
         self.miner: Miner = MINERS.build(negatives)
         self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature))) if learned else None

@@ -6,10 +6,9 @@ import math
 
 from torch import Tensor
 
-from polypool.infra.errors import InputError
+from polypool.infra.fields import at_least, one_of, require
 from polypool.infra.registry import MINERS, OBJECTIVES
-from polypool.tasks.objectives.miners.all import All
-from polypool.tasks.objectives.miners.miner import BatchScores, Chosen, Miner
+from polypool.tasks.objectives.miners import All, BatchScores, Chosen, Miner
 from polypool.tasks.objectives.objective import Objective, lowest
 
 
@@ -42,12 +41,8 @@ class Triplet(Objective):
         reduction: str = "sum",
     ) -> None:
         super().__init__()
-        if not margin >= 0:
-            raise InputError(f"margin must be 0 or more, not {margin}")
-        if not warmup_epochs >= 0:
-            raise InputError(f"warmup_epochs must be 0 or more, not {warmup_epochs}")
-        if reduction not in ("sum", "mean"):
-            raise InputError(f"reduction must be 'sum' or 'mean', not {reduction!r}")
+        require(at_least(0), margin=margin, warmup_epochs=warmup_epochs)
+        require(one_of("sum", "mean"), reduction=reduction)
         self.margin, self.miner, self.first = margin, MINERS.build(negatives), All()
         self.warmup_epochs, self.reduction = warmup_epochs, reduction
 

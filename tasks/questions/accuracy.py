@@ -197,24 +197,6 @@ def _accuracy(match_Q: np.ndarray, count_Q: np.ndarray) -> np.ndarray:
     return (equal_Q + other_Q) / (3 * count_Q)
 
 
-def official_accuracy(
-    predictions: Sequence[str], answers: Sequence[Sequence[str]], *, version: str = "2021"
-) -> np.ndarray:
-    """Return the accuracy of each question's prediction, `(Q,)` float64 from 0 to 1.
-
-    To score several predictions of the same questions, make the `HumanAnswers` once.
-
-    Args:
-        predictions: one for each question, raw.
-        answers: what people answered, raw.
-        version: of the rule: `2021` or `2017`.
-
-    Raises:
-        InputError: an unknown version, a question without answers, or not one prediction for each.
-    """
-    return HumanAnswers(answers).accuracy(predictions, version=version)
-
-
 def global_pool(
     accuracy_Q: np.ndarray, *, answer_types: Sequence[str] = (), question_types: Sequence[str] = ()
 ) -> dict[str, float]:

@@ -27,8 +27,7 @@ from polypool.tasks.questions.vqa_model import best_answers
 from polypool.tasks.scoring.examples import choose
 
 PROTOCOL = "vqa"
-VERSION = 1
-"""Of the protocol; raised whenever the same answers would get another accuracy."""
+VERSION = 1  # of the protocol; raised whenever the same answers would get another accuracy
 ACCURACY = Metric(name="accuracy", best=100.0, unit="%")
 _IN_TABLES = ("yes_no", "number", "other", "accuracy_2017", "prior_accuracy")
 _EXAMPLES = 40  # on the page

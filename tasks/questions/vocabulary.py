@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from polypool.infra.errors import InputError
+from polypool.infra.ragged import ragged
 from polypool.tasks.datasets.questions import Question, QuestionCorpus
 from polypool.tasks.questions.accuracy import vocabulary_answer
 
+# The splits whose answers may be learnt; in a corpus, `test` is the official validation split, and `val` a part of
+# the official training split.
 ANSWERS = {"train+val": ("train", "val", "test"), "train": ("train",)}
-"""The splits whose answers may be learnt; in a corpus, `test` is the official validation split, and `val` a part of the
-official training split."""
 TARGETS = ("soft", "hard")
 _SCORES = np.array([0, 0.3, 0.6, 0.9, 1], np.float32)  # what 0, 1, 2, 3, 4 or more of ten people are worth
 
@@ -153,9 +154,7 @@ class AnswerTargets:
         """Return the targets of some questions, `(B, A)` float32."""
         start_B = self.start_Q1[index_B]
         count_B = self.start_Q1[np.asarray(index_B) + 1] - start_B
-        row_N = np.repeat(np.arange(len(count_B)), count_B)
-        shift_B = np.cumsum(count_B) - count_B  # place n of the batch is place n - shift + start of all
-        place_N = np.arange(len(row_N)) + np.repeat(start_B - shift_B, count_B)
+        row_N, place_N = ragged(start_B, count_B)
         target_BA = np.zeros((len(count_B), self.width), np.float32)
         target_BA[row_N, self.answer_N[place_N]] = self.score_N[place_N]
         return torch.from_numpy(target_BA)

@@ -5,33 +5,35 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from torch import Tensor, nn
-
-from polypool.encoders.encoder import xavier_linear
-from polypool.infra.batches import Batch
-from polypool.infra.errors import InputError
-from polypool.infra.registry import CROSS_ENCODERS, FUSIONS
-from polypool.tasks.fusions.fusion import Fusion
-from polypool.tasks.models.branch import Branch, look_at_each_other, pool_both, refuse_distributions
-from polypool.tasks.models.parts import Parts
-from polypool.tasks.similarities.vectors import at_least_float32, mean_vector
-
-if TYPE_CHECKING:
-    from polypool.tasks.run import Run
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 from tqdm import tqdm
 
+from polypool.encoders.encoder import xavier_linear
+from polypool.infra.batches import Batch
 from polypool.infra.compute.device import device_of, on_device
 from polypool.infra.compute.dist import all_sum, gather_uneven, rank, world
 from polypool.infra.compute.dropout import current_draws, drawn
+from polypool.infra.errors import InputError
+from polypool.infra.registry import FUSIONS
 from polypool.tasks.abilities import Pass
 from polypool.tasks.adapter import Score
 from polypool.tasks.inputs.pairs import QuestionData
-from polypool.tasks.models.embeddings import places
+from polypool.tasks.models.branch import (
+    Branch,
+    check_widths,
+    look_at_each_other,
+    pool_both,
+    refuse_distributions,
+)
+from polypool.tasks.models.dual_encoder import places
+from polypool.tasks.models.parts import Parts
+from polypool.tasks.questions.fusions import Fusion
+from polypool.tasks.run import Run
+from polypool.tasks.similarities.vectors import at_least_float32, mean_vector
 
 
 class VQAModel(nn.Module):
@@ -112,20 +114,11 @@ def vqa_model(run: Run, parts: Parts, *, answers: int) -> VQAModel:
     ):
         if setting:
             raise InputError(f"answering questions has no place for --{name} {setting}; leave it empty")
-    visual, text = parts.visual(), parts.text()
-    branches = (
-        Branch(visual, parts.visual_aggregator(visual.width)),
-        Branch(text, parts.text_aggregator(text.width)),
-    )
-    meet = look_at_each_other(*branches) or bool(run.cross)
-    if meet and visual.width != text.width:
-        raise InputError(
-            f"the visual encoder makes elements of width {visual.width} and the text encoder of {text.width}; to look "
-            "at each other they need the same width"
-        )
-    fusion = FUSIONS.build(run.fusion, *(branch.width for branch in branches))
-    cross = CROSS_ENCODERS.build(run.cross, visual.width) if run.cross else None
-    return VQAModel(*branches, fusion, answers=answers, cross=cross)
+    visual, text = parts.branches()
+    if look_at_each_other(visual, text) or run.cross:
+        check_widths(visual.encoder.width, text.encoder.width)
+    fusion = FUSIONS.build(run.fusion, visual.width, text.width)
+    return VQAModel(visual, text, fusion, answers=answers, cross=parts.cross(visual.encoder.width))
 
 
 def answer_loss(model: nn.Module, batch: Batch) -> dict[str, Tensor]:

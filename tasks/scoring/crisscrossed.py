@@ -21,14 +21,23 @@ import torch
 from torch import Tensor
 
 from polypool.infra.errors import InputError
+from polypool.infra.ragged import ragged
 from polypool.tasks.adapter import Score
-from polypool.tasks.datasets.cxc import Rated, Ratings
-from polypool.tasks.scoring.metrics import KS, Positives, Ranks, Ties, chance_recall, rank_queries, recall
+from polypool.tasks.datasets.coco_judgments import Rated, Ratings
+from polypool.tasks.scoring.metrics import (
+    KS,
+    Positives,
+    Ranks,
+    chance_recall,
+    in_places,
+    rank_queries,
+    recall,
+)
 from polypool.tasks.scoring.ranking.tiles import rank_both_ways
 from polypool.tasks.scoring.scores import AllScores
 
+# The least ratings of right answers: caption and image, two captions, two images.
 SITS, STS, SIS = 3.0, 3.0, 2.5
-"""The least ratings of right answers: caption and image, two captions, two images."""
 _BETWEEN = ("i2t", "t2i")
 
 
@@ -115,10 +124,7 @@ def _places(
 def _siblings(owner_T: np.ndarray) -> np.ndarray:
     """Return the pairs `(2, P)` of captions of one image."""
     count_N = np.bincount(owner_T)
-    first_G, count_G = (count_N.cumsum() - count_N)[owner_T], count_N[owner_T]
-    query_P = np.repeat(np.arange(len(owner_T)), count_G)
-    within_P = np.arange(len(query_P)) - np.repeat(count_G.cumsum() - count_G, count_G)
-    return np.stack([query_P, first_G[query_P] + within_P])
+    return np.stack(ragged((count_N.cumsum() - count_N)[owner_T], count_N[owner_T]))
 
 
 def _both_ways(pair_2P: np.ndarray, *, items: int) -> Positives:
@@ -129,26 +135,25 @@ def _both_ways(pair_2P: np.ndarray, *, items: int) -> Positives:
     )
 
 
-def evaluate_crisscrossed(
-    score: Score, answers: RightAnswers, *, ties: Ties = "expected"
-) -> CrisscrossedResult:
+def evaluate_crisscrossed(score: Score, answers: RightAnswers) -> CrisscrossedResult:
     """Rank a split in four directions.
 
     Args:
         score: scores blocks of images against captions, and of both against themselves.
         answers: the right answers, in the order of the score's images and captions.
-        ties: see `rank_queries`.
 
     Raises:
         InputError: the model compares images with captions alone, or a score is NaN.
     """
     metrics, rank_Q, recalls, chance, tied = {}, {}, {}, {}, 0
-    ranked = _ranked(score, answers, ties=ties)
+    ranked = _ranked(score, answers)
     for direction, positives in answers.of.items():
         ranks = ranked[direction]
         answerable_Q = positives.count_Q > 0
-        rank_Q[direction] = _spread(ranks.rank_Q, answerable_Q)
-        recalls |= {f"{direction}/R{k}": _spread(ranks.recall_Q(k), answerable_Q) for k in KS}
+        rank_Q[direction] = in_places(ranks.rank_Q, answerable_Q, size=len(positives))
+        recalls |= {
+            f"{direction}/R{k}": in_places(ranks.recall_Q(k), answerable_Q, size=len(positives)) for k in KS
+        }
         numbers = recall(ranks) | {"skipped": float((~answerable_Q).sum())}
         metrics |= {f"{direction}/{name}": value for name, value in numbers.items()}
         # an item that is asked is no part of its own gallery
@@ -161,27 +166,18 @@ def evaluate_crisscrossed(
     return CrisscrossedResult(metrics=metrics, rank_Q=rank_Q, recalls=recalls, chance=chance)
 
 
-def _spread(value_A: np.ndarray, answerable_Q: np.ndarray) -> np.ndarray:
-    """Return `(Q,)`: the values of the answerable queries in their places, NaN for the others."""
-    value_Q = np.full(len(answerable_Q), np.nan)
-    value_Q[answerable_Q] = value_A
-    return value_Q
-
-
-def _ranked(score: Score, answers: RightAnswers, *, ties: Ties) -> dict[str, Ranks]:
+def _ranked(score: Score, answers: RightAnswers) -> dict[str, Ranks]:
     """Rank each direction's queries against their whole gallery."""
     if not isinstance(score, AllScores):
         raise InputError(
             "this model scores pairs of an image and a caption and has no embeddings of one modality alone, so "
-            "captions "
-            "cannot be compared with captions; choose another protocol, such as coco-5k"
+            "captions cannot be compared with captions; choose another protocol, such as coco-5k"
         )
-    between = rank_both_ways(score, answers.of["i2t"], ties=ties, progress="ranking i2t and t2i")
+    between = rank_both_ways(score, answers.of["i2t"], progress="ranking i2t and t2i")
     within = {
         direction: rank_queries(
             _others(of_one, len(answers.of[direction])),
             answers.of[direction],
-            ties=ties,
             skip=True,
             progress=f"ranking {direction}",
         )

@@ -16,14 +16,12 @@ from torch import Tensor
 from polypool.tasks.adapter import PictureRecord, Score
 from polypool.tasks.datasets.open_corpora import PicturedItem
 from polypool.tasks.inputs.pairs import Pairs
-from polypool.tasks.scoring.evaluation import ProtocolResult
+from polypool.tasks.scoring.evaluation import ProtocolResult, RetrievalGallery
 from polypool.tasks.scoring.metrics import Positives
 from polypool.tasks.scoring.protocols import ScoringProtocol
-from polypool.tasks.scoring.ranking.gallery import RetrievalGallery
 
 HITS = 5
-QUERIES = {"image": 12, "video": 8}
-"""Queries of each direction; videos take longer to decode."""
+QUERIES = {"image": 12, "video": 8}  # queries of each direction; videos take longer to decode
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 
 import numpy as np
@@ -22,15 +23,14 @@ from torch import Tensor
 
 from polypool.infra.errors import InputError
 from polypool.tasks.adapter import Score
-from polypool.tasks.datasets.eccv import Extended
+from polypool.tasks.datasets.coco_judgments import Extended
 from polypool.tasks.scoring.described import EXTENDED, MAP_AT_R
-from polypool.tasks.scoring.metrics import Positives, chance_recall, rank_queries
+from polypool.tasks.scoring.metrics import Positives, chance_recall, in_places, rank_queries
 from polypool.tasks.scoring.ranking.precision import chance_precision, precision_at_r
 from polypool.tasks.scoring.scores import PairsScore
 
 DIRECTIONS = ("i2t", "t2i")
-_CHUNK = 1 << 22
-"""Scores that are computed at a time."""
+_CHUNK = 1 << 22  # scores that are computed at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,11 +163,11 @@ def evaluate_extended(score: Score, of: Mapping[str, Asked]) -> ExtendedResult:
             f"{direction}/coco_errors": float((~is_own_A).sum()),
             f"{direction}/false_negatives": float((is_right_A & ~is_own_A).sum()),
         }
-        size = len(asks.own)
-        of_query |= {f"{direction}_{name}": _spread(x_A, asks, size, np.nan) for name, x_A in values.items()}
-        rank_Q[direction] = _spread(ranks.rank_Q, asks, size, np.nan)
-        first_Q[direction] = _spread(first_A, asks, size, -1)
-        missed_Q[direction] = _spread(is_right_A & ~is_own_A, asks, size, False)
+        spread = partial(in_places, at=asks.query_A, size=len(asks.own))
+        of_query |= {f"{direction}_{name}": spread(x_A) for name, x_A in values.items()}
+        rank_Q[direction] = spread(ranks.rank_Q)
+        first_Q[direction] = spread(first_A, absent=-1)
+        missed_Q[direction] = spread(is_right_A & ~is_own_A, absent=False)
         by_chance = (
             *chance_precision(asks.positives, asks.total_A),
             chance_recall(asks.positives, ks=(1,))["R1"],
@@ -229,10 +229,3 @@ def _holds(positives: Positives, query_A: np.ndarray, item_A: np.ndarray) -> np.
     """Return whether each item is a right answer of its query, `(A,)` bool."""
     query_P = np.repeat(np.arange(len(positives)), positives.count_Q)
     return np.isin(query_A * positives.gallery + item_A, query_P * positives.gallery + positives.item_P)
-
-
-def _spread(value_A: np.ndarray, asks: Asked, size: int, absent: float | bool) -> np.ndarray:
-    """Return `(Q,)`: the values of the queries in their places in the split, and what stands for the others."""
-    value_Q = np.full(size, absent, dtype=value_A.dtype)
-    value_Q[asks.query_A] = value_A
-    return value_Q

@@ -1,19 +1,24 @@
-"""Alignment and uniformity of embeddings on the unit sphere.
+"""How embeddings lie: alignment and uniformity on the unit sphere, the variance of sets, and sets with fewer elements.
 
 Elements of sets count as vectors of their own. Nothing of the size of a score matrix is ever held.
 
-Source: Wang and Isola, "Understanding contrastive representation learning through alignment and uniformity on the
-hypersphere", ICML 2020, section 4; VSE+2AD, section 3.3, follows both through training.
+Sources: Wang and Isola, "Understanding contrastive representation learning through alignment and uniformity on the
+hypersphere", ICML 2020, section 4, and VSE+2AD, section 3.3, which follows both through training; for sets Kim et al.,
+"Improving cross-modal retrieval with set of diverse embeddings" (DivE), CVPR 2023, tables 3 and 5.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from polypool.tasks.models.dual_encoder import SplitEmbeddings
+from polypool.tasks.similarities.of_sets import AlignedMean
 from polypool.tasks.similarities.vectors import mean_vector, real_vectors
 
 _CHUNK = 1 << 22  # distances held at a time
@@ -96,3 +101,50 @@ def _between(x_ND: Tensor, y_MD: Tensor) -> float:
 def _potential(x_RD: Tensor, y_CD: Tensor) -> Tensor:
     square_RC = x_RD.square().sum(1)[:, None] + y_CD.square().sum(1) - 2 * x_RD @ y_CD.T
     return square_RC.clamp_(min=0).mul_(-2).exp_()
+
+
+def circular_variance(embedding_BKD: Tensor) -> Tensor:
+    """Return 1 - |mean of a set's elements|, `(B,)`: 0 for a collapsed set, 1 for one whose elements cancel out.
+
+    Args:
+        embedding_BKD: sets of K vectors of unit length.
+    """
+    return 1 - mean_vector(embedding_BKD).norm(dim=-1)
+
+
+def variance_of(embedding_BKD: Tensor) -> dict[str, float]:
+    """Return the mean `variance` of sets and its natural logarithm, `log_variance`, as table 3 has it."""
+    variance = float(circular_variance(embedding_BKD).double().mean())
+    return {
+        "variance": variance,
+        "log_variance": math.log(max(variance, torch.finfo(embedding_BKD.dtype).tiny)),
+    }
+
+
+def choices(size: int) -> dict[str, list[int]]:
+    """Name what is kept of sets of K elements: `only_1`, ..., `only_K`, `without_1`, ..., `without_K`.
+
+    Without one of two is only the other, and is not listed twice.
+    """
+    elements = range(size)
+    only = {f"only_{i + 1}": [i] for i in elements}
+    without = {f"without_{i + 1}": [j for j in elements if j != i] for i in elements}
+    return only | (without if size > 2 else {})
+
+
+def ablated(embeddings: SplitEmbeddings) -> Iterator[tuple[str, str, SplitEmbeddings]]:
+    """Yield a side, what is kept of its sets, and the embeddings with that alone.
+
+    The side is `visual` or `text`, and the other modality keeps its whole sets; a modality of single vectors is left
+    out. Where the k-th element meets the k-th alone, both lose the same one, and the side is `joint`. Sets of different
+    sizes have no k-th element, and distributions have none: nothing is yielded.
+    """
+    if embeddings.similarity.of_any_size or embeddings.similarity.of_distributions:
+        return
+    sets = [modality for modality in ("visual", "text") if getattr(embeddings, modality).ndim == 3]
+    aligned = isinstance(embeddings.similarity, AlignedMean)
+    sides = {"joint": sets} if aligned else {modality: [modality] for modality in sets}
+    for side, modalities in sides.items():
+        for name, elements in choices(getattr(embeddings, modalities[0]).shape[1]).items():
+            fewer = {modality: getattr(embeddings, modality)[:, elements] for modality in modalities}
+            yield side, name, replace(embeddings, **fewer)

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from polypool.infra.errors import InputError, unknown
+from polypool.infra.errors import InputError
 
-Ties = Literal["expected", "pessimistic", "optimistic"]
-TIES: tuple[Ties, ...] = ("expected", "pessimistic", "optimistic")
 KS = (1, 5, 10)
 
 
@@ -57,12 +54,6 @@ class Positives:
         captions = len(owner_T)
         return cls.from_pairs(owner_T, np.arange(captions), queries=images, gallery=captions)
 
-    @classmethod
-    def of_captions(cls, owner_T: np.ndarray, *, images: int) -> Positives:
-        """Queries are captions, the gallery images: the owner is right."""
-        captions = len(owner_T)
-        return cls.from_pairs(np.arange(captions), owner_T, queries=captions, gallery=images)
-
     def __len__(self) -> int:
         return len(self.start_Q1) - 1
 
@@ -79,26 +70,22 @@ class Positives:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """Where each query's best right answer stands, by the counts that decide it, and the rule for equals.
+    """Where each query's best right answer stands, by the counts that decide it.
 
     Args:
         better_Q: items with a higher score than the best right answer, `(Q,)` float64.
         wrong_Q: wrong items with the same score, likewise.
         right_Q: right items with that score, at least 1.
-        ties: the rule; see `rank_queries`.
     """
 
     better_Q: np.ndarray
     wrong_Q: np.ndarray
     right_Q: np.ndarray
-    ties: Ties = "expected"
 
     @property
     def rank_Q(self) -> np.ndarray:
-        """0-based ranks, `(Q,)` float64; under `expected` ties the mean over all orders of the equals."""
-        wrong_Q, right_Q = self.wrong_Q, self.right_Q
-        tied = {"expected": wrong_Q / (right_Q + 1), "pessimistic": wrong_Q, "optimistic": 0.0}[self.ties]
-        return self.better_Q + tied
+        """0-based ranks, `(Q,)` float64: the mean over all orders of equals."""
+        return self.better_Q + self.wrong_Q / (self.right_Q + 1)
 
     @property
     def tied(self) -> int:
@@ -108,16 +95,12 @@ class Ranks:
     def recall_Q(self, k: int) -> np.ndarray:
         """Return the recall of each query, `(Q,)` float64 from 0 to 1: whether its rank is among the first `k`.
 
-        Under `expected` ties it is the probability of that where equals are in random order. Of e wrong and p right
-        ones the first m are within reach, and all of these are wrong with probability C(e, m) / C(e + p, m).
+        Where equals are in random order, it is the probability of that. Of e wrong and p right ones the first m are
+        within reach, and all of these are wrong with probability C(e, m) / C(e + p, m).
         """
-        if self.ties != "expected":
-            return (self.rank_Q < k).astype(np.float64)
         reach_Q = np.clip(k - self.better_Q, 0, None)
         miss_Q = np.ones_like(reach_Q)
-        for drawn in range(
-            min(k, 1 + int(self.wrong_Q.max()))
-        ):  # one more than there are wrong ones is right
+        for drawn in range(min(k, 1 + int(self.wrong_Q.max()))):  # one more than the wrong ones is right
             wrong_Q = np.clip(self.wrong_Q - drawn, 0, None)
             fraction_Q = wrong_Q / np.maximum(wrong_Q + self.right_Q, 1)
             miss_Q *= np.where(drawn < reach_Q, fraction_Q, 1.0)
@@ -128,16 +111,14 @@ def rank_queries(
     scores: Tensor | np.ndarray | Callable[[int, int], Tensor],
     positives: Positives,
     *,
-    ties: Ties = "expected",
     skip: bool = False,
     chunk: int = 1 << 22,
     progress: str = "",
 ) -> Ranks:
     """Rank each query's best right answer among the whole gallery.
 
-    The rank is the number of items with a higher score, plus a part of the `e` wrong items with the
-    same score: all (`pessimistic`), none (`optimistic`), or the mean over all orders of the equals,
-    `e / (p + 1)` where `p` right items have that score (`expected`). So a model that gives all items the
+    The rank is the number of items with a higher score, plus, of the `e` wrong items with the same score, the mean over
+    all orders of the equals: `e / (p + 1)` where `p` right items have that score. So a model that gives all items the
     same score reaches what random scores do.
 
     Args:
@@ -151,24 +132,29 @@ def rank_queries(
     Raises:
         InputError: a score is NaN, a query has no right answer, or shapes and `positives` disagree.
     """
-    answerable_Q = check_answers(positives, ties=ties, skip=skip)
+    answerable_Q = check_answers(positives, skip=skip)
     counts = []
     with tqdm(total=len(positives), desc=progress, delay=2, leave=False, disable=not progress) as bar:
         for start, score_QG in _chunks(scores, positives, rows=max(1, chunk // positives.gallery)):
             counts.append(_count(score_QG, positives, start).cpu())
             bar.update(len(score_QG))
     better_Q, wrong_Q, right_Q = torch.cat(counts, dim=1).double().numpy()[:, answerable_Q]
-    return Ranks(better_Q=better_Q, wrong_Q=wrong_Q, right_Q=right_Q, ties=ties)
+    return Ranks(better_Q=better_Q, wrong_Q=wrong_Q, right_Q=right_Q)
 
 
-def check_answers(positives: Positives, *, ties: Ties, skip: bool = False) -> np.ndarray:
+def in_places(value_A: np.ndarray, at: np.ndarray, *, size: int, absent: float | bool = np.nan) -> np.ndarray:
+    """Return `(size,)`: values of some queries in their places, by number or mask, and what stands for the others."""
+    value_Q = np.full(size, absent, dtype=value_A.dtype)
+    value_Q[at] = value_A
+    return value_Q
+
+
+def check_answers(positives: Positives, *, skip: bool = False) -> np.ndarray:
     """Return which queries have a right answer, `(Q,)` bool; refuse those without, unless they are skipped.
 
     Raises:
-        InputError: none has one, or one has none, or there is no such rule of ties.
+        InputError: none has one, or one has none.
     """
-    if ties not in TIES:
-        raise unknown("tie rule", ties, TIES)
     answerable_Q = positives.count_Q > 0
     if not answerable_Q.any():
         raise InputError(f"none of the {len(positives)} queries has a right answer: there is nothing to rank")

@@ -9,8 +9,8 @@ from typing import Literal
 
 from polypool.infra.errors import InputError, unknown
 
+# Raised whenever the same model would get other numbers by `polypool.tasks.scoring.ranking.reranking`.
 _RERANKED = 1
-"""Raised whenever the same model would get other numbers by `polypool.tasks.scoring.ranking.reranking`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +110,8 @@ class ScoringProtocol:
             )
 
 
+# Stands before K in the name of a protocol that scores K of each query's gallery: `coco-5k-rerank100`.
 RERANK = "-rerank"
-"""Stands before K in the name of a protocol that scores K of each query's gallery: `coco-5k-rerank100`."""
 
 PROTOCOLS: dict[str, ScoringProtocol] = {
     protocol.name: protocol

@@ -21,11 +21,10 @@ from polypool.infra.fields import from_plain
 from polypool.tasks.adapter import Metric, QueryMetric
 
 TAG = "metrics."
+# Prefix of a split's name: the number of its samples that were left out, among a run's data.
 LEFT_OUT = "left_out_"
-"""Prefix of a split's name: the number of its samples that were left out, among a run's data."""
 VERSION_TAG = "protocol_version."
-FOLDER = "metrics"
-"""Artifact folder of the descriptions of metrics."""
+FOLDER = "metrics"  # artifact folder of the descriptions of metrics
 _DIGEST = "sha256:"
 
 
@@ -112,8 +111,8 @@ def _plain(record: Any) -> dict[str, Any]:
     }
 
 
+# Records by type and text, which is the same in thousands of runs.
 _READ: dict[tuple[Any, str | bytes], Any] = {}
-"""Records by type and text, which is the same in thousands of runs."""
 
 
 def _read(kind: Any, text: str | bytes, *, where: str) -> Any:

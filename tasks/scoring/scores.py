@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -41,24 +40,16 @@ class PairsScore(Protocol):
         """Return the scores of the p-th image with the p-th caption, `(P,)`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _MeanOfPairs:
-    between: Score
-    of_all: Callable[[np.ndarray, np.ndarray], Tensor]
-    of_pairs: Callable[[np.ndarray, np.ndarray], Tensor]
-
-    def __call__(self, images: slice, captions: slice) -> Tensor:
-        return self.between(images, captions)
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Mean:
-    between: Score
-    of_images: Score
-    of_captions: Score
+    """The mean of score functions, and of their methods of these names."""
+
+    def __init__(self, scores: Sequence[Score], methods: Sequence[str]) -> None:
+        self._between = _mean(scores)
+        for name in methods:
+            setattr(self, name, _mean([getattr(member, name) for member in scores]))
 
     def __call__(self, images: slice, captions: slice) -> Tensor:
-        return self.between(images, captions)
+        return self._between(images, captions)
 
 
 def mean_score(scores: Sequence[Score]) -> Score:
@@ -66,20 +57,9 @@ def mean_score(scores: Sequence[Score]) -> Score:
 
     Where all members compare items of one modality, or score single pairs, so does the ensemble.
     """
-    alike = [member for member in scores if isinstance(member, AllScores)]
-    if len(alike) == len(scores):
-        return _Mean(
-            between=_mean(scores),
-            of_images=_mean([member.of_images for member in alike]),
-            of_captions=_mean([member.of_captions for member in alike]),
-        )
-    pairs = [member for member in scores if isinstance(member, PairsScore)]
-    if len(pairs) == len(scores):
-        return _MeanOfPairs(
-            between=_mean(scores),
-            of_all=_mean([member.of_all for member in pairs]),
-            of_pairs=_mean([member.of_pairs for member in pairs]),
-        )
+    for kind, methods in ((AllScores, ("of_images", "of_captions")), (PairsScore, ("of_all", "of_pairs"))):
+        if all(isinstance(member, kind) for member in scores):
+            return _Mean(scores, methods)
     return _mean(scores)
 
 

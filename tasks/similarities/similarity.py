@@ -1,10 +1,14 @@
-"""The base class of similarities: the score matrix of the embeddings of two modalities."""
+"""The base class of similarities, and those of single vectors and of distributions."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
+
+from polypool.infra.errors import InputError
+from polypool.infra.registry import SIMILARITIES
+from polypool.tasks.similarities.vectors import at_least_float32, mean_and_log_variance, uncertainty
 
 
 class Similarity(nn.Module, ABC):
@@ -33,3 +37,63 @@ class Similarity(nn.Module, ABC):
         For models whose embeddings belong to a pair. Similarities that can do less than all P * P scores for it should.
         """
         return self(query, gallery).diagonal()
+
+
+@SIMILARITIES.register("cosine")
+class Cosine(Similarity):
+    """The product of vectors of unit length."""
+
+    of_sets = False
+
+    def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
+        _check(query, gallery)
+        return query @ gallery.T
+
+    def pairs(self, query: Tensor, gallery: Tensor) -> Tensor:
+        _check(query, gallery)
+        return (query * gallery).sum(dim=-1)
+
+
+def _check(query: Tensor, gallery: Tensor) -> None:
+    for embedding in (query, gallery):
+        if embedding.ndim != 2:
+            fitting = [name for name, kind in SIMILARITIES.usable() if kind.of_sets]
+            raise InputError(
+                f"cosine compares vectors (B, D), and an embedding is {tuple(embedding.shape)}; for sets of vectors "
+                f"choose one of {', '.join(fitting)}"
+            )
+
+
+@SIMILARITIES.register("csd")
+class ClosedFormSampledDistance(Similarity):
+    """Minus the expected squared distance of a sample of the one from a sample of the other (PCME++, equation 1).
+
+    It is |difference of means|^2 plus the variances of all channels of both. As in the authors' `eval_by_csd`, it is
+    also what ranks: of equally near items the surer one comes first.
+
+    The distance is formed of a product of the means and a number for each row and column, in at least float32. The
+    variances, which may be large beside differences of distances, come last: so the error is that of the largest of a
+    score's parts, 1e-7 of it.
+    """
+
+    of_sets = False
+    of_distributions = True
+
+    def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
+        mean_QD, square_Q, spread_Q = _parts(query)
+        mean_GD, square_G, spread_G = _parts(gallery)
+        score_QG = (2 * mean_QD) @ mean_GD.T
+        for of_row, of_column in ((square_Q, square_G), (spread_Q, spread_G)):  # in place: no second matrix
+            score_QG.sub_(of_row[:, None]).sub_(of_column)
+        return score_QG
+
+    def pairs(self, query: Tensor, gallery: Tensor) -> Tensor:
+        mean_PD, _, spread_P = _parts(query)
+        other_PD, _, other_P = _parts(gallery)
+        return -(mean_PD - other_PD).square().sum(dim=-1) - (spread_P + other_P)
+
+
+def _parts(embedding: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the means `(B, D)`, their squared lengths `(B,)` and the sums of the variances `(B,)`."""
+    mean_BD, log_variance_BD = mean_and_log_variance(at_least_float32(embedding))
+    return mean_BD, mean_BD.square().sum(dim=-1), uncertainty(log_variance_BD)

@@ -70,11 +70,16 @@ def mean_vector(embedding: Tensor) -> Tensor:
 
 
 class Embeddings(NamedTuple):
-    """What a branch makes of a batch: an aggregator's `Pooled`, with vectors of unit length."""
+    """What a branch makes of a batch: an aggregator's `Pooled`, with vectors of unit length.
+
+    Attributes:
+        vectors: `(B, D)`, or `(B, K, D)` where an aggregator makes K, of unit length along the last axis; or zero
+            vectors, which fill up sets of fewer elements where each has as many as it needs. Of an aggregator that
+            makes distributions `(B, 2, D)`: the mean, of unit length, and the log-variance as it is, in at least
+            float32.
+        residual: `(B, K, D)`: what each of K vectors adds to a global one, where an aggregator works so; not
+            normalised.
+    """
 
     vectors: Tensor
-    """`(B, D)`, or `(B, K, D)` where an aggregator makes K, of unit length along the last axis; or zero vectors, which
-    fill up sets of fewer elements where each has as many as it needs. Of an aggregator that makes distributions
-    `(B, 2, D)`: the mean, of unit length, and the log-variance as it is, in at least float32."""
     residual: Tensor | None = None
-    """`(B, K, D)`: what each of K vectors adds to a global one, where an aggregator works so; not normalised."""

@@ -35,7 +35,7 @@ from benchmarks.training.steps import parts
 from polypool.infra.errors import InputError
 from polypool.infra.registry import SIMILARITIES
 from polypool.tasks.datasets.corpus import Corpus
-from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.scoring.ranking import reranking as first_pass
 
 pytestmark = pytest.mark.ray

@@ -150,8 +150,7 @@ class Campaign:
         if not all(weights[0][name].equal(weights[1][name]) for name in weights[1]):
             return "its weights differ"
         losses = [
-            [(point.step, point.value) for point in each._call("get_metric_history", "train/loss")]
-            for each in (ours, theirs)
+            [(step, value) for _, value, _, step in each.points_of("train/loss")] for each in (ours, theirs)
         ]
         return "" if losses[0] == losses[1] else "its losses differ, or are there twice"
 

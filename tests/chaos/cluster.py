@@ -19,12 +19,11 @@ from places import ROOT
 
 from polypool.infra.errors import InputError
 from polypool.infra.lease.on_disk import NAME, holder_of
-from polypool.infra.ray.head import free_ports, private_head
-from polypool.infra.ray.jobs import JobServer
+from polypool.infra.ray.jobs import JobServer, free_ports, private_head
 from polypool.infra.ray.private import kill, started_by, wait_for
 from polypool.infra.tracking.journal import JOURNAL
 from polypool.pipelines.training.checkpoints.in_folder import listed
-from polypool.pipelines.training.folder import OUTBOX, run_folder
+from polypool.pipelines.training.run_folder import OUTBOX, run_folder
 
 WAIT_SECONDS = 300
 _TRIES = 5

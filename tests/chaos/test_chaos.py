@@ -19,7 +19,7 @@ from chaos.cluster import Job, two_nodes
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.training.loop import Trainer
-from polypool.pipelines.training.recording.described import tags
+from polypool.pipelines.training.recording import tags
 from polypool.tasks.run import Run, from_json, to_json
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -49,7 +49,7 @@ def run(home: Path) -> Run:
     return replace(made, cpus=1, workers=2, retries=3, log_every=1, figures=False, optim=optim)
 
 
-def test_a_run_survives_its_worker_its_node_and_its_driver(run: Run, home: Path, tmp_path: Path) -> None:
+def test_a_run_survives_its_worker_its_node_and_its_driver(run, home, tmp_path):
     tracker = Tracker.start("chaos", uri=tracking_uri(home), home=home, name="n", tags=tags(run), params={})
     tracker.json("run.json", to_json(run))
     words = ["python", "-m", "polypool", "train", "resume", tracker.run_id]
@@ -79,5 +79,5 @@ def test_a_run_survives_its_worker_its_node_and_its_driver(run: Run, home: Path,
     theirs = load_file(tmp_path / "model" / "model.safetensors")
     assert all(ours[name].equal(theirs[name]) for name in theirs)
     assert tracker.status() == "FINISHED"
-    logged = [(each.step, each.value) for each in tracker._call("get_metric_history", "train/loss")]
+    logged = [(step, value) for _, value, _, step in tracker.points_of("train/loss")]
     assert logged == [tuple(pair) for pair in json.loads((tmp_path / "loss.json").read_text())], "each once"

@@ -7,8 +7,14 @@ from torch import Tensor, nn
 
 from polypool.encoders.visual.cnn import NETWORKS
 from polypool.encoders.visual.pixels import IMAGENET
-from polypool.encoders.visual.resnet import FrozenBatchNorm, ResNet
-from polypool.encoders.visual.weights import fill, read_weights, resnet_name, resnet_weights
+from polypool.encoders.visual.resnet import (
+    FrozenBatchNorm,
+    ResNet,
+    fill,
+    read_weights,
+    resnet_name,
+    resnet_weights,
+)
 from polypool.infra.errors import InputError
 from polypool.infra.registry import ENCODERS
 

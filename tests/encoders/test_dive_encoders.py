@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from polypool.encoders.text.bigru import BiGRU, Words
-from polypool.encoders.visual.linear import PooledGrid
-from polypool.encoders.visual.regions import StackedRegions
+from polypool.encoders.visual.stored import PooledGrid, StackedRegions
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS, ENCODERS
 from polypool.tasks.models.branch import Branch

@@ -10,10 +10,8 @@ import torch
 from polypool.aggregators.ranks.gpo import GPO
 from polypool.encoders.text.bert import Subwords
 from polypool.encoders.text.bigru import BiGRU, read_glove
-from polypool.encoders.text.splitting import split_question, split_words
-from polypool.encoders.text.tokenizers import Vocabulary, as_written, count_words
-from polypool.encoders.visual.linear import Grid
-from polypool.encoders.visual.regions import Regions, StackedRegions
+from polypool.encoders.text.tokenizers import Vocabulary, as_written, count_words, split_question, split_words
+from polypool.encoders.visual.stored import Grid, Regions, StackedRegions
 from polypool.infra.compute.batchnorm import SetBatchNorm
 from polypool.infra.errors import InputError
 from polypool.tasks.inputs.texts import Captions

@@ -20,7 +20,7 @@ from polypool.tasks.inputs.texts import Captions
 from polypool.tasks.models.branch import Branch
 from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.objectives.infonce import InfoNCE
-from polypool.tasks.similarities.cosine import Cosine
+from polypool.tasks.similarities.similarity import Cosine
 
 KINDS = ("clip", "siglip")
 CAPTIONS = ["a dog beside the house", "The bird, the boat and the tree!", "dogs", "running a car and one cat"]

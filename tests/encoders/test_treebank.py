@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from polypool.encoders.text.splitting import SPLITS, split_treebank
-from polypool.encoders.text.tokenizers import Vocabulary
+from polypool.encoders.text.tokenizers import SPLITS, Vocabulary, split_treebank
 
 
 def test_texts_are_split_as_nltk_splits_them(golden):

@@ -1,13 +1,25 @@
+"""Files that are missing, and disks that are full or may not be written."""
+
 from __future__ import annotations
 
+import errno
+import os
+import pickle
+import resource
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
+from safetensors.torch import save_file
 
 from polypool.infra.errors import InputError
-from polypool.infra.files import existing, existing_folder, make_folder, read_json, walk
-from polypool.infra.npy import map_array
+from polypool.infra.files import disk_fault, existing, existing_folder, make_folder, read_json, walk
+from polypool.infra.tracking.journal import JOURNAL, Journal
+from polypool.infra.untrusted_arrays import map_array
 
 
 @pytest.mark.parametrize("path", ["x" * 5_000, "a\x00b", "a/" * 3_000])
@@ -81,3 +93,95 @@ def test_an_array_of_elements_without_bytes_or_meaning_is_refused(tmp_path: Path
     path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(32))
     with pytest.raises(InputError, match=r"cannot be read as ids: (an array of|damaged)"):
         map_array(path, what="ids")
+
+
+LIMIT = 4096
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file of this process may be larger than a few thousand bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: save_file({"x": torch.zeros(10_000)}, path),
+        lambda path: torch.save({"x": torch.zeros(10_000)}, path),
+        lambda path: path.write_bytes(bytes(10_000)),
+    ],
+)
+@pytest.mark.usefixtures("small_files")
+def test_whoever_writes_a_disk_that_is_full_is_understood(
+    write: Callable[[Path], object], tmp_path: Path
+) -> None:
+    with pytest.raises(Exception) as full:  # noqa: PT011 (each library has its own)
+        write(tmp_path / "file")
+    why = disk_fault(full.value, tmp_path / "not there" / "yet")
+    assert why.startswith(f"no space left ({tmp_path / 'not there' / 'yet'} has ")
+    assert f" bytes free and {tempfile.gettempdir()} has " in why
+    assert why.endswith("; make room")
+
+
+def beneath(error: Exception, cause: OSError) -> Exception:
+    """Return an error whose cause came from another process."""
+    error.__cause__ = pickle.loads(pickle.dumps(cause))
+    return error
+
+
+EROFS = OSError(errno.EROFS, os.strerror(errno.EROFS), "/data/x")
+READ_ONLY = "/data/x: cannot be written: Read-only file system; make it writable"
+DENIED = "cannot be written: Permission denied; make it writable"
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ControllerError(EROFS), READ_ONLY),
+        (beneath(WorkerGroupError("it failed", {}), EROFS), READ_ONLY),
+        (beneath(RuntimeError("it failed"), EROFS), READ_ONLY),
+        (PermissionError(errno.EACCES, "Permission denied", "/mine/x"), f"/mine/x: {DENIED}"),
+        (
+            PermissionError(errno.EPERM, "Failed to open local file '/mine/x'"),
+            "/mine: cannot be written: Operation not permitted; make it writable",
+        ),
+        (PermissionError(errno.EACCES, "Permission denied", "/data/image.jpg"), None),
+        (ValueError("no space"), None),
+        (OSError(errno.ENOENT, "No such file"), None),
+        (OSError("a message"), None),
+        (KeyError(28), None),
+    ],
+)
+def test_a_fault_of_the_disk_is_told_from_all_others(error: Exception, message: str | None) -> None:
+    if message is None:
+        error.__cause__ = error  # a ring ends
+    assert disk_fault(error, Path("/mine")) == message
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_journal_that_could_not_be_written_goes_on_where_it_ended(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, lambda: pytest.fail("nobody is asked"))
+
+    def log_much() -> None:
+        for step in range(1000):
+            journal.log({"loss": step / 3}, step=step)
+
+    with pytest.raises(OSError, match="File too large"):
+        log_much()
+    assert (tmp_path / JOURNAL).stat().st_size == LIMIT
+    journal.close()
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    later = Journal(tmp_path, lambda: pytest.fail("nobody is asked"))
+    kept = [entry.step for entry, _ in later.entries() if entry is not None]
+    later.log({"loss": 7.0}, step=2000)
+    entries = [entry for entry, _ in later.entries()]
+    later.close()
+    assert kept == list(range(len(kept)))
+    assert [entry and entry.step for entry in entries] == [*kept, None, 2000], (
+        "the line that was cut off is none"
+    )

@@ -22,14 +22,14 @@ from verbs import called
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS, ENCODERS, KINDS, OBJECTIVES, RECIPES
+from polypool.infra.spec import trust_modules
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
-from polypool.infra.trust import trust_modules
 from polypool.pipelines.checks.checking import check, listing
 from polypool.pipelines.commands.search import search
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.models.trained import load, load_run
 from polypool.pipelines.recipes import derive
-from polypool.pipelines.training import runs as start
+from polypool.pipelines.training import launch as start
 from polypool.pipelines.training.sweep.trials import make_trials
 from polypool.tasks.datasets import Reader
 

@@ -17,7 +17,7 @@ from tiny_models import save_bert
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.models.trained import load
-from polypool.pipelines.training import runs
+from polypool.pipelines.training import launch
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.datasets.open_corpora import open_corpus
 from polypool.tasks.run import Run
@@ -25,8 +25,8 @@ from polypool.tasks.run import Run
 
 @pytest.fixture(autouse=True)
 def no_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(runs, "fit", in_process.fit)
-    monkeypatch.setattr(runs, "ray_beside", nullcontext)
+    monkeypatch.setattr(launch, "fit", in_process.fit)
+    monkeypatch.setattr(launch, "ray_beside", nullcontext)
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (tmp_path / "home").mkdir()
@@ -48,11 +48,11 @@ def test_a_run_on_remote_data_ends_as_one_on_local_data(
     monkeypatch.chdir(tmp_path)  # where search finds it by its name
     run = with_texts(make_corpus(tmp_path / "data"), tmp_path / "data" / "texts", f"bert(name={bert!r})")
     run = replace(run, optim=replace(run.optim, epochs=1), figures=False)
-    local = runs.start(run)
+    local = launch.start(run)
     found = [hit.id for hit in load(local).search("a dog", k=3)]
     fault = Fault(spoil=cut(300), key="arrow", times=2)
     bucket.server.faults.append(fault)
-    remote = runs.start(moved(run, bucket))
+    remote = launch.start(moved(run, bucket))
     assert fault.times == 0
     uri = tracking_uri(tmp_path / "home")
     here, there = (Tracker.attach(uri, run_id, running=False) for run_id in (local, remote))

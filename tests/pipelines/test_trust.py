@@ -22,19 +22,18 @@ from verbs import called
 
 import polypool
 from polypool.encoders.backbones.hub import from_config, from_hub
-from polypool.infra import trust
+from polypool.infra import spec as parsing
 from polypool.infra.errors import InputError
 from polypool.infra.registry import KINDS
+from polypool.infra.spec import trust_specs, trusted
 from polypool.infra.store.manifest import Manifest
 from polypool.infra.tracking import Tracker, tracking_uri
-from polypool.infra.trust import trust_specs, trusted
 from polypool.pipelines.commands.search import search
 from polypool.pipelines.comparison.groups import weights_of
 from polypool.pipelines.models.search.queries import Query
 from polypool.pipelines.models.trained import load
 from polypool.pipelines.recipes.arguments import read_config
-from polypool.pipelines.training.sweep.matching import match_trials, records_of
-from polypool.pipelines.training.sweep.trials import Trial
+from polypool.pipelines.training.sweep.trials import Trial, match_trials, records_of
 from polypool.tasks.run import Run, from_json, modules, specs, to_json
 
 HOSTILE = """
@@ -56,7 +55,7 @@ def made(*args, **kwargs):
 
 @pytest.fixture(autouse=True)
 def nobody_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trust, "_trusted", set())
+    monkeypatch.setattr(parsing, "_trusted", set())
 
 
 @pytest.fixture
@@ -204,7 +203,7 @@ def test_a_store_s_backbone_is_not_called(tmp_path: Path, marker: Path) -> None:
     with pytest.raises(InputError, match=where):
         finder.find(Query(file=tmp_path / "a.png"), 3)
     assert not marker.exists()
-    trust.trust_modules("hostile")
+    parsing.trust_modules("hostile")
     with pytest.raises(InputError, match="the backbone 'hostile:made' is a function, expected a class"):
         finder.find(Query(file=tmp_path / "a.png"), 3)
 
@@ -217,13 +216,13 @@ def test_a_plug_in_is_recorded_and_loads_again_where_it_is_trusted(
     monkeypatch.syspath_prepend(str(tmp_path))
     run_id = keep_run(mine)
     assert Tracker.attach(tracking_uri(home), run_id, running=False).tag("trust") == "mine_parts"
-    monkeypatch.setattr(trust, "_trusted", set())
+    monkeypatch.setattr(parsing, "_trusted", set())
     with pytest.raises(InputError, match="--trust mine_parts"):
         search(run_id=run_id, query="a dog")
     out = tmp_path / "model"
     _, shown, _ = called("export", run_id, "--out", out, "--trust", "mine_parts")
     assert f"model = pp.load({str(out)!r}, trust=('mine_parts',))" in shown
-    monkeypatch.setattr(trust, "_trusted", set())
+    monkeypatch.setattr(parsing, "_trusted", set())
     with pytest.raises(InputError, match="--trust mine_parts"):
         load(out)
     assert load(out, trust=("other", "mine_parts")).run == mine

@@ -14,11 +14,11 @@ from tiny_models import save_clip, save_siglip
 
 from polypool.infra.registry import BACKBONES, ENCODERS, TASKS, Spec
 from polypool.infra.store import StoreWriter
-from polypool.infra.tracking import find_runs, tracking_uri
-from polypool.pipelines.comparison.grouping import arranged
+from polypool.infra.tracking import tracking_uri
+from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.models.trained import load_run
-from polypool.pipelines.training import runs
-from polypool.pipelines.training.runs import start
+from polypool.pipelines.training import launch
+from polypool.pipelines.training.launch import start
 from polypool.tasks.datasets.corpus import Item, write_corpus
 from polypool.tasks.run import Data, Optim, Run
 
@@ -32,7 +32,7 @@ def home(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POLYPOOL_HOME", str(folder))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        patch.setattr(runs, "fit", in_process.fit)
+        patch.setattr(launch, "fit", in_process.fit)
         yield folder
 
 
@@ -125,9 +125,8 @@ def test_it_stands_beside_a_trained_run_and_says_so(home: Path, pairs, kind: str
     run = replace(pairs[kind], experiment=f"beside {kind}")
     start(run)
     start(replace(run, optim=replace(run.optim, epochs=1, lr=1e-3)))
-    records = find_runs(tracking_uri(home), run.experiment)
-    groups, _ = arranged(records, experiment=run.experiment)
-    (group,) = (group for group in groups if group.protocol == "whole")
+    compared = compare(tracking_uri(home), run.experiment)
+    (group,) = (group for group in compared.groups if group.protocol == "whole")
     labels = {row.label for row in group.rows}
     assert any("zero-shot" in label for label in labels)
     assert any("optim.epochs=1" in label for label in labels)

@@ -12,7 +12,7 @@ from torch import nn
 from polypool.aggregators.aggregator import Pooled
 from polypool.aggregators.averages.mean import Mean
 from polypool.encoders.text.bigru import BiGRU
-from polypool.encoders.visual.linear import Grid
+from polypool.encoders.visual.stored import Grid
 from polypool.infra.registry import Spec
 from polypool.tasks.abilities import Searchable
 from polypool.tasks.adapter import Evaluation, Metric, PictureRecord
@@ -20,8 +20,8 @@ from polypool.tasks.image_text import ImageText
 from polypool.tasks.inputs.texts import Captions
 from polypool.tasks.inputs.visuals import unseen_inputs
 from polypool.tasks.objectives.infonce import InfoNCE
-from polypool.tasks.regularisers.mmd import MMD
-from polypool.tasks.similarities.cosine import Cosine
+from polypool.tasks.objectives.regularisers import MMD
+from polypool.tasks.similarities.similarity import Cosine
 
 
 class Summing(Mean):

@@ -7,7 +7,7 @@ import torch
 from toy import WORDS, ToyData, toy_run
 
 from polypool.encoders.text.bigru import BiGRU
-from polypool.encoders.visual.regions import Regions
+from polypool.encoders.visual.stored import Regions
 from polypool.tasks.models.pair_encoder import PairEncoder
 from polypool.tasks.models.parts import Parts, retrieval_model
 

@@ -12,12 +12,12 @@ from torch.nn.utils.rnn import pad_sequence
 from polypool.aggregators.aggregator import Aggregator
 from polypool.encoders.encoder import Encoder
 from polypool.encoders.text.bigru import BiGRU
-from polypool.encoders.visual.linear import Frames
+from polypool.encoders.visual.stored import Frames
 from polypool.infra.compute.dist import rank, world
 from polypool.infra.registry import AGGREGATORS, OBJECTIVES, SIMILARITIES
 from polypool.tasks.hgr.hgr import HGR
 from polypool.tasks.objectives.objective import Objective
-from polypool.tasks.regularisers.regulariser import Regulariser
+from polypool.tasks.objectives.regularisers import Regulariser
 from polypool.tasks.similarities.similarity import Similarity
 
 VERBS, NOUNS, FEATURES, WORDS = 2, 3, 5, 12

@@ -24,11 +24,10 @@ from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.infra.tracking.journal import Journal
 from polypool.pipelines.recipes import join
 from polypool.pipelines.training.checkpoints.format import load_weights
-from polypool.pipelines.training.folder import OUTBOX, run_folder
 from polypool.pipelines.training.loop import Trainer
 from polypool.pipelines.training.prepare import prepare
-from polypool.pipelines.training.recording.described import Described
-from polypool.pipelines.training.recording.sending import send, send_members
+from polypool.pipelines.training.recording import Described, send, send_members
+from polypool.pipelines.training.run_folder import OUTBOX, run_folder
 from polypool.tasks.inputs.joint_batches import MEMBER, JointOrder
 from polypool.tasks.run import Run, from_json, member_runs, specs, to_json, to_params
 

@@ -23,7 +23,7 @@ from polypool.infra.store import FeatureStore
 from polypool.pipelines.figures.pages.draw import draw
 from polypool.pipelines.recipes import derive
 from polypool.tasks.datasets.questions import QuestionCorpus, write_questions
-from polypool.tasks.questions.accuracy import official_accuracy
+from polypool.tasks.questions.accuracy import HumanAnswers
 from polypool.tasks.questions.vqa_model import best_answers
 from polypool.tasks.scoring.scores import mean_score
 from polypool.tasks.vqa import VQA
@@ -62,8 +62,8 @@ def test_a_small_corpus_is_learnt(changes, tmp_path):
     assert results["accuracy"].mean() * 100 == pytest.approx(metrics["accuracy"])
     questions = adapter.corpus.questions("test")
     assert results["question_id"].tolist() == [q.id for q in questions]
-    explicit = official_accuracy(
-        results["prediction"].tolist(), [q.answers for q in questions], version="2017"
+    explicit = HumanAnswers([q.answers for q in questions]).accuracy(
+        results["prediction"].tolist(), version="2017"
     )
     assert 100 * explicit.mean() == pytest.approx(metrics["accuracy_2017"])
     assert ((results["confidence"] > 0) & (results["confidence"] <= 1)).all()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -18,27 +18,20 @@ from polypool.infra.tracking.tracker import Point
 from polypool.tasks.run import WITHOUT_EFFECT
 
 
-class Mirrored(Protocol):
-    """A run in another tracker."""
-
-    def points(self, points: Sequence[Point]) -> None:
-        """Add numbers, which are in the order of their steps."""
-
-    def pictures(self, paths: Sequence[Path]) -> None:
-        """Add PNG files."""
-
-    def close(self, record: RunRecord) -> None:
-        """Write no more of a run, which may still be running."""
-
-
 class Mirror(Protocol):
-    """Another tracker."""
+    """Another tracker. A run begins there, in place of an earlier copy of it, with the first that is added to it."""
 
     def has_whole(self, record: RunRecord) -> bool:
         """Whether all of a run is there as it ended."""
 
-    def open(self, record: RunRecord) -> Mirrored:
-        """Begin a run, or begin it anew."""
+    def points(self, record: RunRecord, points: Sequence[Point]) -> None:
+        """Add numbers, which are in the order of their steps."""
+
+    def pictures(self, record: RunRecord, paths: Sequence[Path]) -> None:
+        """Add PNG files."""
+
+    def close(self, record: RunRecord) -> None:
+        """Write no more of a run, which may still be running."""
 
 
 def mirror(
@@ -56,16 +49,18 @@ def mirror(
     Raises:
         InputError: the store does not answer, or has no such experiment or run in it.
     """
-    following = _Following(to, uri)
+    sent: dict[str, Counter[str]] = {}
     records = _chosen(uri, experiment, run_ids)
     try:
-        counts = following.round(records)
+        counts = _send_new(to, uri, records, sent)
         while every:
             time.sleep(every)
             records = _chosen(uri, experiment, run_ids)
-            following.round(records)
+            _send_new(to, uri, records, sent)
     finally:
-        following.close(records)
+        for record in records:
+            if record.run_id in sent:
+                to.close(record)
     return counts
 
 
@@ -82,51 +77,44 @@ def _chosen(uri: str, experiment: str, run_ids: Sequence[str]) -> list[RunRecord
     return [record for record in wanted if record.metrics and record.tags.get("kind") != "sweep"]
 
 
-class _Following:
-    """Runs on their way to a mirror."""
+def _send_new(
+    to: Mirror, uri: str, records: Sequence[RunRecord], sent: dict[str, Counter[str]]
+) -> tuple[int, int]:
+    """Send what the mirror lacks of some runs; return how many had something new, and how many are still running.
 
-    def __init__(self, to: Mirror, uri: str) -> None:
-        self._mirror, self._uri = to, uri
-        self._open: dict[str, tuple[Mirrored, Counter[str]]] = {}
-
-    def round(self, records: Iterable[RunRecord]) -> tuple[int, int]:
-        """Mirror what is new of some runs; return how many had something new, and how many are still running."""
-        new = running = 0
-        for record in records:
-            running += record.status == "RUNNING"
-            if record.run_id not in self._open and self._mirror.has_whole(record):
-                continue
-            new += self._send(record)
-            if record.status != "RUNNING":
-                self._end(record)
-        return new, running
-
-    def close(self, records: Iterable[RunRecord]) -> None:
-        """Leave the running ones as they are now."""
-        for record in records:
-            if record.run_id in self._open:
-                self._open.pop(record.run_id)[0].close(record)
-
-    def _send(self, record: RunRecord) -> bool:
-        """Send the numbers of a run that its mirror lacks; return whether there were any."""
-        if record.run_id not in self._open:
-            self._open[record.run_id] = self._mirror.open(record), Counter()
-        mirrored, sent = self._open[record.run_id]
-        tracker = Tracker.attach(self._uri, record.run_id, running=False)
-        points = [point for name in sorted(record.metrics) for point in tracker.points_of(name)[sent[name] :]]
-        sent.update(name for name, *_ in points)
+    Args:
+        to: the mirror.
+        uri: MLflow's store.
+        records: of the runs.
+        sent: of the runs that have begun there and not ended, how many numbers of each metric were sent; is updated.
+    """
+    new = 0
+    for record in records:
+        if record.run_id not in sent and to.has_whole(record):
+            continue
+        tracker, counts = (
+            Tracker.attach(uri, record.run_id, running=False),
+            sent.setdefault(record.run_id, Counter()),
+        )
+        points = [
+            point for name in sorted(record.metrics) for point in tracker.points_of(name)[counts[name] :]
+        ]
+        counts.update(name for name, *_ in points)
         if points:
-            mirrored.points(sorted(points, key=lambda point: point[3]))
-        return bool(points)
+            to.points(record, sorted(points, key=lambda point: point[3]))
+            new += 1
+        if record.status != "RUNNING":
+            _end(to, record, tracker)
+            del sent[record.run_id]
+    return new, sum(record.status == "RUNNING" for record in records)
 
-    def _end(self, record: RunRecord) -> None:
-        from polypool.pipelines.training.recording.artifacts import PICTURES  # imports torch
 
-        mirrored, _ = self._open.pop(record.run_id)
-        with suppress(InputError):  # it drew none
-            folder = Tracker.attach(self._uri, record.run_id, running=False).download(PICTURES)
-            mirrored.pictures(sorted(folder.glob("*.png")))
-        mirrored.close(record)
+def _end(to: Mirror, record: RunRecord, tracker: Tracker) -> None:
+    from polypool.pipelines.training.run_results import PICTURES  # imports torch
+
+    with suppress(InputError):  # it drew none
+        to.pictures(record, sorted(tracker.download(PICTURES).glob("*.png")))
+    to.close(record)
 
 
 def settings(record: RunRecord) -> dict[str, float | str]:

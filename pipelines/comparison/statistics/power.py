@@ -17,10 +17,8 @@ from scipy.special import ndtr, ndtri, stdtrit
 
 from polypool.pipelines.comparison.statistics.intervals import LEVEL, PAIRED_FROM
 
-POWER = 0.8
-"""The probability with which a detectable difference is found."""
-MOST = 1000
-"""The most seeds that are considered."""
+POWER = 0.8  # the probability with which a detectable difference is found
+MOST = 1000  # the most seeds that are considered
 _DRAWS = 4000
 
 

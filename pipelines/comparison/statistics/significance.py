@@ -15,8 +15,7 @@ from polypool.infra.errors import InputError
 from polypool.pipelines.comparison.statistics.intervals import LEVEL, Estimate, difference, score
 from polypool.pipelines.comparison.statistics.power import Planning, planning
 
-LEAST = 10
-"""The fewest units for an interval."""
+LEAST = 10  # the fewest units for an interval
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,12 +102,8 @@ class CrossTaskTable:
     @cached_property
     def complete(self) -> tuple[str, ...]:
         """The aggregators that every counting column has, by name."""
-        if not self.counting:
-            return ()
-        names = set.intersection(*({*column.rows} for column in self.counting))
-        return tuple(
-            sorted(name for name in names if not any(math.isnan(c.value(name)) for c in self.counting))
-        )
+        names = {name for column in self.counting for name in column.rows}
+        return tuple(sorted(n for n in names if not any(math.isnan(c.value(n)) for c in self.counting)))
 
     @cached_property
     def mean_ranks(self) -> dict[str, float]:
@@ -131,9 +127,8 @@ class CrossTaskTable:
     @cached_property
     def weights(self) -> dict[str, float]:
         """The most parameters of each complete aggregator in a counting column, if known."""
-        known = {name: [of[name].weights for of in self._costs] for name in self.complete}
-        known = {name: [count for count in counts if not math.isnan(count)] for name, counts in known.items()}
-        return {name: max(counts) for name, counts in known.items() if counts}
+        most = {name: np.fmax.reduce([of[name].weights for of in self._costs]) for name in self.complete}
+        return {name: float(count) for name, count in most.items() if not math.isnan(count)}
 
     @cached_property
     def steps(self) -> dict[str, float]:
@@ -145,8 +140,7 @@ class CrossTaskTable:
         if not step_AC.size or np.isnan(step_AC).all(axis=0).any():
             return {}
         times_A = np.exp(np.log(step_AC / np.nanmin(step_AC, axis=0)).mean(axis=1))
-        times = dict(zip(self.complete, times_A.tolist(), strict=True))
-        return {name: each for name, each in times.items() if not math.isnan(each)}
+        return {name: x for name, x in zip(self.complete, times_A.tolist(), strict=True) if not math.isnan(x)}
 
     @cached_property
     def _costs(self) -> list[dict[str, Costs]]:

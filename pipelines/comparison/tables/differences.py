@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -14,39 +13,31 @@ from polypool.pipelines.comparison.statistics.intervals import LEVEL
 from polypool.pipelines.comparison.statistics.power import MOST, POWER, Planning
 from polypool.pipelines.comparison.statistics.significance import Difference, Judged
 
-
-class Verdict(enum.Enum):
-    """What is known of a difference."""
-
-    UNKNOWN = ABSENT
-    NO = "no"
-    YES = "yes"
-    QUERIES = "by queries"
-
-
 _MORE = (2, 3, 5, 10, 20)  # seeds
-MARKS = {Verdict.UNKNOWN: " ", Verdict.NO: "*", Verdict.YES: " ", Verdict.QUERIES: "?"}
-"""The sign after a score, by the verdict on its difference from the best."""
+BY_QUERIES = "by queries"
+MARKS = {"no": "*", BY_QUERIES: "?"}
+"""The sign after a score, by the verdict on its difference from the best; a blank after others."""
 
 
-def verdict(group: Group, label: str, other: str) -> Verdict:
-    """Return what is known of the difference of two rows."""
-    difference = group.judged.difference(label, other) if group.judged else None
-    return Verdict.UNKNOWN if difference is None else _verdict(difference)
+def verdict(difference: Difference | None) -> str:
+    """Return whether a difference is significant, in words; a dash if it was not judged."""
+    if difference is None:
+        return ABSENT
+    return {None: BY_QUERIES, True: "yes", False: "no"}[difference.significant]
 
 
-def _verdict(difference: Difference) -> Verdict:
-    return {None: Verdict.QUERIES, True: Verdict.YES, False: Verdict.NO}[difference.significant]
+def mark(group: Group, row: Row, best: str) -> str:
+    """Return the sign after the score of a row, for its difference from the row with the label `best`."""
+    return MARKS.get(verdict(group.judged.difference(row.label, best) if group.judged else None), " ")
 
 
-def starred(group: Group) -> Iterator[str]:
+def legend_of_marks(group: Group) -> Iterator[str]:
     """Yield what the signs after scores mean."""
-    if group.judged is None:
-        return
-    best, judged = group.judged.labels[0], group.judged
-    yield f"*: no significant difference from {best} over seeds and {judged.units}, {_corrected(judged)}"
-    if any(verdict(group, row.label, best) is Verdict.QUERIES for row in group.rows):
-        yield f"?: the queries tell it from {best}; {ONE_SEED}"
+    if judged := group.judged:
+        best = judged.labels[0]
+        yield f"*: no significant difference from {best} over seeds and {judged.units}, {_corrected(judged)}"
+        if any(mark(group, row, best) == MARKS[BY_QUERIES] for row in group.rows):
+            yield f"?: the queries tell it from {best}; {ONE_SEED}"
 
 
 def _corrected(judged: Judged) -> str:
@@ -58,29 +49,27 @@ ONE_SEED = "one seed does not show what another would change"
 
 def differences(group: Group, *, costs: bool = True) -> Table | None:
     """Return how far a group's rows are from the best, and what they cost; None if neither is known."""
-    known = {
-        name for row in group.rows for name in _COSTS if costs and not math.isnan(getattr(row.costs, name))
-    }
-    if group.judged is None and not known:
+    known = [
+        name
+        for name in _COSTS
+        if costs and not all(math.isnan(getattr(row.costs, name)) for row in group.rows)
+    ]
+    judged, header, legend = group.judged, ["aggregator"], []
+    if judged is None and not known:
         return None
-    columns = [name for name in _COSTS if name in known]
-    header = ["aggregator"]
-    legend = []
-    if group.judged is not None:
+    if judged is not None:
         header += [group.ranked_by.name, "95 % interval", "difference", *_JUDGED]
-        legend.append(
-            f"difference of {group.ranked_by.label} from {group.judged.labels[0]}; {_method(group.judged)}"
-        )
+        legend.append(f"difference of {group.ranked_by.label} from {judged.labels[0]}; {_method(judged)}")
+    if known:
+        legend.append("; ".join(_COSTS[name] for name in known))
     rows = []
     for row in group.rows:
-        compared = _compared(group, group.judged, row) if group.judged is not None else ()
-        rows.append((row.label, *compared, *(_cost(row.costs, name) for name in columns)))
-    if columns:
-        legend.append("; ".join(_COSTS[name] for name in columns))
+        compared = _compared(group, judged, row) if judged is not None else ()
+        rows.append((row.label, *compared, *(_cost(row.costs, name) for name in known)))
     return Table(
-        title=f"{group.title}: differences and costs" if columns else f"{group.title}: differences",
+        title=f"{group.title}: differences{' and costs' * bool(known)}",
         legend=tuple(legend),
-        header=(*header, *columns),
+        header=(*header, *known),
         rows=tuple(rows),
     )
 
@@ -112,15 +101,16 @@ def _cost(costs: Costs, name: str) -> str:
 
 
 def _compared(group: Group, judged: Judged, row: Row) -> tuple[str, ...]:
-    mean = group.mean(row)
-    first = ABSENT if math.isnan(mean) else group.number(mean)
-    interval = _interval(judged.intervals.get(row.label), group.number)
-    difference = judged.difference(row.label, judged.labels[0])
-    return (first, interval, *_difference(difference, group))
+    mean, interval = group.mean(row), judged.intervals.get(row.label)
+    return (
+        ABSENT if math.isnan(mean) else group.number(mean),
+        _interval(interval, group.number) if interval else ABSENT,
+        *_difference(judged.difference(row.label, judged.labels[0]), group),
+    )
 
 
-def _interval(ends: tuple[float, float] | None, number: Callable[[float], str]) -> str:
-    return f"[{number(ends[0])}, {number(ends[1])}]" if ends else ABSENT
+def _interval(ends: tuple[float, float], number: Callable[[float], str]) -> str:
+    return f"[{number(ends[0])}, {number(ends[1])}]"
 
 
 def _difference(difference: Difference | None, group: Group) -> tuple[str, ...]:
@@ -129,7 +119,7 @@ def _difference(difference: Difference | None, group: Group) -> tuple[str, ...]:
     digits = group.decimals(group.ranked_by.name)
     interval = _interval((difference.low, difference.high), lambda x: with_sign(x, digits))
     p = f"{difference.p:.3f}" if difference.p >= 0.001 else "< 0.001"
-    return with_sign(difference.value, digits), interval, p, _verdict(difference).value
+    return with_sign(difference.value, digits), interval, p, verdict(difference)
 
 
 def with_sign(value: float, digits: int) -> str:
@@ -156,15 +146,18 @@ def shown_by_seeds(group: Group) -> Table | None:
     judged = group.judged
     if judged is None or (planning := judged.planning) is None:
         return None
-    digits = group.decimals(group.ranked_by.name)
-    rows = []
-    for seeds in dict.fromkeys([*([planning.runs] if planning.runs > 1 else []), *_MORE]):
-        if seeds >= planning.runs:
-            now = " (now)" if seeds == planning.runs else ""
-            found = [planning.smallest(seeds=seeds, tests=tests) for tests in _tests(planning)]
-            rows.append((f"{seeds}{now}", *(_detectable(group, value, digits) for value in found)))
-    floors = [planning.floor(tests=tests) for tests in _tests(planning)]
-    rows.append(("any number", *(_detectable(group, value, digits) for value in floors)))
+    digits, tests = group.decimals(group.ranked_by.name), [1, planning.pairs] if planning.pairs > 1 else [1]
+    found = {
+        f"{seeds}{' (now)' * (seeds == planning.runs)}": [
+            planning.smallest(seeds=seeds, tests=n) for n in tests
+        ]
+        for seeds in sorted({max(planning.runs, 2), *_MORE})
+        if seeds >= planning.runs
+    }
+    found["any number"] = [planning.floor(tests=n) for n in tests]
+    rows = [
+        (label, *(_detectable(group, value, digits) for value in values)) for label, values in found.items()
+    ]
     each, between = math.sqrt(planning.seeds), math.sqrt(planning.queries)
     return Table(
         title=f"{group.title}: what seeds can show",
@@ -173,13 +166,9 @@ def shown_by_seeds(group: Group) -> Table | None:
             f"{100 * POWER:.0f} of 100 repetitions with {judged.units}, by the mean standard deviations of this table: "
             f"{each:.{digits}f} of a run over seeds, {between:.{digits}f} of a difference over queries",
         ),
-        header=("seeds", "a pair alone", *([f"one of {planning.pairs} pairs"] if planning.pairs > 1 else [])),
+        header=("seeds", "a pair alone", f"one of {planning.pairs} pairs")[: 1 + len(tests)],
         rows=tuple(rows),
     )
-
-
-def _tests(planning: Planning) -> list[int]:
-    return [1, planning.pairs] if planning.pairs > 1 else [1]
 
 
 def _detectable(group: Group, value: float, digits: int) -> str:
@@ -206,9 +195,9 @@ def needed(group: Group, difference: float) -> str:
 
 def _seeds(planning: Planning, difference: float, tests: int) -> str:
     seeds = planning.needed(difference, tests=tests)
+    if seeds is None and planning.floor(tests=tests) >= difference:
+        return "more queries rather than more seeds"
     if seeds is None:
-        floor = planning.floor(tests=tests)
-        more = "more queries" if floor >= difference else f"more than {MOST:,}"
-        return f"{more} rather than more seeds" if floor >= difference else f"{more} seeds"
+        return f"more than {MOST:,} seeds"
     more = seeds - planning.runs
     return f"{seeds} seeds a row" + (f", {more} more" if more > 0 else ", which there are")

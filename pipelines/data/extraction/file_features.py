@@ -16,8 +16,7 @@ from polypool.infra.fields import Rule, at_least, from_plain
 from polypool.infra.files import existing
 from polypool.infra.pictures.opening import load
 from polypool.infra.store.manifest import NAME as MANIFEST
-from polypool.pipelines.data.extraction.extractors import parted
-from polypool.pipelines.data.extraction.videos import VideoExtractor, VideoOptions, Videos
+from polypool.pipelines.data.extraction.extractors import VideoExtractor, VideoOptions, Videos, parted
 from polypool.tasks.inputs.corpus_inputs import FEATURES, FeatureSource
 
 _FRAMES = Rule(

@@ -17,21 +17,21 @@ from tqdm import tqdm
 from polypool.encoders.backbones import build_backbone
 from polypool.infra.errors import InputError
 from polypool.infra.ray.session import ray_session
+from polypool.infra.spec import trust_specs
 from polypool.infra.storage.places import Url, place
 from polypool.infra.store import StoreWriter
 from polypool.infra.store.columns import ColumnsWriter, with_columns
-from polypool.infra.store.findings import USUAL, Tolerance
-from polypool.infra.store.ids import IdSet
+from polypool.infra.store.findings import USUAL, Skipped, Tolerance
+from polypool.infra.store.ids import IdSet, text_id
 from polypool.infra.store.manifest import Manifest
-from polypool.infra.trust import trust_specs
 from polypool.pipelines.data.extraction.extractors import (
     ImageExtractor,
-    Text,
     TextExtractor,
+    VideoExtractor,
+    VideoOptions,
+    Videos,
     parted,
-    texts_of,
 )
-from polypool.pipelines.data.extraction.videos import VideoExtractor, VideoOptions, Videos
 from polypool.pipelines.data.extraction.workers import Batch, stream
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.datasets.open_corpora import open_corpus
@@ -41,8 +41,19 @@ from polypool.tasks.datasets.readers.folders import VIDEOS
 VIDEO_DEFAULTS = VideoOptions()
 _TOGETHER = 4  # batches of images or texts that travel together, at most
 _VIDEOS_TOGETHER = 8  # videos that travel together, at most
-_Item = Image | Text
 _FLAGS = {"image": "leave out --texts", "video": "say --video", "text": "say --texts"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """A caption or question of a split; its id is that of every text like it."""
+
+    id: str
+    split: str
+    text: str
+
+
+_Item = Image | Text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,30 +171,17 @@ def _work(backbone: str, reads: str, videos: VideoOptions, *, batch: int) -> _Wo
         )
     if built.note:
         print(f"note: {built.note}", file=sys.stderr)
-    source = {"extractor": built.describe()}
-    if reads == "video":
-        plan = Videos.plan(built, videos, batch=batch)
-        return _Work(
-            unit=reads,
-            extractor=VideoExtractor,
-            options={"backbone": backbone, "videos": plan},
-            dim=plan.dim,
-            columns=plan.columns(built),
-            source=source | {"video": plan.describe(built)},
-            gpu=built.gpu,
-            size=1,
-            block=_VIDEOS_TOGETHER,
-        )
+    plan = Videos.plan(built, videos, batch=batch) if reads == "video" else None
     return _Work(
         unit=reads,
-        extractor=TextExtractor if reads == "text" else ImageExtractor,
-        options={"backbone": backbone},
-        dim=built.dim,
-        columns=built.columns,
-        source=source,
+        extractor={"image": ImageExtractor, "text": TextExtractor, "video": VideoExtractor}[reads],
+        options={"backbone": backbone} | ({"videos": plan} if plan else {}),
+        dim=plan.dim if plan else built.dim,
+        columns=plan.columns(built) if plan else built.columns,
+        source={"extractor": built.describe()} | ({"video": plan.describe(built)} if plan else {}),
         gpu=built.gpu,
-        size=batch,
-        block=_TOGETHER,
+        size=1 if plan else batch,
+        block=_VIDEOS_TOGETHER if plan else _TOGETHER,
     )
 
 
@@ -201,6 +199,19 @@ def _listed(
             if item.id not in seen:
                 seen.add(item.id)
                 yield item
+
+
+def texts_of(corpus: Corpus | QuestionCorpus, split: str, *, limit: int | None) -> Iterator[Text]:
+    """Yield the captions of the first items of a split, or its first questions; all without a limit.
+
+    Raises:
+        InputError: the corpus has no such split.
+    """
+    if isinstance(corpus, QuestionCorpus):
+        lines = (line for (line,) in islice(corpus.rows(split, "question"), limit))
+    else:
+        lines = (line for (captions,) in islice(corpus.rows(split, "captions"), limit) for line in captions)
+    yield from (Text(id=text_id(line), split=split, text=line) for line in lines)
 
 
 def _images(corpus: Corpus | QuestionCorpus, split: str, limit: int | None) -> Iterator[Image]:
@@ -239,7 +250,7 @@ def _write(
                 bar.update()
                 id, where = row["id"], f"id {row['id']}, {row['path']}"
                 if row["why"]:
-                    writer.skip(where, row["why"])
+                    writer.note(Skipped(where=where, why=row["why"]))
                     continue
                 frames += row.get("frames", 0)
                 x_ND, columns = parted(row["x_NW"], work.columns)

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from polypool.infra.errors import AwayError
-from polypool.infra.trust import trusted
+from polypool.infra.spec import trusted
 
 if TYPE_CHECKING:
     from ray import ObjectRef

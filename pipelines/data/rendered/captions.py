@@ -101,6 +101,20 @@ class Wording:
     def word(self, word: str) -> str:
         return self.one_of(*SYNONYMS.get(word, (word,)))
 
+    def shape(self, shape: Shape | Mover, *, formed: float, coloured: float) -> str:
+        """Name a shape, with its article.
+
+        Its form is said with a probability, and where it is, its colour likewise; one of both always is.
+        """
+        form = self.chance(formed)
+        words = (
+            self.word(shape.size) if shape.size and self.chance(0.5) else "",
+            "striped" if isinstance(shape, Shape) and shape.striped and self.chance(0.6) else "",
+            self.word(shape.colour) if self.chance(coloured) or not form else "",
+            self.word(shape.form if form else "shape"),
+        )
+        return with_article(" ".join(filter(None, words)))
+
 
 def with_article(name: str) -> str:
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
@@ -112,10 +126,10 @@ def plural(word: str) -> str:
 
 def captions(scene: Scene, rng: np.random.Generator, *, count: int = 5) -> list[str]:
     """Return `count` different captions of a scene."""
-    wording, unique = _SceneWording(scene, rng), {}
+    wording, unique = _SceneWording(scene, rng), dict[str, None]()
     while len(unique) < count:
         caption = wording.caption()
-        unique[f"{caption[0].upper()}{caption[1:]}."] = True
+        unique[f"{caption[0].upper()}{caption[1:]}."] = None
     return list(unique)
 
 
@@ -172,16 +186,7 @@ class _SceneWording(Wording):
         return f"{number} {plural(self.word('shape'))}{self.background(0.7)}, one of them {self.a(shape)}"
 
     def a(self, shape: Shape) -> str:
-        """Name a shape, with its article; its colour or its form may be left out, but not both."""
-        form = self.chance(0.9)
-        words = (
-            self.word(shape.size) if self.chance(0.5) else "",
-            "striped" if shape.striped and self.chance(0.6) else "",
-            self.word(shape.colour) if self.chance(0.88) or not form else "",
-            self.word(shape.form if form else "shape"),
-        )
-        name = " ".join(filter(None, words))
-        return with_article(name)
+        return self.shape(shape, formed=0.9, coloured=0.88)
 
     def background(self, probability: float) -> str:
         """Name the background, or leave it out."""
@@ -196,9 +201,9 @@ class _SceneWording(Wording):
 
 def moving_captions(scene: MovingScene, rng: np.random.Generator, *, count: int = 5) -> list[str]:
     """Return `count` different captions of a video."""
-    wording, unique = _MotionWording(rng), {}
+    wording, unique = _MotionWording(rng), dict[str, None]()
     while len(unique) < count:
-        unique[wording.caption(scene)] = True
+        unique[wording.caption(scene)] = None
     return list(unique)
 
 
@@ -220,14 +225,7 @@ class _MotionWording(Wording):
         return f"{story} on a {scene.background} background" if self.chance(0.25) else story
 
     def name(self, mover: Mover) -> str:
-        """Name a thing, with its article; its colour or its form may be left out, but not both."""
-        form = self.chance(0.92)
-        words = (
-            self.word(mover.size) if mover.size and self.chance(0.5) else "",
-            self.word(mover.colour) if self.chance(0.9) or not form else "",
-            self.word(mover.form if form else "shape"),
-        )
-        return with_article(" ".join(filter(None, words)))
+        return self.shape(mover, formed=0.92, coloured=0.9)
 
     def motion(self, mover: Mover) -> str:
         return self.one_of(*self.one_of(*PHRASES[mover.motion])[:2])

@@ -26,7 +26,6 @@ from polypool.pipelines.data.rendered.shapes import (
     MovingScene,
     colours_on,
     mask,
-    outlines,
 )
 
 WIDTH, HEIGHT = 96, 72  # pixels
@@ -101,8 +100,8 @@ def render(scene: MovingScene, rng: np.random.Generator) -> np.ndarray:
         picture = Image.fromarray(ground_HWC)
         for mover, turn in zip(scene.movers, turns, strict=True):
             place = {"radius": mover.radius_T[t], "x": mover.x_T[t], "y": mover.y_T[t]}
-            corners = outlines(mover.form, turn=turn, **place)
-            picture.paste(COLOURS[mover.colour], mask=mask(corners, width=WIDTH, height=HEIGHT))
+            form = mask(mover.form, turn=turn, **place, width=WIDTH, height=HEIGHT)
+            picture.paste(COLOURS[mover.colour], mask=form)
         frames_THWC[t] = picture
     frames_THWC += rng.normal(0, rng.uniform(1, 5), frames_THWC.shape)
     return frames_THWC.clip(0, 255).astype(np.uint8)

@@ -27,7 +27,6 @@ from polypool.pipelines.data.rendered.shapes import (
     Shape,
     colours_on,
     mask,
-    outlines,
 )
 
 WIDTH, HEIGHT = 224, 168  # pixels
@@ -93,8 +92,8 @@ def _background(scene: Scene, rng: np.random.Generator) -> np.ndarray:
 def _paint(canvas_HWC: np.ndarray, shape: Shape, rng: np.random.Generator) -> None:
     """Draw one shape, slightly turned, and its shadow."""
     turn = np.radians(rng.uniform(-14, 14))
-    corners = outlines(shape.form, turn=turn, radius=shape.radius, x=shape.x, y=shape.y)
-    shadow = mask([outline + 3 for outline in corners], width=WIDTH, height=HEIGHT)
+    place = {"turn": turn, "radius": shape.radius, "width": WIDTH, "height": HEIGHT}
+    shadow = mask(shape.form, x=shape.x + 3, y=shape.y + 3, **place)
     shadow_HW = np.asarray(shadow.filter(ImageFilter.GaussianBlur(2))) / 255
     canvas_HWC *= 1 - 0.3 * shadow_HW[..., None]
     y_HW, x_HW = np.mgrid[:HEIGHT, :WIDTH]
@@ -103,7 +102,7 @@ def _paint(canvas_HWC: np.ndarray, shape: Shape, rng: np.random.Generator) -> No
         light_HW *= 0.8 + 0.2 * (4 * np.sin((x_HW + y_HW) * 11 / shape.radius)).clip(-1, 1)
     ink_HWC = _tint(COLOURS[shape.colour], rng) * light_HW[..., None]
     canvas_HWC += (
-        np.asarray(mask(corners, width=WIDTH, height=HEIGHT))[..., None] / 255 * (ink_HWC - canvas_HWC)
+        np.asarray(mask(shape.form, x=shape.x, y=shape.y, **place))[..., None] / 255 * (ink_HWC - canvas_HWC)
     )
 
 

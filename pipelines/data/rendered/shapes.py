@@ -114,15 +114,13 @@ def colours_on(background: str) -> list[str]:
     return [name for name, rgb in COLOURS.items() if np.abs(np.subtract(rgb, ground)).sum() > 110]
 
 
-def outlines(form: str, *, turn: float, radius: float, x: float, y: float) -> list[np.ndarray]:
-    """Return the outlines of a form of some size at some place, turned by radians."""
+def mask(
+    form: str, *, turn: float, radius: float, x: float, y: float, width: int, height: int
+) -> Image.Image:
+    """Return where a form is, turned by radians, in grey levels; drawn larger and shrunk, for smooth edges."""
     rotation = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
-    return [outline @ rotation * radius + (x, y) for outline in FORMS[form]]
-
-
-def mask(outlines: list[np.ndarray], *, width: int, height: int) -> Image.Image:
-    """Return the first polygon without the others, in grey levels; drawn larger and shrunk, for smooth edges."""
     mask = Image.new("L", (width * _SMOOTH, height * _SMOOTH))
-    for outline, ink in zip(outlines, (255, 0), strict=False):
-        ImageDraw.Draw(mask).polygon([tuple(corner) for corner in outline * _SMOOTH], fill=ink)
+    for outline, ink in zip(FORMS[form], (255, 0), strict=False):
+        corners = (outline @ rotation * radius + (x, y)) * _SMOOTH
+        ImageDraw.Draw(mask).polygon([tuple(corner) for corner in corners], fill=ink)
     return mask.reduce(_SMOOTH)

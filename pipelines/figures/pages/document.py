@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
@@ -29,6 +30,12 @@ def templates(package: str) -> Environment:
     )
     environment.filters["percent"] = percent
     return environment
+
+
+def rendered(name: str, title: str, **values: Any) -> bytes:
+    """Return a page of this package by the name of its template."""
+    page = templates("polypool.pipelines.figures.pages").get_template(f"{name}.html.j2")
+    return page.render(title=title, **values).encode()
 
 
 def percent(part: float) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 
 import numpy as np
 from PIL import Image
@@ -19,7 +19,7 @@ SIDE = 320  # pixels, of the longer side
 _PATIENCE = 30.0  # seconds for one video
 
 
-class Thumbnails:
+class Thumbnails(AbstractContextManager["Thumbnails"]):
     """Makes thumbnails of images, or of frames of videos; safe to share between threads.
 
     Args:
@@ -75,12 +75,7 @@ class Thumbnails:
                 self._reader.close()
                 self._reader = None
 
-    def __enter__(self) -> Thumbnails:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -24,13 +24,13 @@ from polypool.pipelines.models.search.indices import (
     evenly,
     top_k,
 )
-from polypool.tasks.models.embeddings import Batches, encode_split
+from polypool.tasks.models.dual_encoder import Batches, encode_split
 from polypool.tasks.models.pair_encoder import PaddedSets, PairEncoder, PairScores, encode_sets
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.scoring.ranking.reranking import best_places, joined
-from polypool.tasks.similarities.cosine import Cosine
-from polypool.tasks.similarities.maxsim import MaxSim
-from polypool.tasks.similarities.sets import SetSimilarity
+from polypool.tasks.similarities.blocks import SetSimilarity
+from polypool.tasks.similarities.of_sets import MaxSim
+from polypool.tasks.similarities.similarity import Cosine
 
 Side = Literal["visual", "text"]
 

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from polypool.encoders.visual.resnet import fill
 from polypool.infra.compute.dist import gather_objects, rank
 from polypool.infra.errors import InputError
 from polypool.infra.fields import at_least, read_record
@@ -65,20 +66,9 @@ def load_weights(model: nn.Module, path: Path, *, optional: tuple[str, ...] = ()
     Raises:
         InputError: the file belongs to another architecture; lists missing and unexpected names.
     """
-    weights, own = _read_weights(path), model.state_dict()
-    absent, unexpected = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
-    missing = [name for name in absent if not name.startswith(optional)]
-    shapes = [
-        f"{name} {tuple(weights[name].shape)} for {tuple(own[name].shape)}"
-        for name in own.keys() & weights.keys()
-        if own[name].shape != weights[name].shape
-    ]
-    if missing or unexpected or shapes:
-        raise InputError(
-            f"the weights {path} belong to another architecture: missing {missing or 'none'}, "
-            f"unexpected {unexpected or 'none'}, other shapes {sorted(shapes) or 'none'}"
-        )
-    model.load_state_dict(own | weights)
+    weights = _read_weights(path)
+    kept = {name: x for name, x in model.state_dict().items() if name.startswith(optional)}
+    fill(model, kept | weights, where=path)
 
 
 def fill_weights(model: nn.Module, path: Path) -> tuple[list[str], list[str]]:

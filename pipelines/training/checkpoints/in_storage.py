@@ -27,7 +27,7 @@ from polypool.infra.lease.in_bucket import refuse_lost
 from polypool.infra.storage import cache, remote
 from polypool.infra.storage.places import Url
 from polypool.infra.storage.transfer import read_json
-from polypool.pipelines.training.folder import held_by_another
+from polypool.pipelines.training.run_folder import held_by_another
 
 if TYPE_CHECKING:
     from polypool.infra.ray.remote_log import RemoteLog

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import OPTIMISERS
-from polypool.pipelines.training.optimisers.adamw import AdamW
-from polypool.pipelines.training.optimisers.base import Plain
+from polypool.pipelines.training.optimisers.first_order import AdamW, Plain
 
 MATRIX, OTHER = "matrix", "other"
 _RATES = ("match_rms_adamw", "original")
@@ -93,16 +92,9 @@ class Muon(Plain):
         super().load_state_dict(state_dict)
         self._share()
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """Change the weights that have a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def change(self) -> None:
         for part in self._parts:
             part.step()
-        return loss
 
     def _share(self) -> None:
         """Let both optimisers use the groups and the state of this one, each its own groups."""

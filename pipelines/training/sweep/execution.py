@@ -15,23 +15,21 @@ from typing import Any, Literal
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import make_folder
-from polypool.infra.lease.holder import HeldError
-from polypool.infra.lease.on_disk import BEAT_SECONDS, STALE_SECONDS, DiskLease
+from polypool.infra.lease.on_disk import BEAT_SECONDS, STALE_SECONDS, DiskLease, HeldError
 from polypool.infra.process.stopping import Stopped, graceful_stop
 from polypool.infra.ray.session import Resources, cores, ray_session
 from polypool.infra.ray.tuning import Ended, Halving, reporter, run_side_by_side
+from polypool.infra.spec import trust_modules, trusted
 from polypool.infra.text_tables import duration
 from polypool.infra.tracking import Tracker
 from polypool.infra.tracking.provenance import command_line
 from polypool.infra.tracking.tracker import COMMAND, PARENT
-from polypool.infra.trust import trust_modules, trusted
-from polypool.pipelines.training.folder import take_run
+from polypool.pipelines.training.launch import resume, start
 from polypool.pipelines.training.on_ray import CHECKPOINT_SECONDS
-from polypool.pipelines.training.recording.described import tags
-from polypool.pipelines.training.recording.sending import send
-from polypool.pipelines.training.runs import resume, start
-from polypool.pipelines.training.sweep.matching import STOPPED, SWEEP, Match, key, records_of
+from polypool.pipelines.training.recording import send, tags
+from polypool.pipelines.training.run_folder import take_run
 from polypool.pipelines.training.sweep.plan import Plan
+from polypool.pipelines.training.sweep.trials import STOPPED, SWEEP, Match, key, records_of
 
 ERROR = "error.txt"
 """The artifact of a failed run with the whole error."""

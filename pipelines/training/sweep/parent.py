@@ -16,9 +16,8 @@ from polypool.infra.text_tables import ABSENT
 from polypool.infra.tracking import RunRecord, Tracker
 from polypool.infra.tracking.tracker import NOTE, PARENT
 from polypool.pipelines.training.sweep.execution import Outcome, alone, carry_out
-from polypool.pipelines.training.sweep.matching import records_of
 from polypool.pipelines.training.sweep.plan import Plan
-from polypool.pipelines.training.sweep.trials import Trials
+from polypool.pipelines.training.sweep.trials import Trials, records_of
 from polypool.tasks.run import WITHOUT_EFFECT, to_json
 
 KIND = "sweep"

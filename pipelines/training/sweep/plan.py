@@ -11,11 +11,10 @@ from pathlib import Path
 
 from polypool.infra.ray.session import local_cores
 from polypool.infra.registry import RECIPES
+from polypool.infra.spec import trust_flags
 from polypool.infra.text_tables import duration
 from polypool.infra.tracking import RunRecord
-from polypool.infra.trust import trust_flags
-from polypool.pipelines.training.sweep.matching import Match, match_trials, records_of
-from polypool.pipelines.training.sweep.trials import Trials
+from polypool.pipelines.training.sweep.trials import Match, Trials, match_trials, records_of
 from polypool.tasks.adapter import Metric
 from polypool.tasks.run import Run, modules
 

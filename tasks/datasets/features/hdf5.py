@@ -58,9 +58,14 @@ class Hdf5(FeatureReader):
             boxes = _boxes(file, features, channels_first=self.channels_first)
             count = len(features) if spans is None else len(spans)
             names: dict[int, str] = {}
-            yield from _name_rows(_ids(self.ids, file), count=count, names=names)
-            rows = _whole_rows(features, boxes) if spans is None else _spans(features, boxes, spans)
-            for row, x, box_N4 in tqdm(rows, desc="rows", unit="row", total=count):
+            for id, row in _ids(self.ids, file):
+                if not isinstance(row, int) or not 0 <= row < count:
+                    yield Skipped(where=f"id {id}", why=f"an id whose row is not one of 0 to {count - 1}")
+                elif row in names:
+                    yield Skipped(where=f"id {id}", why="an id whose row has another id already")
+                else:
+                    names[row] = id
+            for row, x, box_N4 in tqdm(_rows(features, boxes, spans), desc="rows", unit="row", total=count):
                 where = f"{file.path.name}, row {row}"
                 if row not in names:
                     yield Skipped(where=where, why="a row that has no id")
@@ -75,6 +80,29 @@ class Hdf5(FeatureReader):
                 else:
                     finite = box_N4.astype(np.float32) if np.isfinite(box_N4).all() else None
                     yield Features.with_boxes(id, x_ND, finite, where=where)
+
+
+def _rows(
+    features: Hdf5Data, boxes: Hdf5Data | None, spans: np.ndarray | None
+) -> Iterator[tuple[int, np.ndarray | None, np.ndarray | None]]:
+    """Yield each row's number, its vectors, None where `spans` leads beyond them, and its boxes, None without any."""
+
+    def between(start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
+        return features.rows(start, stop), None if boxes is None else boxes.rows(start, stop)[..., :4]
+
+    if spans is None:
+        step = max(1, _BLOCK // max(1, features.row_bytes))
+        for start in range(0, len(features), step):
+            x, box = between(start, start + step)
+            for number, of_row in enumerate(x):
+                yield start + number, of_row, None if box is None else box[number]
+        return
+    for row in np.argsort(spans[:, 0], kind="stable").tolist():
+        start, stop = spans[row].tolist()
+        if 0 <= start < stop <= len(features):
+            yield row, *between(start, stop)
+        else:
+            yield row, None, None
 
 
 def _features(file: Hdf5File, key: str) -> Hdf5Data:
@@ -94,10 +122,9 @@ def _positions(file: Hdf5File) -> np.ndarray | None:
         return None
     data = file.data(_POSITIONS)
     if data is None or data.dtype.kind not in "iu" or len(data.shape) != 2 or data.shape[1] != 2:
-        found = "something else" if data is None else f"{data.dtype} of shape {data.shape}"
         raise InputError(
-            f"{file.path}: {_POSITIONS} is {found}, expected whole numbers of shape (n, 2): where the vectors of each "
-            "image begin and end"
+            f"{file.path}: {_POSITIONS} is {_found(data)}, expected whole numbers of shape (n, 2): where the vectors "
+            "of each image begin and end"
         )
     return data.whole()
 
@@ -115,34 +142,15 @@ def _boxes(file: Hdf5File, features: Hdf5Data, *, channels_first: bool) -> Hdf5D
         and not (channels_first and len(features.shape) > 3)
     ):
         return data
-    found = "something else" if data is None else f"{data.dtype} of shape {data.shape}"
-    print(f"note: {_SPATIAL} is {found}, which is no box of each element; it is left out", file=sys.stderr)
+    print(
+        f"note: {_SPATIAL} is {_found(data)}, which is no box of each element; it is left out",
+        file=sys.stderr,
+    )
     return None
 
 
-_Row = tuple[int, np.ndarray | None, np.ndarray | None]
-"""A row's number, its vectors, and its boxes where the file has such."""
-
-
-def _whole_rows(features: Hdf5Data, boxes: Hdf5Data | None) -> Iterator[_Row]:
-    step = max(1, _BLOCK // max(1, features.row_bytes))
-    for start in range(0, len(features), step):
-        x, box = features.rows(start, start + step), _box_rows(boxes, start, start + step)
-        for number, of_row in enumerate(x):
-            yield start + number, of_row, None if box is None else box[number]
-
-
-def _spans(features: Hdf5Data, boxes: Hdf5Data | None, spans: np.ndarray) -> Iterator[_Row]:
-    for row in np.argsort(spans[:, 0], kind="stable").tolist():
-        start, stop = spans[row].tolist()
-        if 0 <= start < stop <= len(features):
-            yield row, features.rows(start, stop), _box_rows(boxes, start, stop)
-        else:
-            yield row, None, None
-
-
-def _box_rows(boxes: Hdf5Data | None, start: int, stop: int) -> np.ndarray | None:
-    return None if boxes is None else boxes.rows(start, stop)[..., :4]
+def _found(data: Hdf5Data | None) -> str:
+    return "something else" if data is None else f"{data.dtype} of shape {data.shape}"
 
 
 def _ids(ids: Path | None, file: Hdf5File) -> list[tuple[str, Any]]:
@@ -159,14 +167,3 @@ def _ids(ids: Path | None, file: Hdf5File) -> list[tuple[str, Any]]:
             f"{file.path}: {_IDS!r} holds {data.dtype}, expected whole numbers or text; give --ids"
         )
     return [(as_text(id), row) for row, id in enumerate(data.whole().reshape(-1).tolist())]
-
-
-def _name_rows(pairs: list[tuple[str, Any]], *, count: int, names: dict[int, str]) -> Iterator[Skipped]:
-    """Fill `names`, row to id; yield the ids that name no row, or one that is taken."""
-    for id, row in pairs:
-        if not isinstance(row, int) or not 0 <= row < count:
-            yield Skipped(where=f"id {id}", why=f"an id whose row is not one of 0 to {count - 1}")
-        elif row in names:
-            yield Skipped(where=f"id {id}", why="an id whose row has another id already")
-        else:
-            names[row] = id

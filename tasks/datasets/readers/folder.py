@@ -11,10 +11,10 @@ from polypool.infra.errors import InputError
 from polypool.infra.files import existing_folder
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Flagged, Skipped
-from polypool.tasks.datasets import Reader, Reading
+from polypool.tasks.datasets import Reading
 from polypool.tasks.datasets.readers.folders import IMAGES, VIDEOS, files_below, media_below
-from polypool.tasks.datasets.readers.rows import Row, grouped
-from polypool.tasks.datasets.splits import SPLITS, USUAL_SHARES, RandomSplits, split_called
+from polypool.tasks.datasets.readers.rows import DividedReader, Row, grouped
+from polypool.tasks.datasets.splits import SPLITS, split_called
 
 _TEXT = ".txt"
 _MEDIA = (*IMAGES, ".webp", ".bmp", ".tif", ".tiff", *VIDEOS)
@@ -23,19 +23,15 @@ _LONGEST = 1 << 20  # bytes of a text file; a larger one holds no captions
 
 @READERS.register("folder")
 @dataclass(frozen=True, kw_only=True)
-class Folder(Reader):
+class Folder(DividedReader):
     """Read a folder of your own: `a/dog.jpg`, or a video, beside `a/dog.txt`, each line of which is a caption."""
 
     dir: Path
     """The folder; files may lie in folders within."""
-    split: str = ""
-    """The shares of random train, val and test splits: 80/10/10 where the folders in it are not called so."""
-    seed: int = 0
-    """Of the random splits."""
 
     def read(self) -> Reading:
         """Return the files that have a text, in the order of their paths."""
-        random = RandomSplits(split=self.split or USUAL_SHARES, seed=self.seed)
+        random = self.random
         folder = existing_folder(self.dir, what="a folder of pictures or videos with texts")
         media = sorted(media_below(folder, _MEDIA, what="pictures or videos"))
         tops = {_top(path) for path in media}

@@ -14,10 +14,10 @@ from polypool.infra.errors import InputError
 from polypool.infra.files import make_folder
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Flagged, Skipped
-from polypool.tasks.datasets import Reader, Reading
+from polypool.tasks.datasets import Reading
 from polypool.tasks.datasets.readers.folders import write_picture
-from polypool.tasks.datasets.readers.rows import Columns, Row, find_columns, grouped, row_of
-from polypool.tasks.datasets.splits import USUAL_SHARES, RandomSplits, split_called
+from polypool.tasks.datasets.readers.rows import ColumnReader, Columns, Row, grouped, row_of
+from polypool.tasks.datasets.splits import split_called
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @READERS.register("hf")
 @dataclass(frozen=True, kw_only=True)
-class HuggingFace(Reader):
+class HuggingFace(ColumnReader):
     """Read a data set that `datasets` loads: by its name on the hub, or a local folder of Parquet, CSV or pictures.
 
     Its code is never run. Splits are those it has; one of `train` alone is divided at random.
@@ -37,33 +37,18 @@ class HuggingFace(Reader):
     """Folder that its pictures are written to."""
     config: str = ""
     """Which of several in one."""
-    image_column: str = ""
-    """Its pictures."""
-    text_column: str = ""
-    """Captions."""
-    question_column: str = ""
-    """Questions, where there are no captions."""
-    answer_column: str = ""
-    """Their answers."""
-    split: str = ""
-    """The shares of random train, val and test splits, such as 80/10/10, whatever splits it has."""
-    seed: int = 0
-    """Of the random splits."""
 
     def read(self) -> Reading:
         """Return the rows of all splits; their pictures are written while they are read."""
         parts = self._loaded()
-        first = next(iter(parts.values()))
-        given = {name: getattr(self, f"{name}_column") for name in ("image", "text", "question", "answer")}
-        columns = find_columns(first.column_names, given, divided=True)
-        random = None
-        if self.split or {split_called(split) for split in parts} == {"train"}:
-            random = RandomSplits(split=self.split or USUAL_SHARES, seed=self.seed)
+        columns = self.columns(next(iter(parts.values())).column_names, divided=True)
+        divided = bool(self.split) or {split_called(split) for split in parts} == {"train"}
+        random = self.random if divided else None
         folder = make_folder(self.images)
         rows = (
             row
             for split, part in parts.items()
-            for row in _rows(part, split, columns, folder, divided=random is not None)
+            for row in _rows(part, split, columns, folder, divided=divided)
         )
         return Reading(
             of="questions" if columns.questions else "captions",

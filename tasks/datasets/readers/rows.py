@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +10,11 @@ from typing import Any
 
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.store.findings import Flagged, Skipped
+from polypool.tasks.datasets import Reader
 from polypool.tasks.datasets.corpus import Item
 from polypool.tasks.datasets.questions import Question
 from polypool.tasks.datasets.readers.folders import Listing
-from polypool.tasks.datasets.splits import split_called
+from polypool.tasks.datasets.splits import USUAL_SHARES, RandomSplits, split_called
 
 USUAL = {
     "image": [
@@ -35,6 +36,40 @@ USUAL = {
     "split": ["split", "subset", "partition"],
 }
 """By what a column means, the names that suggest it, in small letters; the first that a table has counts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DividedReader(Reader):
+    """A reader of data that may have no splits of their own."""
+
+    split: str = ""
+    """The shares of random train, val and test splits; 80/10/10 where nothing else says the splits."""
+    seed: int = 0
+    """Of the random splits."""
+
+    @property
+    def random(self) -> RandomSplits:
+        """The random splits."""
+        return RandomSplits(split=self.split or USUAL_SHARES, seed=self.seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnReader(DividedReader):
+    """A reader of a table; what columns mean is guessed by their names where that is not said."""
+
+    image_column: str = ""
+    """Pictures, or their paths."""
+    text_column: str = ""
+    """Captions."""
+    question_column: str = ""
+    """Questions, where there are no captions."""
+    answer_column: str = ""
+    """Their answers."""
+
+    def columns(self, names: Sequence[str], *, divided: bool) -> Columns:
+        """Return which of a table's columns means what, as `find_columns`."""
+        given = {part: getattr(self, f"{part}_column", "") for part in ("id", *USUAL)}
+        return find_columns(names, given, divided=divided)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +98,12 @@ def find_columns(names: Sequence[str], given: Mapping[str, str], *, divided: boo
 
     Args:
         names: the columns of the table.
-        given: by `id` and the keys of `USUAL`, the names that the user gave; what is not given may be empty.
+        given: by `id` and the keys of `USUAL`, the names that the user gave; empty where none is given.
         divided: whether the splits are random, so that a column of them is not looked for.
 
     Raises:
         InputError: a column that is given is not there, or one that is needed is neither given nor suggested.
     """
-    given = dict.fromkeys(("id", *USUAL), "") | dict(given)
     for part, name in given.items():
         if name and name not in names:
             raise unknown(f"column (--{part}-column)", name, names)
@@ -78,17 +112,18 @@ def find_columns(names: Sequence[str], given: Mapping[str, str], *, divided: boo
         part: next((small[name] for name in usual if name in small), "") for part, usual in USUAL.items()
     }
     found = {part: given[part] or suggested[part] for part in USUAL}
-    captions = given["text"] or suggested["text"]
-    asks = given["question"] or given["answer"] or (not captions and found["question"] and found["answer"])
+    asks = (
+        given["question"] or given["answer"] or (not found["text"] and found["question"] and found["answer"])
+    )
     kind = "video" if given["video"] or (not found["image"] and found["video"]) else "image"
     texts = ["question", "answer"] if asks else ["text"]
     used = {
         kind: found[kind] if given[kind] or not given["id"] else "",
         **{part: found[part] for part in texts},
-        "split": given["split"] or ("" if divided else suggested["split"]),
+        "split": given["split"] if divided else found["split"],
     }
     optional = (
-        ("split", kind) if given["id"] else ("split",)
+        {"split", kind} if given["id"] else {"split"}
     )  # with ids there may be features alone, and no files
     if lacking := [part for part, name in used.items() if not name and part not in optional]:
         flags = " and ".join(f"--{part}-column" for part in lacking)
@@ -101,9 +136,9 @@ def find_columns(names: Sequence[str], given: Mapping[str, str], *, divided: boo
         for part, name in used.items()
         if name and not given[part]
     )
-    meant = {"media": kind, "id": "id", "text": texts[0], "answer": "answer", "split": "split"}
-    named = {as_: (used | {"id": given["id"]}).get(part, "") for as_, part in meant.items()}
-    return Columns(named={as_: name for as_, name in named.items() if name}, guessed=guessed)
+    meaning = {kind: "media", texts[0]: "text"}
+    named = {meaning.get(part, part): name for part, name in ({"id": given["id"]} | used).items() if name}
+    return Columns(named=named, guessed=guessed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,7 +203,7 @@ def grouped(
     Raises:
         InputError: too few ids to be divided.
     """
-    listing, groups = Listing(folder) if folder else None, dict[str, list[Row]]()
+    listing, groups = Listing(folder) if folder else None, defaultdict[str, list[Row]](list)
     for row in rows:
         if not isinstance(row, Row):
             yield row
@@ -177,7 +212,7 @@ def grouped(
             why = address if "://" in row.path else f"no such file in {folder}"
             yield Skipped(where=f"{row.where}, {row.path}", why=why, split=row.split)
         else:
-            groups.setdefault(row.id, []).append(row)
+            groups[row.id].append(row)
     random = splits(groups) if splits and groups else {}
     for id, group in groups.items():
         first, fitting = group[0], []
@@ -202,9 +237,9 @@ def grouped(
 
 def _questions(id: str, split: str, rows: Sequence[Row]) -> Iterator[Question]:
     """Yield the questions about a picture, each with the answers of all its rows; the first one's place is its id."""
-    same: dict[str, list[Row]] = {}
+    same: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        same.setdefault(" ".join(row.texts), []).append(row)
+        same[" ".join(row.texts)].append(row)
     for question, group in same.items():
         answers = tuple(answer for row in group for answer in row.answers)
         counts = Counter(answer for answer in answers if answer.strip())

@@ -20,11 +20,11 @@ from tqdm import tqdm
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing, existing_folder, identity
-from polypool.infra.npy import map_array
 from polypool.infra.storage.places import Url, place
 from polypool.infra.store import StoreWriter
 from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
 from polypool.infra.store.manifest import Manifest
+from polypool.infra.untrusted_arrays import map_array
 from polypool.tasks.datasets.corpus import Corpus, CorpusSummary, Item, write_corpus
 from polypool.tasks.datasets.features import SHARD_BYTES
 

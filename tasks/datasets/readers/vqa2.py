@@ -238,19 +238,19 @@ def _read_questions(
     data = _read_part(path, "questions")
     subtype = _subtype(path, data, needed=not split)
     split, prefer = split or _SPLIT_OF[subtype], subtype.replace("-dev", "")
-    form = {"question_id": int, "image_id": (int, str), "question": str}
-    faults = [misfit(entry, "a question", **form) for entry in data["questions"]]
-    ids = {entry["question_id"] for entry, fault in zip(data["questions"], faults, strict=True) if not fault}
-    annotated = not ids.isdisjoint(annotation_of)
-    if ids and not annotated and split in ("train", "val"):
+    entries = []
+    for number, entry in enumerate(data["questions"]):
+        if why := misfit(entry, "a question", question_id=int, image_id=(int, str), question=str):
+            yield Skipped(where=f"{path.name}, question {number}", why=why, split=split)
+        else:
+            entries.append(entry)
+    annotated = any(entry["question_id"] in annotation_of for entry in entries)
+    if entries and not annotated and split in ("train", "val"):
         raise InputError(
             f"{path}: none of its questions, which are to be {split}, has an annotation; give their file, too: "
             "--annotations FILE"
         )
-    for number, entry in enumerate(tqdm(data["questions"], desc=split, unit="question")):
-        if fault := faults[number]:
-            yield Skipped(where=f"{path.name}, question {number}", why=fault, split=split)
-            continue
+    for entry in tqdm(entries, desc=split, unit="question"):
         id, image = entry["question_id"], str(entry["image_id"])
         annotation, where = annotation_of.get(id), f"question {id}"
         image_path = files.find(image, prefer=prefer) if files else ""

@@ -15,10 +15,9 @@ from polypool.infra.errors import InputError
 from polypool.infra.files import existing, identity, make_folder
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
-from polypool.tasks.datasets import Reader, Reading
+from polypool.tasks.datasets import Reading
 from polypool.tasks.datasets.readers.folders import write_picture
-from polypool.tasks.datasets.readers.rows import Row, grouped
-from polypool.tasks.datasets.splits import USUAL_SHARES, RandomSplits
+from polypool.tasks.datasets.readers.rows import DividedReader, Row, grouped
 
 PICTURES = ("jpg", "jpeg", "png", "webp")
 _TEXTS = ("txt", "caption", "text")
@@ -28,22 +27,17 @@ _LARGEST = 256 << 20  # bytes of one member; a larger one is no picture
 
 @READERS.register("webdataset")
 @dataclass(frozen=True, kw_only=True)
-class WebDataset(Reader):
+class WebDataset(DividedReader):
     """Read tar shards of WebDataset: `1.jpg` with `1.txt`, or with a caption in `1.json`; pictures become files."""
 
     shards: tuple[Path, ...]
     """The tar files, compressed or not."""
     images: Path
     """Folder that the pictures are written to, those of each shard in a folder of its own."""
-    split: str = ""
-    """The shares of random train, val and test splits; 80/10/10 by default."""
-    seed: int = 0
-    """Of the random splits."""
 
     def read(self) -> Reading:
         """Return the samples, in the order of the shards; their pictures are written while they are read."""
-        random = RandomSplits(split=self.split or USUAL_SHARES, seed=self.seed)
-        stems = Counter(path.stem for path in self.shards)
+        random, stems = self.random, Counter(path.stem for path in self.shards)
         if twice := [stem for stem, count in stems.items() if count > 1]:
             raise InputError(f"several shards are called {', '.join(sorted(twice))}; rename all but one")
         folder = make_folder(self.images)
@@ -94,21 +88,22 @@ def _sample(tar: tarfile.TarFile, members: Iterator[tarfile.TarInfo]) -> dict[st
 
 
 def _row(key: str, sample: Mapping[str, bytes], *, shard: Path, folder: Path) -> Row | Skipped:
-    where = f"{shard.name}, {key}"
-    kind = next((kind for kind in PICTURES if kind in sample), None)
-    if kind is None:
-        return Skipped(where=where, why=f"a sample without a picture, {', '.join(PICTURES)}")
-    path = os.path.join(shard.stem, f"{key}.{kind}")
-    if os.path.isabs(key) or os.pardir in Path(key).parts:
-        return Skipped(where=where, why="a name that leaves the folder of images")
+    kind, why = next((kind for kind in PICTURES if kind in sample), ""), ""
+    path, texts = os.path.join(shard.stem, f"{key}.{kind}"), ()
     try:
         texts = _texts(sample)
     except ValueError:
-        return Skipped(where=where, why="a text that is not UTF-8, or no JSON")
-    if not texts:
-        return Skipped(where=where, why="a sample without a text")
+        why = "a text that is not UTF-8, or no JSON"
+    if not kind:
+        why = f"a sample without a picture, {', '.join(PICTURES)}"
+    elif os.path.isabs(key) or os.pardir in Path(key).parts:
+        why = "a name that leaves the folder of images"
+    elif not (texts or why):
+        why = "a sample without a text"
+    if why:
+        return Skipped(where=f"{shard.name}, {key}", why=why)
     write_picture(folder / path, sample[kind])
-    return Row(where=where, id=path, path=path, texts=texts)
+    return Row(where=f"{shard.name}, {key}", id=path, path=path, texts=texts)
 
 
 def _texts(sample: Mapping[str, bytes]) -> tuple[str, ...]:
@@ -116,7 +111,6 @@ def _texts(sample: Mapping[str, bytes]) -> tuple[str, ...]:
     for kind in _TEXTS:
         if kind in sample:
             return (sample[kind].decode("utf-8-sig"),)
-    held = json.loads(sample["json"]) if "json" in sample else {}
+    held = json.loads(sample.get("json", b"{}"))
     found = next((held[name] for name in _KEYS if name in held), None) if isinstance(held, dict) else None
-    texts = found if isinstance(found, list) else [found]
-    return tuple(text for text in texts if isinstance(text, str))
+    return tuple(text for text in (found if isinstance(found, list) else [found]) if isinstance(text, str))

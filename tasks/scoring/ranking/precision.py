@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polypool.infra.ragged import ragged
 from polypool.tasks.scoring.metrics import Positives
 
-_CHUNK = 1 << 22
-"""Scores that are looked at a time."""
+_CHUNK = 1 << 22  # scores that are looked at a time
 
 
 def precision_at_r(
@@ -93,10 +93,9 @@ def _right_scores(score_QG: Tensor, positives: Positives, start: int) -> Tensor:
     queries = len(score_QG)
     first, last = positives.start_Q1[[start, start + queries]]
     count_Q = positives.count_Q[start : start + queries]
-    query_P = np.repeat(np.arange(queries), count_Q)
-    place_P = np.arange(first, last) - np.repeat(positives.start_Q1[start : start + queries], count_Q)
     query_P, place_P, item_P = (
-        torch.from_numpy(x_P).to(score_QG.device) for x_P in (query_P, place_P, positives.item_P[first:last])
+        torch.from_numpy(x_P).to(score_QG.device)
+        for x_P in (*ragged(0, count_Q), positives.item_P[first:last])
     )
     right_QP = score_QG.new_full((queries, int(count_Q.max())), torch.nan)
     right_QP[query_P, place_P] = score_QG[query_P, item_P]

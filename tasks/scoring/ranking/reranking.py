@@ -19,14 +19,13 @@ import torch
 from torch import Tensor
 
 from polypool.infra.errors import InputError
-from polypool.tasks.scoring.metrics import Positives, Ranks, Ties, rank_queries
+from polypool.tasks.scoring.metrics import Positives, Ranks, rank_queries
 from polypool.tasks.scoring.scores import PairsScore
 
+# Probes of each side at least. On 600 photographs of COCO with 3,000 captions, the ten best of score attention were
+# among the 20 best of the first pass to 97 or 99 in 100; with 50 probes to 92 or 98, with 20 to 62 or 85.
 PROBES = 100
-"""Probes of each side at least. On 600 photographs of COCO with 3,000 captions, the ten best of score attention were
-among the 20 best of the first pass to 97 or 99 in 100; with 50 probes to 92 or 98, with 20 to 62 or 85."""
-DAMPING = 1e-5
-"""What is added to the squared singular values of the probes' scores, as a part of the largest."""
+DAMPING = 1e-5  # what is added to the squared singular values of the probes' scores, as a part of the largest
 
 
 def first_pass(
@@ -95,7 +94,6 @@ def rank_reranked(
     of_items: Positives,
     *,
     k: int,
-    ties: Ties,
 ) -> tuple[Ranks, Ranks]:
     """Rank captions for every item, and items for every caption.
 
@@ -108,7 +106,6 @@ def rank_reranked(
         column_T: its captions, likewise.
         of_items: the right captions of every item.
         k: how many of a query's gallery the model scores; there are as many probes, but `PROBES` at least.
-        ties: see `rank_queries`.
     """
     item_VP, caption_TP = first_pass(score, row_V, column_T, probes=max(k, PROBES))
 
@@ -119,13 +116,10 @@ def rank_reranked(
         return captions_of(row_P, column_P)
 
     return (
-        rank_queries(
-            _reranked(item_VP, caption_TP, captions_of, k=k), of_items, ties=ties, progress="ranking captions"
-        ),
+        rank_queries(_reranked(item_VP, caption_TP, captions_of, k=k), of_items, progress="ranking captions"),
         rank_queries(
             _reranked(caption_TP, item_VP, items_of, k=k),
             of_items.turned(),
-            ties=ties,
             progress="ranking items",
         ),
     )

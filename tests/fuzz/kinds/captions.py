@@ -11,13 +11,12 @@ from PIL import Image
 
 from fuzz.cases import Kind
 from fuzz.kinds.results import ALL, OUT, corpus_of, in_json, store_of
-from polypool.pipelines.data.ingest import ingest, scan
-from polypool.tasks.datasets.readers.hgr import Hgr
+from polypool.pipelines.data.ingestion import ingest, scan
+from polypool.tasks.datasets.readers.hgr_release import Hgr
 from polypool.tasks.datasets.readers.karpathy import Karpathy
-from polypool.tasks.datasets.readers.msrvtt import MsrVtt, MsrVtt1kA
-from polypool.tasks.datasets.readers.msvd import Msvd
+from polypool.tasks.datasets.readers.msrvtt_json import MsrVtt, MsrVtt1kA
 from polypool.tasks.datasets.readers.table import Table
-from polypool.tasks.datasets.readers.vatex import Vatex
+from polypool.tasks.datasets.readers.youtube_clips import Msvd, Vatex
 
 SPLITS = ["train"] * 4 + ["val"] * 2 + ["test"] * 2
 

@@ -15,9 +15,9 @@ from fuzz.cases import Kind, expect
 from fuzz.damage.hdf5 import SECRET, SECRET_VALUE
 from fuzz.kinds.captions import hgr_release
 from fuzz.kinds.results import ALL, OUT, store_of
-from polypool.infra.plain_pickle import read_plain_pickle
 from polypool.infra.store import FeatureStore
-from polypool.pipelines.data.ingest import FEATURES, subcommands
+from polypool.infra.untrusted_arrays import read_plain_pickle
+from polypool.pipelines.data.ingestion import FEATURES, subcommands
 
 _RANDOM = np.random.default_rng(0)
 

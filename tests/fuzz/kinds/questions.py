@@ -9,7 +9,7 @@ from vqa2_files import asked, told, write
 
 from fuzz.cases import Kind
 from fuzz.kinds.results import ALL, OUT, corpus_of, in_json
-from polypool.pipelines.data.ingest import ingest
+from polypool.pipelines.data.ingestion import ingest
 from polypool.tasks.datasets.readers.vqa2 import Vqa2
 
 _QUESTIONS, _TESTED, _ANNOTATIONS = "train2014_questions.json", "test2015_questions.json", "annotations.json"

@@ -9,9 +9,8 @@ from typing import Any
 from fuzz.cases import expect
 from polypool.infra.store import FeatureStore
 from polypool.infra.store.findings import Tolerance
-from polypool.tasks.datasets.corpus import FORMAT, Item
+from polypool.tasks.datasets.corpus import Corpus, Item
 from polypool.tasks.datasets.open_corpora import open_corpus
-from polypool.tasks.datasets.questions import FORMAT as QUESTIONS
 
 OUT = Path("out")
 ALL = Tolerance(allow_skipped=True)
@@ -26,7 +25,7 @@ def corpus_of(folder: Path = OUT, *, entries: int = 0) -> int:
     """
     corpus, ids = open_corpus(folder), []
     for split, count in corpus.splits.items():
-        items = corpus.items(split) if corpus.form is FORMAT else corpus.questions(split)
+        items = corpus.items(split) if isinstance(corpus, Corpus) else corpus.questions(split)
         expect(len(items) == count, f"{split} has {len(items)} rows, and is said to have {count}")
         ids += [item.id for item in items]
         for item in items:
@@ -34,9 +33,9 @@ def corpus_of(folder: Path = OUT, *, entries: int = 0) -> int:
             expect(bool(texts and all(texts)), f"{item.id} has no text, or an empty one")
             expect(item.id.isprintable(), f"the id {item.id!r}")
             expect(".." not in Path(item.path).parts, f"{item.id} has the path {item.path}")
-    manifest = json.loads((folder / f"{corpus.form.name}.json").read_bytes())
-    skipped = _listed(folder / corpus.form.skipped, manifest["skipped"])
-    expect(len(set(ids)) == len(ids) or corpus.form is QUESTIONS, "ids come twice")
+    manifest = json.loads((folder / f"{corpus.name}.json").read_bytes())
+    skipped = _listed(folder / f"{corpus.name}.skipped.jsonl", manifest["skipped"])
+    expect(len(set(ids)) == len(ids) or not isinstance(corpus, Corpus), "ids come twice")
     expect(len(ids) + skipped >= entries, f"{entries} entries, {len(ids)} items and {skipped} cases")
     return skipped
 

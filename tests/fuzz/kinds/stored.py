@@ -15,7 +15,7 @@ from fuzz.cases import Kind, expect
 from fuzz.kinds.results import store_of
 from polypool.infra.files import read_json
 from polypool.infra.store import FeatureStore, StoreWriter
-from polypool.pipelines.comparison.queries import Queries, StoredArrays
+from polypool.pipelines.comparison.query_units import Queries, StoredArrays
 from polypool.tasks.adapter import Metric, QueryMean, QueryMetric
 from polypool.tasks.datasets.open_corpora import open_corpus
 from polypool.tasks.datasets.questions import QuestionCorpus

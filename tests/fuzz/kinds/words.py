@@ -13,8 +13,7 @@ from eccv_files import write_eccv
 from fuzz.cases import Kind, expect
 from polypool.encoders.text.bigru import read_glove
 from polypool.tasks.datasets.annotation_files import read_id_rows, read_ids
-from polypool.tasks.datasets.cxc import read_cxc
-from polypool.tasks.datasets.eccv import read_eccv
+from polypool.tasks.datasets.coco_judgments import read_cxc, read_eccv
 from polypool.tasks.hgr.released_graphs import find_role_graphs, read_role_graphs
 
 _IDS = ["COCO_1", "2", "café"]

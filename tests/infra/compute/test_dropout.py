@@ -23,7 +23,7 @@ def dropped(
     return x
 
 
-def test_the_share_and_the_scale_are_those_asked_for() -> None:
+def test_the_share_and_the_scale_are_those_asked_for():
     for p in (0.1, 0.5, 0.9):
         x = dropped((64, 30, 200), p)
         kept = x != 0
@@ -32,7 +32,7 @@ def test_the_share_and_the_scale_are_those_asked_for() -> None:
         torch.testing.assert_close(x[kept], torch.full_like(x[kept], 1 / (1 - p)))
 
 
-def test_values_are_dropped_one_by_one() -> None:
+def test_values_are_dropped_one_by_one():
     kept = (dropped((64, 40, 128), 0.5) != 0).double() - 0.5
     deviation = 0.25 / math.sqrt(kept.numel())
     for axis in range(3):
@@ -45,7 +45,7 @@ def test_values_are_dropped_one_by_one() -> None:
     assert abs((kept * kept.roll((1, 1), (1, 2))).mean().item()) < 5 * deviation
 
 
-def test_what_is_dropped_follows_the_explicit_formula() -> None:
+def test_what_is_dropped_follows_the_explicit_formula():
     def hashed(word: int) -> int:
         for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
             word ^= word >> shift
@@ -60,7 +60,7 @@ def test_what_is_dropped_follows_the_explicit_formula() -> None:
         assert (x[b, n, d] != 0).item() == (signed >= round(0.4 * 2**32) - 2**31), (b, n, d)
 
 
-def test_a_sample_loses_the_same_on_any_worker_however_its_set_is_padded() -> None:
+def test_a_sample_loses_the_same_on_any_worker_however_its_set_is_padded():
     whole = dropped((12, 7, 5))
     parts = [dropped((6, 9, 5), first=0), dropped((6, 7, 5), first=6)]
     assert torch.equal(torch.cat([part[:, :7] for part in parts]), whole)
@@ -70,7 +70,7 @@ def test_a_sample_loses_the_same_on_any_worker_however_its_set_is_padded() -> No
     assert torch.equal(five, dropped((20, 4), samples=4)[5:15])
 
 
-def test_seed_step_and_place_in_the_step_each_draw_anew() -> None:
+def test_seed_step_and_place_in_the_step_each_draw_anew():
     others = [dropped((8, 50)), dropped((8, 50), seed=1), dropped((8, 50), step=6), dropped((8, 50), calls=2)]
     others.append(dropped((8, 50), first=8))
     for at, one in enumerate(others):
@@ -78,7 +78,7 @@ def test_seed_step_and_place_in_the_step_each_draw_anew() -> None:
             assert 0.3 < (one == other).double().mean().item() < 0.8
 
 
-def test_the_gradient_passes_where_values_stay() -> None:
+def test_the_gradient_passes_where_values_stay():
     x = torch.ones(4, 6, requires_grad=True)
     with drawn(Draws(seed=0, step=0, first=0, samples=4)):
         y = Dropout(0.5)(x)
@@ -88,7 +88,7 @@ def test_the_gradient_passes_where_values_stay() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_every_precision_loses_the_same(dtype: torch.dtype) -> None:
+def test_every_precision_loses_the_same(dtype):
     layer, draws = Dropout(0.5), {"seed": 0, "step": 0, "first": 0, "samples": 4}
     with drawn(Draws(**draws)):
         expected = layer(torch.ones(4, 6))
@@ -98,7 +98,7 @@ def test_every_precision_loses_the_same(dtype: torch.dtype) -> None:
     assert torch.equal(x.float(), expected)
 
 
-def test_outside_a_step_and_in_evaluation_it_is_torch_s() -> None:
+def test_outside_a_step_and_in_evaluation_it_is_torch_s():
     layer, x = Dropout(0.5), torch.ones(8, 50)
     torch.manual_seed(3)
     expected = nn.functional.dropout(x, 0.5)
@@ -110,7 +110,7 @@ def test_outside_a_step_and_in_evaluation_it_is_torch_s() -> None:
         assert not Dropout(1.0)(x).any()
 
 
-def test_a_library_s_module_is_taken_over() -> None:
+def test_a_library_s_module_is_taken_over():
     inner = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.2))
     module = by_sample(nn.ModuleDict({"a": inner, "b": nn.Dropout(0.4), "c": nn.Dropout1d(0.4)}))
     assert type(module["a"][1]) is Dropout

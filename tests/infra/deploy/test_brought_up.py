@@ -77,7 +77,7 @@ def services(tmp_path: Path) -> Iterator[Services]:
         made.compose("down", "--volumes")
 
 
-def test_jobs_train_and_leave_everything_where_it_is_to_be(services: Services) -> None:
+def test_jobs_train_and_leave_everything_where_it_is_to_be(services):
     submit = ["ray", "job", "submit", "--address", "http://127.0.0.1:8265", "--"]
     services.on_head(
         *("env", "RAY_ADDRESS=http://127.0.0.1:8265", "polypool", "demo"),

@@ -56,7 +56,7 @@ def read(program: str, verb: str, flags: list[str]) -> dict[str, Any]:
     return command.make_context(verb, flags, resilient_parsing=False).params
 
 
-def test_services_have_known_keys_and_wait_for_services_that_tell_when_they_are_ready() -> None:
+def test_services_have_known_keys_and_wait_for_services_that_tell_when_they_are_ready():
     assert COMPOSE.keys() - {"x-polypool", "x-node", "x-s3"} == {"name", "services", "volumes"}
     assert SERVICES.keys() == {"head", "worker", "mlflow", "postgres", "s3", "bucket"}
     assert SERVICES["worker"]["deploy"] == {"replicas": 2}
@@ -75,7 +75,7 @@ def test_services_have_known_keys_and_wait_for_services_that_tell_when_they_are_
             assert port.startswith("127.0.0.1:"), "of this machine alone"
 
 
-def test_ports_of_ray_agree() -> None:
+def test_ports_of_ray_agree():
     head, worker = options("head"), options("worker")
     assert (head["head"], worker["head"], head["block"], worker["block"]) == (True, False, True, True)
     assert worker["address"] == f"head:{head['port']}"
@@ -89,7 +89,7 @@ def test_ports_of_ray_agree() -> None:
     assert urlsplit(submit).port == head["dashboard_port"]
 
 
-def test_what_mlflow_is_told_is_what_its_server_reads_and_the_others_have() -> None:
+def test_what_mlflow_is_told_is_what_its_server_reads_and_the_others_have():
     server, told = options("mlflow"), SERVICES["mlflow"]["environment"]
     from mlflow.cli import cli
 
@@ -119,7 +119,7 @@ def test_what_mlflow_is_told_is_what_its_server_reads_and_the_others_have() -> N
     assert SERVICES["bucket"]["environment"].items() <= told.items()
 
 
-def test_variables_are_those_that_the_code_reads_and_secrets_are_asked_for() -> None:
+def test_variables_are_those_that_the_code_reads_and_secrets_are_asked_for():
     text = "".join(file.read_text() for file in (ROOT / "infra").rglob("*.py"))
     import ray
 
@@ -135,7 +135,7 @@ def test_variables_are_those_that_the_code_reads_and_secrets_are_asked_for() -> 
                 assert re.fullmatch(r"\$\{\w+:\?.+\}", value), f"{name}: {variable} is written down"
 
 
-def test_the_bucket_is_made_once(s3_server: object_storage.Server) -> None:
+def test_the_bucket_is_made_once(s3_server):
     told = SERVICES["bucket"]["environment"]
     env = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     env |= (
@@ -164,7 +164,7 @@ def let_through(path: str) -> bool:
     return kept
 
 
-def test_the_image_is_made_of_files_that_are_there_and_of_no_others() -> None:
+def test_the_image_is_made_of_files_that_are_there_and_of_no_others():
     copied = [line.split()[1:-1] for line in LINES if line.startswith("COPY") and "--from" not in line]
     sources = [source for line in copied for source in line]
     assert all((ROOT / source).exists() and let_through(source) for source in sources)
@@ -176,7 +176,7 @@ def test_the_image_is_made_of_files_that_are_there_and_of_no_others() -> None:
     assert not let_through("infra/ray/__pycache__/head.pyc")
 
 
-def test_packages_come_by_hash_and_without_the_tools_of_developers() -> None:
+def test_packages_come_by_hash_and_without_the_tools_of_developers():
     installs = re.findall(r"pip install [^;&\n]*", "\n".join(LINES))
     from_locks = [line for line in installs if " -r " in line]
     assert len(from_locks) == 3
@@ -194,7 +194,7 @@ def test_packages_come_by_hash_and_without_the_tools_of_developers() -> None:
     assert removed == names(extras["dev"]) - used - {"setuptools"}
 
 
-def test_nobody_is_root_in_the_image() -> None:
+def test_nobody_is_root_in_the_image():
     last = LINES[max(n for n, line in enumerate(LINES) if line.startswith("FROM")) :]
     assert [line for line in last if line.startswith("USER")] == ["USER polypool"]
     assert not any(line.startswith("RUN") for line in last[last.index("USER polypool") :])

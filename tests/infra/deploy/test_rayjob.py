@@ -80,7 +80,7 @@ RAY_JOB = fields(
 )
 
 
-def test_it_has_the_fields_of_a_ray_job() -> None:
+def test_it_has_the_fields_of_a_ray_job():
     jsonschema.validate(JOB, RAY_JOB)
     assert JOB["spec"]["backoffLimit"] > 0
     assert JOB["spec"]["shutdownAfterJobFinishes"] is True, "or each try leaves its cluster"
@@ -88,12 +88,12 @@ def test_it_has_the_fields_of_a_ray_job() -> None:
     assert WORKERS["minReplicas"] <= WORKERS["replicas"] <= WORKERS["maxReplicas"]
 
 
-def test_ray_is_the_one_of_the_lock() -> None:
+def test_ray_is_the_one_of_the_lock():
     locked = re.search(r"^ray==(\S+)", (ROOT / "requirements.lock").read_text(), re.M)[1]
     assert CLUSTER["rayVersion"] == locked
 
 
-def test_each_try_is_the_command_that_goes_on_with_the_run_of_the_shared_volume() -> None:
+def test_each_try_is_the_command_that_goes_on_with_the_run_of_the_shared_volume():
     program, verb, *words = shlex.split(JOB["spec"]["entrypoint"])
     assert (program, verb) == ("polypool", "train")
     file, rest = take_run_id_file(words)
@@ -119,7 +119,7 @@ def test_each_try_is_the_command_that_goes_on_with_the_run_of_the_shared_volume(
     )
 
 
-def test_the_image_runs_as_that_user_and_login_shells_find_ray() -> None:
+def test_the_image_runs_as_that_user_and_login_shells_find_ray():
     docker = (ROOT / "infra/deploy/Dockerfile").read_text()
     user = HEAD["template"]["spec"]["securityContext"]
     assert f"useradd --uid {user['runAsUser']} " in docker

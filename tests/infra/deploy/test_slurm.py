@@ -121,7 +121,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
             process.wait()
 
 
-def test_ray_begins_on_the_first_node_then_on_the_others_then_the_verb_and_all_of_it_ends(job: Job) -> None:
+def test_ray_begins_on_the_first_node_then_on_the_others_then_the_verb_and_all_of_it_ends(job):
     words = ["train", "coco", "--aggregator", "kmax(k = 5)", "--name", 'a\'b "c"*']
     assert job.end(*words) == 0, job.said
     head, others = job.log("srun")
@@ -151,7 +151,7 @@ def test_ray_begins_on_the_first_node_then_on_the_others_then_the_verb_and_all_o
     assert ["requeue", "1234567"] not in job.log("scontrol")
 
 
-def test_another_cluster_has_other_names_folders_and_variables(job: Job) -> None:
+def test_another_cluster_has_other_names_folders_and_variables(job):
     place = job.folder / "my project"
     place.mkdir()
     del job.env["SLURM_CPUS_PER_TASK"]
@@ -173,12 +173,12 @@ def test_another_cluster_has_other_names_folders_and_variables(job: Job) -> None
 
 
 @pytest.mark.parametrize("flag", [["--run-id-file", "my file"], ["--run-id-file=my file"]])
-def test_a_file_of_the_user_for_the_id_of_the_run_is_left(job: Job, flag: list[str]) -> None:
+def test_a_file_of_the_user_for_the_id_of_the_run_is_left(job, flag):
     assert job.end("train", "coco", *flag, "--seed", "1") == 0, job.said
     assert job.log("python")[-1][3:] == ["polypool", "train", "coco", *flag, "--seed", "1"]
 
 
-def test_at_the_time_limit_the_driver_is_told_then_the_job_queued_again_and_goes_on(job: Job) -> None:
+def test_at_the_time_limit_the_driver_is_told_then_the_job_queued_again_and_goes_on(job):
     file = job.folder / "slurm-1234567.run"
     file.write_text("of an older job")
     (job.folder / "endless").touch()
@@ -201,7 +201,7 @@ def test_at_the_time_limit_the_driver_is_told_then_the_job_queued_again_and_goes
     assert job.log("scontrol").count(["requeue", "1234567"]) == 1
 
 
-def test_a_job_that_somebody_ends_is_not_queued_again(job: Job) -> None:
+def test_a_job_that_somebody_ends_is_not_queued_again(job):
     (job.folder / "endless").touch()
     process = job.begin("sweep", "--recipes", "coco")
     job.wait_until_it_trains()
@@ -212,7 +212,7 @@ def test_a_job_that_somebody_ends_is_not_queued_again(job: Job) -> None:
     assert ["requeue", "1234567"] not in job.log("scontrol")
 
 
-def test_a_job_that_cannot_be_queued_again_says_so(job: Job) -> None:
+def test_a_job_that_cannot_be_queued_again_says_so(job):
     for name in ("endless", "no requeue"):
         (job.folder / name).touch()
     process = job.begin("train", "resume", "12ab")
@@ -224,13 +224,13 @@ def test_a_job_that_cannot_be_queued_again_says_so(job: Job) -> None:
 
 
 @pytest.mark.parametrize("code", ["2", "1"])
-def test_what_the_verb_ends_with_the_job_ends_with(job: Job, code: str) -> None:
+def test_what_the_verb_ends_with_the_job_ends_with(job, code):
     (job.folder / "code").write_text(code)
     assert job.end("train", "coco") == int(code)
     assert ["requeue", "1234567"] not in job.log("scontrol")
 
 
-def test_a_head_that_ends_ends_the_job(job: Job) -> None:
+def test_a_head_that_ends_ends_the_job(job):
     (job.folder / "no head").touch()
     assert job.end("train", "coco") == 1
     assert "Ray ended on a node" in job.said
@@ -247,9 +247,7 @@ def test_a_head_that_ends_ends_the_job(job: Job) -> None:
         ("127.0.1.1", {"GLOO_SOCKET_IFNAME": "eth1"}, "eth1"),
     ],
 )
-def test_gloo_is_told_where_it_would_take_another_interface(
-    job: Job, resolves: str, env: dict[str, str], gloo: str
-) -> None:
+def test_gloo_is_told_where_it_would_take_another_interface(job, resolves, env, gloo):
     (job.folder / "resolves").write_text(resolves)
     token = {"RAY_AUTH_TOKEN": "abc"}
     assert job.end("compare", **env, **token, SLURM_JOB_NUM_NODES="1") == 0, job.said
@@ -259,14 +257,14 @@ def test_gloo_is_told_where_it_would_take_another_interface(
 
 
 @pytest.mark.parametrize(("words", "lacks", "code"), [([], "", 2), (["train"], "SLURM_JOB_ID", 1)])
-def test_without_a_verb_or_slurm_nothing_begins(job: Job, words: list[str], lacks: str, code: int) -> None:
+def test_without_a_verb_or_slurm_nothing_begins(job, words, lacks, code):
     job.env.pop(lacks, None)
     assert job.end(*words) == code
     assert "sbatch" in job.said
     assert not (job.folder / "log").exists()
 
 
-def test_fewer_machines_than_were_asked_for_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fewer_machines_than_were_asked_for_are_named(monkeypatch):
     from polypool.infra.deploy import nodes
     from polypool.infra.errors import InputError
 

@@ -15,8 +15,8 @@ from object_storage import Bucket, Fault
 
 from polypool.infra.errors import AwayError, InputError
 from polypool.infra.lease import in_bucket
-from polypool.infra.lease.holder import HeldError, Holder
 from polypool.infra.lease.in_bucket import BucketLease, holder_in_bucket, refuse_lost
+from polypool.infra.lease.on_disk import HeldError, Holder
 from polypool.infra.storage import conditional, remote
 from polypool.infra.storage.places import Url, place
 

@@ -20,8 +20,16 @@ from places import ROOT
 
 from polypool.infra.errors import InputError
 from polypool.infra.lease import on_disk
-from polypool.infra.lease.holder import HeldError, Holder
-from polypool.infra.lease.on_disk import NAME, STALE_SECONDS, DiskLease, free_of_dead, holder_of, lease_folder
+from polypool.infra.lease.on_disk import (
+    NAME,
+    STALE_SECONDS,
+    DiskLease,
+    HeldError,
+    Holder,
+    free_of_dead,
+    holder_of,
+    lease_folder,
+)
 from polypool.infra.process import locking
 
 HOLD = """
@@ -152,7 +160,7 @@ def test_what_is_held_is_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         os.utime(lease.path, (1, 1))
         lease.touch()
         assert lease.path.stat().st_mtime > 10**9
-        assert any(thread.name == "leases" for thread in threading.enumerate())
+        assert any(thread.name == "lease" for thread in threading.enumerate())
 
 
 def test_a_file_system_without_locks_is_said_once_and_signs_of_life_decide(

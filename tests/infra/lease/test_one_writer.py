@@ -14,8 +14,7 @@ from kept import keep_run
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import atomic
-from polypool.infra.lease.holder import HeldError
-from polypool.infra.lease.on_disk import DiskLease
+from polypool.infra.lease.on_disk import DiskLease, HeldError
 from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.pipelines.models.exporting import export
 from polypool.tasks.datasets.corpus import Corpus, Item, write_corpus

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 import tracemalloc
 
 import numpy as np
 import pytest
 from pictures import noise, write_ghost, write_odd, write_tiff
 from PIL import Image, ImageOps
-from places import ROOT
+from programs import begin, end
 
 from polypool.infra.errors import InputError
 from polypool.infra.pictures.opening import MAX_PIXELS, MAX_SMALL, load, rgb, still_picture
@@ -55,13 +53,8 @@ def test_no_other_program_is_started_for_a_picture(tmp_path):
         "sys.addaudithook(lambda event, _: event in ('subprocess.Popen', 'os.system', 'os.exec') and sys.exit(9))\n"
         "print(load(sys.argv[1]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "ghost.jpg")],
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(ROOT)},
-    )
-    assert (done.returncode, done.stdout.split(":")[0]) == (0, "does not decode as an image")
+    code, out, _ = end(begin("-c", program, str(tmp_path / "ghost.jpg")))
+    assert (code, out.split(":")[0]) == (0, "does not decode as an image")
 
 
 def test_the_bound_is_of_pixels_and_is_reached(tmp_path):

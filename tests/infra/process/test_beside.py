@@ -13,7 +13,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.process.beside import beside
 
 
-def test_what_the_work_returns_comes_back_and_what_it_does_stays_there() -> None:
+def test_what_the_work_returns_comes_back_and_what_it_does_stays_there():
     held = [1, 2]
 
     def work() -> tuple[int, list[int]]:
@@ -27,7 +27,7 @@ def test_what_the_work_returns_comes_back_and_what_it_does_stays_there() -> None
     assert process != os.getpid()
 
 
-def test_what_the_work_raises_is_raised_here() -> None:
+def test_what_the_work_raises_is_raised_here():
     def work() -> None:
         raise InputError("it cannot be drawn")
 
@@ -35,12 +35,12 @@ def test_what_the_work_raises_is_raised_here() -> None:
         done()
 
 
-def test_what_cannot_be_sent_back_is_an_error() -> None:
+def test_what_cannot_be_sent_back_is_an_error():
     with beside(lambda: lambda: 1) as done, pytest.raises(Exception, match="pickle"):
         done()
 
 
-def test_work_that_is_killed_is_an_error() -> None:
+def test_work_that_is_killed_is_an_error():
     with (
         beside(lambda: os.kill(os.getpid(), signal.SIGKILL)) as done,
         pytest.raises(RuntimeError, match="ended with signal 9"),
@@ -57,7 +57,7 @@ def begun(file: Path) -> int:
     return int(file.read_text())
 
 
-def test_work_that_nobody_waits_for_is_ended(tmp_path: Path) -> None:
+def test_work_that_nobody_waits_for_is_ended(tmp_path):
     def work() -> None:
         (tmp_path / "process").write_text(str(os.getpid()))
         time.sleep(600)
@@ -68,7 +68,7 @@ def test_work_that_nobody_waits_for_is_ended(tmp_path: Path) -> None:
         os.kill(process, 0)
 
 
-def test_signals_to_all_processes_of_a_terminal_are_for_who_began_the_work(tmp_path: Path) -> None:
+def test_signals_to_all_processes_of_a_terminal_are_for_who_began_the_work(tmp_path):
     def work() -> str:
         (tmp_path / "process").write_text(str(os.getpid()))
         while not (tmp_path / "go").exists():

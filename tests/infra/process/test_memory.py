@@ -3,11 +3,9 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-import subprocess
-import sys
 
 import pytest
-from places import ROOT
+from programs import begin, end
 
 from polypool.infra.process import memory
 from polypool.infra.process.memory import no_collection
@@ -40,17 +38,16 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def run(code: str, **env: str) -> str:
-    script = [sys.executable, "-c", code]
-    return subprocess.run(
-        script, cwd=ROOT, env={**os.environ, **env}, check=True, capture_output=True, text=True
-    ).stdout
+    code, out, err = end(begin("-c", code, env=os.environ | env))
+    assert code == 0, err
+    return out
 
 
-def test_commands_collect_garbage_rarely_and_not_at_exit() -> None:
+def test_commands_collect_garbage_rarely_and_not_at_exit():
     assert run(COMMAND).splitlines() == ["True 0", "True"]
 
 
-def test_collection_is_enabled_again_also_after_an_error() -> None:
+def test_collection_is_enabled_again_also_after_an_error():
     assert gc.isenabled()
     with no_collection():
         with no_collection():
@@ -63,12 +60,12 @@ def test_collection_is_enabled_again_also_after_an_error() -> None:
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not GNU's")
-def test_a_step_after_the_first_causes_few_page_faults() -> None:
+def test_a_step_after_the_first_causes_few_page_faults():
     limits = {"OMP_NUM_THREADS": "1", "THP_MEM_ALLOC_ENABLE": "0"}
     kept, freed = (int(run(FAULTS.format(call=call), **limits)) for call in ("keep_freed_memory()", ""))
     assert 4 * kept < freed
 
 
-def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_c_libraries_are_left_alone(monkeypatch):
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: object())
     memory.keep_freed_memory()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+import programs
 import pytest
 from places import ROOT
+from programs import begin_until, end
 
 VERB = """
 import asyncio, contextlib, os, sys, time
@@ -30,22 +32,11 @@ READY = "        print('ready', flush=True)\n"
 SLEEP = READY + "        time.sleep(60)"
 
 
-def begin(
-    folder: Path, body: str = SLEEP, *, clean_up: float = 0, words: tuple[str, ...] = ()
-) -> subprocess.Popen:
+def begin(folder: Path, body: str = SLEEP, *words: str, clean_up: float = 0) -> subprocess.Popen:
     """Start a command and wait until it is ready."""
     verb = folder / "a verb.py"
     verb.write_text(VERB.format(body=body, clean_up=clean_up))
-    process = subprocess.Popen(
-        [sys.executable, str(verb), *words],
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "ready\n"
-    return process
+    return begin_until("ready", str(verb), *words)
 
 
 @pytest.mark.parametrize(
@@ -56,26 +47,22 @@ def begin(
         (signal.SIGHUP, ""),
     ],
 )
-def test_one_line_says_how_to_go_on_and_nothing_is_left(number: int, said: str, tmp_path: Path) -> None:
-    process = begin(tmp_path, words=("--query", "it's"))
-    process.send_signal(number)
-    out, err = process.communicate(timeout=20)
-    assert (process.returncode, out) == (128 + number, "undone\n")
-    assert err == said.format(verb=tmp_path / "a verb.py")
+def test_one_line_says_how_to_go_on_and_nothing_is_left(number, said, tmp_path):
+    found = end(begin(tmp_path, SLEEP, "--query", "it's"), number)
+    assert found == (128 + number, "undone\n", said.format(verb=tmp_path / "a verb.py"))
 
 
-def test_what_began_says_itself_how_to_go_on(tmp_path: Path) -> None:
+def test_what_began_says_itself_how_to_go_on(tmp_path):
     body = """        with resume_hint("polypool train resume 12ab"):
             with resume_hint("this is over"):
                 pass
             print('ready', flush=True)
             time.sleep(60)"""
-    process = begin(tmp_path, body)
-    process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=20)[1] == ("stopped by Ctrl-C; to go on: polypool train resume 12ab\n")
+    _, _, err = end(begin(tmp_path, body), signal.SIGINT)
+    assert err == "stopped by Ctrl-C; to go on: polypool train resume 12ab\n"
 
 
-def test_a_second_signal_ends_the_clean_up_but_for_what_takes_no_time(tmp_path: Path) -> None:
+def test_a_second_signal_ends_the_clean_up_but_for_what_takes_no_time(tmp_path):
     body = """        stack = contextlib.ExitStack()
         stack.enter_context(cleanup_on_exit(lambda: os.write(1, b"at once\\n")))
         stack.enter_context(cleanup_on_exit(lambda: 1 / 0))
@@ -86,15 +73,14 @@ def test_a_second_signal_ends_the_clean_up_but_for_what_takes_no_time(tmp_path: 
     process = begin(tmp_path, body, clean_up=60)
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "undone\n"
-    process.send_signal(signal.SIGINT)
     began = time.monotonic()
-    out, err = process.communicate(timeout=20)
+    code, out, err = end(process, signal.SIGINT)
     assert time.monotonic() - began < 5
-    assert (process.returncode, out) == (130, "at once\n")
+    assert (code, out) == (130, "at once\n")
     assert err.count("\n") == 1
 
 
-def test_a_signal_that_is_ignored_stays_so(tmp_path: Path) -> None:
+def test_a_signal_that_is_ignored_stays_so(tmp_path):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
         process = begin(tmp_path)
@@ -103,9 +89,7 @@ def test_a_signal_that_is_ignored_stays_so(tmp_path: Path) -> None:
     process.send_signal(signal.SIGHUP)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.5)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 143
-    process.communicate()
+    assert end(process, signal.SIGTERM)[0] == 143
 
 
 ASYNC = """        async def sleep():
@@ -120,11 +104,9 @@ ASYNC = """        async def sleep():
         print('unreachable', flush=True)"""
 
 
-def test_what_runs_side_by_side_is_cancelled_first(tmp_path: Path) -> None:
-    process = begin(tmp_path, ASYNC)
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=20)
-    assert (process.returncode, out) == (143, "cancelled\nundone\n")
+def test_what_runs_side_by_side_is_cancelled_first(tmp_path):
+    code, out, err = end(begin(tmp_path, ASYNC), signal.SIGTERM)
+    assert (code, out) == (143, "cancelled\nundone\n")
     assert err.startswith("stopped by SIGTERM")
     assert err.count("\n") == 1
 
@@ -147,36 +129,24 @@ ASKED = """        asked = []
         (signal.SIGINT, True, 30, "undone\n"),
     ],
 )
-def test_sigterm_asks_for_a_checkpoint_first_and_waits_so_long(
-    number: int, gives_way: bool, seconds: float, said: str, tmp_path: Path
-) -> None:
+def test_sigterm_asks_for_a_checkpoint_first_and_waits_so_long(number, gives_way, seconds, said, tmp_path):
     process = begin(tmp_path, ASKED.format(seconds=seconds, gives_way=gives_way))
     began = time.monotonic()
-    process.send_signal(number)
-    out, _ = process.communicate(timeout=50)
-    assert (out, process.returncode) == (said, 128 + number)
+    code, out, _ = end(process, number)
+    assert (out, code) == (said, 128 + number)
     assert time.monotonic() - began < 10
 
 
-def test_an_import_is_stopped_with_the_line_alone(tmp_path: Path) -> None:
+def test_an_import_is_stopped_with_the_line_alone(tmp_path):
     # in the place of the first package that a verb imports
     (tmp_path / "tyro.py").write_text("import time; print('ready', flush=True); time.sleep(60)")
     for words in (
         ["-m", "polypool", "ingest", "verify"],
         ["-c", "from polypool.__main__ import main; main()", "ingest"],
     ):
-        process = subprocess.Popen(
-            [sys.executable, *words],
-            cwd=ROOT,
-            env={"PYTHONPATH": f"{tmp_path}:{ROOT}"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
-        assert process.returncode == 130
+        process = begin_until("ready", *words, env={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+        code, _, err = end(process, signal.SIGINT)
+        assert code == 130
         assert err.startswith("stopped by Ctrl-C; to go on: python -")
         assert err.count("\n") == 1
 
@@ -203,8 +173,7 @@ main()
 """
 
 
-def test_a_signal_is_not_taken_for_the_absence_of_a_library() -> None:
-    words = [sys.executable, "-c", IMPORTING]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (143, "undone\n")
-    assert done.stderr.startswith("stopped by SIGTERM; to go on: ")
+def test_a_signal_is_not_taken_for_the_absence_of_a_library():
+    code, out, err = end(programs.begin("-c", IMPORTING, env=os.environ))
+    assert (code, out) == (143, "undone\n")
+    assert err.startswith("stopped by SIGTERM; to go on: ")

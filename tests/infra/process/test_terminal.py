@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import io
 import signal
-import subprocess
 import sys
 from unittest.mock import patch
 
 import pytest
-from places import ROOT
+from programs import begin_until
 from verbs import exit_code
 
 from polypool.infra.errors import InputError
@@ -18,19 +17,19 @@ HOSTILE = "\x1b[2J\x1b]0;title\x07caf\u00e9 \udcff\u202e\r\x9b31m"
 SHOWN = r"\x1b[2J\x1b]0;title\x07café \udcff\u202e\r\x9b31m"
 
 
-def test_what_a_terminal_would_obey_is_shown_as_text() -> None:
+def test_what_a_terminal_would_obey_is_shown_as_text():
     assert printable(HOSTILE) == SHOWN
     assert printable("a\tb\nc") == "a\tb\nc"
 
 
 @pytest.mark.parametrize(("encoding", "expected"), [("utf-8", SHOWN), ("ascii", SHOWN.replace("é", "\\xe9"))])
-def test_a_stream_passes_on_what_its_encoding_spells(encoding: str, expected: str) -> None:
+def test_a_stream_passes_on_what_its_encoding_spells(encoding, expected):
     stream = io.TextIOWrapper(io.BytesIO(), encoding)
     print(HOSTILE, file=Printable(stream), flush=True)
     assert stream.buffer.getvalue().decode(encoding) == f"{expected}\n"
 
 
-def test_verbs_print_text_and_errors_of_others_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbs_print_text_and_errors_of_others_as_text(capsys):
     @command
     def verb() -> None:
         print(HOSTILE)
@@ -40,7 +39,7 @@ def test_verbs_print_text_and_errors_of_others_as_text(capsys: pytest.CaptureFix
     assert capsys.readouterr() == (f"{SHOWN}\n", f"error: {SHOWN}\n")
 
 
-def test_help_is_without_colours(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_is_without_colours(capsys):
     from polypool.pipelines.commands import ingest
 
     with patch.object(sys, "argv", ["ingest", "--help"]), pytest.raises(SystemExit):
@@ -50,15 +49,12 @@ def test_help_is_without_colours(capsys: pytest.CaptureFixture[str]) -> None:
     assert "x1b" not in out
 
 
-def test_a_verb_whose_output_nobody_reads_ends_without_a_word() -> None:
+def test_a_verb_whose_output_nobody_reads_ends_without_a_word():
     code = (
         "import time\nfrom polypool.infra.process.command import command\n"
         "@command\ndef main():\n    for n in range(20000): print('a line', n)\nmain()"
     )
-    verb = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert verb.stdout.readline() == b"a line 0\n"
+    verb = begin_until("a line 0", "-c", code)
     verb.stdout.close()
-    assert verb.stderr.read() == b""
+    assert verb.stderr.read() == ""
     assert verb.wait(60) == 128 + signal.SIGPIPE

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
+import programs
 import pytest
-from places import ROOT
+from programs import end
 
 VERB = """
 import os, signal, sys, time
@@ -52,22 +52,12 @@ def begin(folder: Path, body: str, *, retries: int = 1, pause: float = 0) -> sub
     """Start a process that watches the lines of some work, in a group of its own and a folder."""
     lines = "".join(f"        {line}\n" for line in body.strip().splitlines())
     (folder / "verb.py").write_text(VERB.format(body=lines, retries=retries, pause=pause))
-    return subprocess.Popen(
-        [sys.executable, "verb.py"],
-        cwd=folder,
-        env={"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        process_group=0,
-    )
+    return programs.begin("verb.py", folder=folder, process_group=0)
 
 
 def ended(folder: Path, body: str, **options: float) -> tuple[int, str, str]:
     """Return the exit code of a watching process, and what it printed."""
-    process = begin(folder, body, **options)
-    out, err = process.communicate(timeout=60)
-    return process.returncode, out, err
+    return end(begin(folder, body, **options))
 
 
 def tries(folder: Path) -> list[str]:
@@ -75,7 +65,7 @@ def tries(folder: Path) -> list[str]:
     return (folder / "tries").read_text().split(";")[:-1]
 
 
-def test_work_is_begun_again_as_long_as_it_progresses_and_finds_what_was_kept(tmp_path: Path) -> None:
+def test_work_is_begun_again_as_long_as_it_progresses_and_finds_what_was_kept(tmp_path):
     code, out, err = ended(
         tmp_path,
         """
@@ -96,7 +86,7 @@ if number < 6:
     assert len({*(tmp_path / "dead").read_text().split()}) == 5
 
 
-def test_without_progress_it_is_tried_so_often_and_given_up(tmp_path: Path) -> None:
+def test_without_progress_it_is_tried_so_often_and_given_up(tmp_path):
     body = "attempt.keep('it')\nif number == 2:\n    progress.write_text('once')\nkill()"
     code, out, err = ended(tmp_path, body, retries=2)
     assert (code, out) == (137, "given up it\n")
@@ -118,14 +108,14 @@ def test_without_progress_it_is_tried_so_often_and_given_up(tmp_path: Path) -> N
         ("signal.signal(signal.SIGINT, signal.SIG_DFL)\nos.kill(os.getpid(), signal.SIGINT)", 130, ""),
     ],
 )
-def test_what_is_no_fault_is_not_tried_again(last: str, code: int, said: str, tmp_path: Path) -> None:
+def test_what_is_no_fault_is_not_tried_again(last, code, said, tmp_path):
     found, out, err = ended(tmp_path, last, retries=5)
     assert (found, out, tries(tmp_path)) == (code, "", [""])
     assert "begun again" not in err
     assert err.rstrip("\n").rpartition("\n")[2].startswith(said)
 
 
-def test_what_carries_the_work_may_fail_and_come_back(tmp_path: Path) -> None:
+def test_what_carries_the_work_may_fail_and_come_back(tmp_path):
     body = """
 if number == 1:
     raise FaultError("the cluster is gone")
@@ -159,40 +149,38 @@ with graceful_stop(lambda: asked.append(1), seconds=60):
 
 
 @pytest.mark.parametrize("to_both", [True, False])
-def test_a_signal_comes_to_the_work_once_whoever_was_sent_it(to_both: bool, tmp_path: Path) -> None:
+def test_a_signal_comes_to_the_work_once_whoever_was_sent_it(to_both, tmp_path):
     process = begin(tmp_path, ASKED)
     assert process.stdout.readline().startswith("ready")
     (os.killpg if to_both else os.kill)(process.pid, signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (143, "asked 1\n")
+    code, out, err = end(process)
+    assert (code, out) == (143, "asked 1\n")
     assert err.startswith("stopped by SIGTERM")
     assert err.count("\n") == 1
 
 
-def test_work_that_nobody_watches_any_more_is_asked_to_end(tmp_path: Path) -> None:
+def test_work_that_nobody_watches_any_more_is_asked_to_end(tmp_path):
     process = begin(tmp_path, ASKED)
     process.stdout.readline()
     process.kill()
-    assert process.communicate(timeout=60)[0] == "asked 1\n"
+    assert end(process)[1] == "asked 1\n"
 
 
-def test_work_that_is_killed_after_it_was_asked_to_end_is_not_begun_again(tmp_path: Path) -> None:
+def test_work_that_is_killed_after_it_was_asked_to_end_is_not_begun_again(tmp_path):
     process = begin(tmp_path, ASKED)
     child = int(process.stdout.readline().split()[1])
     os.kill(child, signal.SIGSTOP)
     process.send_signal(signal.SIGTERM)
     os.kill(child, signal.SIGKILL)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (137, "", "")
+    assert end(process) == (137, "", "")
 
 
-def test_a_pause_is_stopped_with_what_goes_on(tmp_path: Path) -> None:
+def test_a_pause_is_stopped_with_what_goes_on(tmp_path):
     process = begin(tmp_path, "attempt.keep('it')\nkill()", retries=5, pause=600)
     lines = [process.stderr.readline() for _ in range(2)]
     assert lines[1].startswith(
         "note: the process at work was killed (SIGKILL) and is begun again in 120 seconds"
     )
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (130, "stopped by Ctrl-C; to go on: go on with it\n")
+    code, _, err = end(process, signal.SIGINT)
+    assert (code, err) == (130, "stopped by Ctrl-C; to go on: go on with it\n")
     assert len(tries(tmp_path)) == 2

@@ -36,9 +36,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Faults]:
     return lambda retries: Faults(retries, monkeypatch)
 
 
-def test_faults_in_a_row_are_counted_anew_after_each_checkpoint(
-    faults: Callable[[int], Faults], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_faults_in_a_row_are_counted_anew_after_each_checkpoint(faults, capsys):
     run = faults(2)
     for number in range(5):
         run.checkpoint = f"checkpoint_{number}"
@@ -52,11 +50,11 @@ def test_faults_in_a_row_are_counted_anew_after_each_checkpoint(
     assert said.count("in 2 seconds: 2 in a row without progress, of which 2 are tried again\n") == 5
 
 
-def test_nothing_is_tried_again_with_retries_0(faults: Callable[[int], Faults]) -> None:
+def test_nothing_is_tried_again_with_retries_0(faults):
     assert not faults(0).fails()
 
 
-def test_pauses_double_up_to_a_limit_and_begin_anew(faults: Callable[[int], Faults]) -> None:
+def test_pauses_double_up_to_a_limit_and_begin_anew(faults):
     run = faults(10)
     assert all(run.fails() for _ in range(9))
     run.checkpoint = "another"
@@ -65,14 +63,14 @@ def test_pauses_double_up_to_a_limit_and_begin_anew(faults: Callable[[int], Faul
     assert run.pauses == [0, 2, 4, 8, 16, 32, 64, 120, 120, 0, 2]
 
 
-def test_what_a_worker_refuses_is_not_tried_again(faults: Callable[[int], Faults]) -> None:
+def test_what_a_worker_refuses_is_not_tried_again(faults):
     run = faults(5)
     assert not run.fails(ValueError("the loss became nan"))
     assert run.fails()
     assert run.pauses == [0]
 
 
-def test_what_is_said_in_one_line_has_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_said_in_one_line_has_no_traceback(caplog):
     logger = logging.getLogger("somebody's")
     logger.addFilter(OneLineErrors(lambda error: isinstance(error, ValueError)))
     for error in (ValueError("known"), RuntimeError("unknown")):

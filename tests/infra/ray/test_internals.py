@@ -43,16 +43,16 @@ PRIVATE = [
 
 
 @pytest.mark.parametrize(("module", "name"), PRIVATE)
-def test_ray_has_it(module: str, name: str) -> None:
+def test_ray_has_it(module, name):
     reduce(getattr, name.split("."), importlib.import_module(module))
 
 
 @pytest.mark.parametrize("policy", internals.__all__)
-def test_the_policies_are_rays(policy: str) -> None:
+def test_the_policies_are_rays(policy):
     assert getattr(internals, policy).__module__.startswith(EXECUTION)
 
 
-def test_what_is_read_and_set_in_a_policy_is_there() -> None:
+def test_what_is_read_and_set_in_a_policy_is_there():
     made = trainer.DefaultFailurePolicy(ray.train.FailureConfig(max_failures=1))
     assert (made._worker_group_failures, made._controller_failures, made.failure_config.max_failures) == (
         0,
@@ -65,12 +65,12 @@ def test_what_is_read_and_set_in_a_policy_is_there() -> None:
     assert all(f"{policy}=" in source for policy in ("failure_policy", "scaling_policy"))
 
 
-def test_the_second_version_of_ray_train_is_what_users_import() -> None:
+def test_the_second_version_of_ray_train_is_what_users_import():
     assert ray.train.torch.TorchTrainer is trainer.TorchTrainer
     assert ray.train.RunConfig is config.RunConfig
 
 
-def test_the_loggers_are_rays() -> None:
+def test_the_loggers_are_rays():
     import ray.train.v2._internal.execution.context
     import ray.train.v2._internal.execution.controller.controller
     import ray.train.v2._internal.util
@@ -80,7 +80,7 @@ def test_the_loggers_are_rays() -> None:
         assert name in logging.Logger.manager.loggerDict
 
 
-def test_no_other_file_names_private_parts_of_ray() -> None:
+def test_no_other_file_names_private_parts_of_ray():
     command = ["git", "grep", "-lE", r"ray[a-z_.]*\._(internal|private|raylet)", "--", "*.py", ":!tests"]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.split()
     assert found in (["infra/ray/internals.py"], [])

@@ -7,13 +7,11 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-from places import ROOT
+from programs import begin, end
 
 from polypool.infra.ray import private
 from polypool.infra.ray.private import PrivateRay, StartError
@@ -43,8 +41,7 @@ main()
 def owner(inside: str, **environment: str) -> subprocess.Popen:
     """Start a process that has a private Ray, but for what its environment says, and does something beside it."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | environment
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "-c", OWNER.format(inside=inside)], cwd=ROOT, env=env, **pipes)
+    return begin("-c", OWNER.format(inside=inside), env=env)
 
 
 def alive(pids: list[int]) -> list[int]:
@@ -71,8 +68,8 @@ def test_a_session_is_that_which_began_and_leaves_no_process_behind():
         print(session == again, session, cores)
     """.strip()
     process = owner(inside)
-    said, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
+    code, said, errors = end(process)
+    assert code == 0, errors
     pids, text = said.splitlines()
     assert text == f"True {Session(private=True, shared=False)} 1.0"
     assert len(pids.split()) > 5
@@ -97,8 +94,8 @@ LISTENING = """
 @pytest.mark.parametrize("early", [True, False])
 def test_nobody_on_another_machine_reaches_any_part_of_it(early):
     process = owner(LISTENING.format(early=early).strip())
-    said, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
+    code, said, errors = end(process)
+    assert code == 0, errors
     assert len(said.split()) > 5
     assert set(said.split()) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
@@ -116,7 +113,7 @@ def test_a_cluster_that_runs_here_is_named(tmp_path):
                 listening.listen()
             note.write_text(address)
             process = owner('raise InputError("such is the input")', RAY_TMPDIR=str(tmp_path))
-            _, errors = process.communicate(timeout=120)
+            _, _, errors = end(process)
             note_said = (
                 f"note: a Ray runs at {address}; RAY_ADDRESS={address} makes a command use it" in errors
             )
@@ -126,8 +123,8 @@ def test_a_cluster_that_runs_here_is_named(tmp_path):
 @pytest.mark.slow
 def test_an_error_beside_its_start_leaves_no_process_behind():
     process = owner('time.sleep(1.5); tell(); raise InputError("such is the input")')
-    said, errors = process.communicate(timeout=120)
-    assert process.returncode == 2
+    code, said, errors = end(process)
+    assert code == 2
     assert errors == "error: such is the input\n"
     pids = [int(pid) for pid in said.split()]
     assert pids
@@ -206,6 +203,6 @@ def test_nothing_begins_where_there_is_a_cluster():
     """.strip(),
         RAY_ADDRESS="127.0.0.1:9",
     )
-    said, errors = process.communicate(timeout=120)
-    assert (process.returncode, said) == (2, "")
+    code, said, errors = end(process)
+    assert (code, said) == (2, "")
     assert errors.startswith("error: no Ray cluster answers at RAY_ADDRESS=127.0.0.1:9")

@@ -73,7 +73,7 @@ def log_all(log: RemoteLog | Journal, folder: Path) -> None:
     log.log({"loss": 0.25}, step=2)
 
 
-def test_it_keeps_what_a_journal_beside_the_worker_would(queue: Queue, tmp_path: Path) -> None:
+def test_it_keeps_what_a_journal_beside_the_worker_would(queue, tmp_path):
     folder = tmp_path / "made"
     folder.mkdir()
     (folder / "weights").write_bytes(b"\0weights")
@@ -106,7 +106,7 @@ def test_it_keeps_what_a_journal_beside_the_worker_would(queue: Queue, tmp_path:
     assert [*Journal(places[1], nobody).entries()], "it is its own"
 
 
-def test_what_comes_with_a_run_is_waited_for_as_well(queue: Queue) -> None:
+def test_what_comes_with_a_run_is_waited_for_as_well(queue):
     sent = RemoteLog(queue)
     member = sent.member("vqa", {})
     sent.flush()
@@ -116,7 +116,7 @@ def test_what_comes_with_a_run_is_waited_for_as_well(queue: Queue) -> None:
         sent.flush()
 
 
-def test_nothing_waits_but_flush_which_says_what_went_wrong(queue: Queue) -> None:
+def test_nothing_waits_but_flush_which_says_what_went_wrong(queue):
     sent = RemoteLog(queue)
     queue.held = True
     sent.log({"loss": 0.5}, step=1)
@@ -140,9 +140,7 @@ def test_nothing_waits_but_flush_which_says_what_went_wrong(queue: Queue) -> Non
             act()
 
 
-def test_whether_to_stop_is_asked_now_and_then_and_not_waited_for(
-    queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whether_to_stop_is_asked_now_and_then_and_not_waited_for(queue, tmp_path, monkeypatch):
     sent = RemoteLog(queue)
     assert not sent.stopping()
     (tmp_path / "stop").touch()
@@ -156,6 +154,6 @@ def test_whether_to_stop_is_asked_now_and_then_and_not_waited_for(
     assert sent.stopping()
 
 
-def test_the_last_checkpoint_is_told_on_the_machine_of_the_driver(queue: Queue, tmp_path: Path) -> None:
+def test_the_last_checkpoint_is_told_on_the_machine_of_the_driver(queue, tmp_path):
     RemoteLog(queue).note_checkpoint("checkpoint_7_ab")
     assert (tmp_path / "run" / "whole").read_text() == "checkpoint_7_ab"

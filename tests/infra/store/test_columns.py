@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stores import flip
 
 from polypool.infra.errors import InputError
 from polypool.infra.pictures.boxes import BOXES
@@ -14,7 +15,7 @@ from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.infra.store.columns import ColumnsWriter, with_columns
 from polypool.infra.store.findings import SKIPPED, Skipped, Tolerance
 from polypool.tasks.datasets.features import Features, write_features
-from polypool.tasks.scoring.attention import column_of
+from polypool.tasks.scoring.attention_maps import column_of
 
 RANDOM = np.random.default_rng(0)
 SETS = {
@@ -158,9 +159,7 @@ def test_columns_of_other_sets_and_missing_ones_are_refused(tmp_path):
         ColumnsWriter(tmp_path / "s", {"boxes": 4}, source=source)
     column = FeatureStore.open(tmp_path / "s/columns/scores")
     shard = column.folder / column.manifest.shards[0].file
-    data = bytearray(shard.read_bytes())
-    data[column.manifest.shards[0].vectors_at] ^= 1
-    shard.write_bytes(data)
+    flip(shard, column.manifest.shards[0].vectors_at)
     shutil.rmtree(boxes)
     shutil.copytree(tmp_path / "s/columns/scores", boxes)
     with pytest.raises(InputError):

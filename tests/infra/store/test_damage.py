@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import torch
 from places import ROOT
-from stores import DIM, make_sets, write
+from stores import DIM, flip, make_sets, write
 
 from polypool.infra.batches import Order, load
 from polypool.infra.errors import InputError
@@ -92,7 +97,7 @@ def test_a_flipped_bit_in_a_store_without_checks_never_ends_the_process(tmp_path
 
 
 def test_a_store_without_checks_is_read_as_before_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    from polypool.pipelines.data.ingest import verify
+    from polypool.pipelines.data.ingestion import verify
 
     store = FeatureStore.open(VERSION_1)
     assert not store.manifest.checked
@@ -123,10 +128,8 @@ def test_padded_refuses_a_damaged_set_whether_all_of_it_is_kept_or_a_part(small:
 
 def damage_last_number_of(path: Path, x_ND: np.ndarray) -> None:
     """Change the last bit of a set that a shard holds."""
-    data, bytes_ = bytearray(path.read_bytes()), x_ND.astype("<f2").tobytes()
-    data[data.index(bytes_) + len(bytes_) - 2] ^= 1
-    path.unlink()
-    path.write_bytes(data)
+    data = x_ND.astype("<f2").tobytes()
+    flip(path, path.read_bytes().index(data) + len(data) - 2)
 
 
 def test_damage_found_in_the_thread_that_loads_reaches_who_trains(small: Path) -> None:
@@ -181,9 +184,7 @@ def test_verify_lists_every_damaged_file_and_set(folder: Path, sets: dict[str, n
 def test_verify_of_a_store_without_checks_names_the_file(tmp_path: Path) -> None:
     shutil.copytree(VERSION_1, tmp_path / "store")
     path = tmp_path / "store" / "shard-00001.arrow"
-    data = bytearray(path.read_bytes())
-    data[data.index(b"id5") + 2] ^= 1
-    path.write_bytes(data)
+    flip(path, path.read_bytes().index(b"id5") + 2)
     with pytest.raises(InputError, match=r"shard-00001\.arrow: its bytes changed .*SHA-256"):
         FeatureStore.open(tmp_path / "store").verify()
 
@@ -211,3 +212,162 @@ def test_a_writer_with_a_bug_is_found_out(tmp_path: Path, monkeypatch: pytest.Mo
         writer.add("a", np.ones((1, DIM)))
     with pytest.raises(InputError, match="only 1 different ids"):
         FeatureStore.open(tmp_path / "ids").verify()
+
+
+VERSION_1 = Path(__file__).with_name("version1")  # written before there were checks
+
+
+def test_shards_and_manifests_of_other_stores_are_refused(tmp_path: Path) -> None:
+    for name, seed in {"a": 0, "b": 0}.items():
+        sets = make_sets(7, seed=seed)
+        write(tmp_path / name, {id: x_ND + (name == "b") for id, x_ND in sets.items()})
+    for file in ("shard-00000.arrow", "manifest.json"):
+        shutil.copytree(tmp_path / "a", tmp_path / "c", dirs_exist_ok=True)
+        shutil.copy(tmp_path / "b" / file, tmp_path / "c" / file)
+        with pytest.raises(InputError, match=r"shard-00000\.arrow: .* or it is of another store"):
+            FeatureStore.open(tmp_path / "c").rows(["id0"])
+
+
+def test_a_shard_cut_short_after_the_store_was_opened_is_refused(small: Path) -> None:
+    store, path = FeatureStore.open(small), small / "shard-00000.arrow"
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(InputError, match=r"shard-00000\.arrow: has [\d,]+ bytes, not"):
+        store[0]
+    path.unlink()
+    with pytest.raises(InputError, match=r"shard-00000\.arrow: cannot be read"):
+        store[0]
+
+
+def fields(value: Any, name: str = "") -> Iterator[tuple[tuple, str]]:
+    """Yield the way to every value in JSON data, and how messages spell it."""
+    entries = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for key, inner in entries:
+        spelled = f"{name}[{key}]" if isinstance(value, list) else f"{name}.{key}" if name else key
+        yield (key,), spelled
+        for way, deeper in fields(inner, spelled):
+            yield (key, *way), deeper
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_value_of_another_type_in_the_manifest_is_named(tmp_path: Path, version: int) -> None:
+    if version == 1:
+        shutil.copytree(VERSION_1, tmp_path / "store")
+    else:
+        write(tmp_path / "store", make_sets(7), statistics_of=["id0"])
+    path = tmp_path / "store" / "manifest.json"
+    text, tried = path.read_text(), 0
+    for way, name in fields(json.loads(text)):
+        if way[0] == "source" and len(way) > 1:
+            continue  # free; who reads it says what it is to be
+        for other in (None, True, 7.5, "text", [], {}, ["text"], {"a": 1}):
+            data = json.loads(text)
+            inner = data
+            for key in way[:-1]:
+                inner = inner[key]
+            if type(inner[way[-1]]) is type(other) or (name == "statistics" and other is None):
+                continue
+            if isinstance(inner[way[-1]], float) and other is True:
+                other = False
+            inner[way[-1]] = other
+            path.write_text(json.dumps(data))
+            with pytest.raises(InputError) as caught:
+                FeatureStore.open(tmp_path / "store")
+            assert str(caught.value).startswith(f"{path}: ")
+            assert re.sub(r"^(statistics|skipped|flagged)\.", r"\1: ", name) in str(caught.value)
+            tried += 1
+    assert tried > 100
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (r'"version": 2', '"version": 99', "version 99, expected at most 2"),
+        (r"(?s)(?<=^.{300}).*", "", "not valid JSON at line"),
+        (r'"shards"', '"shreds"', r"unknown field 'shreds'\. Did you mean 'shards'"),
+    ],
+)
+def test_a_manifest_of_another_form_is_refused(folder: Path, old: str, new: str, message: str) -> None:
+    path = folder / "manifest.json"
+    path.write_text(re.sub(old, new, path.read_text()))
+    with pytest.raises(InputError, match=message):
+        FeatureStore.open(folder)
+
+
+def test_a_file_that_is_missing_or_cut_short_is_found_at_once(folder: Path) -> None:
+    path = folder / "shard-00001.arrow"
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(InputError, match=r"shard-00001\.arrow: has [\d,]+ bytes, not"):
+        FeatureStore.open(folder)
+    path.unlink()
+    with pytest.raises(InputError, match=r"shard-00001\.arrow: is missing"):
+        FeatureStore.open(folder)
+    (folder / "manifest.json").unlink()
+    with pytest.raises(InputError, match="not a complete feature store"):
+        FeatureStore.open(folder)
+    with pytest.raises(InputError, match="no such folder"):
+        FeatureStore.open(folder / "nowhere")
+
+
+def rewritten(folder: Path, batches: Any, **options: Any) -> None:
+    """Replace the first shard of a store of version 1 with another Arrow file, and have the manifest say its size."""
+    path, manifest = folder / "shard-00000.arrow", folder / "manifest.json"
+    with pa.ipc.open_file(path.read_bytes()) as reader:
+        made = batches(reader.get_batch(0))
+    path.unlink()
+    with (
+        path.open("wb") as file,
+        pa.ipc.new_file(file, made[0].schema, options=pa.ipc.IpcWriteOptions(**options)) as to,
+    ):
+        for batch in made:
+            to.write_batch(batch)
+    data = json.loads(manifest.read_text())
+    data["shards"][0]["bytes"] = path.stat().st_size
+    manifest.write_text(json.dumps(data))
+
+
+@pytest.mark.parametrize(
+    ("batches", "options", "message"),
+    [
+        (lambda batch: [batch], {}, None),
+        (lambda batch: [batch], {"compression": "lz4"}, "its vectors are compressed"),
+        (lambda batch: [batch[:2], batch[2:]], {}, "expected one batch"),
+        (lambda batch: [batch.rename_columns(["ID", "features"])], {}, "expected one batch"),
+        (lambda batch: [batch[:3]], {}, r"\(3, 6\) sets and vectors, the manifest says \(4, 7\)"),
+        (
+            lambda batch: [batch.set_column(0, "id", pa.array(["id0", None, "id2", "id3"]))],
+            {},
+            "ids or vectors are missing",
+        ),
+        (
+            lambda batch: [
+                batch.set_column(1, batch.schema.field(1), pc.if_else([True, False] * 2, batch[1], None))
+            ],
+            {},
+            "ids or vectors are missing",
+        ),
+    ],
+)
+def test_an_arrow_file_that_is_no_shard_is_refused(
+    tmp_path: Path, batches: Any, options: dict, message: str | None
+) -> None:
+    shutil.copytree(VERSION_1, tmp_path / "store")
+    rewritten(tmp_path / "store", batches, **options)
+    store = FeatureStore.open(tmp_path / "store")
+    if message is None:
+        assert store[3].tolist() == [[3, 3.125, 3.25, 3.375]]
+        return
+    with pytest.raises(InputError, match=rf"shard-00000\.arrow: .*{message}.*; copy this file again"):
+        store[3]
+
+
+def test_a_manifest_whose_parts_do_not_fit_together_is_refused(small: Path) -> None:
+    manifest = FeatureStore.open(small).manifest
+    with pytest.raises(InputError, match=r"shards\[0\]\.check is missing"):
+        replace(manifest, shards=(replace(manifest.shards[0], check=""),))
+    for wrong in ([], [0.0] * (DIM + 1)):
+        with pytest.raises(
+            InputError, match=rf"statistics\.std must be a list of {DIM}, not of {len(wrong)}"
+        ):
+            replace(manifest, statistics={**manifest.statistics, "std": wrong})

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from places import ROOT
-from stores import DIM, make_sets, write
+from stores import flip, make_sets, write
 
 from polypool.infra.errors import InputError
-from polypool.infra.store import FeatureStore, StoreWriter
-from polypool.infra.store.mapped import MappedFile, allow_files
+from polypool.infra.store import FeatureStore, mapped
+from polypool.infra.store.mapped import TRIAL_EVERY, Ahead, MappedFile, allow_files
 
 
 def assert_reads(store: FeatureStore, sets: dict[str, np.ndarray]) -> None:
@@ -48,10 +48,7 @@ def test_without_advice_the_same_is_read_and_checked(
     assert_reads(store, make_sets(7))
     store.verify()
     shard, _ = store.place(0)
-    data = bytearray(shard.path.read_bytes())
-    data[shard.vectors_at] ^= 1
-    shard.path.unlink()
-    shard.path.write_bytes(data)
+    flip(shard.path, shard.vectors_at)
     damaged = FeatureStore.open(small)
     with pytest.raises(InputError, match=r"'id0' .* changed since they were written"):
         damaged.padded(np.arange(7))
@@ -124,10 +121,7 @@ def test_files_that_are_on_no_disk_are_read(sets: dict[str, np.ndarray]) -> None
 @pytest.mark.skipif(sys.platform == "win32", reason="this system has no such limit")
 def test_more_shards_than_a_process_may_have_files_are_read(tmp_path: Path) -> None:
     sets = make_sets(90)
-    with StoreWriter(tmp_path / "store", dim=DIM, source={}, shard_bytes=1) as writer:
-        for id, x_ND in sets.items():
-            writer.add(id, x_ND)
-        assert len(writer.close().shards) > 60
+    assert len(write(tmp_path / "store", sets, shard_bytes=1).shards) > 60
     assert read_apart(tmp_path / "store", files=100)["read"] == all_vectors(sets)
 
 
@@ -203,3 +197,56 @@ def test_what_lies_beyond_the_file_is_not_fetched(tmp_path: Path) -> None:
     file.fetch(1 << 60, 1 << 62)  # in no time
     file.fetch(0, 1 << 62)
     assert (len(file), bytes(file.buffer)) == (3, b"abc")
+
+
+class Disk:
+    """Eight parts, of which some are in memory; touching another is a wait."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.memory: set[int] = set()
+        self.fetched: list[int] = []
+        self.waits = 0
+        self.ahead = Ahead(self._fetch)
+        monkeypatch.setattr(mapped, "disk_waits", lambda: self.waits)
+
+    def _fetch(self, part: int) -> None:
+        self.fetched.append(part)
+        self.memory.add(part)
+
+    def read(self, parts: range = range(8)) -> tuple[list[int], int]:
+        """Read a batch; return what was fetched for it, and how often it waited."""
+        self.fetched, before, touched = [], self.waits, []
+        for part in self.ahead(parts):
+            self.waits += part not in self.memory
+            self.memory.add(part)
+            touched.append(part)
+        assert touched == list(parts)
+        return self.fetched, self.waits - before
+
+
+def test_where_memory_holds_all_nothing_is_fetched_after_a_while(monkeypatch):
+    disk = Disk(monkeypatch)
+    assert [disk.read() for _ in range(TRIAL_EVERY)] == [(list(range(8)), 0)] * TRIAL_EVERY
+    assert [disk.read() for _ in range(3 * TRIAL_EVERY)] == [([], 0)] * (3 * TRIAL_EVERY)
+
+
+@pytest.mark.parametrize(("lost", "fetched"), [(0, 1), (1, 2), (2, 4), (3, 4), (4, 8)])
+def test_what_is_left_is_fetched_once_the_disk_was_waited_for(monkeypatch, lost, fetched):
+    disk = Disk(monkeypatch)
+    for _ in range(TRIAL_EVERY):
+        disk.read()
+    disk.memory = set(range(lost))
+    assert disk.read() == (list(range(fetched, 8)), fetched - lost)
+    if fetched < 8:
+        assert [disk.read() for _ in range(TRIAL_EVERY)] == [(list(range(8)), 0)] * TRIAL_EVERY
+    assert disk.read() == ([], 0)
+
+
+def test_a_system_that_counts_no_waits_has_all_fetched_always(monkeypatch):
+    disk = Disk(monkeypatch)
+    monkeypatch.setattr(mapped, "disk_waits", lambda: None)
+    assert [disk.read() for _ in range(2 * TRIAL_EVERY)] == [(list(range(8)), 0)] * (2 * TRIAL_EVERY)
+
+
+def test_an_empty_batch_has_no_parts(monkeypatch):
+    assert Disk(monkeypatch).read(range(0)) == ([], 0)

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import torch
 from object_storage import Bucket, Fault, cut, damaged
-from stores import DIM, make_sets
+from stores import flip, make_sets, write
 
 from polypool.infra.errors import InputError
 from polypool.infra.storage import cache
-from polypool.infra.store import FeatureStore, StoreWriter, remote_shards
+from polypool.infra.store import FeatureStore, remote_shards
 from polypool.infra.store.manifest import Manifest, _check_of
 
 
@@ -49,9 +49,7 @@ def large(folder: Path, count: int = 64, width: int = 512) -> dict[str, np.ndarr
     random = np.random.default_rng(0)
     rows = remote_shards.PIECE // (2 * width)
     sets = {f"id{n}": random.standard_normal((rows + 1, width)).astype(np.float16) for n in range(count)}
-    with StoreWriter(folder, dim=width, source={}) as writer:
-        for id, x_ND in sets.items():
-            writer.add(id, x_ND)
+    write(folder, sets, dim=width, shard_bytes=256 << 20)
     return sets
 
 
@@ -194,10 +192,7 @@ def test_damage_in_storage_and_in_the_cache_is_told_apart(url: str, bucket: Buck
     store = FeatureStore.open(url)
     x_ND = store[0].copy()
     (kept,) = cache.folder().glob("shards/*")
-    data = bytearray(kept.read_bytes())
-    at = data.find(x_ND.tobytes())
-    data[at] ^= 1
-    kept.write_bytes(data)
+    flip(kept, kept.read_bytes().index(x_ND.tobytes()))
     with pytest.raises(InputError, match="in the cache was damaged and is removed"):
         FeatureStore.open(url)[0]
     assert np.array_equal(FeatureStore.open(url)[0], x_ND)
@@ -244,12 +239,8 @@ def test_a_shard_of_another_size_is_named(url: str, bucket: Bucket, folder: Path
 def test_the_cache_keeps_to_its_bound_and_readers_go_on(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sets = make_sets(200)
-    sets = {id: np.tile(x_ND, (60, 1)) for id, x_ND in sets.items()}
-    with StoreWriter(tmp_path / "many", dim=DIM, source={}, shard_bytes=64 << 10) as writer:
-        for id, x_ND in sets.items():
-            writer.add(id, x_ND)
-    shards = writer.close().shards
+    sets = {id: np.tile(x_ND, (60, 1)) for id, x_ND in make_sets(200).items()}
+    shards = write(tmp_path / "many", sets, shard_bytes=64 << 10).shards
     most = sum(shard.bytes for shard in shards) // 3
     monkeypatch.setenv("POLYPOOL_CACHE_GB", str(most / 1e9))
     store = FeatureStore.open(bucket.put(tmp_path / "many", "many"))

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from object_storage import Bucket, Fault
-from stores import DIM, SHARD_BYTES, contents, make_sets, write
+from stores import contents, fill, make_sets, store_writer, write
 
 from polypool.infra.errors import InputError
 from polypool.infra.storage import cache
 from polypool.infra.store import FeatureStore, StoreWriter
+from polypool.infra.store.findings import Skipped
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +25,11 @@ def there(bucket: Bucket, below: str = "store") -> dict[str, bytes]:
 
 
 def writer(bucket: Bucket) -> StoreWriter:
-    return StoreWriter(f"{bucket.url}/store", dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES)
+    return store_writer(f"{bucket.url}/store")
+
+
+def few(sets: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return dict(list(sets.items())[:25])
 
 
 def waiting() -> list[Path]:
@@ -35,15 +40,11 @@ def waiting() -> list[Path]:
 def test_a_store_is_written_as_it_would_be_here(
     bucket: Bucket, folder: Path, sets: dict[str, np.ndarray]
 ) -> None:
-    with StoreWriter(f"{bucket.url}/store", dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES) as to:
-        for id, x_ND in sets.items():
-            to.add(id, x_ND)
-        to.skip("a row", "a reason")
-        manifest = to.close()
-    with StoreWriter(folder / "here", dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES) as to:
-        for id, x_ND in sets.items():
-            to.add(id, x_ND)
-        to.skip("a row", "a reason")
+    for place in (f"{bucket.url}/store", folder / "here"):
+        with store_writer(place) as to:
+            fill(to, sets)
+            to.note(Skipped(where="a row", why="a reason"))
+            manifest = to.close()
     assert there(bucket) == contents(folder / "here")
     assert manifest.digest == FeatureStore.open(f"{bucket.url}/store").digest
     assert not waiting()
@@ -54,9 +55,8 @@ def test_a_store_is_written_as_it_would_be_here(
 def test_an_interrupted_writer_is_unreadable_and_goes_on(
     bucket: Bucket, folder: Path, sets: dict[str, np.ndarray]
 ) -> None:
-    first, all_of_them = writer(bucket), list(sets.items())
-    for id, x_ND in all_of_them[:25]:
-        first.add(id, x_ND)
+    first = writer(bucket)
+    fill(first, few(sets))
     first._release()
     assert set(there(bucket)) == {"shard-00000.arrow", "shard-00001.arrow", "writing.json"}
     with pytest.raises(InputError, match=r"s3://.*/store: not a complete feature store"):
@@ -66,9 +66,7 @@ def test_an_interrupted_writer_is_unreadable_and_goes_on(
     second = writer(bucket)
     assert second.done.issuperset(["id0", "id9"])
     assert 2 < len(second.done) < len(sets)
-    for id, x_ND in all_of_them:
-        if id not in second.done:
-            second.add(id, x_ND)
+    fill(second, sets)
     second.close()
     assert len(bucket.asked("shard-00000.arrow", "PUT")) == sent
     assert there(bucket) == contents(folder)
@@ -78,9 +76,7 @@ def test_an_interrupted_writer_is_unreadable_and_goes_on(
 def test_what_was_begun_elsewhere_is_refused(
     bucket: Bucket, sets: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    first = writer(bucket)
-    for id, x_ND in list(sets.items())[:25]:
-        first.add(id, x_ND)
+    fill(writer(bucket), few(sets))
     monkeypatch.setenv("POLYPOOL_CACHE", str(tmp_path / "another"))
     with pytest.raises(
         InputError, match=r"s3://.*/store: was begun by another machine, or with another"
@@ -107,11 +103,7 @@ def test_a_write_that_fails_is_tried_again_and_then_one_error_and_goes_on(
     assert "\n" not in str(failed.value)
     assert "manifest.json" not in there(bucket)
     fault.times = 0
-    done = writer(bucket)
-    for id, x_ND in sets.items():
-        if id not in done.done:
-            done.add(id, x_ND)
-    done.close()
+    write(url, sets)
     assert there(bucket) == contents(folder)
 
 

@@ -1,14 +1,22 @@
+"""Unfinished stores: drafts that are resumed, and little memory for each of millions of sets."""
+
 from __future__ import annotations
 
+import random
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from stores import DIM, SHARD_BYTES, contents, crash_after, go_on
+from places import ROOT
+from stores import DIM, contents, crash_after, fill, make_sets, store_writer, write
 
-from polypool.infra.store import FeatureStore, unfinished
-from polypool.infra.store.unfinished import DRAFT
-from polypool.infra.store.writer import StoreWriter
+from polypool.infra.errors import InputError
+from polypool.infra.store import FeatureStore, StoreWriter, statistics, unfinished
+from polypool.infra.store.ids import IdSet
+from polypool.infra.store.shard import check_of, write_shard
+from polypool.infra.store.unfinished import DRAFT, OpenShard
 
 
 @pytest.fixture
@@ -17,12 +25,20 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unfinished, "DRAFT_SECONDS", 0.0)
 
 
-@pytest.mark.parametrize("count", [1, 5, 23, 40])
-def test_a_killed_writer_loses_no_set(folder: Path, sets: dict[str, np.ndarray], at_once, count: int) -> None:
+@pytest.mark.parametrize("drafts", [False, True])
+@pytest.mark.parametrize("count", [0, 1, 5, 23, 40])
+def test_a_killed_writer_is_resumed_byte_for_byte(
+    folder: Path, sets: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch, drafts: bool, count: int
+) -> None:
     other = folder.parent / "other"
+    monkeypatch.setattr(unfinished, "DRAFT_SECONDS", 0.0 if drafts else 60.0)
     crash_after(other, sets, count)
-    with StoreWriter(other, dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES) as writer:
-        assert [id in writer.done for id in sets] == [n < count for n in range(len(sets))]
+    with pytest.raises(InputError, match="not a complete feature store"):
+        FeatureStore.open(other)
+    with store_writer(other) as writer:
+        done = count if drafts else len(writer.done)
+        assert [id in writer.done for id in sets] == [n < done for n in range(len(sets))]
+        assert done or count < 20
         for id, x_ND in sets.items():
             assert writer.offer(id, x_ND, where=id) is None
     assert contents(other) == contents(folder), "byte for byte, and nothing is left over"
@@ -56,24 +72,24 @@ def test_a_damaged_one_or_one_whose_shard_was_finished_is_dropped(
     flipped = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
     for damaged in (whole[: len(whole) // 2], b"", whole[:-200] + bytes(100) + whole[-100:], flipped):
         (other / DRAFT).write_bytes(damaged)
-        writer = StoreWriter(other, dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES)
+        writer = store_writer(other)
         assert not writer.done
         writer._release()
     (other / DRAFT).write_bytes(whole)
-    go_on(other, sets)
+    write(other, sets)
     assert contents(other) == contents(folder)
 
     again = folder.parent / "again"
     crash_after(again, sets, 23)
     (again / DRAFT).write_bytes(whole)  # of the first shard, which is finished by now
-    go_on(again, sets)
+    write(again, sets)
     assert contents(again) == contents(folder)
 
 
 def test_what_is_odd_about_its_sets_is_not_forgotten(tmp_path: Path, at_once) -> None:
     zeros, ones = np.zeros((2, DIM), np.float32), np.ones((2, DIM), np.float32)
     crash_after(tmp_path / "store", {"empty": zeros, "full": ones}, 2)
-    with StoreWriter(tmp_path / "store", dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES) as writer:
+    with store_writer(tmp_path / "store") as writer:
         writer.add("more", ones)
     manifest = FeatureStore.open(tmp_path / "store").manifest
     assert manifest.flagged["count"] == 1
@@ -86,3 +102,126 @@ def test_another_job_begins_without_it(tmp_path: Path, sets: dict[str, np.ndarra
     writer = StoreWriter(tmp_path / "store", dim=DIM, source={"made": "elsewhere"})
     assert not writer.done
     assert not (tmp_path / "store" / DRAFT).exists()
+
+
+def test_an_open_shard_is_written_as_arrays_of_the_same_sets_are(tmp_path: Path) -> None:
+    names = ["a", "größer", "图片 7", "x" * 1000]
+    for number, taken in enumerate((names, names[:1], names[::-1])):
+        shard = OpenShard(dim=DIM, dtype="float16", rows=9)
+        shard.put("of the shard before", np.ones((3, DIM)))
+        shard.clear()
+        sets = [np.full((1 + len(name) % 4, DIM), at, np.float16) for at, name in enumerate(taken)]
+        stored = [shard.put(name, x_ND) for name, x_ND in zip(taken, sets, strict=True)]
+        assert all(np.array_equal(kept, x_ND) for kept, x_ND in zip(stored, sets, strict=True))
+        assert len(shard) == len(taken)
+        write_shard(tmp_path / f"{number}.open", **shard.columns())
+        write_shard(
+            tmp_path / f"{number}.arrays",
+            ids=pa.array(taken, pa.string()),
+            offsets=np.cumsum([0, *map(len, sets)]),
+            vectors_VD=np.concatenate(sets),
+            checks=np.array([check_of(x_ND) for x_ND in sets], np.uint64),
+        )
+        paths = [tmp_path / f"{number}.{kind}" for kind in ("open", "arrays")]
+        assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_an_open_shard_knows_when_it_is_full() -> None:
+    shard = OpenShard(dim=2, dtype="float32", rows=3)
+    assert shard.has_room(8), "a set larger than a shard has one to itself"
+    shard.put("first", np.zeros((2, 2)))
+    assert shard.has_room(1)
+    assert not shard.has_room(2)
+    shard.clear()
+    assert shard.put("large", np.ones((8, 2))).shape == (8, 2)
+    assert not shard.has_room(1)
+
+
+def test_a_writer_holds_few_bytes_of_each_set_beside_its_vectors(tmp_path: Path) -> None:
+    count, x_ND = 6_000, np.ones((1, 1), np.float32)
+    ours = [tracemalloc.Filter(True, f"{ROOT}/infra/*")]
+
+    def taken() -> int:  # other threads take memory, too
+        found = tracemalloc.take_snapshot().filter_traces(ours)
+        return sum(each.size for each in found.statistics("filename"))
+
+    tracemalloc.start()
+    try:
+        with StoreWriter(tmp_path, dim=1, source={}, shard_bytes=1 << 17) as writer:
+            before = taken()
+            for n in range(count):
+                writer.add(f"COCO_train2014_{n:012d}", x_ND)
+            held = taken() - before
+            writer.close()
+    finally:
+        tracemalloc.stop()
+    assert 50 * count < held < 110 * count, (
+        "ids, offsets and checks as objects of Python take 250 bytes and more"
+    )
+
+
+def test_ids_of_finished_shards_stay_taken(tmp_path: Path) -> None:
+    sets = make_sets(30)
+    with store_writer(tmp_path / "new") as writer:
+        fill(writer, sets)
+        assert len(list((tmp_path / "new").glob("shard-*"))) > 1
+        assert all(id in writer for id in sets)
+        with pytest.raises(InputError, match="set 'id0': duplicate id"):
+            writer.add("id0", sets["id0"])
+        assert writer.offer("id0", sets["id0"], where="again") == "duplicate id"
+    crash_after(tmp_path / "old", sets, 23)
+    with store_writer(tmp_path / "old") as writer:
+        assert 0 < len(writer.done) < 30
+        with pytest.raises(InputError, match="set 'id0': duplicate id"):
+            writer.add("id0", sets["id0"])
+        assert writer.offer("id0", sets["id0"], where="id0") is None, "it was finished before"
+        assert writer.offer("id0", sets["id0"], where="again") == "duplicate id"
+        assert writer.offer("id29", sets["id29"], where="id29") is None
+        assert writer.offer("id29", sets["id29"], where="again") == "duplicate id"
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7])
+def test_statistics_are_the_same_however_many_ids_are_looked_for_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    sets = make_sets(40)
+    chosen = [*list(sets)[3:30:2], "skipped", "id3"]
+    write(tmp_path / "usual", sets, statistics_of=chosen)
+    monkeypatch.setattr(statistics, "_CHUNK", chunk)
+    for name, ids in (("few", chosen), ("backwards", chosen[::-1])):
+        write(tmp_path / name, sets, statistics_of=ids)
+        assert contents(tmp_path / name) == contents(tmp_path / "usual"), "to the last bit"
+
+
+def test_it_has_what_was_put_in_and_nothing_else():
+    draw = random.Random(0)
+    ids, expected = IdSet(), set()
+    for _ in range(5000):  # it grows three times on the way
+        id = f"id {draw.randrange(3000)}"
+        assert (id in ids) == (id in expected)
+        ids.add(id)
+        expected.add(id)
+        assert len(ids) == len(expected)
+    assert [f"id {n}" in ids for n in range(3000)] == [f"id {n}" in expected for n in range(3000)]
+    assert ids.issuperset(expected)
+    assert not ids.issuperset([*expected, "another"])
+    assert "" not in ids
+    assert not IdSet()
+
+
+def test_it_takes_a_third_of_a_set():
+    names = [f"COCO_train2014_{n:012d}.jpg" for n in range(20_000)]
+
+    def bytes_of(make) -> int:
+        tracemalloc.start()
+        held = make()
+        size = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert held
+        return size
+
+    ours = bytes_of(lambda: IdSet(names))
+    theirs = bytes_of(
+        lambda: {name[:-1] + "g" for name in names}
+    )  # strings of its own, as a reader makes them
+    assert 3 * ours < theirs

@@ -14,8 +14,8 @@ from mlflow import MlflowClient
 
 from polypool.infra.errors import AbsentError, InputError
 from polypool.infra.tracking import RunRecord, Tracker, find_runs
-from polypool.infra.tracking import runs as module
-from polypool.infra.tracking.runs import read_runs
+from polypool.infra.tracking import run_records as module
+from polypool.infra.tracking.run_records import read_runs
 
 
 def begin(uri: str, home: Path, name: str, *, experiment: str = "many", **params: object) -> Tracker:
@@ -71,9 +71,7 @@ def comparable(runs: list[RunRecord]) -> list[str]:
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_runs_are_those_that_mlflow_gives(
-    uri: str, finished: bool, asked: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_are_those_that_mlflow_gives(uri, finished, asked, monkeypatch):
     read = find_runs(uri, "many", finished=finished)
     assert asked == []
     monkeypatch.setattr(module, "read_runs", lambda *_, **__: None)
@@ -98,9 +96,7 @@ CHANGES: dict[str, Callable[[MlflowClient, str], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_somebody_does_to_a_finished_run_is_seen(
-    uri: str, change: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_somebody_does_to_a_finished_run_is_seen(uri, change, asked, monkeypatch):
     home = file(uri).parent
     runs = [begin(uri, home, name, experiment=change) for name in ("one", "two")]
     for run in runs:
@@ -126,7 +122,7 @@ def test_what_somebody_does_to_a_finished_run_is_seen(
         "UPDATE runs SET name = CAST(x'ff' AS TEXT)",
     ],
 )
-def test_tables_that_are_not_known_are_left_to_mlflow(uri: str, tmp_path: Path, statement: str) -> None:
+def test_tables_that_are_not_known_are_left_to_mlflow(uri, tmp_path, statement):
     copy = tmp_path / "copy.db"
     copy.write_bytes(file(uri).read_bytes())
     assert len(read_runs(copy, "many", finished=False)) == 14
@@ -138,9 +134,7 @@ def test_tables_that_are_not_known_are_left_to_mlflow(uri: str, tmp_path: Path, 
         assert len(find_runs(f"sqlite:///{copy}", "many", finished=False)) == 14
 
 
-def test_what_is_not_there_or_cannot_be_read_is_left_to_mlflow(
-    uri: str, tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_there_or_cannot_be_read_is_left_to_mlflow(uri, tmp_path, asked, monkeypatch):
     with pytest.raises(AbsentError, match=r"unknown experiment 'mny'. Did you mean 'many'\?"):
         find_runs(uri, "mny")
     assert asked == [uri]

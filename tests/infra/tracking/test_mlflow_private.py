@@ -12,7 +12,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.tracking import mlflow_private as private
 
 
-def test_limits_and_names_are_those_of_mlflow() -> None:
+def test_limits_and_names_are_those_of_mlflow():
     assert private.DIGEST_LENGTH == validation.MAX_DATASET_DIGEST_SIZE
     assert private.PARAM_LENGTH <= validation.MAX_PARAM_VAL_LENGTH
     assert private.PARAMS_AT_ONCE <= validation.MAX_PARAMS_TAGS_PER_BATCH
@@ -24,7 +24,7 @@ def test_limits_and_names_are_those_of_mlflow() -> None:
 @pytest.mark.parametrize(
     "check", ["_validate_model_name", "_validate_model_alias_name", "_validate_model_alias_name_reserved"]
 )
-def test_the_checks_of_names_take_the_name_alone(check: str) -> None:
+def test_the_checks_of_names_take_the_name_alone(check):
     required = [
         parameter
         for parameter in inspect.signature(getattr(validation, check)).parameters.values()
@@ -42,14 +42,14 @@ def test_the_checks_of_names_take_the_name_alone(check: str) -> None:
         ("a", "a b", "--alias 'a b': Invalid alias name"),
     ],
 )
-def test_names_that_mlflow_does_not_allow_are_refused(name: str, alias: str, message: str) -> None:
+def test_names_that_mlflow_does_not_allow_are_refused(name, alias, message):
     with pytest.raises(InputError, match=message):
         private.check_names(name, alias)
     private.check_names("", "")
     private.check_names("a", "best")
 
 
-def test_the_monitors_measure() -> None:
+def test_the_monitors_measure():
     numbers = {
         name: x for monitor in private.system_monitors() for name, x in private.measured(monitor).items()
     }

@@ -88,9 +88,7 @@ def log_all(outbox: Outbox, folder: Path) -> None:
     outbox.end("FINISHED")
 
 
-def test_it_arrives_in_order_and_a_file_that_is_replaced_is_sent_once(
-    opened: Callable[[], Outbox], mlflow: Recorder, tmp_path: Path
-) -> None:
+def test_it_arrives_in_order_and_a_file_that_is_replaced_is_sent_once(opened, mlflow, tmp_path):
     mlflow.there = False
     outbox = opened()
     log_all(outbox, tmp_path / "made")
@@ -110,8 +108,8 @@ def test_it_arrives_in_order_and_a_file_that_is_replaced_is_sent_once(
 
 
 def test_a_server_that_comes_back_is_found_and_one_that_hangs_is_not_waited_for(
-    opened: Callable[[], Outbox], mlflow: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    opened, mlflow, tmp_path, monkeypatch
+):
     monkeypatch.setattr(module, "_PAUSES", (0.05, 0.05))
     mlflow.there = False
     outbox = opened()
@@ -134,7 +132,7 @@ def test_a_server_that_comes_back_is_found_and_one_that_hangs_is_not_waited_for(
     hangs.set()
 
 
-def test_numbers_of_many_steps_are_sent_together(opened: Callable[[], Outbox], mlflow: Recorder) -> None:
+def test_numbers_of_many_steps_are_sent_together(opened, mlflow):
     mlflow.there = False
     outbox = opened()
     for step in range(700):
@@ -148,7 +146,7 @@ def test_numbers_of_many_steps_are_sent_together(opened: Callable[[], Outbox], m
     assert mlflow.requests < 10
 
 
-def test_steps_that_are_trained_again_are_logged_once(opened: Callable[[], Outbox], mlflow: Recorder) -> None:
+def test_steps_that_are_trained_again_are_logged_once(opened, mlflow):
     first = opened()
     for step in (0, 2, 4):
         first.log({"loss": step / 2, "lr": 0.5}, step=step)
@@ -166,9 +164,7 @@ def test_steps_that_are_trained_again_are_logged_once(opened: Callable[[], Outbo
     assert [step for name, _, step in mlflow.got if name == "other"] == [2, 4, 6, 8]
 
 
-def test_steps_that_another_machine_had_sent_are_logged_once(
-    opened: Callable[[], Outbox], mlflow: Recorder
-) -> None:
+def test_steps_that_another_machine_had_sent_are_logged_once(opened, mlflow):
     mlflow.before = {"loss": [(1, 0.5), (2, 0.25)]}
     outbox = opened()
     for step in (2, 3):
@@ -177,9 +173,7 @@ def test_steps_that_another_machine_had_sent_are_logged_once(
     assert mlflow.got == [("new", 1.0, 2), ("loss", 3 / 9, 3), ("new", 1.0, 3)]
 
 
-def test_what_is_refused_is_put_aside_and_holds_nothing_up(
-    opened: Callable[[], Outbox], mlflow: Recorder, tmp_path: Path
-) -> None:
+def test_what_is_refused_is_put_aside_and_holds_nothing_up(opened, mlflow, tmp_path):
     mlflow.there = False
     outbox = opened()
     outbox.log({"a": 1.0}, step=1)
@@ -199,9 +193,7 @@ def test_what_is_refused_is_put_aside_and_holds_nothing_up(
     assert cases[0]["entry"]["values"] == {"R@1": "1.0"}
 
 
-def test_what_was_logged_can_be_read_while_nobody_answers(
-    opened: Callable[[], Outbox], mlflow: Recorder, tmp_path: Path
-) -> None:
+def test_what_was_logged_can_be_read_while_nobody_answers(opened, mlflow, tmp_path):
     outbox = opened()
     mlflow.before = {"logged before": [(0, 9.0), (1, 9.0)]}
     log_all(outbox, tmp_path / "made")
@@ -216,9 +208,7 @@ def test_what_was_logged_can_be_read_while_nobody_answers(
     assert outbox.history("loss")[-1] == (7, 5.0)
 
 
-def test_what_another_process_writes_is_sent_meanwhile(
-    opened: Callable[[], Outbox], mlflow: Recorder, tmp_path: Path
-) -> None:
+def test_what_another_process_writes_is_sent_meanwhile(opened, mlflow, tmp_path):
     outbox = opened()
     outbox.begin()
     training = Journal(tmp_path / "outbox", nobody)
@@ -235,9 +225,7 @@ def test_what_another_process_writes_is_sent_meanwhile(
     assert (outbox.unsent, outbox.refused) == (0, 1)
 
 
-def test_what_was_logged_before_is_asked_for_once_where_nobody_answers(
-    tmp_path: Path, mlflow: Recorder
-) -> None:
+def test_what_was_logged_before_is_asked_for_once_where_nobody_answers(tmp_path, mlflow):
     mlflow.there = False
     journal = Journal(tmp_path, lambda: mlflow)
     assert [journal.history(name) for name in ("loss", "norm", "loss")] == [[], [], []]
@@ -249,7 +237,7 @@ def nobody() -> Tracker:
     raise AssertionError("nobody else is asked")
 
 
-def test_a_run_that_began_here_knows_all_that_it_logged(tmp_path: Path, mlflow: Recorder) -> None:
+def test_a_run_that_began_here_knows_all_that_it_logged(tmp_path, mlflow):
     journal = Journal(tmp_path, nobody)
     journal.begin()
     journal.log({"loss": 1.0}, step=3)
@@ -261,7 +249,7 @@ def test_a_run_that_began_here_knows_all_that_it_logged(tmp_path: Path, mlflow: 
     assert later.history("loss") == [(3, 1.0), (4, 0.5)]
 
 
-def test_a_socket_that_never_answers_takes_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_that_never_answers_takes_seconds(tmp_path, monkeypatch):
     monkeypatch.setattr(location, "_PATIENCE", 1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -285,7 +273,7 @@ def test_a_socket_that_never_answers_takes_seconds(tmp_path: Path, monkeypatch: 
         b"\xff",
     ],
 )
-def test_a_damaged_line_is_put_aside_and_a_damaged_position_sends_all(tmp_path: Path, line: bytes) -> None:
+def test_a_damaged_line_is_put_aside_and_a_damaged_position_sends_all(tmp_path, line):
     recorder = Recorder()
     (tmp_path / JOURNAL).write_bytes(line + b'\n{"kind": "tags", "time": 2, "values": {"a": "b"}}\n')
     (tmp_path / SENT).write_bytes(b"\xff3")

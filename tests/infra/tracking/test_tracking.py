@@ -22,7 +22,7 @@ from polypool.infra.tracking import (
     experiment,
     find_runs,
     location,
-    runs,
+    run_records,
     to_see,
     tracking_uri,
 )
@@ -66,16 +66,14 @@ def record(uri: str, run_id: str, *, experiment: str = "polypool") -> RunRecord:
     return found
 
 
-def test_two_processes_may_start_on_a_new_store_at_once(
-    race: tuple[Path, list[subprocess.Popen], list[str]], uri: str
-) -> None:
+def test_two_processes_may_start_on_a_new_store_at_once(race, uri):
     _, jobs, said = race
     assert [job.returncode for job in jobs] == [0, 0], said
     assert said == ["", ""], "MLflow is not quiet"
     assert len(find_runs(uri, "race")) == 2
 
 
-def test_a_run_is_created_continued_and_ended(uri: str, home: Path) -> None:
+def test_a_run_is_created_continued_and_ended(uri, home):
     tracker = start(uri, home, name="gpo seed 0", optim={"lr": 1e-3, "milestones": [15]}, text="", none=None)
     tracker.log({"train/loss": 2.0, "whole/i2t/R1": 10}, step=1)
     tracker.finish("FAILED")
@@ -101,7 +99,7 @@ def test_a_run_is_created_continued_and_ended(uri: str, home: Path) -> None:
     assert (again.tag("seed"), again.tag("absent")) == ("0", "")
 
 
-def test_the_history_of_a_metric_is_in_order_and_a_repeated_step_counts_once(uri: str, home: Path) -> None:
+def test_the_history_of_a_metric_is_in_order_and_a_repeated_step_counts_once(uri, home):
     tracker = start(uri, home)
     for step, value in ((10, 5.0), (30, 3.0), (20, 4.0), (30, 2.0)):
         tracker.log({"train/negatives": value}, step=step)
@@ -109,14 +107,14 @@ def test_the_history_of_a_metric_is_in_order_and_a_repeated_step_counts_once(uri
     assert tracker.history("train/never") == []
 
 
-def test_reading_a_run_leaves_its_status(uri: str, home: Path) -> None:
+def test_reading_a_run_leaves_its_status(uri, home):
     tracker = start(uri, home)
     tracker.finish("KILLED")
     assert Tracker.attach(uri, tracker.run_id, running=False).tag("kind") == "train"
     assert record(uri, tracker.run_id).status == "KILLED"
 
 
-def test_artifacts_come_back(uri: str, home: Path, tmp_path: Path) -> None:
+def test_artifacts_come_back(uri, home, tmp_path):
     tracker = start(uri, home, words="x" * 7000, short="y")
     (tmp_path / "model.bin").write_bytes(b"weights")
     tracker.artifact(tmp_path, "model")
@@ -144,15 +142,15 @@ def test_artifacts_come_back(uri: str, home: Path, tmp_path: Path) -> None:
             artifacts.path(recorded, name)
 
 
-def test_many_params_and_pages_of_runs(uri: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_params_and_pages_of_runs(uri, home, monkeypatch):
     first = start(uri, home, experiment="pages", **{f"p{i}": i for i in range(250)})
     assert len(record(uri, first.run_id, experiment="pages").params) == 250
     others = [start(uri, home, experiment="pages").run_id for _ in range(4)]
-    monkeypatch.setattr(runs, "_PAGE", 2)
+    monkeypatch.setattr(run_records, "_PAGE", 2)
     assert [run.run_id for run in find_runs(uri, "pages", finished=False)] == [*others[::-1], first.run_id]
 
 
-def test_unknown_and_deleted_things_are_named(uri: str, home: Path) -> None:
+def test_unknown_and_deleted_things_are_named(uri, home):
     tracker = start(uri, home, name="the one")
     with pytest.raises(
         InputError, match=f"no run '{tracker.run_id[:8]}'.*The nearest runs:\n  {tracker.run_id}  the one$"
@@ -177,7 +175,7 @@ def test_unknown_and_deleted_things_are_named(uri: str, home: Path) -> None:
         find_runs(uri, "gone")
 
 
-def test_stores_that_cannot_be_used_are_refused_at_once(home: Path, tmp_path: Path) -> None:
+def test_stores_that_cannot_be_used_are_refused_at_once(home, tmp_path):
     for bad in ("./mlruns", "file:///tmp/mlruns", "", "sqlite:///:memory:", "ftp://host"):
         with pytest.raises(InputError, match=r"cannot be recorded at .* sqlite:////absolute"):
             start(bad, home)
@@ -192,9 +190,7 @@ def test_stores_that_cannot_be_used_are_refused_at_once(home: Path, tmp_path: Pa
         start(f"sqlite:///{tmp_path}/folder.db", home)
 
 
-def test_a_server_that_does_not_answer_is_told_within_seconds(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_does_not_answer_is_told_within_seconds(home, monkeypatch):
     monkeypatch.setattr(location, "_PATIENCE", 1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
@@ -209,7 +205,7 @@ def test_a_server_that_does_not_answer_is_told_within_seconds(
     assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "60", "an answer that takes long is waited for"
 
 
-def test_the_uri_is_the_variable_or_a_file_in_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_uri_is_the_variable_or_a_file_in_the_home(monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert tracking_uri(Path("/home/me")) == "sqlite:////home/me/mlflow.db"
     for given, expected in {
@@ -221,9 +217,7 @@ def test_the_uri_is_the_variable_or_a_file_in_the_home(monkeypatch: pytest.Monke
         assert tracking_uri(Path("/home/me")) == expected
 
 
-def test_where_runs_are_to_be_seen_is_a_command_and_an_address(
-    uri: str, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_runs_are_to_be_seen_is_a_command_and_an_address(uri, home, monkeypatch):
     tracker = start(uri, home, experiment="seen")
     number = tracker._client.get_run(tracker.run_id).info.experiment_id
     page = f"http://127.0.0.1:5000/#/experiments/{number}/runs?workflowType=machine_learning"
@@ -237,7 +231,7 @@ def test_where_runs_are_to_be_seen_is_a_command_and_an_address(
     assert to_see("http://server:5000/", "seen") == f"open '{at_server}'"
 
 
-def test_an_experiment_that_was_there_gets_what_the_ui_opens_it_by(uri: str, home: Path) -> None:
+def test_an_experiment_that_was_there_gets_what_the_ui_opens_it_by(uri, home):
     client = start(uri, home)._client
     number = client.create_experiment("earlier", tags={"mlflow.experimentKind": "mine"})
     assert to_see(uri, "earlier").endswith(f"/{number}/runs?workflowType=machine_learning")
@@ -252,9 +246,7 @@ def test_an_experiment_that_was_there_gets_what_the_ui_opens_it_by(uri: str, hom
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no checkout")
-def test_provenance_is_that_of_the_code_wherever_the_home_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_provenance_is_that_of_the_code_wherever_the_home_is(tmp_path, monkeypatch):
     git = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
     head = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     assert provenance(tmp_path)["git_commit"] == head
@@ -262,9 +254,7 @@ def test_provenance_is_that_of_the_code_wherever_the_home_is(
     assert provenance(tmp_path)["git_commit"] == head, "what runs is a checkout, whatever it is said to be"
 
 
-def test_provenance_takes_the_commit_of_the_home_where_the_code_is_a_copy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_provenance_takes_the_commit_of_the_home_where_the_code_is_a_copy(tmp_path, monkeypatch):
     from polypool.infra.tracking import provenance as module
 
     monkeypatch.setattr(module, "__file__", str(tmp_path / "copy" / "infra" / "tracking" / "provenance.py"))
@@ -296,12 +286,12 @@ def test_provenance_takes_the_commit_of_the_home_where_the_code_is_a_copy(
         ("", [], ""),
     ],
 )
-def test_the_command_line_of_a_verb_is_as_one_would_type_it(program, words, line, monkeypatch) -> None:
+def test_the_command_line_of_a_verb_is_as_one_would_type_it(program, words, line, monkeypatch):
     monkeypatch.setattr(sys, "argv", [program, *words])
     assert command_line() == line
 
 
-def test_files_of_a_server_are_copied_once_and_a_missing_one_is_told_from_a_failure(uri: str) -> None:
+def test_files_of_a_server_are_copied_once_and_a_missing_one_is_told_from_a_failure(uri):
     from mlflow.exceptions import MlflowException
 
     class Server:

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from clips import HERE, decoded, server, write_bad, write_clip
 from places import ROOT
+from programs import begin, end
 
 from polypool.infra.video import video_reader
 from polypool.infra.video.containers import BadVideo
-from polypool.infra.video.decoder_process import MEMORY
-from polypool.infra.video.video_reader import VideoReader
+from polypool.infra.video.video_reader import MEMORY, VideoReader
 
 COUNT = 50
 
@@ -150,17 +150,15 @@ def test_a_video_that_takes_too_much_processor_time_costs_itself_alone(clip, tmp
 
 def test_every_video_has_its_own_processor_time():
     program = (
-        "import time\nfrom polypool.infra.video.decoder_process import allow_seconds\n"
+        "import time\nfrom polypool.infra.video.video_reader import allow_seconds\n"
         "def work(seconds):\n"
         "    until = time.process_time() + seconds\n"
         "    while time.process_time() < until: pass\n"
         "for _ in range(3):\n    allow_seconds(0.6)\n    work(0.5)\n"
         "print('alive', flush=True)\nwork(10)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
-    )
-    assert (done.stdout, done.returncode) == ("alive\n", -signal.SIGXCPU)
+    code, out, _ = end(begin("-c", program))
+    assert (out, code) == ("alive\n", -signal.SIGXCPU)
 
 
 def test_a_video_that_takes_too_much_memory_costs_itself_alone(clip, tmp_path, monkeypatch):
@@ -173,5 +171,5 @@ def test_a_video_that_takes_too_much_memory_costs_itself_alone(clip, tmp_path, m
             assert len(list(reader.frames(clip))) == COUNT
 
 
-def test_the_process_imports_the_code_of_this_one() -> None:
+def test_the_process_imports_the_code_of_this_one():
     assert video_reader._ROOT == ROOT

@@ -1,43 +1,47 @@
 from __future__ import annotations
 
 import shlex
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from PIL import Image
-from records import SIX, run, scores
+from records import SIX, blocks_of, run, scores, three_tasks
+from verbs import exit_code
 
 from polypool.infra.errors import InputError
-from polypool.infra.text_tables import as_markdown, as_text
+from polypool.infra.text_tables import Table, as_markdown, as_text
 from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import compare as module
 from polypool.pipelines.comparison import comparison as comparing
-from polypool.pipelines.comparison import drawing
-from polypool.pipelines.comparison.comparison import Comparison, compare
-from polypool.pipelines.comparison.drawing import scored_group
+from polypool.pipelines.comparison.charts import drawing
+from polypool.pipelines.comparison.charts.drawing import draw_bars
+from polypool.pipelines.comparison.comparison import Comparison, compare, description
 from polypool.pipelines.comparison.groups import Group, Row
-from polypool.pipelines.comparison.tables.scores import scores as table
-from polypool.pipelines.figures.scores import draw_bars
+from polypool.pipelines.comparison.results import columns, results
+from polypool.pipelines.comparison.tables.score_tables import scores as table
+from polypool.pipelines.figures.style import save
 from polypool.tasks.adapter import Metric
 from polypool.tasks.scoring.described import RSUM
 
 NONE = "\u2013"  # an en dash
 
 
-def compared(monkeypatch: pytest.MonkeyPatch, *runs: RunRecord, **options: str) -> Comparison:
-    monkeypatch.setattr(comparing, "find_runs", lambda uri, experiment, finished: list(runs))
-    return compare("sqlite:///x", "polypool", significance=False, **options)
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Comparison]:
+    """Compare the runs of an experiment."""
+
+    def of(*runs: RunRecord, **options: str) -> Comparison:
+        monkeypatch.setattr(comparing, "find_runs", lambda uri, experiment, finished: list(runs))
+        return compare("sqlite:///x", "polypool", significance=False, **options)
+
+    return of
 
 
-def test_rows_hold_mean_and_sample_deviation_and_the_best_comes_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    runs = [run("mean", seed, 54.0 + 6 * seed) for seed in range(3)] + [
-        run("gpo", 0, 66.0),
-        run("max", 0, 30.0),
-    ]
-    (group,) = compared(monkeypatch, *runs).groups
+def test_rows_hold_mean_and_sample_deviation_and_the_best_comes_first(compared) -> None:
+    runs = [run("mean", seed, 54.0 + 6 * seed) for seed in range(3)]
+    runs += [run("gpo", 0, 66.0), run("max", 0, 30.0)]
+    (group,) = compared(*runs).groups
     assert [row.label for row in group.rows] == ["gpo", "mean", "max"]
     assert (group.rows[1].mean("rsum"), group.rows[1].deviation("rsum")) == (60.0, 6.0)
     title, legend, _, header, rule, gpo, mean, _ = as_text(table(group)).splitlines()
@@ -50,10 +54,9 @@ def test_rows_hold_mean_and_sample_deviation_and_the_best_comes_first(
     assert len({len(line) for line in (header, rule, gpo, mean)}) == 1
 
 
-def test_other_protocols_tasks_and_data_never_share_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    both = (
-        scores("coco-5k", 300.0) | scores("coco-1k-5fold", 400.0) | scores("dev", 1.0) | scores("val-1k", 2.0)
-    )
+def test_other_protocols_tasks_and_data_never_share_a_block(compared) -> None:
+    of = {"coco-5k": 300.0, "coco-1k-5fold": 400.0, "dev": 1.0, "val-1k": 2.0}
+    both = {name: value for protocol, rsum in of.items() for name, value in scores(protocol, rsum).items()}
     runs = [
         run("gpo", dataset="coco", protocol="coco-5k", metrics=both),
         run("max", dataset="coco", protocol="coco-5k"),
@@ -61,41 +64,34 @@ def test_other_protocols_tasks_and_data_never_share_a_block(monkeypatch: pytest.
         run("gpo", dataset="other"),
         run("gpo", task="vqa", protocol="vqa2", metrics={"vqa2/accuracy": 61.0, "vqa2/number": 40.0}),
     ]
-    titles = [group.title for group in compared(monkeypatch, *runs).groups]
-    assert titles == [
+    found = compared(*runs)
+    assert [group.title for group in found.groups] == [
         "image_text · coco · coco-1k-5fold",
         "image_text · coco · coco-5k",
         "image_text · coco_mini · whole",
         "image_text · other · whole",
-        "vqa · vqa2 · vqa2".replace("vqa2 ·", "coco_mini ·"),
+        "vqa · coco_mini · vqa2",
     ]
-    assert compared(monkeypatch, *runs).notes == (
+    assert found.notes == (
         "image_text · coco has a table each for the protocols coco-1k-5fold, coco-5k, whose numbers cannot be compared",
     )
-    vqa = compared(monkeypatch, *runs).groups[-1]
+    vqa = found.groups[-1]
     assert (vqa.metric.name, vqa.columns) == ("accuracy", ("accuracy", "number"))
-    (only,) = compared(monkeypatch, *runs, protocol="val-1k").groups
+    (only,) = compared(*runs, protocol="val-1k").groups
     assert (only.title, only.rows[0].mean("rsum")) == ("image_text · coco · val-1k", 2.0)
 
 
-def test_rows_are_told_apart_by_recipe_text_aggregator_and_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [
-        run("gpo"),
-        run("gpo", text_aggregator="mean"),
-        run("gpo + gpo", kind="ensemble"),
-        run("gpo", model="hgr"),
-    ]
-    labels = {row.label for row in compared(monkeypatch, *runs).groups[0].rows}
-    assert labels == {"gpo", "gpo, text mean", "ensemble: gpo + gpo", "gpo in hgr"}
-    labels = {
-        row.label for row in compared(monkeypatch, run("gpo"), run("gpo", recipe="bert")).groups[0].rows
-    }
-    assert labels == {"gpo, mini", "gpo, bert"}
+def test_rows_are_told_apart_by_recipe_text_aggregator_and_kind(compared) -> None:
+    runs = [run("gpo", text_aggregator="mean"), run("gpo + gpo", kind="ensemble"), run("gpo", model="hgr")]
+    for others, expected in (
+        (runs, {"gpo", "gpo, text mean", "ensemble: gpo + gpo", "gpo in hgr"}),
+        ([run("gpo", recipe="bert")], {"gpo, mini", "gpo, bert"}),
+    ):
+        assert {row.label for row in compared(run("gpo"), *others).groups[0].rows} == expected
 
 
-def test_what_is_left_out_or_odd_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_out_or_odd_is_said(compared) -> None:
     found = compared(
-        monkeypatch,
         run("gpo", 0, 50.0, ended=1.0),
         run("gpo", 0, 60.0, ended=3.0),
         run("gpo", 0, 70.0, ended=2.0),
@@ -116,24 +112,34 @@ def test_what_is_left_out_or_odd_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     assert all(note in found.text() and f"- {note}" in found.markdown() for note in found.notes)
 
 
-def test_the_metric_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_metric_can_be_chosen(compared) -> None:
     runs = [run("gpo", rsum=60.0), run("max", rsum=50.0)]
-    (group,) = compared(monkeypatch, *runs, metric="i2t/medr").groups
+    (group,) = compared(*runs, metric="i2t/medr").groups
     assert [row.label for row in group.rows] == ["gpo", "max"], "a low median rank is a good one"
     assert group.columns[:2] == ("i2t/medr", "rsum")
-    with pytest.raises(InputError, match=r"unknown metric 'i2t/medrank'. Did you mean 'i2t/medr'\?"):
-        compared(monkeypatch, *runs, metric="i2t/medrank")
 
 
-def test_nothing_to_compare_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="has no runs to compare; train some"):
-        compared(monkeypatch, run(kind="comparison"))
-    with pytest.raises(
-        InputError, match=r"nothing to compare yet; 1 run left out, not finished: gpo seed 0 \(failed\)"
-    ):
-        compared(monkeypatch, run(status="FAILED"))
-    with pytest.raises(InputError, match=r"unknown protocol 'whale'\. Did you mean 'whole'"):
-        compared(monkeypatch, run(), protocol="whale")
+MANY = [run(name, seed) for name in ("gpo", "kmax(k=2)", "mean") for seed in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("runs", "options", "message"),
+    [
+        ([run(kind="comparison")], {}, "has no runs to compare; train some"),
+        (
+            [run(status="FAILED")],
+            {},
+            r"nothing to compare yet; 1 run left out, not finished: gpo seed 0 \(failed\)",
+        ),
+        ([run()], {"protocol": "whale"}, r"unknown protocol 'whale'\. Did you mean 'whole'"),
+        ([run()], {"metric": "i2t/medrank"}, r"unknown metric 'i2t/medrank'. Did you mean 'i2t/medr'\?"),
+        (MANY, {"aggregators": ("kmax",)}, r"unknown aggregator of the experiment 'kmax'.*kmax\(k=2\)"),
+        (MANY, {"recipes": ("mini2",)}, "unknown recipe of the experiment 'mini2'"),
+    ],
+)
+def test_what_is_not_there_is_an_error(compared, runs, options, message) -> None:
+    with pytest.raises(InputError, match=message):
+        compared(*runs, **options)
 
 
 def test_long_names_keep_the_table_within_120_columns_and_markdown_whole() -> None:
@@ -162,44 +168,33 @@ def test_the_figure_is_drawn_for_any_number_of_rows_and_runs(tmp_path: Path) -> 
     groups = [
         Group(task="t", dataset="d", protocol=str(n), metric=RSUM, rows=tuple(rows[-n:])) for n in (1, 2, 14)
     ]
-    draw_bars([*map(scored_group, groups)], tmp_path / "figure.png")
+    save(draw_bars(groups), tmp_path / "figure.png")
     with Image.open(tmp_path / "figure.png") as image:
         assert image.width == 1360
         assert len(image.convert("RGB").getcolors(maxcolors=1 << 20)) > 10
 
 
-def test_aggregators_that_are_asked_for_are_the_only_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [run(name, seed) for name in ("gpo", "kmax(k=2)", "mean") for seed in (0, 1)]
-    (group,) = compared(monkeypatch, *runs, aggregators=("kmax(k = 2)", "gpo")).groups
+def test_requested_aggregators_and_recipes_are_the_only_ones(compared) -> None:
+    (group,) = compared(*MANY, aggregators=("kmax(k = 2)", "gpo")).groups
     assert {row.label for row in group.rows} == {"gpo", "kmax(k=2)"}
-    with pytest.raises(InputError, match=r"unknown aggregator of the experiment 'kmax'.*kmax\(k=2\)"):
-        compared(monkeypatch, *runs, aggregators=("kmax",))
-
-
-def test_recipes_that_are_asked_for_are_the_only_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [run("gpo", recipe="mine"), run("gpo", 1), run("max", recipe="mine")]
-    (group,) = compared(monkeypatch, *runs, recipes=("mine",)).groups
+    (group,) = compared(*runs, recipes=("mine",)).groups
     assert {row.label: row.seeds for row in group.rows} == {"gpo": ("0",), "max": ("0",)}
-    with pytest.raises(InputError, match="unknown recipe of the experiment 'mini2'"):
-        compared(monkeypatch, *runs, recipes=("mini2",))
 
 
 def test_the_verb_prints_and_keeps_a_comparison(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    uri = tracking_uri(tmp_path)
+    uri = tracking_uri(home)
     for aggregator, rsum in (("gpo", 60.0), ("mean", 50.0)):
         made = run(aggregator, rsum=rsum)
-        start = {"uri": uri, "home": tmp_path, "name": made.name, "tags": made.tags, "params": made.params}
-        tracker = Tracker.start("polypool", **start)
+        described = {"name": made.name, "tags": made.tags, "params": made.params}
+        tracker = Tracker.start("polypool", uri=uri, home=home, **described)
         tracker.log(made.metrics, step=1)
         tracker.finish()
 
     def verb(*arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["compare", *arguments])
-        module.main()
+        assert exit_code(module.main, *arguments) == 0
         return capsys.readouterr().out
 
     first = verb("--markdown", str(tmp_path / "out" / "table.md"))
@@ -215,22 +210,51 @@ def test_the_verb_prints_and_keeps_a_comparison(
     assert again.split("\n\n")[:2] == first.split("\n\n")[:2], "a comparison compares no comparisons"
     assert (len(find_runs(uri, "polypool")), len(find_runs(uri, "polypool-comparisons"))) == (2, 1)
     assert {**kept.tags, "kind": "comparison", "compared": "polypool"} == kept.tags
-    with pytest.raises(SystemExit) as stop:
-        verb("--experiment", "polypol")
-    assert stop.value.code == 2
+    assert exit_code(module.main, "--experiment", "polypol") == 2
     assert "Did you mean 'polypool'?" in capsys.readouterr().err
 
 
 def test_a_figure_that_cannot_be_drawn_fails_the_run_that_was_to_keep_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compared
 ) -> None:
-    def draw(groups: object, path: Path) -> None:
+    def draw(groups: object) -> None:
         raise InputError("no room")
 
     monkeypatch.setattr(drawing, "draw_bars", draw)
-    found = compared(monkeypatch, run("gpo"), run("mean"))
+    found = compared(run("gpo"), run("mean"))
     uri = tracking_uri(tmp_path)
     with pytest.raises(InputError, match="no room"):
         found.log(uri, folder=tmp_path)
     (kept,) = find_runs(uri, "polypool-comparisons", finished=False)
     assert kept.status == "FAILED"
+
+
+def test_latex_is_escaped_and_balanced() -> None:
+    groups = blocks_of(*three_tasks(), run("kmax(k=5), a_b & c%"))
+    text = Comparison(experiment="x", groups=groups, notes=("50 % of it",)).latex()
+    assert text.startswith("% needs \\usepackage{booktabs}\n% 50 % of it\n")
+    assert text.count("\\begin{table}") == text.count("\\end{table}") == text.count("\\bottomrule") == 7
+    assert r"\texttt{kmax(k=5), a\_b \& c\%}" in text
+    assert r"\textbf{70.0 $\pm$ 1.4}" in text
+    assert r"\caption{image\_text $\cdot$ coco\_mini $\cdot$ whole. Sorted by rsum" in text
+    body = [line for line in text.splitlines() if line.endswith("\\\\")]
+    assert all("±" not in line and "\u2013" not in line for line in body)
+
+
+def test_published_numbers_stand_under_their_block() -> None:
+    made = run("gpo")
+    made.params.update(published='{"full/rsum": 174.7}', source="A paper, table 4")
+    (group,) = blocks_of(made)
+    assert "published, mini: A paper, table 4: full/rsum 174.7" in as_text(table(group))
+    assert table(blocks_of(run("max"))[0]).notes == ()
+
+
+def test_the_table_of_scores_has_a_line_for_each_row() -> None:
+    record = columns([of for of in results(blocks_of(*three_tasks())) if of.decides])
+    assert {len(column) for column in record.values()} == {9}
+    assert record["aggregator"][:3] == ["gpo", "mean", "max"]
+    assert record["chance_normalised"][0] == pytest.approx(100 * 66.8 / 596.8, abs=1e-3)
+    assert record["difference"] == [None] * 9
+    long = Table(title="t", header=("a", "b"), rows=tuple(("x" * 50, "1") for _ in range(60)))
+    assert description([long, long]).endswith("All tables are in the artifact `compare.md`.")
+    assert len(description([long, long])) < 5000

@@ -14,13 +14,14 @@ import pytest
 from places import ROOT
 from query_results import answers, renamed, retrieval
 from records import VIDEO, grid, run, scores, three_tasks, vqa
+from verbs import exit_code
 
 from polypool.infra.text_tables import ABSENT, as_text
 from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import compare as module
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.comparison.grouping import arranged
-from polypool.pipelines.comparison.tables import scores as tables
+from polypool.pipelines.comparison.tables import score_tables as tables
 from polypool.tasks.adapter import Metric
 from polypool.tasks.scoring.records import queries_json
 
@@ -43,13 +44,7 @@ def test_chance_normalised_scores_and_ranks_are_those_of_the_formulas() -> None:
     )
     text = as_text(tables.across(found)).splitlines()
     row = next(line for line in text if line.startswith("gpo"))
-    assert row.split() == [
-        "gpo",
-        *["70.0", "±", "1.4", "120.0", "±", "1.4", "30.0", "±", "1.4"],
-        f"{mean['gpo']:.1f}",
-        "1.7",
-        "1.00",
-    ]
+    assert row.split() == f"gpo 70.0 ± 1.4 120.0 ± 1.4 30.0 ± 1.4 {mean['gpo']:.1f} 1.7 1.00".split()
     assert "numbers of different protocols are never in one column" in "\n".join(text)
 
 
@@ -96,13 +91,8 @@ def test_one_task_has_no_grid_and_protocols_have_a_column_each() -> None:
 
 
 def test_recipes_and_models_have_columns_of_their_own() -> None:
-    found = grid(
-        run("gpo"),
-        run("gpo", recipe="bert"),
-        run("gpo", recipe="bert", model="hgr"),
-        vqa("gpo", 0, 30.0),
-        run("gpo + gpo", kind="ensemble"),
-    )
+    runs = [run("gpo"), run("gpo", recipe="bert"), run("gpo", recipe="bert", model="hgr")]
+    found = grid(*runs, vqa("gpo", 0, 30.0), run("gpo + gpo", kind="ensemble"))
     assert [column.title for column in found.columns] == [
         ("image_text", "coco_mini", "whole", "bert", "rsum"),
         ("image_text", "coco_mini", "whole", "bert", "in hgr", "rsum"),
@@ -126,11 +116,8 @@ def test_aggregators_that_a_task_lacks_and_small_columns_count_in_no_mean() -> N
         "largest column",
         "without mean and rank, since a column lacks them: gem",
     )
-    unknown = grid(
-        run("gpo"),
-        vqa("gpo", 0, 30.0),
-        run("gpo", task="sorting", protocol="s", metrics={"s/tau": 0.4}, records={"s": [Metric(name="tau")]}),
-    )
+    tau = {"metrics": {"s/tau": 0.4}, "records": {"s": [Metric(name="tau")]}}
+    unknown = grid(run("gpo"), vqa("gpo", 0, 30.0), run("gpo", task="sorting", protocol="s", **tau))
     assert "chance or the best possible value of tau is not known" in unknown.notes[0]
     apart = grid(run("gpo"), vqa("max", 0, 30.0))
     assert apart.notes == ("no means and no ranks: no aggregator is in every column that counts",)
@@ -146,11 +133,9 @@ def test_missing_seeds_are_said() -> None:
 
 
 def test_the_verb_compares_tasks_with_their_queries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    uri = tracking_uri(tmp_path)
+    uri = tracking_uri(home)
     for at, aggregator in enumerate(("gpo", "mean")):
         image, metrics = retrieval(40, seed=1, shift=at)
         image = renamed(image, np.arange(40).astype(str))
@@ -159,22 +144,15 @@ def test_the_verb_compares_tasks_with_their_queries(
             (run(aggregator, metrics={f"whole/{n}": v for n, v in metrics.items()}), "whole", image),
             (vqa(aggregator, 0, accuracy), "vqa", answer),
         ):
-            start = {
-                "uri": uri,
-                "home": tmp_path,
-                "name": made.name,
-                "tags": made.tags,
-                "params": made.params,
-            }
-            tracker = Tracker.start("polypool", **start)
+            described = {"name": made.name, "tags": made.tags, "params": made.params}
+            tracker = Tracker.start("polypool", uri=uri, home=home, **described)
             tracker.log({**made.metrics, "weights/aggregators": 10.0}, step=1)
             if (aggregator, protocol) != ("mean", "vqa"):
                 np.savez_compressed(tmp_path / f"{protocol}.npz", **queries.arrays)
                 tracker.artifact(tmp_path / f"{protocol}.npz", "per_query")
                 tracker.text(f"per_query/{protocol}.json", queries_json(queries.metrics))
             tracker.finish()
-    monkeypatch.setattr(sys, "argv", ["compare", "--latex", str(tmp_path / "out" / "t.tex"), "--pairs"])
-    module.main()
+    assert exit_code(module.main, "--latex", tmp_path / "out" / "t.tex", "--pairs") == 0
     shown = capsys.readouterr().out
     assert max(map(len, shown.partition("written to")[0].splitlines())) <= 120
     assert "over seeds and 40 images with their captions" in " ".join(shown.split())

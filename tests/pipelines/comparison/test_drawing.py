@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 from records import blocks_of, grid, run, three_tasks, vqa
+from toy import toy_run
 
+from polypool.pipelines.comparison.charts.drawing import draw_all
+from polypool.pipelines.comparison.charts.group_charts import curves_of, draw_curves, draw_points
+from polypool.pipelines.comparison.charts.task_charts import cliques, critical_difference, draw_pairs
 from polypool.pipelines.comparison.comparison import Comparison
-from polypool.pipelines.comparison.drawing import draw_all, scored_group
 from polypool.pipelines.comparison.tables.cross_task import cross_task_table, why_not
-from polypool.pipelines.figures.costs import draw_panel
-from polypool.pipelines.figures.critical import cliques, critical_difference
-from polypool.pipelines.figures.parameters import curves_of
-from polypool.pipelines.figures.parameters import draw_panel as draw_parameter_panel
 from polypool.pipelines.figures.style import apart, new_figure
+from polypool.tasks.scoring.described import RSUM
 
 
 def test_the_critical_difference_is_that_of_the_paper() -> None:
@@ -59,17 +61,16 @@ def test_figures_are_drawn_for_few_and_many_long_names(count: int, tmp_path: Pat
             )
 
 
-@pytest.mark.parametrize("costs", [(17.0, 21.5), (19.9, 20.1), (12.0, 23.0), (20.0, 45.0), (3.0, 900.0)])
-def test_an_axis_of_costs_shows_two_numbers_at_least(costs) -> None:
+@pytest.mark.parametrize("steps", [(17.0, 21.5), (19.9, 20.1), (12.0, 23.0), (20.0, 45.0), (3.0, 900.0)])
+def test_an_axis_of_costs_shows_two_numbers_at_least(steps: tuple[float, float]) -> None:
     runs = [
         run(name, metrics={"whole/rsum": 60.0, "cost/step": cost})
-        for name, cost in zip("ab", costs, strict=True)
+        for name, cost in zip("ab", steps, strict=True)
     ]
     (group,) = blocks_of(*runs)
     figure = new_figure(9.5, 3.0)
     panel = figure.subplots()
-    group = scored_group(group)
-    draw_panel(panel, group, "step", group.rows)
+    draw_points(panel, group, "step", group.rows)
     figure.draw_without_rendering()
     low, high = panel.get_xlim()
     axis = panel.xaxis
@@ -77,10 +78,6 @@ def test_an_axis_of_costs_shows_two_numbers_at_least(costs) -> None:
     assert (
         len({t.label1.get_text() for t in ticks if t.label1.get_text() and low <= t.get_loc() <= high}) >= 2
     )
-
-
-def scored_groups(*runs) -> list:
-    return [scored_group(group) for group in blocks_of(*runs)]
 
 
 def over_k(*values: int, text: str = "") -> list:
@@ -91,13 +88,12 @@ def over_k(*values: int, text: str = "") -> list:
 def test_a_parameter_of_which_three_values_were_tried_has_a_curve(tmp_path: Path) -> None:
     runs = [*over_k(10, 2, 5), run("gpo", rsum=57.0), run("slots(k=4)"), run("slots(k=2, iterations=3)")]
     (group,) = blocks_of(*runs)
-    scored = scored_group(group)
-    (curve,) = curves_of(scored)
-    assert (curve.name, curve.parameter) == ("kmax, mini", "k")
-    assert curve.value_P.tolist() == [2, 5, 10]
-    assert [row.mean for row in curve.rows] == [53.0, 56.0, 61.0]
+    ((parameter, curves),) = curves_of(group).items()
+    ((name, rows),) = curves.items()
+    assert (name, parameter, [*rows]) == ("kmax, mini", "k", [2, 5, 10])
+    assert [group.mean(row) for row in rows.values()] == [53.0, 56.0, 61.0]
     panel = new_figure(8.5, 4.0).subplots()
-    draw_parameter_panel(panel, scored, [curve])
+    draw_curves(panel, group, parameter, curves)
     (curved,) = (line for line in panel.lines if len(line.get_xdata()) == 3)
     np.testing.assert_allclose(curved.get_xydata(), [[2, 53], [5, 56], [10, 61]])
     across = [line.get_ydata()[0] for line in panel.lines if line is not curved]
@@ -109,11 +105,11 @@ def test_a_parameter_of_which_three_values_were_tried_has_a_curve(tmp_path: Path
 
 
 def test_a_curve_joins_rows_that_differ_in_nothing_else() -> None:
-    assert not curves_of(*scored_groups(*over_k(1, 2), run("mean")))
-    assert not curves_of(*scored_groups(*over_k(1, 2), *over_k(3, text="mean")))
-    (curve,) = curves_of(*scored_groups(*over_k(1, 2, 3, text="mean"), *over_k(4)))
-    assert (curve.name, len(curve.rows)) == ("kmax, text mean, mini", 3)
-    assert not curves_of(*scored_groups(*over_k(1, 2), *(run(f"gem(p={p})") for p in ("'a'", True, 3))))
+    assert not curves_of(*blocks_of(*over_k(1, 2), run("mean")))
+    assert not curves_of(*blocks_of(*over_k(1, 2), *over_k(3, text="mean")))
+    (curves,) = curves_of(*blocks_of(*over_k(1, 2, 3, text="mean"), *over_k(4))).values()
+    assert {name: len(rows) for name, rows in curves.items()} == {"kmax, text mean, mini": 3}
+    assert not curves_of(*blocks_of(*over_k(1, 2), *(run(f"gem(p={p})") for p in ("'a'", True, 3))))
 
 
 def test_names_beside_a_panel_keep_apart_and_stay_near() -> None:
@@ -128,3 +124,25 @@ def test_names_beside_a_panel_keep_apart_and_stay_near() -> None:
     assert np.diff(np.sort(place_R)).min() > 0.7 - 1e-9
     assert (np.argsort(place_R) == np.argsort(y_R)).all()
     assert np.isclose(place_R.mean(), y_R.mean())
+
+
+def test_pairs_are_means_over_seeds() -> None:
+    names = ("mean", "max", "kmax(k=2)")
+    runs = [
+        replace(toy_run(), aggregator=v, text_aggregator="" if v == t else t, seed=seed)
+        for v, t, seed in itertools.product(names, names, (0, 1))
+    ]
+    score_VTS = np.random.default_rng(0).uniform(100, 300, (3, 3, 2))
+    scored = [(run, {"whole/rsum": x, "dev/rsum": 0.0}) for run, x in zip(runs, score_VTS.flat, strict=True)]
+    mean_VT = score_VTS.mean(axis=2)
+    shown = lambda: [text.get_text() for text in draw_pairs(scored, metric=RSUM).axes[0].texts]  # noqa: E731
+    assert shown() == [f"{x:.1f}" for x in mean_VT.flat]
+    scored[6] = (runs[6], {})  # max, text mean, seed 0
+    mean_VT[1, 0] = score_VTS[1, 0, 1]
+    panel = draw_pairs(scored, metric=RSUM).axes[0]
+    assert shown() == [f"{x:.1f}" for x in mean_VT.flat]
+    assert panel.get_title(loc="left") == "toy · whole · rsum\nmean over 1 to 2 seeds"
+    assert [label.get_text() for label in panel.get_yticklabels()] == [*names]
+    scored[7] = (runs[7], {})
+    assert shown()[3] == "\u2013"
+    assert draw_pairs([(run, {}) for run in runs], metric=RSUM) is None

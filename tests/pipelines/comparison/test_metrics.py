@@ -7,22 +7,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from records import blocks_of, grid, run, vqa
+from records import VIDEO, blocks_of, grid, run, vqa
 from toy import toy_run
 
 from polypool.infra.errors import InputError
 from polypool.infra.text_tables import as_text
 from polypool.infra.tracking import RunRecord, find_runs, tracking_uri
+from polypool.pipelines.comparison.charts.drawing import draw_all
 from polypool.pipelines.comparison.comparison import Comparison
-from polypool.pipelines.comparison.drawing import draw_all
 from polypool.pipelines.comparison.grouping import arranged
-from polypool.pipelines.comparison.queries import Queries
+from polypool.pipelines.comparison.query_units import Queries
 from polypool.pipelines.comparison.results import columns, results
-from polypool.pipelines.comparison.tables import scores as tables
+from polypool.pipelines.comparison.tables import score_tables as tables
 from polypool.pipelines.comparison.tables.differences import differences
 from polypool.pipelines.models.run_evaluation import track_ensemble
 from polypool.pipelines.recipes import Ensemble
-from polypool.pipelines.training.recording.artifacts import headline, printed
+from polypool.pipelines.training.run_results import headline, printed
 from polypool.tasks.adapter import Evaluation, Metric, QueryMean, QueryMetric
 
 MAE = Metric(name="mae", higher_is_better=False, best=0.0, chance=12.0, unit="years")
@@ -35,21 +35,21 @@ ERRORS = {"mean": 9.0, "gpo": 1.0, "max": 5.0}
 
 
 def ages(aggregator: str, seed: int = 0) -> RunRecord:
-    return run(
-        aggregator, seed, metrics={"ages/mae": ERRORS[aggregator] + seed}, records={"ages": [MAE]}, **AGES
-    )
+    metrics = {"ages/mae": ERRORS[aggregator] + seed}
+    return run(aggregator, seed, metrics=metrics, records={"ages": [MAE]}, **AGES)
 
 
-def mean_average(aggregator: str, value: float, seed: int = 0) -> RunRecord:
-    return run(aggregator, seed, metrics={"tags/mAP": value}, records={"tags": [MAP]}, **TAGS)
+def queries_of(metric: str, score_Q: np.ndarray) -> Queries:
+    """Return queries of which a metric is the mean."""
+    described = QueryMetric(name=metric, means=(QueryMean(scores=("score",), units="id"),), units="queries")
+    return Queries(arrays={"id": np.arange(len(score_Q)), "score": score_Q}, metrics=(described,))
 
 
-def precisions(value: float, *, seed: int) -> Queries:
-    rng = np.random.default_rng(seed)
-    ap_Q = np.clip(rng.normal(value, 0.1, 80), 0, 1)
-    mean = QueryMean(scores=("average_precision",), units="query_id")
-    described = QueryMetric(name="mAP", means=(mean,), units="queries")
-    return Queries(arrays={"query_id": np.arange(80), "average_precision": ap_Q}, metrics=(described,))
+def judged(runs: list[RunRecord], kept: dict[str, Queries]) -> Comparison:
+    """Compare runs by the queries of their aggregators."""
+    groups, notes = arranged(runs, experiment="x")
+    found = Comparison(experiment="x", groups=groups, notes=notes)
+    return found.judged(lambda record, protocol: kept[record.tags["aggregator"]])
 
 
 def test_small_errors_are_ranked_above_large_ones_everywhere(tmp_path) -> None:
@@ -90,13 +90,9 @@ def test_shades_go_from_the_worst_to_the_best() -> None:
 def test_a_task_is_sorted_by_its_own_metric_and_shown_in_its_own_order() -> None:
     values = {"gpo": (0.8, 60.0), "mean": (0.5, 90.0)}
     aside = Metric(name="macro", in_tables=False)
+    records = {"t": [F1, ACCURACY, aside]}
     runs = [
-        run(
-            name,
-            metrics={"t/accuracy": a, "t/f1": f, "t/macro": f},
-            records={"t": [F1, ACCURACY, aside]},
-            protocol="t",
-        )
+        run(name, metrics={"t/accuracy": a, "t/f1": f, "t/macro": f}, records=records, protocol="t")
         for name, (f, a) in values.items()
     ]
     (group,) = blocks_of(*runs)
@@ -108,13 +104,13 @@ def test_a_task_is_sorted_by_its_own_metric_and_shown_in_its_own_order() -> None
 
 
 def test_the_headline_of_a_run_is_that_of_its_task() -> None:
-    evaluation = Evaluation(
-        protocol="t", metrics={"f1": 0.4, "accuracy": 90.0}, primary=F1, others=(ACCURACY,)
-    )
+    metrics = {"f1": 0.4, "accuracy": 90.0}
+    evaluation = Evaluation(protocol="t", metrics=metrics, primary=F1, others=(ACCURACY,))
+    normalised = pytest.approx(20.0)
     assert headline(evaluation) == {
         "test/score": 0.4,
         "test/chance": 0.25,
-        "test/chance_normalised": pytest.approx(20.0),
+        "test/chance_normalised": normalised,
     }
     error = replace(evaluation, metrics={"mae": 3.0}, primary=MAE)
     assert headline(error)["test/chance_normalised"] == pytest.approx(75.0)
@@ -123,27 +119,19 @@ def test_the_headline_of_a_run_is_that_of_its_task() -> None:
 
 
 def test_fractions_are_printed_to_three_decimals_under_the_points_of_others() -> None:
-    assert [printed(value) for value in (421.9, 1.5, 1.0, 0.7126, -0.25, 0.0)] == [
-        "  421.90",
-        "    1.50",
-        "    1.000",
-        "    0.713",
-        "   -0.250",
-        "    0.00",
-    ]
+    texts = ["  421.90", "    1.50", "    1.000", "    0.713", "   -0.250", "    0.00"]
+    assert [printed(value) for value in (421.9, 1.5, 1.0, 0.7126, -0.25, 0.0)] == texts
 
 
 def test_mean_average_precision_stands_in_means_ranks_and_differences() -> None:
-    kept = {
-        name: precisions(value, seed=at) for at, (name, value) in enumerate({"gpo": 0.7, "max": 0.3}.items())
-    }
-    reached = {name: float(of.arrays["average_precision"].mean()) for name, of in kept.items()}
-    runs = [mean_average(name, value) for name, value in reached.items()]
-    runs += [vqa(name, 0, value) for name, value in (("gpo", 40.0), ("max", 30.0))]
-    groups, notes = arranged(runs, experiment="x")
-    found = Comparison(experiment="x", groups=groups, notes=notes).judged(
-        lambda record, protocol: kept[record.tags["aggregator"]]
-    )
+    rng = np.random.default_rng(0)
+    means = {"gpo": 0.7, "max": 0.3}
+    kept = {name: queries_of("mAP", np.clip(rng.normal(mean, 0.1, 80), 0, 1)) for name, mean in means.items()}
+    reached = {name: float(of.arrays["score"].mean()) for name, of in kept.items()}
+    runs = [
+        run(name, metrics={"tags/mAP": x}, records={"tags": [MAP]}, **TAGS) for name, x in reached.items()
+    ]
+    found = judged([*runs, vqa("gpo", 0, 40.0), vqa("max", 0, 30.0)], kept)
     group = next(group for group in found.groups if group.task == "tags")
     assert group.judged.units == "80 queries"
     assert group.judged.difference("gpo", "max").found
@@ -160,21 +148,12 @@ def by_label(table) -> dict[str, tuple[str, ...]]:
 def test_small_differences_of_errors_have_their_sign_and_the_best_comes_first() -> None:
     rng = np.random.default_rng(0)
     hard_Q = rng.uniform(0, 10, 60)
-    kept = {}
-    for name, more in (("gpo", 1.0), ("mean", 3.0)):
-        mean = QueryMean(scores=("error",), units="id")
-        described = QueryMetric(name="mae", means=(mean,), units="faces")
-        arrays = {"id": np.arange(60), "error": hard_Q + more + rng.normal(0, 0.1, 60)}
-        kept[name] = Queries(arrays=arrays, metrics=(described,))
+    errors = {name: hard_Q + more + rng.normal(0, 0.1, 60) for name, more in (("gpo", 1.0), ("mean", 3.0))}
     runs = [
-        run(name, metrics={"ages/mae": float(of.arrays["error"].mean())}, records={"ages": [MAE]}, **AGES)
-        for name, of in kept.items()
+        run(name, metrics={"ages/mae": float(x_Q.mean())}, records={"ages": [MAE]}, **AGES)
+        for name, x_Q in errors.items()
     ]
-    groups, _ = arranged(runs, experiment="x")
-    found = Comparison(experiment="x", groups=groups, notes=()).judged(
-        lambda record, protocol: kept[record.tags["aggregator"]]
-    )
-    (group,) = found.groups
+    (group,) = judged(runs, {name: queries_of("mae", x_Q) for name, x_Q in errors.items()}).groups
     assert group.judged.labels == ("gpo", "mean")
     worse = by_label(differences(group))["mean"]
     assert worse[2] == "+2.0"
@@ -233,10 +212,8 @@ def test_runs_that_describe_a_metric_differently_are_noted_and_the_latest_counts
 def test_a_damaged_record_stops_the_comparison_and_names_the_run() -> None:
     bad = ages("gpo")
     bad = replace(bad, tags={**bad.tags, "metrics.ages": '[{"name": "mae", "higher_is_better": "no"}]'})
-    with pytest.raises(
-        InputError,
-        match=r"run id-gpo-0-0: the tag metrics.ages: \[0\].higher_is_better must be True or False, not 'no'",
-    ):
+    where = r"run id-gpo-0-0: the tag metrics.ages: \[0\].higher_is_better"
+    with pytest.raises(InputError, match=f"{where} must be True or False, not 'no'"):
         arranged([bad], experiment="x")
 
 
@@ -245,13 +222,9 @@ PUBLISHED = {"msrvtt-full/rsum": 174.7, "msrvtt-full/v2t/R1": 20.0, "other/rsum"
 
 def video(aggregator: str, rsum: float, **params: str) -> RunRecord:
     metrics = {"msrvtt-full/rsum": rsum, "msrvtt-full/v2t/R1": 18.0}
-    tags = {
-        "task": "video_text",
-        "dataset": "msrvtt",
-        "recipe": "msrvtt_vse_infinity",
-        "protocol": "msrvtt-full",
-    }
-    made = run(aggregator, metrics=metrics, **tags)
+    made = run(
+        aggregator, metrics=metrics, **VIDEO | {"recipe": "msrvtt_vse_infinity", "protocol": "msrvtt-full"}
+    )
     params = {"published": json.dumps(PUBLISHED), "source": "table 4"} | params
     return replace(made, params={**made.params, **params})
 
@@ -262,14 +235,8 @@ def test_ours_stand_beside_the_papers_where_a_run_is_the_recipes() -> None:
         "max": {},
         "gpo": {"rsum": 174.7, "v2t/R1": 20.0},
     }
-    odd = [
-        video("gpo", 171.0),
-        video("max", 1.0),
-        video("mean", 1.0),
-        video("gpo", 1.0, **{"optim.epochs": "1"}),
-    ]
-    odd[-1] = replace(odd[-1], run_id="odd")
-    rows = blocks_of(*odd)[0].rows
+    odd = replace(video("gpo", 1.0, **{"optim.epochs": "1"}), run_id="odd")
+    rows = blocks_of(video("gpo", 171.0), video("max", 1.0), video("mean", 1.0), odd)[0].rows
     assert {row.label for row in rows if row.published} == {"gpo"}, "a run of one epoch aims at nothing"
     table = tables.published(group)
     assert table.rows == (
@@ -294,19 +261,17 @@ def test_an_ensembles_numbers_are_those_of_its_own_recipe() -> None:
     assert {row.label: dict(row.published) for row in rows} == {"ensemble: gpo": {"rsum": 180.0}, "gpo": {}}
 
 
-def test_an_ensemble_notes_what_it_aims_at(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def test_an_ensemble_notes_what_it_aims_at(home) -> None:
     recipe = Ensemble(
         recipe="two", members=("x", "y"), protocol="whole", published={"whole/rsum": 3.0}, source="table 1"
     )
     track_ensemble([toy_run()] * 2, "whole", ensemble=recipe)
-    (record,) = find_runs(tracking_uri(tmp_path), "polypool", finished=False)
-    assert record.tags["recipe"] == "two"
-    assert (json.loads(record.params["published"]), record.params["source"]) == (
-        {"whole/rsum": 3.0},
+    (record,) = find_runs(tracking_uri(home), "polypool", finished=False)
+    assert (record.tags["recipe"], record.params["source"]) == (
+        "two",
         "table 1",
     )
+    assert json.loads(record.params["published"]) == {"whole/rsum": 3.0}
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"a": "b"}', "3"])
@@ -316,11 +281,8 @@ def test_damaged_published_numbers_name_the_run(text: str) -> None:
 
 
 def test_scores_of_two_versions_of_a_protocol_are_told_apart() -> None:
-    first, second = (
-        run("gpo", **{"protocol_version.whole": "1"}),
-        run("mean", **{"protocol_version.whole": "2"}),
-    )
-    (_, notes) = arranged([first, run("max"), second], experiment="x")
+    first, second = (run(name, **{"protocol_version.whole": n}) for name, n in (("gpo", "1"), ("mean", "2")))
+    _, notes = arranged([first, run("max"), second], experiment="x")
     assert notes == (
         "image_text · coco_mini · whole: scored by versions 1 and 2 of the protocol, whose numbers cannot be compared; "
         "`polypool evaluate RUN_ID` scores a run by the present one",

@@ -19,7 +19,7 @@ from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.commands import runs as verb
 from polypool.pipelines.comparison import mirrors
 from polypool.pipelines.comparison.mirrors.tensorboard import TensorBoard
-from polypool.pipelines.training.recording.described import tags
+from polypool.pipelines.training.recording import tags
 from polypool.tasks.run import to_params
 
 LOSSES = [2.0, 1.5, float("nan"), 1.25]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import math
-import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from records import blocks_of, run, three_tasks, vqa
+from verbs import exit_code
 
 from polypool.infra.errors import InputError
 from polypool.infra.text_tables import as_text
@@ -20,7 +21,7 @@ from polypool.pipelines.comparison.groups import Group
 from polypool.pipelines.comparison.result_files import read_results, write_results
 from polypool.pipelines.comparison.results import APART, Result, groups_of, results
 from polypool.pipelines.comparison.statistics.significance import Difference, Judged
-from polypool.pipelines.comparison.tables import scores as report
+from polypool.pipelines.comparison.tables import score_tables as report
 from polypool.pipelines.comparison.tables.cross_task import cross_task_table
 
 ORIGIN = {
@@ -60,8 +61,10 @@ def test_results_are_read_back_as_they_were(tmp_path: Path, name: str) -> None:
 
 def test_a_record_says_what_was_measured_how_sure_and_where_it_came_from() -> None:
     records = results(judged_groups(), compared_by="me")
-    (gpo,) = [of for of in records if of.task == "image_text" and of.row == "gpo" and of.decides]
-    (mean,) = [of for of in records if of.task == "image_text" and of.row == "mean" and of.metric == "rsum"]
+    gpo, mean = (
+        next(of for of in records if (of.task, of.row, of.decides) == ("image_text", row, True))
+        for row in ("gpo", "mean")
+    )
     assert (gpo.metric, gpo.mean, gpo.seeds, gpo.values) == ("rsum", 70.0, "0; 1", "69; 71")
     assert gpo.deviation == pytest.approx(math.sqrt(2))
     assert (gpo.low, gpo.high, gpo.against, gpo.difference) == (40.0, 75.25, "", None)
@@ -106,26 +109,17 @@ def test_tables_of_results_are_those_of_the_runs(tmp_path: Path) -> None:
 
 
 def test_a_column_whose_best_is_not_its_tables_says_that_it_is_not_judged() -> None:
-    column = lambda name: Judged(  # noqa: E731
-        units="queries",
-        labels=("gpo, mini", "mean, mini", "gpo, bert", "mean, bert"),
-        tests=6,
-        intervals={},
-        pairs={(row, "gpo, mini"): NOT_TOLD for row in ("mean, mini", "gpo, bert", "mean, bert")} | name,
-    )
+    small = Difference(value=1.0, low=-1.0, high=3.0, p=1.0, over_seeds=True)
+    labels = ("gpo, mini", "mean, mini", "gpo, bert", "mean, bert")
+    pairs = {(row, "gpo, mini"): small for row in labels[1:]}
     runs = [run("gpo", rsum=60.0), run("mean", rsum=59.0)]
     runs += [run("gpo", rsum=50.0, recipe="bert"), run("mean", rsum=49.0, recipe="bert"), vqa("gpo", 0, 30.0)]
     image, *others = blocks_of(*runs)
-    for known, said in (
-        ({("mean, bert", "gpo, bert"): NOT_TOLD}, []),
-        ({}, ["image_text · coco_mini · whole · bert"]),
-    ):
-        found = cross_task_table([replace(image, judged=column(known)), *others])
+    for known, said in (({labels[:1:-1]: small}, []), ({}, ["image_text · coco_mini · whole · bert"])):
+        judged = Judged(units="queries", labels=labels, tests=6, intervals={}, pairs=pairs | known)
+        found = cross_task_table([replace(image, judged=judged), *others])
         notes = [note for note in report.across(found).notes if "is not judged" in note]
         assert [note.partition(" is not judged")[0] for note in notes] == said
-
-
-NOT_TOLD = Difference(value=1.0, low=-1.0, high=3.0, p=1.0, over_seeds=True)
 
 
 def test_settings_that_differ_are_shown_in_tables_of_results_too() -> None:
@@ -156,19 +150,17 @@ def test_damaged_results_name_file_line_and_column(tmp_path: Path) -> None:
         path.write_text(whole.replace(old, new, 1))
         with pytest.raises(InputError, match=message):
             read_results(path)
-    path.write_bytes(b"\xff")
-    with pytest.raises(InputError, match="cannot be read as CSV"):
-        read_results(path)
-    path.write_text(whole.splitlines()[0] + "\n")
-    with pytest.raises(InputError, match="holds no results"):
-        read_results(path)
-    (tmp_path / "r.parquet").write_text("PAR1")
-    with pytest.raises(InputError, match="cannot be read as Parquet"):
-        read_results(tmp_path / "r.parquet")
-    with pytest.raises(InputError, match=r"r.xlsx: results are written as .csv or .parquet"):
-        read_results(tmp_path / "r.xlsx")
-    with pytest.raises(InputError, match="no such file"):
-        read_results(tmp_path / "gone.csv")
+    for name, content, message in (
+        ("r.csv", b"\xff", "cannot be read as CSV"),
+        ("r.csv", whole.splitlines()[0].encode() + b"\n", "holds no results"),
+        ("r.parquet", b"PAR1", "cannot be read as Parquet"),
+        ("r.xlsx", b"", r"r.xlsx: results are written as .csv or .parquet"),
+        ("gone.csv", None, "no such file"),
+    ):
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=message):
+            read_results(tmp_path / name)
 
 
 def test_a_table_without_its_deciding_metric_is_refused() -> None:
@@ -204,10 +196,8 @@ def test_a_document_is_renewed_between_its_comments_and_nowhere_else(tmp_path: P
     new, changed = renewed(DOCUMENT, tmp_path, where="doc.md")
     assert len(changed) == 2
     assert renewed(new, tmp_path, where="doc.md") == (new, [])
-    first, second = (
-        rendered(records, file="r.csv"),
-        rendered(records, file="sub/r.parquet", as_in_terminal=True),
-    )
+    first = rendered(records, file="r.csv")
+    second = rendered(records, file="sub/r.parquet", as_in_terminal=True)
     assert new == DOCUMENT.replace("old", first).replace("as text -->", f"as text -->\n{second}")
     assert "| `gpo` | 70.0 ± 1.4 | 120.0 ± 1.4 | 30.0 ± 1.4 |" in first
     assert "| `mean` | 60.0 ± 1.4\\* |" in first
@@ -218,19 +208,14 @@ def test_a_document_is_renewed_between_its_comments_and_nowhere_else(tmp_path: P
     assert path.read_text() == DOCUMENT
 
 
-def test_of_many_commands_the_first_is_shown_and_the_others_are_counted() -> None:
-    records = [
-        replace(record, command=f"first{APART}second{APART}third")
-        for record in results(blocks_of(run("gpo")))
-    ]
-    shown = rendered(records, file="r.csv").splitlines()[-1]
-    assert shown == "From [r.csv](r.csv): 1 run, by `first` and 2 more commands, which are there."
-
-
-def test_one_task_has_its_scores_and_one_run_a_commit(tmp_path: Path) -> None:
-    shown = rendered(results(blocks_of(run("gpo"))), file="r.csv")
+def test_one_task_has_its_scores_and_the_first_of_many_commands() -> None:
+    records = results(blocks_of(run("gpo")))
+    shown = rendered(records, file="r.csv")
     assert "| `gpo` | 1 | 60.0 ± \u2013 |" in shown
     assert shown.splitlines()[-1] == "From [r.csv](r.csv): 1 run."
+    records = [replace(record, command=f"first{APART}second{APART}third") for record in records]
+    shown = rendered(records, file="r.csv").splitlines()[-1]
+    assert shown == "From [r.csv](r.csv): 1 run, by `first` and 2 more commands, which are there."
 
 
 def test_documents_that_name_no_results_or_have_no_end_are_refused(tmp_path: Path) -> None:
@@ -248,19 +233,9 @@ def test_documents_that_name_no_results_or_have_no_end_are_refused(tmp_path: Pat
             renewed(text, tmp_path, where="x.md")
 
 
-def test_the_verb_checks_and_renews(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_verb_checks_and_renews(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, _ = document(tmp_path)
-
-    def verb(*words: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["compare", "tables", str(path), *words])
-        try:
-            compare.main()
-        except SystemExit as stop:
-            return int(stop.code)
-        return 0
-
+    verb = partial(exit_code, compare.main, "tables", path)
     assert verb("--check") == 1
     assert path.read_text() == DOCUMENT
     shown = capsys.readouterr().out
@@ -290,21 +265,18 @@ def test_the_verb_checks_and_renews(
 )
 def test_nonsense_is_refused_before_anything_is_read(words, message, monkeypatch, capsys) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////nowhere/at/all.db")
-    monkeypatch.setattr(sys, "argv", ["compare", *words])
-    with pytest.raises(SystemExit) as stop:
-        compare.main()
-    assert (stop.value.code, message in capsys.readouterr().err) == (2, True)
+    assert (exit_code(compare.main, *words), message in capsys.readouterr().err) == (2, True)
     if words[0] == "--detect":
-        monkeypatch.setattr(sys, "argv", ["sweep", "--recipes", "demo", "--aggregators", "gpo", *words])
-        with pytest.raises(SystemExit) as stop:
-            sweep.main()
-        assert (stop.value.code, message in capsys.readouterr().err) == (2, True)
+        assert exit_code(sweep.main, "--recipes", "demo", "--aggregators", "gpo", *words) == 2
+        assert message in capsys.readouterr().err
 
 
-def test_a_file_in_the_way_of_a_folder_is_said(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="file"):
-        write_results(results(judged_groups()), tmp_path / "file" / "r.csv")
+def test_a_damaged_file_and_one_in_the_way_of_a_folder_stay(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("a,b\n1,2\n")
+    for name, message in (("r.csv#it", "its columns are not those of"), ("r.csv/r.csv", "r.csv")):
+        with pytest.raises(InputError, match=message):
+            write_results(results(judged_groups()), tmp_path / name)
+    assert (tmp_path / "r.csv").read_text() == "a,b\n1,2\n"
 
 
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
@@ -318,17 +290,10 @@ def test_a_file_holds_several_tables(tmp_path, ending):
     for name, expected in (("photographs", records), ("clips", records[:-1]), ("others", records)):
         assert read_results(at(name)) == [replace(record, table=name) for record in expected]
     with pytest.raises(
-        InputError, match=rf"several tables; name one, such as r\{ending}#clips: clips, others, photo"
+        InputError, match=rf"several tables; name one, such as r\{ending}#clips: clips, others, ph"
     ):
         read_results(tmp_path / f"r{ending}")
     with pytest.raises(InputError, match="Did you mean 'clips'"):
         read_results(at("clip"))
     write_results(records, tmp_path / f"r{ending}")  # a file of one table is written anew
     assert read_results(tmp_path / f"r{ending}") == records
-
-
-def test_a_damaged_file_is_not_added_to(tmp_path):
-    (tmp_path / "r.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(InputError, match="its columns are not those of"):
-        write_results(results(judged_groups()), tmp_path / "r.csv#it")
-    assert (tmp_path / "r.csv").read_text() == "a,b\n1,2\n"

@@ -14,7 +14,7 @@ from polypool.infra.errors import InputError, MissingError
 from polypool.infra.files import existing, existing_folder
 from polypool.infra.registry import READERS, RECIPES
 from polypool.pipelines.commands import data, ingest
-from polypool.pipelines.data.ingest import FEATURES
+from polypool.pipelines.data.ingestion import FEATURES
 from polypool.pipelines.data.public_sets import DEPTH, SETS, found_below, report, summary, where_published
 from polypool.pipelines.recipes import Ensemble
 

@@ -20,12 +20,10 @@ from polypool.aggregators.aggregator import Aggregator, Pooled
 from polypool.aggregators.observe import Seen, Watched, observe
 from polypool.aggregators.random_sets import random_inputs
 from polypool.infra.registry import AGGREGATORS
-from polypool.pipelines.figures.coefficients import name_curves
-from polypool.pipelines.figures.curves import curves_of, most_frequent, typical
-from polypool.pipelines.figures.negatives import known, wide
+from polypool.pipelines.figures.coefficients import curves_of, most_frequent, name_curves, typical
+from polypool.pipelines.figures.embedding_figures import known, spread_of, wide
 from polypool.pipelines.figures.style import name_of, new_figure
-from polypool.pipelines.figures.variance import spread_of
-from polypool.pipelines.training.recording.artifacts import log_pictures, run_figures
+from polypool.pipelines.training.run_results import log_pictures, run_figures
 
 DIM = 8
 SIZES = [5, 3, 9, 5, 3, 5]
@@ -44,13 +42,10 @@ def watched_of(
     return watched
 
 
-def no_history(name: str) -> list[tuple[int, float]]:
-    return []
-
-
-def drawn(*watched: Watched, history: Callable = no_history) -> dict[str, Image.Image]:
-    figures = [make() for make in run_figures(watched, history, title="a run")]
-    return {name: Image.open(io.BytesIO(content)) for made in figures for name, content in made.items()}
+def drawn(*watched: Watched, **histories: list[tuple[int, float]]) -> dict[str, Image.Image]:
+    """Return the figures of a run that logged `train/NAME` for each history by its name."""
+    makers = run_figures(watched, lambda name: histories.get(name.removeprefix("train/"), []), title="a run")
+    return {name: Image.open(io.BytesIO(png)) for make in makers for name, png in make().items()}
 
 
 def is_drawn(image: Image.Image) -> bool:
@@ -59,13 +54,9 @@ def is_drawn(image: Image.Image) -> bool:
 
 
 def test_sizes_that_are_shown() -> None:
-    assert typical([*range(1, 101)]) == [10, 50, 90]
-    assert typical([36] * 63 + [10]) == [36]
-    assert typical([7, 7, 9, 9]) == [7, 9]
-    assert typical([4]) == [4]
-    assert typical([]) == []
-    assert most_frequent([5, 9, 9, 5, 3]) == 9
-    assert most_frequent([5, 5, 9]) == 5
+    sizes = ([*range(1, 101)], [36] * 63 + [10], [7, 7, 9, 9], [4], [])
+    assert [*map(typical, sizes)] == [[10, 50, 90], [36], [7, 9], [4], []]
+    assert [most_frequent([5, 9, 9, 5, 3]), most_frequent([5, 5, 9])] == [9, 5]
 
 
 @pytest.mark.parametrize("spec", ["gpo", "max", "kmax(k=2)"])
@@ -87,15 +78,14 @@ def test_weights_of_ranks_are_those_of_each_size(spec: str) -> None:
 def test_with_channels_mean_and_percentiles_are_over_sets_and_channels() -> None:
     watched = watched_of("softpool")
     curve = next(curve for curve in curves_of(watched) if curve.size == 5)
-    values: list[list[float]] = [[] for _ in range(5)]
     x_BND = random_inputs(SIZES, module=watched.aggregator, dim=DIM).x_BND.double().numpy()
-    for size, x_ND in zip(SIZES, x_BND, strict=True):
-        if size == 5:
-            x_ND = x_ND[:5]
-            for n in range(5):
-                values[n] += [math.exp(x_ND[n, d]) / sum(math.exp(x) for x in x_ND[:, d]) for d in range(DIM)]
+    of_five = [x_ND[:5] for size, x_ND in zip(SIZES, x_BND, strict=True) if size == 5]
     for n in range(5):
-        ordered = sorted(values[n])
+        ordered = sorted(
+            math.exp(x_ND[n, d]) / sum(math.exp(x) for x in x_ND[:, d])
+            for x_ND in of_five
+            for d in range(DIM)
+        )
         assert len(ordered) == 24
         assert curve.mean_N[n] == pytest.approx(sum(ordered) / 24, abs=1e-6)
         # the 10th percentile lies 0.1 of the 23 steps from the lowest value to the highest
@@ -116,26 +106,19 @@ def test_of_embeddings_the_most_frequent_size_is_shown(spec: str) -> None:
         np.testing.assert_allclose(curve.mean_N, sum(weight[k] for weight in weights) / 3, atol=1e-6)
 
 
-def test_weights_need_not_sum_to_one() -> None:
+def test_weights_need_not_sum_to_one_nor_be_there() -> None:
     assert not any(curve.sums_to_one for curve in curves_of(watched_of("conv1d")))
-
-
-def test_what_has_no_weights_or_saw_nothing_has_no_curves() -> None:
     assert curves_of(watched_of("logsumexp")) == []
     for spec in ("gpo", "slots", "mean"):
         assert curves_of(Watched("x", AGGREGATORS.build(spec, DIM))) == []
     assert drawn(watched_of("logsumexp"), Watched("x", AGGREGATORS.build("slots", DIM))) == {}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name, marks=() if name in ("gpo", "max", "slots", "softpool", "pie") else pytest.mark.slow
-        )
-        for name, _ in AGGREGATORS.usable()
-    ],
-)
+FAST = ("gpo", "max", "slots", "softpool", "pie")
+EVERY = [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n, _ in AGGREGATORS.usable()]
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_every_aggregator_is_drawn(name: str, caplog: pytest.LogCaptureFixture) -> None:
     watched = watched_of(name)
     figures = drawn(watched)
@@ -216,12 +199,8 @@ def test_weights_that_cannot_be_had_are_a_warning_and_the_others_are_drawn(
 
 def made(*embeddings: list[list[float]]) -> Watched:
     """Return what is seen of an aggregator that made these embeddings."""
-    pool = AGGREGATORS.build(f"pie(k={len(embeddings[0])})", DIM)
-    return Watched(
-        "text.aggregator",
-        pool,
-        [Seen(size=3, vectors=torch.tensor(embedding)) for embedding in embeddings],
-    )
+    seen = [Seen(size=3, vectors=torch.tensor(embedding)) for embedding in embeddings]
+    return Watched("text.aggregator", AGGREGATORS.build(f"pie(k={len(embeddings[0])})", DIM), seen)
 
 
 def test_variance_is_that_of_vectors_of_unit_length() -> None:
@@ -240,11 +219,8 @@ def test_variance_of_embeddings_in_half_precision_and_of_few_sets() -> None:
     assert is_drawn(drawn(watched)["variance.png"])
 
 
-def test_single_vectors_have_no_variance() -> None:
+def test_single_vectors_have_no_variance_and_infinite_ones_are_a_warning(caplog) -> None:
     assert spread_of(watched_of("mean")) is None
-
-
-def test_embeddings_that_are_not_finite_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     watched = made([[math.nan, 0], [0, 1.0]])
     with caplog.at_level(logging.WARNING):
         assert "variance.png" not in drawn(watched)
@@ -262,20 +238,20 @@ def test_what_is_known_of_a_history() -> None:
 @pytest.mark.parametrize(
     "histories",
     [
-        {"train/negatives": [(10, 70.0), (20, 5.5), (30, 1.0)], "train/alignment": [(10, 0.1), (30, 0.5)]},
-        {"train/negatives": [(10, 4.0)]},
-        {f"train/{name}": [(1, 1.0), (2, 1.0)] for name in ("negatives", "alignment", "uniformity")},
+        {"negatives": [(10, 70.0), (20, 5.5), (30, 1.0)], "alignment": [(10, 0.1), (30, 0.5)]},
+        {"negatives": [(10, 4.0)]},
+        {key: [(1, 1.0), (2, 1.0)] for key in ("negatives", "alignment", "uniformity")},
     ],
 )
 def test_negatives_are_drawn_where_they_were_logged(histories: dict[str, list[tuple[int, float]]]) -> None:
-    figures = drawn(history=lambda name: histories.get(name, []))
+    figures = drawn(**histories)
     assert figures.keys() == {"negatives.png"}
     assert is_drawn(figures["negatives.png"])
 
 
 def test_nothing_is_drawn_of_a_run_without_negatives() -> None:
-    assert drawn(history=lambda name: [(1, 0.5)] if name == "train/alignment" else []) == {}
-    assert drawn(history=lambda name: [(1, math.nan)]) == {}
+    assert drawn(alignment=[(1, 0.5)]) == {}
+    assert drawn(**{key: [(1, math.nan)] for key in ("negatives", "alignment", "uniformity")}) == {}
 
 
 def test_a_figure_that_fails_is_told_and_costs_no_other(

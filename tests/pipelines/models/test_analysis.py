@@ -13,7 +13,7 @@ from verbs import called
 
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.models.trained import load
-from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.models.dual_encoder import SplitEmbeddings
 
 
 @pytest.fixture(scope="module")

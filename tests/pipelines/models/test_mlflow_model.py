@@ -28,7 +28,7 @@ from PIL import Image
 from tiny_models import save_vit
 from verbs import called
 
-from polypool.infra.ray.head import free_ports
+from polypool.infra.ray.jobs import free_ports
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.models.exporting import export_to_mlflow

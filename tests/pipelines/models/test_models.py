@@ -19,8 +19,8 @@ from polypool.infra.errors import InputError
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.models.exporting import export
 from polypool.pipelines.models.trained import load, load_run
-from polypool.pipelines.training import runs as start
-from polypool.pipelines.training.recording import described
+from polypool.pipelines.training import launch as start
+from polypool.pipelines.training import recording
 from polypool.tasks.datasets.corpus import write_corpus
 from polypool.tasks.run import Run, to_json
 
@@ -33,7 +33,7 @@ def run(tmp_path_factory):
 def begin(home, run, **tags) -> Tracker:
     """Record a run without artifacts."""
     given = {"uri": tracking_uri(home), "home": home, "name": "made", "params": to_json(run)}
-    return Tracker.start("polypool", tags=described.tags(run) | tags, **given)
+    return Tracker.start("polypool", tags=recording.tags(run) | tags, **given)
 
 
 @pytest.mark.parametrize(

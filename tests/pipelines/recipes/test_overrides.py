@@ -7,8 +7,9 @@ import shlex
 
 import pytest
 
+from polypool.infra.registry import RECIPES
 from polypool.infra.spec import changed
-from polypool.pipelines.recipes import coco, msrvtt
+from polypool.pipelines.recipes import msrvtt, vse_infinity
 from polypool.pipelines.recipes.arguments import read_config
 
 
@@ -19,7 +20,7 @@ def offered(doc: str) -> list[str]:
 
 @pytest.mark.parametrize("name", ["msrvtt_vse_infinity", "vatex_vse_infinity"])
 def test_videos_may_be_trained_as_vse_infinity_trains_images(name):
-    run, images = read_config(name, offered(msrvtt.__doc__)), coco.coco_region_bigru()
+    run, images = read_config(name, offered(msrvtt.__doc__)), vse_infinity.coco_region_bigru()
     assert (run.optim.clip, run.optim.weight_decay) == (images.optim.clip, 1e-4)
     assert run.objective == "triplet(margin=0.2)"
     assert run.text == "bigru(glove='data/glove.42B.300d.txt')"
@@ -34,6 +35,6 @@ def test_videos_may_be_trained_without_size_augmentation():
 
 
 def test_a_resnet_of_imagenet_may_run_in_caffes_layout():
-    flags = re.search(r"`(--visual .*)`", coco.with_grid.__doc__)[1]
+    flags = re.search(r"`(--visual .*)`", vse_infinity.with_grid.__doc__)[1]
     run = read_config("coco_resnet152_bigru", shlex.split(flags))
-    assert run.visual == changed(coco.coco_resnet152_bigru().visual, layout="caffe")
+    assert run.visual == changed(RECIPES.get("coco_resnet152_bigru")().visual, layout="caffe")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from polypool.infra.registry import AGGREGATORS, AUGMENTATIONS, ENCODERS, Spec
 from polypool.infra.spec import changed
-from polypool.tasks.augmentations.sets import draw_for
+from polypool.tasks.inputs.augmentations import draw_for
 
 
 @pytest.mark.parametrize("name", RUNS)

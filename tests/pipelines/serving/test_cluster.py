@@ -23,7 +23,7 @@ from searchable import ids, with_pictures
 
 from polypool.infra.errors import AwayError, InputError
 from polypool.infra.paths import home as home_folder
-from polypool.infra.ray.head import free_ports
+from polypool.infra.ray.jobs import free_ports
 from polypool.infra.ray.session import Session
 from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.models.search.queries import Query

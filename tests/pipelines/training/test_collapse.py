@@ -15,7 +15,7 @@ from toy import FolderLog, Toy, toy_run, trainer
 from polypool.infra.registry import OBJECTIVES, TASKS
 from polypool.pipelines.recipes import derive, join
 from polypool.pipelines.training.collapse import CollapseWatch
-from polypool.pipelines.training.recording.described import COLLAPSED
+from polypool.pipelines.training.recording import COLLAPSED
 from polypool.tasks.abilities import Collapse, Watchful
 from polypool.tasks.adapter import Evaluation, Metric
 from polypool.tasks.models.collapse_check import collapse, variance

@@ -21,12 +21,12 @@ from polypool.infra.errors import InputError
 from polypool.infra.fields import from_plain
 from polypool.infra.registry import RECIPES
 from polypool.infra.tracking import Source, Tracker, tracking_uri
+from polypool.infra.tracking.mlflow_private import system_metrics
 from polypool.infra.tracking.provenance import source_tags
-from polypool.infra.tracking.system_metrics import system_metrics
 from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.recipes import Ensemble
-from polypool.pipelines.training import runs
-from polypool.pipelines.training.recording.described import Described
+from polypool.pipelines.training import launch
+from polypool.pipelines.training.recording import Described
 from polypool.tasks.run import Run, to_json
 
 
@@ -36,8 +36,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POLYPOOL_HOME", str(folder))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        patch.setattr(runs, "fit", in_process.fit)
-        patch.setattr(runs, "ray_beside", nullcontext)
+        patch.setattr(launch, "fit", in_process.fit)
+        patch.setattr(launch, "ray_beside", nullcontext)
         yield folder
 
 
@@ -51,7 +51,7 @@ def run(home: Path) -> Run:
 def trained(run: Run) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["polypool train", "tiny", "--data.corpus", "a/b"])
-        return runs.start(run)
+        return launch.start(run)
 
 
 def shown(home: Path, run_id: str) -> Any:
@@ -168,7 +168,7 @@ def test_system_metrics_are_logged_where_they_are_asked_for(
     assert not [metric for metric in shown(home, trained).data.metrics if metric.startswith("system/")]
     monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "true")
     monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.05")
-    run_id = runs.start(replace(run, seed=7))
+    run_id = launch.start(replace(run, seed=7))
     tracker = Tracker.attach(tracking_uri(home), run_id, running=False)
     assert {name, "system/system_memory_usage_percentage", "system/network_receive_megabytes"} <= {
         *tracker.metrics()
@@ -178,7 +178,7 @@ def test_system_metrics_are_logged_where_they_are_asked_for(
     assert not [of for of in threading.enumerate() if of.name == "system metrics"]
     monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "perhaps")
     with pytest.raises(InputError, match="MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING"):
-        runs.start(replace(run, seed=8))
+        launch.start(replace(run, seed=8))
 
 
 def test_measurements_end_where_they_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:

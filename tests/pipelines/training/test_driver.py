@@ -15,13 +15,12 @@ from corpora import make_corpus
 from places import ROOT, SUPPORT
 from safetensors.torch import load_file
 
-from polypool.infra.lease.holder import Holder
-from polypool.infra.lease.on_disk import NAME
+from polypool.infra.lease.on_disk import NAME, Holder
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
-from polypool.pipelines.training import runs
+from polypool.pipelines.training import launch
 from polypool.pipelines.training.driver import Driver, Resume
-from polypool.pipelines.training.folder import run_folder
-from polypool.pipelines.training.runs import start
+from polypool.pipelines.training.launch import start
+from polypool.pipelines.training.run_folder import run_folder
 from polypool.tasks.run import Run, to_json
 
 TRAIN = """
@@ -47,13 +46,13 @@ def fit(run, tracker, **options):
     Trainer.train_step = killed
     in_process.fit(run, tracker, **options)
 
-train = driver.train
-def without_ray(*arguments, **options):
-    from polypool.pipelines.training import runs
-    runs.fit = fit
-    return train(*arguments, **options)
+do = driver.Driver.do
+def without_ray(*arguments):
+    from polypool.pipelines.training import launch
+    launch.fit = fit
+    return do(*arguments)
 
-driver.train = without_ray
+driver.Driver.do = without_ray
 verb.main()
 """
 
@@ -88,7 +87,7 @@ def test_a_killed_driver_is_followed_by_one_that_ends_the_run(
     assert record.status == "FINISHED"
     assert done.stdout.startswith(f"run {record.run_id} finished\n")
 
-    monkeypatch.setattr(runs, "fit", in_process.fit)
+    monkeypatch.setattr(launch, "fit", in_process.fit)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     undisturbed = start(replace(run, experiment="undisturbed"))
     ours, theirs = (

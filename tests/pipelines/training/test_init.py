@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import tracking_uri
-from polypool.pipelines.training import runs
+from polypool.pipelines.training import launch
 from polypool.pipelines.training.checkpoints.best import weights_of
 from polypool.tasks.run import Run
 
@@ -29,8 +29,8 @@ def pairs(tmp_path: Path) -> Run:
 
 
 def test_a_run_begins_where_another_ended(pairs, home, capsys):
-    first = runs.start(pairs)
-    again = runs.start(replace(pairs, init=first, optim=replace(pairs.optim, epochs=0)))
+    first = launch.start(pairs)
+    again = launch.start(replace(pairs, init=first, optim=replace(pairs.optim, epochs=0)))
     assert "weights are those of run " + first in capsys.readouterr().out
     uri = tracking_uri(home)
     ours, theirs = (load_file(weights_of(run, uri)) for run in (again, first))
@@ -40,9 +40,9 @@ def test_a_run_begins_where_another_ended(pairs, home, capsys):
 def test_one_tasks_aggregator_starts_anothers(pairs, tmp_path, home, capsys):
     asked = make_questions(tmp_path / "asked")
     asked = replace(asked, text=TEXT, aggregator="lip", optim=replace(asked.optim, epochs=0), figures=False)
-    first = runs.start(pairs)
+    first = launch.start(pairs)
     capsys.readouterr()
-    second = runs.start(replace(asked, init=first))
+    second = launch.start(replace(asked, init=first))
     said = capsys.readouterr().out
     assert "anew begin " in said
     assert "classifier.weight" in said
@@ -60,8 +60,8 @@ def test_one_tasks_aggregator_starts_anothers(pairs, tmp_path, home, capsys):
 
 def test_a_run_that_is_not_there_or_has_nothing_alike_is_refused(pairs, home):
     with pytest.raises(InputError, match="no run 'nobody'"):
-        runs.start(replace(pairs, init="nobody"))
-    first = runs.start(replace(pairs, optim=replace(pairs.optim, epochs=0)))
+        launch.start(replace(pairs, init="nobody"))
+    first = launch.start(replace(pairs, optim=replace(pairs.optim, epochs=0)))
     wide = replace(pairs, init=first, visual="regions(width=24)", text="bigru(width=24, embedding=12)")
     with pytest.raises(InputError, match="no name and shape in common"):
-        runs.start(replace(wide, aggregator="mean"))
+        launch.start(replace(wide, aggregator="mean"))

@@ -269,9 +269,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
 
 def test_weights_of_another_architecture_are_refused_by_name(tmp_path):
     save_weights(torch.nn.Linear(2, 3), tmp_path / "w.safetensors")
-    with pytest.raises(
-        InputError, match=r"missing \['0.bias', '0.weight'\], unexpected \['bias', 'weight'\]"
-    ):
+    with pytest.raises(InputError, match=r"missing 0.bias, 0.weight; unexpected bias, weight;"):
         load_weights(torch.nn.Sequential(torch.nn.Linear(2, 3)), tmp_path / "w.safetensors")
     with pytest.raises(InputError, match=r"weight \(3, 2\) for \(4, 2\)"):
         load_weights(torch.nn.Linear(2, 4), tmp_path / "w.safetensors")

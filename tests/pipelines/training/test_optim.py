@@ -12,7 +12,7 @@ from places import ROOT, SUPPORT
 from torch import nn
 
 from polypool.infra.registry import OPTIMISERS
-from polypool.pipelines.training.optimisers.adamw import AdamW
+from polypool.pipelines.training.optimisers.first_order import AdamW
 
 WORKER = """
 import sys

@@ -11,9 +11,9 @@ from corpora import make_corpus
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import train
-from polypool.pipelines.training import runs as start
-from polypool.pipelines.training.recording import described
-from polypool.pipelines.training.rerun import read_original
+from polypool.pipelines.training import launch as start
+from polypool.pipelines.training import recording
+from polypool.pipelines.training.launch import read_original
 from polypool.tasks.run import to_json
 
 
@@ -103,7 +103,7 @@ def test_a_run_that_cannot_be_repeated_is_refused(run, home):
 
 def test_a_run_that_failed_can_be_repeated_and_is_said_to_have_no_scores(run, home, monkeypatch, capsys):
     given = {"uri": tracking_uri(home), "home": home, "name": "made", "params": to_json(run)}
-    failed = Tracker.start("polypool", tags=described.tags(run), **given)
+    failed = Tracker.start("polypool", tags=recording.tags(run), **given)
     failed.json("run.json", to_json(run))
     failed.finish("FAILED")
     out = verb(monkeypatch, capsys, failed.run_id)

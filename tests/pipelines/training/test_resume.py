@@ -16,16 +16,15 @@ from corpora import make_corpus
 from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import _CheckpointManagerState
 
 from polypool.infra.errors import InputError
-from polypool.infra.lease.holder import HeldError, Holder
-from polypool.infra.lease.on_disk import NAME, holder_of
+from polypool.infra.lease.on_disk import NAME, HeldError, Holder, holder_of
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.infra.tracking.journal import Journal
-from polypool.pipelines.training import runs
+from polypool.pipelines.training import launch
 from polypool.pipelines.training.checkpoints.format import Progress, snapshot
 from polypool.pipelines.training.checkpoints.in_folder import LISTING, listed, relist, remove_unlisted
-from polypool.pipelines.training.folder import run_folder, take_run
-from polypool.pipelines.training.recording.described import tags
-from polypool.pipelines.training.runs import resume, start
+from polypool.pipelines.training.launch import resume, start
+from polypool.pipelines.training.recording import tags
+from polypool.pipelines.training.run_folder import run_folder, take_run
 from polypool.tasks.run import Run, to_json
 
 
@@ -64,7 +63,7 @@ def test_a_run_that_is_trained_is_not_gone_on_with(
             elsewhere.submit(resume, tracker.run_id).result()
         assert tracker.status() == "RUNNING"
 
-    monkeypatch.setattr(runs, "fit", fit)
+    monkeypatch.setattr(launch, "fit", fit)
     run_id = start(run)
     tracker = Tracker.attach(tracking_uri(home), run_id, running=False)
     assert tracker.status() == "FINISHED"
@@ -195,7 +194,7 @@ def test_a_full_disk_ends_a_run_in_one_line_and_as_failed(
         monkeypatch.setattr(Journal, "_add", full)
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(runs, "fit", fit)
+    monkeypatch.setattr(launch, "fit", fit)
     with pytest.raises(
         InputError, match=r"^no space left .* bytes free.*make room, and go on with `polypool train"
     ):

@@ -12,9 +12,10 @@ from corpora import make_corpus
 from polypool.infra.errors import InputError
 from polypool.infra.process.stopping import Stopped
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
+from polypool.pipelines.commands import train as verb
 from polypool.pipelines.commands.train import main, parse, take_run_id_file
-from polypool.pipelines.training import runs
-from polypool.pipelines.training.driver import Resume, Trained, train
+from polypool.pipelines.training import launch
+from polypool.pipelines.training.driver import Driver, Resume, Trained
 from polypool.tasks.run import Run
 
 
@@ -25,6 +26,10 @@ def run(home: Path) -> Run:
 
 
 pytestmark = pytest.mark.usefixtures("without_ray")
+
+
+def train(run: Run, file: Path | None = None) -> Trained:
+    return verb.watched(Driver(work=run, file=file), retries=0)
 
 
 def count(home: Path) -> int:
@@ -41,7 +46,7 @@ def test_the_same_command_goes_on_with_the_run_that_it_began(
         raise Stopped
 
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "fit", stopped)
+        patch.setattr(launch, "fit", stopped)
         with pytest.raises(Stopped):
             train(run, file)
     run_id = file.read_text().strip()

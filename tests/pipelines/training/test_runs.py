@@ -12,13 +12,13 @@ import pytest
 from toy import toy_run
 
 from polypool.infra.errors import InputError
-from polypool.infra.lease.holder import Holder
+from polypool.infra.lease.on_disk import Holder
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.commands import runs as module
 from polypool.pipelines.comparison import run_list
-from polypool.pipelines.training import runs
-from polypool.pipelines.training.folder import run_folder, take_run
-from polypool.pipelines.training.recording.described import COLLAPSED, tags
+from polypool.pipelines.training import launch
+from polypool.pipelines.training.recording import COLLAPSED, tags
+from polypool.pipelines.training.run_folder import run_folder, take_run
 from polypool.tasks.run import to_params
 
 
@@ -102,7 +102,7 @@ def test_a_run_that_ended_while_mlflow_was_away_ends_as_it_did(
 
     with monkeypatch.context() as patch:
         patch.setattr(Tracker, "finish", nobody)
-        runs.send(made["dead"], "FINISHED")
+        launch.send(made["dead"], "FINISHED")
     found = run_list.list_runs(tracking_uri(home), "several", home=home)
     assert run_list.mark_dead(tracking_uri(home), found, home=home) == {made["dead"].run_id: "FINISHED"}
 

@@ -13,20 +13,22 @@ from object_storage import Bucket, Fault
 from toy import Taken
 
 from polypool.infra.errors import InputError
-from polypool.infra.lease.holder import HeldError
 from polypool.infra.lease.in_bucket import BucketLease, holder_in_bucket
+from polypool.infra.lease.on_disk import HeldError
 from polypool.infra.storage import conditional, remote
 from polypool.infra.storage.places import place
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
+from polypool.pipelines.commands import train as verb
 from polypool.pipelines.comparison.run_list import list_runs, mark_dead
-from polypool.pipelines.training import driver, folder, runs
+from polypool.pipelines.training import driver, launch
+from polypool.pipelines.training import run_folder as folders
 from polypool.pipelines.training.checkpoints.format import FILES
 from polypool.pipelines.training.checkpoints.in_folder import LAST_STORED
 from polypool.pipelines.training.checkpoints.in_storage import write
 from polypool.pipelines.training.driver import Driver, Resume
-from polypool.pipelines.training.folder import AT, RunLease, run_folder
-from polypool.pipelines.training.recording.described import tags
-from polypool.pipelines.training.runs import resume, start
+from polypool.pipelines.training.launch import resume, start
+from polypool.pipelines.training.recording import tags
+from polypool.pipelines.training.run_folder import AT, RunLease, run_folder
 from polypool.tasks.run import Run, to_json
 
 
@@ -39,7 +41,7 @@ def run(home: Path) -> Run:
 @pytest.fixture(autouse=True)
 def quick(without_ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "_PAUSE", 0)
-    folder._try_out.cache_clear()
+    folders._try_out.cache_clear()
 
 
 @pytest.fixture
@@ -69,7 +71,7 @@ def test_a_run_is_held_in_storage_and_remembers_where(
         (row,) = [row for row in list_runs(tracking_uri(home), "stored", home=home) if row.state == "RUNNING"]
         assert row.behind == "alive"
 
-    monkeypatch.setattr(runs, "fit", fit)
+    monkeypatch.setattr(launch, "fit", fit)
     run_id = start(replace(run, experiment="stored"))
     (record,) = find_runs(tracking_uri(home), "stored")
     assert record.tags[AT] == f"{bucket.url}/team/runs"
@@ -86,16 +88,19 @@ def test_storage_that_refuses_is_said_before_ray_and_before_there_is_a_run(
     def no_ray():
         raise AssertionError("Ray was begun")
 
+    def by_verb(run: Run) -> None:
+        verb.watched(Driver(work=run), retries=0)
+
     monkeypatch.setattr(driver, "ray_beside", no_ray)
-    monkeypatch.setattr(runs, "ray_beside", no_ray)
+    monkeypatch.setattr(launch, "ray_beside", no_ray)
     monkeypatch.setenv("POLYPOOL_RUNS", f"{bucket.url}/runs")
     bucket.server.faults.append(Fault(method=method, status=status, times=100))
-    for begin in (start, driver.train):
+    for begin in (start, by_verb):
         with pytest.raises(InputError, match=rf"{bucket.url}/runs/trial-\w+\.json: may not be"):
             begin(replace(run, experiment="refused"))
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(InputError, match=r"tried 6 times.*AWS_ENDPOINT_URL") as said:
-        driver.train(replace(run, experiment="refused"))
+        by_verb(replace(run, experiment="refused"))
     assert len(str(said.value).splitlines()) == 1
 
 
@@ -181,7 +186,7 @@ def test_a_run_that_is_lost_meanwhile_is_not_ended_here(
         lease.there.lost = True
         raise HeldError("another has it")
 
-    monkeypatch.setattr(runs, "fit", fit)
+    monkeypatch.setattr(launch, "fit", fit)
     with pytest.raises(HeldError):
         resume(begun.run_id)
     assert begun.status() == "RUNNING"

@@ -18,9 +18,9 @@ from toy import FolderReport, toy_run, trainer
 
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import Outbox, Tracker, tracking_uri
-from polypool.pipelines.training import runs
+from polypool.pipelines.training import launch
 from polypool.pipelines.training.checkpoints.format import Snapshot
-from polypool.pipelines.training.recording.described import tags
+from polypool.pipelines.training.recording import tags
 
 
 @pytest.fixture
@@ -123,15 +123,15 @@ def test_the_end_of_a_run_that_mlflow_does_not_take_is_said_and_sent_by_resume(
 
     with monkeypatch.context() as patch:
         patch.setattr(Tracker, "finish", nobody)
-        runs.send(tracker, "KILLED")
+        launch.send(tracker, "KILLED")
         assert capsys.readouterr().err == (
             f"note: 1 entries of run {tracker.run_id} are not in MLflow yet (nobody answers): {folder}/journal.jsonl "
             f"keeps them, and `polypool train resume {tracker.run_id}` sends them\n"
         )
-        runs.send(tracker, "FINISHED")
+        launch.send(tracker, "FINISHED")
         assert "2 entries" in capsys.readouterr().err
     assert tracker.status() == "RUNNING"
-    assert runs.resume(tracker.run_id) == tracker.run_id, "it has finished, and Ray is not started"
+    assert launch.resume(tracker.run_id) == tracker.run_id, "it has finished, and Ray is not started"
     assert tracker.status() == "FINISHED"
     assert not folder.exists()
     assert capsys.readouterr().err == ""

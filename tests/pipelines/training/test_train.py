@@ -28,12 +28,13 @@ from polypool.infra.process.stopping import Stopped, stoppable
 from polypool.infra.ray.private import started_by
 from polypool.infra.ray.session import ray_session
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
+from polypool.pipelines.commands import train as verb
 from polypool.pipelines.commands.train import show
 from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.models.trained import load_run
-from polypool.pipelines.training import driver, on_ray, runs
-from polypool.pipelines.training.recording.described import tags
-from polypool.pipelines.training.runs import resume, start
+from polypool.pipelines.training import driver, launch, on_ray
+from polypool.pipelines.training.launch import resume, start
+from polypool.pipelines.training.recording import tags
 from polypool.tasks.run import from_json, to_json
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
@@ -51,7 +52,7 @@ def finished(run) -> str:
     threads = torch.get_num_threads()
     torch.set_num_threads(run.cpus)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "fit", in_process.fit)
+        patch.setattr(launch, "fit", in_process.fit)
         run_id = start(run)
     torch.set_num_threads(threads)
     return run_id
@@ -154,7 +155,7 @@ def test_sigterm_leaves_a_checkpoint_with_which_the_run_goes_on(finished, run, h
     inside, whole = (samples(home / "runs" / run_id) for run_id in (record.run_id, finished))
     assert 2 < inside / (whole / run.optim.epochs) < 3
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "fit", in_process.fit)
+        patch.setattr(launch, "fit", in_process.fit)
         assert resume(record.run_id) == record.run_id
     ours, theirs = best_weights(record.run_id), best_weights(finished)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -231,7 +232,8 @@ def samples(folder: Path) -> int:
 
 def test_a_run_goes_on_only_where_it_has_something_left_to_do_and_to_go_on_with(finished, home, capsys):
     (before,) = [r for r in find_runs(tracking_uri(home), "polypool") if r.run_id == finished]
-    show(driver.drive(driver.Resume(run_id=finished)))
+    work = driver.Driver(work=driver.Resume(run_id=finished))
+    show(verb.watched(work, retries=work.retries))
     said = capsys.readouterr().out
     assert said.startswith(f"run {finished} had finished before, and is left as it is\n  test/chance ")
     assert before in find_runs(tracking_uri(home), "polypool")
@@ -278,6 +280,7 @@ def test_a_dead_cluster_address_is_said_at_once(monkeypatch):
         pass
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_the_weights_of_another(finished, run, capfd):
     again = start(replace(run, init=finished, optim=replace(run.optim, epochs=0)))
     assert f"weights are those of run {finished}" in capfd.readouterr().out

@@ -235,7 +235,7 @@ class Loose:
 SERVER = """
 import os, sys, time
 import av
-import polypool.infra.video.decoder_process as process
+import polypool.infra.video.video_reader as process
 
 real = process.frames
 

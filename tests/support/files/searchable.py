@@ -22,8 +22,8 @@ from polypool.encoders.backbones.cells import Cells
 from polypool.infra.paths import resolve_place
 from polypool.infra.registry import TASKS
 from polypool.infra.store import StoreWriter
-from polypool.pipelines.data.extraction.extractors import parted, texts_of
-from polypool.pipelines.data.extraction.videos import VideoExtractor, VideoOptions, Videos
+from polypool.pipelines.data.extraction.extractors import VideoExtractor, VideoOptions, Videos, parted
+from polypool.pipelines.data.extraction.job import texts_of
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.serving.application import application
 from polypool.pipelines.serving.local import Server

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,31 @@ def make_sets(count: int = 40, *, seed: int = 0) -> dict[str, np.ndarray]:
     }
 
 
-def write(folder: Path, sets: dict[str, np.ndarray], *, dtype: str = "float16", **options: Any) -> Manifest:
-    """Write a store with several shards; `options` go to `StoreWriter.close`."""
-    with StoreWriter(
-        folder, dim=DIM, dtype=dtype, source={"made": "here"}, shard_bytes=SHARD_BYTES
-    ) as writer:
-        for id, x_ND in sets.items():
+def store_writer(folder: str | Path, **options: Any) -> StoreWriter:
+    """Return a writer of a store with several shards."""
+    return StoreWriter(
+        folder, **{"dim": DIM, "source": {"made": "here"}, "shard_bytes": SHARD_BYTES} | options
+    )
+
+
+def fill(writer: StoreWriter, sets: dict[str, np.ndarray]) -> None:
+    """Add the sets that no interrupted writer has stored."""
+    for id, x_ND in sets.items():
+        if id not in writer.done:
             writer.add(id, x_ND)
-        return writer.close(**options)
+
+
+def write(
+    folder: str | Path,
+    sets: dict[str, np.ndarray],
+    *,
+    statistics_of: Iterable[str] | None = None,
+    **options: Any,
+) -> Manifest:
+    """Write a store, or finish what `crash_after` began; `options` go to its writer."""
+    with store_writer(folder, **options) as writer:
+        fill(writer, sets)
+        return writer.close(statistics_of=statistics_of)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -44,16 +62,14 @@ def crash_after(folder: Path, sets: dict[str, np.ndarray], count: int) -> None:
     """Write in a process that is killed after `count` sets."""
     child = os.fork()
     if not child:
-        writer = StoreWriter(folder, dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES)
-        for id in list(sets)[:count]:
-            writer.add(id, sets[id])
+        fill(store_writer(folder), dict(list(sets.items())[:count]))
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
 
 
-def go_on(folder: Path, sets: dict[str, np.ndarray]) -> None:
-    """Finish what `crash_after` began."""
-    with StoreWriter(folder, dim=DIM, source={"made": "here"}, shard_bytes=SHARD_BYTES) as writer:
-        for id, x_ND in sets.items():
-            if id not in writer.done:
-                writer.add(id, x_ND)
+def flip(path: Path, at: int, bit: int = 1) -> None:
+    """Change a bit of a file, in a new file of its name, as who has mapped the old one sees no change."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= bit
+    path.unlink()
+    path.write_bytes(data)

@@ -17,9 +17,9 @@ from polypool.infra.ray.tuning import Ended
 from polypool.infra.tracking import Tracker
 from polypool.pipelines.training.checkpoints.format import Snapshot
 from polypool.pipelines.training.checkpoints.in_folder import InFolder
-from polypool.pipelines.training.folder import OUTBOX, run_folder
 from polypool.pipelines.training.on_ray import open_journal
-from polypool.pipelines.training.worker import Work, train_worker
+from polypool.pipelines.training.run_folder import OUTBOX, run_folder
+from polypool.pipelines.training.worker import train
 from polypool.tasks.run import Run
 
 
@@ -39,13 +39,12 @@ class WithoutRay(InFolder):
 
 
 def fit(run: Run, tracker: Tracker, *, assets: Mapping[str, Any] | None = None, **_: object) -> None:
-    """Stand in for `polypool.pipelines.training.runs.fit`."""
+    """Stand in for `polypool.pipelines.training.launch.fit`."""
     folder = run_folder(home(), tracker.run_id)
     journal = partial(open_journal, folder / OUTBOX, tracker.uri, tracker.run_id)
     (folder / "stop").unlink(missing_ok=True)
     kept = WithoutRay(folder=folder, stop=folder / "stop", journal=journal)
-    work = Work(run=run, uri=tracker.uri, kept=kept)
-    train_worker(work, assets=assets, device=torch.device("cpu"), bar=SilentBar)
+    train(run, kept, uri=tracker.uri, assets=assets, device=torch.device("cpu"), bar=SilentBar)
 
 
 def run_one_by_one(

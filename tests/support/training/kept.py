@@ -9,10 +9,10 @@ import torch
 
 from polypool.infra import paths
 from polypool.infra.registry import TASKS
+from polypool.infra.spec import trust_modules
 from polypool.infra.tracking import Tracker, tracking_uri
-from polypool.infra.trust import trust_modules
 from polypool.pipelines.training.checkpoints.best import write_model
-from polypool.pipelines.training.recording.described import tags
+from polypool.pipelines.training.recording import tags
 from polypool.tasks.run import Run, modules, to_json
 
 

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from polypool.encoders.text.bigru import BiGRU
-from polypool.encoders.visual.regions import Regions
+from polypool.encoders.visual.stored import Regions
 from polypool.infra.registry import AGGREGATORS, AUGMENTATIONS, OBJECTIVES, TASKS
 from polypool.pipelines.training.checkpoints.format import Snapshot
 from polypool.pipelines.training.loop import Trainer
 from polypool.tasks.adapter import Evaluation, Metric, TaskAdapter
-from polypool.tasks.augmentations.sets import draw_for
+from polypool.tasks.inputs.augmentations import draw_for
 from polypool.tasks.inputs.texts import Captions
 from polypool.tasks.models.branch import Branch
 from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.run import Data, Optim, Run
-from polypool.tasks.similarities.cosine import Cosine
+from polypool.tasks.similarities.similarity import Cosine
 
 WORDS = [f"w{i}" for i in range(20)]
 

@@ -18,8 +18,8 @@ from polypool.infra.registry import TASKS
 from polypool.pipelines.commands import evaluate
 from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.models.trained import load_run
+from polypool.tasks.datasets.coco_judgments import read_cxc
 from polypool.tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
-from polypool.tasks.datasets.cxc import read_cxc
 from polypool.tasks.scoring.crisscrossed import right_answers
 from polypool.tasks.scoring.protocols import PROTOCOLS, ScoringProtocol
 

@@ -18,14 +18,14 @@ from query_results import reproduced
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
-from polypool.infra.tracking import find_runs, tracking_uri
+from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.commands import evaluate
-from polypool.pipelines.comparison.grouping import arranged
+from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.figures.pages.draw import draw
 from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.models.trained import load_run
+from polypool.tasks.datasets.coco_judgments import eccv_files, read_eccv
 from polypool.tasks.datasets.corpus import Corpus, write_corpus
-from polypool.tasks.datasets.eccv import eccv_files, read_eccv
 from polypool.tasks.scoring.protocols import PROTOCOLS, ScoringProtocol
 
 MADE = ("whole", "small-cxc", "small-eccv")
@@ -77,7 +77,7 @@ def test_a_bad_file_is_named(tmp_path: Path, text: str | None, message: str) -> 
 
 
 def test_without_package_and_folder_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polypool.tasks.datasets.eccv.find_spec", lambda name: None)
+    monkeypatch.setattr("polypool.tasks.datasets.coco_judgments.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'polypool\[eccv\]', or name a folder"):
         eccv_files(None)
 
@@ -159,8 +159,8 @@ def test_protocols_stand_side_by_side_and_are_compared(home, run, ids, monkeypat
     assert [each.metrics["i2t/R1"] for each in together] == pytest.approx(
         [logged[f"{each}/i2t/R1"] for each in MADE]
     )
-    groups, _ = arranged(find_runs(tracking_uri(home), "judged"), experiment="judged")
-    (group,) = (group for group in groups if group.protocol == "small-eccv")
+    compared = compare(tracking_uri(home), "judged")
+    (group,) = (group for group in compared.groups if group.protocol == "small-eccv")
     assert group.metric.name == "map_at_r"
     assert {metric.name for metric in group.metrics} == described
     assert all(metric.higher_is_better and metric.best == 100 for metric in group.metrics)

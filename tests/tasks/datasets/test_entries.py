@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from polypool.infra.errors import InputError
-from polypool.tasks.datasets.entries import read_entries
+from polypool.tasks.datasets.annotation_files import read_entries
 
 
 @pytest.mark.parametrize("value", ["9" * 5_000, "[" * 50_000, "nul", '"\udcff'])

@@ -15,7 +15,7 @@ from polypool.infra.store.findings import Skipped, Tolerance
 from polypool.pipelines.commands.extract import extract
 from polypool.tasks.datasets.corpus import Item, write_corpus
 from polypool.tasks.datasets.open_corpora import open_corpus
-from polypool.tasks.datasets.questions import FORMAT, Question, QuestionCorpus, write_questions
+from polypool.tasks.datasets.questions import Question, QuestionCorpus, write_questions
 
 
 def question(number: int, image: int | str, split: str = "train", **changes: object) -> Question:
@@ -83,7 +83,7 @@ def test_one_id_may_be_in_both_test_splits_but_not_twice(tmp_path: Path) -> None
     assert summary.splits == {"train": 1, "test2015": 1, "test-dev": 1}
     reasons = {why: reason["count"] for why, reason in summary.skipped["reasons"].items()}
     assert reasons == {"duplicate id; the first is kept": 2, "torn": 1}
-    assert len((tmp_path / FORMAT.skipped).read_text().splitlines()) == 3
+    assert len((tmp_path / "questions.skipped.jsonl").read_text().splitlines()) == 3
     with pytest.raises(InputError, match="nothing usable was found"):
         write_questions(tmp_path / "none", [given[-1]], source={})
     assert not (tmp_path / "none" / "questions.json").exists()

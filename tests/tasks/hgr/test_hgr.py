@@ -11,13 +11,12 @@ from workers import run_workers
 
 from polypool.encoders.encoder import Encoder
 from polypool.encoders.text.bigru import BiGRU
-from polypool.encoders.visual.linear import Frames
+from polypool.encoders.visual.stored import Frames
 from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
 from polypool.infra.registry import MODELS
 from polypool.tasks.adapter import Score
-from polypool.tasks.hgr.hgr import HGR
-from polypool.tasks.hgr.phrase_scores import phrase_scores
+from polypool.tasks.hgr.hgr import HGR, phrase_scores
 from polypool.tasks.hgr.role_captions import RoleCaptions
 from polypool.tasks.models.parts import Parts, retrieval_model, text_inputs
 
@@ -245,7 +244,7 @@ def test_a_spec_builds_it():
     ("spec", "changes", "message"),
     [
         ("hgr(verbs=0)", {}, "at least one slot"),
-        ("hgr(sharpness=0)", {}, "expected a number above 0"),
+        ("hgr(sharpness=0)", {}, "sharpness must be above 0, not 0"),
         ("hgr(dropout=2)", {}, "dropout"),
         ("hgr(layers=2)", {}, "unknown parameter"),
         ("hgr", {"aggregator": "score_attention(heads=2)"}, "looks at the other modality"),

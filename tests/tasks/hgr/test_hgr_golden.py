@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from polypool.encoders.text.bigru import BiGRU
-from polypool.encoders.visual.linear import Frames
+from polypool.encoders.visual.stored import Frames
 from polypool.infra.registry import AGGREGATORS, OBJECTIVES, SIMILARITIES
 from polypool.tasks.hgr.hgr import HGR
-from polypool.tasks.objectives.miners.hard import Hard
-from polypool.tasks.objectives.miners.miner import BatchScores
+from polypool.tasks.objectives.miners import BatchScores, Hard
 from polypool.tasks.objectives.objective import batch_positives, pairs_and_negatives
 from polypool.tasks.objectives.triplet import Triplet
 from polypool.tasks.similarities.vectors import l2_normalise

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from polypool.tasks.hgr import phrase_scores as module
-from polypool.tasks.hgr.phrase_scores import phrase_scores
+from polypool.tasks.hgr import hgr as module
+from polypool.tasks.hgr.hgr import phrase_scores
 from polypool.tasks.models.pair_encoder import PaddedSets
 
 

@@ -206,7 +206,7 @@ def test_what_is_no_graph_is_left_out(tmp_path: Path, entry: object) -> None:
 
 
 def test_only_the_sentences_asked_for_come_from_a_large_file(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("polypool.tasks.datasets.entries._PIECE", 7)  # every value spans pieces
+    monkeypatch.setattr("polypool.tasks.datasets.annotation_files._PIECE", 7)  # every value spans pieces
     good = [ROOT | {"1": phrase("V", 1)}, []]
     content = {f"a {i} é": good for i in range(50)}
     found = read(

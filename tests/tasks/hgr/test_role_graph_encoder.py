@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from polypool.encoders.visual.linear import Frames
+from polypool.encoders.visual.stored import Frames
 from polypool.infra.errors import InputError
 from polypool.infra.registry import ENCODERS
 from polypool.tasks.hgr.graph_encoders import RoleGraphEncoder

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from role_graphs import told
 
-from polypool.encoders.text.splitting import split_words
+from polypool.encoders.text.tokenizers import split_words
 from polypool.infra.errors import InputError
 from polypool.infra.registry import PARSERS
 

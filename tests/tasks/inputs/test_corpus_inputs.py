@@ -16,7 +16,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.infra.tracking import RunRecord
-from polypool.pipelines.comparison.settings import left_out_notes
+from polypool.pipelines.comparison.row_settings import left_out_notes
 from polypool.pipelines.training.prepare import prepare
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.inputs.corpus_inputs import FeatureSource, present

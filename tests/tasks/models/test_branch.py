@@ -12,10 +12,10 @@ from polypool.aggregators.aggregator import Context
 from polypool.aggregators.random_sets import random_sets
 from polypool.encoders.encoder import Encoder
 from polypool.encoders.text.bigru import BiGRU
-from polypool.encoders.visual.regions import Regions
+from polypool.encoders.visual.stored import Regions
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
-from polypool.infra.trust import trust_modules
+from polypool.infra.spec import trust_modules
 from polypool.tasks.models.branch import Branch, look_at_each_other, pool_both
 from polypool.tasks.models.pair_encoder import PairEncoder
 from polypool.tasks.models.parts import Parts, retrieval_model

@@ -17,15 +17,14 @@ from polypool.aggregators.observe import observe
 from polypool.infra.errors import InputError
 from polypool.infra.registry import MODELS, TASKS
 from polypool.pipelines.commands import evaluate
-from polypool.pipelines.figures.variance import spread_of
+from polypool.pipelines.figures.embedding_figures import spread_of
 from polypool.pipelines.models.run_evaluation import analyse
 from polypool.pipelines.models.trained import TrainedModel, load
 from polypool.tasks.models.collapse_check import variance
-from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.run import Run
-from polypool.tasks.scoring.geometry import alignment, uniformity
-from polypool.tasks.scoring.set_analysis import ablated
-from polypool.tasks.similarities.csd import ClosedFormSampledDistance
+from polypool.tasks.scoring.geometry import ablated, alignment, uniformity
+from polypool.tasks.similarities.similarity import ClosedFormSampledDistance
 
 PARTS = {
     "aggregator": "probabilistic",

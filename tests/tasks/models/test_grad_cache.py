@@ -19,13 +19,13 @@ from toy import WORDS, toy_run
 from workers import run_workers
 
 from polypool.encoders.text.bigru import BiGRU
-from polypool.encoders.visual.linear import Frames
+from polypool.encoders.visual.stored import Frames
 from polypool.infra.batches import Batch
 from polypool.infra.compute.dist import average_gradients, rank, world
 from polypool.infra.compute.dropout import Draws, drawn
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
-from polypool.pipelines.training.chunks import chunked_gradients
+from polypool.pipelines.training.optim import chunked_gradients
 from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.models.grad_cache import cached_passes
 from polypool.tasks.models.parts import Parts, retrieval_model

@@ -11,13 +11,12 @@ from toy import trainer_of
 
 from polypool.aggregators.observe import Seen, Watched
 from polypool.infra.registry import AGGREGATORS
-from polypool.pipelines.figures.variance import spread_of
+from polypool.pipelines.figures.embedding_figures import spread_of
 from polypool.pipelines.models.search.queries import Query
 from polypool.pipelines.models.trained import TrainedModel
-from polypool.tasks.models.embeddings import SplitEmbeddings
-from polypool.tasks.scoring.geometry import alignment, uniformity
-from polypool.tasks.scoring.set_analysis import ablated, variance_of
-from polypool.tasks.similarities.maxsim import MaxSim
+from polypool.tasks.models.dual_encoder import SplitEmbeddings
+from polypool.tasks.scoring.geometry import ablated, alignment, uniformity, variance_of
+from polypool.tasks.similarities.of_sets import MaxSim
 from polypool.tasks.similarities.vectors import real_vectors
 
 

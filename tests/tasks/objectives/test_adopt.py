@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from polypool.infra.registry import OBJECTIVES
-from polypool.tasks.objectives.hardest import kth_highest, logsumexp_of_highest
+from polypool.tasks.objectives.adopt import kth_highest, logsumexp_of_highest
 from polypool.tasks.objectives.objective import batch_positives
 
 PAPER = {"rule": "paper", "margin": 0.0, "positive_in_denominator": False, "halve": False}

@@ -13,7 +13,7 @@ import torch
 
 from polypool.infra.checks import run_checks
 from polypool.infra.registry import OBJECTIVES
-from polypool.infra.trust import trust_modules
+from polypool.infra.spec import trust_modules
 from polypool.pipelines.checks.losses import ObjectiveChecks
 from polypool.tasks.objectives.objective import Objective, batch_positives, pairs_and_negatives
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from polypool.infra.registry import MINERS, OBJECTIVES
-from polypool.infra.trust import trust_specs
+from polypool.infra.spec import trust_specs
 from polypool.pipelines.checks.checking import check, kind_of
-from polypool.tasks.objectives.miners.miner import BatchScores, Chosen, Mined, Miner
+from polypool.tasks.objectives.miners import BatchScores, Chosen, Mined, Miner
 from polypool.tasks.objectives.objective import batch_positives
 
 MARGIN, TEMPERATURE = 0.3, 0.2

@@ -201,10 +201,10 @@ def test_a_bad_parameter_is_refused(spec):
 @pytest.mark.parametrize(
     ("registry", "spec", "message"),
     [
-        (OBJECTIVES, "triplet(margin=-1)", "margin must be 0 or more, not -1"),
-        (OBJECTIVES, "triplet(warmup_epochs=-0.5)", "warmup_epochs must be 0 or more"),
+        (OBJECTIVES, "triplet(margin=-1)", "margin must be at least 0, not -1"),
+        (OBJECTIVES, "triplet(warmup_epochs=-0.5)", "warmup_epochs must be at least 0"),
         (OBJECTIVES, "triplet(margin='wide')", "margin must be a finite number, not 'wide'"),
-        (OBJECTIVES, "adopt(margin=-0.1)", "margin must be 0 or more"),
+        (OBJECTIVES, "adopt(margin=-0.1)", "margin must be at least 0"),
         (OBJECTIVES, "adopt(scale=0)", "scale must be above 0, not 0"),
         (
             OBJECTIVES,
@@ -213,7 +213,7 @@ def test_a_bad_parameter_is_refused(spec):
         ),
         (OBJECTIVES, "infonce(temperature=1e999)", "temperature must be a finite number"),
         (REGULARISERS, "mmd(weight=0.1, gamma=0)", "gamma must be above 0"),
-        (REGULARISERS, "mmd(weight=-1)", "weight must be 0 or more"),
+        (REGULARISERS, "mmd(weight=-1)", "weight must be at least 0"),
         (SIMILARITIES, "smooth_chamfer(alpha=-1)", "alpha must be above 0"),
     ],
 )

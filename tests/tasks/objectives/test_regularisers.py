@@ -7,7 +7,7 @@ from torch.nn.functional import normalize
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import REGULARISERS
-from polypool.tasks.regularisers.mmd import distances
+from polypool.tasks.objectives.regularisers import distances
 from polypool.tasks.similarities.vectors import Embeddings
 
 WITHIN_SETS = ("diversity", "uniformity")

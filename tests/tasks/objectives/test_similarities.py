@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import SIMILARITIES
-from polypool.tasks.similarities import sets as set_similarity
+from polypool.tasks.similarities import blocks as set_similarity
 
 OF_SETS = (
     "mil",

@@ -11,7 +11,6 @@ from polypool.tasks.questions.accuracy import (
     HumanAnswers,
     global_pool,
     normalise,
-    official_accuracy,
     trim,
     vocabulary_answer,
     with_digits,
@@ -45,7 +44,7 @@ def recorded(golden: Path) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("version", ["2021", "2017"])
 def test_the_recorded_accuracy(recorded: dict[str, np.ndarray], version: str) -> None:
     answers, predictions = recorded["ground_truth"].tolist(), recorded["prediction"].tolist()
-    found_Q = official_accuracy(predictions, answers, version=version)
+    found_Q = HumanAnswers(answers).accuracy(predictions, version=version)
     expected_Q = recorded[f"accuracy_{version}"]
     assert len(set(expected_Q.tolist())) > 3
     np.testing.assert_allclose(np.round(100 * found_Q, 2), expected_Q, rtol=0, atol=1e-9)
@@ -59,7 +58,7 @@ def test_it_is_the_rule_for_any_number_of_answers(version: str) -> None:
     predictions = rng.choice([*words, "never said"], len(answers)).tolist()
     expected = [explicit(said, of, version) for said, of in zip(predictions, answers, strict=True)]
     assert 0 < np.mean(expected) < 1
-    found_Q = official_accuracy(predictions, answers, version=version)
+    found_Q = HumanAnswers(answers).accuracy(predictions, version=version)
     np.testing.assert_allclose(found_Q, expected, rtol=0, atol=1e-12)
 
 
@@ -68,7 +67,7 @@ def test_ten_choose_nine() -> None:
         answers = ["a cat"] * count + [f"x{i}" for i in range(10 - count)]
         nine = [min(1, sum(answers[i] == "a cat" for i in of) / 3) for of in combinations(range(10), 9)]
         assert np.mean(nine) == pytest.approx(worth)
-        assert official_accuracy(["Cat"], [answers], version="2021")[0] == pytest.approx(worth, abs=1e-12)
+        assert HumanAnswers([answers]).accuracy(["Cat"], version="2021")[0] == pytest.approx(worth, abs=1e-12)
 
 
 def test_the_versions_differ_where_they_should() -> None:
@@ -80,9 +79,9 @@ def test_the_versions_differ_where_they_should() -> None:
 
 
 def test_fewer_answers_are_a_mean_over_those_there_are() -> None:
-    assert official_accuracy(["x"], [["x", "x"]], version="2021")[0] == pytest.approx(1 / 3)
-    assert official_accuracy(["x"], [["x"] * 4], version="2021")[0] == 1
-    assert official_accuracy(["x"], [["x"]], version="2021")[0] == 0
+    assert HumanAnswers([["x", "x"]]).accuracy(["x"], version="2021")[0] == pytest.approx(1 / 3)
+    assert HumanAnswers([["x"] * 4]).accuracy(["x"], version="2021")[0] == 1
+    assert HumanAnswers([["x"]]).accuracy(["x"], version="2021")[0] == 0
 
 
 def test_what_cannot_be_scored() -> None:

@@ -9,7 +9,7 @@ from toy import WORDS, toy_run
 
 from polypool.aggregators.random_sets import random_sets
 from polypool.encoders.text.bigru import BiGRU, Words
-from polypool.encoders.visual.linear import Grid
+from polypool.encoders.visual.stored import Grid
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS, FUSIONS
 from polypool.tasks.models.parts import Parts

@@ -13,10 +13,10 @@ from workers import run_workers
 from polypool.aggregators.aggregator import Aggregator, Context, Pooled
 from polypool.infra.compute.dist import rank
 from polypool.infra.registry import TASKS
-from polypool.infra.trust import trust_specs
+from polypool.infra.spec import trust_specs
 from polypool.tasks.inputs.pairs import Pairs
-from polypool.tasks.models.embeddings import SplitEmbeddings
-from polypool.tasks.scoring.attention import attended, caption_pairs, nearest_captions, question_pairs
+from polypool.tasks.models.dual_encoder import SplitEmbeddings
+from polypool.tasks.scoring.attention_maps import attended, caption_pairs, nearest_captions, question_pairs
 
 SLOTS = "slots(k=3, iterations=1, heads=2, head_width=4)"
 
@@ -60,18 +60,18 @@ def test_the_weights_are_those_of_each_pair_alone_and_the_model_is_as_before(tin
     assert not model.visual.encoder.norm.training
     assert not model.visual.aggregator._forward_hooks
     model.eval()
-    assert len({it.pair.item for it in found}) == 5
+    assert len({it.item for it in found}) == 5
     for it in found:
-        assert pairs.owner_T[it.pair.text] == it.pair.item
-        visual, mask = pairs.visual.batch(np.array([it.pair.item]), sample_B=np.array([0]), draw=None)
-        text = pairs.captions.batch(np.array([it.pair.text]))
+        assert pairs.owner_T[it.text] == it.item
+        visual, mask = pairs.visual.batch(np.array([it.item]), sample_B=np.array([0]), draw=None)
+        text = pairs.captions.batch(np.array([it.text]))
         with torch.no_grad():
             weight_KN = model.visual.aggregator(*model.visual.encoder(visual, mask)).weights[0]
             weight_L = model.text.aggregator(*model.text.encoder(text["text"], text["text_mask"])).weights[0]
         np.testing.assert_allclose(it.weights["visual"], weight_KN, rtol=1e-5)
         np.testing.assert_allclose(it.weights["text"], weight_L[None], rtol=1e-5)
     again = attended(model, caption_pairs(pairs, count=5))
-    assert [it.pair.text for it in again] == [it.pair.text for it in found]
+    assert [it.text for it in again] == [it.text for it in found]
 
 
 def test_weights_of_channels_are_averaged_and_context_takes_part(tiny) -> None:
@@ -83,7 +83,7 @@ def test_weights_of_channels_are_averaged_and_context_takes_part(tiny) -> None:
     )
     model.eval()
     for it in attended(model, caption_pairs(adapter.data("test"), count=3)):
-        batch = it.pair.batch
+        batch = it.batch
         with torch.no_grad():
             visual, text = model.encode_visual(batch), model.encode_text(batch)
             weight_KN = model.visual.aggregator(*visual, context=Context(*text)).weights[0]
@@ -126,7 +126,7 @@ def test_questions_are_attended_with_their_images(tiny) -> None:
     data = adapter.data("test")
     for it in attended(model, question_pairs(data, count=4)):
         assert list(it.weights) == ["visual"]
-        visual, mask = data.visual.batch(data.image_Q[[it.pair.item]], sample_B=np.array([0]), draw=None)
+        visual, mask = data.visual.batch(data.image_Q[[it.item]], sample_B=np.array([0]), draw=None)
         with torch.no_grad():
             weight_N = model.visual.aggregator(*model.visual.encoder(visual, mask)).weights
         np.testing.assert_allclose(it.weights["visual"], weight_N, rtol=1e-5)
@@ -170,7 +170,7 @@ def test_an_evaluation_records_attention_when_it_is_called(tiny) -> None:
 
 
 def test_the_nearest_caption_of_every_vector(monkeypatch) -> None:
-    monkeypatch.setattr("polypool.tasks.scoring.attention._CAPTIONS", 4)
+    monkeypatch.setattr("polypool.tasks.scoring.attention_maps._CAPTIONS", 4)
     generator = torch.Generator().manual_seed(0)
     visual = torch.randn(3, 4, 6, generator=generator, dtype=torch.float64)
     texts = [[f"{item} {n}" for n in range(count)] for item, count in enumerate((4, 3, 4))]

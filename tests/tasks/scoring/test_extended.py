@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from polypool.infra.errors import InputError
-from polypool.tasks.datasets.eccv import Extended, read_eccv
+from polypool.tasks.datasets.coco_judgments import Extended, read_eccv
 from polypool.tasks.scoring import extended
 from polypool.tasks.scoring.extended import asked, evaluate_extended, false_negatives
 

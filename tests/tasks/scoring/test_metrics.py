@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from polypool.infra.errors import InputError
+from polypool.tasks.scoring.evaluation import RetrievalGallery
 from polypool.tasks.scoring.metrics import (
     Positives,
     Ranks,
@@ -17,7 +18,6 @@ from polypool.tasks.scoring.metrics import (
     recall,
     retrieval_metrics,
 )
-from polypool.tasks.scoring.ranking.gallery import RetrievalGallery
 
 
 def owners(images: int, captions: int = 5) -> np.ndarray:
@@ -25,11 +25,8 @@ def owners(images: int, captions: int = 5) -> np.ndarray:
 
 
 def both_ways(sim_VT: np.ndarray | torch.Tensor, owner_T: np.ndarray, **options) -> list[Ranks]:
-    images = len(sim_VT)
-    return [
-        rank_queries(sim_VT, Positives.of_images(owner_T, images=images), **options),
-        rank_queries(sim_VT.T, Positives.of_captions(owner_T, images=images), **options),
-    ]
+    of_images = Positives.of_images(owner_T, images=len(sim_VT))
+    return [rank_queries(sim_VT, of_images, **options), rank_queries(sim_VT.T, of_images.turned(), **options)]
 
 
 def untied(rank_Q: np.ndarray) -> Ranks:
@@ -52,29 +49,26 @@ def test_ranks_and_metrics_are_the_recorded_ones(golden: Path, case: str) -> Non
         assert metrics["rsum"] == pytest.approx(float(z["full_rsum"]), abs=1e-9)
 
 
-def places_by_definition(score_G: np.ndarray, right: list[int], ties: str) -> np.ndarray:
-    """The best place of a right answer in every order of the gallery that sorts its scores and that the rule allows."""
+def places_by_definition(score_G: np.ndarray, right: list[int]) -> np.ndarray:
+    """The best place of a right answer in every order of the gallery that sorts its scores."""
     best = score_G[right].max()
     orders = itertools.permutations(np.flatnonzero(score_G == best))
     places = [min(place for place, item in enumerate(order) if item in right) for order in orders]
-    allowed = {"expected": places, "pessimistic": [max(places)], "optimistic": [min(places)]}[ties]
-    return (score_G > best).sum() + np.array(allowed)
+    return (score_G > best).sum() + np.array(places)
 
 
-@pytest.mark.parametrize("ties", ["expected", "pessimistic", "optimistic"])
-def test_ties_are_settled_as_all_orders_of_the_equals_say(ties: str) -> None:
+def test_ties_are_settled_as_all_orders_of_the_equals_say() -> None:
     rng = np.random.default_rng(0)
     score_QG = rng.integers(0, 3, (40, 7)).astype(np.float32)
     answers = [sorted(rng.choice(7, rng.integers(1, 4), replace=False).tolist()) for _ in range(40)]
     pairs = np.array([(q, item) for q, items in enumerate(answers) for item in items])
     positives = Positives.from_pairs(*pairs.T, queries=40, gallery=7)
-    found = rank_queries(score_QG, positives, ties=ties, chunk=20)
-    places = [places_by_definition(score_QG[q], answers[q], ties) for q in range(40)]
+    found = rank_queries(score_QG, positives, chunk=20)
+    places = [places_by_definition(score_QG[q], answers[q]) for q in range(40)]
     np.testing.assert_allclose(found.rank_Q, [of.mean() for of in places])
     for k in range(1, 9):
         np.testing.assert_allclose(found.recall_Q(k), [(of < k).mean() for of in places], atol=1e-12)
-    in_doubt = [(of < 2).mean() for of in places]
-    assert ties != "expected" or any(0 < share < 1 for share in in_doubt)
+    assert any(0 < (of < 2).mean() < 1 for of in places)
     best_Q = np.array([row[right].max() for row, right in zip(score_QG, answers, strict=True)])
     level_QG = score_QG == best_Q[:, None]
     level_QG[tuple(pairs.T)] = False
@@ -105,7 +99,7 @@ def test_chunks_views_arrays_functions_and_precisions_agree() -> None:
 
 def test_infinite_scores_are_ranked() -> None:
     inf = torch.inf
-    positives = Positives.of_captions(np.array([0, 1, 2]), images=3)
+    positives = Positives.of_images(np.arange(3), images=3)
     found = rank_queries(torch.tensor([[-inf, 0, inf], [inf, inf, -inf], [1.0, 2, inf]]), positives)
     np.testing.assert_array_equal(found.rank_Q, [2, 0.5, 0])
 
@@ -128,14 +122,12 @@ def test_queries_without_a_right_answer_are_refused_or_left_out() -> None:
     assert rank_queries(sim_QG, positives, skip=True).rank_Q.tolist() == [1.0, 0.0]
 
 
-def test_bad_shapes_pairs_and_rules_are_named() -> None:
+def test_bad_shapes_and_pairs_are_named() -> None:
     positives = Positives.of_images(owners(3), images=3)
     with pytest.raises(InputError, match=r"shape \(3, 14\), expected 3 queries x 15 items"):
         rank_queries(torch.zeros(3, 14), positives)
     with pytest.raises(InputError, match=r"queries 0 to 2 have shape \(3, 15, 1\)"):
         rank_queries(lambda start, stop: torch.zeros(stop - start, 15, 1), positives)
-    with pytest.raises(InputError, match=r"unknown tie rule 'expect'. Did you mean 'expected'\?"):
-        rank_queries(torch.zeros(3, 15), positives, ties="expect")
     with pytest.raises(InputError, match="a query outside 0 to 2: they run from 0 to 3"):
         Positives.of_images(owners(4), images=3)
 

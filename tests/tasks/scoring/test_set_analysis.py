@@ -11,11 +11,17 @@ import torch
 from overlap import Overlap
 from torch import Tensor
 
-from polypool.tasks.models.embeddings import SplitEmbeddings
+from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.scoring import geometry
-from polypool.tasks.scoring.geometry import alignment, uniformity
-from polypool.tasks.scoring.set_analysis import ablated, choices, circular_variance, variance_of
-from polypool.tasks.similarities.aligned_mean import AlignedMean
+from polypool.tasks.scoring.geometry import (
+    ablated,
+    alignment,
+    choices,
+    circular_variance,
+    uniformity,
+    variance_of,
+)
+from polypool.tasks.similarities.of_sets import AlignedMean
 
 
 def embeddings(*shape: int, seed: int = 0) -> Tensor:

@@ -13,15 +13,15 @@ from PIL import Image
 
 from polypool.encoders.backbones import Backbone, Described, build_backbone
 from polypool.infra.pictures.boxes import BOXES, SCORES
+from polypool.infra.spec import trust_modules
 from polypool.infra.store import FeatureStore
-from polypool.infra.trust import trust_modules
-from polypool.pipelines.checks.backbones import BackboneChecks
+from polypool.pipelines.checks.kinds import BackboneChecks
 from polypool.pipelines.commands import extract as verb
 from polypool.pipelines.data.extraction import job
 from polypool.pipelines.data.extraction.file_features import FileFeatures
 from polypool.tasks.datasets.corpus import Corpus, Item, write_corpus
 from polypool.tasks.inputs.corpus_inputs import FeatureSource
-from polypool.tasks.scoring.attention import column_of
+from polypool.tasks.scoring.attention_maps import column_of
 
 trust_modules(__name__)
 
@@ -145,7 +145,7 @@ def test_what_was_stopped_goes_on_to_the_same_bytes(corpus, tmp_path, monkeypatc
 
 
 def test_frames_of_videos_keep_their_vectors_alone(corpus):
-    from polypool.pipelines.data.extraction.videos import VideoOptions, Videos
+    from polypool.pipelines.data.extraction.extractors import VideoOptions, Videos
 
     videos = Videos.plan(Corners(), VideoOptions(pool="concat"), batch=4)
     assert videos.dim == 2 * 2  # of a square, two corners

@@ -17,10 +17,10 @@ from polypool.infra.video.containers import SECONDS
 from polypool.infra.video.decoding import choose_decoder, describe_decoder, frames
 from polypool.infra.video.sampling import choose_frames
 from polypool.pipelines.commands import extract as verb
+from polypool.pipelines.data.extraction import extractors as video_extractor
 from polypool.pipelines.data.extraction import job
-from polypool.pipelines.data.extraction import videos as video_extractor
+from polypool.pipelines.data.extraction.extractors import VideoExtractor, VideoOptions, Videos
 from polypool.pipelines.data.extraction.file_features import FileFeatures
-from polypool.pipelines.data.extraction.videos import VideoExtractor, VideoOptions, Videos
 from polypool.tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
 from polypool.tasks.inputs.corpus_inputs import FeatureSource
 

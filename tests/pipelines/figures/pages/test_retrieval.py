@@ -35,9 +35,7 @@ class Made:
     def __init__(self, *, distinct: bool, dtype: torch.dtype = torch.float64) -> None:
         rng = np.random.default_rng(0)
         self.owner_T = np.repeat(np.arange(30), 2)
-        self.texts = (
-            [f"caption {i}" for i in rng.integers(0, 40, 60)] if distinct else list(map(str, range(60)))
-        )
+        self.texts = [f"caption {i}" for i in (rng.integers(0, 40, 60) if distinct else range(60))]
         self.gallery = [g for g, text in enumerate(self.texts) if text not in self.texts[:g]]
         place = {text: at for at, text in enumerate(dict.fromkeys(self.texts))}
         pairs = [(int(self.owner_T[g]), place[text]) for g, text in enumerate(self.texts)]
@@ -116,9 +114,8 @@ def page_of(adapter, score=None, *, protocol="whole", split="test") -> str:
     rng = torch.Generator().manual_seed(0)
     score_NG = torch.rand(len(data.item_ids), len(data.texts), generator=rng, dtype=torch.float64)
     score_NG[::2][torch.from_numpy(data.owner_T % 2 == 0).expand(len(score_NG[::2]), -1)] += 0.3
-    found = adapter.evaluate_scores(
-        score or (lambda items, captions: score_NG[items, captions]), split, protocol
-    )
+    score = score or (lambda items, captions: score_NG[items, captions])
+    found = adapter.evaluate_scores(score, split, protocol)
     pictures = draw(found.pictures[0]())
     assert list(pictures) == [f"{protocol}_{split}_examples.html"]
     return pictures[f"{protocol}_{split}_examples.html"].decode()
@@ -212,13 +209,10 @@ def test_videos_are_strips_and_a_shared_caption_is_right_for_all_who_have_it(tmp
 
 
 def test_folds_and_parts_of_a_split_are_told(run, monkeypatch):
-    for changes, told in (
-        ({"folds": 3}, "looks in 3 parts of it"),
-        ({"first": 5}, "looks in its first 5 images alone"),
-    ):
+    for changes, told in (({"folds": 3}, "in 3 parts of it"), ({"first": 5}, "in its first 5 images alone")):
         monkeypatch.setitem(PROTOCOLS, "made", ScoringProtocol(name="made", about="", **changes))
         html = page_of(TASKS.build(run.task, run), protocol="made")
-        assert told in html
+        assert f"looks {told}" in html
         assert "12 images or the 24 captions of the whole split" in html
 
 
@@ -238,17 +232,16 @@ def test_ratings_of_crisscrossed_captions_decide_what_is_right(run, tmp_path, mo
     ]
     write_corpus(tmp_path / "corpus", items, source={}, images=corpus.manifest.images)
     ids = [item.id for item in items if item.split == "test"]
-    rated = [(caption(f"{id}0"), image(ids[at - 1]), 4) for at, id in enumerate(ids)]
+    rated = [(caption(f"{id}{n}"), image(ids[at - 1]), 4) for n in (0, 1) for at, id in enumerate(ids)]
     folder = write_csvs(
         tmp_path / "cxc",
-        sits=[*rated, *((caption(f"{id}1"), image(ids[at - 1]), 4) for at, id in enumerate(ids))],
+        sits=rated,
         sts=[(caption(f"{ids[0]}0"), caption(f"{ids[1]}0"), 4)],
         sis=[(image(ids[0]), image(ids[1]), 4)],
     )
     monkeypatch.setitem(PROTOCOLS, "made-cxc", ScoringProtocol(name="made-cxc", about="", right="cxc"))
-    adapter = ImageText(
-        replace(run, data=replace(run.data, corpus=str(tmp_path / "corpus"))), cxc=str(folder)
-    )
+    run = replace(run, data=replace(run.data, corpus=str(tmp_path / "corpus")))
+    adapter = ImageText(run, cxc=str(folder))
     html = page_of(adapter, adapter.scorer(adapter.model(), "test"), protocol="made-cxc")
     assert "people rated so" in html
     assert html.count("It is right for 2 images.") == 12
@@ -270,9 +263,8 @@ def alike_sets(number: int) -> list[torch.Tensor]:
 def pairs_found(adapter: ImageText) -> tuple[object, ...]:
     """Return what a model that looks at every pair finds, and the record of its page."""
     sets, data = alike_sets(30 + 60), adapter.data("test")
-    found = find_examples(
-        PairScores(Alike(), visual=sets[:30], text=sets[30:]), Made(distinct=True).queries, count=4
-    )
+    score = PairScores(Alike(), visual=sets[:30], text=sets[30:])
+    found = find_examples(score, Made(distinct=True).queries, count=4)
     sets, items = alike_sets(len(data.item_ids) + len(data.texts)), len(data.item_ids)
     score = PairScores(Alike(), visual=sets[:items], text=sets[items:])
     return found, adapter.evaluate_scores(score, "test", "whole").pictures[0]()

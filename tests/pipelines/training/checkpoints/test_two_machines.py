@@ -37,7 +37,7 @@ TRAIN = """
 import json, sys
 from pathlib import Path
 from polypool.infra.process.command import command
-from polypool.pipelines.training.runs import start
+from polypool.pipelines.training.launch import start
 from polypool.tasks.run import from_json
 
 command(lambda: start(from_json(json.loads(Path(sys.argv[1]).read_text()))))()
@@ -47,7 +47,7 @@ command(lambda: start(from_json(json.loads(Path(sys.argv[1]).read_text()))))()
 RESUME = """
 import sys
 from polypool.infra.process.command import command
-from polypool.pipelines.training.runs import resume
+from polypool.pipelines.training.launch import resume
 
 command(lambda: resume(sys.argv[1]))()
 """

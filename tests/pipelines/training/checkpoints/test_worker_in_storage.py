@@ -12,8 +12,8 @@ import ray.train
 from object_storage import Bucket
 from toy import Taken
 
-from polypool.infra.lease.holder import HeldError
 from polypool.infra.lease.in_bucket import BucketLease
+from polypool.infra.lease.on_disk import HeldError
 from polypool.infra.storage import remote
 from polypool.infra.storage.places import Url, place
 from polypool.pipelines.training.checkpoints.in_storage import InStorage, newest

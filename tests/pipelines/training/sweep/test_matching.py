@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from polypool.infra import paths
-from polypool.infra.lease.holder import Holder
+from polypool.infra.lease.on_disk import Holder
 from polypool.infra.tracking import Tracker, tracking_uri
-from polypool.pipelines.training.folder import run_folder, take_run
-from polypool.pipelines.training.recording.described import tags
-from polypool.pipelines.training.sweep.matching import STOPPED, SWEEP, match_trials, records_of
+from polypool.pipelines.training.recording import tags
+from polypool.pipelines.training.run_folder import run_folder, take_run
 from polypool.pipelines.training.sweep.plan import Plan
-from polypool.pipelines.training.sweep.trials import make_trials
+from polypool.pipelines.training.sweep.trials import STOPPED, SWEEP, make_trials, match_trials, records_of
 from polypool.tasks.run import Run, to_json
 
 

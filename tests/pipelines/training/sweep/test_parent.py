@@ -16,12 +16,11 @@ from polypool.pipelines.commands.sweep import SweepOptions, sweep
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.comparison.run_list import list_runs
 from polypool.pipelines.models.trained import load_run
-from polypool.pipelines.training import runs
+from polypool.pipelines.training import launch
 from polypool.pipelines.training.sweep import execution
-from polypool.pipelines.training.sweep.matching import Match
 from polypool.pipelines.training.sweep.parent import Row, best_of, description
 from polypool.pipelines.training.sweep.plan import Plan
-from polypool.pipelines.training.sweep.trials import make_trials
+from polypool.pipelines.training.sweep.trials import Match, make_trials
 from polypool.tasks.run import Run
 
 pytestmark = pytest.mark.usefixtures("run")
@@ -93,7 +92,7 @@ def test_a_sweep_has_its_plan_its_runs_and_the_best_of_them(
 def test_a_run_that_was_there_keeps_its_parent_and_another_sweep_notes_it(
     tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    alone = runs.start(
+    alone = launch.start(
         replace(run, aggregator="gpo", cpus=1, optim=replace(run.optim, epochs=1), figures=False)
     )
     swept("mean")

@@ -20,11 +20,11 @@ from corpora import make_corpus
 from polypool.infra.registry import RECIPES
 from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import sweep as module
-from polypool.pipelines.training import runs
-from polypool.pipelines.training.folder import take_run
-from polypool.pipelines.training.sweep import execution, matching
+from polypool.pipelines.training import launch
+from polypool.pipelines.training.run_folder import take_run
+from polypool.pipelines.training.sweep import execution, trials
 from polypool.pipelines.training.sweep.execution import ERROR
-from polypool.pipelines.training.sweep.matching import STOPPED, SWEEP
+from polypool.pipelines.training.sweep.trials import STOPPED, SWEEP
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
 
@@ -48,7 +48,7 @@ def tiny(home: Path) -> Iterator[Path]:
 def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """Train in this process, one trial after the other: for tests of what is decided around the training."""
     monkeypatch.setattr(execution, "run_side_by_side", in_process.run_one_by_one)
-    monkeypatch.setattr(runs, "fit", in_process.fit)
+    monkeypatch.setattr(launch, "fit", in_process.fit)
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +186,7 @@ def test_a_run_that_another_process_trains_is_left_to_it(
     (run,) = trained(tiny, f"held {seen}").values()
     tracker = Tracker.attach(tracking_uri(tiny), run.run_id)  # unfinished again
     if not seen:
-        monkeypatch.setattr(matching, "behind", lambda record, home: ("nobody", None))
+        monkeypatch.setattr(trials, "behind", lambda record, home: ("nobody", None))
     with ThreadPoolExecutor(1) as elsewhere:
         lease = elsewhere.submit(take_run, tracker).result()
         assert command(*grid) == (0 if seen else 1)

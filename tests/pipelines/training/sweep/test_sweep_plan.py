@@ -15,11 +15,10 @@ from polypool.infra.registry import RECIPES
 from polypool.infra.text_tables import duration
 from polypool.infra.tracking import RunRecord, tracking_uri
 from polypool.pipelines.commands.train import parse
-from polypool.pipelines.training.recording.described import tags
+from polypool.pipelines.training.recording import tags
 from polypool.pipelines.training.sweep.execution import alone, last_line
-from polypool.pipelines.training.sweep.matching import match_trials
 from polypool.pipelines.training.sweep.plan import Plan, seconds, total
-from polypool.pipelines.training.sweep.trials import make_trials
+from polypool.pipelines.training.sweep.trials import make_trials, match_trials
 from polypool.tasks.run import Run
 
 

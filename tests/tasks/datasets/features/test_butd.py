@@ -101,7 +101,7 @@ def test_butd_of_the_wrong_width_or_missing_exits_with_2(
     assert "nothing usable was found; skipped 1:" in err
     assert "boxes x 2048 x 4 bytes: a.tsv:1 (id 1)" in err
     refused("x.tsv: no such file", "butd", "--tsv", tmp_path / "x.tsv", "--out", tmp_path / "out")
-    monkeypatch.setattr("polypool.tasks.datasets.features.butd._LINE_LIMIT", 100)
+    monkeypatch.setattr("polypool.tasks.datasets.features.regions._LINE_LIMIT", 100)
     refused(
         "a line of over 100 bytes", "butd", "--tsv", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out"
     )

@@ -12,7 +12,7 @@ from verbs import ingested, reasons, refused, run, sets_of
 
 from polypool.infra.errors import InputError
 from polypool.tasks.datasets.corpus import Corpus
-from polypool.tasks.datasets.readers.hgr import Hgr
+from polypool.tasks.datasets.readers.hgr_release import Hgr
 
 RANDOM = np.random.default_rng(0)
 NAMES = {"trn": ["tumblr/one", "video2", "video10"], "val": ["video3"], "tst": ["video5", "a/b/c"]}

@@ -10,7 +10,7 @@ from vqa2_files import arguments, asked, told, write
 
 from polypool.infra.errors import InputError
 from polypool.infra.store.findings import Skipped
-from polypool.tasks.datasets.questions import FORMAT, Question, QuestionCorpus
+from polypool.tasks.datasets.questions import Question, QuestionCorpus
 from polypool.tasks.datasets.readers.vqa2 import Vqa2, hold_out
 
 
@@ -126,7 +126,7 @@ def test_images_are_found_by_number(tmp_path: Path) -> None:
         "x.jpg",
     ]
     assert all(corpus.image_path(each).is_file() for each in [*found, *corpus.items("test")])
-    assert reasons(out, FORMAT.skipped) == [
+    assert reasons(out, "questions.skipped.jsonl") == [
         ("question 3, image 10", f"no such image in {tmp_path / 'images'}")
     ]
     (tmp_path / "empty").mkdir()

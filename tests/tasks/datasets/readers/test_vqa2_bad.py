@@ -11,7 +11,7 @@ from verbs import ingested, reasons, refused
 from vqa2_files import arguments, asked, told, write
 
 from polypool.infra.errors import InputError
-from polypool.tasks.datasets.questions import FORMAT, QuestionCorpus
+from polypool.tasks.datasets.questions import QuestionCorpus
 from polypool.tasks.datasets.readers.vqa2 import Vqa2
 
 
@@ -28,7 +28,7 @@ def skipped(
         write(folder, "val2014", "annotations", annotations, name="annotations.json"),
     ]
     said = ingested("vqa2", *arguments(files), "--out", folder / "out", "--allow-skipped")
-    found = sorted(reasons(folder / "out", FORMAT.skipped))
+    found = sorted(reasons(folder / "out", "questions.skipped.jsonl"))
     assert f"skipped {len(found)}:" in said
     return said, QuestionCorpus.open(folder / "out"), found
 

@@ -70,12 +70,6 @@ def test_both_directions_are_counted_as_in_the_whole_matrix(tile, held, dtype, m
     assert sim_RC.equal(before_RC), "a score may hand out what it keeps"
 
 
-def test_the_tie_rule_is_passed_on():
-    flat = lambda rows, columns: torch.zeros(20, 61)[rows, columns]  # noqa: E731
-    for ties in ("expected", "pessimistic", "optimistic"):
-        assert {ranks.ties for ranks in rank_both_ways(flat, pairs(20, 61, more=0), ties=ties)} == {ties}
-
-
 def test_each_score_is_computed_once(tile):
     score = Asked(torch.rand(20, 61, generator=torch.Generator().manual_seed(0)))
     rank_both_ways(score, pairs(20, 61, more=30))

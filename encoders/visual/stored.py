@@ -1,0 +1,210 @@
+"""Encoders of stored features: one linear map, or none, and MLPs with batch normalisation beside or on top of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from polypool.encoders.encoder import FeatureEncoder, xavier_linear
+from polypool.infra.compute.batchnorm import SetBatchNorm
+from polypool.infra.compute.device import traced
+from polypool.infra.compute.dropout import Dropout
+from polypool.infra.registry import ENCODERS
+
+
+@ENCODERS.register("grid")
+class Grid(FeatureEncoder):
+    """A linear map of cells or patches, as in VSE-infinity.
+
+    Args:
+        assets: see `FeatureEncoder`.
+        width: width D of the elements that come out.
+        standardise: bring features to mean 0 and deviation 1 first.
+    """
+
+    def __init__(self, assets: Mapping[str, Any], *, width: int = 1024, standardise: bool = False) -> None:
+        super().__init__(assets, standardise=standardise)
+        self.width = width
+        self.fc = xavier_linear(assets["dim"], width)
+
+    def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
+        """Map features `(B, N, F)` to `(B, N, D)`."""
+        return self.fc(self.features(x_BNF, mask_BN)), mask_BN
+
+
+@ENCODERS.register("pooled_grid")
+class PooledGrid(FeatureEncoder):
+    """Stored cells as they are, with a linear map of their mean as global feature: the image side of PVSE.
+
+    Args:
+        assets: see `FeatureEncoder`.
+        width: width of the global feature; the elements keep that of the store.
+        standardise: bring features to mean 0 and deviation 1 first.
+    """
+
+    def __init__(self, assets: Mapping[str, Any], *, width: int = 1024, standardise: bool = False) -> None:
+        super().__init__(assets, standardise=standardise)
+        self.width = assets["dim"]
+        self.global_width = width
+        self.fc = xavier_linear(assets["dim"], width)
+
+    def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the features `(B, N, F)` and global features `(B, S)`."""
+        x_BNF = self.features(x_BNF, mask_BN)
+        total_BF = x_BNF.masked_fill(~mask_BN[..., None], 0.0).sum(dim=1)
+        return x_BNF, mask_BN, self.fc(total_BF / mask_BN.sum(dim=1, keepdim=True))
+
+
+@ENCODERS.register("frames")
+class Frames(FeatureEncoder):
+    """A linear map of frames or clips, then dropout: the video encoder of HGR (Chen et al., CVPR 2020, section 3.2).
+
+    Args:
+        assets: see `FeatureEncoder`.
+        width: width D of the elements that come out.
+        dropout: fraction of their values dropped in training.
+        standardise: bring features to mean 0 and deviation 1 first.
+    """
+
+    def __init__(
+        self, assets: Mapping[str, Any], *, width: int = 1024, dropout: float = 0.2, standardise: bool = False
+    ) -> None:
+        super().__init__(assets, standardise=standardise)
+        self.width = width
+        self.fc = nn.Linear(assets["dim"], width)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
+        """Map features `(B, N, F)` to `(B, N, D)`."""
+        return self.dropout(self.fc(self.features(x_BNF, mask_BN))), mask_BN
+
+
+@ENCODERS.register("stored")
+class Stored(FeatureEncoder):
+    """Stored features without a map, such as embeddings of a pretrained pair.
+
+    Args:
+        assets: see `FeatureEncoder`.
+        unit: bring each element to length 1, as CLIP4Clip does before it averages frames.
+    """
+
+    def __init__(self, assets: Mapping[str, Any], *, unit: bool = False) -> None:
+        super().__init__(assets, standardise=False)
+        self.width: int = assets["dim"]
+        self.unit = unit
+
+    def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features `(B, N, F)` in float32."""
+        x_BNF = x_BNF.float()
+        return (nn.functional.normalize(x_BNF, dim=-1, eps=1e-8) if self.unit else x_BNF), mask_BN
+
+
+class _Rows:
+    """The elements of padded sets as R rows, so that maps of single elements skip the pads.
+
+    On a CPU, rows are the real elements. On a GPU their number would have to be copied to the host, so there, and where
+    code is traced, rows are all B x N elements, and `real_R` is True for the real ones; it is None where all rows are.
+    """
+
+    def __init__(self, mask_BN: Tensor) -> None:
+        self.mask_BN, self.real_R, self._place_R = mask_BN, None, None
+        if mask_BN.device.type != "cpu" or traced():
+            self.real_R = mask_BN.flatten()
+        elif not mask_BN.all():
+            self._place_R = mask_BN.flatten().nonzero().squeeze(1)
+
+    def of(self, x_BNF: Tensor) -> Tensor:
+        """Return the rows `(R, F)` of sets."""
+        x_AF = x_BNF.flatten(0, 1)
+        return x_AF if self._place_R is None else x_AF.index_select(0, self._place_R)
+
+    def sets(self, x_RD: Tensor) -> Tensor:
+        """Return the sets `(B, N, D)` of rows; pads are zero, or mapped where they are rows."""
+        if self._place_R is not None:
+            x_AD = x_RD.new_zeros(self.mask_BN.numel(), x_RD.shape[1])
+            x_RD = x_AD.index_copy_(0, self._place_R, x_RD)
+        return x_RD.view(self.mask_BN.shape[0], self.mask_BN.shape[1], x_RD.shape[1])
+
+
+class _ResidualMLP(FeatureEncoder):
+    """A linear map `fc`, and an MLP with batch normalisation whose input is `inputs` wide."""
+
+    def __init__(
+        self, assets: Mapping[str, Any], *, width: int, inputs: int, hidden: int | None, standardise: bool
+    ) -> None:
+        super().__init__(assets, standardise=standardise)
+        hidden = hidden or width // 2
+        self.width = width
+        self.fc = xavier_linear(assets["dim"], width)
+        self.down = nn.Linear(inputs, hidden)
+        self.norm = SetBatchNorm(hidden)
+        self.up = nn.Linear(hidden, width)
+
+    def mlp(self, x_RI: Tensor, real_R: Tensor | None) -> Tensor:
+        """Map `(R, I)` to `(R, D)`; the statistics are those of the real elements."""
+        return self.up(self.norm(self.down(x_RI), real_R).relu())
+
+
+@ENCODERS.register("regions")
+class Regions(_ResidualMLP):
+    """A linear map plus an MLP with batch normalisation, both of the raw features.
+
+    The image encoder of VSE-infinity (its code, `EncoderImageAggr`).
+
+    Args:
+        assets: see `FeatureEncoder`.
+        width: width D of the elements that come out.
+        hidden: width of the MLP; by default half of `width`.
+        standardise: bring features to mean 0 and deviation 1 first.
+    """
+
+    def __init__(
+        self,
+        assets: Mapping[str, Any],
+        *,
+        width: int = 1024,
+        hidden: int | None = None,
+        standardise: bool = False,
+    ) -> None:
+        super().__init__(assets, width=width, inputs=assets["dim"], hidden=hidden, standardise=standardise)
+
+    def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
+        """Map features `(B, N, F)` to `(B, N, D)`."""
+        rows = _Rows(mask_BN)
+        x_RF = self.features(rows.of(x_BNF), rows.real_R)
+        return rows.sets(self.fc(x_RF) + self.mlp(x_RF, rows.real_R)), mask_BN
+
+
+@ENCODERS.register("stacked_regions")
+class StackedRegions(_ResidualMLP):
+    """A linear map, then an MLP with batch normalisation on top of it as a residual, then dropout.
+
+    The image encoder of DivE.
+
+    Args:
+        assets: see `FeatureEncoder`.
+        width: width D of the elements that come out.
+        hidden: width of the MLP; by default half of `width`.
+        dropout: fraction of the elements' values dropped in training.
+        standardise: bring features to mean 0 and deviation 1 first.
+    """
+
+    def __init__(
+        self,
+        assets: Mapping[str, Any],
+        *,
+        width: int = 1024,
+        hidden: int | None = None,
+        dropout: float = 0.1,
+        standardise: bool = False,
+    ) -> None:
+        super().__init__(assets, width=width, inputs=width, hidden=hidden, standardise=standardise)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
+        """Map features `(B, N, F)` to `(B, N, D)`."""
+        rows = _Rows(mask_BN)
+        x_RD = self.fc(self.features(rows.of(x_BNF), rows.real_R))
+        return self.dropout(rows.sets(x_RD + self.mlp(x_RD, rows.real_R))), mask_BN

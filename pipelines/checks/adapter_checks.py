@@ -1,0 +1,245 @@
+"""Checks of a task's adapter, from its data to its scores, on two batches of a run."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from polypool.infra.registry import TASKS
+from polypool.pipelines.checks.evaluations import check_comparison, check_evaluation, check_same_evaluation
+from polypool.pipelines.checks.part_checks import PartChecks, check, check_mask, check_parameters, check_terms
+from polypool.tasks.adapter import Evaluation, Metric, TaskAdapter
+from polypool.tasks.run import Run
+
+_STEPS = 20
+_BATCH = 16
+
+
+class AdapterChecks(PartChecks):
+    """Checks of the adapter of one run."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    @cached_property
+    def adapter(self) -> TaskAdapter:
+        return TASKS.build(self.run.task, self.run)
+
+    @cached_property
+    def batches(self) -> list[dict[str, Tensor]]:
+        """Two batches of the training split."""
+        return [self._batch(0), self._batch(1)]
+
+    def _batch(self, number: int, *, size: int = _BATCH) -> dict[str, Tensor]:
+        data, size = self.adapter.data("train"), min(size, self.run.optim.batch)
+        index_S = np.random.default_rng(0).permutation(len(data))
+        return data.batch(index_S[number * size : (number + 1) * size], seed=0, epoch=0)
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """A new model, which no check changes."""
+        torch.manual_seed(0)
+        return self.adapter.model(pretrained=False)
+
+    @cached_property
+    def scores(self) -> dict[str, Evaluation]:
+        """The new model's evaluations on `val` and `test`."""
+        return {
+            "val": self._score("val", self.adapter.dev_protocol),
+            "test": self._score("test", self.run.protocol),
+        }
+
+    def _score(self, split: str, protocol: str) -> Evaluation:
+        return self.adapter.evaluate(self.model.train(), split, protocol)  # as the loop leaves it
+
+    @check(
+        "it is built, with the metric that chooses the best epoch",
+        "derive from polypool.tasks.adapter.TaskAdapter; take (run, assets=None) and then parameters by keyword; set "
+        "`primary`, a polypool.tasks.adapter.Metric, and `dev_protocol`, a name",
+        vital=True,
+    )
+    def _is_built(self) -> str:
+        primary, dev = self.adapter.primary, self.adapter.dev_protocol
+        assert isinstance(primary, Metric), (
+            f"primary is {primary!r}, expected a polypool.tasks.adapter.Metric"
+        )
+        assert isinstance(dev, str), f"dev_protocol is {dev!r}, expected the name of a protocol"
+        assert dev, "dev_protocol is empty"
+        return f"{primary.name} under {dev}"
+
+    @check(
+        "data of train, val and test",
+        "return a polypool.infra.batches.Dataset of each: __len__ and batch(index_B, *, seed, epoch)",
+        vital=True,
+    )
+    def _has_data(self) -> str:
+        sizes = {split: len(self.adapter.data(split)) for split in ("train", "val", "test")}
+        empty = [split for split, size in sizes.items() if not size]
+        assert not empty, f"nothing in {' and '.join(empty)}"
+        assert sizes["train"] > 1, "the training split has one sample"
+        return ", ".join(f"{split} {size:,}" for split, size in sizes.items())
+
+    @check(
+        "two batches of tensors that fit together",
+        "return a dict of tensors whose first axis counts the samples, or, where there is a `row`, the captions that "
+        "it gives a row to; a key `x_mask` is a bool mask of `x`",
+        vital=True,
+    )
+    def _batches_fit(self) -> str:
+        for batch in self.batches:
+            assert batch, "a batch is empty"
+            for key, x in batch.items():
+                assert isinstance(key, str), f"the key {key!r} is no string"
+                assert isinstance(x, Tensor), f"`{key}` is {type(x).__name__}, expected a tensor"
+        batch, size = self.batches[0], min(_BATCH, self.run.optim.batch, len(self.adapter.data("train")))
+        lengths = {size, *([len(batch["row"])] if "row" in batch else [])}
+        expected = f"expected {' or '.join(map(str, sorted(lengths)))}"
+        for key, x in batch.items():
+            assert x.dim(), f"`{key}` is a scalar, expected a first axis, {expected}"
+            assert len(x) in lengths, f"`{key}` has {len(x)} rows in a batch of {size} samples, {expected}"
+            if key.endswith("_mask"):
+                self._mask_fits(key, x)
+        return ", ".join(f"{key} {tuple(x.shape)}" for key, x in batch.items())
+
+    def _mask_fits(self, key: str, mask_BN: Tensor) -> None:
+        x = self.batches[0].get(key.removesuffix("_mask"))
+        assert x is not None, f"there is `{key}` and no `{key.removesuffix('_mask')}`"
+        check_mask(f"`{key}`", mask_BN, len(x))
+        assert x.dim() > 3 or x.shape[:2] == mask_BN.shape, (  # images become sets later
+            f"`{key}` has shape {tuple(mask_BN.shape)}, and what it masks {tuple(x.shape)}"
+        )
+
+    @check(
+        "a sample depends on its number, the seed and the epoch alone",
+        "draw random numbers with polypool.infra.compute.randomness.uniform, not from a generator that goes on",
+    )
+    def _batches_repeat(self) -> None:
+        again = self._batch(0)
+        for key, x in self.batches[0].items():
+            assert torch.equal(x, again[key]), f"the same samples gave another `{key}` the second time"
+        for key, x in self._batch(0, size=1).items():
+            assert len(x), f"`{key}` of a batch of one sample is empty"
+
+    @check(
+        "the model is a module, made with or without memory",
+        "return a new nn.Module from model(pretrained=True), without published weights where pretrained is False; make "
+        "its tensors by torch's own functions, so that it can be built on the device `meta` before a run starts",
+        vital=True,
+    )
+    def _makes_a_model(self) -> str:
+        assert isinstance(self.model, nn.Module), (
+            f"the model is {type(self.model).__name__}, expected an nn.Module"
+        )
+        with torch.device("meta"):
+            self.adapter.model(pretrained=False)
+        count = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+        assert count, "the model has no weight to train"
+        return f"{count:,} weights"
+
+    @check(
+        "the loss is a dict of finite scalars",
+        "return {'loss': scalar, ...} from loss(model, batch, epoch=...), and call the model once",
+        vital=True,
+    )
+    def _has_a_loss(self) -> str:
+        self.model.train()
+        return ", ".join(
+            check_terms(self.adapter.loss(self.model, batch, epoch=0.0)) for batch in self.batches
+        )
+
+    @check(
+        "gradients are finite and reach every weight",
+        "leave out weights that nothing reads: training on several workers refuses them",
+        vital=True,
+    )
+    def _has_gradients(self) -> None:
+        model = copy.deepcopy(self.model).train()
+        self.adapter.loss(model, self.batches[0], epoch=0.0)["loss"].backward()
+        check_parameters(model)
+
+    @check(
+        f"{_STEPS} steps on one batch lower its loss",
+        "see that the loss depends on the batch through the model, and falls where it gets better",
+    )
+    def _learns(self) -> str:
+        torch.manual_seed(0)
+        model = copy.deepcopy(self.model).train()
+        optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+        losses = []
+        for _ in range(_STEPS):
+            loss = self.adapter.loss(model, self.batches[0], epoch=0.0)["loss"]
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        end = float(np.mean(losses[-3:]))
+        assert end < losses[0], f"it went from {losses[0]:.4g} to {end:.4g}"
+        return f"{losses[0]:.4g} to {end:.4g}"
+
+    @check(
+        "val and test are scored, with metrics and queries that can be logged",
+        "return a polypool.tasks.adapter.Evaluation whose `primary` is the adapter's and among its metrics, and per "
+        "query an id and a result",
+        vital=True,
+    )
+    def _evaluates(self) -> str:
+        adapter, test = self.adapter, self.scores["test"]
+        check_evaluation(self.scores["val"], protocol=adapter.dev_protocol, primary=adapter.primary)
+        check_evaluation(test, protocol=self.run.protocol, primary=test.primary)
+        return f"{test.primary.name} {test.metrics[test.primary.name]:.4g} before any training"
+
+    @check(
+        "two runs of it can be ranked, normalised and compared query by query",
+        "give Evaluation.primary its best possible value and, by dataclasses.replace, the chance of the split; say in "
+        "Evaluation.query_metrics which arrays of per_query the primary metric is the mean of, and which array tells "
+        "whose query each is",
+    )
+    def _compares(self) -> str:
+        return check_comparison(self.scores["test"], self.run)
+
+    @check(
+        "scoring twice gives the same, and changes nothing",
+        "call model.eval() in evaluate, and draw nothing at random there",
+    )
+    def _evaluates_alike(self) -> None:
+        before = {name: x.clone() for name, x in self.model.state_dict().items()}
+        check_same_evaluation(self._score("val", self.adapter.dev_protocol), self.scores["val"])
+        changed = [name for name, x in self.model.state_dict().items() if not torch.equal(x, before[name])]
+        assert not changed, f"scoring changed {', '.join(changed)}"
+
+    @check("what it describes is text", "return a dict of strings from describe(): digests and counts")
+    def _describes(self) -> str:
+        description = self.adapter.describe()
+        assert isinstance(description, Mapping), (
+            f"describe() gave {type(description).__name__}, expected a dict"
+        )
+        wrong = [pair[0] for pair in description.items() if not all(isinstance(x, str) for x in pair)]
+        assert not wrong, f"{', '.join(map(str, wrong))} is no text"
+        unfit = [name for name in description if not re.fullmatch(r"[\w.\-/ ]+", name)]
+        assert not unfit, f"the names {', '.join(unfit)} have characters that MLflow refuses"
+        return ", ".join(description)
+
+    @check(
+        "assets survive JSON and rebuild the model, without its data",
+        "put all that shapes the model into `assets`, as plain JSON; use the argument `assets` where it is not "
+        "None, and open data lazily (functools.cached_property)",
+    )
+    def _is_rebuilt(self) -> None:
+        assets = json.loads(json.dumps(self.adapter.assets))
+        data = replace(self.run.data, corpus="nowhere/corpus", features="nowhere/features")
+        bare = replace(self.run, data=data)
+        state = self.model.state_dict()
+        TASKS.build(bare.task, bare, assets=assets).model(pretrained=False).load_state_dict(state)
+        adapter = TASKS.build(self.run.task, self.run, assets=assets)
+        torch.manual_seed(1)
+        model = adapter.model(pretrained=False)
+        model.load_state_dict(state)
+        check_same_evaluation(adapter.evaluate(model, "val", adapter.dev_protocol), self.scores["val"])

@@ -1,0 +1,1 @@
+"""Figures of a comparison, drawn from its groups."""

@@ -1,0 +1,185 @@
+"""Scores of single queries, summed by the units over which differences are judged.
+
+Each run has recorded which arrays hold scores and units, and how a metric follows from them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from polypool.infra.errors import InputError
+from polypool.infra.tracking import Artifacts, RunRecord
+from polypool.pipelines.comparison.groups import Group, Row
+from polypool.pipelines.comparison.statistics.significance import Sample, judge
+from polypool.pipelines.comparison.stored_arrays import StoredArrays
+from polypool.tasks.adapter import QueryMean, QueryMetric
+from polypool.tasks.scoring.records import queries_from
+
+
+@dataclass(frozen=True, kw_only=True)
+class Units:
+    """The scores of one run's queries by units.
+
+    Attributes:
+        ids: of the n units, sorted.
+        sum_Pn: sum of scores of each part, such as a direction of retrieval, and unit.
+        count_Pn: number of queries.
+        kind: of units, such as `images with their captions`.
+    """
+
+    ids: np.ndarray
+    sum_Pn: np.ndarray
+    count_Pn: np.ndarray
+    kind: str
+
+    @property
+    def score(self) -> float:
+        """The metric over all queries."""
+        return float((self.sum_Pn.sum(axis=1) / self.count_Pn.sum(axis=1)).sum())
+
+    @property
+    def added_n(self) -> np.ndarray:
+        """The contribution of each unit to the metric, which is their mean.
+
+        A part is a ratio of two sums over units, and a unit's contribution its linear term: the scores of its queries
+        minus those of as many average queries, over the mean number of queries of a unit.
+        """
+        mean_P = self.sum_Pn.sum(axis=1) / self.count_Pn.sum(axis=1)
+        share_P = self.count_Pn.mean(axis=1)
+        return mean_P.sum() + ((self.sum_Pn - mean_P[:, None] * self.count_Pn) / share_P[:, None]).sum(axis=0)
+
+    def same_queries(self, other: Units) -> bool:
+        """Whether another run was scored on the same queries."""
+        return np.array_equal(self.ids, other.ids) and np.array_equal(self.count_Pn, other.count_Pn)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queries:
+    """The record of a run's single queries.
+
+    Attributes:
+        arrays: ids, ranks and scores, one per query.
+        metrics: how metrics follow from them.
+    """
+
+    arrays: Mapping[str, np.ndarray]
+    metrics: tuple[QueryMetric, ...]
+
+    def units(self, metric: str, value: float) -> Units:
+        """Return the scores from which a metric follows, by units.
+
+        Args:
+            metric: its name.
+            value: that the run logged.
+
+        Raises:
+            InputError: the metric does not follow from the queries, arrays are missing or do not fit together, or they
+                do not give its value.
+        """
+        described = next((known for known in self.metrics if known.name == metric), None)
+        if described is None:
+            named = ", ".join(known.name for known in self.metrics) or "none"
+            raise InputError(f"{metric} does not follow from its single queries; metrics that do: {named}")
+        parts = [self._part(mean, metric) for mean in described.means]
+        ids, places, counts = _grouped(tuple((unit_Q.dtype.str, unit_Q.tobytes()) for _, unit_Q in parts))
+        sums = [
+            np.bincount(place_Q, weights=score_Q, minlength=len(ids))
+            for (score_Q, _), place_Q in zip(parts, places, strict=True)
+        ]
+        units = Units(ids=ids, sum_Pn=np.stack(sums), count_Pn=counts, kind=described.units)
+        if not math.isclose(units.score, value, rel_tol=1e-4, abs_tol=1e-3):
+            raise InputError(f"its queries give {metric} {units.score:.4g}, and it logged {value:.4g}")
+        return units
+
+    def _part(self, mean: QueryMean, metric: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the scores of a mean's queries, and the ids of their units; without queries that have no score."""
+        for name in (*mean.scores, mean.units):
+            if name not in self.arrays:
+                raise InputError(f"it logged no array {name}, of which its {metric} is made")
+        unit_Q = self.arrays[mean.units]
+        total_Q = np.zeros(len(unit_Q))
+        for name in mean.scores:
+            score_Q = self.arrays[name]
+            if score_Q.dtype.kind not in "biuf" or score_Q.shape != unit_Q.shape:
+                raise InputError(
+                    f"its {name} {score_Q.shape}, {score_Q.dtype}, cannot be joined to {mean.units} {unit_Q.shape}: "
+                    "expected a number for each"
+                )
+            total_Q += score_Q
+        scored_Q = np.isfinite(total_Q)
+        if not scored_Q.all():
+            total_Q, unit_Q = total_Q[scored_Q], unit_Q[scored_Q]
+        if not len(total_Q):
+            raise InputError(f"none of its queries has a {' + '.join(mean.scores)}")
+        return mean.factor * total_Q + mean.offset, unit_Q
+
+
+Read = Callable[[RunRecord, str], Queries]
+"""Returns the queries of a run under a protocol, or raises InputError."""
+
+
+def read_queries(artifacts: Artifacts, run: RunRecord, protocol: str) -> Queries:
+    """Read the queries of a run; InputError if their files are missing or damaged."""
+    name = f"per_query/{protocol.replace('/', '-')}"
+    arrays, described = (artifacts.path(run, f"{name}.{kind}") for kind in ("npz", "json"))
+    return Queries(
+        arrays=StoredArrays(arrays),
+        metrics=queries_from(described.read_text(), where=f"run {run.run_id}: {name}.json"),
+    )
+
+
+def with_differences(group: Group, read: Read) -> tuple[Group, list[str]]:
+    """Return a group with the significance of differences, and notes on rows that could not be compared."""
+    rows = [row for row in group.rows if row.runs and not math.isnan(group.mean(row))]
+    if len(rows) < 2:
+        return group, []
+    samples: dict[str, Sample] = {}
+    notes, firsts = [], []
+    for row in rows:
+        try:
+            runs = _row_units(row, group, read)
+            firsts.append(runs[0])
+            if not runs[0].same_queries(firsts[0]):
+                raise InputError("it was scored on other queries than the rows before it")
+            samples[row.label] = Sample(seeds=row.seeds, y_Sn=np.stack([units.added_n for units in runs]))
+        except InputError as error:
+            notes.append(f"{row.label} ({group.protocol}) is not compared by its queries: {error}")
+    if len(samples) < 2:
+        return group, notes
+    try:
+        judged = judge(samples, units=f"{len(firsts[0].ids):,} {firsts[0].kind}")
+    except InputError as error:
+        return group, [*notes, f"no differences are judged for {group.title}: {error}"]
+    return replace(group, judged=judged), notes
+
+
+def _row_units(row: Row, group: Group, read: Read) -> list[Units]:
+    """Return the units of each run of a row.
+
+    Raises:
+        InputError: they cannot be read, or the runs were scored on different queries.
+    """
+    name = group.ranked_by.name
+    values = zip(row.runs, row.values[name], strict=True)
+    first, *others = [read(run, group.protocol).units(name, value) for run, value in values]
+    if not all(first.same_queries(other) for other in others):
+        raise InputError("its runs were scored on different queries")
+    return [first, *others]
+
+
+@functools.lru_cache(maxsize=8)
+def _grouped(units: tuple[tuple[str, bytes], ...]) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
+    """Return the ids of units, the place of each query's unit among them by parts, and the numbers of queries.
+
+    Args:
+        units: of each part, the dtype and bytes of its queries' ids, which are the same in all runs of a table.
+    """
+    parts = [np.frombuffer(ids, dtype) for dtype, ids in units]
+    ids, place_Q = np.unique(np.concatenate(parts), return_inverse=True)
+    places = np.split(place_Q, np.cumsum([len(part) for part in parts])[:-1])
+    return ids, places, np.stack([np.bincount(part, minlength=len(ids)) for part in places])

@@ -1,0 +1,120 @@
+"""Settings in which the runs of a group differ, which then stand in the labels of their rows."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, asdict, fields
+from itertools import chain
+
+from polypool.infra.tracking import RunRecord
+from polypool.infra.tracking.provenance import PACKAGES
+from polypool.infra.tracking.tracker import flattened
+from polypool.tasks.run import OF_THE_JOINT_RUN, WITHOUT_EFFECT, Data, Optim, Run, renamed_params
+from polypool.tasks.scoring.records import LEFT_OUT, VERSION_TAG
+
+_SHOWN = {"recipe", "task", "aggregator", "text_aggregator", "seed", "protocol", "data.dataset"}
+"""Settings that the title of a table, the label of a row or its number of runs show."""
+DIGESTS = ("data.corpus", "data.features", "data.texts")
+"""Settings that are paths, and tags with the digest of their content."""
+Settings = Mapping[str, str]
+
+
+def deviations(runs: Sequence[RunRecord], protocol: str) -> tuple[dict[str, Settings], tuple[str, ...]]:
+    """Return in which settings each run differs from the others of its recipe and model.
+
+    Args:
+        runs: of one task, data set and protocol.
+        protocol: under which they were scored.
+
+    Returns:
+        By run id, the settings whose value more than half of the runs do not share; for a setting without such a value,
+        that of every run. And the values of the majority, a sentence for each recipe and model.
+    """
+    groups: dict[tuple[str, str], list[RunRecord]] = defaultdict(list)
+    for run in runs:
+        if run.tags.get("kind", "train") == "train":
+            groups[run.tags.get("recipe", ""), run.tags.get("model", "")].append(run)
+    own: dict[str, Settings] = {run.run_id: {} for run in runs}
+    usual = []
+    for (recipe, model), group in sorted(groups.items()):
+        settings = _settings(group, protocol)
+        values = {name: [of.get(name, "") for of in settings] for name in sorted({*chain(*settings)})}
+        differing = {name: _most(of) for name, of in values.items() if len({*of}) > 1}
+        for run, of in zip(group, settings, strict=True):
+            own[run.run_id] = {
+                name: of.get(name, "") for name, most in differing.items() if of.get(name, "") != most
+            }
+        if common := {name: most for name, most in differing.items() if most is not None}:
+            of = (f" of {recipe}" if len(groups) > 1 else "") + (f" in {model}" if model else "")
+            usual.append(f"where a row{of} does not say otherwise, {named(common)}")
+    return own, tuple(usual)
+
+
+def named(settings: Settings) -> str:
+    """Return settings as in the label of a row: `optim.epochs=1, objective=triplet`; 0 epochs are `zero-shot`."""
+    words = {name: f"{name}={value or 'none'}" for name, value in settings.items()}
+    if settings.get("optim.epochs") == "0":
+        words["optim.epochs"] = "zero-shot"
+    return ", ".join(words.values())
+
+
+def code_notes(title: str, runs: Sequence[RunRecord]) -> Iterator[str]:
+    """Yield notes on runs of one table that were trained by different code or versions of packages."""
+    tags = [run.tags for run in runs if run.tags.get("git_commit")]
+    commits = Counter(
+        of["git_commit"][:10] + " with changes" * (of.get("git_dirty") == "true") for of in tags
+    )
+    if len(commits) > 1:
+        counted = ", ".join(f"{commit} ({count})" for commit, count in commits.most_common())
+        yield f"{title}: its runs are of {len(commits)} states of the code, whose changes no row shows: {counted}"
+    for package in ("python", *PACKAGES):
+        versions = sorted({run.tags[package] for run in runs if package in run.tags})
+        if len(versions) > 1:
+            yield f"{title}: its runs used {package} {' and '.join(versions)}"
+
+
+def left_out_notes(title: str, runs: Sequence[RunRecord]) -> Iterator[str]:
+    """Yield notes on runs whose splits lack samples without features or files."""
+    start, counted = f"data.{LEFT_OUT}", Counter[str]()
+    for run in runs:
+        left = sorted((name.removeprefix(start), n) for name, n in run.tags.items() if name.startswith(start))
+        counted[", ".join(f"{split} lacks {n}" for split, n in left)] += 1
+    del counted[""]  # nothing
+    for what, n in counted.items():
+        yield f"{title}: INCOMPLETE, what has no features or file is left out of {n} of {len(runs)} runs: {what}"
+
+
+def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
+    """Return the settings that affect results; those that were added after a run have their defaults."""
+    params = [renamed_params(run.params) for run in runs]
+    known = {*chain(*params)}
+    defaults = {name: value for name, value in _defaults().items() if name in known}
+    digested = [name for name in DIGESTS if all(run.tags.get(name) for run in runs)]
+    all_settings = [
+        defaults
+        | of
+        | {name: run.tags[name][:12] for name in digested}
+        | {"protocol version": run.tags.get(VERSION_TAG + protocol, "1")}
+        for run, of in zip(runs, params, strict=True)
+    ]
+    return [{name: value for name, value in of.items() if not _hidden(name)} for of in all_settings]
+
+
+def _hidden(name: str) -> bool:
+    """Whether a setting has no effect, is shown elsewhere, or is a joint run's own, which its members repeat."""
+    start, _, setting = [*name.split("."), "", ""][:3]
+    return name in _SHOWN or name in WITHOUT_EFFECT or (start == "members" and setting in OF_THE_JOINT_RUN)
+
+
+def _defaults() -> dict[str, str]:
+    """Return the settings that have a default, as text."""
+    data = {field.name: field.default for field in fields(Data) if field.default is not MISSING}
+    own = {field.name: field.default for field in fields(Run) if field.default is not MISSING}
+    return dict(flattened(own | {"data": data, "optim": asdict(Optim())}))
+
+
+def _most(values: Sequence[str]) -> str | None:
+    """Return the value of more than half of them, or None."""
+    value, count = Counter(values).most_common(1)[0]
+    return value if 2 * count > len(values) else None

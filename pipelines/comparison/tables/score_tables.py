@@ -1,0 +1,158 @@
+"""Tables of scores: of a group, ours beside published ones, and task x aggregator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from polypool.infra.text_tables import ABSENT, Table
+from polypool.pipelines.comparison.groups import SECONDS, Group, Row
+from polypool.pipelines.comparison.tables.cross_task import Column, CrossTaskTable
+from polypool.pipelines.comparison.tables.differences import (
+    BY_QUERIES,
+    MARKS,
+    ONE_SEED,
+    legend_of_marks,
+    mark,
+    with_sign,
+)
+
+
+def scores(group: Group) -> Table:
+    """Return the metrics of a group's rows."""
+    over = "mean ± sample standard deviation over runs"
+    legend = [f"in the order of names; {over}"]
+    if group.metric is not None:
+        legend = [f"sorted by {group.metric.label}; {over}"]
+        if not math.isnan(group.metric.chance):
+            legend[0] += f"; chance {group.metric.name} {group.number(group.metric.chance)}"
+    columns, deciding = group.columns, group.metric.name if group.metric else None
+    return Table(
+        title=group.title,
+        legend=(*legend, *group.usual, *legend_of_marks(group)),
+        header=("aggregator", "runs", *(column.replace("/", " ") for column in columns)),
+        rows=tuple(
+            (row.label, str(len(row.seeds)), *(_score(group, row, column) for column in columns))
+            for row in group.rows
+        ),
+        notes=tuple(f"published, {line}" for line in group.published),
+        best=frozenset((0, 2 + at) for at, name in enumerate(columns) if name == deciding),
+    )
+
+
+def _score(group: Group, row: Row, column: str) -> str:
+    mean, deviation = row.mean(column), row.deviation(column)
+    if math.isnan(mean):
+        return ABSENT
+    if column == SECONDS.name:
+        return f"{mean:.0f}"
+    text = _with_deviation(mean, deviation, group.decimals(column))
+    if group.judged is None or column != group.ranked_by.name:
+        return text
+    return text + mark(group, row, group.judged.labels[0])
+
+
+def published(group: Group) -> Table | None:
+    """Return the rows' scores beside those of the papers; None if no recipe of theirs has any."""
+    lines = []
+    for row in group.rows:
+        for name, number in row.published.items():
+            mean, digits = row.mean(name), group.decimals(name)
+            ours, difference = ABSENT, ABSENT
+            if not math.isnan(mean):
+                ours, difference = f"{mean:.{digits}f}", with_sign(mean - number, digits)
+            lines.append((row.label, name.replace("/", " "), ours, f"{number:.{digits}f}", difference))
+    if not lines:
+        return None
+    return Table(
+        title=f"{group.title}: ours and published",
+        legend=("rows with the aggregators and the model of their recipe; ours: mean over runs",),
+        header=("aggregator", "metric", "ours", "published", "difference"),
+        rows=tuple(lines),
+        notes=group.published,
+    )
+
+
+def _with_deviation(mean: float, deviation: float, digits: int) -> str:
+    return f"{mean:.{digits}f} ± " + (f" {ABSENT}" if math.isnan(deviation) else f"{deviation:.{digits}f}")
+
+
+def across(cross_task: CrossTaskTable) -> Table:
+    """Return task x aggregator."""
+    legend = ["a column is one protocol, and numbers of different protocols are never in one column"]
+    over = "primary metric, mean ± sample standard deviation over runs"
+    stars = any(column.group.judged for column in cross_task.columns)
+    if stars:
+        over += "; *: no significant difference from the best of its column, over seeds and queries (Holm)"
+    legend.append(over)
+    marks = {
+        mark(column.group, row, column.best.label)
+        for column in cross_task.columns
+        for row in column.rows.values()
+    }
+    if MARKS[BY_QUERIES] in marks:
+        legend.append(f"?: the queries tell it from the best; {ONE_SEED}")
+    groups = [column.group for column in cross_task.columns]
+    legend += dict.fromkeys(f"{group.title}: {line}" for group in groups for line in group.usual)
+    summaries = _summaries(cross_task)
+    legend += [_SUMMARIES[title] for title in summaries]
+    rows = []
+    for name in cross_task.aggregators:
+        numbers = [_entry(column, name, stars) for column in cross_task.columns]
+        rows.append((name, *numbers, *(known.get(name, ABSENT) for known in summaries.values())))
+    best = {
+        (cross_task.aggregators.index(column.best.variant), at)
+        for at, column in enumerate(cross_task.columns, start=1)
+    }
+    return Table(
+        title="task x aggregator",
+        legend=tuple(legend),
+        header=(
+            "aggregator",
+            *("\n".join(column.title) for column in cross_task.columns),
+            *summaries,
+        ),
+        rows=tuple(rows),
+        notes=(*cross_task.notes, *_not_judged(cross_task)),
+        best=frozenset(best),
+        label=32,
+    )
+
+
+_SUMMARIES = {
+    "chance-\nnormalised": (
+        "chance-normalised: mean over columns of 100 (score - chance) / (best possible - chance)"
+    ),
+    "rank": "rank: mean over columns",
+    "weights": "weights: of the aggregators, in the column where they are most",
+    "step": "step: processor time of a training step, as a multiple of its column's least; geometric mean over columns",
+}
+
+
+def _summaries(cross_task: CrossTaskTable) -> dict[str, dict[str, str]]:
+    """Return the columns of means over tasks that are known: by title, their entries by aggregator."""
+    means = {name: cross_task.mean(name) for name in cross_task.complete}
+    columns = (means, cross_task.mean_ranks, cross_task.weights, cross_task.steps)
+    texts = [
+        {name: f"{value:{form}}" for name, value in known.items()}
+        for known, form in zip(columns, (".1f", ".1f", ",.0f", ".2f"), strict=True)
+    ]
+    return {title: known for title, known in zip(_SUMMARIES, texts, strict=True) if known}
+
+
+def _entry(column: Column, aggregator: str, stars: bool) -> str:
+    row, group = column.rows.get(aggregator), column.group
+    if row is None or math.isnan(group.mean(row)):
+        return ABSENT + " " * stars
+    text = _with_deviation(group.mean(row), group.deviation(row), group.decimals(group.ranked_by.name))
+    return text + (mark(group, row, column.best.label) if stars else "")
+
+
+def _not_judged(cross_task: CrossTaskTable) -> Iterator[str]:
+    """Yield the columns without asterisks, as files do not hold the differences from their best."""
+    for column in cross_task.columns:
+        judged, best = column.group.judged, column.best
+        others = [row for row in column.rows.values() if row is not best]
+        if judged and others and not any(judged.difference(row.label, best.label) for row in others):
+            of = " · ".join(column.title[:-1])
+            yield f"{of} is not judged: of its table the differences from {judged.labels[0]} alone are known"

@@ -1,0 +1,210 @@
+"""Subcommands of `polypool ingest`, made from the fields of readers, and what they print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from polypool.infra.registry import READERS
+from polypool.infra.spec import trust_specs
+from polypool.infra.storage.places import Url, place
+from polypool.infra.store import FeatureStore
+from polypool.infra.store.findings import SKIPPED, USUAL, WARNINGS, Tolerance, describe
+from polypool.infra.store.manifest import Manifest
+from polypool.tasks.datasets import Reader
+from polypool.tasks.datasets.corpus import Corpus, CorpusSummary, write_corpus
+from polypool.tasks.datasets.features import FeatureReader, cross_check, write_features
+from polypool.tasks.datasets.features.arrays import Arrays
+from polypool.tasks.datasets.features.hdf5 import Hdf5
+from polypool.tasks.datasets.features.regions import Butd, Lmdb
+from polypool.tasks.datasets.open_corpora import open_corpus
+from polypool.tasks.datasets.published_counts import SCAN, Published, compare_counts
+from polypool.tasks.datasets.questions import QuestionCorpus, QuestionSummary, write_questions
+from polypool.tasks.datasets.readers.hgr_release import HgrFeatures
+from polypool.tasks.datasets.readers.scan import write_scan
+from polypool.tasks.datasets.stored_corpus import Summary
+
+DType = Literal["float16", "float32"]
+Tolerate = Annotated[Tolerance, tyro.conf.arg(name="")]  # its fields are flags of the verb
+FEATURES: dict[str, type[FeatureReader]] = {
+    "butd": Butd,
+    "hdf5": Hdf5,
+    "lmdb": Lmdb,
+    "arrays": Arrays,
+    "hgr-features": HgrFeatures,
+}
+
+
+def subcommands(words: Sequence[str]) -> dict[str, Callable[..., None]]:
+    """Return the subcommands by name: one of each reader, and of the `module:Name` that a command line begins with.
+
+    Raises:
+        InputError: there is no such module or reader.
+    """
+    named = [word for word in words[:1] if ":" in word]
+    for name in named:
+        trust_specs(name)
+    corpora = {name: corpus_verb(name) for name in [*(name for name, _ in READERS.usable()), *named]}
+    stores = {name: _store_verb(name, kind) for name, kind in FEATURES.items()}
+    return {**corpora, "scan": scan, **stores, "verify": verify}
+
+
+def ingest(
+    reader: Reader, *, out: Path, name: str = "", tolerance: Tolerance = USUAL
+) -> CorpusSummary | QuestionSummary:
+    """Read annotations into a corpus, and print what it holds.
+
+    Args:
+        reader: with its options.
+        out: folder of the corpus.
+        name: of the reader, which the corpus remembers; that of its class where empty.
+        tolerance: what may be left out or odd.
+
+    Raises:
+        InputError: what the reader or `write_corpus` refuses.
+    """
+    reading = reader.read()
+    for line in reading.notes:
+        print(line, flush=True)
+    source = {"reader": name or type(reader).__name__, **reading.source}
+    writers: dict[str, Callable[..., Any]] = {"captions": write_corpus, "questions": write_questions}
+    summary = writers[reading.of](
+        out, reading.rows, source=source, images=reading.images, tolerance=tolerance
+    )
+    report_corpus(out, summary, published=reading.published)
+    for line in reader.remarks(summary):
+        print(line)
+    return summary
+
+
+def corpus_verb(name: str) -> Callable[..., None]:
+    """Return the subcommand of a reader, whose options are its fields.
+
+    Raises:
+        InputError: there is no such reader, or it cannot be used.
+    """
+    kind: type[Reader] = READERS.get(name)
+
+    def verb(reader: Reader, *, out: Path, tolerance: Tolerate = USUAL) -> None:
+        ingest(reader, out=out, name=name, tolerance=tolerance)
+
+    return _described(verb, kind, out="folder of the corpus.")
+
+
+def _store_verb(name: str, kind: type[FeatureReader]) -> Callable[..., None]:
+    """Return the subcommand of a reader of features, likewise."""
+
+    def verb(
+        reader: FeatureReader,
+        *,
+        out: Path,
+        dtype: DType = "float16",
+        corpus: Path | None = None,
+        tolerance: Tolerate = USUAL,
+    ) -> None:
+        store, reference, read = place(out), open_corpus(corpus) if corpus else None, reader.read()
+        source = {"reader": name, **read.source}
+        report_store(store, write_features(store, read.sets, source=source, dtype=dtype, tolerance=tolerance))
+        if reference:
+            listing = store / "unmatched.json"
+            for kind, ids in cross_check(FeatureStore.open(store), reference, listing=listing).items():
+                examples = f" such as {', '.join(ids[:3])}, all in {listing}" if ids else ""
+                print(f"ids with {kind}: {len(ids):,}{examples}")
+
+    return _described(
+        verb,
+        kind,
+        out="folder of the store.",
+        dtype="what numbers are stored as.",
+        corpus="folder of a corpus to compare the ids with.",
+    )
+
+
+def _described(verb: Callable[..., None], kind: type, **options: str) -> Callable[..., None]:
+    """Give a subcommand the fields of a reader as options, its description, and the help of its other options."""
+    verb.__annotations__["reader"] = Annotated[kind, tyro.conf.arg(name="")]  # ty: ignore[invalid-type-form]  (a type made while running)
+    helps = options | {"tolerance": "what may be left out or odd."}
+    lines = "".join(f"\n        {name}: {text}" for name, text in helps.items())
+    verb.__doc__ = f"{(kind.__doc__ or '').strip()}\n\n    Args:{lines}\n    "
+    return verb
+
+
+def scan(*, dir: Path, out: Path, dtype: DType = "float16", tolerance: Tolerate = USUAL) -> None:
+    """Read SCAN's *_ims.npy, *_caps.txt and *_ids.txt, into a corpus and a store.
+
+    Args:
+        dir: folder of the three files of each split.
+        out: folder of the corpus; the store is its subfolder regions.
+        dtype: what numbers are stored as.
+        tolerance: what may be left out or odd.
+    """
+    summary, manifest = write_scan(dir, out=out, dtype=dtype, tolerance=tolerance)
+    report_corpus(out, summary, published=SCAN)
+    report_store(out / "regions", manifest)
+
+
+def verify(*, store: Path) -> None:
+    """Check every byte of a store against its manifest.
+
+    Args:
+        store: folder of the store.
+    """
+    opened = FeatureStore.open(store)
+    opened.verify()
+    print(f"{opened.folder}: good: {_content(opened.manifest)}")
+    if not opened.manifest.checked:
+        print(
+            "a store of version 1, without checks: later damage is noticed by `verify` only; write it anew to have them"
+        )
+
+
+def report_corpus(
+    out: Path | Url, summary: CorpusSummary | QuestionSummary, *, published: Sequence[Published]
+) -> None:
+    """Print the counts of a corpus, whether they are those published, and what was left out or is odd.
+
+    Args:
+        out: the corpus.
+        summary: its counts.
+        published: the data sets that it may be; none where that is not known.
+    """
+    images = summary.images if isinstance(summary, QuestionSummary) else {}
+    captions = summary.captions if isinstance(summary, CorpusSummary) else None
+    kind = Corpus if isinstance(summary, CorpusSummary) else QuestionCorpus
+    about = {split: f" about {count:,} images" for split, count in images.items()}
+    splits = ", ".join(f"{split} {count:,}{about.get(split, '')}" for split, count in summary.splits.items())
+    also = "" if captions is None else f", {captions:,} captions"
+    print(f"{place(out)}: {sum(summary.splits.values()):,} {kind.units[0]} ({splits}){also}")
+    if published:
+        print(compare_counts(published, summary.splits, captions=captions))
+    report_findings(out, summary, prefix=f"{kind.name}.")
+
+
+def report_store(out: Path | Url, manifest: Manifest) -> None:
+    """Print the counts of a store, and what was left out."""
+    print(f"{place(out)}: {_content(manifest)}")
+    report_findings(out, manifest)
+
+
+def _content(manifest: Manifest) -> str:
+    size = sum(shard.bytes for shard in manifest.shards)
+    numbers = f"{manifest.vectors:,} vectors of {manifest.dim} x {manifest.dtype}"
+    return f"{manifest.sets:,} sets, {numbers}, {size:,} bytes in {len(manifest.shards)} files"
+
+
+def report_findings(out: Path | Url, of: Summary | Manifest, *, prefix: str = "") -> None:
+    """Print what was left out, what is used and odd, and where both are listed.
+
+    Args:
+        out: what was written.
+        of: its summary.
+        prefix: of the names of the lists.
+    """
+    for what, cases, name in (("skipped", of.skipped, SKIPPED), ("warnings", of.flagged, WARNINGS)):
+        if cases["count"]:
+            print(f"{describe(cases, what)}\n  all of them: {place(out) / (prefix + name)}")
+        elif what == "skipped":
+            print(describe(cases))

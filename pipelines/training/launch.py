@@ -1,0 +1,236 @@
+"""A tracked run: started, resumed from its last checkpoint, or repeated from its record in MLflow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from polypool.infra.errors import InputError
+from polypool.infra.paths import home
+from polypool.infra.ray.session import ray_beside
+from polypool.infra.spec import trust_modules
+from polypool.infra.tracking import Tracker, tracking_uri
+from polypool.infra.tracking.provenance import provenance
+from polypool.pipelines.training.checkpoints import in_folder, in_storage
+from polypool.pipelines.training.checkpoints.best import other_than_trained
+from polypool.pipelines.training.checkpoints.format import FILES
+from polypool.pipelines.training.on_ray import fit
+from polypool.pipelines.training.prepare import prepare
+from polypool.pipelines.training.recording import Described, recorded, send
+from polypool.pipelines.training.run_folder import (
+    AT,
+    OUTBOX,
+    RunLease,
+    checkpoints_at,
+    new_runs_at,
+    run_folder,
+    take_run,
+)
+from polypool.pipelines.training.run_results import printed
+from polypool.tasks.run import Run, from_json
+
+
+def start(
+    run: Run,
+    *,
+    more_tags: Mapping[str, str] | None = None,
+    stop: Path | None = None,
+    callbacks: Sequence[Any] = (),
+    begun: Callable[[str], object] | None = None,
+) -> str:
+    """Train a new run and return its id.
+
+    Args:
+        run: its complete description.
+        more_tags: beside the usual ones.
+        stop: as of `fit`.
+        callbacks: as of `fit`.
+        begun: called with the id once the run can be resumed, before it trains.
+    """
+    uri, at = tracking_uri(home()), new_runs_at()
+    adapter = prepare(run)
+    with ray_beside():
+        described = Described.of(run, adapter.sources())
+        where = {AT: str(at)} if at else {}
+        tracker = described.start(uri, home(), more_tags={**(more_tags or {}), **where})
+        with take_run(tracker) as lease, recorded(tracker, lease, new=True):
+            tracker.json("run.json", described.settings)
+            tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})
+            if begun:
+                begun(tracker.run_id)
+            fit(run, tracker, lease=lease, assets=adapter.assets, stop=stop, callbacks=callbacks)
+    return tracker.run_id
+
+
+def resume(
+    run_id: str,
+    *,
+    trust: Sequence[str] = (),
+    more_tags: Mapping[str, str] | None = None,
+    stop: Path | None = None,
+    callbacks: Sequence[Any] = (),
+) -> str:
+    """Resume an interrupted run and return its id; a finished one is left as it is.
+
+    Args:
+        run_id: the run.
+        trust: modules whose code the run may name.
+        more_tags: set on the run once it resumes.
+        stop: as of `fit`.
+        callbacks: as of `fit`.
+
+    Raises:
+        HeldError: another process trains it.
+        InputError: no such run, or one that was not trained; its settings are missing, damaged or name a module that
+            is not trusted; its checkpoints are gone.
+    """
+    trust_modules(*trust)
+    uri = tracking_uri(home())
+    tracker, folder = Tracker.attach(uri, run_id, running=False), run_folder(home(), run_id)
+    if (kind := tracker.tag("kind")) != "train":
+        raise InputError(f"run {run_id} {other_than_trained(kind)}")
+    at = checkpoints_at(run_id, tracker.tag(AT))
+    if not folder.is_dir():
+        if tracker.status() == "FINISHED":
+            return run_id
+        if at is None:
+            _refuse_lost(tracker)  # before the lease creates the folder
+    with take_run(tracker) as lease:
+        send(tracker)
+        if tracker.status() == "FINISHED":
+            return run_id
+        run = from_json(tracker.read_json("run.json"), where=f"run.json of run {run_id}")
+        if at is None:
+            in_folder.relist(folder)
+        _refuse_lost(tracker, lease)
+        tracker = Tracker.attach(uri, run_id)
+        with recorded(tracker, lease):
+            if more_tags:
+                tracker.tags(more_tags)
+            fit(run, tracker, lease=lease, stop=stop, callbacks=callbacks)
+    return run_id
+
+
+def _refuse_lost(tracker: Tracker, lease: RunLease | None = None) -> None:
+    """Refuse a run that has trained, whose last checkpoint is missing or not whole.
+
+    Raises:
+        InputError: it cannot be resumed, or the storage does not answer or refuses.
+    """
+    claim = lease.there if lease else None
+    last: object = None
+    if claim is None:
+        at: object = run_folder(home(), tracker.run_id)
+        bring, began = "the folder back (or set POLYPOOL_HOME to where it is)", (at / OUTBOX).is_dir()
+        try:
+            last = in_folder.last_checkpoint(at)
+            missing = [name for name in FILES if last is not None and not (last / name).is_file()]
+            what = f"{last} lacks {', '.join(missing)}"
+        except InputError as error:
+            last, missing, what = at, [*FILES], str(error)
+    else:
+        at = claim.folder
+        bring, began = "it back (or set AWS_ENDPOINT_URL to the server that has it)", claim.found
+        name = in_storage.newest(at)
+        last = at / name if name else None
+        missing = in_storage.lacking(at, name) if name else []
+        what = f"{last} lacks {', '.join(missing)}"
+    if last is not None and not missing:
+        return
+    if last is None:
+        metrics = tracker.metrics()
+        if not metrics or (began and "epoch" not in metrics):
+            return  # it ended before its first checkpoint, and starts again
+        what = f"there is no checkpoint in {at}"
+    if claim is not None:
+        claim.withdraw()  # a lease that stays would look like a start before the first checkpoint
+    raise InputError(
+        f"run {tracker.run_id} cannot go on: {what}. Bring {bring}, or train it anew: "
+        f"`polypool train rerun {tracker.run_id}`"
+    )
+
+
+ORIGIN = "rerun_of"
+"""The tag of a repeated run that names the original."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Original:
+    """A run as it was recorded, and how today's code, libraries and data differ.
+
+    Attributes:
+        run: its settings.
+        tracker: of the run.
+        differences: a line each.
+        unknown: what was not recorded then.
+    """
+
+    run: Run
+    tracker: Tracker
+    differences: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """Return the report that precedes the training."""
+        lines = [*(self.differences or ("nothing that was recorded differs",))]
+        if not scores(self.tracker, self.tracker):
+            lines.append("it has no scores of the test split: it failed, or was ended before them")
+        if self.unknown:
+            lines.append(f"not recorded then: {', '.join(self.unknown)}")
+        return lines
+
+
+def read_original(run_id: str, *, trust: Sequence[str] = ()) -> Original:
+    """Read a recorded run and compare it with the code and data at hand.
+
+    Args:
+        run_id: of the run.
+        trust: modules whose code it may name.
+
+    Raises:
+        InputError: no such run, it was not trained, its settings are missing or those of another version, or its data
+            or a part is not at hand.
+    """
+    trust_modules(*trust)
+    tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
+    if (kind := tracker.tag("kind")) not in ("train", ""):
+        raise InputError(f"run {run_id} {other_than_trained(kind)}")
+    try:
+        run = from_json(tracker.read_json("run.json"), where=f"run.json of run {run_id}")
+    except InputError as error:
+        if not kind:
+            raise InputError(f"run {run_id} {other_than_trained('')}") from error
+        raise InputError(
+            f"run {run_id} cannot be repeated: its settings, the artifact run.json, were deleted or cannot be "
+            f"read ({error}); train its recipe again with the parameters that MLflow shows of it"
+        ) from error
+    data = prepare(run).describe()
+    now = {**provenance(home()), **{f"data.{name}": value for name, value in data.items()}}
+    then = {name: tracker.tag(name) for name in now}
+    return Original(
+        run=run,
+        tracker=tracker,
+        differences=tuple(_differing(then, now)),
+        unknown=tuple(sorted(name for name, value in then.items() if not value and name != "git_dirty")),
+    )
+
+
+def _differing(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    names = [name for name in now if name not in ("git_dirty", "mlflow.source.git.commit")]
+    lines = [
+        f"{name}: then {then[name]}, now {now[name]}" for name in names if then[name] not in ("", now[name])
+    ]
+    changed = [when for when, tags in (("then", then), ("now", now)) if tags.get("git_dirty") == "true"]
+    if changed:
+        lines.append(f"files that git tracks differ from the commit: {' and '.join(changed)}")
+    return lines
+
+
+def scores(then: Tracker, now: Tracker) -> list[str]:
+    """Return a line for each score of the test split: then and now."""
+    protocol = f"{then.tag('protocol')}/"
+    old, new = then.metrics(), now.metrics()
+    names = [name for name in sorted(old) if name.startswith(protocol) and name in new]
+    return [f"{name:<24} then {printed(old[name]):<9} now {printed(new[name])}" for name in names]

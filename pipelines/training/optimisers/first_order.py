@@ -1,0 +1,159 @@
+"""Optimisers by elements: AdamW, SGD and Lion; their base class, without torch's compiler."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from polypool.infra.errors import InputError
+from polypool.infra.registry import OPTIMISERS
+
+
+class Plain(torch.optim.Optimizer):
+    """An optimiser without the compiler wrappers of torch's methods, whose import takes two seconds.
+
+    A class derives from this one first and then from torch's, with an unwrapped `step`, or from this one alone, and has
+    a method `change`.
+    """
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+        """Change the weights that have a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.change()
+        return loss
+
+    def change(self) -> None:
+        """Change the weights, without recording gradients."""
+        raise NotImplementedError
+
+
+@runtime_checkable
+class Sorts(Protocol):
+    """An optimiser that treats kinds of weights differently, and gets groups of one `sort` each."""
+
+    @staticmethod
+    def sort(module: nn.Module, weight: nn.Parameter) -> str:
+        """Return the kind of a module's weight."""
+
+
+@OPTIMISERS.register("adamw")
+class AdamW(Plain, torch.optim.AdamW):
+    """torch's; without weight decay it is Adam.
+
+    Args:
+        params: weights, or groups of them.
+        lr: learning rate.
+        weight_decay: taken off every weight, times the learning rate.
+        beta1: of the mean of gradients.
+        beta2: of the mean of their squares.
+        eps: added to the root of the latter.
+        amsgrad: divide by the largest second moment so far (Reddi et al. 2018), as PVSE does.
+    """
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        *,
+        lr: float,
+        weight_decay: float,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        amsgrad: bool = False,
+    ) -> None:
+        super().__init__(
+            params,
+            lr=lr,
+            weight_decay=weight_decay,
+            betas=(beta1, beta2),
+            eps=eps,
+            amsgrad=amsgrad,
+            fused=True,
+        )
+
+
+@OPTIMISERS.register("sgd")
+class SGD(Plain, torch.optim.SGD):
+    """torch's; its weight decay is added to the gradient, and so to the momentum.
+
+    Args:
+        params: weights, or groups of them.
+        lr: learning rate.
+        weight_decay: factor of the weights in the gradient.
+        momentum: of the sum of gradients.
+        nesterov: look ahead along the momentum.
+    """
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.SGD.step))
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        *,
+        lr: float,
+        weight_decay: float,
+        momentum: float = 0.9,
+        nesterov: bool = False,
+    ) -> None:
+        # not fused: torch's kernel cannot take in a weight whose gradient comes after those of others
+        super().__init__(params, lr=lr, weight_decay=weight_decay, momentum=momentum, nesterov=nesterov)
+
+
+@OPTIMISERS.register("lion")
+class Lion(Plain):
+    """Steps by the sign of `beta1 * momentum + (1 - beta1) * gradient`, then `beta2` moves the momentum.
+
+    Every weight moves by the learning rate, whatever its gradient: the paper takes a rate 3 to 10 times smaller than
+    AdamW's, and a decay as much larger, since what decays is the weight times both.
+
+    Args:
+        params: weights, or groups of them.
+        lr: learning rate.
+        weight_decay: taken off every weight, times the learning rate.
+        beta1: share of the momentum in the step.
+        beta2: share of the momentum that stays.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        *,
+        lr: float,
+        weight_decay: float,
+        beta1: float = 0.9,
+        beta2: float = 0.99,
+    ) -> None:
+        for name, beta in (("beta1", beta1), ("beta2", beta2)):
+            if not 0 <= beta < 1:
+                raise InputError(f"{name} must be at least 0 and below 1, not {beta}")
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "beta1": beta1, "beta2": beta2})
+
+    def change(self) -> None:
+        for group in self.param_groups:
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            if not weights:
+                continue
+            for weight in weights:
+                if not self.state[weight]:
+                    self.state[weight]["momentum"] = torch.zeros_like(weight)
+            momenta, gradients = [self.state[w]["momentum"] for w in weights], [w.grad for w in weights]
+            steps = torch._foreach_lerp(momenta, gradients, 1 - group["beta1"])
+            torch._foreach_sign_(steps)
+            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_add_(weights, steps, alpha=-group["lr"])
+            torch._foreach_lerp_(momenta, gradients, 1 - group["beta2"])

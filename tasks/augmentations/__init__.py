@@ -1,1 +1,0 @@
-"""Random changes of sets and captions in training."""

@@ -1,0 +1,190 @@
+"""HGR's release: captions, names of the splits and features, of MSR-VTT, VATEX, TGIF and others.
+
+`ref_captions.json` is `{video: [sentence, ...]}`, sentences in lower case and split into words. `public_split/` has
+the names of each split in `{trn,val,tst}_names.npy`. Features are `ordered_feature/SA/<kind>/{trn,val,tst}_ft.hdf5`,
+a data set `(frames, D)` for each video, or `ordered_feature/MP/<kind>/{trn,val,tst}_ft.npy`, `(videos, D)` in the
+order of the names, the means over the frames. HDF5 keys have `_` where names have `/`; so have the ids here, in corpus
+and store alike.
+
+Source: Chen et al., "Fine-grained video-text retrieval with hierarchical graph reasoning", CVPR 2020.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from polypool.infra.errors import InputError
+from polypool.infra.files import existing_folder, files_like, identity, read_json
+from polypool.infra.registry import READERS
+from polypool.infra.store.findings import Skipped
+from polypool.infra.untrusted_arrays import map_array
+from polypool.tasks.datasets import Reading
+from polypool.tasks.datasets.annotation_files import DUPLICATE, FORM, read_ids, strings
+from polypool.tasks.datasets.corpus import Item
+from polypool.tasks.datasets.features import FeatureReader, Features, FeatureSets, as_set
+from polypool.tasks.datasets.features.hdf5_file import Hdf5File, Unreadable
+from polypool.tasks.datasets.published_counts import MSRVTT, VATEX
+from polypool.tasks.datasets.readers.folders import VideoReader
+
+_CAPTIONS = "HGR's ref_captions.json, {video: [sentence, ...]}"
+_FEATURES = "ordered_feature/SA/<kind> or ordered_feature/MP/<kind>"
+_SPLITS = {"trn": "train", "val": "val", "tst": "test"}
+_TWINS = "a name that is another one once / is _, so that they cannot be told apart; rename one"
+
+
+@READERS.register("hgr")
+@dataclass(frozen=True, kw_only=True)
+class Hgr(VideoReader):
+    """Read the captions and splits of HGR's release."""
+
+    captions: Path
+    """annotation/RET/ref_captions.json."""
+    splits: Path
+    """public_split, with trn_names.npy, val_names.npy and tst_names.npy."""
+
+    def read(self) -> Reading:
+        """Return the videos of the lists, train, val, test, each with its sentences."""
+        files = (self.captions, *files_like(self.splits, "???_names.npy"))
+        return self.reading(self._items(), *files, published=[MSRVTT, VATEX])
+
+    def _items(self) -> Iterator[Item | Skipped]:
+        names = yield from _names(self.splits)
+        sentences = yield from _sentences(self.captions)
+        for split, rows in names.items():
+            for id in rows:
+                yield Item(id=id, split=_SPLITS[split], captions=sentences.pop(id, ()))
+        for id in sentences:
+            where = f"{self.captions.name}, {id}"
+            yield Skipped(where=where, why="captions of a video that no list has", wanted=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HgrFeatures(FeatureReader):
+    """Read HGR's ordered features, SA or MP, into a store."""
+
+    dir: Path
+    """ordered_feature/SA/<kind> with trn_ft.hdf5, ..., or ordered_feature/MP/<kind> with trn_ft.npy, ..."""
+    splits: Path
+    """public_split, with trn_names.npy, val_names.npy and tst_names.npy."""
+
+    def read(self) -> FeatureSets:
+        """Return the sets of the videos of the lists: `(frames, D)` of SA, or `(1, D)` of MP.
+
+        A split that has no file is skipped; an array must have a row for each name.
+        """
+        folder = existing_folder(self.dir, what=_FEATURES)
+        files = [path for path in files_like(folder, "???_ft.*") if path.is_file()]
+        return FeatureSets(
+            sets=self._sets(folder),
+            source={"kind": "/".join(folder.parts[-2:]), "files": identity(*files)},
+        )
+
+    def _sets(self, folder: Path) -> Iterator[Features | Skipped]:
+        names = yield from _names(self.splits)
+        paths = {split: (folder / f"{split}_ft.hdf5", folder / f"{split}_ft.npy") for split in _SPLITS}
+        if not any(path.is_file() for pair in paths.values() for path in pair):
+            raise InputError(
+                f"{folder}: no features; expected {{trn,val,tst}}_ft.hdf5 or {{trn,val,tst}}_ft.npy"
+            )
+        for split, (frames, means) in paths.items():
+            if frames.is_file():
+                yield from _frames(frames, names[split])
+            elif means.is_file():
+                yield from _means(means, names[split], rows=len(read_ids(_list(self.splits, split))))
+            else:
+                why = f"no such .hdf5 or .npy file in {folder}"
+                yield Skipped(where=f"{split}_ft", why=why, wanted=False)
+
+
+def _list(splits: Path, split: str) -> Path:
+    return splits / f"{split}_names.npy"
+
+
+def _id(name: str) -> str:
+    return name.replace("/", "_")
+
+
+def _spellings(names: Iterable[str]) -> Counter[str]:
+    """Return how many distinct names have each id."""
+    return Counter(map(_id, set(names)))
+
+
+def _names(splits: Path) -> Generator[Skipped, None, dict[str, dict[str, int]]]:
+    """Return the videos of each list by id, with their rows in the arrays of the split.
+
+    Names that are there twice, or cannot be told apart, are yielded.
+    """
+    existing_folder(splits, what="public_split, with trn_names.npy, val_names.npy and tst_names.npy")
+    lists = {split: read_ids(_list(splits, split), what=f"the names of {split}") for split in _SPLITS}
+    spellings, seen = _spellings(name for names in lists.values() for name in names), set()
+    rows: dict[str, dict[str, int]] = {split: {} for split in lists}
+    for split, names in lists.items():
+        for row, name in enumerate(names):
+            id = _id(name)
+            if spellings[id] > 1 or id in seen:
+                where, why = f"{split}_names.npy, {name}", _TWINS if spellings[id] > 1 else DUPLICATE
+                yield Skipped(where=where, why=why, split=_SPLITS[split])
+            else:
+                rows[split][id] = row
+            seen.add(id)
+    return rows
+
+
+def _sentences(path: Path) -> Generator[Skipped, None, dict[str, tuple[str, ...]]]:
+    """Yield what is wrong with the captions; return those of each id."""
+    data = read_json(path, what=_CAPTIONS, object_pairs_hook=list)  # keeps a video that is there twice
+    if not isinstance(data, list) or not all(isinstance(pair, tuple) for pair in data):
+        raise InputError(f"{path}: {FORM}: {_CAPTIONS}")
+    spellings = _spellings(name for name, _ in data)
+    captions: dict[str, tuple[str, ...]] = {}
+    for name, sentences in data:
+        where, id = f"{path.name}, {name}", _id(name)
+        if spellings[id] > 1:
+            yield Skipped(where=where, why=_TWINS)
+        elif id in captions:
+            yield Skipped(where=where, why=DUPLICATE)
+        elif not isinstance(sentences, list):
+            yield Skipped(where=where, why="captions that are not a list")
+        else:
+            captions[id] = yield from strings(sentences, where=where)
+    return captions
+
+
+def _frames(path: Path, names: dict[str, int]) -> Iterator[Features | Skipped]:
+    """Yield the frames of each video of an HDF5 file."""
+    with Hdf5File(path, what="the frames of a split's videos") as file:
+        key_of = {_id(key): key for key in file.names()}
+        for id in tqdm(names, desc=path.name, unit="video"):
+            where, why, key = (
+                f"{path.name}, {id}",
+                "a listed video that has no features",
+                key_of.pop(id, None),
+            )
+            try:
+                data = None if key is None else file.data(key)
+                if data is not None and data.shape:
+                    yield Features(id=id, x_ND=as_set(data.rows(0, len(data))), where=where)
+                    continue
+                why = why if key is None else "not a data set (frames, D)"
+            except Unreadable:
+                why = "features that are damaged, or lie in another file"
+            yield Skipped(where=where, why=why)
+        for key in key_of.values():
+            why = "features of a video that the list does not have"
+            yield Skipped(where=f"{path.name}, {key}", why=why, wanted=False)
+
+
+def _means(path: Path, names: dict[str, int], *, rows: int) -> Iterator[Features | Skipped]:
+    """Yield the rows of an array; the list says how many it has."""
+    x_MD = map_array(path, what="HGR's features of a split")
+    if x_MD.ndim != 2 or len(x_MD) != rows:
+        raise InputError(
+            f"{path}: shape {x_MD.shape}, expected ({rows:,}, D): a row for each name of the split's list"
+        )
+    for id, row in tqdm(names.items(), desc=path.name, unit="video"):
+        yield Features(id=id, x_ND=x_MD[row, None], where=f"{path.name}, row {row}")

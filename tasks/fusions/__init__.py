@@ -1,1 +1,0 @@
-"""From the vectors of an image and a question to one."""

@@ -1,0 +1,164 @@
+"""Miners: which of a batch's negatives an objective looks at."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from torch import Tensor
+
+from polypool.infra.errors import InputError
+from polypool.infra.registry import MINERS
+from polypool.tasks.objectives.objective import lowest, pairs_and_negatives
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchScores:
+    """What there is to choose from: the scores of the global batch, and which of them belong together.
+
+    Attributes:
+        pair_T: each text's score with the row that it was drawn with, `(T,)`.
+        negative_VT: scores to choose from, the dtype's lowest number at positives, as `pairs_and_negatives` makes them.
+        row_T: the row of each text.
+        positive_VT: True where a row and a column belong together.
+        sim_VT: the scores as the model gives them. An objective with a temperature has divided the others by it, which
+            changes nothing of their order.
+    """
+
+    pair_T: Tensor
+    negative_VT: Tensor
+    row_T: Tensor
+    positive_VT: Tensor
+    sim_VT: Tensor
+
+    @classmethod
+    def of(cls, scaled_VT: Tensor, row_T: Tensor, positive_VT: Tensor, *, sim_VT: Tensor) -> BatchScores:
+        """Split scores into those of the pairs and the negatives; `scaled_VT` are what an objective makes of them."""
+        pair_T, negative_VT = pairs_and_negatives(scaled_VT, row_T, positive_VT)
+        return cls(
+            pair_T=pair_T,
+            negative_VT=negative_VT,
+            row_T=row_T,
+            positive_VT=positive_VT,
+            sim_VT=sim_VT.detach(),
+        )
+
+
+class Chosen(NamedTuple):
+    """The negatives of one direction that count, with their gradient.
+
+    Attributes:
+        score_RN: the scores of N of each row, `(R, N)`; the dtype's lowest number where there is none.
+        weight_RN: how much each counts, from 0 to 1, without gradient; None where all do.
+        of_T: the row r of each pair, `(T,)`; None where the rows are the pairs, in order.
+    """
+
+    score_RN: Tensor
+    weight_RN: Tensor | None = None
+    of_T: Tensor | None = None
+
+    def of_pairs(self) -> Chosen:
+        """Return the same with a row for each pair, `(T, N)`."""
+        if self.of_T is None:
+            return self
+        weight = None if self.weight_RN is None else self.weight_RN[self.of_T]
+        return Chosen(self.score_RN[self.of_T], weight)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mined:
+    """The negatives that count in both directions.
+
+    Attributes:
+        to_text: texts that do not belong to each pair's image.
+        to_visual: images or videos that do not belong to each pair's text.
+        terms: scalars to log, such as how many they are.
+    """
+
+    to_text: Chosen
+    to_visual: Chosen
+    terms: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Miner(ABC):
+    """Chooses among the negatives of the global batch, for `triplet(negatives=...)` and `infonce(negatives=...)`.
+
+    It learns nothing, keeps nothing between batches, and waits for no device. Positives stand in `negative_VT` as the
+    dtype's lowest number and may be returned as that: they then add nothing to a loss. Spec strings set its
+    keyword-only parameters::
+
+        @MINERS.register("above")
+        class Above(Miner):
+            def __init__(self, *, score: float = 0.5) -> None:
+                self.score = score
+
+            def choose(self, scores: BatchScores) -> Mined:
+                negative_VT = scores.negative_VT
+                weight_VT = (scores.sim_VT > self.score).to(negative_VT)
+                return Mined(
+                    to_text=Chosen(negative_VT, weight_VT, scores.row_T), to_visual=Chosen(negative_VT.T, weight_VT.T)
+                )
+    """
+
+    @abstractmethod
+    def choose(self, scores: BatchScores) -> Mined:
+        """Return the negatives that count for each pair."""
+
+
+@MINERS.register("all")
+class All(Miner):
+    """All negatives count."""
+
+    def choose(self, scores: BatchScores) -> Mined:
+        return Mined(
+            to_text=Chosen(scores.negative_VT, of_T=scores.row_T), to_visual=Chosen(scores.negative_VT.T)
+        )
+
+
+@MINERS.register("hard")
+class Hard(Miner):
+    """The highest negatives of each row and column (VSE++, Faghri et al., BMVC 2018, equation 6).
+
+    Args:
+        k: how many of them; all, where there are fewer.
+    """
+
+    def __init__(self, *, k: int = 1) -> None:
+        if k < 1:
+            raise InputError(f"k must be at least 1, not {k}")
+        self.k = k
+
+    def choose(self, scores: BatchScores) -> Mined:
+        return Mined(
+            to_text=Chosen(self._highest(scores.negative_VT), of_T=scores.row_T),
+            to_visual=Chosen(self._highest(scores.negative_VT.T)),
+        )
+
+    def _highest(self, negative_RN: Tensor) -> Tensor:
+        if self.k == 1:
+            return negative_RN.max(dim=1, keepdim=True).values
+        return negative_RN.topk(min(self.k, negative_RN.shape[1]), dim=1).values
+
+
+@MINERS.register("semi_hard")
+class SemiHard(Miner):
+    """The highest negative below each positive; where every negative reaches the positive, the lowest of them.
+
+    Source: FaceNet (Schroff et al., CVPR 2015).
+    """
+
+    def choose(self, scores: BatchScores) -> Mined:
+        negative_VT, pair_T = scores.negative_VT, scores.pair_T
+        return Mined(
+            to_text=Chosen(_semi_hard(pair_T, negative_VT[scores.row_T])[:, None]),
+            to_visual=Chosen(_semi_hard(pair_T, negative_VT.T)[:, None]),
+        )
+
+
+def _semi_hard(pair_T: Tensor, negative_TN: Tensor) -> Tensor:
+    none = lowest(negative_TN)
+    below_T = negative_TN.masked_fill(negative_TN >= pair_T[:, None], none).max(dim=1).values
+    easiest_T = negative_TN.masked_fill(negative_TN == none, -none).min(dim=1).values
+    easiest_T = easiest_T.masked_fill(easiest_T == -none, none)
+    return easiest_T.where(below_T == none, below_T)

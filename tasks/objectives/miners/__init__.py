@@ -1,1 +1,0 @@
-"""Miners: the negatives of a batch that count in an objective."""

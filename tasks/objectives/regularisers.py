@@ -1,0 +1,188 @@
+"""Regularisers: scalars of the embeddings of the global batch, added to the objective."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from polypool.infra.errors import InputError
+from polypool.infra.fields import above, at_least, one_of, require
+from polypool.infra.registry import REGULARISERS
+from polypool.tasks.similarities.vectors import Embeddings, l2_normalise, mean_and_log_variance
+
+
+class Regulariser(nn.Module, ABC):
+    """A term of the loss that looks at embeddings, not at scores; a model may have several.
+
+    Like an objective, it sees the global batch on every worker, outside autocast and in at least float32, and what it
+    learns is a `nn.Parameter`, named `regularisers.<place>.<name>` in the model. A model that has no embeddings of one
+    modality alone takes none.
+
+    Args:
+        weight: of the term in the loss, not below 0.
+    """
+
+    name: str
+    """Name of the term in the log."""
+    of_distributions: bool = False
+    """True: embeddings are Gaussians, a mean and a log-variance; False: vectors, or sets of them. A model refuses one
+    that is not of what it makes."""
+
+    def __init__(self, *, weight: float) -> None:
+        super().__init__()
+        require(at_least(0), weight=weight)
+        self.weight = weight
+
+    @abstractmethod
+    def forward(self, visual: Embeddings, text: Embeddings) -> Tensor:
+        """Return the unweighted term of the global batch, a scalar, which is logged under `name`.
+
+        Args:
+            visual: of V images or videos: vectors `(V, D)` or `(V, K, D)`, and the residual where there is one;
+                distributions `(V, 2, D)` where `of_distributions`.
+            text: of T captions, likewise.
+        """
+
+
+class WithinSets(Regulariser):
+    """A regulariser of how the elements of a set lie to each other: the sum of a mean over each modality's sets.
+
+    Args:
+        weight: of the term in the loss.
+        on: `residual`, what an aggregator adds to a global vector for each element, or, from one that works
+            otherwise, the embedding; or `embedding`, always.
+    """
+
+    def __init__(self, *, weight: float, on: str = "residual") -> None:
+        super().__init__(weight=weight)
+        require(one_of("residual", "embedding"), on=on)
+        self.on = on
+
+    @abstractmethod
+    def of_sets(self, gram_BKK: Tensor) -> Tensor:
+        """Return the term, a scalar mean over sets, from the cosines of each set's elements with each other."""
+
+    def forward(self, visual: Embeddings, text: Embeddings) -> Tensor:
+        """Return the sum over modalities; one whose embeddings are single vectors adds nothing.
+
+        Raises:
+            InputError: the embeddings of both are single vectors.
+        """
+        sides = [self._elements(encoded) for encoded in (visual, text)]
+        sets = [x_BKD for x_BKD in sides if x_BKD.ndim == 3 and x_BKD.shape[1] > 1]
+        if not sets:
+            raise InputError(
+                f"{self.name} compares the elements of a set, and every embedding is a single vector; leave it out, or "
+                "choose an aggregator that makes several, such as slots(k=4)"
+            )
+        return torch.stack([self.of_sets(x_BKD @ x_BKD.mT) for x_BKD in map(l2_normalise, sets)]).sum()
+
+    def _elements(self, encoded: Embeddings) -> Tensor:
+        if self.on == "residual" and encoded.residual is not None:
+            return encoded.residual
+        return encoded.vectors
+
+
+@REGULARISERS.register("diversity")
+class Diversity(WithinSets):
+    """The Frobenius norm of each set's Gram matrix less its diagonal, over K^2 (PVSE, Song and Soleymani 2019)."""
+
+    name = "diversity"
+
+    def of_sets(self, gram_BKK: Tensor) -> Tensor:
+        k = gram_BKK.shape[-1]
+        same_KK = torch.eye(k, dtype=torch.bool, device=gram_BKK.device)
+        return torch.linalg.matrix_norm(gram_BKK.masked_fill(same_KK, 0.0)).mean() / k**2
+
+
+@REGULARISERS.register("uniformity")
+class Uniformity(WithinSets):
+    """The mean of exp(-2 d^2) over the pairs of each set's elements, d their distance (DivE, section 3.4).
+
+    The paper sums over pairs; what its code averages is what the published weight goes with.
+    """
+
+    name = "uniformity"
+
+    def of_sets(self, gram_BKK: Tensor) -> Tensor:
+        k = gram_BKK.shape[-1]
+        first_P, second_P = torch.triu_indices(k, k, offset=1, device=gram_BKK.device)
+        square_BK = gram_BKK.diagonal(dim1=1, dim2=2)
+        distance_BP = square_BK[:, first_P] + square_BK[:, second_P] - 2 * gram_BKK[:, first_P, second_P]
+        return (-2 * distance_BP).exp().mean()
+
+
+@REGULARISERS.register("mmd")
+class MMD(Regulariser):
+    """The squared maximum mean discrepancy of all elements of one modality from those of the other, a V-statistic.
+
+    Sources: Gretton et al. 2006; PVSE; DivE.
+
+    The kernel is exp(-gamma * distance), not of the distance squared: so in the embeddings of PVSE and DivE.
+
+    Args:
+        weight: of the term in the loss.
+        gamma: sharpness of the kernel.
+    """
+
+    name = "mmd"
+
+    def __init__(self, *, weight: float, gamma: float = 0.5) -> None:
+        super().__init__(weight=weight)
+        require(above(0), gamma=gamma)
+        self.gamma = gamma
+
+    def forward(self, visual: Embeddings, text: Embeddings) -> Tensor:
+        """Return the mean kernel within each modality less twice that between them, a scalar."""
+        x_MD, y_ND = (encoded.vectors.reshape(-1, encoded.vectors.shape[-1]) for encoded in (visual, text))
+        return self._kernel(x_MD, x_MD) - 2 * self._kernel(x_MD, y_ND) + self._kernel(y_ND, y_ND)
+
+    def _kernel(self, x_MD: Tensor, y_ND: Tensor) -> Tensor:
+        return (-self.gamma * distances(x_MD, y_ND)).exp().mean()
+
+
+def distances(x_MD: Tensor, y_ND: Tensor) -> Tensor:
+    """Return the Euclidean distances `(M, N)`, by way of a matrix product: nothing larger is made.
+
+    A distance below what the product can resolve (0.002 between unit vectors in single precision) counts as zero and
+    has zero gradient, where that of the root has no bound.
+    """
+    square_M, square_N = x_MD.square().sum(dim=1), y_ND.square().sum(dim=1)
+    scale_MN = square_M[:, None] + square_N
+    square_MN = scale_MN - 2 * x_MD @ y_ND.T
+    zero_MN = square_MN <= 16 * torch.finfo(square_MN.dtype).eps * scale_MN
+    return square_MN.masked_fill(zero_MN, 1.0).sqrt().masked_fill(zero_MN, 0.0)
+
+
+@REGULARISERS.register("vib")
+class VIB(Regulariser):
+    """The divergence of each distribution from N(0, I), the mean over a modality's items, summed over both.
+
+    Sources: Alemi et al. 2017 (variational information bottleneck); PCME++, Chun, ICLR 2024.
+
+    It keeps variances from vanishing. A divergence is a sum over channels; here it is their mean, as in PCME++'s code,
+    since the published weight of 1e-4 goes with that. That code leaves the term out where it exceeds 10,000; here it
+    stays, as its gradient is what brings it down.
+
+    Args:
+        weight: of the term in the loss.
+    """
+
+    name = "vib"
+    of_distributions = True
+
+    def forward(self, visual: Embeddings, text: Embeddings) -> Tensor:
+        """Return the sum of both modalities' divergences, a scalar.
+
+        Raises:
+            InputError: these are no distributions.
+        """
+        one, other = (_divergence(*mean_and_log_variance(side.vectors)) for side in (visual, text))
+        return one + other
+
+
+def _divergence(mean_BD: Tensor, log_variance_BD: Tensor) -> Tensor:
+    """Return KL(N(mean, variance) || N(0, I)) by channel, averaged over channels and items."""
+    return (mean_BD.square() + log_variance_BD.exp() - 1 - log_variance_BD).mean() / 2

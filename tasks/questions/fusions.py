@@ -1,0 +1,71 @@
+"""Fusions: one vector of an image's and a question's, from which answers are predicted."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from polypool.encoders.encoder import xavier_linear
+from polypool.infra.compute.dropout import Dropout
+from polypool.infra.errors import InputError
+from polypool.infra.registry import FUSIONS
+
+
+class Fusion(nn.Module, ABC):
+    """Makes one vector of two embeddings, `(B, V)` and `(B, T)` -> `(B, W)`.
+
+    Constructors take the two widths first: `Fusion(visual, text, *, ...)`.
+    """
+
+    width: int
+    """Width W of what comes out."""
+
+    @abstractmethod
+    def forward(self, visual_BV: Tensor, text_BT: Tensor) -> Tensor:
+        """Return the `(B, W)` fusions of the b-th embedding of one modality with the b-th of the other."""
+
+
+@FUSIONS.register("concat")
+class Concat(Fusion):
+    """The concatenation (Stefanini et al., ICPR 2020, section III-C).
+
+    Args:
+        visual: width of the image's embedding.
+        text: width of the question's.
+        dropout: fraction of the result dropped in training; the paper has none here.
+    """
+
+    def __init__(self, visual: int, text: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.width = visual + text
+        self.dropout = Dropout(dropout)
+
+    def forward(self, visual_BV: Tensor, text_BT: Tensor) -> Tensor:
+        return self.dropout(torch.cat((visual_BV, text_BT), dim=1))
+
+
+@FUSIONS.register("product")
+class Product(Fusion):
+    """`dropout(relu(linear(visual)) * relu(linear(text)))`.
+
+    Source: the bottom-up-attention baseline (Anderson et al., CVPR 2018, section 3.3).
+
+    Args:
+        visual: width of the image's embedding.
+        text: width of the question's.
+        width: of the result; that of the wider embedding where None.
+        dropout: fraction of the result dropped in training.
+    """
+
+    def __init__(self, visual: int, text: int, *, width: int | None = None, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.width = max(visual, text) if width is None else width
+        if self.width < 1:
+            raise InputError(f"product(width={width}): the width must be at least 1")
+        self.visual, self.text = xavier_linear(visual, self.width), xavier_linear(text, self.width)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, visual_BV: Tensor, text_BT: Tensor) -> Tensor:
+        return self.dropout(self.visual(visual_BV).relu() * self.text(text_BT).relu())

@@ -1,0 +1,166 @@
+"""Similarities of sets: all cosines of two sets' elements, combined to one score, block by block."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from polypool.infra.errors import InputError
+from polypool.tasks.similarities.similarity import Similarity
+
+# Takes `(q, K, L, g)` products, which it may overwrite, and which queries and which of the gallery these are; returns
+# `(q, g)` scores, differentiable.
+Combine = Callable[[Tensor, slice, slice], Tensor]
+
+# Vectors of queries and of the gallery in a block: on a CPU a few MB, which stay in its cache.
+VECTORS = {"cpu": (1024, 1024)}
+VECTORS_ELSEWHERE = (4096, 8192)
+# Products that wait for their gradient, 128 MB; where there are more, every block is computed a second time for it.
+STORED = 1 << 25
+
+
+def in_blocks(
+    combine: Combine,
+    query_QKD: Tensor,
+    gallery_GLD: Tensor,
+    parameters: Sequence[Tensor],
+    *,
+    factor: float = 1.0,
+) -> Tensor:
+    """Return the `(Q, G)` scores of sets of K vectors against sets of L.
+
+    Args:
+        combine: makes scores of the products of a block.
+        query_QKD: sets of one modality.
+        gallery_GLD: sets of the other.
+        parameters: what `combine` uses beside its argument and needs a gradient.
+        factor: what multiplies the products; within them it costs nothing.
+    """
+    learned = (query_QKD, gallery_GLD, *parameters)
+    products = math.prod(query_QKD.shape[:2]) * math.prod(gallery_GLD.shape[:2])
+    keep = torch.is_grad_enabled() and any(x.requires_grad for x in learned) and products <= STORED
+    return _Blocks.apply(combine, factor, keep, *learned)
+
+
+class _Blocks(torch.autograd.Function):
+    """Keeps the products of a batch for backward, or computes them again where they are many; all else, always."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        combine: Combine,
+        factor: float,
+        keep: bool,
+        query_QKD: Tensor,
+        gallery_GLD: Tensor,
+        *parameters: Tensor,
+    ) -> Tensor:
+        ctx.combine, ctx.factor, ctx.parameters = combine, factor, len(parameters)
+        kept: list[Tensor] = []
+        sim_QG = query_QKD.new_empty(len(query_QKD), len(gallery_GLD))
+        for rows, columns, gallery_LGD in _blocks(query_QKD, gallery_GLD):
+            scaled_QKLG = _products(query_QKD[rows], gallery_LGD, factor)
+            if keep:
+                kept.append(scaled_QKLG.clone())
+            sim_QG[rows, columns] = combine(scaled_QKLG, rows, columns)
+        ctx.save_for_backward(query_QKD, gallery_GLD, *parameters, *kept)
+        return sim_QG
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_QG: Tensor) -> tuple[Tensor | None, ...]:
+        query_QKD, gallery_GLD, *others = ctx.saved_tensors
+        parameters, kept = others[: ctx.parameters], iter(others[ctx.parameters :])
+        total = [torch.zeros_like(x) for x in (query_QKD, gallery_GLD, *parameters)]
+        for rows, columns, gallery_LGD in _blocks(query_QKD, gallery_GLD):
+            block_QKD, scaled_QKLG = query_QKD[rows], next(kept, None)
+            if scaled_QKLG is None:
+                scaled_QKLG = _products(block_QKD, gallery_LGD, ctx.factor)
+            with torch.enable_grad():
+                scaled_QKLG = scaled_QKLG.detach().requires_grad_()
+                sim_QG = ctx.combine(scaled_QKLG.clone(), rows, columns)
+            grad_QKLG, *of_parameters = torch.autograd.grad(
+                sim_QG, (scaled_QKLG, *parameters), grad_QG[rows, columns]
+            )
+            grad_VW = ctx.factor * grad_QKLG.flatten(2).flatten(0, 1)
+            total[0][rows] += (grad_VW @ gallery_LGD.flatten(0, 1)).view_as(block_QKD)
+            grad_LGD = (grad_VW.T @ block_QKD.flatten(0, 1)).view_as(gallery_LGD)
+            total[1][columns] += grad_LGD.transpose(0, 1)
+            for place, part in zip(total[2:], of_parameters, strict=True):
+                place += part
+        return None, None, None, *total
+
+
+def _blocks(query_QKD: Tensor, gallery_GLD: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Yield the sets of both sides of each block, and the gallery's.
+
+    These are `(L, g, D)`, contiguous: sums over a set's elements then run over whole rows of scores.
+    """
+    for columns in _slices(gallery_GLD, 1):
+        gallery_LGD = gallery_GLD[columns].transpose(0, 1).contiguous()
+        for rows in _slices(query_QKD, 0):
+            yield rows, columns, gallery_LGD
+
+
+def _products(query_QKD: Tensor, gallery_LGD: Tensor, factor: float) -> Tensor:
+    """Return the products of all elements, times the factor, `(q, K, L, g)`."""
+    query_VD, gallery_WD = query_QKD.flatten(0, 1), gallery_LGD.flatten(0, 1)
+    scaled_VW = torch.addmm(query_VD.new_zeros(()), query_VD, gallery_WD.T, beta=0, alpha=factor)
+    return scaled_VW.view(*query_QKD.shape[:2], *gallery_LGD.shape[:2])
+
+
+def _slices(x_BKD: Tensor, side: int) -> Iterator[slice]:
+    step = max(1, VECTORS.get(x_BKD.device.type, VECTORS_ELSEWHERE)[side] // x_BKD.shape[1])
+    return (slice(start, start + step) for start in range(0, len(x_BKD), step))
+
+
+class SetSimilarity(Similarity):
+    """`(Q, K, D)` against `(G, L, D)`; an embedding `(Q, D)` is a set of one."""
+
+    of_sets = True
+    factor: float = 1.0
+    """What multiplies the cosines before they are combined; within the product it costs nothing."""
+
+    @abstractmethod
+    def combine(self, scaled_QKLG: Tensor) -> Tensor:
+        """Return the `(Q, G)` scores of sets whose elements have these scaled cosines, which it may overwrite."""
+
+    def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
+        """Return the `(Q, G)` scores, computed block by block; so is the gradient."""
+        learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
+
+        def combine(scaled_QKLG: Tensor, rows: slice, columns: slice) -> Tensor:
+            return self.combine(scaled_QKLG)
+
+        return in_blocks(combine, *as_sets(query, gallery), learned, factor=self.factor)
+
+    def pairs(self, query: Tensor, gallery: Tensor) -> Tensor:
+        query_PKD, gallery_PLD = as_sets(query, gallery)
+        return self.combine((self.factor * query_PKD @ gallery_PLD.mT)[..., None]).squeeze(1)
+
+
+def as_sets(query: Tensor, gallery: Tensor) -> tuple[Tensor, Tensor]:
+    """Return embeddings as `(Q, K, D)` and `(G, L, D)`.
+
+    Raises:
+        InputError: they are neither vectors nor sets of them, or differ in width.
+    """
+    for embedding in (query, gallery):
+        if embedding.ndim not in (2, 3):
+            raise InputError(
+                f"embeddings are (B, D), or (B, K, D) where they are sets, not {tuple(embedding.shape)}; check the "
+                "aggregator"
+            )
+    if query.shape[-1] != gallery.shape[-1]:
+        raise InputError(
+            f"embeddings of width {query.shape[-1]} and {gallery.shape[-1]} cannot be compared; give both branches one "
+            "width"
+        )
+    query, gallery = (x if x.ndim == 3 else x[:, None] for x in (query, gallery))
+    return query, gallery

@@ -1,0 +1,173 @@
+"""Similarities of sets of vectors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from polypool.infra.errors import InputError
+from polypool.infra.fields import above, require
+from polypool.infra.registry import SIMILARITIES
+from polypool.tasks.similarities.blocks import SetSimilarity, as_sets, in_blocks
+from polypool.tasks.similarities.similarity import Similarity
+from polypool.tasks.similarities.vectors import real_vectors
+
+
+@SIMILARITIES.register("chamfer")
+class Chamfer(SetSimilarity):
+    """The mean over elements of the cosine with the closest one in the other set, averaged over both directions.
+
+    Source: DivE, section 3.3.
+    """
+
+    def combine(self, cosine_QKLG: Tensor) -> Tensor:
+        return (cosine_QKLG.amax(dim=2).mean(dim=1) + cosine_QKLG.amax(dim=1).mean(dim=1)) / 2
+
+
+FAINT = -80.0  # logarithm of what float32 still holds with all its digits, with room for a sum
+
+
+@SIMILARITIES.register("smooth_chamfer")
+class SmoothChamfer(SetSimilarity):
+    """Chamfer similarity with `log(sum(exp(alpha * cosine))) / alpha` for the maximum (DivE, equation 6).
+
+    It is not bounded by one: two sets of K equal elements score 1 + ln(K) / alpha.
+
+    Args:
+        alpha: how sharply the closest element stands out; as it grows, the result nears `chamfer`.
+    """
+
+    def __init__(self, *, alpha: float = 16.0) -> None:
+        super().__init__()
+        require(above(0), alpha=alpha)
+        self.factor = alpha
+
+    def combine(self, scaled_QKLG: Tensor) -> Tensor:
+        """Return the mean of both directions, `(Q, G)`; `scaled_QKLG` is overwritten.
+
+        What `logsumexp` does, in fewer passes over memory. Shifted by the largest of two sets' cosines, one exponential
+        serves both directions. Only where alpha or the embeddings are so large that those of an element could vanish,
+        is each element's shifted by its own largest.
+        """
+        top_QG = scaled_QKLG.detach().amax((1, 2))
+        exp_QKLG = (scaled_QKLG - top_QG[:, None, None]).exp_()
+        rows_QKG, columns_QLG = (exp_QKLG.sum(dim).log() for dim in (2, 1))
+        if torch.minimum(rows_QKG.amin(), columns_QLG.amin()) < FAINT:
+            del exp_QKLG
+            return self._apart(scaled_QKLG)
+        return (rows_QKG.mean(dim=1) + columns_QLG.mean(dim=1)).add_(top_QG, alpha=2) / (2 * self.factor)
+
+    def _apart(self, scaled_QKLG: Tensor) -> Tensor:
+        """Return the same; no exponential overflows, and never all of an element's vanish."""
+        top_QK1G, top_Q1LG = (scaled_QKLG.detach().amax(dim, keepdim=True) for dim in (2, 1))
+        rows_QKG = (scaled_QKLG - top_QK1G).exp_().sum(dim=2).log().add_(top_QK1G.squeeze(2))
+        columns_QLG = scaled_QKLG.sub_(top_Q1LG).exp_().sum(dim=1).log().add_(top_Q1LG.squeeze(1))
+        return (rows_QKG.mean(dim=1) + columns_QLG.mean(dim=1)) / (2 * self.factor)
+
+
+@SIMILARITIES.register("maxsim")
+class MaxSim(Similarity):
+    """The mean over elements of the cosine with the closest one in the other set, averaged over both directions.
+
+    `chamfer` for sets of different sizes: zero vectors are no elements, so that a negative cosine never loses to one. A
+    set without an element scores 0.
+
+    Sources: Yao et al., "FILIP", ICLR 2022, equations 4 and 5, whose loss takes from images to texts the one direction
+    and from texts to images the other, where here both have the mean of the two; Khattab and Zaharia, "ColBERT", SIGIR
+    2020, equation 3, the sum of the query's direction alone. One direction would not be symmetric, and which side asks
+    is not known here.
+    """
+
+    of_sets = True
+    of_any_size = True
+
+    def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
+        query_QKD, gallery_GLD = as_sets(query, gallery)
+        real_QK, real_GL = real_vectors(query_QKD), real_vectors(gallery_GLD)
+
+        def combine(cosine_QKLG: Tensor, rows: slice, columns: slice) -> Tensor:
+            return _closest(cosine_QKLG, real_QK[rows, :, None], real_GL[columns].T[None])
+
+        return in_blocks(combine, query_QKD, gallery_GLD, ())
+
+    def pairs(self, query: Tensor, gallery: Tensor) -> Tensor:
+        query_PKD, gallery_PLD = as_sets(query, gallery)
+        real_PK1, real_PL1 = real_vectors(query_PKD)[..., None], real_vectors(gallery_PLD)[..., None]
+        return _closest((query_PKD @ gallery_PLD.mT)[..., None], real_PK1, real_PL1).squeeze(1)
+
+
+def _closest(cosine_QKLG: Tensor, real_QKg: Tensor, real_qLG: Tensor) -> Tensor:
+    """Return the mean of both directions, `(Q, G)`; small letters are axes of one or of all.
+
+    Args:
+        cosine_QKLG: of all elements; overwritten.
+        real_QKg: True for elements of the queries.
+        real_qLG: True for elements of the gallery.
+    """
+    both_QKLG = real_QKg[:, :, None] & real_qLG[:, None]
+    cosine_QKLG = cosine_QKLG.masked_fill_(~both_QKLG, float("-inf"))
+    return (_mean(cosine_QKLG.amax(dim=2), real_QKg) + _mean(cosine_QKLG.amax(dim=1), real_qLG)) / 2
+
+
+def _mean(largest: Tensor, real: Tensor) -> Tensor:
+    """Return the mean along axis 1 over real elements that met one; 0 where there is none."""
+    met = largest != float("-inf")
+    return largest.where(met, 0.0).sum(dim=1) / real.sum(dim=1).clamp(min=1)
+
+
+@SIMILARITIES.register("mil")
+class MIL(SetSimilarity):
+    """The largest cosine of an element of one set with one of the other (PVSE, Song and Soleymani 2019)."""
+
+    def combine(self, cosine_QKLG: Tensor) -> Tensor:
+        return cosine_QKLG.amax(dim=2).amax(dim=1)
+
+
+@SIMILARITIES.register("match_probability")
+class MatchProbability(SetSimilarity):
+    """The mean of `sigmoid(scale * cosine + shift)` over all pairs of elements; scale and shift are learned.
+
+    DivE's paper writes a sum; its code, and PCME, take the mean.
+
+    Args:
+        scale: its first value.
+        shift: its first value.
+    """
+
+    def __init__(self, *, scale: float = 1.0, shift: float = 0.0) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(float(scale)))
+        self.shift = nn.Parameter(torch.tensor(float(shift)))
+
+    def combine(self, cosine_QKLG: Tensor) -> Tensor:
+        return (self.scale * cosine_QKLG + self.shift).sigmoid().mean(dim=(1, 2))
+
+
+@SIMILARITIES.register("aligned_mean")
+class AlignedMean(Similarity):
+    """The mean of the cosines of elements at the same place, of which both sets have equally many.
+
+    Source: score attention with k queries (Stefanini et al. 2020).
+    """
+
+    of_sets = True
+
+    def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
+        """Return the `(Q, G)` means: one product of the sets laid out as long vectors."""
+        query_QKD, gallery_GKD = _aligned(query, gallery)
+        return (query_QKD.flatten(1) @ gallery_GKD.flatten(1).T).div_(query_QKD.shape[1])
+
+    def pairs(self, query: Tensor, gallery: Tensor) -> Tensor:
+        query_PKD, gallery_PKD = _aligned(query, gallery)
+        return (query_PKD * gallery_PKD).sum(dim=-1).mean(dim=1)
+
+
+def _aligned(query: Tensor, gallery: Tensor) -> tuple[Tensor, Tensor]:
+    sets = as_sets(query, gallery)
+    k, l = (x.shape[1] for x in sets)  # noqa: E741
+    if k != l:
+        raise InputError(
+            f"aligned_mean pairs the k-th element with the k-th, and sets have {k} elements on one side and {l} on the "
+            "other; give both aggregators the same k, or choose smooth_chamfer, chamfer, mil or match_probability"
+        )
+    return sets

@@ -1,0 +1,193 @@
+"""What is written by hand: links and the way to each page, commands, names of code and files, the notebook."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pkgutil
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from places import ROOT
+
+from polypool.__main__ import main, verbs
+from polypool.infra.registry import KINDS
+
+FOLDERS = ("aggregators", "benchmarks", "docs", "encoders", "infra", "pipelines", "tasks", "tests")
+GENERATED = ROOT / "docs/aggregators"
+FILES = sorted(
+    path
+    for path in [*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))]
+    if GENERATED not in path.parents
+)
+PARSER = MarkdownIt().enable("table")
+
+
+def tokens(path: Path) -> Iterator[Token]:
+    for token in PARSER.parse(path.read_text()):
+        yield token
+        yield from token.children or ()
+
+
+def links(path: Path) -> list[tuple[Path, str]]:
+    """Return the files, and the anchors in them, that a file links to."""
+    targets = [token.attrs.get("href") or token.attrs.get("src", "") for token in tokens(path)]
+    parts = [target.partition("#") for target in targets if target and not re.match(r"[a-z]+:|//", target)]
+    return [((path.parent / file).resolve() if file else path, anchor) for file, _, anchor in parts]
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of a file's headings, as GitHub makes them."""
+    found = [*tokens(path)]
+    titles = [after.content for token, after in pairwise(found) if token.type == "heading_open"]
+    text = path.read_text()
+    for included in re.findall(r"```\{include\} (\S+)", text):
+        titles += [title.replace("-", " ") for title in anchors((path.parent / included).resolve())]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_to_files_and_sections(path):
+    for target, anchor in links(path):
+        if GENERATED not in target.parents:
+            assert target.exists(), target
+            assert not anchor or anchor in anchors(target), f"{target}#{anchor}"
+
+
+def test_every_page_is_two_clicks_from_the_front_page():
+    front = ROOT / "docs/index.md"
+    one = {target for target, _ in links(front)} | {front}
+    two = one | {
+        target for page in one if page.suffix == ".md" and page.exists() for target, _ in links(page)
+    }
+    api = {path for path in FILES if path.is_relative_to(ROOT / "docs/api")}  # by its own table of contents
+    assert {path for path in FILES if path.is_relative_to(ROOT / "docs")} - api <= two
+
+
+def test_the_readme_is_short():
+    assert (ROOT / "README.md").read_text().count("\n") <= 150
+
+
+def test_the_glossary_has_at_most_40_terms_each_once():
+    block = (ROOT / "docs/glossary.md").read_text().split("```{glossary}\n")[1]
+    terms = re.findall(r"^(?!  )(\w.*)$", block, re.MULTILINE)
+    assert len(terms) == len(set(terms)) <= 40
+
+
+def resolves(name: str) -> bool:
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_names_and_files_in_code_exist(path):
+    text = path.read_text()
+    groups = {f"polypool.{kind.group.partition('.')[2]}" for kind in KINDS.values()}
+    names = {*re.findall(r"(?<![\w./-])polypool(?:\.\w+)+", text)} - groups - {"polypool.egg"}
+    assert not [name for name in sorted(names) if not resolves(name)]
+    folders = "aggregators|encoders|infra|pipelines|tasks|tests|docs|benchmarks"
+    files = {*re.findall(rf"`((?:{folders})/[\w./-]+)`", text)}
+    assert not [name for name in sorted(files) if not (ROOT / name).exists()]
+
+
+COMMAND = re.compile(r"(?:^ {4}|`|python -m )(polypool [a-z].*?)(?:`|$)", re.MULTILINE)
+
+
+def commands() -> dict[str, str]:
+    """Return every command that a file names as code, with the file."""
+    found = {}
+    for path in FILES:
+        if path.parent != ROOT and ROOT / "docs" not in path.parents:
+            continue
+        text = re.sub(r"<!-- table.*?end of table -->", "", path.read_text(), flags=re.DOTALL)
+        text = re.sub(r"\\\n +", "", text)
+        found |= {command.partition(" #")[0]: path.name for command in COMMAND.findall(text)}
+    return found
+
+
+@cache
+def help_of(*words: str) -> str:
+    """Return what `polypool WORDS --help` prints."""
+    shown = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(shown), redirect_stderr(shown):
+        patch.setattr(sys, "argv", ["polypool", *words, "--help"])
+        patch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as stop:
+            main()
+    assert not stop.value.code, shown.getvalue()
+    return shown.getvalue()
+
+
+def helps(verb: str, words: list[str]) -> str:
+    """Return the help that a command's options stand in; sub-commands are the words before any option."""
+    if verb == "train":
+        return help_of("train") + help_of("train", "demo") + help_of("train", "rerun")
+    if verb == "sweep":
+        return help_of("sweep") + help_of("train", "demo")
+    known, shown = [verb], help_of(verb)
+    for word in words:
+        if re.search(rf"[•{{,|] *{re.escape(word)}\b", shown) and re.fullmatch(r"[a-z0-9-]+", word):
+            known.append(word)
+            shown += help_of(*known)
+    return shown
+
+
+@pytest.mark.parametrize(("command", "file"), commands().items())
+def test_a_command_of_the_documentation_exists(command: str, file: str) -> None:
+    _, verb, *words = shlex.split(
+        command.replace("'", "").replace('"', "").replace("$(", "").replace(")", "")
+    )
+    if verb == verb.upper():  # `polypool VERB`
+        return
+    assert verb in verbs(), f"{file}: {command}"
+    shown = helps(verb, words)
+    for option in (word.partition("=")[0] for word in words if word.startswith("--")):
+        assert re.search(rf"{re.escape(option)}\b", shown), f"{file}: {command}"
+
+
+NOTEBOOK = ROOT / "docs/examples/five_poolings.ipynb"
+
+
+def cells(kind: str) -> list[dict]:
+    return [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == kind]
+
+
+@pytest.mark.notebook
+def test_the_notebook_runs_from_top_to_bottom(tmp_path):
+    program = tmp_path / "notebook.py"
+    code = ["".join(cell["source"]) for cell in cells("code")]
+    last = 'assert len(hits) == 5 and {*table["row"]} == {"mean", "gpo"}'
+    # a kernel has no `if __name__` either: Ray's workers import nothing of it
+    program.write_text("\n\n".join([*code, last]))
+    with tempfile.TemporaryDirectory(
+        prefix="nb"
+    ) as short:  # the paths of Ray's sockets have at most 107 bytes
+        environment = os.environ | {"TMPDIR": short, "POLYPOOL_EPOCHS": "1"}
+        command = [sys.executable, str(program)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    printed = done.stdout.splitlines()
+    for spec in ("mean", "max", "kmax(k=5)", "gpo", "esa"):
+        assert any(line.startswith(spec) and "(4, " in line for line in printed)
+    assert sum("RSUM" in line for line in printed) == 2
+    assert sum(line[:2] in ("1.", "5.") for line in printed) == 4
+
+
+def test_the_notebook_is_kept_without_what_it_printed():
+    assert all(not cell["outputs"] and cell["execution_count"] is None for cell in cells("code"))
+    assert all("".join(cell["source"]).strip() for cell in cells("markdown"))

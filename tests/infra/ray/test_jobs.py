@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from places import ROOT
+from ray._private import ray_constants
+
+from polypool.infra import paths
+from polypool.infra.errors import InputError
+from polypool.infra.ray import progress
+from polypool.infra.ray.jobs import JobServer, free_ports, private_head, refuse_large
+from polypool.infra.ray.progress import LineBar
+
+pytestmark = pytest.mark.ray
+
+JOB = """
+import os
+from polypool.infra.paths import home
+print("home is", home())
+print("from", os.getcwd())
+print("SAID is", os.environ["SAID"])
+print("an end without a newline", end="")
+"""
+
+
+def alive(folder: str) -> list[str]:
+    """The processes that name a head's folder on their command line."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = process.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if folder in words:
+            found.append(words)
+    return found
+
+
+def folders() -> set[Path]:
+    return set(Path("/tmp").glob("pp-*"))
+
+
+@pytest.mark.slow
+def test_jobs_run_on_a_private_head_that_leaves_nothing_behind():
+    before = folders()
+    with private_head(cpus=1) as head:
+        (folder,) = folders() - before
+        assert alive(str(folder))
+        shown = job(head, JOB, env={"SAID": "at length"})
+        assert f"home is {ROOT}" in shown, "a job finds its way back to the project"
+        assert any(line.startswith(f"from {folder}") for line in shown)
+        assert shown[-2:] == ["SAID is at length", "an end without a newline"]
+        with pytest.raises(InputError, match=r"ended as FAILED \(.*exit code 3\); its output"):
+            job(head, "raise SystemExit(3)")
+        stopped_when_nobody_waits(head)
+    assert not folder.exists()
+    assert soon_gone(str(folder))
+
+
+def soon_gone(words: str) -> bool:
+    """Wait until no process has some words on its command line, for 30 seconds at most."""
+    limit = time.monotonic() + 30
+    while alive(words) and time.monotonic() < limit:
+        time.sleep(0.2)
+    return not alive(words)
+
+
+def job(head: JobServer, code: str, *, env: dict[str, str] | None = None) -> list[str]:
+    """Return the lines of a job's output."""
+    shown: list[str] = []
+    asyncio.run(head.run(["python", "-c", code], folder=ROOT, env=env or {}, show=shown.append))
+    return shown
+
+
+def stopped_when_nobody_waits(head: JobServer) -> None:
+    endless = f"import time; print('started {(mark := secrets.token_hex(8))}', flush=True); time.sleep(600)"
+
+    async def leave() -> None:
+        started = asyncio.Event()
+        words = ["python", "-c", endless]
+        waiting = asyncio.create_task(head.run(words, folder=ROOT, env={}, show=lambda _: started.set()))
+        await started.wait()
+        assert alive(mark)
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(leave())
+    assert soon_gone(mark)
+
+
+def test_where_no_job_server_answers_is_said():
+    (port,) = free_ports(1)
+    with pytest.raises(InputError, match=f"no job server answers at http://127.0.0.1:{port}"):
+        job(JobServer(address=f"http://127.0.0.1:{port}"), "pass")
+
+
+@pytest.mark.slow
+def test_a_head_ends_when_its_owner_is_terminated():
+    before = folders()
+    code = (
+        "from polypool.infra.process.command import command\n"
+        "from polypool.infra.ray.jobs import private_head\n@command\ndef main():\n"
+        "    with private_head(cpus=1): print('up', flush=True); input()\nmain()"
+    )
+    owner = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert owner.stdout.readline() == "up\n"
+    (folder,) = folders() - before
+    owner.send_signal(signal.SIGTERM)
+    assert owner.wait(60) == 128 + signal.SIGTERM
+    assert soon_gone(str(folder))
+
+
+def test_home_is_refused_to_a_job_that_cannot_find_the_project(monkeypatch, tmp_path):
+    monkeypatch.delenv("POLYPOOL_HOME", raising=False)
+    assert paths.home() == Path.cwd()
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    assert paths.home() == ROOT
+    monkeypatch.setattr(paths, "_editable_folder", lambda: None)
+    with pytest.raises(InputError, match="MLFLOW_TRACKING_URI"):
+        paths.home()
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
+    assert paths.resolve("data/x") == tmp_path / "data/x"
+    assert paths.resolve("/data/x") == Path("/data/x")
+
+
+def test_progress_in_a_log_says_how_long_it_still_takes(capsys, monkeypatch):
+    now = iter([0.0, 10.0, 10.0, 20.0, 20.0, 30.0, 30.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    bar = LineBar(desc="demo", total=140, every=0.0)
+    bar.update(40)  # a resumed run: what was done before took none of these seconds
+    bar.update(20)
+    bar.update(80)
+    first, second, last = capsys.readouterr().err.splitlines()
+    assert first.endswith("40/140 0.0 step/s  demo")
+    assert second.endswith("60/140 1.0 step/s, 01:20 left  demo")
+    assert last.endswith("140/140 3.3 step/s  demo")
+
+
+def test_progress_in_a_log_is_a_line_now_and_then(capsys):
+    bar = LineBar(desc="demo", total=40, every=0.0)
+    bar.update(10)
+    bar.set_description("demo epoch 1")
+    bar.update(1)
+    bar.close()
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in lines] == ["10/40", "11/40", "11/40"]
+    assert lines[0].startswith("█" * 5 + "░" * 15)
+    assert lines[1].endswith("demo epoch 1")
+    quiet = LineBar(desc="demo", total=40, every=60.0)
+    quiet.update(1)
+    assert capsys.readouterr().err == ""
+
+
+KIB = 1024
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of 60 KiB, for a server that takes 50."""
+    monkeypatch.setattr(ray_constants, "DASHBOARD_CLIENT_MAX_SIZE", 50 * KIB)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "features").write_bytes(bytes(20 * KIB))
+    (tmp_path / "data" / "captions").write_bytes(bytes(10 * KIB))
+    (tmp_path / "weights").write_bytes(bytes(25 * KIB))
+    (tmp_path / "code").write_bytes(bytes(5 * KIB))
+    return tmp_path
+
+
+def test_what_is_too_large_is_said_with_what_is_in_it(folder):
+    with pytest.raises(InputError) as refused:
+        asyncio.run(JobServer(address="http://127.0.0.1:9").run(["true"], folder=folder, env={}, show=print))
+    said = str(refused.value)
+    assert "it has 0 MiB, and a job server takes 0 MiB" in said
+    assert f"in {folder}/.rayignore, a pattern a line" in said
+    assert [line.split()[-1] for line in said.splitlines()[1:]] == ["data", "weights", "code"]
+
+
+@pytest.mark.parametrize(("ignored", "name"), [("data", ".rayignore"), ("/weights", ".gitignore")])
+def test_what_is_left_out_does_not_count(ignored, name, folder, capfd):
+    (folder / name).write_text(f"{ignored}\n")
+    refuse_large(folder)
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,174 @@
+"""Scores of queries by units, against explicit loops, and the files of arrays that hold them."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from query_results import answers, retrieval
+
+from polypool.infra.errors import InputError
+from polypool.pipelines.comparison.query_units import Queries, Units
+from polypool.pipelines.comparison.stored_arrays import StoredArrays
+from polypool.tasks.adapter import QueryMean, QueryMetric
+
+
+@pytest.mark.parametrize("modality", ["image", "video"])
+def test_metrics_follow_from_the_units(modality: str) -> None:
+    queries, metrics = retrieval(modality=modality)
+    letter = modality[0]
+    for name in ("rsum", f"{letter}2t/R1", f"t2{letter}/R10", f"t2{letter}/meanr"):
+        units = queries.units(name, metrics[name])
+        assert units.score == pytest.approx(metrics[name], abs=1e-9)
+    units = queries.units("rsum", metrics["rsum"])
+    assert (units.kind, len(units.ids)) == (f"{modality}s with their captions", 30)
+    arrays = queries.arrays
+    place = list(units.ids).index(arrays[f"{modality}_id"][5])
+    own_Q = arrays[f"caption_{modality}_id"] == arrays[f"{modality}_id"][5]
+    assert units.count_Pn[:, place].tolist() == [1, 3]
+    recalls = [arrays[f"t2{letter}_R{k}"][own_Q].sum() for k in (1, 5, 10)]
+    assert units.sum_Pn[1, place] == pytest.approx(100 * sum(recalls))
+    assert any(0 < x < 1 for x in arrays[f"t2{letter}_R5"])
+
+
+def test_accuracies_are_by_the_unit_that_the_run_names() -> None:
+    queries, value = answers()
+    units = queries.units("accuracy", value)
+    assert (units.kind, len(units.ids)) == ("images with their questions", 10)
+    assert units.score == pytest.approx(value)
+    assert units.sum_Pn[0, 3] == pytest.approx(100 * queries.arrays["accuracy"][15:20].sum())
+
+
+def test_queries_that_were_not_asked_count_in_no_mean() -> None:
+    arrays = {"id": np.array(["a", "b", "b", "c"]), "score": np.array([1.0, np.nan, 3.0, np.nan])}
+    mean = QueryMean(scores=("score",), units="id", offset=1.0)
+    queries = Queries(arrays=arrays, metrics=(QueryMetric(name="m", means=(mean,), units="things"),))
+    units = queries.units("m", 3.0)
+    assert units.ids.tolist() == ["a", "b"]
+    assert (units.count_Pn.tolist(), units.sum_Pn.tolist()) == ([[1, 1]], [[2, 4]])
+
+
+@pytest.mark.parametrize(
+    ("metric", "changed", "message"),
+    [
+        ("rsum", {}, r"its queries give rsum .*, and it logged 1"),
+        ("i2t/medr", {}, "i2t/medr does not follow from its single queries; metrics that do: rsum, i2t"),
+        (
+            "rsum",
+            {"i2t_R5": np.ones(29)},
+            r"its i2t_R5 \(29,\), float64, cannot be joined to image_id \(30,\)",
+        ),
+        ("i2t/R5", {"i2t_R5": np.full(30, "x")}, r"its i2t_R5 \(30,\), <U1, cannot be joined"),
+        (
+            "rsum",
+            {"caption_image_id": None},
+            "it logged no array caption_image_id, of which its rsum is made",
+        ),
+        ("i2t/R5", {"i2t_R5": np.full(30, np.nan)}, "none of its queries has a i2t_R5"),
+    ],
+)
+def test_what_cannot_be_joined_is_refused(metric, changed, message) -> None:
+    queries, _ = retrieval()
+    arrays = {name: x for name, x in {**queries.arrays, **changed}.items() if x is not None}
+    with pytest.raises(InputError, match=message):
+        replace(queries, arrays=arrays).units(metric, 1.0)
+
+
+def test_units_add_up_to_the_metric_as_resampling_them_does() -> None:
+    rng = np.random.default_rng(3)
+    count_Pn = np.stack([np.ones(150, int), rng.integers(0, 6, 150)])
+    sum_Pn = np.stack([rng.random(150), rng.random(150) * count_Pn[1]]) * [[100], [300]]
+    units = Units(ids=np.arange(150), sum_Pn=sum_Pn, count_Pn=count_Pn, kind="u")
+    assert units.added_n.mean() == pytest.approx(units.score, rel=1e-12)
+    drawn_RN = rng.integers(150, size=(4000, 150))
+    scores_R = sum(
+        total[drawn_RN].sum(axis=1) / count[drawn_RN].sum(axis=1)
+        for total, count in zip(sum_Pn, count_Pn, strict=True)
+    )
+    assert units.added_n.std() / np.sqrt(150) == pytest.approx(scores_R.std(), rel=0.06)
+    place = int(np.argmax(count_Pn[1]))  # without it the metric changes by what it added beyond the mean
+    rest = np.delete(np.arange(150), place)
+    without = replace(units, ids=rest, sum_Pn=sum_Pn[:, rest], count_Pn=count_Pn[:, rest]).score
+    assert 150 * (units.score - without) == pytest.approx(units.added_n[place] - units.score, rel=0.06)
+
+
+def test_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+    arrays = retrieval()[0].arrays
+    np.savez_compressed(tmp_path / "whole.npz", **arrays)
+    stored = StoredArrays(tmp_path / "whole.npz")
+    assert stored.keys() == arrays.keys()
+    assert all(np.array_equal(stored[name], arrays[name]) for name in arrays)
+    assert "i2t_R5" in stored
+    assert "i2t_R7" not in stored
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:200])
+    (tmp_path / "objects.npz").write_bytes(b"")
+    np.savez(tmp_path / "objects.npz", accuracy=np.array([{}], dtype=object))
+    for name in ("cut.npz", "objects.npz"):
+        with pytest.raises(InputError, match=rf"{name} cannot be read"):
+            dict(StoredArrays(tmp_path / name))
+
+
+def test_arrays_come_back_in_every_form_that_numpy_writes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {
+        "columns": np.asfortranarray(rng.random((3, 4))),
+        "rows": rng.random((3, 4)).astype(">f4"),
+        "none": np.empty(0),
+        "one": np.array(7, np.int16),
+        "named": np.array(["a", "é"]),
+        "fields": np.array([(1, 2.5)], dtype=[("n" * 70_000, int), ("x", float)]),  # version 2
+        "umlaut": np.array([(1,)], dtype=[("ü", int)]),  # version 3
+    }
+    with pytest.warns(UserWarning, match="format"):
+        np.savez(tmp_path / "all.npz", **arrays)
+    stored = StoredArrays(tmp_path / "all.npz")
+    assert list(stored) == list(arrays)
+    for name in arrays.keys() - {"fields"}:
+        assert stored[name].dtype == arrays[name].dtype
+        assert stored[name].shape == arrays[name].shape
+        assert np.array_equal(stored[name], arrays[name])
+    with pytest.raises(InputError, match=r"(?s)all.npz cannot be read.*header"):
+        stored["fields"]  # longer than numpy reads of what it does not know
+
+
+def test_arrays_that_are_alike_are_unpacked_once_and_others_are_not_taken_for_them(tmp_path: Path) -> None:
+    ids, scores = np.array(["a", "b", "c"]), np.arange(3.0)
+    for n in range(3):
+        np.savez_compressed(tmp_path / f"{n}.npz", ids=ids, scores=scores + n)
+    read = [StoredArrays(tmp_path / f"{n}.npz") for n in range(3)]
+    assert all(of["ids"] is read[0]["ids"] for of in read)
+    assert [of["scores"].tolist() for of in read] == [[n, n + 1, n + 2] for n in range(3)]
+    for of in read:
+        with pytest.raises(ValueError, match="read-only"):
+            of["ids"][0] = "x"
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_byte_that_changed_is_seen_wherever_it_is(tmp_path: Path, save) -> None:
+    arrays = {"ids": np.array(["a", "b"]), "scores": np.arange(2.0)}
+    save(tmp_path / "whole.npz", **arrays)
+    whole, path = (tmp_path / "whole.npz").read_bytes(), tmp_path / "changed.npz"
+    seen = 0
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
+        try:
+            found = dict(StoredArrays(path))
+        except InputError:
+            seen += 1
+            continue
+        same = {name: x for name, x in found.items() if name in arrays}  # a name may have changed
+        assert all(np.array_equal(x, arrays[name]) for name, x in same.items())
+    assert seen > len(whole) / 3
+
+
+def test_what_numpy_does_not_write_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "whole.npz", x=np.zeros(9))
+    with zipfile.ZipFile(tmp_path / "whole.npz") as file:
+        data = file.read("x.npy")
+    with zipfile.ZipFile(tmp_path / "other.npz", "w", zipfile.ZIP_LZMA) as file:
+        file.writestr("x.npy", data)
+    with pytest.raises(InputError, match="packed by the method 14"):
+        StoredArrays(tmp_path / "other.npz")["x"]

@@ -1,0 +1,260 @@
+"""What colours, shades and bars mean on the page of attention, and that it holds nothing it should not."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+from markup import well_formed
+from PIL import Image
+
+from polypool.pipelines.figures.pages import attention_page as module
+from polypool.pipelines.figures.pages.attention_page import (
+    attention_page,
+    cells,
+    frame_of,
+    overlay,
+    part_seen,
+    region_weights,
+    shades,
+)
+from polypool.tasks.datasets.open_corpora import PicturedItem
+from polypool.tasks.scoring.attention_maps import AttentionExample, AttentionExamples, NearestCaption
+
+NASTY = "<script>alert('&\"')</script>"
+
+
+def test_cells_of_a_square_with_or_without_a_class_token() -> None:
+    assert [*map(cells, (49, 197, 5))] == [(7, 0), (14, 1), (2, 1)]
+    assert [*map(cells, (0, 1, 2, 3, 6, 30, 51))] == [None] * 7
+
+
+def test_the_warmest_place_lies_over_the_heaviest_cell() -> None:
+    grey = Image.new("RGB", (93, 63), (128, 128, 128))
+    weight_RC = np.zeros((3, 3))
+    weight_RC[0, 2] = 0.5
+    heat_HW = np.asarray(overlay(grey, weight_RC)).astype(int)[..., 0]
+    assert heat_HW[10, 77] == heat_HW.max()
+    for row, column in [(r, c) for r in range(3) for c in range(3) if (r, c) != (0, 2)]:
+        assert heat_HW[21 * row + 10, 31 * column + 15] == heat_HW.min()
+    assert heat_HW[10, 62] in range(heat_HW.min() + 1, heat_HW.max()), "colours between two cells are mixed"
+    assert overlay(grey, np.full((3, 3), 0.1)) is grey
+    pale_HW = np.asarray(overlay(grey, 1 + 0.01 * weight_RC)).astype(int)[..., 0]
+    assert 0 < np.abs(pale_HW - 128).max() < 3, "what differs little is hardly coloured"
+
+
+def test_the_middle_is_shown_where_the_backbone_saw_no_more() -> None:
+    image = Image.fromarray(np.arange(400 * 200 * 3, dtype=np.uint32).astype(np.uint8).reshape(200, 400, 3))
+    crop = {"height": 224, "width": 224}
+    clip = {"do_center_crop": True, "size": {"shortest_edge": 224}, "crop_size": crop}
+    small = clip | {"size": {"shortest_edge": 256}}
+    convnext = {"crop_pct": 0.875, "size": {"shortest_edge": 224}}
+    squeezed = {"crop_pct": 0.875, "size": {"shortest_edge": 384}}
+    square = clip | {"size": {"height": 448, "width": 448}}
+    for preprocessing, box in (
+        (clip, (100, 0, 300, 200)),
+        (small, (112, 12, 288, 188)),
+        (convnext, (112, 12, 288, 188)),
+        (squeezed, (0, 0, 400, 200)),
+        (square, (100, 50, 300, 150)),
+        ({"size": crop}, (0, 0, 400, 200)),
+    ):
+        part = part_seen(image, {"preprocessing": preprocessing})
+        assert np.array_equal(np.asarray(part), np.asarray(image.crop(box))), preprocessing
+    assert part_seen(image, {"size": 512, "preprocessing": clip}) is image
+    assert part_seen(image, {}) is image
+
+
+def test_an_element_of_a_video_is_shown_by_the_frame_at_its_time() -> None:
+    for elements, frames, expected in (
+        (4, 4, [0, 1, 2, 3]),
+        (6, 3, [0, 0, 1, 1, 2, 2]),
+        (2, 5, [1, 3]),
+        (1, 1, [0]),
+    ):
+        assert [frame_of(n, elements, frames) for n in range(elements)] == expected
+
+
+class GreyFrames:
+    """Frames that tell which they are by their grey."""
+
+    def __init__(self, *, video: bool) -> None:
+        self.calls: list[int] = []
+
+    def images(self, file: Path | None, *, at_most: int = 1) -> list[Image.Image]:
+        self.calls.append(at_most)
+        return [Image.new("RGB", (40, 40), (20 * n,) * 3) for n in range(min(6, at_most))] if file else []
+
+    def __enter__(self) -> GreyFrames:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def thumbnails(monkeypatch: pytest.MonkeyPatch) -> GreyFrames:
+    made = GreyFrames(video=True)
+    monkeypatch.setattr(module, "Thumbnails", lambda *, video: made)
+    return made
+
+
+def example(**changes: object) -> AttentionExample:
+    usual = {
+        "item": PicturedItem(id="<two>", file=Path("two")),
+        "text": "a <i>dog</i>",
+        "subwords": ("w4", "w5"),
+    }
+    return AttentionExample(**{"visual": None, "words": None} | usual | changes)
+
+
+def page(*examples: AttentionExample, **changes: object) -> str:
+    usual = {"split": "test", "modality": "image", "text_kind": "captions", "texts": 1000, "backbone": {}}
+    html = attention_page(AttentionExamples(examples=examples, **usual | changes)).decode()
+    assert well_formed(html)
+    assert 'alt=""' not in html
+    return html
+
+
+def drawn(html: str) -> list[np.ndarray]:
+    """The pictures of a page, as the browser has them."""
+    sources = map(base64.b64decode, re.findall(r'src="data:image/jpeg;base64,([^"]*)"', html))
+    return [np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).astype(int) for data in sources]
+
+
+def test_regions_are_drawn_where_their_boxes_are() -> None:
+    box_N4 = np.array([[0.0, 0.0, 0.5, 1.0], [0.25, 0.0, 0.75, 0.5], [0.0, 0.0, 0.0, 0.0]])
+    weight_RC = region_weights(box_N4, np.array([0.5, 0.3, 0.2]))
+    side = len(weight_RC)
+    quarter = side // 4
+    assert weight_RC[1, 1] == weight_RC[1, quarter + 1] == weight_RC[-2, 1] == 0.5, "the heaviest lies above"
+    assert weight_RC[1, 2 * quarter + 1] == 0.3
+    assert weight_RC[-2, 2 * quarter + 1] == weight_RC[1, -2] == 0.2, "no region: the smallest weight"
+    with_boxes = {"visual": np.array([[0.7, 0.2, 0.1]]), "boxes": box_N4}
+    (drawn_HW3,) = drawn(page(example(**with_boxes), backbone=None))
+    assert drawn_HW3[20, 5, 0] > drawn_HW3[20, 38, 0] + 50, "warm at the left, cold at the right"
+
+
+def test_weights_that_do_not_add_up_to_one_are_explained() -> None:
+    averaged, gated = np.array([[0.75, 0.25]]), np.array([[0.95, 0.95]])
+    assert "add up to anything" not in page(example(words=averaged, visual=averaged))
+    assert "add up to anything" in page(example(words=gated))
+    assert "add up to anything" in page(example(visual=gated))
+
+
+def test_what_others_wrote_is_escaped() -> None:
+    near = (NearestCaption(text=NASTY, cosine=0.5, own=True),)
+    html = page(
+        example(
+            item=PicturedItem(id=NASTY, file=Path("a")),
+            text=NASTY,
+            visual=np.arange(4.0)[None],
+            words=np.array([[0.25, 0.75]]),
+            subwords=(NASTY, "w"),
+            nearest=near,
+        ),
+        split=NASTY,
+    )
+    assert "<script" not in html
+    assert html.count("&lt;script&gt;") == 3 + 1 + 1 + 2 + 1
+    html = page(example(words=np.array([[0.25, 0.75]])))
+    assert "a &lt;i&gt;dog&lt;/i&gt;" in html
+    assert "image &lt;two&gt;" in html
+    assert html.count("<img") == 1, "the image stands there as it is"
+
+
+def test_blue_is_the_smallest_weight_and_yellow_the_largest() -> None:
+    weight_RC = np.array([[0.1, 0.1, 0.4], [0.1, 0.0, 0.1], [0.1, 0.1, 0.1]])
+    (image_HW3,) = drawn(page(example(visual=weight_RC.reshape(1, 9))))
+    red, green, blue = image_HW3[6, 34]
+    assert min(red, green) > 60 + blue, "yellow where the largest weight lies"
+    red, green, blue = image_HW3[20, 20]
+    assert blue > 15 + max(red, green), "blue in the middle, where the smallest lies"
+    warm_HW = image_HW3[..., 0] - image_HW3[..., 2]
+    row, column = np.unravel_index(warm_HW.argmax(), warm_HW.shape)
+    assert row < 14
+    assert column > 26
+
+
+def test_words_are_shaded_as_they_differ_and_bars_are_high_in_proportion_to_weights() -> None:
+    html = page(example(words=np.array([[0.1, 0.4, -0.2]]), subwords=("a", "<b>", "&")))
+    assert re.findall(r'--w:([\d.]+)" title="([^"]*)"', html) == [
+        ("0.50", "a: 10.0%"),
+        ("1.00", "&lt;b&gt;: 40.0%"),
+        ("0.00", "&amp;: -20.0%"),
+    ]
+    assert "background: rgb(var(--heat) / var(--w))" in html, "the strength is the opacity of the shade"
+    html = page(example(words=np.array([[0.1, 0.4, -0.2], [0.2, 0.1, 0.0]])), backbone=None)
+    bars = re.findall(r'<i style="height:([\d.]+)%" title="element (\d): ([^"]*)"', html)
+    assert bars[:3] == [("25.0", "1", "10.0%"), ("100.0", "2", "40.0%"), ("0.0", "3", "-20.0%")]
+    assert bars[3:] == [("100.0", "1", "20.0%"), ("50.0", "2", "10.0%"), ("0.0", "3", "0.00%")]
+    assert "<span" not in html, "an encoder that changed the number of words gets bars"
+    html = page(example(words=np.array([[0.5, 0.5], [0.1, 0.9]])))
+    assert re.findall(r"<small>(vector \d)</small><span", html) == ["vector 1", "vector 2"]
+
+
+def test_shades_are_parts_of_the_largest_weight() -> None:
+    assert [it["strength"] for it in shades(np.array([0.1, 0.4, -0.2]))] == pytest.approx([0.25, 1.0, 0.0])
+    assert [it["strength"] for it in shades(np.zeros(2))] == [0.0, 0.0]
+    assert [it["strength"] for it in shades(np.array([-0.3, -0.1]))] == [0.0, 0.0]
+    assert [it["pale"] for it in shades(np.array([0.1, 0.4]), [1])] == [True, False]
+
+
+def test_what_weighs_alike_is_not_shaded() -> None:
+    assert [it["shade"] for it in shades(np.array([0.1, 0.3, 0.2]))] == pytest.approx([0.0, 1.0, 0.5])
+    assert [it["shade"] for it in shades(np.array([0.24, 0.25]))] == pytest.approx([0.0, 0.08])
+    for alike in ([0.95, 0.95], [1.0], [0.0, 0.0]):
+        assert {it["shade"] for it in shades(np.array(alike))} == {0.0}
+    html = page(example(words=np.array([[0.95, 0.95]])))
+    assert "where all weigh alike, none is" in html
+    assert set(re.findall(r"--w:([\d.]+)", html)) == {"0.00"}
+
+
+def test_cells_go_over_the_image_and_regions_beside_it() -> None:
+    token = np.array([[0.6, 0.1, 0.1, 0.1, 0.1]])
+    html = page(example(visual=token))
+    assert "class token 60.0%" in html
+    assert '<div class="bars">' not in html
+    nine = np.arange(9.0)[None] / 36
+    html = page(example(visual=nine), backbone=None)
+    assert html.count("<img") == 1
+    assert len(re.findall(r"element \d: ", html)) == 9
+    assert drawn(html)[0].max() < 3, "the image itself"
+    gone = page(example(visual=nine, item=PicturedItem(id="1", file=None)))
+    assert "<img" not in gone
+    assert gone.count('<div class="bars">') == 1
+
+
+def test_of_a_video_the_heaviest_frames_are_shown_in_time(thumbnails: GreyFrames) -> None:
+    weight_KN = np.array([[0.02, 0.3, 0.05, 0.1, 0.2, 0.33]])
+    html = page(example(visual=weight_KN), modality="video")
+    assert thumbnails.calls == [6]
+    assert re.findall(r"<figcaption><small>([\d.]+)%</small>", html) == ["30.0", "10.0", "20.0", "33.0"]
+    assert [frame.mean() for frame in drawn(html)] == pytest.approx([20, 60, 80, 100], abs=3)
+    assert re.findall(r'<i( class="pale")? style', html) == [' class="pale"', "", ' class="pale"', "", "", ""]
+
+
+def test_a_nearest_caption_of_the_image_itself_is_marked() -> None:
+    near = [NearestCaption(text=text, cosine=1.0, own=own) for text, own in (("<i>a", True), ("b", False))]
+    weight_KN = np.stack([np.arange(4.0), np.arange(4.0)[::-1]])
+    html = unescape(page(example(visual=weight_KN, nearest=near)))
+    own, other = re.findall(r"<br><span(.*?)</figcaption>", html, flags=re.DOTALL)
+    assert own.startswith(' class="good">✓ <i>a</span>')
+    assert "one of this image's" in own
+    assert other.startswith(">b</span>")
+    assert "one of this" not in other
+    assert "cosine 1.00" in other
+    assert "lies nearest to it" in html
+
+
+def test_frames_say_when_they_are_shown() -> None:
+    weight_KN = np.array([[0.1, 0.2, 0.3, 0.15, 0.25]])
+    of_frames = {"visual": weight_KN, "seconds": np.array([[0.0], [1.04], [2.0], [3.5], [61.25]])}
+    html = page(example(**of_frames), modality="video")
+    assert re.findall(r"at (\S+) s</small>", html) == ["1.0", "2.0", "3.5", "61.2"]
+    assert " s</small>" not in page(example(visual=weight_KN), modality="video")

@@ -1,0 +1,35 @@
+"""Python programs in processes of their own, with the checkout on their path."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from places import ROOT
+
+
+def begin(
+    *words: str, folder: Path = ROOT, env: Mapping[str, str] | None = None, **options: Any
+) -> subprocess.Popen:
+    """Start Python with pipes for what it prints; `env` replaces the environment."""
+    env = {"PYTHONPATH": str(ROOT)} if env is None else env
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, *words], cwd=folder, env=env, **pipes | options)
+
+
+def begin_until(said: str, *words: str, **options: Any) -> subprocess.Popen:
+    """Start Python and wait for the first line that it prints."""
+    process = begin(*words, **options)
+    assert process.stdout.readline() == f"{said}\n"
+    return process
+
+
+def end(process: subprocess.Popen, number: int | None = None) -> tuple[int, str, str]:
+    """Send a signal, if any, and wait; return the exit code and what was printed to standard output and error."""
+    if number is not None:
+        process.send_signal(number)
+    out, err = process.communicate(timeout=240)
+    return process.returncode, out, err

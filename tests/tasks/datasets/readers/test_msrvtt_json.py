@@ -1,0 +1,296 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from verbs import ingested, reasons, refused, run
+
+from polypool.infra.errors import InputError
+from polypool.infra.store import StoreWriter
+from polypool.tasks.datasets.corpus import Corpus, Item
+from polypool.tasks.datasets.readers.msrvtt_json import MsrVtt
+
+
+def video(number: int, split: str = "train", **changes: object) -> dict:
+    """A video as in train_val_videodatainfo.json."""
+    return {
+        "category": 14,
+        "url": "https://www.youtube.com/watch?v=x",
+        "video_id": f"video{number}",
+        "start time": 1.5,
+        "end time": 11.5,
+        "split": split,
+        "id": number,
+    } | changes
+
+
+def sentence(number: int, of: int, **changes: object) -> dict:
+    return {"caption": f"a caption {number}", "video_id": f"video{of}", "sen_id": number} | changes
+
+
+def write(path: Path, videos: list, sentences: list) -> Path:
+    path.write_text(json.dumps({"info": {"year": "2016"}, "videos": videos, "sentences": sentences}))
+    return path
+
+
+def official(folder: Path) -> tuple[Path, Path]:
+    """The official pair of files: four videos to train on, one to validate, two to test, captions out of order."""
+    splits = ["train"] * 4 + ["validate"]
+    sentences = [sentence(3 * of + i, of) for i in (2, 0, 1) for of in (4, 1, 0, 3, 2)]
+    first = write(
+        folder / "train_val_videodatainfo.json", [video(i, s) for i, s in enumerate(splits)], sentences
+    )
+    tested = [sentence(15 + 3 * of + i, 5 + of) for of in (1, 0) for i in range(3)]
+    return first, write(folder / "test_videodatainfo.json", [video(5, "test"), video(6, "test")], tested)
+
+
+def test_msrvtt_official_pair_and_merged_file(tmp_path: Path) -> None:
+    pair = official(tmp_path)
+    out = ingested("msrvtt", "--json", *pair, "--out", tmp_path / "out")
+    assert "7 items (train 4, val 1, test 2), 21 captions" in out
+    assert "nothing skipped" in out
+    corpus = Corpus.open(tmp_path / "out")
+    assert [item.id for item in corpus.items("train")] == ["video0", "video1", "video2", "video3"]
+    second = corpus.items("train")[1]
+    assert second.captions == ("a caption 3", "a caption 4", "a caption 5")
+    assert second.caption_ids == ("3", "4", "5")
+    assert second.path == ""
+    assert corpus.items("test")[1].caption_ids == ("18", "19", "20")
+    halves = [json.loads(path.read_text()) for path in pair]
+    both = ([entry for half in halves for entry in half[key]] for key in ("videos", "sentences"))
+    merged = write(tmp_path / "merged.json", *both)
+    ingested("msrvtt", "--json", merged, "--out", tmp_path / "merged")
+    assert Corpus.open(tmp_path / "merged").digest == corpus.digest
+
+
+def test_msrvtt_videos_in_folders_and_features(tmp_path: Path) -> None:
+    pair = official(tmp_path)
+    names = ["TrainValVideo/video0.mp4", "TrainValVideo/video1.avi", "video2.webm", "TestVideo/video5.MP4"]
+    for name in [
+        *names,
+        "other/video0.mp4",
+        "other/deeper/video2.mp4",
+        "TrainValVideo/video1.mkv",
+        "video6.txt",
+    ]:
+        (tmp_path / "videos" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "videos" / name).touch()
+    with StoreWriter(tmp_path / "store", dim=3, source={}) as writer:
+        for i in (0, 1, 2, 6):
+            writer.add(f"video{i}", np.ones((2, 3)))
+    out = tmp_path / "out"
+    code, told, _ = run(
+        "msrvtt", "--json", *pair, "--out", out, "--videos", tmp_path / "videos", "--allow-skipped"
+    )
+    assert code == 0
+    assert "4 items (train 3, test 1)" in told
+    corpus = Corpus.open(out)
+    found = [item for split in corpus.splits for item in corpus.items(split)]
+    assert [item.path for item in found] == names
+    assert all(corpus.image_path(item).is_file() for item in found)
+    where, why = zip(*reasons(out, "corpus.skipped.jsonl"), strict=True)
+    assert where == ("id video3", "id video4", "id video6")
+    assert set(why) == {f"no such video in {tmp_path / 'videos'}"}
+    options = ("--videos", tmp_path / "videos", "--features", tmp_path / "store")
+    ingested("msrvtt", "--json", *pair, "--out", out, *options, "--allow-skipped")
+    assert Corpus.open(out).splits == {"train": 3}
+    assert ("id video5", f"no features in {tmp_path / 'store'}") in reasons(out, "corpus.skipped.jsonl")
+    for option, message in (
+        ("--videos", "no such folder"),
+        ("--features", "no such folder; expected a feature store"),
+    ):
+        refused(message, "msrvtt", "--json", *pair, "--out", out, option, tmp_path / "none")
+    (tmp_path / "empty").mkdir()
+    _, _, err = run("msrvtt", "--json", *pair, "--out", out, "--videos", tmp_path / "empty")
+    assert "holds no videos; expected files that end in .mp4, " in err
+
+
+def test_msrvtt_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
+    videos = [
+        video(0),
+        video(1, "holdout"),
+        video(0, "test"),
+        video(2, "validate"),
+        video(3, None),
+        {"id": 4},
+        "not an object",
+        video(5),
+    ]
+    sentences = [
+        sentence(1, 0),
+        sentence(0, 0, caption=7),
+        sentence(2, 99),
+        sentence(1, 0, caption="again"),
+        sentence(3, 0, caption=" "),
+        sentence(4, 5, sen_id="4"),
+        {"sen_id": 5, "video_id": "video5"},
+        sentence(6, 5, caption="half a pair \ud83d"),
+        ["not an object"],
+        sentence(7, 2),
+    ]
+    path = write(tmp_path / "f.json", videos, sentences)
+    out = ingested("msrvtt", "--json", path, "--out", tmp_path / "out", "--allow-skipped")
+    corpus = Corpus.open(tmp_path / "out")
+    assert corpus.splits == {"train": 1, "val": 1}
+    assert corpus.items("train")[0].captions == ("a caption 1",)
+    expected = "expected train, validate, test"
+    assert dict(reasons(tmp_path / "out", "corpus.skipped.jsonl")) == {
+        "id video0, f.json, video 2": "duplicate id; the first is kept",
+        "f.json, video 5": "not of the expected form: a video whose video_id is missing or no string",
+        "f.json, video 6": "not of the expected form: a video that is not an object",
+        "f.json, sentence 1": "not of the expected form: a sentence whose caption is missing or no string",
+        "f.json, sentence 3": "a sen_id that the video has already; the first is kept",
+        "f.json, sentence 5": "not of the expected form: a sentence whose sen_id is missing or no whole number",
+        "f.json, sentence 6": "not of the expected form: a sentence whose caption is missing or no string",
+        "f.json, sentence 8": "not of the expected form: a sentence that is not an object",
+        "sentence 2, of the video video99": "a caption of a video that is not listed",
+        "id video0, caption 2": "empty caption",
+        'id video1, split "holdout"': f"unknown split, {expected}",
+        "id video3, split null": f"unknown split, {expected}",
+        "id video5, caption 1": "caption that is not valid UTF-8",
+        "id video5": "no captions",
+    }
+    assert "skipped 14:" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"videos": [', "not valid JSON at line 1"),
+        ("[]", "not of the expected form"),
+        ('{"videos": []}', "not of the expected form"),
+        ('{"videos": [], "sentences": {}}', "not of the expected form"),
+        ('{"videos": [], "sentences": []}', "nothing usable was found"),
+    ],
+)
+def test_msrvtt_refuses_a_file_that_is_not_one(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "f.json"
+    path.write_text(text)
+    refused(message, "msrvtt", "--json", path, "--out", tmp_path / "out")
+    assert not (tmp_path / "out" / "corpus.json").exists()
+
+
+def test_msrvtt_reads_the_real_corpus(shared: Path, tmp_path: Path) -> None:
+    data = shared / "data" / "msrvtt_mini"
+    files = [data / f"{name}_videodatainfo.json" for name in ("train_val", "test")]
+    out = ingested("msrvtt", "--json", *files, "--videos", data / "videos", "--out", tmp_path)
+    assert "1,200 items (train 900, val 60, test 240), 24,000 captions" in out
+    assert "nothing skipped" in out
+    corpus = Corpus.open(tmp_path)
+    for split in corpus.splits:
+        for item in corpus.items(split):
+            assert len(item.captions) == 20
+            assert [int(name) for name in item.caption_ids] == sorted(map(int, item.caption_ids))
+            assert item.path == f"{item.id}.mp4"
+    assert corpus.image_path(corpus.items("val")[0]).is_file()
+
+
+def csvs(folder: Path, *, train: list[str], test: list[str]) -> tuple[Path, Path]:
+    (folder / "train.csv").write_text("video_id\n" + "".join(f"{line}\n" for line in train))
+    (folder / "test.csv").write_text(
+        "key,vid_key,video_id,sentence\n" + "".join(f"{line}\n" for line in test)
+    )
+    return folder / "train.csv", folder / "test.csv"
+
+
+def whole(folder: Path, count: int = 30) -> Path:
+    sentences = [sentence(2 * of + i, of) for of in range(count) for i in (1, 0)]
+    return write(folder / "MSRVTT_data.json", [video(i) for i in range(count)], sentences)
+
+
+def test_1ka_lists_and_a_held_out_part(tmp_path: Path) -> None:
+    data = whole(tmp_path)
+    train, test = csvs(
+        tmp_path,
+        train=[f"video{i}" for i in range(20)],
+        test=[f'ret{i},msr{i},video{i},"in {i}, a dog runs"' for i in (27, 25, 26)],
+    )
+    files = ("--json", data, "--train", train, "--test", test)
+    out = ingested("msrvtt-1ka", *files, "--out", tmp_path / "a", "--val", 5)
+    assert "23 items (" in out
+    assert "(seed 0); nothing is chosen on the test set" in out
+    assert "1k-A has no validation split: val is 5 videos held out of train.csv" in out
+    corpus = Corpus.open(tmp_path / "a")
+    assert corpus.splits == {"train": 15, "val": 5, "test": 3}
+    tested = corpus.items("test")
+    assert [(item.id, item.captions, item.caption_ids) for item in tested] == [
+        (f"video{i}", (f"in {i}, a dog runs",), (f"ret{i}",)) for i in (27, 25, 26)
+    ]
+    assert corpus.items("train")[0].caption_ids in {(str(2 * i), str(2 * i + 1)) for i in range(20)}
+    unused = dict(reasons(tmp_path / "a", "corpus.skipped.jsonl"))
+    assert unused == {f"id video{i}": "a video that neither list has" for i in (20, 21, 22, 23, 24, 28, 29)}
+
+    def held_out(name: str, *options: object) -> set[str]:
+        ingested("msrvtt-1ka", *files, "--out", tmp_path / name, "--val", 5, *options)
+        return {item.id for item in Corpus.open(tmp_path / name).items("val")}
+
+    first = held_out("a")
+    assert held_out("c", "--seed", 1) != first
+    csvs(tmp_path, train=[f"video{i}" for i in reversed(range(20))], test=["k,v,video25,text"])
+    assert held_out("d") == first  # the draw depends neither on the order of the list nor on the test set
+
+
+def test_1ka_skips_what_is_bad_and_never_trains_on_the_test(tmp_path: Path) -> None:
+    data = whole(tmp_path, 8)
+    train, test = csvs(
+        tmp_path,
+        train=["video0", "video1", "video0", "video5", "video77", '""', "video2"],
+        test=["k1,m,video5,a cat", "k2,m,,no video", "k3,m,video6", "k4,m,video5,a cat again"],
+    )
+    files = ("--json", data, "--train", train, "--test", test, "--out", tmp_path / "out")
+    ingested("msrvtt-1ka", *files, "--val", 1, "--allow-skipped")
+    corpus = Corpus.open(tmp_path / "out")
+    assert corpus.splits["test"] == 1
+    used = {item.id for split in ("train", "val") for item in corpus.items(split)}
+    assert used == {"video0", "video1", "video2"}
+    listed = reasons(tmp_path / "out", "corpus.skipped.jsonl")
+    for case in [
+        ("train.csv, line 4, id video0", "duplicate id; the first is kept"),
+        (
+            "train.csv, line 5, id video5",
+            "a training video that the test set has; it is left to the test set",
+        ),
+        ("train.csv, line 6, id video77", "a listed video that the annotations do not have"),
+        ("train.csv, line 7, id ", "a row without a video_id"),
+        ("test.csv, line 3, id ", "a row without a video_id"),
+        ("test.csv, line 4", "a row of 3 fields, where the header has 4"),
+        ("id video5", "duplicate id; the first is kept"),
+        ("id video7", "a video that neither list has"),
+    ]:
+        assert case in listed
+    for val in (3, -1):
+        refused(
+            f"val={val}: expected 0 or more, and fewer than the 3 usable training videos",
+            "msrvtt-1ka",
+            *files,
+            "--val",
+            val,
+        )
+    ingested("msrvtt-1ka", *files, "--val", 0, "--allow-skipped")
+    assert "val" not in Corpus.open(tmp_path / "out").splits
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("video\nvideo0\n", "no column video_id; expected video_id, and it has video"),
+        ("", "no column video_id; expected video_id, and it has none"),
+        ("video_id\n" + "x" * 200_000 + "\n", "1 of its rows cannot be read, first train.csv, line 2: "),
+    ],
+)
+def test_1ka_refuses_lists_that_are_none(tmp_path: Path, text: str, message: str) -> None:
+    data = whole(tmp_path, 4)
+    train, test = csvs(tmp_path, train=[], test=["k,m,video3,a cat"])
+    train.write_text(text)
+    refused(
+        message, "msrvtt-1ka", "--json", data, "--train", train, "--test", test, "--out", tmp_path / "out"
+    )
+
+
+def test_a_reader_is_a_stream_of_items(tmp_path: Path) -> None:
+    items = list(MsrVtt(json=official(tmp_path)).read().rows)
+    assert all(isinstance(item, Item) for item in items)
+    with pytest.raises(InputError, match="no such file"):
+        MsrVtt(json=(tmp_path / "none.json",)).read()
