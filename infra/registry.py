@@ -326,7 +326,12 @@ FUSIONS = Registry(
     "fusion", package="polypool.tasks.questions", base="polypool.tasks.questions.fusions:Fusion"
 )
 PARSERS = Registry("role parser", package="polypool.tasks.hgr", plural="parsers")
-READERS = Registry("reader", package="polypool.tasks.datasets.readers", base="polypool.tasks.datasets:Reader")
+READERS = Registry(
+    "reader",
+    package="polypool.tasks.datasets",
+    rooms=("readers", "features"),
+    base="polypool.tasks.datasets:Reader",
+)
 OPTIMISERS = Registry(
     "optimiser", package="polypool.pipelines.training.optimisers", base="torch.optim:Optimizer"
 )

@@ -35,6 +35,8 @@ _CHECKOUT = Path(__file__).resolve().parents[1]
 if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "tasks").is_dir():
     __path__.append(str(_CHECKOUT))  # in a checkout `polypool.tasks` is the folder `tasks` beside this one
 
+from polypool.infra.errors import InputError, unknown  # noqa: E402 (found where the line above looks)
+
 __all__ = [
     "Data",
     "Item",
@@ -83,8 +85,6 @@ def aggregator(spec: str, dim: int) -> Aggregator:
     Raises:
         InputError: no such aggregator or parameter, or a width below 1.
     """
-    from polypool.infra.errors import InputError
-
     if not isinstance(dim, int) or dim < 1:
         raise InputError(f"the width of the elements must be a whole number of at least 1, not {dim!r}")
     return part("aggregator", spec, dim)
@@ -101,7 +101,6 @@ def part(kind: str, spec: str, *args: Any) -> Any:
     Raises:
         InputError: no such kind, part or parameter.
     """
-    from polypool.infra.errors import unknown
     from polypool.infra.fields import check_value
     from polypool.infra.registry import KINDS
     from polypool.infra.spec import trust_specs
@@ -123,7 +122,6 @@ def recipe(name: str, **settings: Any) -> Run:
     Raises:
         InputError: no such recipe or setting, a value out of range, or the recipe of an ensemble.
     """
-    from polypool.infra.errors import InputError
     from polypool.infra.fields import check_value
     from polypool.infra.registry import RECIPES
     from polypool.infra.spec import trust_specs
@@ -172,7 +170,6 @@ def load(source: str | Path, *, trust: Sequence[str] = ()) -> TrainedModel:
     Raises:
         InputError: no such run or folder, no model in it, or a module that is not trusted.
     """
-    from polypool.infra.errors import InputError
     from polypool.pipelines.models.trained import load as load_model
 
     if not isinstance(source, str | Path):

@@ -7,6 +7,7 @@ import importlib
 import sys
 from pathlib import Path
 
+from polypool.infra.errors import unknown
 from polypool.infra.process.stopping import exit_now, set_handler
 
 COMMANDS = "polypool.pipelines.commands"
@@ -32,8 +33,6 @@ def main() -> None:
         print("\n".join(f"  {verb:<{width}}  {about}" for verb, about in known.items()))
         sys.exit(0 if sys.argv[1:] else 2)
     if name not in known:
-        from polypool.infra.errors import unknown
-
         message = f"the verb {name!r} is now {MOVED[name]}" if name in MOVED else unknown("verb", name, known)
         print(f"error: {message}", file=sys.stderr)
         sys.exit(2)

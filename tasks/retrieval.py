@@ -18,18 +18,13 @@ from polypool.tasks.abilities import Chunked, Collapse, Pass, Watchful
 from polypool.tasks.adapter import Evaluation, Score
 from polypool.tasks.corpus_task import CorpusTask
 from polypool.tasks.inputs.pairs import Pairs
-from polypool.tasks.models.collapse_check import collapse
+from polypool.tasks.models.collapse_check import collapse, tied_evaluation
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.models.grad_cache import cached_passes
 from polypool.tasks.models.parts import Parts, retrieval_model
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.run import Run
-from polypool.tasks.scoring.attention_maps import (
-    AttentionExamples,
-    attention_examples,
-    caption_pairs,
-    nearest_captions,
-)
+from polypool.tasks.scoring.attention_maps import caption_attention
 from polypool.tasks.scoring.described import RSUM
 from polypool.tasks.scoring.protocols import check_rerank, protocol_named
 from polypool.tasks.scoring.retrieval_metrics import RetrievalSplit, own_evaluation
@@ -97,26 +92,10 @@ class Retrieval(CorpusTask, Chunked, Watchful):
     def collapse(
         self, model: RetrievalModel, means: Mapping[str, float], *, first: Mapping[str, float], epoch: float
     ) -> Collapse | None:
-        terms = sum(each.weight * means[each.name] for each in model.regularisers)
-        data = self.run.data
-        return collapse(
-            model.objective,
-            means,
-            loss=means["loss"] - terms,
-            first=first,
-            items=self.run.optim.batch,
-            texts_each=data.captions if data.sample == "image" else 1,
-            epoch=epoch,
-            modality=self.modality,
-        )
+        return collapse(model, means, self.run, first=first, epoch=epoch, modality=self.modality)
 
     def collapse_of(self, evaluation: Evaluation) -> Collapse | None:
-        letter = self.modality[0]
-        ranks = [evaluation.per_query.get(name, ()) for name in (f"{letter}2t_rank", f"t2{letter}_rank")]
-        queries = sum(map(len, ranks))
-        if not queries or evaluation.metrics["ties"] < queries:
-            return None
-        return Collapse(symptoms=(f"all ranks under {evaluation.protocol} are tied",))
+        return tied_evaluation(evaluation, modality=self.modality)
 
     def scorer(self, model: RetrievalModel, split: str) -> Score:
         pairs = self.data(split)
@@ -151,15 +130,8 @@ class Retrieval(CorpusTask, Chunked, Watchful):
             embed_cost=encoded / len(pairs.item_ids),
             query_cost=meter.lap() / (len(pairs.item_ids) + len(pairs.texts)),
             item_bytes=score.item_bytes() if isinstance(score, SplitEmbeddings) else math.nan,
-            pictures=(*evaluation.pictures, partial(self._attention, model, split, score)),
+            pictures=(*evaluation.pictures, partial(caption_attention, self, model, split, score)),
         )
-
-    def _attention(self, model: RetrievalModel, split: str, score: Score) -> AttentionExamples | None:
-        pairs, items, nearest = self.data(split), self.corpus.items(split), {}
-        vectors = isinstance(score, SplitEmbeddings) and not score.similarity.of_distributions
-        if vectors and score.visual.dim() == 3:
-            nearest = {"nearest": partial(nearest_captions, score, pairs)}
-        return attention_examples(self, model, caption_pairs(pairs), split, items=items, **nearest)
 
     def check_protocol(self, protocol: str, split: str) -> None:
         protocol_named(protocol).check_split(split, [len(lines) for lines in self._captions(split)])

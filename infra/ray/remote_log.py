@@ -14,7 +14,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from polypool.infra.files import atomic
-from polypool.infra.tracking.journal import Journal
+from polypool.infra.tracking.journal import Journal, files_at
 
 _STOP_SECONDS = 0.3  # between two requests whether to stop
 
@@ -87,8 +87,7 @@ class RemoteLog:
 
     def artifact(self, path: Path, folder: str = "") -> None:
         """Store a file, or the files of a folder."""
-        files = [path] if path.is_file() else [file for file in sorted(path.iterdir()) if file.is_file()]
-        contents = {file.name: file.read_bytes() for file in files}
+        contents = {file.name: file.read_bytes() for file in files_at(path)}
         self._send(self._queue.files.remote(self._of, contents, folder))
 
     def member(self, name: str, described: Mapping[str, Any]) -> RemoteLog:

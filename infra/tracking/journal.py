@@ -78,8 +78,7 @@ class Journal:
 
     def artifact(self, path: Path, folder: str = "") -> None:
         """Store a copy of a file, or of the files in a folder; it replaces one of the same name."""
-        files = [path] if path.is_file() else [file for file in sorted(path.iterdir()) if file.is_file()]
-        into = make_folder(self.folder / FILES / folder)
+        files, into = files_at(path), make_folder(self.folder / FILES / folder)
         for file in files:
             shutil.copyfile(file, into / f".{file.name}.part")
             (into / f".{file.name}.part").replace(into / file.name)
@@ -153,6 +152,11 @@ class Journal:
                 return True
             journal.seek(-1, 2)
             return journal.read() == b"\n"
+
+
+def files_at(path: Path) -> list[Path]:
+    """Return a file, or the files in a folder by name, without those of its folders."""
+    return [path] if path.is_file() else [file for file in sorted(path.iterdir()) if file.is_file()]
 
 
 def _entry(line: bytes) -> Entry | None:

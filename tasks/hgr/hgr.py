@@ -79,15 +79,12 @@ class HGR(RetrievalModel):
         tokenizer: Tokenizer,
         *,
         limit: int = 0,
-        verbs: int = 4,
-        nouns: int = 6,
-        parser: str = "rules",
-        graphs: str = "",
-        **_: Any,
+        **params: Any,
     ) -> RoleCaptions:
-        return RoleCaptions(
-            captions, tokenizer, verbs=verbs, nouns=nouns, parser=parser, graphs=graphs, limit=limit
-        )
+        of_captions = {
+            name: params[name] for name in ("verbs", "nouns", "parser", "graphs") if name in params
+        }
+        return RoleCaptions(captions, tokenizer, limit=limit, **of_captions)
 
     def encode_visual(self, batch: Batch) -> VideoEmbeddings:
         return self.visual(batch["visual"], batch["visual_mask"])

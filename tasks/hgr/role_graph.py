@@ -58,6 +58,28 @@ class RoleGraph:
             raise ValueError(f"an edge of {self.edges} is to none of {len(self.nodes)} nodes")
 
 
+def nodes_of_verbs(
+    verbs: Iterable[tuple[tuple[int, ...], Iterable[tuple[str, tuple[int, ...]]]]],
+) -> tuple[list[Node], list[tuple[int, int]]]:
+    """Return the nodes of verbs, each followed by those of its arguments that are new, and the edges to these.
+
+    Args:
+        verbs: the words of each verb, and the roles and words of its arguments, of which modifiers are put last.
+    """
+    nodes: list[Node] = []
+    edges: list[tuple[int, int]] = []
+    places: dict[tuple[int, ...], int] = {}
+    for words, arguments in verbs:
+        verb = len(nodes)
+        nodes.append(Node(role=VERB, words=words))
+        for role, span in sorted(arguments, key=lambda one: one[0].startswith("ARGM")):
+            if span not in places:
+                places[span] = len(nodes)
+                nodes.append(Node(role=role, words=span))
+            edges.append((verb, places[span]))
+    return nodes, edges
+
+
 @dataclass(frozen=True, kw_only=True)
 class RoleSlots:
     """A graph in a fixed number of slots, those of verbs first.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from polypool.infra.registry import PARSERS
 from polypool.tasks.hgr.lexicon import FORMS, UNDERGOING, adverb_role, agent, preposition_role
-from polypool.tasks.hgr.role_graph import NOUN, VERB, Node, RoleGraph
+from polypool.tasks.hgr.role_graph import NOUN, Node, RoleGraph, nodes_of_verbs
 from polypool.tasks.hgr.tagging import MEDIA, Phrases, Span
 
 _HELPERS = {"have": "has have had 've having", "do": "do does did", "get": "get gets getting got"}
@@ -230,19 +230,13 @@ class Walk:
             self._add(_Frame(words=[self.there], base="be", passive=False, subject=None), finite=True)
         if self.frames:
             self.frames[-1].arguments += self.waiting
-        nodes: list[Node] = []
-        edges: list[tuple[int, int]] = []
-        places: dict[Span, int] = {}
-        for frame in self.frames:
-            verb = len(nodes)
-            nodes.append(Node(role=VERB, words=tuple(frame.words)))
-            for role, span in sorted(frame.arguments, key=lambda one: one[0].startswith("ARGM")):
-                if span not in places:
-                    places[span] = len(nodes)
-                    nodes.append(Node(role=role, words=tuple(range(*span))))
-                edges.append((verb, places[span]))
+        nodes, edges = nodes_of_verbs(
+            (tuple(frame.words), [(role, tuple(range(*span))) for role, span in frame.arguments])
+            for frame in self.frames
+        )
+        taken = {span for frame in self.frames for _, span in frame.arguments}
         loose = self.phrases if self.frames else self.find.chunks()
-        nodes += [Node(role=NOUN, words=tuple(range(*span))) for span in loose if span not in places]
+        nodes += [Node(role=NOUN, words=tuple(range(*span))) for span in loose if span not in taken]
         return RoleGraph(words=tuple(self.words), nodes=tuple(nodes), edges=tuple(edges))
 
 

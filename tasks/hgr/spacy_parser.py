@@ -8,7 +8,7 @@ from typing import Any
 from polypool.infra.errors import InputError
 from polypool.infra.registry import PARSERS
 from polypool.tasks.hgr.lexicon import UNDERGOING, adverb_role, preposition_role
-from polypool.tasks.hgr.role_graph import NOUN, VERB, Node, RoleGraph
+from polypool.tasks.hgr.role_graph import NOUN, Node, RoleGraph, nodes_of_verbs
 
 _SUBJECTS = {"nsubj": "ARG0", "csubj": "ARG0", "nsubjpass": "ARG1", "csubjpass": "ARG1"}
 _OBJECTS = {"dobj": "ARG1", "obj": "ARG1", "dative": "ARG2", "iobj": "ARG2", "attr": "ARG2", "acomp": "ARG2"}
@@ -46,18 +46,10 @@ class Spacy:
 
 def graph_of(doc: Any) -> RoleGraph:
     """Return the role graph of a parsed `spacy.tokens.Doc` with the labels of spaCy's English models."""
-    nodes: list[Node] = []
-    edges: list[tuple[int, int]] = []
-    places: dict[tuple[int, ...], int] = {}
-    for verb in _verbs(doc):
-        number = len(nodes)
-        particles = [child.i for child in verb.children if child.dep_ == "prt"]
-        nodes.append(Node(role=VERB, words=(verb.i, *particles)))
-        for role, words in sorted(_arguments(verb), key=lambda one: one[0].startswith("ARGM")):
-            if words not in places:
-                places[words] = len(nodes)
-                nodes.append(Node(role=role, words=words))
-            edges.append((number, places[words]))
+    nodes, edges = nodes_of_verbs(
+        ((verb.i, *(child.i for child in verb.children if child.dep_ == "prt")), _arguments(verb))
+        for verb in _verbs(doc)
+    )
     used = {word for node in nodes for word in node.words}
     nodes += [Node(role=NOUN, words=words) for words in _noun_phrases(doc) if not used & set(words)]
     return RoleGraph(words=tuple(token.text for token in doc), nodes=tuple(nodes), edges=tuple(edges))

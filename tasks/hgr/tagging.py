@@ -231,10 +231,9 @@ class Phrases:
 
     def predicate(self, i: int, kinds: str) -> bool:
         """Whether a verb of these kinds comes at `i`, after adverbs at most."""
-        while True:
-            if self.tags[i] != "A":
-                return self.tags[i] in kinds
+        while self.tags[i] == "A":
             i += 1
+        return self.tags[i] in kinds
 
     def chunks(self) -> list[Span]:
         """Return the noun phrases of a caption without a verb, `a clip` and `a football game`."""

@@ -13,10 +13,18 @@ from tqdm import tqdm
 
 from polypool.infra.batches import Batch, announced, fetch_ahead
 from polypool.infra.compute.dist import rank, world
-from polypool.tasks.inputs.augmentations import draw_for
+from polypool.tasks.inputs.augmentations import Draw, draw_for
 from polypool.tasks.inputs.corpus_inputs import CorpusInputs
 from polypool.tasks.inputs.texts import Captions, TextAugmentation, TextInputs
 from polypool.tasks.inputs.visuals import VisualInputs
+
+
+def visual_batch(
+    inputs: VisualInputs, item_B: np.ndarray, *, sample_B: np.ndarray | None = None, draw: Draw | None = None
+) -> Batch:
+    """Return `visual` and `visual_mask` of items, augmented as samples of these numbers, or as they are."""
+    visual, mask_BN = inputs.batch(item_B, sample_B=item_B if sample_B is None else sample_B, draw=draw)
+    return {"visual": visual, "visual_mask": mask_BN}
 
 
 class Pairs:
@@ -60,12 +68,9 @@ class Pairs:
         """Return `visual`, `visual_mask` and `item` of items, `text`, `text_mask`, ... and `row` of captions."""
         item_N = index_B if self.by_item else self.owner_T[index_B]
         caption_M, row_M = self._captions_of(index_B) if self.by_item else (index_B, np.arange(len(index_B)))
-        visual, visual_mask_BN = self.visual.batch(item_N, sample_B=index_B, draw=draw_for(seed, epoch, 0))
-        text = self.captions.batch(caption_M, augment=self.augment, draw=draw_for(seed, epoch, 1))
         return {
-            "visual": visual,
-            "visual_mask": visual_mask_BN,
-            **text,
+            **visual_batch(self.visual, item_N, sample_B=index_B, draw=draw_for(seed, epoch, 0)),
+            **self.captions.batch(caption_M, augment=self.augment, draw=draw_for(seed, epoch, 1)),
             "item": torch.from_numpy(item_N),
             "row": torch.from_numpy(row_M),
         }
@@ -81,8 +86,7 @@ class Pairs:
         """Yield every image or video, each worker its share; see `Batches`."""
         parts = _parts(np.arange(len(self.item_ids)), size, "encoding items")
         for number_B in announced(self.visual, parts, ahead=1):
-            visual, mask_BN = self.visual.batch(number_B, sample_B=number_B, draw=None)
-            yield torch.from_numpy(number_B), {"visual": visual, "visual_mask": mask_BN}
+            yield torch.from_numpy(number_B), visual_batch(self.visual, number_B)
 
     def sentences(self, size: int) -> Iterator[tuple[Tensor, Batch]]:
         """Yield every caption, those of equal length together, each worker its share."""
@@ -162,24 +166,18 @@ class QuestionData:
         """
         targets = self.targets
         assert targets is not None, "training refuses questions without answers"
-        visual, visual_mask_BN = self.visual.batch(
-            self.image_Q[index_B], sample_B=index_B, draw=draw_for(seed, epoch, 0)
-        )
-        text = self.texts.batch(index_B, augment=self.augment, draw=draw_for(seed, epoch, 1))
+        draw = draw_for(seed, epoch, 0)
         return {
-            "visual": visual,
-            "visual_mask": visual_mask_BN,
-            **text,
+            **visual_batch(self.visual, self.image_Q[index_B], sample_B=index_B, draw=draw),
+            **self.texts.batch(index_B, augment=self.augment, draw=draw_for(seed, epoch, 1)),
             "target": targets.batch(index_B),
         }
 
     def evaluation_batch(self, index_B: np.ndarray) -> Batch:
         """Return questions as they are, each image once, and `image` `(B,)`, the row of each question's image."""
         image_N, row_B = np.unique(self.image_Q[index_B], return_inverse=True)
-        visual, visual_mask_NN = self.visual.batch(image_N, sample_B=image_N, draw=None)
         return {
-            "visual": visual,
-            "visual_mask": visual_mask_NN,
+            **visual_batch(self.visual, image_N),
             **self.texts.batch(index_B),
             "image": torch.from_numpy(row_B),
         }

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
 
 from polypool.tasks.abilities import Collapse
+from polypool.tasks.adapter import Evaluation
+from polypool.tasks.models.retrieval_model import DEVIATION, TEXT_VARIANCE, VISUAL_VARIANCE, RetrievalModel
 from polypool.tasks.objectives.objective import Objective, batch_positives
+from polypool.tasks.run import Run
 
-# What a batch logs: the standard deviation of its scores, and the variance of its embeddings.
-DEVIATION, VISUAL_VARIANCE, TEXT_VARIANCE = "score_deviation", "visual_variance", "text_variance"
 # Scores are flat where they deviate by less than this share of the difference that the objective strives for.
 FLAT = 0.05
 # Embeddings have shrunk to a point where they vary by less than this share of how they varied at first.
@@ -21,19 +21,12 @@ APART = 0.2
 NEAR = 0.9  # the loss has not left the plateau where it is at least this share of it
 
 
-def variance(x_BD: Tensor) -> Tensor:
-    """Return the mean squared distance of vectors from their mean; 0 where all are one, near 1 for unit vectors."""
-    return (x_BD - x_BD.mean(dim=0)).square().sum(dim=1).mean()
-
-
 def collapse(
-    objective: Objective,
+    model: RetrievalModel,
     means: Mapping[str, float],
+    run: Run,
     *,
-    loss: float,
     first: Mapping[str, float],
-    items: int,
-    texts_each: int,
     epoch: float,
     modality: str,
 ) -> Collapse | None:
@@ -43,16 +36,15 @@ def collapse(
     are alike or the embeddings of one side have shrunk to a point. The first two hold of every model that begins.
 
     Args:
-        objective: of the model.
+        model: that is trained.
         means: of what the steps logged.
-        loss: of the objective alone, their mean.
+        run: of the model.
         first: what the run's first step logged, before any change of weights; empty if unknown.
-        items: images or videos of a batch.
-        texts_each: texts of each.
         epoch: epochs trained so far, as a fraction.
         modality: what the items are.
     """
-    strives_for, deviation = objective.strives_for, means[DEVIATION]
+    objective, deviation = model.objective, means[DEVIATION]
+    strives_for = objective.strives_for
     gap = means["positive_similarity"] - means["negative_similarity"]
     if not strives_for or not gap <= APART * deviation:
         return None
@@ -60,7 +52,9 @@ def collapse(
     shrunk = [side for side in sides if side in first and means[side] < SHRUNK * first[side]]
     if not shrunk and not deviation < FLAT * strives_for:
         return None
-    plateau = _plateau(objective, means["negative_similarity"], items, texts_each, epoch=epoch)
+    loss = means["loss"] - sum(each.weight * means[each.name] for each in model.regularisers)
+    texts_each = run.data.captions if run.data.sample == "image" else 1
+    plateau = _plateau(objective, means["negative_similarity"], run.optim.batch, texts_each, epoch=epoch)
     if not loss >= NEAR * plateau:
         return None
     tied = "; all ranks are tied" if deviation == 0 else ""
@@ -74,6 +68,16 @@ def collapse(
             before = f" ({first[side]:.2g} at first)" if side in first else ""
             symptoms.append(f"the embeddings of {name} vary by {means[side]:.2g}{before}")
     return Collapse(symptoms=tuple(symptoms), advice=objective.advice(epoch=epoch))
+
+
+def tied_evaluation(evaluation: Evaluation, *, modality: str) -> Collapse | None:
+    """Return the signs of a collapse in an evaluation of retrieval, or None."""
+    letter = modality[0]
+    ranks = [evaluation.per_query.get(name, ()) for name in (f"{letter}2t_rank", f"t2{letter}_rank")]
+    queries = sum(map(len, ranks))
+    if not queries or evaluation.metrics["ties"] < queries:
+        return None
+    return Collapse(symptoms=(f"all ranks under {evaluation.protocol} are tied",))
 
 
 def _plateau(objective: Objective, score: float, items: int, texts_each: int, *, epoch: float) -> float:

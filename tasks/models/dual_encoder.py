@@ -143,13 +143,7 @@ class DualEncoder(RetrievalModel):
 
     def score_encoded(self, batch: Batch, visual: Embeddings, text: Embeddings) -> Scored:
         """Score the global batch; every worker computes all of it."""
-        visual, text = (
-            Embeddings(
-                gather(as_wide_everywhere(embedding)),
-                None if residual is None else gather(as_wide_everywhere(residual)),
-            )
-            for embedding, residual in (visual, text)
-        )
+        visual, text = (side.map(as_wide_everywhere).map(gather) for side in (visual, text))
         return Scored.of_batch(batch, self.score(visual, text), visual=visual, text=text)
 
     def scorer(self, images: Batches, captions: Batches) -> SplitEmbeddings:

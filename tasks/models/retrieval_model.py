@@ -15,7 +15,6 @@ from polypool.infra.compute.dist import gather, rank
 from polypool.infra.errors import InputError
 from polypool.tasks.adapter import Score
 from polypool.tasks.inputs.texts import Captions, TextInputs
-from polypool.tasks.models.collapse_check import DEVIATION, TEXT_VARIANCE, VISUAL_VARIANCE, variance
 from polypool.tasks.objectives.objective import Objective, batch_positives
 from polypool.tasks.objectives.regularisers import Regulariser
 from polypool.tasks.similarities.similarity import Similarity
@@ -29,6 +28,9 @@ from polypool.tasks.similarities.vectors import (
 # Pairs of the samples' numbers `(B,)` and their batch: this worker's share. Every worker has equally many, and all
 # workers' together hold every sample, in any order.
 Batches = Iterable[tuple[Tensor, Batch]]
+
+# What a batch logs: the standard deviation of its scores, and the variance of its embeddings.
+DEVIATION, VISUAL_VARIANCE, TEXT_VARIANCE = "score_deviation", "visual_variance", "text_variance"
 
 # Prefixes of what a model learns for its loss alone: its scores do not depend on it, so a file may lack it.
 TRAINING_ONLY = ("objective.", "regularisers.")
@@ -188,8 +190,9 @@ class RetrievalModel(nn.Module, ABC):
         with torch.autocast(scored.sim_VT.device.type, enabled=False):
             sim_VT = at_least_float32(scored.sim_VT)
             terms = self.objective(sim_VT, scored.row_T, positive_VT, epoch=epoch)
-            for regulariser in self.regularisers:
-                term = regulariser(_at_least_float32(scored.visual), _at_least_float32(scored.text))
+            sides = [s.map(at_least_float32) for s in (scored.visual, scored.text) if s is not None]
+            for regulariser in self.regularisers:  # which are refused for models without embeddings
+                term = regulariser(*sides)
                 terms[regulariser.name] = term
                 terms["loss"] = terms["loss"] + regulariser.weight * term
         with torch.no_grad():
@@ -209,7 +212,6 @@ class RetrievalModel(nn.Module, ABC):
         return mean_vector(embedding)
 
 
-def _at_least_float32(embeddings: Embeddings | None) -> Embeddings:
-    assert embeddings is not None, "regularisers are refused for models without embeddings"
-    vectors, residual = embeddings
-    return Embeddings(at_least_float32(vectors), None if residual is None else at_least_float32(residual))
+def variance(x_BD: Tensor) -> Tensor:
+    """Return the mean squared distance of vectors from their mean; 0 where all are one, near 1 for unit vectors."""
+    return (x_BD - x_BD.mean(dim=0)).square().sum(dim=1).mean()

@@ -110,12 +110,11 @@ _NOT_IN_NAMES = re.compile(r"[^\w \-.:/]")
 
 @dataclass(frozen=True, kw_only=True)
 class _Rule:
-    """What is done to answers: `human` and `predicted` where people differ, `alike` and `guess` where they do not."""
+    """What is done to answers: to `human` ones where people differ, to `alike` and `guess` where they do not."""
 
     alike: Callable[[str], str]
     guess: Callable[[str], str]
     human: Callable[[str], str]
-    predicted: Callable[[str], str]
 
 
 def _normalised(answer: str) -> str:
@@ -123,8 +122,8 @@ def _normalised(answer: str) -> str:
 
 
 _RULES = {
-    "2021": _Rule(alike=trim, guess=trim, human=_normalised, predicted=_normalised),
-    "2017": _Rule(alike=str, guess=_normalised, human=without_punctuation, predicted=_normalised),
+    "2021": _Rule(alike=trim, guess=trim, human=_normalised),
+    "2017": _Rule(alike=str, guess=_normalised, human=without_punctuation),
 }
 
 
@@ -173,7 +172,7 @@ class HumanAnswers:
         predicted_Q = np.where(
             same_Q,
             names.of(map(rule.guess, raw))[raw_Q],
-            names.of(map(rule.predicted, raw))[raw_Q],
+            names.of(map(_normalised, raw))[raw_Q],
         )
         match_Q = np.add.reduceat(human_A == self._spread(predicted_Q), self._start_Q, dtype=np.int64)
         return _accuracy(match_Q, self.count_Q)

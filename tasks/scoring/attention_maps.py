@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,12 @@ from polypool.infra.pictures.boxes import BOXES
 from polypool.infra.registry import Spec
 from polypool.infra.store import FeatureStore
 from polypool.infra.video.containers import SECONDS
-from polypool.tasks.adapter import PictureRecord
+from polypool.tasks.adapter import PictureRecord, Score
 from polypool.tasks.datasets.corpus import Item
 from polypool.tasks.datasets.open_corpora import PicturedItem, pictured
 from polypool.tasks.datasets.questions import Question
 from polypool.tasks.inputs.corpus_inputs import CorpusInputs
-from polypool.tasks.inputs.pairs import Pairs, QuestionData
+from polypool.tasks.inputs.pairs import Pairs, QuestionData, visual_batch
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.similarities.vectors import at_least_float32, l2_normalise
@@ -64,10 +65,8 @@ def caption_pairs(pairs: Pairs, *, count: int = CHOSEN) -> Iterator[Pair]:
     random = np.random.default_rng(0)
     for item in random.permutation(np.flatnonzero(pairs.count_N))[:count].tolist():
         caption = int(random.choice(np.flatnonzero(pairs.owner_T == item)))
-        visual, mask_1N = pairs.visual.batch(np.array([item]), sample_B=np.array([item]), draw=None)
         batch = {
-            "visual": visual,
-            "visual_mask": mask_1N,
+            **visual_batch(pairs.visual, np.array([item])),
             **pairs.captions.batch(np.array([caption])),
             "item": torch.tensor([item]),
             "row": torch.tensor([0]),
@@ -265,6 +264,15 @@ def attention_examples(
         examples=tuple(examples),
         backbone=backbone_of(inputs.store, inputs.visual_spec),
     )
+
+
+def caption_attention(task: Any, model: RetrievalModel, split: str, score: Score) -> AttentionExamples | None:
+    """Return `attention_examples` of captions, with the nearest caption of each vector of a set."""
+    pairs, items, nearest = task.data(split), task.corpus.items(split), {}
+    vectors = isinstance(score, SplitEmbeddings) and not score.similarity.of_distributions
+    if vectors and score.visual.dim() == 3:
+        nearest = {"nearest": partial(nearest_captions, score, pairs)}
+    return attention_examples(task, model, caption_pairs(pairs), split, items=items, **nearest)
 
 
 def _of_all(column_NC: np.ndarray | None, elements: int) -> np.ndarray | None:

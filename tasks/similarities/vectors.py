@@ -4,7 +4,7 @@ whose means are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -83,3 +83,7 @@ class Embeddings(NamedTuple):
 
     vectors: Tensor
     residual: Tensor | None = None
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Embeddings:
+        """Return both parts after a function."""
+        return Embeddings(function(self.vectors), None if self.residual is None else function(self.residual))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,3 +34,11 @@ def end(process: subprocess.Popen, number: int | None = None) -> tuple[int, str,
         process.send_signal(number)
     out, err = process.communicate(timeout=240)
     return process.returncode, out, err
+
+
+def soon(there: Callable[[], object], *, seconds: float = 60) -> bool:
+    """Wait until something is there; return whether it came in time."""
+    limit = time.monotonic() + seconds
+    while not (found := there()) and time.monotonic() < limit:
+        time.sleep(0.05)
+    return bool(found)

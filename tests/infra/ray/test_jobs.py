@@ -5,12 +5,12 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from places import ROOT
+from programs import soon
 from ray._private import ray_constants
 
 from polypool.infra import paths
@@ -66,11 +66,8 @@ def test_jobs_run_on_a_private_head_that_leaves_nothing_behind():
 
 
 def soon_gone(words: str) -> bool:
-    """Wait until no process has some words on its command line, for 30 seconds at most."""
-    limit = time.monotonic() + 30
-    while alive(words) and time.monotonic() < limit:
-        time.sleep(0.2)
-    return not alive(words)
+    """Whether no process has some words on its command line, after 30 seconds at most."""
+    return soon(lambda: not alive(words), seconds=30)
 
 
 def job(head: JobServer, code: str, *, env: dict[str, str] | None = None) -> list[str]:

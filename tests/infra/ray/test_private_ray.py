@@ -7,11 +7,10 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
-from programs import begin, end
+from programs import begin, end, soon
 
 from polypool.infra.ray import private
 from polypool.infra.ray.private import PrivateRay, StartError
@@ -144,10 +143,7 @@ def test_it_ends_though_its_owner_is_killed():
     assert len(alive(pids)) > 5, process.communicate()[1]
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    limit = time.monotonic() + 60
-    while alive(pids) and time.monotonic() < limit:
-        time.sleep(0.2)
-    assert alive(pids) == []
+    assert soon(lambda: not alive(pids))
 
 
 def test_one_that_does_not_begin_says_why(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from programs import soon
 
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import Outbox, Tracker, location
@@ -72,9 +73,7 @@ def opened(tmp_path: Path, mlflow: Recorder) -> Callable[[], Outbox]:
 
 
 def wait_until_sent(outbox: Outbox) -> None:
-    limit = time.monotonic() + 20
-    while outbox.unsent and time.monotonic() < limit:
-        time.sleep(0.02)
+    soon(lambda: not outbox.unsent, seconds=20)
 
 
 def log_all(outbox: Outbox, folder: Path) -> None:

@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,9 +19,10 @@ from polypool.pipelines.training.collapse import CollapseWatch
 from polypool.pipelines.training.recording import COLLAPSED
 from polypool.tasks.abilities import Collapse, Watchful
 from polypool.tasks.adapter import Evaluation, Metric
-from polypool.tasks.models.collapse_check import collapse, variance
+from polypool.tasks.models.collapse_check import collapse
+from polypool.tasks.models.retrieval_model import variance
 from polypool.tasks.objectives.objective import batch_positives
-from polypool.tasks.run import Optim, Run
+from polypool.tasks.run import Data, Optim, Run
 
 
 def trained(run: Run, folder: Path) -> FolderLog:
@@ -120,15 +122,24 @@ MEANS = {
     "score_deviation": 0.001,
     "visual_variance": 0.01,
     "text_variance": 0.02,
+    "loss": 2 * 8 * 0.2,
 }
 FIRST = {"visual_variance": 0.05, "text_variance": 0.1}
 
 
-def found(spec: str = "triplet", *, first: dict[str, float] = FIRST, **changes: float) -> Collapse | None:
-    given = {"loss": 2 * 8 * 0.2, "items": 8, "texts_each": 1, "epoch": 1.0, "modality": "video"}
-    means = MEANS | {name: value for name, value in changes.items() if name in MEANS}
-    given |= {name: value for name, value in changes.items() if name in given}
-    return collapse(OBJECTIVES.build(spec), means, first=first, **given)
+def found(
+    spec: str = "triplet",
+    *,
+    first: dict[str, float] = FIRST,
+    items: int = 8,
+    texts_each: int = 1,
+    epoch: float = 1.0,
+    **means: float,
+) -> Collapse | None:
+    model = SimpleNamespace(objective=OBJECTIVES.build(spec), regularisers=[])
+    data = Data(dataset="d", corpus="c", sample="image", captions=texts_each)
+    run = Run(data=data, visual="regions", text="bigru", protocol="whole", optim=Optim(batch=items))
+    return collapse(model, MEANS | means, run, first=first, epoch=epoch, modality="video")
 
 
 def test_scores_alike_with_the_loss_of_equal_ones_are_a_collapse():

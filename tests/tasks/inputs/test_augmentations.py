@@ -1,13 +1,23 @@
+"""Augmentations, and the random numbers that they draw."""
+
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 
+from polypool.encoders.text.bigru import BiGRU
 from polypool.infra.compute.randomness import uniform
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AUGMENTATIONS
+from polypool.infra.store import FeatureStore, StoreWriter
+from polypool.tasks.inputs.pairs import Pairs, QuestionData
+from polypool.tasks.inputs.texts import Captions
+from polypool.tasks.inputs.visuals import Pixels, StoredSets
 
 
 def draw(sample, element, stream):
@@ -106,3 +116,151 @@ def test_words_do_not_depend_on_batch_mates():
 def test_a_share_out_of_range_is_refused(spec):
     with pytest.raises(InputError, match="must lie in"):
         AUGMENTATIONS.build(spec)
+
+
+ITEMS, PARTS, EPOCHS = 100, 6, 20
+LIMIT = 0.11  # of a correlation over 2,000 independent pairs: five standard deviations
+WORDS = ["dog", "cat", "car", "tree", "boat", "bird"]
+CAPTIONS = Captions([" ".join(WORDS)] * ITEMS, BiGRU.tokenizer({"words": WORDS}))
+NUMBERS = CAPTIONS.batch(np.arange(1))["text"][0, 1:-1].tolist()  # the first and last are not words
+
+
+class Answers:
+    """Targets that nobody looks at."""
+
+    def batch(self, index_B: np.ndarray) -> torch.Tensor:
+        return torch.zeros(len(index_B), 1)
+
+
+class Shown:
+    """A transform whose result is the numbers that decide a crop and its mirroring."""
+
+    cells = PARTS
+
+    def __call__(self, image: Image.Image, u_4: Sequence[float]) -> np.ndarray:
+        return np.array(u_4)
+
+
+@pytest.fixture(scope="module")
+def regions(tmp_path_factory) -> FeatureStore:
+    """Sets of six elements, which are the numbers 1 to 6: a batch shows which of them stayed."""
+    folder = tmp_path_factory.mktemp("regions")
+    with StoreWriter(folder, dim=1, dtype="float32", source={"made": "by a test"}) as writer:
+        for i in range(ITEMS):
+            writer.add(str(i), np.arange(1, PARTS + 1, dtype=np.float32)[:, None])
+        writer.close()
+    return FeatureStore.open(folder)
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pictures") / "1.png"
+    Image.new("RGB", (2, 2)).save(path)
+    return path
+
+
+def drawn(data, *, seed: int = 0, epochs: range = range(EPOCHS)) -> dict[str, np.ndarray]:
+    """Return what was drawn for each sample of some epochs: `visual`, `cells` and `words`, each `(S, parts)`."""
+    batches = [data.batch(np.arange(ITEMS), seed=seed, epoch=epoch) for epoch in epochs]
+    return {
+        "visual": np.concatenate([seen(batch["visual"]) for batch in batches]),
+        "cells": np.concatenate([padded(batch["visual_mask"]) for batch in batches]),
+        "words": np.concatenate(
+            [[[n in row for n in NUMBERS] for row in batch["text"].tolist()] for batch in batches]
+        ),
+    }
+
+
+def seen(visual: torch.Tensor) -> np.ndarray:
+    """Return which elements stayed, or the numbers of crops."""
+    if visual.ndim == 2:
+        return visual.numpy()
+    return (visual == torch.arange(1, PARTS + 1)).any(dim=1).numpy()
+
+
+def padded(mask_BN: torch.Tensor) -> np.ndarray:
+    return torch.nn.functional.pad(mask_BN, (0, PARTS - mask_BN.shape[1])).numpy()
+
+
+def correlation(a_SP: np.ndarray, b_SQ: np.ndarray) -> float:
+    """Return the largest correlation of a column of one with a column of the other."""
+    together = np.corrcoef(a_SP.astype(float).T, b_SQ.astype(float).T)
+    return np.abs(together[: a_SP.shape[1], a_SP.shape[1] :]).max()
+
+
+def data_of(visual, *, words: str = "delete(p=0.5)", questions: bool = False):
+    augment = AUGMENTATIONS.build(words) if words else None
+    if questions:
+        return QuestionData(
+            np.arange(ITEMS), visual=visual, texts=CAPTIONS, targets=Answers(), augment=augment
+        )
+    ids = [str(i) for i in range(ITEMS)]
+    return Pairs(ids, [("",)] * ITEMS, visual=visual, captions=CAPTIONS, augment=augment)
+
+
+def stored(regions: FeatureStore, drop: str = "drop(p=0.5)") -> StoredSets:
+    augment = AUGMENTATIONS.build(drop) if drop else None
+    return StoredSets(regions, [str(i) for i in range(ITEMS)], augment=augment)
+
+
+def pixels(picture, drop: str = "drop(p=0.5)") -> Pixels:
+    augment = AUGMENTATIONS.build(drop) if drop else None
+    return Pixels([picture] * ITEMS, transform=Shown(), augment=augment, threads=1)
+
+
+@pytest.mark.parametrize("questions", [False, True])
+def test_words_and_regions_are_dropped_independently(regions, questions):
+    found = drawn(data_of(stored(regions), questions=questions))
+    assert 0.4 < found["words"].mean() < 0.6
+    assert 0.4 < found["visual"].mean() < 0.6
+    assert correlation(found["words"], found["visual"]) < LIMIT
+
+
+@pytest.mark.parametrize("questions", [False, True])
+@pytest.mark.parametrize("drop", ["drop(p=0.5)", "grid_drop(p=0.8)"])
+def test_crops_cells_and_words_are_drawn_independently(picture, questions, drop):
+    found = drawn(data_of(pixels(picture, drop), questions=questions))
+    assert 0.05 < 1 - found["cells"].mean() < 0.6
+    assert correlation(found["visual"], found["cells"]) < LIMIT
+    assert correlation(found["visual"], found["words"]) < LIMIT
+    assert correlation(found["words"], found["cells"]) < LIMIT
+    assert correlation(found["visual"][:, :1], found["visual"][:, 1:]) < LIMIT
+    assert found["cells"].mean(axis=0).std() < 0.03, "a cell's fate depends on its place"
+
+
+def test_epochs_and_seeds_are_drawn_independently(picture):
+    data = data_of(pixels(picture))
+    first = drawn(data, epochs=range(EPOCHS))
+    for other in (drawn(data, epochs=range(EPOCHS, 2 * EPOCHS)), drawn(data, seed=1)):
+        for name, values in first.items():
+            for part in range(values.shape[1]):
+                assert correlation(values[:, [part]], other[name][:, [part]]) < LIMIT, name
+
+
+def test_one_augmentation_leaves_the_draws_of_the_others_alone(picture, regions):
+    whole = drawn(data_of(pixels(picture)))
+    without = {
+        "cells": drawn(data_of(pixels(picture, ""))),
+        "words": drawn(data_of(pixels(picture), words="")),
+    }
+    for missing, found in without.items():
+        assert found[missing].all(), "nothing is dropped"
+        for name in whole.keys() - {missing}:
+            np.testing.assert_array_equal(found[name], whole[name])
+    kept = drawn(data_of(stored(regions)))
+    np.testing.assert_array_equal(drawn(data_of(stored(regions), words=""))["visual"], kept["visual"])
+    np.testing.assert_array_equal(drawn(data_of(stored(regions, "")))["words"], kept["words"])
+
+
+def test_which_words_are_replaced_says_nothing_of_what_they_become(regions):
+    augment = AUGMENTATIONS.build("mask_replace_delete(p=0.5, mask=0, replace=1)")
+    data = Pairs(
+        [str(i) for i in range(ITEMS)],
+        [("",)] * ITEMS,
+        visual=stored(regions),
+        captions=CAPTIONS,
+        augment=augment,
+    )
+    text = np.concatenate([data.batch(np.arange(ITEMS), seed=0, epoch=e)["text"] for e in range(EPOCHS)])
+    became = np.bincount(text[:, 1:-1][text[:, 1:-1] != NUMBERS], minlength=CAPTIONS.tokenizer.size)
+    assert became.min() > 0.6 * became.mean(), "replaced words become some words only"

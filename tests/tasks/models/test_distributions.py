@@ -20,8 +20,8 @@ from polypool.pipelines.commands import evaluate
 from polypool.pipelines.figures.embedding_figures import spread_of
 from polypool.pipelines.models.run_evaluation import analyse
 from polypool.pipelines.models.trained import TrainedModel, load
-from polypool.tasks.models.collapse_check import variance
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
+from polypool.tasks.models.retrieval_model import variance
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.geometry import ablated, alignment, uniformity
 from polypool.tasks.similarities.similarity import ClosedFormSampledDistance
