@@ -205,12 +205,7 @@ class Registry:
             return part(*args, **arguments, **parsed.params)
         except InputError:
             raise
-        except (
-            ValueError,
-            TypeError,
-            RuntimeError,
-            ArithmeticError,
-        ) as error:  # the last two by torch, of sizes
+        except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:  # torch's, of sizes, too
             if not parsed.params:
                 raise
             raise InputError(f"{self.kind} {spec!r}: {error}") from error
@@ -326,7 +321,12 @@ FUSIONS = Registry(
     "fusion", package="polypool.tasks.questions", base="polypool.tasks.questions.fusions:Fusion"
 )
 PARSERS = Registry("role parser", package="polypool.tasks.hgr", plural="parsers")
-READERS = Registry("reader", package="polypool.tasks.datasets.readers", base="polypool.tasks.datasets:Reader")
+READERS = Registry(
+    "reader",
+    package="polypool.tasks.datasets",
+    rooms=("readers", "features"),
+    base="polypool.tasks.datasets:Reader",
+)
 OPTIMISERS = Registry(
     "optimiser", package="polypool.pipelines.training.optimisers", base="torch.optim:Optimizer"
 )

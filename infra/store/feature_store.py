@@ -218,18 +218,18 @@ class FeatureStore:
         if self._remote:
             self._remote.fetch(places)
         sets = [shard.view(local) for shard, local in places]
-        indices = keep and [_indices(k, len(x_ND)) for k, x_ND in zip(keep, sets, strict=True)]
-        sizes = np.array([*map(len, indices or sets)], np.int64)
+        kept = sets if keep is None else [_indices(*each) for each in zip(keep, map(len, sets), strict=True)]
+        sizes = np.array([*map(len, kept)], np.int64)
         width = int(sizes.max(initial=0))
         x_BND = np.empty((len(sets), width, self.dim), self.dtype)
         for i, (shard, local) in enumerate(self._ahead(places)):
             x_ND, kept_ND = sets[i], x_BND[i, : sizes[i]]
-            if not indices:
+            if keep is None:
                 kept_ND[:] = x_ND
                 shard.check(local, kept_ND)  # the copy, which is in the processor's cache
             else:
                 shard.check(local, x_ND)
-                np.take(x_ND, indices[i], axis=0, out=kept_ND, mode="clip")  # "raise" would copy twice
+                np.take(x_ND, kept[i], axis=0, out=kept_ND, mode="clip")  # "raise" would copy twice
             x_BND[i, sizes[i] :] = 0
         return torch.from_numpy(x_BND), torch.from_numpy(np.arange(width) < sizes[:, None])
 

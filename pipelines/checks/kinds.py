@@ -30,7 +30,7 @@ from polypool.pipelines.checks.losses import (
 )
 from polypool.pipelines.checks.optimisers import OptimiserChecks
 from polypool.pipelines.checks.part_checks import PartChecks, check
-from polypool.pipelines.data.ingestion import corpus_verb
+from polypool.pipelines.data.ingestion import reader_verb
 from polypool.pipelines.recipes import Ensemble
 from polypool.tasks.run import Run, from_json, to_json
 
@@ -146,7 +146,7 @@ class ReaderChecks(PartChecks):
         printed = io.StringIO()
         try:
             with redirect_stdout(printed), redirect_stderr(printed), suppress(SystemExit):
-                tyro.cli(corpus_verb(self.spec), prog=f"ingest {self.spec}", args=["--help"])
+                tyro.cli(reader_verb(self.spec), prog=f"ingest {self.spec}", args=["--help"])
         except InputError:
             raise
         except Exception as error:  # tyro has several for annotations that it cannot read

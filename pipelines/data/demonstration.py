@@ -165,27 +165,23 @@ async def train(server: JobServer, options: DemoOptions) -> None:
         InputError: a job failed.
     """
     at_once = asyncio.Semaphore(local_cores())
+    env = {"POLYPOOL_HOME": str(home()), "MLFLOW_TRACKING_URI": tracking_uri(home())}
+
+    async def train_one(recipe: str, aggregator: str) -> None:
+        words = ["python", "-m", "polypool", "train", recipe, "--aggregator", aggregator]
+        words += ["--optim.epochs", str(options.epochs)] if options.epochs else []
+        words += ["--experiment", options.experiment, "--cpus", "1"]
+
+        def show(line: str) -> None:
+            if line.strip() and not RAY_LINES.match(line):
+                print(f"{recipe} {aggregator} | {line}", flush=True)
+
+        async with at_once:
+            print(f"\nas a Ray job: {shlex.join(words)}", flush=True)
+            await server.run(words, folder=workplace(), env=env, show=show)
+
     for recipe in PREPARE:
-        specs = options.aggregators
-        await asyncio.gather(*(train_one(server, recipe, spec, options, at_once) for spec in specs))
-
-
-async def train_one(
-    server: JobServer, recipe: str, aggregator: str, options: DemoOptions, at_once: asyncio.Semaphore
-) -> None:
-    """Train one aggregator on one task as a Ray job, show its output, and wait for it."""
-    words = ["python", "-m", "polypool", "train", recipe, "--aggregator", aggregator]
-    words += ["--optim.epochs", str(options.epochs)] if options.epochs else []
-    words += ["--experiment", options.experiment, "--cpus", "1"]
-
-    def show(line: str) -> None:
-        if line.strip() and not RAY_LINES.match(line):
-            print(f"{recipe} {aggregator} | {line}", flush=True)
-
-    async with at_once:
-        print(f"\nas a Ray job: {shlex.join(words)}", flush=True)
-        env = {"POLYPOOL_HOME": str(home()), "MLFLOW_TRACKING_URI": tracking_uri(home())}
-        await server.run(words, folder=workplace(), env=env, show=show)
+        await asyncio.gather(*(train_one(recipe, aggregator) for aggregator in options.aggregators))
 
 
 def run_demo(options: DemoOptions) -> None:

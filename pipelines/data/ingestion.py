@@ -14,28 +14,23 @@ from polypool.infra.storage.places import Url, place
 from polypool.infra.store import FeatureStore
 from polypool.infra.store.findings import SKIPPED, USUAL, WARNINGS, Tolerance, describe
 from polypool.infra.store.manifest import Manifest
-from polypool.tasks.datasets import Reader
+from polypool.tasks.datasets import FeatureReader, Reader
 from polypool.tasks.datasets.corpus import Corpus, CorpusSummary, write_corpus
-from polypool.tasks.datasets.features import FeatureReader, cross_check, write_features
-from polypool.tasks.datasets.features.arrays import Arrays
-from polypool.tasks.datasets.features.hdf5 import Hdf5
-from polypool.tasks.datasets.features.regions import Butd, Lmdb
+from polypool.tasks.datasets.features import cross_check, write_features
 from polypool.tasks.datasets.open_corpora import open_corpus
 from polypool.tasks.datasets.published_counts import SCAN, Published, compare_counts
 from polypool.tasks.datasets.questions import QuestionCorpus, QuestionSummary, write_questions
-from polypool.tasks.datasets.readers.hgr_release import HgrFeatures
 from polypool.tasks.datasets.readers.scan import write_scan
 from polypool.tasks.datasets.stored_corpus import Summary
 
 DType = Literal["float16", "float32"]
-Tolerate = Annotated[Tolerance, tyro.conf.arg(name="")]  # its fields are flags of the verb
-FEATURES: dict[str, type[FeatureReader]] = {
-    "butd": Butd,
-    "hdf5": Hdf5,
-    "lmdb": Lmdb,
-    "arrays": Arrays,
-    "hgr-features": HgrFeatures,
+_TOLERANCE_HELP = {"tolerance": "what may be left out or odd."}
+_STORE_HELP = {
+    "out": "folder of the store.",
+    "dtype": "what numbers are stored as.",
+    "corpus": "folder of a corpus to compare the ids with.",
 }
+Tolerate = Annotated[Tolerance, tyro.conf.arg(name="")]  # its fields are flags of the verb
 
 
 def subcommands(words: Sequence[str]) -> dict[str, Callable[..., None]]:
@@ -47,9 +42,8 @@ def subcommands(words: Sequence[str]) -> dict[str, Callable[..., None]]:
     named = [word for word in words[:1] if ":" in word]
     for name in named:
         trust_specs(name)
-    corpora = {name: corpus_verb(name) for name in [*(name for name, _ in READERS.usable()), *named]}
-    stores = {name: _store_verb(name, kind) for name, kind in FEATURES.items()}
-    return {**corpora, "scan": scan, **stores, "verify": verify}
+    readers = [*(name for name, _ in READERS.usable()), *named]
+    return {name: reader_verb(name) for name in readers} | {"scan": scan, "verify": verify}
 
 
 def ingest(
@@ -62,9 +56,6 @@ def ingest(
         out: folder of the corpus.
         name: of the reader, which the corpus remembers; that of its class where empty.
         tolerance: what may be left out or odd.
-
-    Raises:
-        InputError: what the reader or `write_corpus` refuses.
     """
     reading = reader.read()
     for line in reading.notes:
@@ -80,7 +71,7 @@ def ingest(
     return summary
 
 
-def corpus_verb(name: str) -> Callable[..., None]:
+def reader_verb(name: str) -> Callable[..., None]:
     """Return the subcommand of a reader, whose options are its fields.
 
     Raises:
@@ -88,46 +79,30 @@ def corpus_verb(name: str) -> Callable[..., None]:
     """
     kind: type[Reader] = READERS.get(name)
 
-    def verb(reader: Reader, *, out: Path, tolerance: Tolerate = USUAL) -> None:
+    def corpus(reader: Reader, *, out: Path, tolerance: Tolerate = USUAL) -> None:
         ingest(reader, out=out, name=name, tolerance=tolerance)
 
-    return _described(verb, kind, out="folder of the corpus.")
-
-
-def _store_verb(name: str, kind: type[FeatureReader]) -> Callable[..., None]:
-    """Return the subcommand of a reader of features, likewise."""
-
-    def verb(
-        reader: FeatureReader,
+    def store(
+        reader: Reader,
         *,
         out: Path,
         dtype: DType = "float16",
         corpus: Path | None = None,
         tolerance: Tolerate = USUAL,
     ) -> None:
-        store, reference, read = place(out), open_corpus(corpus) if corpus else None, reader.read()
-        source = {"reader": name, **read.source}
-        report_store(store, write_features(store, read.sets, source=source, dtype=dtype, tolerance=tolerance))
+        to, reference, reading = place(out), open_corpus(corpus) if corpus else None, reader.read()
+        source = {"reader": name, **reading.source}
+        report_store(to, write_features(to, reading.rows, source=source, dtype=dtype, tolerance=tolerance))
         if reference:
-            listing = store / "unmatched.json"
-            for kind, ids in cross_check(FeatureStore.open(store), reference, listing=listing).items():
+            listing = to / "unmatched.json"
+            for kind, ids in cross_check(FeatureStore.open(to), reference, listing=listing).items():
                 examples = f" such as {', '.join(ids[:3])}, all in {listing}" if ids else ""
                 print(f"ids with {kind}: {len(ids):,}{examples}")
 
-    return _described(
-        verb,
-        kind,
-        out="folder of the store.",
-        dtype="what numbers are stored as.",
-        corpus="folder of a corpus to compare the ids with.",
-    )
-
-
-def _described(verb: Callable[..., None], kind: type, **options: str) -> Callable[..., None]:
-    """Give a subcommand the fields of a reader as options, its description, and the help of its other options."""
+    makes_store = issubclass(kind, FeatureReader)
+    verb, helps = (store, _STORE_HELP) if makes_store else (corpus, {"out": "folder of the corpus."})
     verb.__annotations__["reader"] = Annotated[kind, tyro.conf.arg(name="")]  # ty: ignore[invalid-type-form]  (a type made while running)
-    helps = options | {"tolerance": "what may be left out or odd."}
-    lines = "".join(f"\n        {name}: {text}" for name, text in helps.items())
+    lines = "".join(f"\n        {name}: {text}" for name, text in (helps | _TOLERANCE_HELP).items())
     verb.__doc__ = f"{(kind.__doc__ or '').strip()}\n\n    Args:{lines}\n    "
     return verb
 
@@ -164,13 +139,7 @@ def verify(*, store: Path) -> None:
 def report_corpus(
     out: Path | Url, summary: CorpusSummary | QuestionSummary, *, published: Sequence[Published]
 ) -> None:
-    """Print the counts of a corpus, whether they are those published, and what was left out or is odd.
-
-    Args:
-        out: the corpus.
-        summary: its counts.
-        published: the data sets that it may be; none where that is not known.
-    """
+    """Print the counts of a corpus, whether they are those of a published one, and what was left out or is odd."""
     images = summary.images if isinstance(summary, QuestionSummary) else {}
     captions = summary.captions if isinstance(summary, CorpusSummary) else None
     kind = Corpus if isinstance(summary, CorpusSummary) else QuestionCorpus
@@ -196,13 +165,7 @@ def _content(manifest: Manifest) -> str:
 
 
 def report_findings(out: Path | Url, of: Summary | Manifest, *, prefix: str = "") -> None:
-    """Print what was left out, what is used and odd, and where both are listed.
-
-    Args:
-        out: what was written.
-        of: its summary.
-        prefix: of the names of the lists.
-    """
+    """Print what was left out, what is used and odd, and where both are listed, in files whose names have a prefix."""
     for what, cases, name in (("skipped", of.skipped, SKIPPED), ("warnings", of.flagged, WARNINGS)):
         if cases["count"]:
             print(f"{describe(cases, what)}\n  all of them: {place(out) / (prefix + name)}")

@@ -13,10 +13,10 @@ _MOST = 10_000  # entries of a folder of pictures or clips, beyond which those b
 
 @dataclass(frozen=True, kw_only=True)
 class PublicFile:
-    """A file or a folder, by the name that it has in its archive.
+    """A file or a folder.
 
     Attributes:
-        name: such as `dataset_coco.json`, or `train2014/` for a folder.
+        name: in its archive, such as `dataset_coco.json`, or `train2014/` for a folder.
         url: of the file, of the archive that holds it, or of the page that leads there.
         size: of what is downloaded, as its page says; empty where it says nothing.
         use: what it is for; empty where nothing goes without it.

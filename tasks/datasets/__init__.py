@@ -4,14 +4,42 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from polypool.infra.store.findings import Flagged, Skipped
-from polypool.tasks.datasets.corpus import CorpusSummary, Item
+import numpy as np
+
+from polypool.infra.pictures.boxes import BOXES
+from polypool.tasks.datasets.corpus import CorpusSummary
 from polypool.tasks.datasets.published_counts import Published
-from polypool.tasks.datasets.questions import Question, QuestionSummary
+from polypool.tasks.datasets.questions import QuestionSummary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """The set of one image or video.
+
+    Attributes:
+        id: of the image or video.
+        x_ND: `(N, D)`.
+        where: its place in the source, for messages.
+        columns: what stands beside the vectors, `(N, C)` each, by name; the same names for all sets of a reader.
+        odd: a warning about it; it is stored all the same.
+    """
+
+    id: str
+    x_ND: np.ndarray
+    where: str
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    odd: str = ""
+
+    @classmethod
+    def with_boxes(cls, id: str, x_ND: np.ndarray, box_N4: np.ndarray | None, *, where: str) -> Features:
+        """Return a set with its boxes as a column; where there are none, with zeros and a warning."""
+        boxes = np.zeros((len(x_ND), 4), np.float32) if box_N4 is None else box_N4
+        odd = "boxes that cannot be read; zeros are stored" if box_N4 is None else ""
+        return cls(id=id, x_ND=x_ND, where=where, columns={BOXES: boxes}, odd=odd)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +47,9 @@ class Reading:
     """The result of a reader; only its rows may take long, and they are read once.
 
     Attributes:
-        of: whether the rows are items with captions (`Item`), or questions (`Question`).
-        rows: in the order in which they are written, with what cannot be used or is odd.
+        of: whether the rows are items with captions (`Item`), or questions (`Question`); a `FeatureReader`'s are sets.
+        rows: each an `Item`, `Question` or `Features`, in the order in which they are written, with what cannot be
+            used or is odd (`Skipped`, `Flagged`).
         source: the files (`infra.files.identity`) and settings that decide what is read; anything that JSON can hold.
         images: the folder that relative paths of pictures or videos start from, and that no path leaves.
         published: the data sets that these may be; empty where that cannot be known.
@@ -28,7 +57,7 @@ class Reading:
     """
 
     of: Literal["captions", "questions"] = "captions"
-    rows: Iterable[Item | Question | Skipped | Flagged]
+    rows: Iterable[Any]
     source: Mapping[str, Any]
     images: str | Path = ""
     published: Sequence[Published] = ()
@@ -69,3 +98,8 @@ class Reader(ABC):
     def remarks(self, summary: CorpusSummary | QuestionSummary) -> Iterator[str]:
         """Yield lines that are printed after the counts of what was written, such as how a split was made."""
         yield from ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureReader(Reader):
+    """Reads one form of features into a store; its rows are `Features` and what cannot be used."""

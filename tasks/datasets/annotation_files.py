@@ -44,13 +44,7 @@ def read_form(path: str | Path, *, what: str, lists: Sequence[str] = (), **optio
 
 
 def misfit(entry: Any, what: str, **kinds: type | tuple[type, ...]) -> str | None:
-    """Return why an entry of a JSON file is not of the expected form, None where it is.
-
-    Args:
-        entry: what JSON gave.
-        what: what it is in messages, such as `an image`.
-        kinds: the type, or types, of each field.
-    """
+    """Return why an entry of a JSON file, such as `an image`, lacks fields of these types, None where it has them."""
     if not isinstance(entry, dict):
         return f"{FORM}: {what} that is not an object"
     for name, kind in kinds.items():
@@ -118,11 +112,7 @@ def _fields(line: str) -> list[str] | str:
 
 
 def read_ids(path: str | Path, *, what: str = _IDS) -> list[str]:
-    """Return the ids of a file, in its order: a JSON list, an array of text or numbers, or words of a text file.
-
-    Args:
-        path: the file; its suffix says what it is.
-        what: what is looked for, for the message where the file is missing.
+    """Return the ids of a file, in its order: by its suffix a JSON list, an array, or words of a text file.
 
     Raises:
         InputError: it is missing or damaged, holds something else than ids, or is a pickle.
@@ -180,10 +170,6 @@ def read_entries(path: str | Path, *, what: str) -> Iterator[tuple[str, Any]]:
     """Yield the keys and values of the object that a UTF-8 JSON file holds, in its order; keys may repeat.
 
     The file may be larger than memory: one value is held at a time.
-
-    Args:
-        path: the file.
-        what: what was expected, for messages.
 
     Raises:
         InputError: it is missing, or is not a JSON object; the message says where it breaks off.

@@ -85,11 +85,7 @@ def cxc_files(folder: str | Path, split: str) -> dict[str, Path]:
 
 
 def read_cxc(folder: str | Path, split: str) -> Ratings:
-    """Read the ratings of a split; where there are not as many as published, that is printed.
-
-    Args:
-        folder: of the official files.
-        split: `val` or `test`.
+    """Read the ratings of a split, `val` or `test`; where there are not as many as published, that is printed.
 
     Raises:
         InputError: a file is missing, has other columns or is cut short.
@@ -168,10 +164,7 @@ def eccv_files(folder: str | Path | None) -> dict[str, Path]:
 
 
 def read_eccv(folder: str | Path | None) -> Extended:
-    """Read both files; where there are not as many pairs as published, that is printed.
-
-    Args:
-        folder: see `eccv_files`.
+    """Read both `eccv_files`; where there are not as many pairs as published, that is printed.
 
     Raises:
         InputError: a file or the package is missing, or a file is damaged or of another form.

@@ -100,19 +100,11 @@ class Corpus(StoredCorpus):
         return {"captions": captions}, captions
 
     def paths(self, split: str) -> Iterator[tuple[str, str]]:
-        """Yield the id and path of each image or video of a split, in the order of the file, without holding them all.
-
-        Raises:
-            InputError: the corpus has no such split, or nothing in it.
-        """
+        """Yield the id and path of each image or video of a split, in the order of the file, without holding all."""
         return self.rows(split, "id", "path")
 
     def items(self, split: str) -> list[Item]:
-        """Return the items of a split, in the order of the file.
-
-        Raises:
-            InputError: the corpus has no such split, or nothing in it.
-        """
+        """Return the items of a split, in the order of the file."""
         return [Item(**record) for record in self.records(split)]
 
 

@@ -34,13 +34,7 @@ def open_corpus(folder: str | Path | Url) -> Corpus | QuestionCorpus:
 
 @dataclass(frozen=True, kw_only=True)
 class PicturedItem:
-    """An image or video of a split as a page shows it.
-
-    Attributes:
-        id: of the item.
-        file: the image or video; None where there is none.
-        caption: its first, which stands for it where there is no file.
-    """
+    """An image or video of a split as a page shows it; where there is no file, by its first caption."""
 
     id: str
     file: Path | None
@@ -58,8 +52,7 @@ def pictured(corpus: Corpus | QuestionCorpus, item: Item | Question) -> Pictured
 def media_file(corpus: Corpus | QuestionCorpus, item: Item | Image | Question) -> Path | None:
     """Return the file of an item, or of the image that a question is about.
 
-    Returns:
-        its path; None where the item names none, it is gone, or it lies outside the corpus's folder of images.
+    None where the item names none, it is gone, or it lies outside the corpus's folder of images.
     """
     if not item.path or leaves(item.path, folder=corpus.image_folder):
         return None

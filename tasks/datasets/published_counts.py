@@ -42,11 +42,6 @@ def compare_counts(
     """Return in a line whether the counts of a corpus are those of one of some data sets, or how they differ.
 
     Where they are of none, they are compared with the one that fewest of them differ from, the first of several.
-
-    Args:
-        published: what they may be.
-        splits: the rows of each split.
-        captions: in all splits.
     """
     nearest = min(published, key=lambda each: len(each.differences(splits, captions)))
     differences = nearest.differences(splits, captions)
@@ -69,9 +64,7 @@ FLICKR30K = Published(
 # Lee et al., ECCV 2018 (SCAN): five captions of every image; testall of COCO.
 SCAN = (
     Published(
-        name="COCO, SCAN's features",
-        splits={"train": 113_287, "val": 5_000, "test": 5_000},
-        captions=616_435,
+        name="COCO, SCAN's features", splits={"train": 113_287, "val": 5_000, "test": 5_000}, captions=616_435
     ),
     Published(
         name="Flickr30K, SCAN's features",
@@ -81,9 +74,7 @@ SCAN = (
 )
 # Xu et al., CVPR 2016: 20 captions of every video.
 MSRVTT = Published(
-    name="MSR-VTT, full splits",
-    splits={"train": 6_513, "val": 497, "test": 2_990},
-    captions=200_000,
+    name="MSR-VTT, full splits", splits={"train": 6_513, "val": 497, "test": 2_990}, captions=200_000
 )
 # Yu et al., ECCV 2018 (the test set, a caption a video); Gabeur et al., ECCV 2020 (9k); Miech et al., ICCV 2019 (7k).
 MSRVTT_1KA = tuple(
@@ -124,7 +115,5 @@ CXC = {
 }
 # Chun et al., ECCV 2022 (the statistics beside the released files): right answers of all queries.
 ECCV = Published(
-    name="ECCV Caption",
-    splits={"image_to_caption": 22_550, "caption_to_image": 11_279},
-    rows="pairs",
+    name="ECCV Caption", splits={"image_to_caption": 22_550, "caption_to_image": 11_279}, rows="pairs"
 )

@@ -131,19 +131,11 @@ class QuestionCorpus(StoredCorpus):
         return summary, pc.sum(answers).as_py()
 
     def questions(self, split: str) -> list[Question]:
-        """Return the questions of a split, in the order of the file.
-
-        Raises:
-            InputError: the corpus has no such split.
-        """
+        """Return the questions of a split, in the order of the file."""
         return [Question(**record) for record in self.records(split)]
 
     def paths(self, split: str) -> Iterator[tuple[str, str]]:
-        """Yield the id and path of each image of a split once, in the order of the file, without holding them all.
-
-        Raises:
-            InputError: the corpus has no such split.
-        """
+        """Yield the id and path of each image of a split once, in the order of the file, without holding them all."""
         seen = IdSet()
         for id, path in self.rows(split, "image_id", "path"):
             if id not in seen:
@@ -151,11 +143,7 @@ class QuestionCorpus(StoredCorpus):
                 yield id, path
 
     def items(self, split: str) -> list[Image]:
-        """Return the images that questions of a split are about, each once, in the order of the file.
-
-        Raises:
-            InputError: the corpus has no such split.
-        """
+        """Return the images that questions of a split are about, each once, in the order of the file."""
         return [Image(id=id, split=split, path=path) for id, path in self.paths(split)]
 
 
@@ -174,16 +162,7 @@ def write_questions(
     listed in `questions.warnings.jsonl`. Questions without answers may be in several splits, as those of VQA's test-dev
     are in its test split, too. A corpus that is there already is replaced.
 
-    Args:
-        folder: the corpus; made where it does not exist.
-        questions: what a reader yields.
-        source: reader and files; anything that JSON can hold.
-        images: the folder that relative paths start from, and that no path leaves.
-        tolerance: what may be left out, by default a twentieth of the questions and of the answers, and whether what
-            is odd is refused.
-
-    Raises:
-        InputError: nothing usable came, the tolerance is exceeded, or no space is left.
+    Args and errors are those of `polypool.tasks.datasets.corpus.write_corpus`.
     """
     return QuestionSummary(
         **QuestionCorpus.write(folder, questions, source=source, images=images, tolerance=tolerance)

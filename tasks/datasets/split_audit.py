@@ -49,12 +49,8 @@ def shared_images(table: pa.Table) -> Iterator[Flagged]:
 def shared_files(table: pa.Table, *, id: str, images: str | Path) -> Iterator[Flagged]:
     """Yield the pictures and videos that have the same bytes as another in a split that models learn from.
 
-    Files of one size alone are opened, and those whose middle differs are not read to the end.
-
-    Args:
-        table: of a corpus.
-        id: the column that names the picture.
-        images: the folder that relative paths start from.
+    Files of one size alone are opened, and those whose middle differs are not read to the end. The column `id` names
+    the picture.
     """
     names, splits, paths = (table[column].to_pylist() for column in (id, "split", "path"))
     pictures = dict.fromkeys(

@@ -106,17 +106,9 @@ class StoredCorpus(ABC):
         images: str | Path,
         tolerance: Tolerance,
     ) -> dict[str, Any]:
-        """Write a corpus from a stream: the table, then its manifest, and the lists of what was left out and is odd.
+        """Write a corpus as `write_corpus` does, and return the fields of the summary.
 
-        Args:
-            folder: the corpus, or its URL; made where it does not exist, and one that is there is replaced.
-            rows: what a reader yields: rows, `Skipped` and `Flagged`.
-            source: reader and files; anything that JSON can hold.
-            images: the folder that relative paths start from; empty where there is none.
-            tolerance: what may be left out or odd.
-
-        Returns:
-            The fields of the summary.
+        The table comes first, then its manifest, and the lists of what was left out and is odd.
 
         Raises:
             InputError: nothing usable came, the tolerance is exceeded (a corpus that was there stays as it was),
@@ -260,22 +252,14 @@ class StoredCorpus(ABC):
         return Path(self.image_folder) / row.path
 
     def rows(self, split: str, *columns: str) -> Iterator[tuple[Any, ...]]:
-        """Yield some columns of a split's rows, in the order of the file; a few thousand rows are in memory at a time.
-
-        Raises:
-            InputError: the corpus has no such split, or nothing in it.
-        """
+        """Yield some columns of a split's rows, in the order of the file; a few thousand rows are held at a time."""
         self.check_split(split)
         for batch in self._table.select([*columns, "split"]).to_batches(max_chunksize=self.batch):
             chosen = batch.filter(pc.equal(batch["split"], split))
             yield from zip(*(chosen[name].to_pylist() for name in columns), strict=True)
 
     def records(self, split: str) -> Iterator[dict[str, Any]]:
-        """Yield the rows of a split as the fields of what they were written from, in the order of the file.
-
-        Raises:
-            InputError: the corpus has no such split, or nothing in it.
-        """
+        """Yield the rows of a split as the fields of what they were written from, in the order of the file."""
         self.check_split(split)
         table = self._table.filter(pc.equal(self._table["split"], split))
         columns = {name: table[name].to_pylist() for name in table.column_names}
@@ -285,11 +269,7 @@ class StoredCorpus(ABC):
         return (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
 
     def check_split(self, split: str) -> None:
-        """Refuse a split that the corpus does not have.
-
-        Raises:
-            InputError: there is none, or nothing in it.
-        """
+        """Refuse a split that the corpus does not have, or that has nothing in it; so do all that read a split."""
         if not self.splits.get(split):
             counts = ", ".join(f"{name} ({count:,})" for name, count in self.splits.items())
             raise InputError(f"{self.folder}: no {self.units[0]} in the split {split!r}; there are {counts}")
@@ -301,12 +281,7 @@ def _counts(table: pa.Table) -> dict[str, int]:
 
 
 def wrong_path(path: str, *, images: str | Path) -> str | None:
-    """Return why a picture or video cannot be used, None where it can.
-
-    Args:
-        path: absolute or below `images`; empty where there are only features.
-        images: the folder that relative paths start from; empty where there is none.
-    """
+    """Return why a path, absolute or below `images`, cannot be used, None where it can."""
     if not is_unicode(path):
         return "a path that is not valid UTF-8"
     return "a path that leaves the folder of images" if leaves(path, folder=images) else None
@@ -327,10 +302,6 @@ def plain(text: str, *, what: str) -> tuple[str, str | None]:
     """Return a caption or question with one space between its words, and what is odd about it, None where nothing is.
 
     One of more than 1,000 words is cut: a model reads a few dozen, and a file of another kind may be behind it.
-
-    Args:
-        text: as the source has it.
-        what: what it is, such as `caption`.
     """
     words = text.split()
     if len(words) > _MOST_WORDS:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+
+import pytest
 
 from polypool.infra.errors import InputError
 from polypool.pipelines.data.extraction import job
@@ -49,6 +54,24 @@ class Noting:
 
 def _read(path: Path) -> str:
     return path.read_text() if path.exists() else ""
+
+
+@contextmanager
+def interrupted(*, after: int) -> Iterator[None]:
+    """Interrupt an `extract` when so many rows have come."""
+    stream = job.stream
+
+    def rows(batches, **options):
+        yield from islice(stream(batches, **options), after)
+        raise KeyboardInterrupt
+
+    with patch.object(job, "stream", rows), pytest.raises(KeyboardInterrupt):
+        yield
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    """Return what all files below a folder hold, by their paths."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def in_this_process(monkeypatch, *, threads: int = 1) -> list[str]:

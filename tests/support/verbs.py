@@ -41,10 +41,10 @@ def ingested(*arguments: object) -> str:
     return out
 
 
-def refused(message: str, *arguments: object, code: int = 2) -> None:
-    """Call `ingest`, which has to end with a code and a message."""
+def refused(message: str, *arguments: object, code: int = 2, lines: int | None = None) -> None:
+    """Call `ingest`, which has to end with a code and a message, of so many lines where that is said."""
     found, _, err = run(*arguments)
-    assert (found, message in err) == (code, True), err
+    assert (found, message in err, err.count("\n") if lines else None) == (code, True, lines), err
 
 
 def reasons(folder: Path, name: str = "skipped.jsonl") -> list[tuple[str, str]]:

@@ -94,15 +94,14 @@ class VideoOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Videos:
-    """Settings by which workers turn videos into sets.
+    """Settings by which workers turn videos into sets, as fits a backbone.
 
     Args:
-        options: frames, pooling and decoder.
+        options: what was asked for.
         frames: at most so many of each video, evenly spaced; all where None.
         dim: width of the elements.
-        batch: frames that go through a backbone of images together, all of one video.
-        decoder: `av` or `decord`.
-        version: its name and version.
+        batch: frames of one video that go through a backbone of images together.
+        decoder, version: `av` or `decord`; its name and version.
     """
 
     options: VideoOptions

@@ -56,10 +56,7 @@ class FileFeatures:
     def for_model(cls, adapter: Any) -> FileFeatures:
         """Return what describes files for a trained model of features.
 
-        Its assets say how; those of older models do not, and its store does.
-
-        Args:
-            adapter: a `Searchable` task adapter.
+        The assets of its `Searchable` adapter say how; those of older models do not, and its store does.
 
         Raises:
             InputError: its assets are damaged, or it needs the store and that is not at hand.

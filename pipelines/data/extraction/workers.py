@@ -34,12 +34,7 @@ _ENDING = 2.0  # seconds for the tasks of workers that were ended
 
 
 def stream(
-    batches: Iterable[Batch],
-    *,
-    extractor: Callable[..., Any],
-    options: dict[str, Any],
-    gpu: bool,
-    block: int,
+    batches: Iterable[Batch], *, extractor: Callable[..., Any], options: dict[str, Any], gpu: bool, block: int
 ) -> Generator[Row, None, None]:
     """Yield an extractor's rows for all batches, in their order, from as many workers as the cluster has room for.
 
@@ -77,10 +72,7 @@ def portions(batches: Iterable[Batch], *, most: int, workers: int) -> Iterator[l
 
     Source: Polychronopoulos and Kuck, "Guided self-scheduling", IEEE Transactions on Computers 36, 1987.
 
-    Args:
-        batches: in their order; at most 2 * `workers` * `most` are asked for ahead.
-        most: batches that travel together.
-        workers: how many share them.
+    At most 2 * `workers` * `most` batches are taken ahead.
     """
     batches, near = iter(batches), deque[Batch]()
     while True:

@@ -8,6 +8,8 @@ case and without a full stop, as in MSR-VTT, and describe a motion.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -116,6 +118,14 @@ class Wording:
         return with_article(" ".join(filter(None, words)))
 
 
+def different(make: Callable[[], str], count: int) -> list[str]:
+    """Return what a function makes until it has made `count` different texts, each once."""
+    unique: dict[str, None] = {}
+    while len(unique) < count:
+        unique[make()] = None
+    return list(unique)
+
+
 def with_article(name: str) -> str:
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
@@ -126,11 +136,8 @@ def plural(word: str) -> str:
 
 def captions(scene: Scene, rng: np.random.Generator, *, count: int = 5) -> list[str]:
     """Return `count` different captions of a scene."""
-    wording, unique = _SceneWording(scene, rng), dict[str, None]()
-    while len(unique) < count:
-        caption = wording.caption()
-        unique[f"{caption[0].upper()}{caption[1:]}."] = None
-    return list(unique)
+    found = different(_SceneWording(scene, rng).caption, count)
+    return [f"{caption[0].upper()}{caption[1:]}." for caption in found]
 
 
 class _SceneWording(Wording):
@@ -201,10 +208,7 @@ class _SceneWording(Wording):
 
 def moving_captions(scene: MovingScene, rng: np.random.Generator, *, count: int = 5) -> list[str]:
     """Return `count` different captions of a video."""
-    wording, unique = _MotionWording(rng), dict[str, None]()
-    while len(unique) < count:
-        unique[wording.caption(scene)] = None
-    return list(unique)
+    return different(partial(_MotionWording(rng).caption, scene), count)
 
 
 class _MotionWording(Wording):

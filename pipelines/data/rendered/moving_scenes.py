@@ -119,18 +119,10 @@ def write_moving_scenes(folder: str | Path, *, videos: int, seed: int = 0) -> tu
     """Write `videos/videoN.mp4` and MSR-VTT's pair of JSON files below `folder`.
 
     Of every 20 videos, 15 are for training, 2 for validation and 3 for the test. The same seed gives the same scenes
-    and captions.
-
-    Args:
-        folder: made where it does not exist.
-        videos: how many; at least 20, so that no split is empty.
-        seed: names the corpus.
-
-    Returns:
-        The paths of `train_val_videodatainfo.json` and `test_videodatainfo.json`.
+    and captions. Returns the paths of `train_val_videodatainfo.json` and `test_videodatainfo.json`.
 
     Raises:
-        InputError: fewer than 20 videos, or nothing can be written there.
+        InputError: fewer than 20 videos, so that a split is empty, or nothing can be written there.
     """
     if videos < len(_SPLITS):
         raise InputError(f"{videos} videos: expected at least {len(_SPLITS)}, so that no split is empty")

@@ -7,7 +7,7 @@ another word and some err, so no model can be perfect, and half of the answers t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -175,60 +175,46 @@ def write_scene_questions(
     Pictures that `write_scenes` wrote there, of the same seed, are left as they are. Of every 20 scenes, 15 are for
     training (`train2014`) and 5 for the test (`val2014`).
 
-    Args:
-        folder: made where it does not exist.
-        images: how many scenes; at least 20.
-        seed: names the corpus.
-
     Raises:
-        InputError: fewer than 20 images, or nothing can be written there.
+        InputError: fewer than 20 images, so that a split is empty, or nothing can be written there.
     """
     if images < _FEWEST:
         raise InputError(f"{images} scenes: expected at least {_FEWEST}, so that no split is empty")
     folder = Path(folder)
+    head = {"info": {"description": "questions about rendered scenes"}, "task_type": "Open-Ended"}
+    head |= {"data_type": "scenes"}
+    files: dict[Path, dict[str, Any]] = {}
+    paths: dict[str, list[Path]] = {}
+    for kind, prefix in (("questions", "v2_OpenEnded_scenes"), ("annotations", "v2_scenes")):
+        paths[kind] = [folder / f"{prefix}_{subtype}_{kind}.json" for subtype in _SUBTYPES]
+        files |= {
+            path: head | {"data_subtype": subtype, kind: []}
+            for path, subtype in zip(paths[kind], _SUBTYPES, strict=True)
+        }
     for subtype in _SUBTYPES:
         make_folder(folder / "images" / subtype)
-    parts: dict[str, tuple[list, list]] = {subtype: ([], []) for subtype in _SUBTYPES}
     for index in tqdm(range(images), desc="questions about scenes", unit="image"):
         scene, _, rng = scene_of(index, seed=seed)
         path = folder / picture_of(index)
         if not path.exists():
             save_picture(scene, rng, path)
-        questions_of, annotations_of = parts[path.parent.name]
-        for question, annotation in _entries(index, scene, np.random.default_rng([seed, index, 1])):
-            questions_of.append(question)
-            annotations_of.append(annotation)
-    return _write(folder, parts)
+        part = _SUBTYPES.index(path.parent.name)
+        for entries in _entries(index, scene, np.random.default_rng([seed, index, 1])):
+            for kind, entry in zip(paths, entries, strict=True):
+                files[paths[kind][part]][kind].append(entry)
+    for path, held in files.items():
+        write_json(path, held)
+    return paths["questions"], paths["annotations"]
 
 
 def _entries(
     index: int, scene: Scene, rng: np.random.Generator
-) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return the entries of a scene's questions in both files."""
-    entries = []
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield the entries of each of a scene's questions in both files."""
     for number, question in enumerate(questions(scene, rng)):
         people = answers(question, rng)
         ids = {"image_id": index + 1, "question_id": (index + 1) * 1000 + number}
-        annotation = {
-            **ids,
-            "question_type": question.type,
-            "answer_type": question.answer_type,
-            "multiple_choice_answer": Counter(entry["answer"] for entry in people).most_common(1)[0][0],
-            "answers": people,
-        }
-        entries.append(({**ids, "question": question.question}, annotation))
-    return entries
-
-
-def _write(folder: Path, parts: dict[str, tuple[list, list]]) -> tuple[list[Path], list[Path]]:
-    paths: tuple[list[Path], list[Path]] = [], []
-    for subtype, (questions_of, annotations_of) in parts.items():
-        head = {"info": {"description": "questions about rendered scenes"}, "task_type": "Open-Ended"}
-        head |= {"data_type": "scenes", "data_subtype": subtype}
-        for kind, name, entries in (
-            (0, f"v2_OpenEnded_scenes_{subtype}_questions.json", {"questions": questions_of}),
-            (1, f"v2_scenes_{subtype}_annotations.json", {"annotations": annotations_of}),
-        ):
-            write_json(folder / name, head | entries)
-            paths[kind].append(folder / name)
-    return paths
+        label = Counter(entry["answer"] for entry in people).most_common(1)[0][0]
+        kinds = {"question_type": question.type, "answer_type": question.answer_type}
+        annotation = ids | kinds | {"multiple_choice_answer": label, "answers": people}
+        yield ids | {"question": question.question}, annotation

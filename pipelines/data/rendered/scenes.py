@@ -140,17 +140,10 @@ def write_scenes(folder: str | Path, *, images: int = 600, seed: int = 0) -> Pat
     """Write `images/{train,val}2014/*.jpg` and `dataset_scenes.json` in Karpathy's form below `folder`.
 
     Of every 20 scenes, 15 are for training, 2 for validation and 3 for the test. The same seed gives the same scenes.
-
-    Args:
-        folder: made where it does not exist.
-        images: how many scenes; at least 20, so that no split is empty.
-        seed: names the corpus.
-
-    Returns:
-        The path of the JSON file.
+    Returns the path of the JSON file.
 
     Raises:
-        InputError: fewer than 20 images, or nothing can be written there.
+        InputError: fewer than 20 images, so that a split is empty, or nothing can be written there.
     """
     if images < len(_SPLITS):
         raise InputError(f"{images} scenes: expected at least {len(_SPLITS)}, so that no split is empty")
@@ -179,12 +172,7 @@ def _entry(index: int, sentences: list[str]) -> dict[str, Any]:
         "split": _SPLITS[index % len(_SPLITS)],
         "sentids": [first + number for number in range(len(sentences))],
         "sentences": [
-            {
-                "tokens": re.findall(r"\w+", raw.lower()),
-                "raw": raw,
-                "imgid": index,
-                "sentid": first + number,
-            }
+            {"tokens": re.findall(r"\w+", raw.lower()), "raw": raw, "imgid": index, "sentid": first + number}
             for number, raw in enumerate(sentences)
         ],
     }

@@ -1,11 +1,9 @@
-"""Published features into a feature store: the contract of their readers, and what writes a store."""
+"""Published features into a feature store."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,64 +12,17 @@ import numpy as np
 import pyarrow.compute as pc
 
 from polypool.infra.errors import InputError
-from polypool.infra.pictures.boxes import BOXES
 from polypool.infra.storage.places import Url
 from polypool.infra.storage.transfer import write_json
 from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.infra.store.columns import ColumnsWriter, with_columns
 from polypool.infra.store.findings import USUAL, Findings, Flagged, Skipped, Tolerance, describe
 from polypool.infra.store.manifest import Manifest
+from polypool.tasks.datasets import Features
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.datasets.questions import QuestionCorpus
 
 SHARD_BYTES = 256 << 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Features:
-    """The set of one image or video.
-
-    Attributes:
-        id: of the image or video.
-        x_ND: `(N, D)`.
-        where: its place in the source, for messages.
-        columns: what stands beside the vectors, `(N, C)` each, by name; the same names for all sets of a reader.
-        odd: a warning about it; it is stored all the same.
-    """
-
-    id: str
-    x_ND: np.ndarray
-    where: str
-    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
-    odd: str = ""
-
-    @classmethod
-    def with_boxes(cls, id: str, x_ND: np.ndarray, box_N4: np.ndarray | None, *, where: str) -> Features:
-        """Return a set with its boxes as a column; where there are none, with zeros and a warning."""
-        boxes = np.zeros((len(x_ND), 4), np.float32) if box_N4 is None else box_N4
-        odd = "boxes that cannot be read; zeros are stored" if box_N4 is None else ""
-        return cls(id=id, x_ND=x_ND, where=where, columns={BOXES: boxes}, odd=odd)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeatureSets:
-    """The result of a reader of features: sets, and what cannot be used; the files and settings that they are from."""
-
-    sets: Iterable[Features | Skipped]
-    source: dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeatureReader(ABC):
-    """Reads one form of features: a dataclass, whose fields are options of `polypool ingest NAME`."""
-
-    @abstractmethod
-    def read(self) -> FeatureSets:
-        """Return what the files hold.
-
-        Raises:
-            InputError: a file is missing, damaged or of another form, here or when the sets are read.
-        """
 
 
 def as_set(x: np.ndarray, *, channels_first: bool = False) -> np.ndarray:

@@ -24,15 +24,18 @@ from tqdm import tqdm
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing_folder
 from polypool.infra.pictures.boxes import fractions
+from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.infra.untrusted_arrays import reason
-from polypool.tasks.datasets.features import FeatureReader, Features, FeatureSets, as_set
+from polypool.tasks.datasets import FeatureReader, Features, Reading
+from polypool.tasks.datasets.features import as_set
 
 _NAMES = ("features", "x")
 _BOXES = (("bbox", "boxes"), ("image_w", "image_width"), ("image_h", "image_height"))
 _LARGEST = 1 << 30  # bytes, unpacked; a small archive can hold any number of zeros
 
 
+@READERS.register("arrays")
 @dataclass(frozen=True, kw_only=True)
 class Arrays(FeatureReader):
     """Read a folder of .npy or .npz files named by id, into a store."""
@@ -42,13 +45,13 @@ class Arrays(FeatureReader):
     channels_first: bool = False
     """Files are (D, H, W), as convolutions give them."""
 
-    def read(self) -> FeatureSets:
+    def read(self) -> Reading:
         """Return the sets of the folder, by file name; folders in it are not entered.
 
         Skipped are files that cannot be read, that are no arrays, or whose vectors have another width than most.
         """
         source = {"folder": self.dir.name, "channels_first": self.channels_first}
-        return FeatureSets(sets=self._sets(), source=source)
+        return Reading(rows=self._sets(), source=source)
 
     def _sets(self) -> Iterator[Features | Skipped]:
         folder = existing_folder(self.dir, what="a folder of .npy or .npz files")

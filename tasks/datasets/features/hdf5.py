@@ -8,31 +8,45 @@ A dataset `spatial_features`, of as many elements, has first the left, top, righ
 of the picture's sides; these become the column `boxes`.
 
 Source: the file layout of the public bottom-up-attention VQA baseline by Hengyuan Hu and others.
+
+Only the data that lie in the file are read, and no more than it can hold. HDF5 knows links to other files, data sets
+that other files store, and data sets whose chunks were never written: a file of a few kilobytes can show another one's
+numbers, or rows without end. The library raises many kinds of errors on a damaged file; here they are one.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import h5py
 import numpy as np
 from tqdm import tqdm
 
 from polypool.infra.errors import InputError
-from polypool.infra.files import identity
+from polypool.infra.files import existing, identity
+from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
+from polypool.tasks.datasets import FeatureReader, Features, Reading
 from polypool.tasks.datasets.annotation_files import as_text, read_id_rows
-from polypool.tasks.datasets.features import FeatureReader, Features, FeatureSets, as_set
-from polypool.tasks.datasets.features.hdf5_file import Hdf5Data, Hdf5File
+from polypool.tasks.datasets.features import as_set
 
 _BLOCK = 32 << 20  # bytes read at a time
 _POSITIONS, _IDS, _SPATIAL = "pos_boxes", "image_ids", "spatial_features"
+_CACHE = 128 << 20  # bytes of decompressed chunks that HDF5 keeps
+_SMALL = 1 << 16  # bytes that any data set may claim
+_MOST_PACKED = 1100  # times smaller than what it unpacks to: deflate reaches 1,032
+_CHECKSUM = 4  # bytes; HDF5 reads beyond a chunk that is shorter than its own
+_LARGEST_ROWS = 1 << 30  # bytes that are read at once
 
 
+@READERS.register("hdf5")
 @dataclass(frozen=True, kw_only=True)
 class Hdf5(FeatureReader):
     """Read features from an HDF5 file, into a store."""
@@ -46,11 +60,11 @@ class Hdf5(FeatureReader):
     channels_first: bool = False
     """Rows are (D, H, W)."""
 
-    def read(self) -> FeatureSets:
+    def read(self) -> Reading:
         """Return the sets in the order in which they lie in the file."""
         files = identity(*(path for path in (self.file, self.ids) if path))
         source = {"files": files, "key": self.key, "channels_first": self.channels_first}
-        return FeatureSets(sets=self._sets(), source=source)
+        return Reading(rows=self._sets(), source=source)
 
     def _sets(self) -> Iterator[Features | Skipped]:
         with Hdf5File(self.file, what="an HDF5 file of features") as file:
@@ -167,3 +181,130 @@ def _ids(ids: Path | None, file: Hdf5File) -> list[tuple[str, Any]]:
             f"{file.path}: {_IDS!r} holds {data.dtype}, expected whole numbers or text; give --ids"
         )
     return [(as_text(id), row) for row, id in enumerate(data.whole().reshape(-1).tolist())]
+
+
+class Unreadable(InputError):
+    """A file or a data set that cannot be read, or is not to be."""
+
+
+class Hdf5File:
+    """An HDF5 file, open for reading; use it as a context manager.
+
+    Args:
+        path: the file.
+        what: what is looked for, for the message where it is missing.
+
+    Raises:
+        InputError: there is no such file, or it is damaged.
+    """
+
+    def __init__(self, path: str | Path, *, what: str) -> None:
+        self.path = existing(path, what=what)
+        with self.reading():
+            self._file = h5py.File(self.path, "r", rdcc_nbytes=_CACHE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self.reading():
+            self._file.close()
+
+    def names(self) -> list[str]:
+        """Return what the file holds at its top."""
+        with self.reading():
+            return [_text(name) for name in self._file]
+
+    def described(self) -> str:
+        """Return the names at its top with the shapes of those that are data sets in it."""
+        with self.reading():
+            return ", ".join(f"{_text(name)} {self._shape(name)}".rstrip() for name in self._file) or "none"
+
+    def _shape(self, name: str | bytes) -> str:
+        here = isinstance(self._file.get(name, getlink=True), h5py.HardLink)
+        return str(getattr(self._file[name], "shape", "")) if here else ""
+
+    def data(self, name: str) -> Hdf5Data | None:
+        """Return a data set; None where there is nothing of this name, or something else.
+
+        Args:
+            name: in the file, with `/` between groups.
+
+        Raises:
+            Unreadable: it lies elsewhere, is damaged, or claims far more than the file holds.
+        """
+        with self.reading():
+            at: h5py.Group = self._file
+            for part in filter(None, name.encode("utf-8", "surrogateescape").split(b"/")):
+                if not isinstance(at, h5py.Group) or part not in at:
+                    return None
+                if not isinstance(at.get(part, getlink=True), h5py.HardLink):
+                    raise Unreadable(f"{self.path}: {name} is a link to data elsewhere; it is not followed")
+                at = at[part]
+            if not isinstance(at, h5py.Dataset) or at.shape is None:
+                return None
+            if at.external or at.is_virtual:
+                raise Unreadable(f"{self.path}: the data of {name} lie in other files; these are not read")
+            claimed, held = at.size * at.dtype.itemsize, at.id.get_storage_size()
+            if claimed > max(_SMALL, _MOST_PACKED * held):
+                raise Unreadable(
+                    f"{self.path}: {name} {at.shape} claims {claimed:,} bytes, and the file holds {held:,} of it"
+                )
+            if at.fletcher32 and at.id.chunk_iter(lambda chunk: True if chunk.size < _CHECKSUM else None):
+                raise Unreadable(
+                    f"{self.path}: {name} has chunks too short for their checksum, it is damaged"
+                )
+            return Hdf5Data(self, at, name)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Make one error of those that the library raises."""
+        try:
+            yield
+        except InputError:
+            raise
+        except Exception as error:  # of many types, by where the damage is
+            raise Unreadable(f"{self.path}: cannot be read as HDF5, it may be cut short: {error}") from error
+
+
+def _text(name: str | bytes) -> str:
+    """Return a name as text; one that is no UTF-8 comes as bytes."""
+    return name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name
+
+
+class Hdf5Data:
+    """A data set with at least one axis or none, `shape` and `dtype` as in numpy."""
+
+    def __init__(self, file: Hdf5File, data: h5py.Dataset, name: str) -> None:
+        self.name, self._file, self._data = name, file, data
+        self.shape: tuple[int, ...] = data.shape
+        self.dtype: np.dtype = data.dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, unpacked."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    def whole(self) -> np.ndarray:
+        """Return all of it; `Unreadable` where it is damaged."""
+        with self._file.reading():
+            return self._data[()]
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Return some rows.
+
+        Raises:
+            Unreadable: they are damaged, or too large to be held.
+        """
+        size = (min(stop, len(self)) - start) * self.row_bytes
+        if size > _LARGEST_ROWS:
+            raise Unreadable(
+                f"{self._file.path}: rows of {self.name} have {size:,} bytes: too large for one set"
+            )
+        with self._file.reading():
+            return self._data[start:stop]

@@ -32,15 +32,17 @@ from tqdm import tqdm
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing, existing_folder, identity
 from polypool.infra.pictures.boxes import fractions
+from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.infra.untrusted_arrays import read_plain_pickle
-from polypool.tasks.datasets.features import FeatureReader, Features, FeatureSets
+from polypool.tasks.datasets import FeatureReader, Features, Reading
 
 _COLUMNS = 6
 _LINE_LIMIT = 64 << 20  # bytes; a line of 100 boxes has about one million
 _LIST = b"keys"  # the key of the list of all others in an LMDB, which is no image
 
 
+@READERS.register("butd")
 @dataclass(frozen=True, kw_only=True)
 class Butd(FeatureReader):
     """Read bottom-up-attention features from TSV files, into a store."""
@@ -50,9 +52,9 @@ class Butd(FeatureReader):
     dim: int = 2048
     """Width of the features; a row with another number of bytes is skipped."""
 
-    def read(self) -> FeatureSets:
+    def read(self) -> Reading:
         """Return the sets of all files, in their order."""
-        return FeatureSets(sets=self._sets(), source={"files": identity(*self.tsv)})
+        return Reading(rows=self._sets(), source={"files": identity(*self.tsv)})
 
     def _sets(self) -> Iterator[Features | Skipped]:
         files = [existing(path, what="a TSV file of bottom-up-attention features") for path in self.tsv]
@@ -96,6 +98,7 @@ def _row(line: bytes, *, where: str, dim: int) -> Features | Skipped:
     return Features.with_boxes(id, x_ND, box_N4, where=where)
 
 
+@READERS.register("lmdb")
 @dataclass(frozen=True, kw_only=True)
 class Lmdb(FeatureReader):
     """Read regions from an LMDB of mmf or ViLBERT, into a store; nothing in it is run."""
@@ -103,10 +106,10 @@ class Lmdb(FeatureReader):
     dir: Path
     """Folder of the LMDB, with data.mdb."""
 
-    def read(self) -> FeatureSets:
+    def read(self) -> Reading:
         """Return the sets in the order of the keys."""
         folder = existing_folder(self.dir, what="the folder of an LMDB")
-        return FeatureSets(sets=_sets(folder), source={"files": identity(folder / "data.mdb")})
+        return Reading(rows=_sets(folder), source={"files": identity(folder / "data.mdb")})
 
 
 def _sets(folder: Path) -> Iterator[Features | Skipped]:

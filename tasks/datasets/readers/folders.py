@@ -51,9 +51,6 @@ class ImageFiles:
 
     An image `7` is `7.jpg`, or a file whose name ends in that number, such as `COCO_train2014_000000000007.jpg`.
 
-    Args:
-        folder: which.
-
     Raises:
         InputError: there is no such folder, or no image in it.
     """
@@ -69,10 +66,7 @@ class ImageFiles:
     def find(self, id: str, *, prefer: str = "") -> str | None:
         """Return an image's path below the folder, or None.
 
-        Args:
-            id: a number or a name.
-            prefer: of several files, one whose path has this in it is taken, such as `train2014`; then the first by
-                name.
+        Of several, one whose path has `prefer` in it is taken, such as `train2014`, then the first by name.
         """
         paths = self._paths.get(id)
         return min(paths, key=lambda path: (prefer not in path, path)) if paths else None
@@ -139,8 +133,7 @@ class VideoReader(Reader):
 
         Args:
             items: what the reader makes of its files.
-            files: that were read.
-            settings: that decide what is read, too.
+            files, settings: that decide what is read.
             published: the data sets that these may be.
         """
         source = {"files": identity(*files), **(settings or {})}

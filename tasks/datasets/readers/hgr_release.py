@@ -23,11 +23,11 @@ from polypool.infra.files import existing_folder, files_like, identity, read_jso
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.infra.untrusted_arrays import map_array
-from polypool.tasks.datasets import Reading
+from polypool.tasks.datasets import FeatureReader, Features, Reading
 from polypool.tasks.datasets.annotation_files import DUPLICATE, FORM, read_ids, strings
 from polypool.tasks.datasets.corpus import Item
-from polypool.tasks.datasets.features import FeatureReader, Features, FeatureSets, as_set
-from polypool.tasks.datasets.features.hdf5_file import Hdf5File, Unreadable
+from polypool.tasks.datasets.features import as_set
+from polypool.tasks.datasets.features.hdf5 import Hdf5File, Unreadable
 from polypool.tasks.datasets.published_counts import MSRVTT, VATEX
 from polypool.tasks.datasets.readers.folders import VideoReader
 
@@ -63,6 +63,7 @@ class Hgr(VideoReader):
             yield Skipped(where=where, why="captions of a video that no list has", wanted=False)
 
 
+@READERS.register("hgr-features")
 @dataclass(frozen=True, kw_only=True)
 class HgrFeatures(FeatureReader):
     """Read HGR's ordered features, SA or MP, into a store."""
@@ -72,16 +73,15 @@ class HgrFeatures(FeatureReader):
     splits: Path
     """public_split, with trn_names.npy, val_names.npy and tst_names.npy."""
 
-    def read(self) -> FeatureSets:
+    def read(self) -> Reading:
         """Return the sets of the videos of the lists: `(frames, D)` of SA, or `(1, D)` of MP.
 
         A split that has no file is skipped; an array must have a row for each name.
         """
         folder = existing_folder(self.dir, what=_FEATURES)
         files = [path for path in files_like(folder, "???_ft.*") if path.is_file()]
-        return FeatureSets(
-            sets=self._sets(folder),
-            source={"kind": "/".join(folder.parts[-2:]), "files": identity(*files)},
+        return Reading(
+            rows=self._sets(folder), source={"kind": "/".join(folder.parts[-2:]), "files": identity(*files)}
         )
 
     def _sets(self, folder: Path) -> Iterator[Features | Skipped]:

@@ -42,8 +42,7 @@ class ScanSplit:
         name: as in the file names.
         files: their paths.
         ids: one an image.
-        captions: how many lines an image has.
-        repeat: how many rows an image has, all equal.
+        captions, repeat: how many lines an image has, and how many rows, all equal.
         dim: width D of the features.
     """
 

@@ -101,13 +101,7 @@ def _rows(files: Sequence[TableFile], columns: Columns) -> Iterator[Row | Skippe
 
 @dataclass(frozen=True, kw_only=True)
 class TableFile:
-    """A file whose columns are known, before its rows are read.
-
-    Attributes:
-        path: of the file.
-        names: its columns.
-        separator: of the fields of a CSV file; empty of any other.
-    """
+    """A file whose columns are known, before its rows are read; fields of a CSV file have a separator."""
 
     path: Path
     names: tuple[str, ...]

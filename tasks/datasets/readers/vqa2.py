@@ -227,12 +227,7 @@ def _read_annotations(path: Path, *, into: dict[int, _Annotation]) -> Iterator[S
 
 
 def _read_questions(
-    path: Path,
-    *,
-    split: str,
-    annotation_of: dict[int, _Annotation],
-    left: set[int],
-    files: ImageFiles | None,
+    path: Path, *, split: str, annotation_of: dict[int, _Annotation], left: set[int], files: ImageFiles | None
 ) -> Iterator[Question | Skipped]:
     """Yield the questions of a file with their answers, and take their ids out of `left`."""
     data = _read_part(path, "questions")

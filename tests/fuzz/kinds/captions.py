@@ -7,6 +7,18 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from annotations import (
+    karpathy_entry,
+    msrvtt_sentence,
+    msrvtt_video,
+    vatex_entries,
+    vatex_name,
+    write_hgr,
+    write_karpathy,
+    write_msrvtt,
+    write_msvd,
+    write_vatex,
+)
 from PIL import Image
 
 from fuzz.cases import Kind
@@ -18,29 +30,13 @@ from polypool.tasks.datasets.readers.msrvtt_json import MsrVtt, MsrVtt1kA
 from polypool.tasks.datasets.readers.table import Table
 from polypool.tasks.datasets.readers.youtube_clips import Msvd, Vatex
 
+_DESCRIPTIONS = "AllVideoDescriptions.txt"
 SPLITS = ["train"] * 4 + ["val"] * 2 + ["test"] * 2
 
 
 def _karpathy(folder: Path) -> None:
-    (folder / "images" / "val2014").mkdir(parents=True)
-    images = []
-    for i, split in enumerate([*SPLITS, "restval"]):
-        below = "val2014" if i % 2 else ""
-        Image.new("L", (2, 2), i * 20).save(folder / "images" / below / f"{i}.png")
-        sentences = [
-            {"raw": f"A dog {i} .", "sentid": 2 * i, "tokens": ["a"]},
-            {"raw": "Café", "sentid": 2 * i + 1},
-        ]
-        images.append(
-            {
-                "filename": f"{i}.png",
-                "filepath": below,
-                "split": split,
-                "sentences": sentences,
-                "cocoid": 100 + i,
-            }
-        )
-    (folder / "dataset.json").write_text(json.dumps({"images": images, "dataset": "coco"}, indent=1))
+    splits = enumerate([*SPLITS, "restval"])
+    write_karpathy(folder, [karpathy_entry(i, split=split) for i, split in splits])
 
 
 def _read_karpathy(folder: Path) -> int:
@@ -64,16 +60,9 @@ def _read_scan(folder: Path) -> int:
 
 
 def _msrvtt(folder: Path) -> None:
-    videos = [
-        {"video_id": f"video{i}", "split": {"val": "validate"}.get(split, split), "id": i, "url": "x"}
-        for i, split in enumerate(SPLITS)
-    ]
-    sentences = [
-        {"sen_id": 2 * i + j, "video_id": f"video{i}", "caption": f"a dog runs {i} {j}"}
-        for i in range(len(SPLITS))
-        for j in range(2)
-    ]
-    (folder / "data.json").write_text(json.dumps({"info": {}, "videos": videos, "sentences": sentences}))
+    splits = enumerate({"val": "validate"}.get(split, split) for split in SPLITS)
+    sentences = [msrvtt_sentence(2 * i + j, i) for i in range(len(SPLITS)) for j in range(2)]
+    write_msrvtt(folder / "data.json", [msrvtt_video(i, split) for i, split in splits], sentences)
 
 
 def _read_msrvtt(folder: Path) -> int:
@@ -100,34 +89,29 @@ def _read_msrvtt_1ka(folder: Path) -> int:
 
 
 def _vatex(folder: Path) -> None:
-    for name, count in (("training", 4), ("validation", 4)):
-        entries = [
-            {"videoID": f"{name}{i}_000001_000011", "enCap": [f"a dog {i}", "a café"], "chCap": ["x"]}
-            for i in range(count)
-        ]
-        (folder / f"{name}.json").write_text(json.dumps(entries))
-    names = [f"validation{i}_000001_000011" for i in range(4)]
-    np.save(folder / "val.npy", np.array(names[:2]))
-    (folder / "test.txt").write_text("\n".join(names[2:]) + "\n")
+    write_vatex(folder, vatex_entries(0, 4), vatex_entries(4, 4))
+    np.save(folder / "val.npy", np.array([vatex_name(i) for i in (4, 5)]))
+    (folder / "test.txt").write_text("".join(f"{vatex_name(i)}\n" for i in (6, 7)))
 
 
 def _read_vatex(folder: Path) -> int:
-    training, validation = folder / "training.json", folder / "validation.json"
+    training, validation = (folder / name for name in _VATEX if name.startswith("vatex"))
     lists = {"val_ids": folder / "val.npy", "test_ids": folder / "test.txt"}
     ingest(Vatex(training=training, validation=validation, **lists), out=OUT, tolerance=ALL)
-    return corpus_of(entries=in_json("training.json") + in_json("validation.json"))
+    return corpus_of(entries=in_json(str(training)) + in_json(str(validation)))
 
 
 def _msvd(folder: Path) -> None:
-    lines = [f"clip{i}_0_9 a dog runs {i} {j}" for i in range(len(SPLITS)) for j in range(2)]
-    (folder / "captions.txt").write_text("\n".join(["# about", *lines]) + "\n")
-    for split in ("train", "val", "test"):
-        clips = [f"clip{i}_0_9" for i, each in enumerate(SPLITS) if each == split]
-        (folder / f"{split}_list.txt").write_text("\n".join(clips) + "\n")
+    lines = [f"clip{i}_0_9 a dog runs {i} {j}\n" for i in range(len(SPLITS)) for j in range(2)]
+    clips = {
+        split: [f"clip{i}_0_9" for i, each in enumerate(SPLITS) if each == split] for split in set(SPLITS)
+    }
+    lists = {split: "\n".join(names) for split, names in clips.items()}
+    write_msvd(folder, "".join(["# about\n", *lines]).encode(), **lists)
 
 
 def _read_msvd(folder: Path) -> int:
-    ingest(Msvd(captions=folder / "captions.txt", lists=folder), out=OUT, tolerance=ALL)
+    ingest(Msvd(captions=folder / _DESCRIPTIONS, lists=folder), out=OUT, tolerance=ALL)
     listed = sum(
         len((folder / f"{split}_list.txt").read_bytes().decode("utf-8-sig", "replace").split())
         for split in ("train", "val", "test")
@@ -135,19 +119,8 @@ def _read_msvd(folder: Path) -> int:
     return corpus_of(entries=listed)
 
 
-def hgr_release(folder: Path) -> dict[str, list[str]]:
-    """Write the names of HGR's splits and their captions; return the names."""
-    (folder / "splits").mkdir()
-    names = {"trn": ["tumblr/one", "video2", "video10"], "val": ["video3"], "tst": ["video5", "a/b/c"]}
-    for split, listed in names.items():
-        np.save(folder / "splits" / f"{split}_names.npy", np.array(listed))
-    told = {name: [f"{name} is seen", "someone looks"] for listed in names.values() for name in listed}
-    (folder / "ref_captions.json").write_text(json.dumps(told))
-    return names
-
-
 def _read_hgr(folder: Path) -> int:
-    ingest(Hgr(captions=folder / "ref_captions.json", splits=folder / "splits"), out=OUT, tolerance=ALL)
+    ingest(Hgr(captions=folder / "ref_captions.json", splits=folder / "public_split"), out=OUT, tolerance=ALL)
     return corpus_of()
 
 
@@ -167,7 +140,7 @@ def _read_table(folder: Path, *, name: str) -> int:
     return corpus_of()
 
 
-_LISTS = {f"splits/{split}_names.npy": "npy" for split in ("trn", "val", "tst")}
+_LISTS = {f"public_split/{split}_names.npy": "npy" for split in ("trn", "val", "tst")}
 _MSVD = {f"{split}_list.txt": "lines" for split in ("train", "val", "test")}
 _SCAN = {f"{split}_caps.txt": "lines" for split in ("train", "dev")} | {
     "train_ims.npy": "npy",
@@ -176,7 +149,8 @@ _SCAN = {f"{split}_caps.txt": "lines" for split in ("train", "dev")} | {
     "dev_ids.txt": "lines",
 }
 _1KA = {"data.json": "json", "train.csv": "csv", "test.csv": "csv"}
-_VATEX = {"training.json": "json", "validation.json": "json", "val.npy": "npy", "test.txt": "lines"}
+_VATEX = {f"vatex_{name}_v1.0.json": "json" for name in ("training", "validation")}
+_VATEX |= {"val.npy": "npy", "test.txt": "lines"}
 
 KINDS = [
     *(
@@ -188,6 +162,6 @@ KINDS = [
     Kind(name="msrvtt", make=_msrvtt, read=_read_msrvtt, damaged={"data.json": "json"}),
     Kind(name="msrvtt-1ka", make=_msrvtt_1ka, read=_read_msrvtt_1ka, damaged=_1KA),
     Kind(name="vatex", make=_vatex, read=_read_vatex, damaged=_VATEX),
-    Kind(name="msvd", make=_msvd, read=_read_msvd, damaged={"captions.txt": "lines"} | _MSVD),
-    Kind(name="hgr", make=hgr_release, read=_read_hgr, damaged={"ref_captions.json": "json"} | _LISTS),
+    Kind(name="msvd", make=_msvd, read=_read_msvd, damaged={_DESCRIPTIONS: "lines"} | _MSVD),
+    Kind(name="hgr", make=write_hgr, read=_read_hgr, damaged={"ref_captions.json": "json"} | _LISTS),
 ]

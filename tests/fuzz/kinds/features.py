@@ -10,20 +10,21 @@ from typing import Any
 
 import h5py
 import numpy as np
+from annotations import HGR_NAMES, write_hgr
 
 from fuzz.cases import Kind, expect
 from fuzz.damage.hdf5 import SECRET, SECRET_VALUE
-from fuzz.kinds.captions import hgr_release
 from fuzz.kinds.results import ALL, OUT, store_of
+from polypool.infra.registry import READERS
 from polypool.infra.store import FeatureStore
 from polypool.infra.untrusted_arrays import read_plain_pickle
-from polypool.pipelines.data.ingestion import FEATURES, subcommands
+from polypool.pipelines.data.ingestion import reader_verb
 
 _RANDOM = np.random.default_rng(0)
 
 
 def _ingest(form: str, **options: Any) -> None:
-    subcommands(())[form](FEATURES[form](**options), out=OUT, tolerance=ALL)
+    reader_verb(form)(READERS.get(form)(**options), out=OUT, tolerance=ALL)
 
 
 def _drawn(*shape: int) -> np.ndarray:
@@ -123,28 +124,28 @@ def _read_arrays(folder: Path) -> int:
 
 def _hgr_frames(folder: Path) -> None:
     _secrets(folder)
-    names = hgr_release(folder)
+    write_hgr(folder)
     (folder / "SA").mkdir()
-    for split, listed in names.items():
+    for split, listed in HGR_NAMES.items():
         with h5py.File(folder / "SA" / f"{split}_ft.hdf5", "w") as file:
             for name in listed:
                 file[name.replace("/", "_")] = _drawn(3, 4)
 
 
 def _hgr_means(folder: Path) -> None:
-    names = hgr_release(folder)
+    write_hgr(folder)
     (folder / "SA").mkdir()
-    for split, listed in names.items():
+    for split, listed in HGR_NAMES.items():
         np.save(folder / "SA" / f"{split}_ft.npy", _drawn(len(listed), 4))
 
 
 def _read_hgr(folder: Path) -> int:
-    _ingest("hgr-features", dir=folder / "SA", splits=folder / "splits")
+    _ingest("hgr-features", dir=folder / "SA", splits=folder / "public_split")
     _keep_secrets()
     return store_of()
 
 
-_LISTS = {"splits/trn_names.npy": "npy", "splits/tst_names.npy": "npy"}
+_LISTS = {"public_split/trn_names.npy": "npy", "public_split/tst_names.npy": "npy"}
 _FRAMES = {"SA/trn_ft.hdf5": "hdf5", "SA/tst_ft.hdf5": "hdf5"}
 _MEANS = {"SA/trn_ft.npy": "npy", "SA/tst_ft.npy": "npy"}
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from cxc_files import caption, image, write_csvs
-from eccv_files import write_eccv
+from judgment_files import caption, image, write_csvs, write_eccv
 
 from fuzz.cases import Kind, expect
 from polypool.encoders.text.bigru import read_glove
@@ -104,11 +103,7 @@ def _read_cxc(folder: Path) -> int:
 
 
 def _eccv(folder: Path) -> None:
-    write_eccv(
-        folder,
-        image_to_caption={7: [11, 12, 13], 8: [21]},
-        caption_to_image={11: [7], 21: [8, 7]},
-    )
+    write_eccv(folder, image_to_caption={7: [11, 12, 13], 8: [21]}, caption_to_image={11: [7], 21: [8, 7]})
 
 
 def _read_eccv(folder: Path) -> int:

@@ -10,7 +10,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -53,20 +54,17 @@ def another_process(folder: Path) -> Iterator[subprocess.Popen]:
             process.kill()
 
 
-def in_another_thread(work: Callable[[], object]) -> object:
-    """Return what `work` returns or raises in a thread of its own."""
-    came: list[object] = []
+def in_another_thread(folder: Path) -> DiskLease | InputError:
+    """Return the lease that another thread gets, or the error."""
 
-    def run() -> None:
+    def take() -> DiskLease | InputError:
         try:
-            came.append(work())
+            return lease_folder(folder)
         except InputError as error:
-            came.append(error)
+            return error
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    return came[0]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(take).result()
 
 
 def leave(folder: Path, *, boot: str, age: float) -> Path:
@@ -101,11 +99,11 @@ def test_the_second_process_is_told_who_the_first_is_and_a_killed_one_holds_noth
 def test_a_thread_may_take_again_what_it_has_and_another_may_not(tmp_path: Path) -> None:
     outer = lease_folder(tmp_path)
     with lease_folder(tmp_path / "." / "sub" / ".."):
-        assert isinstance(in_another_thread(lambda: lease_folder(tmp_path)), HeldError)
-    refused = in_another_thread(lambda: lease_folder(tmp_path))
+        assert isinstance(in_another_thread(tmp_path), HeldError)
+    refused = in_another_thread(tmp_path)
     assert f"process {os.getpid()} on" in str(refused), "the outer one is still there"
     outer.release()
-    theirs = in_another_thread(lambda: lease_folder(tmp_path))
+    theirs = in_another_thread(tmp_path)
     assert isinstance(theirs, DiskLease)
     outer.release()
     with pytest.raises(HeldError):
@@ -150,7 +148,7 @@ def test_a_disk_that_became_read_only_ends_nothing_but_the_lease(
         patch.setattr(Path, "unlink", refuse)
         lease.release()
     assert (tmp_path / NAME).exists()
-    theirs = in_another_thread(lambda: lease_folder(tmp_path))
+    theirs = in_another_thread(tmp_path)
     assert isinstance(theirs, DiskLease)
     theirs.release()
 
@@ -172,7 +170,7 @@ def test_a_file_system_without_locks_is_said_once_and_signs_of_life_decide(
     monkeypatch.setattr(fcntl, "flock", none)
     with lease_folder(tmp_path):
         assert holder_of(tmp_path / NAME).process == os.getpid()
-        assert isinstance(in_another_thread(lambda: lease_folder(tmp_path)), HeldError)
+        assert isinstance(in_another_thread(tmp_path), HeldError)
     leave(tmp_path, boot=Holder.this().boot, age=0)
     with pytest.raises(HeldError, match="process 7 on far"):
         lease_folder(tmp_path)
@@ -217,7 +215,7 @@ def test_a_lease_that_says_nothing_is_held_by_its_lock_alone(content: str, tmp_p
     (tmp_path / NAME).write_text(content)
     with lease_folder(tmp_path) as lease:
         lease.path.write_text(content)
-        refused = in_another_thread(lambda: lease_folder(tmp_path))
+        refused = in_another_thread(tmp_path)
         assert "(it is not known which); wait" in str(refused)
 
 

@@ -14,9 +14,9 @@ from polypool.infra.errors import InputError, MissingError
 from polypool.infra.files import existing, existing_folder
 from polypool.infra.registry import READERS, RECIPES
 from polypool.pipelines.commands import data, ingest
-from polypool.pipelines.data.ingestion import FEATURES
 from polypool.pipelines.data.public_sets import DEPTH, SETS, found_below, report, summary, where_published
 from polypool.pipelines.recipes import Ensemble
+from polypool.tasks.datasets import FeatureReader
 
 INGESTS = [
     (name, shlex.split(command)[2:])
@@ -29,10 +29,9 @@ INGESTS = [
 @pytest.mark.parametrize(("name", "words"), INGESTS, ids=[f"{name} {words[0]}" for name, words in INGESTS])
 def test_commands_name_flags_that_there_are_and_files_that_are_listed(name, words):
     verb, *rest = words
-    if verb in READERS.names():
-        options = {field.name for field in dataclasses.fields(READERS.get(verb))} | {"out"}
-    else:
-        options = {field.name for field in dataclasses.fields(FEATURES[verb])} | {"out", "corpus"}
+    reader = READERS.get(verb)
+    options = {field.name for field in dataclasses.fields(reader)} | {"out"}
+    options |= {"corpus"} if issubclass(reader, FeatureReader) else set()
     assert {word[2:].replace("-", "_") for word in rest if word.startswith("--")} <= options
     files = {file.name.rstrip("/") for file in SETS[name].files}
     given = [

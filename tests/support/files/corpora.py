@@ -84,15 +84,7 @@ def _asked(shown: str, beside: str, absent: str, *, there: bool) -> list[tuple[s
         ),
     )
     return [
-        (
-            text,
-            {
-                "question_type": kind,
-                "answer_type": of,
-                "answers": (right,) * 9 + (wrong,),
-                "label": right,
-            },
-        )
+        (text, {"question_type": kind, "answer_type": of, "answers": (right,) * 9 + (wrong,), "label": right})
         for text, kind, of, right, wrong in asked
     ]
 

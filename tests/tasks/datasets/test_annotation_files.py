@@ -6,7 +6,7 @@ import pytest
 
 from polypool.infra.errors import InputError
 from polypool.infra.store.findings import Skipped
-from polypool.tasks.datasets.annotation_files import read_csv
+from polypool.tasks.datasets.annotation_files import read_csv, read_entries
 
 QUOTE = "a row with a quote that is not closed where its field or line ends"
 
@@ -64,3 +64,11 @@ def test_a_header_that_is_another(tmp_path: Path, header: str, message: str) -> 
     (tmp_path / "f.csv").write_text(f"{header}\n1,2\n")
     with pytest.raises(InputError, match=message):
         list(read_csv(tmp_path / "f.csv", columns=("id", "text")))
+
+
+@pytest.mark.parametrize("value", ["9" * 5_000, "[" * 50_000, "nul", '"\udcff'])
+def test_a_value_that_cannot_be_read_ends_in_one_message(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "graphs.json"
+    path.write_bytes(f'{{"a": [1], "b": {value}}}'.encode("utf-8", "surrogateescape"))
+    with pytest.raises(InputError, match=r"graphs.json: cannot be read at character [0-9]+"):
+        list(read_entries(path, what="role graphs"))

@@ -8,7 +8,69 @@ from polypool.infra.errors import InputError
 from polypool.infra.store.findings import Flagged, Skipped
 from polypool.tasks.datasets.corpus import Corpus, Item, write_corpus
 from polypool.tasks.datasets.open_corpora import media_file
-from polypool.tasks.datasets.questions import Question, QuestionCorpus
+from polypool.tasks.datasets.questions import Question, QuestionCorpus, write_questions
+
+
+def item(text: str = "a cat", **changes: str) -> Item:
+    return Item(**({"id": "a", "split": "train", "captions": (text,)} | changes))
+
+
+def question(text: str = "a cat?", **changes: str) -> Question:
+    return Question(**({"id": "a", "split": "train", "image_id": "1", "question": text} | changes))
+
+
+KINDS = pytest.mark.parametrize(
+    ("kind", "write", "row"), [(Corpus, write_corpus, item), (QuestionCorpus, write_questions, question)]
+)
+
+
+@KINDS
+def test_a_split_or_an_image_that_is_not_there(kind, write, row, tmp_path: Path) -> None:
+    write(tmp_path, [row(), row("b", id="b", split="val"), row("c", id="c", split="val")], source={})
+    opened = kind.open(tmp_path)
+    message = rf"no {kind.units[0]} in the split 'test'; there are train \(1\), val \(2\)"
+    for read in (opened.items, getattr(opened, "questions", opened.items), opened.check_split):
+        with pytest.raises(InputError, match=message):
+            read("test")
+    with pytest.raises(InputError, match="has no image: this corpus was made without"):
+        opened.image_path(opened.items("train")[0])
+
+
+@KINDS
+def test_nothing_usable_is_an_error_and_leaves_no_corpus(kind, write, row, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nothing usable was found; skipped [12]:\n"):
+        write(tmp_path, [row("")], source={})
+    assert list(tmp_path.iterdir()) == []
+
+
+@KINDS
+def test_a_damaged_or_missing_corpus_is_refused(kind, write, row, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rf"{kind.name}\.json: no such file"):
+        kind.open(tmp_path)
+    write(tmp_path, [row()], source={})
+    path, manifest = tmp_path / f"{kind.name}.arrow", tmp_path / f"{kind.name}.json"
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="half written or changed"):
+        kind.open(tmp_path)
+    text = manifest.read_text()
+    for changed, message in (
+        (text[:60], rf"{kind.name}\.json: not valid JSON at line"),
+        (text.replace('"version": 1', '"version": 0'), f"not {kind.what} of version 1"),
+    ):
+        manifest.write_text(changed)
+        with pytest.raises(InputError, match=message):
+            kind.open(tmp_path)
+
+
+@KINDS
+def test_the_digest_names_the_content_not_its_source(kind, write, row, tmp_path: Path) -> None:
+    for name in ("x", "y"):
+        write(tmp_path / name, [row()], source={"name": name})
+    write(tmp_path / "z", [row("another text")], source={})
+    digests = [kind.open(tmp_path / name).digest for name in "xyz"]
+    assert digests[0] == digests[1] != digests[2]
 
 
 def test_long_captions_are_cut_and_wordless_ones_named() -> None:
@@ -24,7 +86,7 @@ def test_long_captions_are_cut_and_wordless_ones_named() -> None:
 
 def test_long_questions_are_cut_and_wordless_ones_named() -> None:
     def asked(text: str) -> list:
-        return list(QuestionCorpus.clean(Question(id="1", split="train", image_id="2", question=text)))
+        return list(QuestionCorpus.clean(question(text)))
 
     odd, kept = asked(" ??? ")
     assert (odd.why, kept.question) == ("a question without a word", "???")
@@ -36,11 +98,10 @@ def test_long_questions_are_cut_and_wordless_ones_named() -> None:
 def test_a_path_that_leaves_the_folder_is_refused(tmp_path: Path, path: str) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "secret.jpg").touch()
-    given = Item(id="a", split="train", captions=("a",), path=path)
+    given = item(path=path)
     (left,) = Corpus.clean(given, images=tmp_path / "images")
     assert left == Skipped(where="id 'a'", why="a path that leaves the folder of images", split="train")
-    asked = Question(id="1", split="test", image_id="2", question="what?", path=path)
-    (left,) = QuestionCorpus.clean(asked, images=tmp_path / "images")
+    (left,) = QuestionCorpus.clean(question(path=path, split="test"), images=tmp_path / "images")
     assert (left.why, left.split) == ("a path that leaves the folder of images", "test")
     with pytest.raises(InputError, match="1 x a path that leaves the folder of images: id 'a'"):
         write_corpus(tmp_path / "out", [given], source={}, images=tmp_path / "images")
@@ -68,12 +129,11 @@ def test_a_path_within_the_folder_is_kept(tmp_path: Path) -> None:
     ],
 )
 def test_an_item_that_cannot_be_written_is_skipped(changes: dict, why: str) -> None:
-    (left,) = Corpus.clean(Item(**({"id": "a", "split": "train", "captions": ("a",)} | changes)))
+    (left,) = Corpus.clean(item(**changes))
     assert left.why == why
 
 
 @pytest.mark.parametrize("field", ["id", "image_id"])
 def test_a_question_whose_ids_no_store_takes_is_skipped(field: str) -> None:
-    given = {"id": "1", "image_id": "2", "split": "train", "question": "what?"}
-    (left,) = QuestionCorpus.clean(Question(**(given | {field: "a\nb"})))
+    (left,) = QuestionCorpus.clean(question(**{field: "a\nb"}))
     assert left.why == "an id with characters that cannot be printed"

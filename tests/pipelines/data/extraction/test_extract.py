@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from describing import in_this_process
+from describing import bytes_of, in_this_process, interrupted
 from pictures import write_ghost, write_tiff
 from PIL import Image
 from verbs import exit_code, reasons
@@ -87,10 +87,6 @@ def store(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def test_features_are_those_of_the_backbone_in_the_order_of_the_corpus(corpus, store):
     opened, items = FeatureStore.open(store), wanted(corpus)
     opened.verify()
@@ -125,35 +121,18 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_bytes(corpus, tmp_pat
     monkeypatch.setattr(job, "StoreWriter", functools.partial(job.StoreWriter, shard_bytes=five_sets))
     what = {"corpus": corpus, "backbone": "cells(grid=3)", "batch": 3}
     extract(**what, out=tmp_path / "whole")
-    stream, sent = job.stream, []
-
-    def interrupted(batches, **options):
-        for number, row in enumerate(stream(batches, **options)):
-            if number == 23:
-                raise KeyboardInterrupt
-            yield row
-
-    def counted(batches, *, extractor, options, gpu, block):
-        worker = extractor(**options, threads=1)
-        for batch in batches:
-            sent.extend(batch["ids"])
-            yield from worker(batch)
-
-    monkeypatch.setattr(job, "stream", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted(after=23):
         extract(**what, out=tmp_path / "parts")
     with pytest.raises(InputError, match="not a complete"):
         FeatureStore.open(tmp_path / "parts")
     finished = len(list((tmp_path / "parts").glob("shard-*")))
     assert finished == 3
-    monkeypatch.setattr(job, "stream", counted)
+    sent = in_this_process(monkeypatch)
     extract(**what, out=tmp_path / "parts")
-    assert files(tmp_path / "parts") == files(tmp_path / "whole")
+    assert bytes_of(tmp_path / "parts") == bytes_of(tmp_path / "whole")
     left = [item.id for item in wanted(corpus)][finished * 5 :]
     assert set(left) <= set(sent)
-    assert (
-        len(sent) < len(left) + len(BAD) + 12
-    )  # and the rest of batches that have a bad image, or are done in part
+    assert len(sent) < len(left) + len(BAD) + 12  # with the rest of batches that are done in part
 
 
 def test_another_job_does_not_go_on_in_the_same_folder(corpus, store):
@@ -162,19 +141,8 @@ def test_another_job_does_not_go_on_in_the_same_folder(corpus, store):
 
 
 def test_the_command_ends_with_a_summary(corpus, tmp_path, capsys, here):
-    arguments = (
-        "--corpus",
-        corpus,
-        "--out",
-        tmp_path,
-        "--splits",
-        "test",
-        "--limit",
-        5,
-        "--dtype",
-        "float32",
-    )
-    assert exit_code(verb.main, *arguments) == 0
+    arguments = ("--splits", "test", "--limit", 5, "--dtype", "float32")
+    assert exit_code(verb.main, "--corpus", corpus, "--out", tmp_path, *arguments) == 0
     out = capsys.readouterr().out
     stored = FeatureStore.open(tmp_path)
     assert (len(stored), stored.dtype, stored.manifest.statistics) == (5, "float32", None)

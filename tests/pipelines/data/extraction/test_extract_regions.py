@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from describing import bytes_of, in_this_process, interrupted
 from detectors import write_detector
 from pictures import noise
 from PIL import Image
@@ -18,6 +19,7 @@ from polypool.infra.store import FeatureStore
 from polypool.pipelines.checks.kinds import BackboneChecks
 from polypool.pipelines.commands import extract as verb
 from polypool.pipelines.data.extraction import job
+from polypool.pipelines.data.extraction.extractors import VideoOptions, Videos
 from polypool.pipelines.data.extraction.file_features import FileFeatures
 from polypool.tasks.datasets.corpus import Corpus, Item, write_corpus
 from polypool.tasks.inputs.corpus_inputs import FeatureSource
@@ -80,17 +82,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def worker_here(batches, *, extractor, options, gpu, block):
-    """Do the workers' part in this process."""
-    worker = extractor(**options, threads=1)
-    for batch in batches:
-        yield from worker(batch)
-
-
 @pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "stream", worker_here)
-    monkeypatch.setattr(job, "ray_session", lambda: pytest.MonkeyPatch.context())
+def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    return in_this_process(monkeypatch)
 
 
 def wanted(corpus: Path):
@@ -118,35 +112,18 @@ def test_boxes_and_scores_stand_beside_the_vectors(corpus, tmp_path):
 
 @pytest.mark.parametrize("after", [1, 7])
 def test_what_was_stopped_goes_on_to_the_same_bytes(corpus, tmp_path, monkeypatch, after):
-    sized = partial(
-        job.StoreWriter, shard_bytes=2 * 3 * 2 * 2
-    )  # few sets in each shard, so that it gets ahead
+    sized = partial(job.StoreWriter, shard_bytes=2 * 3 * 2 * 2)  # few sets in a shard, so that it gets ahead
     monkeypatch.setattr(job, "StoreWriter", sized)
     what = {"corpus": corpus, "backbone": CORNERS, "batch": 2}
     verb.extract(**what, out=tmp_path / "whole")
 
-    def interrupted(batches, **options):
-        for number, row in enumerate(worker_here(batches, **options)):
-            if number == after:
-                raise KeyboardInterrupt
-            yield row
-
-    with monkeypatch.context() as patch:
-        patch.setattr(job, "stream", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            verb.extract(**what, out=tmp_path / "again")
+    with interrupted(after=after):
+        verb.extract(**what, out=tmp_path / "again")
     verb.extract(**what, out=tmp_path / "again")
-    files = lambda name: {  # noqa: E731
-        path.relative_to(tmp_path / name): path.read_bytes()
-        for path in (tmp_path / name).rglob("*")
-        if path.is_file()
-    }
-    assert files("again") == files("whole")
+    assert bytes_of(tmp_path / "again") == bytes_of(tmp_path / "whole")
 
 
 def test_frames_of_videos_keep_their_vectors_alone(corpus):
-    from polypool.pipelines.data.extraction.extractors import VideoOptions, Videos
-
     videos = Videos.plan(Corners(), VideoOptions(pool="concat"), batch=4)
     assert videos.dim == 2 * 2  # of a square, two corners
 

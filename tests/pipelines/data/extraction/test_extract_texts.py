@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from corpora import make_corpus, make_questions
-from describing import in_this_process
+from describing import in_this_process, interrupted
 from tiny_models import save_bert, save_clip, save_siglip
 from verbs import exit_code, reasons
 
@@ -108,18 +108,9 @@ def test_an_interrupted_extract_of_texts_goes_on(corpus, bert, tmp_path, monkeyp
     monkeypatch.setattr(job, "StoreWriter", functools.partial(job.StoreWriter, shard_bytes=40 * 8 * 2))
     spec = f"bert(name={bert!r})"
     whole = extracted(corpus, tmp_path / "whole", spec, batch=3)
-    everything, stream = list(here), job.stream
-
-    def interrupted(batches, **options):
-        for number, row in enumerate(stream(batches, **options)):
-            if number == 20:
-                raise KeyboardInterrupt
-            yield row
-
-    monkeypatch.setattr(job, "stream", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    everything = list(here)
+    with interrupted(after=20):
         extracted(corpus, tmp_path / "parts", spec, batch=3)
-    monkeypatch.setattr(job, "stream", stream)
     here.clear()
     parts = extracted(corpus, tmp_path / "parts", spec, batch=3)
     assert 0 < len(here) < len(everything)
@@ -130,11 +121,7 @@ def test_an_interrupted_extract_of_texts_goes_on(corpus, bert, tmp_path, monkeyp
 def test_a_text_that_is_too_long_is_skipped_with_the_reason(corpus, bert, tmp_path):
     backbone = BACKBONES.build(f"bert(name={bert!r})")
     fits, longer, short = backbone(["dog " * 62, "dog " * 63, "a"])
-    assert (fits.shape, longer, short.shape) == (
-        (64, 8),
-        "65 tokens, and the model reads 64",
-        (3, 8),
-    )
+    assert (fits.shape, longer, short.shape) == ((64, 8), "65 tokens, and the model reads 64", (3, 8))
     assert backbone(["dog " * 63]) == [longer]
     items = [
         Item(id=split, split=split, captions=("a dog", "dog " * 100 + split)) for split in ("train", "test")

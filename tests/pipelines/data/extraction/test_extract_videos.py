@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clips import server, write_bad, write_clip
-from describing import in_this_process
+from describing import bytes_of, in_this_process, interrupted
 from PIL import Image
 from verbs import exit_code, reasons, sets_of
 
@@ -85,10 +85,6 @@ def features(corpus: Path, item: Item, *, pool: str, at_most: int | None = 20) -
     return np.array(rows)
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def test_a_video_is_the_means_of_its_frames_in_the_order_of_the_corpus(corpus, store):
     found = sets_of(store)
     assert list(found) == [item.id for item in good(corpus)]
@@ -121,33 +117,18 @@ def test_again_in_one_process_and_after_an_interruption_the_bytes_are_the_same(
     shards = functools.partial(job.StoreWriter, shard_bytes=30 * Cells.dim * 2)
     what = {"corpus": corpus, "backbone": CELLS, "video": True}
     extract(**what, out=tmp_path / "again")
-    assert files(tmp_path / "again") == files(store)
+    assert bytes_of(tmp_path / "again") == bytes_of(store)
     monkeypatch.setattr(job, "StoreWriter", shards)
     small = functools.partial(columns.StoreWriter, shard_bytes=30 * 4)
     monkeypatch.setattr(columns, "StoreWriter", small)
     extract(**what, out=tmp_path / "whole")
-    stream, sent = job.stream, []
-
-    def interrupted(batches, **how):
-        for number, row in enumerate(stream(batches, **how)):
-            if number == 13:
-                raise KeyboardInterrupt
-            yield row
-
-    def counted(batches, **how):
-        batches = [*batches]
-        sent.extend(id for batch in batches for id in batch["ids"])
-        yield from stream(batches, **how)
-
-    monkeypatch.setattr(job, "stream", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted(after=13):
         extract(**what, out=tmp_path / "parts")
-    finished = len(list((tmp_path / "parts").glob("shard-*")))
-    assert finished >= 2
-    monkeypatch.setattr(job, "stream", counted)
+    assert len(list((tmp_path / "parts").glob("shard-*"))) >= 2
+    here.clear()
     extract(**what, out=tmp_path / "parts")
-    assert files(tmp_path / "parts") == files(tmp_path / "whole")
-    assert len(sent) < len(LENGTHS) + len(reasons(store))  # what was finished is not decoded again
+    assert bytes_of(tmp_path / "parts") == bytes_of(tmp_path / "whole")
+    assert len(here) < len(LENGTHS) + len(reasons(store))  # what was finished is not decoded again
 
 
 @pytest.mark.parametrize(("pool", "dim"), [("concat", 9 * Cells.dim), ("all", Cells.dim)])
@@ -189,12 +170,8 @@ def test_every_so_manieth_frame_and_a_new_file_likewise(corpus, tmp_path, here, 
     extract(corpus=corpus, out=tmp_path, backbone=CELLS, dtype="float32", video=True, videos=options)
     opened = FeatureStore.open(tmp_path)
     decoder = describe_decoder(choose_decoder())
-    assert opened.manifest.source["video"] == {
-        "decoder": decoder,
-        "frames": at_most or "all",
-        "every": 8,
-        "pool": "mean",
-    }
+    how = {"decoder": decoder, "frames": at_most or "all", "every": 8, "pool": "mean"}
+    assert opened.manifest.source["video"] == how
     again = FileFeatures(FeatureSource.of(opened))
     for id, x_ND in sets_of(tmp_path).items():
         (item,) = (item for item in good(corpus) if item.id == id)
@@ -269,22 +246,10 @@ def test_a_worker_with_another_decoder_does_not_start():
 
 @pytest.mark.slow
 def test_the_command_ends_with_videos_and_frames_a_second(corpus, tmp_path, capsys, here):
-    words = (
-        "--corpus",
-        corpus,
-        "--out",
-        tmp_path,
-        "--backbone",
-        CELLS,
-        "--video",
-        "--frames",
-        5,
-        "--timeout",
-        90,
-    )
-    assert exit_code(verb.main, *words[:3], tmp_path / "refused", *words[4:]) == 1
+    words = ("--corpus", corpus, "--backbone", CELLS, "--video", "--frames", 5, "--timeout", 90, "--out")
+    assert exit_code(verb.main, *words, tmp_path / "refused") == 1
     assert f"{BAD} of {12 + BAD} sets (" in capsys.readouterr().err
-    assert exit_code(verb.main, *words, "--allow-skipped") == 0
+    assert exit_code(verb.main, *words, tmp_path, "--allow-skipped") == 0
     out = capsys.readouterr().out
     total = sum(len(choose_frames(length, 5)) for length in LENGTHS)
     assert f"12 videos, {total} vectors of 43 x float16" in out
@@ -315,13 +280,8 @@ def test_bad_arguments_end_with_a_message_and_code_2(corpus, tmp_path, capsys, a
     assert not (tmp_path / "store" / "manifest.json").exists()
 
 
-def test_another_pooling_does_not_go_on_in_the_same_folder(corpus, tmp_path, here, monkeypatch):
-    def interrupted(batches, **how):
-        raise KeyboardInterrupt
-        yield
-
-    monkeypatch.setattr(job, "stream", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+def test_another_pooling_does_not_go_on_in_the_same_folder(corpus, tmp_path, here):
+    with interrupted(after=0):
         extract(corpus=corpus, out=tmp_path, backbone=CELLS, video=True)
     (tmp_path / "shard-00000.arrow").touch()
     with pytest.raises(InputError, match=r"of another job \(source was"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from corpora import make_corpus
-from cxc_files import caption, image, write_csvs
+from judgment_files import caption, image, write_csvs
 from markup import well_formed
 from searchable import with_clips, with_pictures
 from workers import run_workers

@@ -4,6 +4,7 @@ import json
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -60,7 +61,7 @@ def test_hdf5_adaptive_layout(tmp_path: Path) -> None:
     spans = np.array([[4, 10], [0, 3], [3, 4], [5, 5], [8, 11]])
     path = write_hdf5(tmp_path, image_features=features, pos_boxes=spans)
     (tmp_path / "ids.json").write_text('{"a": 0, "b": 1, "c": 2, "d": 3, "e": 4, "f": 5, "g": 2, "h": "x"}')
-    entries = list(Hdf5(file=path, ids=tmp_path / "ids.json").read().sets)
+    entries = list(Hdf5(file=path, ids=tmp_path / "ids.json").read().rows)
     found = {one.id: one.x_ND for one in entries if isinstance(one, Features)}
     assert list(found) == ["b", "c", "a"]
     assert np.array_equal(found["a"], features[4:10])
@@ -107,11 +108,11 @@ def test_the_advice_on_pickled_ids_works(tmp_path: Path) -> None:
     named = tmp_path / 'whose ids\' "$(touch stray)".pkl'
     named.write_bytes(pickle.dumps({30: 0, 40: 1}))
     with pytest.raises(InputError) as caught:
-        list(Hdf5(file=path, ids=named).read().sets)
+        list(Hdf5(file=path, ids=named).read().rows)
     advice = str(caught.value).partition("If you trust it: python ")[2]
     subprocess.run(f"{sys.executable} {advice}", shell=True, check=True, cwd=tmp_path)
     assert not (tmp_path / "stray").exists()
-    assert [one.id for one in Hdf5(file=path, ids=tmp_path / "ids.json").read().sets] == ["30", "40"]
+    assert [one.id for one in Hdf5(file=path, ids=tmp_path / "ids.json").read().rows] == ["30", "40"]
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
@@ -152,3 +153,125 @@ def test_what_is_no_box_of_each_element_is_left_out_and_said(tmp_path: Path, spa
     assert code == 0
     assert "which is no box of each element; it is left out" in said
     assert FeatureStore.open(tmp_path / "out").columns == {}
+
+
+SECRET = 777.0
+
+
+def elsewhere(folder: Path) -> None:
+    """Write the numbers that no damaged file may show."""
+    np.full(24, SECRET, np.float32).tofile(folder / "secret.bin")
+    with h5py.File(folder / "other.h5", "w") as file:
+        file["image_features"] = np.full((3, 2, 4), SECRET, np.float32)
+
+
+def external_link(file: h5py.File) -> None:
+    file["image_features"] = h5py.ExternalLink("other.h5", "image_features")
+
+
+def external_storage(file: h5py.File) -> None:
+    path = str(Path(file.filename).with_name("secret.bin"))
+    file.create_dataset("image_features", (3, 2, 4), "f4", external=[(path, 0, 96)])
+
+
+def virtual(file: h5py.File) -> None:
+    layout = h5py.VirtualLayout((3, 2, 4), "f4")
+    layout[:] = h5py.VirtualSource("other.h5", "image_features", (3, 2, 4))
+    file.create_virtual_dataset("image_features", layout)
+
+
+def endless(file: h5py.File) -> None:
+    file.create_dataset("image_features", (10**9, 36, 2048), "f4", chunks=(1, 36, 2048))
+
+
+def wide(file: h5py.File) -> None:
+    file.create_dataset("image_features", (1, 10**9, 4), "f4", chunks=(1, 100, 4))
+
+
+def endless_of_nothing(file: h5py.File) -> None:
+    file.create_dataset("image_features", (2**40, 0), "f4", chunks=True)
+
+
+def loop(file: h5py.File) -> None:
+    file["image_features"] = h5py.SoftLink("/image_features")
+
+
+def text(file: h5py.File) -> None:
+    file["image_features"] = np.full((3, 2, 4), b"a")
+
+
+def odd_ids(file: h5py.File) -> None:
+    file["image_features"] = np.ones((3, 2, 4), "f4")
+    del file["image_ids"]
+    file["image_ids"] = np.array([1.5, np.nan, np.inf])
+
+
+def ids_never_written(file: h5py.File) -> None:
+    file["image_features"] = np.ones((3, 2, 4), "f4")
+    del file["image_ids"]
+    file.create_dataset("image_ids", (10**6,), "i1", chunks=True)
+
+
+def short_chunk(file: h5py.File) -> None:
+    data = file.create_dataset("image_features", (3, 2, 4), "f4", chunks=(1, 2, 4), fletcher32=True)
+    data.id.write_direct_chunk((0, 0, 0), b"a")
+
+
+def odd_positions(file: h5py.File) -> None:
+    file["image_features"] = np.ones((7, 4), "f4")
+    file["pos_boxes"] = np.ones((3, 2, 2), int)
+
+
+def no_positions(file: h5py.File) -> None:
+    file["image_features"] = np.ones((7, 4), "f4")
+    file["pos_boxes"] = h5py.Empty("i8")
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (external_link, "image_features is a link to data elsewhere; it is not followed"),
+        (external_storage, "the data of image_features lie in other files; these are not read"),
+        (virtual, "the data of image_features lie in other files; these are not read"),
+        (endless, "claims 294,912,000,000,000 bytes, and the file holds 0 of it"),
+        (wide, "claims 16,000,000,000 bytes, and the file holds 0 of it"),
+        (endless_of_nothing, "holds float32 of shape (1099511627776, 0), expected numbers"),
+        (loop, "image_features is a link to data elsewhere"),
+        (text, "'image_features' holds |S1 of shape (3, 2, 4), expected numbers"),
+        (odd_ids, "'image_ids' holds float64, expected whole numbers or text; give --ids"),
+        (ids_never_written, "image_ids (1000000,) claims 1,000,000 bytes, and the file holds 0 of it"),
+        (short_chunk, "image_features has chunks too short for their checksum"),
+        (odd_positions, "pos_boxes is int64 of shape (3, 2, 2), expected whole numbers of shape (n, 2)"),
+        (no_positions, "pos_boxes is something else, expected whole numbers of shape (n, 2)"),
+    ],
+)
+def test_hdf5_of_others_is_read_for_what_lies_in_it(
+    tmp_path: Path, write: Callable[[h5py.File], None], message: str
+) -> None:
+    elsewhere(tmp_path)
+    with h5py.File(tmp_path / "features.h5", "w") as file:
+        file["image_ids"] = np.array([7, 8, 9])
+        write(file)
+    refused(message, "hdf5", "--file", tmp_path / "features.h5", "--out", tmp_path / "out")
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_a_link_in_a_group_is_not_followed_and_a_group_is(tmp_path: Path) -> None:
+    elsewhere(tmp_path)
+    with h5py.File(tmp_path / "features.h5", "w") as file:
+        file["image_ids"] = np.array([7, 8, 9])
+        file["here/features"] = np.ones((3, 2, 4), "f4")
+        file["there"] = h5py.ExternalLink("other.h5", "/")
+    options = ("hdf5", "--file", tmp_path / "features.h5", "--out", tmp_path / "out", "--key")
+    refused("is a link to data elsewhere", *options, "there/image_features")
+    ingested(*options, "here/features")
+    assert list(sets_of(tmp_path / "out")) == ["7", "8", "9"]
+
+
+def test_features_packed_well_are_read(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "features.h5", "w") as file:
+        file["image_ids"] = np.array([7, 8, 9])
+        file.create_dataset(
+            "image_features", data=np.ones((3, 4000, 64), "f4"), chunks=(1, 4000, 64), compression="gzip"
+        )
+    ingested("hdf5", "--file", tmp_path / "features.h5", "--out", tmp_path / "out")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from annotations import HGR_NAMES, write_hgr
 from verbs import ingested, reasons, refused, run, sets_of
 
 from polypool.infra.errors import InputError
@@ -15,18 +15,6 @@ from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.datasets.readers.hgr_release import Hgr
 
 RANDOM = np.random.default_rng(0)
-NAMES = {"trn": ["tumblr/one", "video2", "video10"], "val": ["video3"], "tst": ["video5", "a/b/c"]}
-
-
-def release(folder: Path, names: dict[str, list[str]] = NAMES, **captions: object) -> tuple[Path, Path]:
-    """Write `ref_captions.json`, two sentences a video but for those given, and `public_split`; return both paths."""
-    (folder / "public_split").mkdir(exist_ok=True)
-    for split, listed in names.items():
-        np.save(folder / "public_split" / f"{split}_names.npy", np.array(listed))
-    told = {name: [f"{name} is seen", "someone looks at it"] for listed in names.values() for name in listed}
-    path = folder / "ref_captions.json"
-    path.write_text(json.dumps(told | captions))
-    return path, folder / "public_split"
 
 
 def options(captions: Path, splits: Path, out: Path) -> tuple[object, ...]:
@@ -34,7 +22,7 @@ def options(captions: Path, splits: Path, out: Path) -> tuple[object, ...]:
 
 
 def test_hgr_captions_and_splits(tmp_path: Path) -> None:
-    out = ingested("hgr", *options(*release(tmp_path), tmp_path / "out"))
+    out = ingested("hgr", *options(*write_hgr(tmp_path), tmp_path / "out"))
     assert "6 items (train 3, val 1, test 2), 12 captions" in out
     assert "nothing skipped" in out
     corpus = Corpus.open(tmp_path / "out")
@@ -44,18 +32,13 @@ def test_hgr_captions_and_splits(tmp_path: Path) -> None:
 
 
 def test_hgr_names_join_whether_they_have_slashes_or_not(tmp_path: Path) -> None:
-    captions, splits = release(tmp_path)
+    captions, splits = write_hgr(tmp_path)
     captions.write_text(captions.read_text().replace('"tumblr/one":', '"tumblr_one":'))
     (tmp_path / "videos" / "a" / "b").mkdir(parents=True)
     (tmp_path / "videos" / "a" / "b" / "c.mp4").touch()
     (tmp_path / "videos" / "tumblr_one.gif").touch()
-    ingested(
-        "hgr",
-        *options(captions, splits, tmp_path / "out"),
-        "--videos",
-        tmp_path / "videos",
-        "--allow-skipped",
-    )
+    words = options(captions, splits, tmp_path / "out")
+    ingested("hgr", *words, "--videos", tmp_path / "videos", "--allow-skipped")
     corpus = Corpus.open(tmp_path / "out")
     assert [item.path for item in corpus.items("train")] == ["tumblr_one.gif"]
     assert [item.path for item in corpus.items("test")] == ["a/b/c.mp4"]
@@ -63,7 +46,7 @@ def test_hgr_names_join_whether_they_have_slashes_or_not(tmp_path: Path) -> None
 
 def test_hgr_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
     names = {"trn": ["x/y", "v1", "v1", "v2", "v3"], "val": ["x_y", "v4"], "tst": ["v2", "v5"]}
-    captions, splits = release(tmp_path, names, v3="no list", v4=["fine", 3, ""], stray=["a"], v5=[])
+    captions, splits = write_hgr(tmp_path, names, v3="no list", v4=["fine", 3, ""], stray=["a"], v5=[])
     text = captions.read_text()
     captions.write_text(text[:-1] + ', "v1": ["a second time"], "s/t": ["a"], "s_t": ["b"]}')
     ingested("hgr", *options(captions, splits, tmp_path / "out"), "--allow-skipped")
@@ -96,7 +79,7 @@ def test_hgr_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
 
 
 def test_hgr_refusals_and_the_advice_on_pickled_names(tmp_path: Path) -> None:
-    captions, splits = release(tmp_path)
+    captions, splits = write_hgr(tmp_path)
     np.save(splits / "val_names.npy", np.array(["video3"], object), allow_pickle=True)
     with pytest.raises(InputError, match="pickles are not read, as they can run code") as caught:
         list(Hgr(captions=captions, splits=splits).read().rows)
@@ -112,7 +95,7 @@ def test_hgr_refusals_and_the_advice_on_pickled_names(tmp_path: Path) -> None:
         splits = tmp_path / "gone" if message == "no such file" else splits
 
 
-def write_frames(folder: Path, names: dict[str, list[str]] = NAMES) -> dict[str, np.ndarray]:
+def write_frames(folder: Path, names: dict[str, list[str]] = HGR_NAMES) -> dict[str, np.ndarray]:
     """Write the SA files; return the set of each id."""
     folder.mkdir(parents=True)
     sets = {}
@@ -125,22 +108,12 @@ def write_frames(folder: Path, names: dict[str, list[str]] = NAMES) -> dict[str,
 
 
 def ingest_features(folder: Path, splits: Path, out: Path) -> tuple[int, str, str]:
-    return run(
-        "hgr-features",
-        "--dir",
-        folder,
-        "--splits",
-        splits,
-        "--out",
-        out,
-        "--dtype",
-        "float32",
-        "--allow-skipped",
-    )
+    files = ("hgr-features", "--dir", folder, "--splits", splits, "--out", out)
+    return run(*files, "--dtype", "float32", "--allow-skipped")
 
 
 def test_hgr_frames(tmp_path: Path) -> None:
-    captions, splits = release(tmp_path)
+    captions, splits = write_hgr(tmp_path)
     sets = write_frames(tmp_path / "SA" / "resnet152.pth")
     code, out, _ = ingest_features(tmp_path / "SA" / "resnet152.pth", splits, tmp_path / "store")
     assert code == 0
@@ -154,7 +127,7 @@ def test_hgr_frames(tmp_path: Path) -> None:
 
 
 def test_hgr_means(tmp_path: Path) -> None:
-    _, splits = release(tmp_path, NAMES | {"val": ["video3", "video3", "video7"]})
+    _, splits = write_hgr(tmp_path, HGR_NAMES | {"val": ["video3", "video3", "video7"]})
     (tmp_path / "MP").mkdir()
     rows = {split: RANDOM.standard_normal((n, 8)).astype(np.float32) for split, n in (("trn", 3), ("val", 3))}
     for split, x_MD in rows.items():
@@ -173,7 +146,7 @@ def test_hgr_means(tmp_path: Path) -> None:
 
 
 def test_hgr_features_that_are_bad(tmp_path: Path) -> None:
-    _, splits = release(tmp_path, {"trn": ["a", "b", "c", "d", "x/y"], "val": ["e"], "tst": ["x_y"]})
+    _, splits = write_hgr(tmp_path, {"trn": ["a", "b", "c", "d", "x/y"], "val": ["e"], "tst": ["x_y"]})
     with h5py.File(tmp_path / "trn_ft.hdf5", "w") as file:
         file["a"] = np.ones((2, 8))
         file["b"] = np.ones((0, 8))
@@ -200,7 +173,7 @@ def test_hgr_features_that_are_bad(tmp_path: Path) -> None:
 
 
 def test_hgr_features_that_cannot_be_read(tmp_path: Path) -> None:
-    _, splits = release(tmp_path)
+    _, splits = write_hgr(tmp_path)
     (tmp_path / "in").mkdir()
     folder, out = tmp_path / "in", tmp_path / "store"
     assert "no features; expected {trn,val,tst}_ft.hdf5" in ingest_features(folder, splits, out)[2]

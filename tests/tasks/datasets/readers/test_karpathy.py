@@ -1,46 +1,19 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from annotations import karpathy_entry, write_karpathy
 from verbs import ingested, reasons, refused, run
 
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.datasets.readers.karpathy import Karpathy
 
 
-def entry(number: int, **changes: object) -> dict:
-    """One image as in dataset_coco.json."""
-    sentences = [
-        {"tokens": ["a", "cat"], "raw": f"A cat, number {number}.", "imgid": number, "sentid": 5 * number + i}
-        for i in range(5)
-    ]
-    return {
-        "filepath": "val2014",
-        "sentids": [5 * number + i for i in range(5)],
-        "filename": f"COCO_val2014_{number:012d}.jpg",
-        "imgid": number,
-        "split": "train",
-        "sentences": sentences,
-        "cocoid": 1000 + number,
-    } | changes
-
-
-def write_json(folder: Path, entries: list, *, place: str = "val2014") -> Path:
-    (folder / "images" / place).mkdir(parents=True)
-    for one in entries:
-        if isinstance(one, dict) and isinstance(one.get("filename"), str):
-            (folder / "images" / place / one["filename"]).touch()
-    path = folder / "dataset.json"
-    path.write_text(json.dumps({"images": entries, "dataset": "coco"}))
-    return path
-
-
 def test_karpathy_splits_ids_and_paths(tmp_path: Path) -> None:
     splits = ["train", "restval", "val", "test", "restval"]
-    path = write_json(tmp_path, [entry(i, split=split) for i, split in enumerate(splits)])
+    path = write_karpathy(tmp_path, [karpathy_entry(i, split=split) for i, split in enumerate(splits)])
     out = ingested("karpathy", "--json", path, "--images", tmp_path / "images", "--out", tmp_path / "out")
     assert "5 items (train 3, val 1, test 1), 25 captions" in out
     assert "nothing skipped" in out
@@ -56,21 +29,21 @@ def test_karpathy_splits_ids_and_paths(tmp_path: Path) -> None:
 
 
 def test_karpathy_flickr_has_imgids_and_one_folder(tmp_path: Path) -> None:
-    entries = [entry(i, filename=f"{i}.jpg") for i in range(3)]
+    entries = [karpathy_entry(i, filename=f"{i}.jpg") for i in range(3)]
     for one in entries:
         del one["cocoid"], one["filepath"]
     del entries[1]["sentences"][2]["sentid"]
-    path = write_json(tmp_path, entries, place=".")
+    path = write_karpathy(tmp_path, entries, place=".")
     items = list(Karpathy(json=path, images=tmp_path / "images").read().rows)
     assert [(it.id, it.path) for it in items] == [("0", "0.jpg"), ("1", "1.jpg"), ("2", "2.jpg")]
     assert [len(it.caption_ids) for it in items] == [5, 0, 5]
 
 
 def test_karpathy_images_may_be_given_as_the_folder_or_its_parent(tmp_path: Path) -> None:
-    path = write_json(tmp_path, [entry(0)])
+    path = write_karpathy(tmp_path, [karpathy_entry(0)])
     for images, expected in (
-        ("images", f"val2014/{entry(0)['filename']}"),
-        ("images/val2014", entry(0)["filename"]),
+        ("images", f"val2014/{karpathy_entry(0)['filename']}"),
+        ("images/val2014", karpathy_entry(0)["filename"]),
     ):
         (item,) = Karpathy(json=path, images=tmp_path / images).read().rows
         assert item.path == expected
@@ -78,34 +51,33 @@ def test_karpathy_images_may_be_given_as_the_folder_or_its_parent(tmp_path: Path
 
 def test_karpathy_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
     entries = [
-        entry(0),
-        entry(1, filename="gone.jpg"),
-        entry(2, sentences=[{"raw": " "}, {"raw": "Fine."}]),
-        entry(3, sentences=[]),
-        entry(4, split="holdout"),
-        entry(5, cocoid=1000),
-        entry(6, sentences=[{"text": "no raw"}]),
+        karpathy_entry(0),
+        karpathy_entry(1, filename="gone.jpg"),
+        karpathy_entry(2, sentences=[{"raw": " "}, {"raw": "Fine."}]),
+        karpathy_entry(3, sentences=[]),
+        karpathy_entry(4, split="holdout"),
+        karpathy_entry(5, cocoid=1000),
+        karpathy_entry(6, sentences=[{"text": "no raw"}]),
         "not an object",
-        entry(8, split=3),
+        karpathy_entry(8, split=3),
     ]
-    path = write_json(tmp_path, entries)
+    path = write_karpathy(tmp_path, entries)
     (tmp_path / "images" / "val2014" / "gone.jpg").unlink()
     options = ("--json", path, "--images", tmp_path / "images", "--out", tmp_path / "out", "--allow-skipped")
     out = ingested("karpathy", *options)
     assert [it.id for it in Corpus.open(tmp_path / "out").items("train")] == ["1000", "1002"]
     listed = dict(reasons(tmp_path / "out", "corpus.skipped.jsonl"))
-    assert len(listed) == 8
-    assert listed["id 1001, val2014/gone.jpg"].startswith("no such image in ")
-    assert listed["id 1002, caption 1"] == "empty caption"
-    assert listed["id 1003"] == "no captions"
-    assert (
-        listed['dataset.json, image 4, split "holdout"']
-        == "unknown split, expected train, restval, val, test"
-    )
-    assert listed["id 1000"] == "duplicate id; the first is kept"
-    assert listed["dataset.json, image 6"].endswith("a sentence whose raw is missing or no string")
-    assert listed["dataset.json, image 7"] == "not of the expected form: an image that is not an object"
-    assert listed["dataset.json, image 8, split 3"] == "unknown split, expected train, restval, val, test"
+    unknown, form = "unknown split, expected train, restval, val, test", "not of the expected form: "
+    assert listed.pop("id 1001, val2014/gone.jpg").startswith("no such image in ")
+    assert listed == {
+        "id 1002, caption 1": "empty caption",
+        "id 1003": "no captions",
+        'dataset.json, image 4, split "holdout"': unknown,
+        "id 1000": "duplicate id; the first is kept",
+        "dataset.json, image 6": f"{form}a sentence whose raw is missing or no string",
+        "dataset.json, image 7": f"{form}an image that is not an object",
+        "dataset.json, image 8, split 3": unknown,
+    }
     assert "skipped 8:" in out
     assert str(tmp_path / "out" / "corpus.skipped.jsonl") in out
 
@@ -120,23 +92,15 @@ def test_karpathy_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
     ],
 )
 def test_karpathy_refuses_a_file_that_is_not_one(tmp_path: Path, change: Callable, message: str) -> None:
-    path = write_json(tmp_path, [entry(0)])
+    path = write_karpathy(tmp_path, [karpathy_entry(0)])
     path.write_text(change(path.read_text()))
-    refused(
-        f"error: {path}: {message}",
-        "karpathy",
-        "--json",
-        path,
-        "--images",
-        tmp_path / "images",
-        "--out",
-        tmp_path / "out",
-    )
+    files = ("--json", path, "--images", tmp_path / "images", "--out", tmp_path / "out")
+    refused(f"error: {path}: {message}", "karpathy", *files)
     assert not (tmp_path / "out" / "corpus.json").exists()
 
 
 def test_karpathy_with_no_image_found_exits_with_2(tmp_path: Path) -> None:
-    path = write_json(tmp_path, [entry(0), entry(1)])
+    path = write_karpathy(tmp_path, [karpathy_entry(0), karpathy_entry(1)])
     code, _, err = run("karpathy", "--json", path, "--images", tmp_path, "--out", tmp_path / "out")
     assert code == 2
     assert "nothing usable was found" in err

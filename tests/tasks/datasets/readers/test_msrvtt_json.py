@@ -5,45 +5,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from annotations import msrvtt_sentence, msrvtt_video, write_msrvtt
 from verbs import ingested, reasons, refused, run
 
-from polypool.infra.errors import InputError
 from polypool.infra.store import StoreWriter
-from polypool.tasks.datasets.corpus import Corpus, Item
-from polypool.tasks.datasets.readers.msrvtt_json import MsrVtt
-
-
-def video(number: int, split: str = "train", **changes: object) -> dict:
-    """A video as in train_val_videodatainfo.json."""
-    return {
-        "category": 14,
-        "url": "https://www.youtube.com/watch?v=x",
-        "video_id": f"video{number}",
-        "start time": 1.5,
-        "end time": 11.5,
-        "split": split,
-        "id": number,
-    } | changes
-
-
-def sentence(number: int, of: int, **changes: object) -> dict:
-    return {"caption": f"a caption {number}", "video_id": f"video{of}", "sen_id": number} | changes
-
-
-def write(path: Path, videos: list, sentences: list) -> Path:
-    path.write_text(json.dumps({"info": {"year": "2016"}, "videos": videos, "sentences": sentences}))
-    return path
+from polypool.tasks.datasets.corpus import Corpus
 
 
 def official(folder: Path) -> tuple[Path, Path]:
     """The official pair of files: four videos to train on, one to validate, two to test, captions out of order."""
     splits = ["train"] * 4 + ["validate"]
-    sentences = [sentence(3 * of + i, of) for i in (2, 0, 1) for of in (4, 1, 0, 3, 2)]
-    first = write(
-        folder / "train_val_videodatainfo.json", [video(i, s) for i, s in enumerate(splits)], sentences
+    sentences = [msrvtt_sentence(3 * of + i, of) for i in (2, 0, 1) for of in (4, 1, 0, 3, 2)]
+    first = write_msrvtt(
+        folder / "train_val_videodatainfo.json", [msrvtt_video(i, s) for i, s in enumerate(splits)], sentences
     )
-    tested = [sentence(15 + 3 * of + i, 5 + of) for of in (1, 0) for i in range(3)]
-    return first, write(folder / "test_videodatainfo.json", [video(5, "test"), video(6, "test")], tested)
+    tested = [msrvtt_sentence(15 + 3 * of + i, 5 + of) for of in (1, 0) for i in range(3)]
+    return first, write_msrvtt(
+        folder / "test_videodatainfo.json", [msrvtt_video(5, "test"), msrvtt_video(6, "test")], tested
+    )
 
 
 def test_msrvtt_official_pair_and_merged_file(tmp_path: Path) -> None:
@@ -60,7 +39,7 @@ def test_msrvtt_official_pair_and_merged_file(tmp_path: Path) -> None:
     assert corpus.items("test")[1].caption_ids == ("18", "19", "20")
     halves = [json.loads(path.read_text()) for path in pair]
     both = ([entry for half in halves for entry in half[key]] for key in ("videos", "sentences"))
-    merged = write(tmp_path / "merged.json", *both)
+    merged = write_msrvtt(tmp_path / "merged.json", *both)
     ingested("msrvtt", "--json", merged, "--out", tmp_path / "merged")
     assert Corpus.open(tmp_path / "merged").digest == corpus.digest
 
@@ -68,13 +47,8 @@ def test_msrvtt_official_pair_and_merged_file(tmp_path: Path) -> None:
 def test_msrvtt_videos_in_folders_and_features(tmp_path: Path) -> None:
     pair = official(tmp_path)
     names = ["TrainValVideo/video0.mp4", "TrainValVideo/video1.avi", "video2.webm", "TestVideo/video5.MP4"]
-    for name in [
-        *names,
-        "other/video0.mp4",
-        "other/deeper/video2.mp4",
-        "TrainValVideo/video1.mkv",
-        "video6.txt",
-    ]:
+    others = ["other/video0.mp4", "other/deeper/video2.mp4", "TrainValVideo/video1.mkv", "video6.txt"]
+    for name in names + others:
         (tmp_path / "videos" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "videos" / name).touch()
     with StoreWriter(tmp_path / "store", dim=3, source={}) as writer:
@@ -109,28 +83,28 @@ def test_msrvtt_videos_in_folders_and_features(tmp_path: Path) -> None:
 
 def test_msrvtt_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
     videos = [
-        video(0),
-        video(1, "holdout"),
-        video(0, "test"),
-        video(2, "validate"),
-        video(3, None),
+        msrvtt_video(0),
+        msrvtt_video(1, "holdout"),
+        msrvtt_video(0, "test"),
+        msrvtt_video(2, "validate"),
+        msrvtt_video(3, None),
         {"id": 4},
         "not an object",
-        video(5),
+        msrvtt_video(5),
     ]
     sentences = [
-        sentence(1, 0),
-        sentence(0, 0, caption=7),
-        sentence(2, 99),
-        sentence(1, 0, caption="again"),
-        sentence(3, 0, caption=" "),
-        sentence(4, 5, sen_id="4"),
+        msrvtt_sentence(1, 0),
+        msrvtt_sentence(0, 0, caption=7),
+        msrvtt_sentence(2, 99),
+        msrvtt_sentence(1, 0, caption="again"),
+        msrvtt_sentence(3, 0, caption=" "),
+        msrvtt_sentence(4, 5, sen_id="4"),
         {"sen_id": 5, "video_id": "video5"},
-        sentence(6, 5, caption="half a pair \ud83d"),
+        msrvtt_sentence(6, 5, caption="half a pair \ud83d"),
         ["not an object"],
-        sentence(7, 2),
+        msrvtt_sentence(7, 2),
     ]
-    path = write(tmp_path / "f.json", videos, sentences)
+    path = write_msrvtt(tmp_path / "f.json", videos, sentences)
     out = ingested("msrvtt", "--json", path, "--out", tmp_path / "out", "--allow-skipped")
     corpus = Corpus.open(tmp_path / "out")
     assert corpus.splits == {"train": 1, "val": 1}
@@ -196,8 +170,8 @@ def csvs(folder: Path, *, train: list[str], test: list[str]) -> tuple[Path, Path
 
 
 def whole(folder: Path, count: int = 30) -> Path:
-    sentences = [sentence(2 * of + i, of) for of in range(count) for i in (1, 0)]
-    return write(folder / "MSRVTT_data.json", [video(i) for i in range(count)], sentences)
+    sentences = [msrvtt_sentence(2 * of + i, of) for of in range(count) for i in (1, 0)]
+    return write_msrvtt(folder / "MSRVTT_data.json", [msrvtt_video(i) for i in range(count)], sentences)
 
 
 def test_1ka_lists_and_a_held_out_part(tmp_path: Path) -> None:
@@ -261,13 +235,8 @@ def test_1ka_skips_what_is_bad_and_never_trains_on_the_test(tmp_path: Path) -> N
     ]:
         assert case in listed
     for val in (3, -1):
-        refused(
-            f"val={val}: expected 0 or more, and fewer than the 3 usable training videos",
-            "msrvtt-1ka",
-            *files,
-            "--val",
-            val,
-        )
+        message = f"val={val}: expected 0 or more, and fewer than the 3 usable training videos"
+        refused(message, "msrvtt-1ka", *files, "--val", val)
     ingested("msrvtt-1ka", *files, "--val", 0, "--allow-skipped")
     assert "val" not in Corpus.open(tmp_path / "out").splits
 
@@ -284,13 +253,5 @@ def test_1ka_refuses_lists_that_are_none(tmp_path: Path, text: str, message: str
     data = whole(tmp_path, 4)
     train, test = csvs(tmp_path, train=[], test=["k,m,video3,a cat"])
     train.write_text(text)
-    refused(
-        message, "msrvtt-1ka", "--json", data, "--train", train, "--test", test, "--out", tmp_path / "out"
-    )
-
-
-def test_a_reader_is_a_stream_of_items(tmp_path: Path) -> None:
-    items = list(MsrVtt(json=official(tmp_path)).read().rows)
-    assert all(isinstance(item, Item) for item in items)
-    with pytest.raises(InputError, match="no such file"):
-        MsrVtt(json=(tmp_path / "none.json",)).read()
+    files = ("--json", data, "--train", train, "--test", test, "--out", tmp_path / "out")
+    refused(message, "msrvtt-1ka", *files)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from verbs import reasons, run
+from verbs import ingested, reasons, refused
 
 from polypool.tasks.datasets.corpus import Corpus
 
@@ -31,41 +31,35 @@ def shard(path: Path, members: list[tuple[str, bytes | str]]) -> Path:
     return path
 
 
-def ingest(folder: Path, *shards: Path, more: tuple[str, ...] = ()) -> tuple[int, str, str]:
-    return run(
-        "webdataset", "--shards", *shards, "--images", folder / "pictures", "--out", folder / "out", *more
-    )
+def words(folder: Path, *shards: Path) -> tuple[object, ...]:
+    return "webdataset", "--shards", *shards, "--images", folder / "pictures", "--out", folder / "out"
+
+
+def samples(numbers: range) -> list[tuple[str, bytes | str]]:
+    return [each for n in numbers for each in ((f"{n}.png", picture(n)), (f"{n}.txt", f"the picture {n}"))]
 
 
 def test_samples_of_all_shards_become_files_with_captions(tmp_path: Path) -> None:
-    first = shard(
-        tmp_path / "a.tar",
-        [
-            each
-            for n in range(6)
-            for each in ((f"{n:03}.png", picture(n)), (f"{n:03}.txt", f"the picture {n}"))
-        ],
-    )
+    first = shard(tmp_path / "a.tar", samples(range(6)))
     told = [json.dumps({"caption": ["one", f"two {n}"], "url": "x"}) for n in range(6)]
     second = shard(
         tmp_path / "b.tar.gz",
         [each for n in range(6) for each in ((f"in/{n}.JSON", told[n]), (f"in/{n}.PNG", picture(90 + n)))],
     )
-    code, said, error = ingest(tmp_path, first, second)
-    assert (code, "splits are random: train/val/test 80/10/10, seed 0" in said) == (0, True), error
+    said = ingested(*words(tmp_path, first, second))
+    assert "splits are random: train/val/test 80/10/10, seed 0" in said
     corpus = Corpus.open(tmp_path / "out")
     assert dict(corpus.splits) == {"train": 10, "val": 1, "test": 1}
     items = {item.id: item for split in corpus.splits for item in corpus.items(split)}
-    assert items["a/004.png"].captions == ("the picture 4",)
+    assert items["a/4.png"].captions == ("the picture 4",)
     assert items["b.tar/in/3.png"].captions == ("one", "two 3")
     assert corpus.image_path(items["b.tar/in/3.png"]).read_bytes() == picture(93)
     before = (tmp_path / "out" / "corpus.arrow").read_bytes()
-    assert ingest(tmp_path, first, second)[0] == 0
+    ingested(*words(tmp_path, first, second))
     assert (tmp_path / "out" / "corpus.arrow").read_bytes() == before, "again, over what is there"
 
 
 def test_what_cannot_be_used_is_listed_and_nothing_leaves_the_folder(tmp_path: Path) -> None:
-    good = [each for n in range(4) for each in ((f"{n}.png", picture(n)), (f"{n}.txt", f"the picture {n}"))]
     odd = [
         ("../away.png", picture(7)),
         ("../away.txt", "away"),
@@ -80,8 +74,8 @@ def test_what_cannot_be_used_is_listed_and_nothing_leaves_the_folder(tmp_path: P
         ("1.png", picture(8)),
         ("1.txt", "again"),
     ]
-    code, _, _ = ingest(tmp_path, shard(tmp_path / "a.tar", good + odd), more=("--allow-skipped",))
-    assert code == 0
+    path = shard(tmp_path / "a.tar", samples(range(4)) + odd)
+    ingested(*words(tmp_path, path), "--allow-skipped")
     assert reasons(tmp_path / "out", "corpus.skipped.jsonl") == [
         ("a.tar, ../away", "a name that leaves the folder of images"),
         ("a.tar, /top", "a name that leaves the folder of images"),
@@ -99,26 +93,17 @@ def test_what_cannot_be_used_is_listed_and_nothing_leaves_the_folder(tmp_path: P
 @pytest.mark.parametrize("content", [b"no tar file", b""])
 def test_what_is_no_tar_file_is_one_line(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(content)
-    code, _, error = ingest(tmp_path, tmp_path / "a.tar")
-    assert (code, "a.tar: cannot be read as a tar file" in error, error.count("\n")) == (2, True, 1)
+    refused("a.tar: cannot be read as a tar file", *words(tmp_path, tmp_path / "a.tar"), lines=1)
 
 
 def test_a_shard_that_is_cut_short_is_no_corpus(tmp_path: Path) -> None:
-    members = [
-        each for n in range(9) for each in ((f"{n}.png", picture(n)), (f"{n}.txt", f"the picture {n}"))
-    ]
-    path = shard(tmp_path / "a.tar", members)
+    path = shard(tmp_path / "a.tar", samples(range(9)))
     path.write_bytes(path.read_bytes()[:5000])
-    code, _, error = ingest(tmp_path, path)
-    assert (code, "cannot be read as a tar file" in error) == (2, True)
+    refused("cannot be read as a tar file", *words(tmp_path, path))
     assert not [*(tmp_path / "out").glob("*.arrow")]
 
 
 def test_shards_of_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "more").mkdir()
-    both = [
-        shard(folder / "a.tar", [("1.png", picture(1)), ("1.txt", "a")])
-        for folder in (tmp_path, tmp_path / "more")
-    ]
-    code, _, error = ingest(tmp_path, *both)
-    assert (code, "several shards are called a; rename all but one" in error) == (2, True)
+    both = [shard(folder / "a.tar", samples(range(1))) for folder in (tmp_path, tmp_path / "more")]
+    refused("several shards are called a; rename all but one", *words(tmp_path, *both))

@@ -1,7 +1,9 @@
-"""Files of Crisscrossed Captions, small and in the official form."""
+"""Files of Crisscrossed Captions and ECCV Caption, small and in the official form."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 HEADERS = {
@@ -24,4 +26,17 @@ def write_csvs(folder: Path, *, split: str = "test", **rows: list[tuple[str, str
     for kind, header in HEADERS.items():
         lines = [f"{a},{b},{rating},made" for a, b, rating in rows.get(kind, [])]
         (folder / f"{kind}_{split}.csv").write_text("\n".join([header, *lines]) + "\n")
+    return folder
+
+
+def write_eccv(
+    folder: Path,
+    *,
+    image_to_caption: Mapping[object, Sequence[int]],
+    caption_to_image: Mapping[object, Sequence[int]],
+) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, answers in (("image_to_caption", image_to_caption), ("caption_to_image", caption_to_image)):
+        text = json.dumps({str(query): [*ids] for query, ids in answers.items()})
+        (folder / f"eccv_{name}.json").write_text(text)
     return folder

@@ -1,0 +1,181 @@
+"""Regions in TSV files of bottom-up attention, and in LMDBs of mmf and ViLBERT."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from verbs import ingested, reasons, refused, run, sets_of
+
+from polypool.infra.store import FeatureStore
+
+RANDOM = np.random.default_rng(0)
+X_ND = RANDOM.standard_normal((2, 8)).astype(np.float32)
+BOX_N4 = np.array([[0, 0, 640, 480], [160, 120, 320, 360]], np.float32)
+FRACTIONS = [[0, 0, 1, 1], [0.25, 0.25, 0.5, 0.75]]
+
+
+def encode(x: np.ndarray) -> str:
+    return base64.b64encode(np.ascontiguousarray(x, "<f4").tobytes()).decode()
+
+
+def line(id: object, x_ND: np.ndarray, box_N4: np.ndarray | None = None) -> str:
+    boxes = np.zeros((len(x_ND), 4)) if box_N4 is None else box_N4
+    return "\t".join([str(id), "640", "480", str(len(x_ND)), encode(boxes), encode(x_ND)]) + "\n"
+
+
+def test_butd_reads_several_files_with_bad_rows(tmp_path: Path) -> None:
+    xs = [RANDOM.standard_normal((n, 8)).astype(np.float32) for n in (10, 36, 100, 2, 3)]
+    nan = xs[3].copy()
+    nan[0, 0] = np.nan
+    good, rest = line(0, xs[0]), line(1, xs[1])
+    first = [
+        good,
+        "just a few\tcolumns\n",
+        line(5, xs[3])[:-2] + "\n",  # padding is gone
+        line(6, xs[3]).replace("480\t2", "480\t3"),
+        line(7, xs[3]).replace("480\t2", "480\ttwo"),
+        line(8, nan),
+        line(9, xs[3])[:-5] + "*&%$\n",
+        "\n",
+        line("caf\udce9", xs[3]),
+        rest,
+    ]
+    (tmp_path / "a.tsv").write_text("".join(first), "utf-8", "surrogateescape")
+    (tmp_path / "b.tsv").write_text(line(2, xs[2]) + line(0, xs[4]) + line(4, xs[4])[:60])
+    options = ("--dim", 8, "--dtype", "float32", "--out", tmp_path / "out")
+    out = ingested("butd", "--tsv", tmp_path / "a.tsv", tmp_path / "b.tsv", *options, "--allow-skipped")
+    found = sets_of(tmp_path / "out")
+    assert list(found) == ["0", "1", "2"]
+    for id, x_ND in zip(found, xs, strict=False):
+        assert np.array_equal(found[id], x_ND)
+    assert reasons(tmp_path / "out") == [
+        ("a.tsv:2", "not 6 columns, such as a row that is cut short"),
+        ("a.tsv:3 (id 5)", "features that are not valid base64"),
+        ("a.tsv:4 (id 6)", "features of another size than boxes x 8 x 4 bytes"),
+        ("a.tsv:5 (id 7)", "a number of boxes that is not a number"),
+        ("a.tsv:6 (id 8)", "NaN or infinite values"),
+        ("a.tsv:7 (id 9)", "features that are not valid base64"),
+        ("a.tsv:8", "not 6 columns, such as a row that is cut short"),
+        ("a.tsv:9 (id caf\udce9)", "an id that is not valid UTF-8"),
+        ("b.tsv:2 (id 0)", "duplicate id"),
+        ("b.tsv:3", "not 6 columns, such as a row that is cut short"),
+    ]
+    assert "3 x not 6 columns, such as a row that is cut short: a.tsv:2; a.tsv:8; b.tsv:3" in out
+
+
+def test_boxes_are_a_column_in_fractions_of_the_picture(tmp_path: Path) -> None:
+    good, boxes = line(1, X_ND, BOX_N4), encode(BOX_N4)
+    bad = [
+        good.replace("640", "0"),
+        good.replace("480", "tall"),
+        *(good.replace(boxes, other) for other in (encode(BOX_N4[:1]), "*", encode(np.full((2, 4), np.inf)))),
+    ]
+    rows = [good, *(row.replace("1\t", f"{id}\t", 1) for id, row in enumerate(bad, 2))]
+    (tmp_path / "a.tsv").write_text("".join(rows))
+    out = ingested("butd", "--tsv", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out")
+    store = FeatureStore.open(tmp_path / "out")
+    column = store.column("boxes")
+    assert store.ids.to_pylist() == column.ids.to_pylist() == ["1", "2", "3", "4", "5", "6"]
+    assert column[0].tolist() == FRACTIONS
+    assert not any(column[row].any() for row in range(1, 6))
+    assert "5 x boxes that cannot be read; zeros are stored" in out
+
+
+def test_butd_cut_within_the_last_features(tmp_path: Path) -> None:
+    x_ND = RANDOM.standard_normal((36, 8))
+    (tmp_path / "a.tsv").write_text(line(1, x_ND) + line(2, x_ND)[:-41])
+    ingested("butd", "--tsv", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out", "--allow-skipped")
+    assert reasons(tmp_path / "out") == [
+        ("a.tsv:2 (id 2)", "features of another size than boxes x 8 x 4 bytes")
+    ]
+
+
+def test_butd_of_the_wrong_width_or_missing_exits_with_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.tsv").write_text(line(1, np.ones((3, 8))))
+    files = ("butd", "--tsv", tmp_path / "a.tsv", "--out", tmp_path / "out")
+    refused(
+        "nothing usable was found; skipped 1:\n  1 x features of another size than boxes x 2048 x 4", *files
+    )
+    refused("x.tsv: no such file", "butd", "--tsv", tmp_path / "x.tsv", "--out", tmp_path / "out")
+    monkeypatch.setattr("polypool.tasks.datasets.features.regions._LINE_LIMIT", 100)
+    refused("a line of over 100 bytes", *files, "--dim", 8)
+
+
+def mmf(**changed) -> dict:
+    item = {"features": X_ND, "bbox": BOX_N4, "image_width": 640, "image_height": 480, "num_boxes": 2}
+    return item | {"objects": np.array([3, 4]), "cls_prob": None, "feature_path": "x"} | changed
+
+
+def vilbert(**changed) -> dict:
+    item = {"image_id": "9", "features": encode(X_ND), "boxes": encode(BOX_N4), "num_boxes": 2}
+    return item | {"image_w": 640, "image_h": 480} | changed
+
+
+class Runs:
+    def __reduce__(self):
+        return print, ("ran",)
+
+
+def written(folder: Path, items: dict[str, object]) -> Path:
+    lmdb = pytest.importorskip("lmdb", reason="not installed (pip install 'polypool[lmdb]')")
+    with lmdb.open(str(folder), map_size=1 << 24) as opened, opened.begin(write=True) as writing:
+        for key, item in items.items():
+            writing.put(key.encode(), item if isinstance(item, bytes) else pickle.dumps(item))
+        writing.put(b"keys", pickle.dumps([key.encode() for key in items]))
+    return folder
+
+
+def test_regions_of_both_codes_are_read_with_their_boxes(tmp_path):
+    items = {"train2014/COCO_train2014_1": mmf(), "2": vilbert(), "3": vilbert(features=X_ND, boxes=BOX_N4)}
+    folder = written(tmp_path / "in", items)
+    ingested("lmdb", "--dir", folder, "--out", tmp_path / "out", "--dtype", "float32")
+    found = sets_of(tmp_path / "out")
+    assert sorted(found) == ["2", "3", "COCO_train2014_1"]
+    assert all(np.array_equal(x_ND, X_ND) for x_ND in found.values())
+    boxes = FeatureStore.open(tmp_path / "out").column("boxes")
+    assert all(boxes[row].tolist() == FRACTIONS for row in range(3))
+
+
+def test_what_cannot_be_read_is_listed_and_nothing_is_run(tmp_path):
+    items = {
+        "0": mmf(),
+        "1": mmf(features=Runs()),
+        "2": b"no pickle",
+        "3": {"boxes": BOX_N4},
+        "4": mmf(features=X_ND[0]),
+        "5": vilbert(features="*"),
+        "6": vilbert(num_boxes=0),
+        "7": mmf(bbox=BOX_N4[:1]),
+        "8": mmf(image_width=0),
+        "9": mmf(bbox=None),
+    }
+    folder = written(tmp_path / "in", items)
+    out = ingested("lmdb", "--dir", folder, "--out", tmp_path / "out", "--allow-skipped")
+    assert "ran" not in out.split()
+    assert sorted(sets_of(tmp_path / "out")) == ["0", "7", "8", "9"]
+    none = "features that are no array (N, D), nor one in base64 with `num_boxes`"
+    assert reasons(tmp_path / "out") == [
+        ("1", "it names builtins.print, which is not run"),
+        ("2", "it cannot be read as a pickle: KeyError"),
+        ("3", "no mapping with `features`"),
+        *((id, none) for id in ("4", "5", "6")),
+    ]
+    assert "3 x boxes that cannot be read; zeros are stored" in out
+
+
+def test_what_is_no_lmdb_and_a_missing_package_are_said(tmp_path, monkeypatch):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "data.mdb").write_bytes(b"no lmdb" * 2000)
+    if "lmdb" not in sys.modules:
+        monkeypatch.setitem(sys.modules, "lmdb", None)
+    code, _, error = run("lmdb", "--dir", tmp_path / "in", "--out", tmp_path / "out")
+    assert code == 2
+    assert "cannot be read as an LMDB" in error or "pip install 'polypool[lmdb]'" in error
+    assert run("lmdb", "--dir", tmp_path / "no", "--out", tmp_path / "out")[0] == 2
