@@ -205,12 +205,7 @@ class Registry:
             return part(*args, **arguments, **parsed.params)
         except InputError:
             raise
-        except (
-            ValueError,
-            TypeError,
-            RuntimeError,
-            ArithmeticError,
-        ) as error:  # the last two by torch, of sizes
+        except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:  # torch's, of sizes, too
             if not parsed.params:
                 raise
             raise InputError(f"{self.kind} {spec!r}: {error}") from error
