@@ -7,7 +7,9 @@ import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Annotated
 
+import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from polypool.infra.errors import InputError
@@ -15,6 +17,10 @@ from polypool.infra.process.memory import collect_rarely
 from polypool.infra.process.stopping import report_stop, stoppable
 from polypool.infra.process.terminal import Printable, printable
 from polypool.infra.storage.places import local
+
+Repeated = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
+"""An option that may be given several times, one value each."""
+AllByDefault = Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: all)")]
 
 
 def command(main: Callable[[], None]) -> Callable[[], None]:

@@ -18,16 +18,19 @@ from polypool.pipelines.checks.checking import check, listing
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions:
-    """Part to check. After `--recipe RECIPE`, its settings can be changed as in `polypool train`."""
+    """Part to check. After `--recipe RECIPE`, its settings can be changed as in `polypool train`.
+
+    Attributes:
+        name: a name, a spec, or module:Name.
+        kind: kind of the part, such as `aggregator`, where several parts have the name.
+        recipe: for a task: the recipe whose data and parts it is tried with.
+        list: show everything that is registered, or only one kind with --kind.
+    """
 
     name: tyro.conf.Positional[str] = ""
-    """A name, a spec, or module:Name."""
     kind: str = ""
-    """Kind of the part, such as `aggregator`, where several parts have the name."""
     recipe: str = ""
-    """For a task: the recipe whose data and parts it is tried with."""
     list: bool = False
-    """Show everything that is registered, or only one kind with --kind."""
 
 
 @command
@@ -51,7 +54,3 @@ def main() -> None:
         failed += outcome.passed is not True
     if failed:
         raise InputError(f"{options.name}: {failed} checks failed or could not be run")
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,6 @@ authors ask for consent, and some for a form.
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -19,38 +18,35 @@ from polypool.infra.paths import home
 from polypool.infra.process.command import command
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataOptions:
-    """Which, and where to look."""
-
+def show(
     names: Annotated[
         tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(help_behavior_hint="(default: a line for each)")
-    ] = ()
-    """Data sets, of which files and commands are shown."""
-    folder: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="(default: the project's home)")] = None
-    """Where the files are looked for, and below."""
+    ] = (),
+    *,
+    folder: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="(default: the project's home)")] = None,
+) -> None:
+    """Show data sets.
 
-
-@command
-def main() -> None:
-    """Show them."""
-    options = tyro.cli(DataOptions, prog="polypool data", description=__doc__)
+    Args:
+        names: data sets, of which files and commands are shown.
+        folder: where the files are looked for, and below.
+    """
     from polypool.pipelines.data.public_sets import SETS, found_below, report, summary
 
-    for name in options.names:
+    for name in names:
         if name not in SETS:
             raise unknown("public data set", name, SETS)
-    folder = existing_folder(options.folder or home(), what="the folder of the data sets' files")
-    wanted = {file.name for each in SETS.values() for file in each.files}
-    found = found_below(folder, wanted)
-    if not options.names:
+    folder = existing_folder(folder or home(), what="the folder of the data sets' files")
+    found = found_below(folder, {file.name for each in SETS.values() for file in each.files})
+    for name in names:
+        print(textwrap.dedent(report(name, SETS[name], found)))
+    if not names:
         width = max(map(len, SETS))
         for name, each in SETS.items():
             print(f"{name:<{width}}  {summary(each, found)}")
         print(f"\nlooked for below {folder}; polypool data NAME shows files, addresses and commands")
-    for name in options.names:
-        print(textwrap.dedent(report(name, SETS[name], found)))
 
 
-if __name__ == "__main__":
-    main()
+@command
+def main() -> None:
+    tyro.cli(show, prog="polypool data", description=__doc__)

@@ -22,7 +22,3 @@ def main() -> None:
     started = time.monotonic()
     run_demo(options)
     print(f"the demo took {time.monotonic() - started:.0f} seconds")
-
-
-if __name__ == "__main__":
-    main()

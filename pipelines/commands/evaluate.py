@@ -15,77 +15,79 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from polypool.infra.errors import InputError
-from polypool.infra.process.command import command
-from polypool.infra.text_tables import aligned
+from polypool.infra.process.command import Repeated, command
+from polypool.infra.text_tables import ABSENT, WIDTH, aligned
 
 if TYPE_CHECKING:
+    from polypool.pipelines.models.trained import TrainedModel
     from polypool.tasks.adapter import Evaluation
 
-_SIDES = ("visual", "text", "joint")
-_WIDTH = 120
 
+def evaluate(
+    run_ids: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(help_behavior_hint="(required)")],
+    *,
+    protocol: Repeated = (),
+    split: str = "test",
+    rerank: int | None = None,
+    embeddings: bool = False,
+    elements: bool = True,
+    task: str = "",
+    trust: Repeated = (),
+) -> None:
+    """Score runs.
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluateOptions:
-    """What to score."""
-
-    run_ids: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(help_behavior_hint="(required)")]
-    """One run, or several for an ensemble."""
-    protocol: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """Named protocol, once for each; the run's own where none is given. Examples are drawn by the first."""
-    split: str = "test"
-    """The split that is scored."""
-    rerank: int | None = None
-    """Score this many of each query's gallery, by a model that looks at every pair; the protocol is then called
-    PROTOCOL-rerankK, and compared with its like alone."""
-    embeddings: bool = False
-    """Analyse the embeddings of one run instead."""
-    elements: bool = True
-    """With --embeddings: score elements of sets alone and left out; for sets of K, about 2K + 1 evaluations."""
-    task: str = ""
-    """Task adapter with other parameters, such as "image_text(cxc='data/cxc')"; each run's own where empty."""
-    trust: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """A module whose code the runs may name, as module:Name; once for each."""
-
-
-def score(options: EvaluateOptions) -> None:
-    from polypool.pipelines.models.evaluation import evaluate_and_log
+    Args:
+        run_ids: one run, or several for an ensemble.
+        protocol: named protocol, once for each; the run's own where none is given. Examples are drawn by the first.
+        split: the split that is scored.
+        rerank: score this many of each query's gallery, by a model that looks at every pair; the protocol is then
+            called PROTOCOL-rerankK, and compared with its like alone.
+        embeddings: analyse the embeddings of one run instead.
+        elements: with --embeddings: score elements of sets alone and left out; for sets of K, about 2K + 1 evaluations.
+        task: task adapter with other parameters, such as "image_text(cxc='data/cxc')"; each run's own where empty.
+        trust: a module whose code the runs may name, as module:Name; once for each.
+    """
+    if rerank is not None and rerank < 1:
+        raise InputError(f"--rerank must be at least 1, such as 100, not {rerank}")
+    if embeddings and (len(run_ids) != 1 or len(protocol) > 1 or rerank):
+        raise InputError("--embeddings takes one run and at most one --protocol, without --rerank")
+    from polypool.pipelines.models.run_evaluation import evaluate_and_log
     from polypool.pipelines.models.trained import load_run
     from polypool.tasks.scoring.protocols import RERANK
 
-    models = [
-        load_run(run_id, task=options.task, trust=options.trust) for run_id in dict.fromkeys(options.run_ids)
-    ]
-    reranked = f"{RERANK}{options.rerank}" if options.rerank else ""
-    protocols = [f"{name}{reranked}" for name in dict.fromkeys(options.protocol or (models[0].run.protocol,))]
-    run_id, evaluations = evaluate_and_log(models, protocols=protocols, split=options.split)
-    names = ", ".join(f"{t.run.recipe} {t.run.aggregator} seed {t.run.seed}" for t in models)
-    print(f"{names}: {options.split} under {', '.join(protocols)} (run {run_id})")
+    models = [load_run(run_id, task=task, trust=trust) for run_id in dict.fromkeys(run_ids)]
+    if embeddings:
+        analyse(models[0], split=split, protocol="".join(protocol), elements=elements)
+        return
+    reranked = f"{RERANK}{rerank}" if rerank else ""
+    protocols = [f"{name}{reranked}" for name in dict.fromkeys(protocol or (models[0].run.protocol,))]
+    run_id, evaluations = evaluate_and_log(models, protocols=protocols, split=split)
+    print(f"{', '.join(map(name, models))}: {split} under {', '.join(protocols)} (run {run_id})")
     print(*metric_table(evaluations), sep="\n")
 
 
-def analyse(options: EvaluateOptions) -> None:
-    from polypool.pipelines.models.analysis import analyse
-    from polypool.pipelines.models.trained import load_run
+def analyse(trained: TrainedModel, *, split: str, protocol: str, elements: bool) -> None:
+    """Print embedding diagnostics of a run."""
+    from polypool.pipelines.models import run_evaluation
 
-    trained = load_run(options.run_ids[0], task=options.task, trust=options.trust)
-    run, protocol = trained.run, "".join(options.protocol)
-    found = analyse(trained, split=options.split, protocol=protocol, elements=options.elements)
-    print(
-        f"{run.recipe} {run.aggregator} seed {run.seed}: embeddings of {options.split} (run {options.run_ids[0]})\n"
-    )
+    assert trained.tracker is not None
+    found = run_evaluation.analyse(trained, split=split, protocol=protocol, elements=elements)
+    print(f"{name(trained)}: embeddings of {split} (run {trained.tracker.run_id})\n")
     print(*side_table(found.geometry, digits=4), sep="\n")
     if found.note:
         print(f"\n{found.note}")
     if found.elements:
         print(f"\n{found.metric} under {found.protocol}, with elements of\n")
         print(*side_table(found.elements, digits=1), sep="\n")
+
+
+def name(trained: TrainedModel) -> str:
+    return f"{trained.run.recipe} {trained.run.aggregator} seed {trained.run.seed}"
 
 
 def metric_table(evaluations: Sequence[Evaluation]) -> list[str]:
@@ -101,8 +103,7 @@ def metric_table(evaluations: Sequence[Evaluation]) -> list[str]:
     names = list(dict.fromkeys(name for column in columns for name in column))
     first = max(16, *map(len, names))
     rows = [
-        (name, *(printed(column[name]) if name in column else "\u2013" for column in columns))
-        for name in names
+        (name, *(printed(column[name]) if name in column else ABSENT for column in columns)) for name in names
     ]
     if len(evaluations) > 1:
         rows.insert(0, ("", *(each.protocol for each in evaluations)))
@@ -115,27 +116,15 @@ def metric_table(evaluations: Sequence[Evaluation]) -> list[str]:
 def side_table(numbers: Mapping[str, float], *, digits: int) -> list[str]:
     """Return the lines of a table of numbers that are named `row/side`."""
     named = [name.split("/") for name in numbers]
-    sides = [side for side in _SIDES if any(side == column for _, column in named)]
+    sides = [side for side in ("visual", "text", "joint") if any(side == column for _, column in named)]
     rows = []
     for row in dict.fromkeys(row for row, _ in named):
         values = [numbers.get(f"{row}/{side}") for side in sides]
-        texts = ("\u2013" if value is None else f"{value:.{digits}f}" for value in values)
+        texts = (ABSENT if value is None else f"{value:.{digits}f}" for value in values)
         rows.append((row.replace("_", " "), *texts))
-    return aligned(["", *sides], rows, width=_WIDTH)
+    return aligned(["", *sides], rows, width=WIDTH)
 
 
 @command
 def main() -> None:
-    options = tyro.cli(EvaluateOptions, prog="polypool evaluate", description=__doc__)
-    if options.rerank is not None and options.rerank < 1:
-        raise InputError(f"--rerank must be at least 1, such as 100, not {options.rerank}")
-    if not options.embeddings:
-        score(options)
-        return
-    if len(options.run_ids) != 1 or len(options.protocol) > 1 or options.rerank:
-        raise InputError("--embeddings takes one run and at most one --protocol, without --rerank")
-    analyse(options)
-
-
-if __name__ == "__main__":
-    main()
+    tyro.cli(evaluate, prog="polypool evaluate", description=__doc__)

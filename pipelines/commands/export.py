@@ -8,70 +8,65 @@ With `--onnx` the folder has graphs, too, that need neither Python nor torch.
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import tyro
 
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
-from polypool.infra.process.command import command
+from polypool.infra.process.command import Repeated, command
 from polypool.infra.storage.places import place
 from polypool.infra.tracking import tracking_uri
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExportOptions:
-    """What to export, and where to."""
+def export(
+    run_id: tyro.conf.Positional[str],
+    *,
+    out: Path | None = None,
+    onnx: bool = False,
+    mlflow: bool = False,
+    registered_name: str = "",
+    alias: str = "",
+    trust: Repeated = (),
+) -> None:
+    """Export the best model of a run.
 
-    run_id: tyro.conf.Positional[str]
-    """A run that was trained."""
-    out: Path | None = None
-    """Folder to make, or its URL; it must not exist yet, or be empty."""
-    onnx: bool = False
-    """Write ONNX graphs beside the weights, which take batches and sets of any size."""
-    mlflow: bool = False
-    """Keep it in MLflow, as a model that can be served."""
-    registered_name: str = ""
-    """Register that model as the next version of this name."""
-    alias: str = ""
-    """Point this alias, such as `champion`, to that version."""
-    trust: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """A module whose code the run may name, as module:Name; once for each."""
+    Args:
+        run_id: a run that was trained.
+        out: folder to make, or its URL; it must not exist yet, or be empty.
+        onnx: write ONNX graphs beside the weights, which take batches and sets of any size.
+        mlflow: keep it in MLflow, as a model that can be served.
+        registered_name: register that model as the next version of this name.
+        alias: point this alias, such as `champion`, to that version.
+        trust: a module whose code the run may name, as module:Name; once for each.
+    """
+    if out is None and not mlflow:
+        raise InputError("say where to: --out FOLDER, or --mlflow, or both")
+    if out is None and onnx:
+        raise InputError("--onnx is of the folder that --out makes; give --out, too")
+    if not mlflow and (registered_name or alias):
+        raise InputError("--registered-name and --alias are of models in MLflow; give --mlflow, too")
+    from polypool.pipelines.models import exporting
+
+    if out is not None:
+        trained = exporting.export(run_id, out, onnx=onnx, trust=trust)
+        size = sum(x.nbytes for x in trained.model.state_dict().values())
+        print(
+            f"written to {place(out)}: weights of {size / 1e6:,.1f} MB\n\n{exporting.example(trained, str(place(out)))}"
+        )
+    if mlflow:
+        model, version = exporting.export_to_mlflow(
+            run_id, registered_name=registered_name, alias=alias, trust=trust
+        )
+        if version:
+            print(f"registered as version {version} of {registered_name}{f', {alias}' if alias else ''}")
+            model = f"models:/{registered_name}{f'@{alias}' if alias else f'/{version}'}"
+        print(
+            f"kept as {model}; to serve it:\n\n  MLFLOW_TRACKING_URI={shlex.quote(tracking_uri(home()))} mlflow models "
+            f"serve -m {shlex.quote(model)} --env-manager local --port 5001"
+        )
 
 
 @command
 def main() -> None:
-    options = tyro.cli(ExportOptions, prog="polypool export", description=__doc__)
-    if options.out is None and not options.mlflow:
-        raise InputError("say where to: --out FOLDER, or --mlflow, or both")
-    if options.out is None and options.onnx:
-        raise InputError("--onnx is of the folder that --out makes; give --out, too")
-    if not options.mlflow and (options.registered_name or options.alias):
-        raise InputError("--registered-name and --alias are of models in MLflow; give --mlflow, too")
-    if options.out is not None:
-        from polypool.pipelines.models.export import example, export
-
-        trained = export(options.run_id, options.out, onnx=options.onnx, trust=options.trust)
-        size, out = sum(x.nbytes for x in trained.model.state_dict().values()), place(options.out)
-        print(f"written to {out}: weights of {size / 1e6:,.1f} MB\n\n{example(trained, str(out))}")
-    if options.mlflow:
-        from polypool.pipelines.models.mlflow_model import export_to_mlflow
-
-        name, alias = options.registered_name, options.alias
-        model, version = export_to_mlflow(
-            options.run_id, registered_name=name, alias=alias, trust=options.trust
-        )
-        if version:
-            print(f"registered as version {version} of {name}{f', {alias}' if alias else ''}")
-            model = f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"
-        uri = shlex.quote(tracking_uri(home()))
-        print(
-            f"kept as {model}; to serve it:\n\n  MLFLOW_TRACKING_URI={uri} mlflow models serve -m {shlex.quote(model)} "
-            "--env-manager local --port 5001"
-        )
-
-
-if __name__ == "__main__":
-    main()
+    tyro.cli(export, prog="polypool export", description=__doc__)

@@ -89,7 +89,3 @@ def extract(
 def main() -> None:
     """Extract what the command line says."""
     tyro.cli(extract, prog="polypool extract")
-
-
-if __name__ == "__main__":
-    main()

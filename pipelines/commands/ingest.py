@@ -54,7 +54,7 @@ def vse_infinity(
         experiment: MLflow experiment of the run.
     """
     from polypool.pipelines.models.released import convert, track
-    from polypool.pipelines.models.released_file import read_release
+    from polypool.pipelines.models.released_parts import read_release
 
     release = read_release(checkpoint)
     converted = convert(
@@ -78,7 +78,3 @@ def main() -> None:
         )
     except MissingError as error:
         raise InputError(f"{error}{where_published(error.path)}") from error
-
-
-if __name__ == "__main__":
-    main()

@@ -11,9 +11,9 @@ what is new.
 
 from __future__ import annotations
 
-import json
+import json as json_format
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,111 +29,102 @@ if TYPE_CHECKING:
     from polypool.pipelines.comparison.mirrors import Mirror
 
 
+def show(*, experiment: str = "polypool", mark_dead: bool = False, json: bool = False) -> None:
+    """List the runs of an experiment.
+
+    Args:
+        experiment: MLflow experiment.
+        mark_dead: end as KILLED the runs that no process trains any more.
+        json: print JSON, an object for each run.
+    """
+    from polypool.pipelines.comparison import run_list
+
+    uri = tracking_uri(home())
+    runs = run_list.list_runs(uri, experiment, home=home())
+    if mark_dead:
+        ended = run_list.mark_dead(uri, runs, home=home())
+        runs = run_list.list_runs(uri, experiment, home=home()) if ended else runs
+        if not json:
+            lines = [f"run {run_id}: no process trains it, now {state}" for run_id, state in ended.items()]
+            print("\n".join(lines or ["no dead run was found"]), end="\n\n")
+    if json:
+        print(json_format.dumps([asdict(run) for run in runs], indent=1))
+    else:
+        print(run_list.run_table(runs) if runs else f"experiment {experiment!r} has no trained runs")
+
+
 @dataclass(frozen=True, kw_only=True)
-class RunsOptions:
-    """Which runs, and what to do with them."""
+class Copying:
+    """Which runs are copied, and for how long.
 
-    experiment: str = "polypool"
-    """MLflow experiment."""
-    mark_dead: bool = False
-    """End as KILLED the runs that no process trains any more."""
-    json: bool = False
-    """Print JSON, an object for each run."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MirrorOptions:
-    """Which runs, and for how long."""
+    Attributes:
+        runs: ids of runs of the experiment.
+        experiment: MLflow experiment.
+        follow: go on with runs that are running, and with new ones, until Ctrl-C.
+        every: seconds between two rounds of --follow.
+    """
 
     runs: Annotated[
         tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(help_behavior_hint="(default: all)")
     ] = ()
-    """Ids of runs of the experiment."""
     experiment: str = "polypool"
-    """MLflow experiment."""
     follow: bool = False
-    """Go on with runs that are running, and with new ones, until Ctrl-C."""
     every: float = 10.0
-    """Seconds between two rounds of --follow."""
+
+    def __post_init__(self) -> None:
+        if not self.every > 0:
+            raise InputError(f"--every must be above 0 seconds, got {self.every:g}")
+
+    def to(self, mirror: Mirror, hint: str) -> None:
+        """Copy, and print what was copied and how to see it."""
+        from polypool.pipelines.comparison import mirrors
+
+        if self.follow:
+            print(f"following experiment {self.experiment!r} until Ctrl-C. {hint}", flush=True)
+        new, running = mirrors.mirror(
+            mirror,
+            uri=tracking_uri(home()),
+            experiment=self.experiment,
+            run_ids=self.runs,
+            every=self.every if self.follow else 0.0,
+        )
+        more = f"; {running} still running, which --follow goes on with" if running else ""
+        print(f"{new} runs have something new{more}\n{hint}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class TensorBoardOptions(MirrorOptions):
-    """Into a folder for `tensorboard --logdir`."""
+def tensorboard(copying: tyro.conf.OmitArgPrefixes[Copying], *, out: Path) -> None:
+    """Into a folder for `tensorboard --logdir`.
 
-    out: Path
-    """The folder."""
+    Args:
+        copying: which runs.
+        out: the folder.
+    """
+    from polypool.pipelines.comparison.mirrors.tensorboard import TensorBoard
 
-    def mirror(self) -> Mirror:
-        from polypool.pipelines.comparison.mirrors.tensorboard import TensorBoard
-
-        return TensorBoard(self.out)
-
-    @property
-    def hint(self) -> str:
-        return f"tensorboard --logdir {self.out}"
+    copying.to(TensorBoard(out), f"tensorboard --logdir {out}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class WandBOptions(MirrorOptions):
-    """Into a project of Weights & Biases, by its client (`pip install 'polypool[wandb]'`) and its settings."""
+def wandb(
+    copying: tyro.conf.OmitArgPrefixes[Copying], *, project: str, entity: str = "", out: Path = Path("wandb")
+) -> None:
+    """Into a project of Weights & Biases, by its client (`pip install 'polypool[wandb]'`) and its settings.
 
-    project: str
-    """Name of the project."""
-    entity: str = ""
-    """User or team of the project (default: the client's)."""
-    out: Path = Path("wandb")
-    """Folder for the client's files."""
+    Args:
+        copying: which runs.
+        project: name of the project.
+        entity: user or team of the project (default: the client's).
+        out: folder for the client's files.
+    """
+    from polypool.pipelines.comparison.mirrors.wandb import WandB
 
-    def mirror(self) -> Mirror:
-        from polypool.pipelines.comparison.mirrors.wandb import WandB
-
-        return WandB(self.project, entity=self.entity, folder=self.out)
-
-    @property
-    def hint(self) -> str:
-        return f"project {self.project}; with WANDB_MODE=offline, `wandb sync` sends what {self.out} holds"
-
-
-def mirror_runs(words: Sequence[str]) -> None:
-    kinds = (
-        Annotated[TensorBoardOptions, tyro.conf.subcommand("tensorboard")]
-        | Annotated[WandBOptions, tyro.conf.subcommand("wandb")]
-    )
-    options = tyro.cli(kinds, args=words, prog="polypool runs mirror")
-    from polypool.pipelines.comparison.mirrors import mirror
-
-    if not options.every > 0:
-        raise InputError(f"--every must be above 0 seconds, got {options.every:g}")
-    if options.follow:
-        print(f"following experiment {options.experiment!r} until Ctrl-C. {options.hint}", flush=True)
-    new, running = mirror(
-        options.mirror(),
-        uri=tracking_uri(home()),
-        experiment=options.experiment,
-        run_ids=options.runs,
-        every=options.every if options.follow else 0.0,
-    )
-    more = f"; {running} still running, which --follow goes on with" if running else ""
-    print(f"{new} runs have something new{more}\n{options.hint}")
+    hint = f"project {project}; with WANDB_MODE=offline, `wandb sync` sends what {out} holds"
+    copying.to(WandB(project, entity=entity, folder=out), hint)
 
 
 @command
 def main() -> None:
     if sys.argv[1:2] == ["mirror"]:
-        return mirror_runs(sys.argv[2:])
-    options = tyro.cli(RunsOptions, prog="polypool runs", description=__doc__)
-    from polypool.pipelines.comparison.run_list import list_runs, mark_dead, run_table
-
-    uri = tracking_uri(home())
-    runs = list_runs(uri, options.experiment, home=home())
-    if options.mark_dead:
-        ended = mark_dead(uri, runs, home=home())
-        runs = list_runs(uri, options.experiment, home=home()) if ended else runs
-        if not options.json:
-            lines = [f"run {run_id}: no process trains it, now {state}" for run_id, state in ended.items()]
-            print("\n".join(lines or ["no dead run was found"]), end="\n\n")
-    if options.json:
-        print(json.dumps([asdict(run) for run in runs], indent=1))
+        mirrors: dict[str, Callable[..., None]] = {"tensorboard": tensorboard, "wandb": wandb}
+        tyro.extras.subcommand_cli_from_dict(mirrors, args=sys.argv[2:], prog="polypool runs mirror")
     else:
-        print(run_table(runs) if runs else f"experiment {options.experiment!r} has no trained runs")
+        tyro.cli(show, prog="polypool runs", description=__doc__)

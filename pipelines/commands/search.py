@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from polypool.infra.errors import InputError
-from polypool.infra.process.command import command
+from polypool.infra.process.command import Repeated, command
 from polypool.infra.storage.places import local
 from polypool.pipelines.models.search import Method
 
@@ -24,64 +23,55 @@ if TYPE_CHECKING:
     from polypool.pipelines.models.search.searches import Answer, Hit
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchOptions:
-    """What to look for, and where."""
-
-    run_id: tyro.conf.Positional[str]
-    """A run that was trained."""
-    query: Annotated[str, tyro.conf.Positional] = ""
-    """Text to look for; the question, of a run on questions."""
-    image: Path | None = None
-    """An image file whose captions are looked for, or that the question is about."""
-    video: Path | None = None
-    """A video file whose captions are looked for."""
-    id: str = ""
-    """An image or video of the corpus instead of a file."""
-    k: int | None = None
-    """Results; by default 10, and 5 answers."""
-    split: str = "test"
-    """The split that is searched."""
-    index: Method = "auto"
-    """How: exact, two-pass for many sets of vectors or many queries of a model that looks at every pair, faiss for
-    many single vectors (pip install faiss-cpu)."""
-    trust: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """A module whose code the run or its store may name, as module:Name; once for each."""
-
-
-def search(options: SearchOptions) -> str:
+def search(
+    run_id: tyro.conf.Positional[str],
+    query: Annotated[str, tyro.conf.Positional] = "",
+    *,
+    image: Path | None = None,
+    video: Path | None = None,
+    id: str = "",
+    k: int | None = None,
+    split: str = "test",
+    index: Method = "auto",
+    trust: Repeated = (),
+) -> str:
     """Return the results of one query as the terminal shows them.
+
+    Args:
+        run_id: a run that was trained.
+        query: text to look for; the question, of a run on questions.
+        image: an image file whose captions are looked for, or that the question is about.
+        video: a video file whose captions are looked for.
+        id: an image or video of the corpus instead of a file.
+        k: results; by default 10, and 5 answers.
+        split: the split that is searched.
+        index: how: exact, two-pass for many sets of vectors or many queries of a model that looks at every pair, faiss
+            for many single vectors (pip install faiss-cpu).
+        trust: a module whose code the run or its store may name, as module:Name; once for each.
 
     Raises:
         InputError: no such run, split, file or id, or a query that the run cannot answer.
     """
-    visuals = [visual for visual in (options.image, options.video, options.id) if visual]
+    visuals = [visual for visual in (image, video, id) if visual]
     if len(visuals) > 1:
         raise InputError("give one of --image, --video and --id, not several")
-    for file in (options.image, options.video):
+    for file in (image, video):
         local(file or "", what="an image or video to ask with")
-    if not options.query and not visuals:
+    if not query and not visuals:
         raise InputError("nothing to look for: give a text, --image FILE, --video FILE or --id ID")
-    if options.k is not None and options.k < 1:
-        raise InputError(f"--k must be at least 1, not {options.k}")
+    if k is not None and k < 1:
+        raise InputError(f"--k must be at least 1, not {k}")
     from polypool.pipelines.models.search.queries import Query
     from polypool.pipelines.models.search.searches import AnswerSearch
     from polypool.pipelines.models.trained import load_run
 
-    with contextlib.closing(
-        load_run(options.run_id, trust=options.trust).open_search(options.split, index=options.index)
-    ) as searched:
-        questions = isinstance(searched, AnswerSearch)
-        k = options.k or (5 if questions else 10)
-        query = Query(
-            text=options.query if options.query or questions else None,
-            id=options.id,
-            file=options.image or options.video,
-            video=options.video is not None,
-        )
-        return (
-            answer_table(searched.find(query, k), k) if questions else hit_table(searched.find(query, k), k)
-        )
+    with contextlib.closing(load_run(run_id, trust=trust).open_search(split, index=index)) as searched:
+        file, is_video = image or video, video is not None
+        if isinstance(searched, AnswerSearch):
+            answers = searched.find(Query(text=query, id=id, file=file, video=is_video), k or 5)
+            return answer_table(answers, k or 5)
+        hits = searched.find(Query(text=query or None, id=id, file=file, video=is_video), k or 10)
+        return hit_table(hits, k or 10)
 
 
 def hit_table(hits: Sequence[Hit], k: int) -> str:
@@ -120,8 +110,4 @@ def _printable(text: str) -> str:
 def main() -> None:
     if "--web" in sys.argv:
         raise InputError("the page of `search --web` is now `polypool serve RUN_ID`")
-    print(search(tyro.cli(SearchOptions, prog="polypool search", description=__doc__)))
-
-
-if __name__ == "__main__":
-    main()
+    print(tyro.cli(search, prog="polypool search", description=__doc__))

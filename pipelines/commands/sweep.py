@@ -24,28 +24,31 @@ from polypool.infra.process.command import command
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions:
-    """What to train."""
+    """What to train.
+
+    Attributes:
+        recipes: recipes, as of `polypool train --list`.
+        aggregators: aggregators of both modalities, or of the visual one where there are text aggregators.
+        text_aggregators: aggregators of the text, each trained with each of the others.
+        seeds: how many seeds: 0, 1, ...
+        experiment: MLflow experiment of the runs, where finished ones are looked for.
+        concurrent: trials at once; 0 for as many as the cluster has cores for, by the runs' `cpus` and `workers`.
+        detect: a difference of the primary metric for which to show how many more seeds it needs; 0 for none.
+        early_stop: stop the worse half of a recipe's trials after 1, 2, 4, ... epochs, by the score on `val` (ASHA).
+        dry_run: show what would be done, and train nothing.
+    """
 
     recipes: tuple[str, ...]
-    """Recipes, as of `polypool train --list`."""
     aggregators: tuple[str, ...]
-    """Aggregators of both modalities, or of the visual one where there are text aggregators."""
     text_aggregators: Annotated[
         tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: those above)")
     ] = ()
-    """Aggregators of the text, each trained with each of the others."""
     seeds: int = 1
-    """How many seeds: 0, 1, ..."""
     experiment: str = "polypool"
-    """MLflow experiment of the runs, where finished ones are looked for."""
     concurrent: int = 0
-    """Trials at once; 0 for as many as the cluster has cores for, by the runs' `cpus` and `workers`."""
     detect: float = 0.0
-    """A difference of the primary metric for which to show how many more seeds it needs; 0 for none."""
     early_stop: bool = False
-    """Stop the worse half of a recipe's trials after 1, 2, 4, ... epochs, by the score on `val` (ASHA)."""
     dry_run: bool = False
-    """Show what would be done, and train nothing."""
 
 
 _PARAMS = ("recipes", "aggregators", "text_aggregators", "seeds", "early_stop")
@@ -110,7 +113,3 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
     print(outcome_text(plan, outcomes), end="\n\n")
     print(compare_sweep(plan, detect=options.detect))
     return any(outcome.how == "failed" for outcome in outcomes)
-
-
-if __name__ == "__main__":
-    main()

@@ -18,13 +18,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import tyro
 
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home, resolve
-from polypool.infra.process.command import command
+from polypool.infra.process.command import Repeated, command
 from polypool.infra.process.watching import watched
 from polypool.infra.ray.session import ray_beside
 from polypool.infra.tracking import Tracker, tracking_uri
@@ -36,14 +35,17 @@ from polypool.tasks.run import Run
 
 @dataclass(frozen=True, kw_only=True)
 class Rerun:
-    """Train a run again from what MLflow holds, and show what differs from then."""
+    """Train a run again from what MLflow holds, and show what differs from then.
+
+    Attributes:
+        run_id: a run that was trained.
+        dry_run: show what differs, and train nothing.
+        trust: a module whose code the run may name, as module:Name; repeatable.
+    """
 
     run_id: tyro.conf.Positional[str]
-    """A run that was trained."""
     dry_run: bool = False
-    """Show what differs, and train nothing."""
-    trust: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """A module whose code the run may name, as module:Name; repeatable."""
+    trust: Repeated = ()
 
 
 def parse(words: list[str]) -> Run | Ensemble | Resume | Rerun:
@@ -113,13 +115,9 @@ def main() -> None:
         rerun(work)
     elif isinstance(work, Ensemble):
         with ray_beside():  # Ray starts while torch is imported
-            from polypool.pipelines.models.evaluation import start_ensemble
+            from polypool.pipelines.models.run_evaluation import start_ensemble
 
             show(Trained(run_id=start_ensemble(work)))
     else:
         driver = Driver(work=work, file=file)
         show(watched(driver, retries=driver.retries))  # in a child of this process
-
-
-if __name__ == "__main__":
-    main()

@@ -70,7 +70,17 @@ class MtebModel:
     """
 
     def __init__(self, trained: TrainedModel, *, name: str = "") -> None:
-        adapter = _checked(trained)
+        adapter, model = trained.adapter, trained.model
+        if isinstance(adapter, Answers):
+            raise InputError(
+                f"the task {trained.run.task!r} answers questions, and mteb compares embeddings; give a retrieval run"
+            )
+        adapter = trained.as_a(Searchable, "be given to mteb", instead="give a retrieval run")
+        if not isinstance(model, RetrievalModel) or not model.has_embeddings:
+            raise InputError(
+                f"a {type(model).__name__} with {trained.run.aggregator!r} has no embeddings of images and texts "
+                "apart, which mteb compares; give a run whose model encodes them apart"
+            )
         self.trained, self.modality = trained, adapter.modality
         self.name = name or f"polypool/{trained.run.recipe or 'run'}"
         self._files = _files(adapter)
@@ -197,22 +207,6 @@ def mteb_model(source: str | Path, *, name: str = "", trust: Sequence[str] = ())
     except ImportError as error:
         raise InputError(f"mteb cannot be imported: pip install 'polypool[mteb]' ({error})") from error
     return MtebModel(load(source, trust=trust), name=name)
-
-
-def _checked(trained: TrainedModel) -> Searchable:
-    """Return the adapter of a model that has embeddings of images or videos and of texts."""
-    task, model = trained.run.task, trained.model
-    if isinstance(trained.adapter, Answers):
-        raise InputError(
-            f"the task {task!r} answers questions, and mteb compares embeddings; give a retrieval run"
-        )
-    adapter = trained.as_a(Searchable, "be given to mteb", instead="give a retrieval run")
-    if not isinstance(model, RetrievalModel) or not model.has_embeddings:
-        raise InputError(
-            f"a {type(model).__name__} with {trained.run.aggregator!r} has no embeddings of images and texts apart, "
-            "which mteb compares; give a run whose model encodes them apart"
-        )
-    return adapter
 
 
 def _files(adapter: Searchable) -> FileFeatures | None:

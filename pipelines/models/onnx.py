@@ -11,9 +11,8 @@ import copy
 import io
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import atomic
+from polypool.pipelines.models.search.queries import visual_batch
 from polypool.tasks.abilities import Answers, ReadsInputs
 from polypool.tasks.models.retrieval_model import RetrievalModel
 
@@ -33,6 +33,7 @@ VISUAL, TEXT, SIMILARITY, ANSWERS, SCORES = (
     f"{name}.onnx" for name in ("visual", "text", "similarity", "answers", "scores")
 )
 _VISUAL, _TEXT = ("visual", "visual_mask"), ("text", "text_mask")
+_EMBEDDINGS = ("visual_embedding", "text_embedding")
 """The names of inputs, those of the model's batches."""
 _COUNTED = {
     "visual_embedding": {0: "visual"},
@@ -51,21 +52,32 @@ _TRIES = (
 """Sizes of made-up sets and texts; the first are traced, the others compared only."""
 
 
-@dataclass(frozen=True)
-class Graph:
-    """A graph to be written.
+class Graph(nn.Module):
+    """A graph to be written: a function of tensors, one by one.
 
-    Attributes:
+    Args:
         file: its name.
-        module: what it computes, of tensors one by one.
-        inputs: their names.
+        owner: the module whose weights it uses.
+        compute: what it computes of a batch.
+        inputs: the names of the batch's tensors.
         output: the name of what comes out.
     """
 
-    file: str
-    module: nn.Module
-    inputs: tuple[str, ...]
-    output: str
+    def __init__(
+        self,
+        file: str,
+        owner: nn.Module,
+        compute: Callable[[dict[str, Tensor]], Tensor],
+        *,
+        inputs: tuple[str, ...],
+        output: str,
+    ) -> None:
+        super().__init__()
+        self.file, self.owner, self.inputs, self.output = file, owner, inputs, output
+        self._compute = compute
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        return self._compute(dict(zip(self.inputs, tensors, strict=True)))
 
 
 def write_graphs(trained: TrainedModel, folder: Path) -> tuple[list[Path], str]:
@@ -87,7 +99,7 @@ def write_graphs(trained: TrainedModel, folder: Path) -> tuple[list[Path], str]:
         batches = [_batch(adapter, sizes, texts, Path(images)) for sizes, texts in _TRIES]
     graphs = _graphs(adapter, model, batches)
     for graph in graphs:
-        graph.module.eval()  # new ones train, and torch would have the model train, too, after it is traced
+        graph.eval()  # new ones train, and torch would have the model train, too, after it is traced
     files, left_out = [], ""
     for graph in graphs:
         try:
@@ -106,7 +118,10 @@ def describe_graphs(files: Sequence[Path]) -> str:
     for file in files:
         session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
         sides = [
-            ", ".join(f"`{it.name}` {it.type.removeprefix('tensor')[1:-1]} {_shape(it.shape)}" for it in of)
+            ", ".join(
+                f"`{it.name}` {it.type.removeprefix('tensor')[1:-1]} ({', '.join(map(str, it.shape))})"
+                for it in of
+            )
             for of in (session.get_inputs(), session.get_outputs())
         ]
         lines.append(f"| `{file.name}` | {' | '.join(sides)} |")
@@ -120,71 +135,46 @@ def describe_graphs(files: Sequence[Path]) -> str:
     )
 
 
-def _shape(shape: Sequence[int | str]) -> str:
-    return f"({', '.join(map(str, shape))})"
-
-
 def _graphs(adapter: ReadsInputs, model: nn.Module, batches: Sequence[dict[str, Tensor]]) -> list[Graph]:
     if more := {*batches[0]} - {*_VISUAL, *_TEXT}:
         raise InputError(
             f"{type(model).__name__} reads {', '.join(sorted(more))} beside sets and texts, which graphs do not take"
         )
+    both = _VISUAL + _TEXT
     if isinstance(adapter, Answers):
-        return [Graph(ANSWERS, _Answers(adapter, model), _VISUAL + _TEXT, "probability")]
+
+        def answer(batch: dict[str, Tensor]) -> Tensor:
+            return adapter.probabilities(model, batch)
+
+        return [Graph(ANSWERS, model, answer, inputs=both, output="probability")]
     if not isinstance(model, RetrievalModel):
         raise InputError(
             f"{type(model).__name__} neither compares nor answers; `model.safetensors` has its weights"
         )
     if not model.has_embeddings:
-        return [Graph(SCORES, _Scores(model), _VISUAL + _TEXT, "score")]
+
+        def score(batch: dict[str, Tensor]) -> Tensor:
+            return model.score(model.encode_visual(batch), model.encode_text(batch))
+
+        return [Graph(SCORES, model, score, inputs=both, output="score")]
+
+    def visual(batch: dict[str, Tensor]) -> Tensor:
+        return model.encode_visual(batch).vectors
+
+    def text(batch: dict[str, Tensor]) -> Tensor:
+        return model.encode_text(batch).vectors
+
+    def compare(batch: dict[str, Tensor]) -> Tensor:
+        return model.similarity(*(batch[name] for name in _EMBEDDINGS))
+
     with torch.no_grad():
         for batch in batches:
-            batch |= {
-                "visual_embedding": model.encode_visual(batch).vectors,
-                "text_embedding": model.encode_text(batch).vectors,
-            }
+            batch |= dict(zip(_EMBEDDINGS, (visual(batch), text(batch)), strict=True))
     return [
-        Graph(VISUAL, _Encodes(model.encode_visual, model, _VISUAL), _VISUAL, "visual_embedding"),
-        Graph(TEXT, _Encodes(model.encode_text, model, _TEXT), _TEXT, "text_embedding"),
-        Graph(SIMILARITY, _Compares(model.similarity), ("visual_embedding", "text_embedding"), "score"),
+        Graph(VISUAL, model, visual, inputs=_VISUAL, output=_EMBEDDINGS[0]),
+        Graph(TEXT, model, text, inputs=_TEXT, output=_EMBEDDINGS[1]),
+        Graph(SIMILARITY, model.similarity, compare, inputs=_EMBEDDINGS, output="score"),
     ]
-
-
-class _Encodes(nn.Module):
-    def __init__(self, encode: Any, model: nn.Module, names: tuple[str, ...]) -> None:
-        super().__init__()
-        self.model, self._encode, self._names = model, encode, names
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        return self._encode(dict(zip(self._names, (x, mask), strict=True))).vectors
-
-
-class _Compares(nn.Module):
-    def __init__(self, similarity: nn.Module) -> None:
-        super().__init__()
-        self.similarity = similarity
-
-    def forward(self, visual: Tensor, text: Tensor) -> Tensor:
-        return self.similarity(visual, text)
-
-
-class _Scores(nn.Module):
-    def __init__(self, model: RetrievalModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        batch = dict(zip(_VISUAL + _TEXT, inputs, strict=True))
-        return self.model.score(self.model.encode_visual(batch), self.model.encode_text(batch))
-
-
-class _Answers(nn.Module):
-    def __init__(self, adapter: Answers, model: nn.Module) -> None:
-        super().__init__()
-        self.model, self._adapter = model, adapter
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return self._adapter.probabilities(self.model, dict(zip(_VISUAL + _TEXT, inputs, strict=True)))
 
 
 def _batch(
@@ -203,9 +193,9 @@ def _batch(
         ]
     else:
         visuals = [_picture(random, images / f"{len(sizes)}-{number}.png") for number in range(len(sizes))]
-    number_V, number_T = np.arange(len(sizes)), np.arange(len(texts))
-    x, mask_BN = adapter.visual_inputs(visuals).batch(number_V, sample_B=number_V, draw=None)
-    return dict(zip(_VISUAL, (x.float(), mask_BN), strict=True)) | adapter.text_inputs(texts).batch(number_T)
+    visual = visual_batch(adapter.visual_inputs(visuals), np.arange(len(sizes)))
+    visual["visual"] = visual["visual"].float()
+    return visual | adapter.text_inputs(texts).batch(np.arange(len(texts)))
 
 
 def _picture(random: np.random.Generator, path: Path) -> Path:
@@ -223,7 +213,7 @@ def _written(graph: Graph, batches: Sequence[Mapping[str, Tensor]], folder: Path
         with warnings.catch_warnings(), torch.no_grad(), _without_dumps():
             warnings.simplefilter("ignore")  # that values become constants: they are compared below
             torch.onnx.export(
-                graph.module,
+                graph,
                 tuple(traced),
                 data,  # ty: ignore[invalid-argument-type]  (a file is taken where dynamo is off)
                 input_names=list(graph.inputs),
@@ -232,8 +222,7 @@ def _written(graph: Graph, batches: Sequence[Mapping[str, Tensor]], folder: Path
                 dynamo=False,
             )
     except Exception as error:  # of many types, by what is not known
-        first = next(iter(str(error).splitlines()), "") or type(error).__name__
-        raise InputError(f"{graph.file}: torch cannot write this model as ONNX: {first.strip()}") from error
+        raise InputError(f"{graph.file}: torch cannot write this model as ONNX: {_first(error)}") from error
     _compare(graph, data.getvalue(), batches)
     with atomic(folder / graph.file) as file:
         file.write(data.getvalue())
@@ -266,7 +255,7 @@ def _compare(graph: Graph, data: bytes, batches: Sequence[Mapping[str, Tensor]])
         for batch in batches:
             inputs = {name: batch[name] for name in graph.inputs}
             with torch.no_grad():
-                expected = graph.module(*inputs.values()).numpy()
+                expected = graph(*inputs.values()).numpy()
             sent = {name: x.numpy() for name, x in inputs.items() if name in reads}
             (found,) = session.run([graph.output], sent)
             if found.shape != expected.shape or not np.allclose(found, expected, atol=_NEAR, rtol=_NEAR):
@@ -276,10 +265,14 @@ def _compare(graph: Graph, data: bytes, batches: Sequence[Mapping[str, Tensor]])
     except InputError:
         raise
     except Exception as error:  # the runtime's own
-        first = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise InputError(
-            f"{graph.file}: the graph does not run on batches of other sizes: {first}"
+            f"{graph.file}: the graph does not run on batches of other sizes: {_first(error)}"
         ) from error
+
+
+def _first(error: Exception) -> str:
+    """Return the first line of an error's message, or its type where it has none."""
+    return next(iter(str(error).splitlines()), "").strip() or type(error).__name__
 
 
 def _import() -> Any:

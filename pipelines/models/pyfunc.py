@@ -7,7 +7,6 @@ loads this file by itself, with the packages of this project beside it.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from mlflow.models import set_model
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
 from polypool.infra.errors import InputError
-from polypool.pipelines.models.rows import (
+from polypool.pipelines.models.table_rows import (
     ANSWER,
     EMBEDDING,
     FEATURES,
@@ -31,7 +30,9 @@ from polypool.pipelines.models.rows import (
     decode_image,
     embedded,
     matrix,
+    plain,
 )
+from polypool.tasks.abilities import Answers
 
 MODEL, TRUST, SETS = "model", "trust", "sets"
 """The artifact that is the exported folder; settings: modules that it may name, and whether embeddings are sets."""
@@ -53,7 +54,7 @@ class Served(PythonModel):
 
         Args:
             context: holds what the model was saved with.
-            model_input: the columns of `polypool.pipelines.models.rows`.
+            model_input: the columns of `polypool.pipelines.models.table_rows`.
             params: none are known.
 
         Raises:
@@ -62,27 +63,17 @@ class Served(PythonModel):
         with tempfile.TemporaryDirectory(prefix="polypool-images-") as folder:
             try:
                 rows = _rows(model_input, Path(folder))
-                if self._answers:
+                if isinstance(self.model.adapter, Answers):
                     return pd.DataFrame(answered(self.model, rows), columns=[ANSWER, PROBABILITY])
-                made = embedded(self.model, rows, sets=context.model_config[SETS])
-                return _table(made, columns=[EMBEDDING, SCORE])
+                made = [plain(row) for row in embedded(self.model, rows, sets=context.model_config[SETS])]
+                return pd.DataFrame(made, columns=[EMBEDDING, SCORE], dtype=object)
             except InputError as error:  # files of images are named by their rows
                 message = str(error).replace(f"{folder}/", "row ")
                 raise MlflowException.invalid_parameter_value(message) from error
 
-    @property
-    def _answers(self) -> bool:
-        from polypool.tasks.abilities import Answers
-
-        return isinstance(self.model.adapter, Answers)
-
 
 def _rows(table: pd.DataFrame, folder: Path) -> list[Row]:
-    """Return what each row has of an image or video, features or a file, and its text; None where it has none.
-
-    Args:
-        table: what was sent.
-        folder: where images are written to.
+    """Return what each row has of an image or video, features or a file in `folder`, and its text.
 
     Raises:
         InputError: a row with neither, features that are no numbers in rows of one length, or an image that is no text
@@ -104,15 +95,6 @@ def _rows(table: pd.DataFrame, folder: Path) -> list[Row]:
             raise InputError(f"row {number} has neither an image or video nor a text")
         rows.append(Row(visual, text))
     return rows
-
-
-def _table(made: Sequence[Mapping[str, Any]], *, columns: list[str]) -> pd.DataFrame:
-    """Return rows as a table of plain values, which MLflow writes as JSON."""
-    plain = [
-        {name: cell.tolist() if isinstance(cell, np.ndarray) else cell for name, cell in row.items()}
-        for row in made
-    ]
-    return pd.DataFrame(plain, columns=columns, dtype=object)
 
 
 def _given(cell: Any) -> Any:

@@ -9,10 +9,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-
-from torch import nn
 
 from polypool.encoders.visual.resnet import fill
 from polypool.infra.errors import InputError
@@ -20,18 +17,18 @@ from polypool.infra.files import sha256
 from polypool.infra.paths import home
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking import Tracker, tracking_uri
-from polypool.pipelines.models.released_file import Release
-from polypool.pipelines.models.released_sides import (
+from polypool.pipelines.models.released_parts import (
     CNN,
+    Release,
     Side,
     bert_side,
     bigru_side,
     cnn_side,
     regions_side,
 )
+from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.training.checkpoints.best import ARTIFACT, write_model
 from polypool.pipelines.training.recording import tags
-from polypool.tasks.adapter import TaskAdapter
 from polypool.tasks.run import Data, Optim, Run, to_json, to_params
 
 UNUSED = re.compile(
@@ -44,18 +41,9 @@ DATASETS = {"coco": ("coco", "coco-5k"), "f30k": ("flickr30k", "f30k-1k")}
 """Data set and protocol by the beginning of `--data_name`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Converted:
-    """A released model as one of ours."""
-
-    run: Run
-    adapter: TaskAdapter
-    model: nn.Module
-
-
 def convert(
     release: Release, *, vocab: Path | None, bert: str, corpus: str, features: str, experiment: str
-) -> Converted:
+) -> TrainedModel:
     """Rebuild a released model.
 
     Args:
@@ -95,10 +83,10 @@ def convert(
     if missing or unexpected:
         raise release.refusal(missing=missing, unexpected=unexpected)
     fill(model, {ours: weights[theirs] for theirs, ours in wanted.items()}, where=release.path)
-    return Converted(run=run, adapter=adapter, model=model.eval())
+    return TrainedModel(run=run, adapter=adapter, model=model.eval())
 
 
-def track(release: Release, converted: Converted) -> str:
+def track(release: Release, converted: TrainedModel) -> str:
     """Log a converted model as a finished run that can be evaluated, and return the run's id."""
     run, adapter = converted.run, converted.adapter
     tracker = Tracker.start(
@@ -128,12 +116,7 @@ def _run(release: Release, visual: Side, text: Side, *, corpus: str, features: s
     name = str(options.get("data_name", ""))
     dataset, protocol = next((DATASETS[key] for key in DATASETS if name.startswith(key)), (name, "whole"))
     pixels = visual.names is CNN
-    settings = {
-        "epochs": "num_epochs",
-        "batch": "batch_size",
-        "lr": "learning_rate",
-        "clip": "grad_clip",
-    }
+    settings = {"epochs": "num_epochs", "batch": "batch_size", "lr": "learning_rate", "clip": "grad_clip"}
     optim = {ours: options[theirs] for ours, theirs in settings.items() if theirs in options}
     if "lr_update" in options:
         optim["milestones"] = (options["lr_update"],)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +27,7 @@ from polypool.infra.storage.cache import whole
 from polypool.infra.storage.places import Url, place
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.models.search import Method
-from polypool.pipelines.models.search.queries import Query
+from polypool.pipelines.models.search.queries import Query, visual_batch
 from polypool.pipelines.models.search.searches import AnswerSearch, Hit, RetrievalSearch
 from polypool.pipelines.training.checkpoints.best import ASSETS, RUN, WEIGHTS, best_checkpoint
 from polypool.pipelines.training.checkpoints.format import load_weights
@@ -167,13 +168,8 @@ class TrainedModel:
     def as_a(self, ability: type[Ability], what: str, *, instead: str) -> Ability:
         """Return the adapter as one of the protocols of `polypool.tasks.adapter`.
 
-        Args:
-            ability: the protocol.
-            what: cannot be done without it, such as `be searched`.
-            instead: what to do then.
-
         Raises:
-            InputError: the adapter does not implement it.
+            InputError: it does not implement it, so that the task cannot do `what`, such as `be searched`.
         """
         absent = missing(self.adapter, ability)  # isinstance would open the corpus and the store
         if not absent:
@@ -218,21 +214,15 @@ class TrainedModel:
                 f"a {type(model).__name__} with {self.run.aggregator!r} cannot encode images and texts apart: it looks "
                 "at every pair; `scores` compares them"
             )
-        encode, batches = (
-            (model.encode_text, self._text(texts))
-            if visuals is None
-            else (model.encode_visual, self._visual(visuals))
-        )
+        if visuals is None:
+            encode, batches = model.encode_text, self._text(texts)
+        else:
+            encode, batches = model.encode_visual, self._visual(visuals)
         return side_by_side([encode(self._on_device(batch)).vectors for _, batch in batches])
 
     def _visual(self, visuals: Visuals) -> Batches:
         inputs = self._reader(visuals).visual_inputs(visuals)
-
-        def make(number_B: np.ndarray) -> Batch:
-            x, mask_BN = inputs.batch(number_B, sample_B=number_B, draw=None)
-            return {"visual": x, "visual_mask": mask_BN}
-
-        return _batches(len(visuals), make)
+        return _batches(len(visuals), partial(visual_batch, inputs))
 
     def _text(self, texts: Sequence[str]) -> Batches:
         return _batches(len(texts), self._reader(texts).text_inputs(texts).batch)

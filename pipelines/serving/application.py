@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
-import numpy as np
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import UploadFile
@@ -19,20 +19,20 @@ from starlette.types import ASGIApp
 
 from polypool.infra.errors import AwayError, FaultError, InputError
 from polypool.pipelines.figures.pages.document import templates
+from polypool.pipelines.models.table_rows import plain
 from polypool.pipelines.serving.guard import Guard, busy, failure
 from polypool.pipelines.serving.model import Model
 from polypool.pipelines.serving.page import PageRequest
 from polypool.pipelines.serving.schema import (
-    Answers,
+    Answer,
     Described,
-    Embeddings,
+    Embedding,
     Failure,
-    Found,
-    Health,
-    ModelRequest,
+    Hits,
+    Results,
     Route,
     Rows,
-    Scores,
+    Score,
     SearchRows,
     read_rows,
 )
@@ -41,6 +41,22 @@ from polypool.pipelines.serving.settings import Settings
 FIELDS = 10  # of an address or a form
 FILE = "file"  # the form's name of the uploaded file
 _PACKAGE = "polypool.pipelines.serving"
+_ANSWERS: dict[Route, tuple[type, str]] = {
+    "embed": (
+        Results[Embedding],
+        "The embedding of each row, which has one of `features`, `image` and `text`.",
+    ),
+    "score": (Results[Score], "The similarity of `features` or `image` and `text` of each row."),
+    "answer": (
+        Results[Answer],
+        "The most probable answer to the question `text` about `features` or `image` of each row.",
+    ),
+    "search": (
+        Results[Hits],
+        "The items most like each row's `text`; the captions most like its `features` or `image`.",
+    ),
+}
+"""What an address gives, and what OpenAPI says of it."""
 _REFUSALS = {
     "4XX": "400: a row or the body cannot be used, and the message names the row, from 0; 401: no token, or "
     "another one; 411: no Content-Length; 413: too large",
@@ -65,26 +81,31 @@ def application(described: Described, settings: Settings, model: Model) -> ASGIA
     )
     endpoints = _Endpoints(described, settings, model)
     app.add_api_route("/", endpoints.index, methods=["GET"], response_model=Described)
-    app.add_api_route("/health", endpoints.health, methods=["GET"], response_model=Health)
-    routes: dict[Route, tuple[Callable[..., Any], type]] = {
-        "embed": (endpoints.embed, Embeddings),
-        "score": (endpoints.score, Scores),
-        "answer": (endpoints.answer, Answers),
-        "search": (endpoints.search, Found),
-    }
+    app.add_api_route("/health", endpoints.health, methods=["GET"], response_model=dict[str, str])
     refusals: dict[int | str, dict[str, Any]] = {
         status: {"model": Failure, "description": text} for status, text in _REFUSALS.items()
     }
     for route in described.routes:
-        endpoint, answers = routes[route]
-        app.add_api_route(f"/{route}", endpoint, methods=["POST"], response_model=answers, responses=refusals)
+        answer, about = _ANSWERS[route]
+        endpoint = endpoints.search if route == "search" else endpoints.rows(route)
+        app.add_api_route(
+            f"/{route}",
+            endpoint,
+            methods=["POST"],
+            name=route,
+            description=about,
+            response_model=answer,
+            responses=refusals,
+        )
     if described.page:
         app.add_route("/", endpoints.upload, methods=["POST"], include_in_schema=False)
-        for name in ("picture", "clip", "style.css"):
-            endpoint = getattr(endpoints, name.partition(".")[0])
+        shown = {"picture": endpoints.picture, "clip": endpoints.picture, "style.css": endpoints.style}
+        for name, endpoint in shown.items():
             app.add_route(f"/{name}", endpoint, methods=["GET"], include_in_schema=False)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _failed)
+    app.add_exception_handler(AwayError, _away)
+    app.add_exception_handler(FaultError, _broken)
     app.add_exception_handler(Exception, _broken)
     return Guard(app, settings)
 
@@ -109,48 +130,40 @@ class _Endpoints:
 
     async def health(self, request: Request) -> Response:
         """Whether the model answers: an example goes through it."""
-        return await self._in_time(request, self._healthy())
-
-    async def _healthy(self) -> Response:
         try:
-            await self.model.check()
-        except (AwayError, TimeoutError):
+            async with self._in_time():
+                await self.model.check()
+        except AwayError:
             raise
         except Exception as error:
             raise AwayError("the model does not answer; the log of the service says why") from error
-        return JSONResponse(Health().model_dump())
+        return JSONResponse({"status": "ok"})
 
-    async def embed(self, request: Request, body: Rows) -> Response:
-        """The embedding of each row, which has one of `features`, `image` and `text`."""
-        return await self._rows(request, "embed", body)
+    def rows(self, route: Route) -> Callable[..., Awaitable[Response]]:
+        """Return what answers the rows of a request of this route."""
 
-    async def score(self, request: Request, body: Rows) -> Response:
-        """The similarity of `features` or `image` and `text` of each row."""
-        return await self._rows(request, "score", body)
+        async def answer(request: Request, body: Rows) -> Response:
+            return await self._rows(request, route, body)
 
-    async def answer(self, request: Request, body: Rows) -> Response:
-        """The most probable answer to the question `text` about `features` or `image` of each row."""
-        return await self._rows(request, "answer", body)
+        return answer
 
     async def search(self, request: Request, body: SearchRows) -> Response:
-        """The items most like each row's `text`; the captions most like its `features` or `image`."""
         return await self._rows(request, "search", body, k=body.k)
 
     async def _rows(self, request: Request, route: Route, body: Rows, k: int = 1) -> Response:
         try:
-            rows = read_rows(route, body.rows, self.described, self.settings.limits, k=k)
+            requests = read_rows(route, body.rows, self.described, self.settings.limits, k=k)
         except InputError as error:
             return failure(request.headers, 400, str(error))
-        return await self._in_time(request, self._answered(request, rows))
-
-    async def _answered(self, request: Request, rows: list[ModelRequest]) -> Response:
-        answers = []
-        for number, answer in enumerate(await self.model.answer(rows)):
+        async with self._in_time():
+            found = await self.model.answer(requests)
+        rows = []
+        for number, answer in enumerate(found):
             if isinstance(answer, Exception):
                 status = 400 if isinstance(answer, InputError) else 500
                 return failure(request.headers, status, f"row {number}: {answer}")
-            answers.append(_plain(answer))
-        return JSONResponse({"rows": answers})
+            rows.append(plain(answer.get("answers", [answer])[0]))  # of several answers the first
+        return JSONResponse({"rows": rows})
 
     async def upload(self, request: Request) -> Response:
         """The page for an uploaded file."""
@@ -172,28 +185,21 @@ class _Endpoints:
         return await self._page(request, PageRequest(fields=fields, upload=data))
 
     async def _page(self, request: Request, page: PageRequest) -> Response:
-        async def made() -> Response:
+        async with self._in_time():
             content = await self.model.page(page)
-            html = self._template.render(
-                title=self.described.title,
-                root=request.scope.get("root_path", ""),
-                longest=self.settings.limits.max_characters,
-                **content.values,
-            )
-            return HTMLResponse(html, status_code=content.status)
-
-        return await self._in_time(request, made())
+        html = self._template.render(
+            title=self.described.title,
+            root=request.scope.get("root_path", ""),
+            longest=self.settings.limits.max_characters,
+            **content.values,
+        )
+        return HTMLResponse(html, status_code=content.status)
 
     async def picture(self, request: Request) -> Response:
-        """A small picture of an item."""
-        return await self._in_time(request, self._picture(request, moving=False))
-
-    async def clip(self, request: Request) -> Response:
-        """A few frames of a video."""
-        return await self._in_time(request, self._picture(request, moving=True))
-
-    async def _picture(self, request: Request, *, moving: bool) -> Response:
-        data = await self.model.picture(_fields(request).get("id", ""), moving=moving)
+        """A small picture of an item at `/picture`, a few frames of a video at `/clip`."""
+        moving = request.url.path.endswith("/clip")
+        async with self._in_time():
+            data = await self.model.picture(_fields(request).get("id", ""), moving)
         if not data:
             raise HTTPException(404)
         headers = {"Cache-Control": "private, max-age=600", "ETag": f'"{sha256(data).hexdigest()[:32]}"'}
@@ -205,23 +211,14 @@ class _Endpoints:
         """The style sheet."""
         return Response(self._style, media_type="text/css")
 
-    async def _in_time(self, request: Request, response: Awaitable[Response]) -> Response:
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[None]:
         patience = self.settings.limits.patience
         try:
             async with asyncio.timeout(patience):
-                return await response
-        except AwayError as error:
-            return busy(request.headers, str(error))
-        except TimeoutError:
-            return busy(request.headers, f"no answer in {patience:g} seconds; try again in a moment")
-        except FaultError as error:
-            return failure(request.headers, 500, str(error))
-
-
-def _plain(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of a row as JSON: of several answers the first."""
-    first = answer.get("answers", [answer])[0]
-    return {name: cell.tolist() if isinstance(cell, np.ndarray) else cell for name, cell in first.items()}
+                yield
+        except TimeoutError as error:
+            raise AwayError(f"no answer in {patience:g} seconds; try again in a moment") from error
 
 
 def _fields(request: Request) -> dict[str, str]:
@@ -261,5 +258,10 @@ async def _failed(request: Request, error: Exception) -> Response:
     return failure(request.headers, error.status_code, text, **dict(error.headers or {}))
 
 
+async def _away(request: Request, error: Exception) -> Response:
+    return busy(request.headers, str(error))
+
+
 async def _broken(request: Request, error: Exception) -> Response:
-    return failure(request.headers, 500, "the service failed at this request; its log says why")
+    text = "the service failed at this request; its log says why"
+    return failure(request.headers, 500, str(error) if isinstance(error, FaultError) else text)

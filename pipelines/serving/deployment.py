@@ -1,4 +1,4 @@
-"""The application on Ray Serve: replicas that have the model, and one process before them that speaks HTTP.
+"""The application on Ray Serve: replicas that have the model, and one process before them that speaks HTTP; its start.
 
 `application` is what `serve run` and `serve deploy` take, with the fields of `Settings` as its arguments.
 """
@@ -7,26 +7,34 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import Any
 
 from ray import serve
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 from ray.serve import Application
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+from ray.serve.config import ProxyLocation
+from ray.serve.context import _get_global_client
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
 from ray.serve.handle import DeploymentHandle
-from ray.serve.schema import LoggingConfig
+from ray.serve.schema import LoggingConfig, ServeInstanceDetails
 from starlette.types import ASGIApp
 
-from polypool.infra.errors import AwayError
+from polypool.infra.errors import AwayError, InputError
 from polypool.infra.fields import from_plain
+from polypool.infra.ray.session import Session, cores
 from polypool.pipelines.serving.application import application as asgi_application
 from polypool.pipelines.serving.model import LocalModel
 from polypool.pipelines.serving.page import PageContent, PageRequest
 from polypool.pipelines.serving.schema import Described, ModelRequest
-from polypool.pipelines.serving.settings import TOKEN, Settings, digest
+from polypool.pipelines.serving.service import Answered, Service
+from polypool.pipelines.serving.settings import LOOPBACK, OPEN, TOKEN, Place, Replicas, Settings, digest
 
 LOGGING = LoggingConfig(log_level="WARNING", enable_access_log=False)
 """Requests hold what people look for."""
@@ -34,10 +42,12 @@ _TRIES = 3  # of a request whose replica died; requests change nothing
 _PAUSE = 0.2  # seconds between them
 _SPARE = 32  # requests of the ingress beside those that the model may have
 _ENDING = 3.0  # seconds for requests in progress when a replica ends
+_LOOKS = 2.0  # seconds between two looks at the service
+_LEAVING = 10.0  # seconds for a service to leave a cluster that stays
 
 
 @serve.deployment
-class Replica:
+class Replica(LocalModel):
     """A process that has the model.
 
     Args:
@@ -49,32 +59,18 @@ class Replica:
         places = {"POLYPOOL_HOME": read.home, "MLFLOW_TRACKING_URI": read.tracking}
         os.environ |= {name: value for name, value in places.items() if value}
         if not read.replicas.gpus:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        from polypool.pipelines.serving.service import Service  # torch, after the choice of devices
-
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # read when torch first looks for devices
         service = Service.load(read)
         service.warm()
-        self._model = LocalModel(service, waiting=2 * read.limits.max_ongoing)  # Ray Serve limits them
+        super().__init__(service, waiting=2 * read.limits.max_ongoing)  # Ray Serve limits them
 
     def describe(self) -> dict[str, Any]:
         """Return what is served, as JSON."""
-        return self._model.service.described.model_dump()
-
-    async def answer(self, rows: Sequence[ModelRequest]) -> Sequence[dict[str, Any] | Exception]:
-        return await self._model.answer(rows)
-
-    async def page(self, request: PageRequest) -> PageContent:
-        return await self._model.page(request)
-
-    async def picture(self, id: str, moving: bool) -> bytes | None:
-        return await self._model.picture(id, moving=moving)
+        return self.service.described.model_dump()
 
     async def check_health(self) -> None:
         """Answer an example; Ray Serve replaces a replica that cannot."""
-        await self._model.check()
-
-    async def check(self) -> None:
-        await self._model.check()
+        await self.check()
 
 
 @serve.deployment
@@ -102,7 +98,7 @@ class RemoteModel:
     def __init__(self, replicas: DeploymentHandle) -> None:
         self._replicas = replicas
 
-    async def answer(self, rows: Sequence[ModelRequest]) -> Sequence[dict[str, Any] | Exception]:
+    async def answer(self, rows: Sequence[ModelRequest]) -> Sequence[Answered]:
         return await self._call(self._replicas.answer, rows)
 
     async def check(self) -> None:
@@ -111,7 +107,7 @@ class RemoteModel:
     async def page(self, request: PageRequest) -> PageContent:
         return await self._call(self._replicas.page, request)
 
-    async def picture(self, id: str, *, moving: bool) -> bytes | None:
+    async def picture(self, id: str, moving: bool) -> bytes | None:
         return await self._call(self._replicas.picture, id, moving)
 
     async def _call(self, method: DeploymentHandle, *args: Any) -> Any:
@@ -169,3 +165,117 @@ def application(args: dict[str, Any]) -> Application:
     if not settings.token and (token := os.environ.get(TOKEN)):
         settings = replace(settings, token=digest(token))
     return build(settings)
+
+
+@contextmanager
+def running(settings: Settings, place: Place, session: Session, *, open_to_all: bool) -> Iterator[str]:
+    """Run a service on the cluster of the open session, yield its address, and end it.
+
+    Args:
+        settings: what is served.
+        place: where it is reached. Where Ray Serve runs already, its host and port hold.
+        session: that is open.
+        open_to_all: whether other machines may use it without a token.
+
+    Raises:
+        InputError: a service of this name, or another one at its route, runs; or it would be open without a token.
+        AwayError: there is no room for it, or it did not begin.
+    """
+    logging.getLogger("ray.serve").setLevel(logging.CRITICAL)
+    _check_room(settings.replicas)
+    _check_name_and_route(place)
+    there = _start(place)
+    if there.host not in LOOPBACK and not (settings.token or open_to_all):
+        raise InputError(
+            f"the Ray Serve of this cluster listens on {there.host}:{there.port}, where other machines reach it; {OPEN}"
+        )
+    app = build(replace(settings, local=there.host in LOOPBACK))
+    try:
+        try:
+            serve.run(app, name=place.name, route_prefix=place.route, logging_config=LOGGING)
+        except (RuntimeError, RayServeException) as error:
+            raise AwayError(f"the service did not begin: {_why(place.name) or error}") from error
+        yield there.address
+    finally:
+        if not session.private:  # one of its own ends with all that is in it
+            _delete(place.name)
+
+
+def wait(name: str) -> None:
+    """Wait until this process is stopped.
+
+    Raises:
+        AwayError: the service ended, or its cluster.
+    """
+    while True:
+        time.sleep(_LOOKS)
+        try:
+            there = name in serve.status().applications
+        except Exception as error:  # whatever Ray raises where the cluster is gone
+            raise AwayError("the Ray that the service ran on no longer answers") from error
+        if not there:
+            raise AwayError(f"the service {name!r} was ended by another process")
+
+
+def _check_room(replicas: Replicas) -> None:
+    for kind, each in (("CPU", replicas.cpus), ("GPU", replicas.gpus)):
+        if each * replicas.replicas > (has := cores(kind)):
+            raise AwayError(
+                f"{replicas.replicas} replicas of {each:g} {kind}s each, and the cluster has {has}; use fewer "
+                f"(--replicas, --{kind.lower()}s)"
+            )
+
+
+def _check_name_and_route(place: Place) -> None:
+    """Refuse a name or a route that another service of the cluster has: Ray Serve would replace that one."""
+    client = _get_global_client(raise_if_no_controller_running=False)
+    details = ServeInstanceDetails(**client.get_serve_details()) if client else None
+    for name, other in details.applications.items() if details else ():
+        if name == place.name:
+            raise InputError(
+                f"a service {name!r} runs on this cluster already; choose another --name, with a --route of its own"
+            )
+        if other.route_prefix == place.route:
+            raise InputError(
+                f"the service {name!r} of this cluster is at {place.route}; choose another --route, such as "
+                f"/{place.name}"
+            )
+
+
+def _start(place: Place) -> Place:
+    """Start Ray Serve where it does not run yet; return where it is."""
+    try:
+        serve.start(
+            proxy_location=ProxyLocation.HeadOnly,  # one address, so that waiting requests are counted once
+            http_options={"host": place.host, "port": place.port},
+            logging_config=LOGGING,
+        )
+    except (RuntimeError, TimeoutError, RayError) as error:
+        raise AwayError(f"Ray Serve did not begin on {place.host}:{place.port}: {error}") from error
+    client = _get_global_client()
+    assert client is not None
+    options = client.http_config
+    return replace(place, host=options.host or "0.0.0.0", port=options.port)
+
+
+def _why(name: str) -> str:
+    """Return the last error that Ray Serve reports of a service that did not begin."""
+    with suppress(Exception):
+        app = serve.status().applications[name]
+        messages = [of.message for of in app.deployments.values() if of.message] or [app.message]
+        lines = [line for text in messages for line in text.splitlines() if line.strip()]
+        errors = [line for line in lines if "Error" in line]
+        return (errors or lines)[-1].strip()
+    return ""
+
+
+def _delete(name: str) -> None:
+    """End a service of a cluster that stays, unless the cluster does not answer in time."""
+
+    def delete() -> None:
+        with suppress(Exception):
+            serve.delete(name)
+
+    leaving = threading.Thread(target=delete, daemon=True)
+    leaving.start()
+    leaving.join(_LEAVING)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import PIL.Image
 from anyio import CapacityLimiter, to_thread
@@ -17,7 +17,7 @@ from polypool.pipelines.figures.pages.thumbnails import Thumbnails
 from polypool.pipelines.models.search.queries import as_file
 from polypool.pipelines.models.search.searches import AnswerSearch
 from polypool.pipelines.serving.schema import ModelRequest, check_text
-from polypool.pipelines.serving.service import SENT, RequestQueue, Service
+from polypool.pipelines.serving.service import SENT, Answered, Service
 from polypool.tasks.datasets.open_corpora import media_file
 
 OFFERED = 24  # images to choose from, on a page
@@ -34,8 +34,7 @@ class PageRequest:
     upload: bytes = b""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PageContent:
+class PageContent(NamedTuple):
     """An HTTP status, and the values of the page's template."""
 
     status: int
@@ -51,11 +50,13 @@ class PageBuilder:
 
     Args:
         service: the model, which is searched or answers questions.
-        answer: its queue.
+        answer: answers rows, when it is their turn.
     """
 
-    def __init__(self, service: Service, answer: RequestQueue) -> None:
-        self.service, self.answer = service, answer
+    def __init__(
+        self, service: Service, answer: Callable[[Sequence[ModelRequest]], Awaitable[Sequence[Answered]]]
+    ) -> None:
+        self.service, self.answer, self.limits = service, answer, service.settings.limits
         self.search: Any = service.search  # there is no page where it is None
         self.questions = isinstance(service.search, AnswerSearch)
         self.pictures = Pictures(service)
@@ -94,17 +95,16 @@ class PageBuilder:
         return PageContent(status=200, values=values)
 
     async def _results(self, request: PageRequest, text: str) -> dict[str, Any]:
-        visual: dict[str, Any] = (
-            {"image": request.upload} if request.upload else {"id": request.fields.get("id", "")}
-        )
-        by_visual, limits = any(visual.values()), self.service.settings.limits
-        if self.questions or not by_visual:
-            check_text(text, limits)
+        id = "" if request.upload else request.fields.get("id", "")
+        by_text = self.questions or not (request.upload or id)
+        if by_text:
+            check_text(text, self.limits)
         row = ModelRequest(
             route="answer" if self.questions else "search",
-            text=None if by_visual and not self.questions else text,
+            text=text if by_text else None,
+            image=request.upload or None,
+            id=id,
             k=self._k(request.fields.get("k", "")),
-            **visual,
         )
         (found,) = await self.answer([row])
         if isinstance(found, Exception):
@@ -112,8 +112,8 @@ class PageBuilder:
         if self.questions:
             return {"results": found["answers"]}
         hits = found["hits"]
-        if by_visual:
-            return {"results": hits, "note": f"captions most like {SENT if request.upload else row.id}"}
+        if not by_text:
+            return {"results": hits, "note": f"captions most like {id or SENT}"}
         pictures = [self._picture(hit["id"]) for hit in hits]
         lost = "the corpus has no image or video files here: scores and captions alone"
         note = "" if any(picture["there"] for picture in pictures) else lost
@@ -123,7 +123,7 @@ class PageBuilder:
         }
 
     def _k(self, text: str) -> int:
-        most = self.service.settings.limits.max_k
+        most = self.limits.max_k
         if not text:
             return min(most, 5 if self.questions else 10)
         if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= most):

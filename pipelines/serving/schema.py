@@ -1,19 +1,19 @@
 """Requests and answers of the HTTP API: what pydantic checks and OpenAPI shows, and rows as the model takes them.
 
-Columns have the names and meanings of `polypool.pipelines.models.rows`.
+Columns have the names and meanings of `polypool.pipelines.models.table_rows`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from polypool.infra.errors import InputError
 from polypool.infra.fields import is_unicode
-from polypool.pipelines.models.rows import FEATURES, IMAGE, TEXT, decode_image, matrix
+from polypool.pipelines.models.table_rows import FEATURES, IMAGE, TEXT, decode_image, matrix
 from polypool.pipelines.serving.settings import Limits
 
 Route = Literal["embed", "score", "answer", "search"]
@@ -80,40 +80,19 @@ class Hits(BaseModel):
     hits: list[Hit]
 
 
-class Embeddings(BaseModel):
-    """Answers to `/embed`, in the order of the rows."""
-
-    rows: list[Embedding]
+Result = TypeVar("Result", Embedding, Score, Answer, Hits)
 
 
-class Scores(BaseModel):
-    """Answers to `/score`, in the order of the rows."""
+class Results(BaseModel, Generic[Result]):
+    """Answers, in the order of the rows."""
 
-    rows: list[Score]
-
-
-class Answers(BaseModel):
-    """Answers to `/answer`, in the order of the rows."""
-
-    rows: list[Answer]
-
-
-class Found(BaseModel):
-    """Answers to `/search`, in the order of the rows."""
-
-    rows: list[Hits]
+    rows: list[Result]
 
 
 class Failure(BaseModel):
     """Why there is no answer."""
 
     error: str
-
-
-class Health(BaseModel):
-    """The model answers."""
-
-    status: Literal["ok"] = "ok"
 
 
 class Described(BaseModel):

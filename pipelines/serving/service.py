@@ -1,21 +1,18 @@
-"""A trained model as a service: rows of several requests go through it together, from one request queue."""
+"""A trained model as a service: rows of several requests go through it together."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
-from anyio import to_thread
 
-from polypool.infra.errors import AwayError, FaultError, InputError
-from polypool.pipelines.models.rows import EXAMPLE_TEXT, Row, check_servable, embedded, makes_sets
+from polypool.infra.errors import FaultError, InputError
 from polypool.pipelines.models.search.queries import Query, QueryReader, as_file
-from polypool.pipelines.models.search.searches import AnswerSearch, Hit, RetrievalSearch
+from polypool.pipelines.models.search.searches import AnswerSearch, RetrievalSearch
+from polypool.pipelines.models.table_rows import EXAMPLE_TEXT, Row, check_servable, embedded, makes_sets
 from polypool.pipelines.models.trained import TrainedModel, load
 from polypool.pipelines.serving.schema import Described, ModelRequest, Route
 from polypool.pipelines.serving.settings import Settings
@@ -23,6 +20,7 @@ from polypool.tasks.abilities import Answers, Searchable
 from polypool.tasks.models.retrieval_model import RetrievalModel
 
 SENT = "the file that you sent"
+SHOWN = ("rank", "score", "id", "caption")  # of a hit, whose file is a path of this machine
 
 Answered = dict[str, Any] | InputError | FaultError
 """The columns of a row, or why there are none."""
@@ -105,13 +103,8 @@ class Service:
 
     def _query(self, request: ModelRequest, files: ExitStack) -> Query:
         file = None if request.image is None else files.enter_context(as_file(request.image, what=SENT))
-        return Query(
-            text=request.text,
-            id=request.id,
-            file=file,
-            video=bool(file) and self.video,
-            features=request.features,
-        )
+        video = bool(file) and self.video
+        return Query(text=request.text, id=request.id, file=file, video=video, features=request.features)
 
     def _answer(self, route: Route, queries: Sequence[Query], k: int) -> list[Answered]:
         if isinstance(self.search, AnswerSearch):
@@ -120,7 +113,10 @@ class Service:
             ]
         if route == "search":
             assert self.search is not None
-            return [{"hits": _without_files(hits)} for hits in self.search.find_each(queries, k)]
+            found = self.search.find_each(queries, k)
+            return [
+                {"hits": [{name: getattr(hit, name) for name in SHOWN} for hit in hits]} for hits in found
+            ]
         column = "embedding" if route == "embed" else "score"
         rows = [Row(self.reader.visual(query) if query.is_visual else None, query.text) for query in queries]
         made = embedded(self.trained, rows, sets=self.sets)
@@ -199,56 +195,3 @@ class Service:
         except InputError:
             return {}
         return {name: text for name, text in digests.items() if name in ("corpus", "features", "texts")}
-
-
-def _without_files(hits: Sequence[Hit]) -> list[dict[str, Any]]:
-    return [{"rank": hit.rank, "score": hit.score, "id": hit.id, "caption": hit.caption} for hit in hits]
-
-
-class RequestQueue:
-    """Rows that wait for the model, which answers up to `max_batch` of them together, in one thread.
-
-    Args:
-        service: the model.
-        waiting: requests that may be in progress.
-    """
-
-    def __init__(self, service: Service, *, waiting: int) -> None:
-        self.service, self.waiting = service, waiting
-        self.at_once = service.settings.limits.max_batch
-        self._rows: deque[tuple[ModelRequest, asyncio.Future[Answered]]] = deque()
-        self._requests = 0
-        self._worker: asyncio.Task[None] | None = None
-
-    async def __call__(self, rows: Sequence[ModelRequest]) -> list[Answered]:
-        """Return the answers to the rows of one request.
-
-        Raises:
-            AwayError: too many requests are in progress.
-        """
-        if self._requests >= self.waiting:
-            raise AwayError("too many ask at once; try again in a moment")
-        loop = asyncio.get_running_loop()
-        futures = [loop.create_future() for _ in rows]
-        self._rows.extend(zip(rows, futures, strict=True))
-        if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work())
-        self._requests += 1
-        try:
-            return await asyncio.gather(*futures)
-        finally:
-            self._requests -= 1
-
-    async def _work(self) -> None:
-        while self._rows:
-            batch = [self._rows.popleft() for _ in range(min(self.at_once, len(self._rows)))]
-            batch = [(row, future) for row, future in batch if not future.done()]  # clients that left
-            if not batch:
-                continue
-            try:
-                answers = await to_thread.run_sync(self.service.answer, [row for row, _ in batch])
-            except Exception as error:
-                answers = [FaultError(str(error))] * len(batch)
-            for (_, future), answer in zip(batch, answers, strict=True):
-                if not future.done():
-                    future.set_result(answer)

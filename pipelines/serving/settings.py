@@ -7,10 +7,13 @@ import socket
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
+
+import tyro
 
 from polypool.infra.errors import InputError
 from polypool.infra.fields import NOT_EMPTY, above, at_least, validate
+from polypool.infra.process.command import Repeated
 from polypool.infra.storage.places import local
 from polypool.pipelines.models.search import Method
 
@@ -20,32 +23,38 @@ OPEN = f"give a token (--token-file FILE, or {TOKEN}), or --open to answer any c
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _SHORTEST = 16  # characters of a token
 Positive = Annotated[int, at_least(1)]
+T = TypeVar("T")
+Derived = Annotated[T, tyro.conf.Fixed, tyro.conf.Suppress]
+"""A field that no option sets."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much may be requested at once; what exceeds it is refused with a message."""
+    """How much may be requested at once; what exceeds it is refused with a message.
+
+    Attributes:
+        max_batch: rows, of one request or of several, that go through the model together.
+        max_ongoing: requests that a replica has at once.
+        max_queued: requests that wait; more are refused with 503.
+        max_body_mib: MiB of a request; larger ones are refused with 413.
+        max_bodies_mib: MiB of all requests in progress; what would exceed it is refused with 503.
+        max_rows: rows of a request.
+        max_elements: elements of a set of features, such as regions or frames.
+        max_characters: characters of a text.
+        max_k: results of a search.
+        patience: seconds that an answer may take; then it is 503.
+    """
 
     max_batch: Positive = 32
-    """Rows, of one request or of several, that go through the model together."""
     max_ongoing: Positive = 64
-    """Requests that a replica has at once."""
     max_queued: Positive = 256
-    """Requests that wait; more are refused with 503."""
     max_body_mib: Annotated[float, above(0)] = 16.0
-    """MiB of a request; larger ones are refused with 413."""
     max_bodies_mib: Annotated[float, above(0)] = 256.0
-    """MiB of all requests in progress; what would exceed it is refused with 503."""
     max_rows: Positive = 256
-    """Rows of a request."""
     max_elements: Positive = 1024
-    """Elements of a set of features, such as regions or frames."""
     max_characters: Positive = 1000
-    """Characters of a text."""
     max_k: Positive = 100
-    """Results of a search."""
     patience: Annotated[float, above(0)] = 60.0
-    """Seconds that an answer may take; then it is 503."""
 
     def __post_init__(self) -> None:
         validate(self)
@@ -58,15 +67,18 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Replicas:
-    """Processes that have the model, on Ray Serve."""
+    """Processes that have the model, on Ray Serve.
+
+    Attributes:
+        replicas: how many, each with the whole model, on the cluster that RAY_ADDRESS names or a Ray of its own; 0
+            serves from this process, without Ray.
+        cpus: cores of each replica.
+        gpus: GPUs of each replica, or a part of one; without, it computes on its cores.
+    """
 
     replicas: Annotated[int, at_least(0)] = 0
-    """How many, each with the whole model, on the cluster that RAY_ADDRESS names or a Ray of its own; 0 serves from
-    this process, without Ray."""
     cpus: Annotated[float, above(0)] = 1.0
-    """Cores of each replica."""
     gpus: Annotated[float, at_least(0)] = 0.0
-    """GPUs of each replica, or a part of one; without, it computes on its cores."""
 
     def __post_init__(self) -> None:
         validate(self)
@@ -77,13 +89,13 @@ class Settings:
     """All that a process with the model needs to know.
 
     Attributes:
-        source: the id of a run, or the absolute path or URL of an exported folder.
-        split: whose items are searched; None for the test split where the corpus is at hand.
-        search: whether there is search.
-        page: whether there is a page for browsers.
-        images: whether images are taken by a model that reads features, which are computed as those of the run.
-        index: see `polypool.pipelines.models.search.galleries.make_gallery`.
-        trust: modules that the run may name.
+        source: a run that was trained, or the folder or URL that `export` made of one.
+        split: the split that is searched; where not given, test, if the corpus is at hand.
+        search: search the run's corpus.
+        page: serve the page.
+        images: take images for a model that reads features, which the backbone of its store then computes.
+        index: how a split is searched, as in `search`.
+        trust: a module whose code the run or its store may name, as module:Name; once for each.
         replicas: on Ray Serve.
         limits: of requests.
         token: SHA-256 of the required token, in hexadecimal digits; empty for none.
@@ -92,19 +104,19 @@ class Settings:
         tracking: address of MLflow; empty for the replica's own.
     """
 
-    source: Annotated[str, NOT_EMPTY]
+    source: Annotated[str, NOT_EMPTY, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     split: str | None = None
     search: bool = True
     page: bool = True
     images: bool = True
     index: Method = "auto"
-    trust: tuple[str, ...] = ()
-    replicas: Replicas = field(default_factory=Replicas)
-    limits: Limits = field(default_factory=Limits)
-    token: str = ""
-    local: bool = True
-    home: str = ""
-    tracking: str = ""
+    trust: Repeated = ()
+    replicas: tyro.conf.OmitArgPrefixes[Replicas] = field(default_factory=Replicas)
+    limits: tyro.conf.OmitArgPrefixes[Limits] = field(default_factory=Limits)
+    token: Derived[str] = ""
+    local: Derived[bool] = True
+    home: Derived[str] = ""
+    tracking: Derived[str] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,14 +124,14 @@ class Place:
     """Where a service is reached.
 
     Attributes:
-        host: the address that it listens on.
-        port: 0 for a free one.
-        route: prefix of its paths.
-        name: of the service, on a cluster that has several.
+        host: address to listen on; any but this machine's own needs a token, or --open.
+        port: its port; 0 for a free one.
+        route: prefix of all addresses, where a cluster has several services.
+        name: the service's name on the cluster.
     """
 
-    host: str
-    port: int
+    host: str = "127.0.0.1"
+    port: int = 8000
     route: str = "/"
     name: str = "polypool"
 

@@ -6,7 +6,6 @@ import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
@@ -14,9 +13,6 @@ from polypool.infra.storage.places import Url, place
 from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.serving.schema import Described
 from polypool.pipelines.serving.settings import LOOPBACK, OPEN, TOKEN, Place, Settings, digest, read_token
-
-if TYPE_CHECKING:  # torch is imported after the checks
-    from polypool.pipelines.serving.service import Service
 
 QUIET = {"RAY_SERVE_LOG_TO_STDERR": "0"}
 """Environment of Ray's processes: Ray Serve logs to its files, not to the terminal."""
@@ -53,7 +49,8 @@ def serve(settings: Settings, at: Place, *, token_file: Path | None, open_to_all
         from polypool.pipelines.serving.service import Service
 
         service = Service.load(settings)
-        _print_notes(service)
+        for note in service.notes:
+            print(f"note: {note}", flush=True)
         service.warm()
         print(how_to_use(at.address, service.described, token=token), flush=True)
         serve_here(service, listening)
@@ -67,7 +64,7 @@ def _serve_on_ray(settings: Settings, at: Place, *, token: str, open_to_all: boo
         raise InputError(f"--replicas needs Ray Serve: pip install 'polypool[serve]' ({error})") from error
     from polypool.infra.ray import session
     from polypool.infra.ray.internals import mute_workers
-    from polypool.pipelines.serving import cluster
+    from polypool.pipelines.serving import deployment
     from polypool.pipelines.serving.service import Service
 
     if os.environ.get("RAY_ADDRESS", "local") == "local":
@@ -75,9 +72,10 @@ def _serve_on_ray(settings: Settings, at: Place, *, token: str, open_to_all: boo
         listening.close()
     with session.ray_beside():
         service = Service.load(settings)  # refuses what cannot be served before Ray starts
-        described = service.described
-        _print_notes(service)
+        described, notes = service.described, service.notes
         del service
+        for note in notes:
+            print(f"note: {note}", flush=True)
         with session.ray_session() as opened:
             mute_workers()
             parts = (described.recipe, described.task, described.aggregator, described.source)
@@ -85,9 +83,9 @@ def _serve_on_ray(settings: Settings, at: Place, *, token: str, open_to_all: boo
                 f"{' · '.join(filter(None, parts))}: {settings.replicas.replicas} being loaded ...",
                 flush=True,
             )
-            with cluster.running(settings, at, opened, open_to_all=open_to_all) as address:
+            with deployment.running(settings, at, opened, open_to_all=open_to_all) as address:
                 print(how_to_use(address, described, token=token), flush=True)
-                cluster.wait(at.name)
+                deployment.wait(at.name)
 
 
 def complete(settings: Settings, at: Place, *, token_file: Path | None) -> Settings:
@@ -114,11 +112,6 @@ def complete(settings: Settings, at: Place, *, token_file: Path | None) -> Setti
     )
 
 
-def _print_notes(service: Service) -> None:
-    for note in service.notes:
-        print(f"note: {note}", flush=True)
-
-
 def how_to_use(address: str, described: Described, *, token: str) -> str:
     """Return where the service is, an example of its use, and how it ends."""
     visual = (
@@ -128,9 +121,7 @@ def how_to_use(address: str, described: Described, *, token: str) -> str:
     row = '"text": "a dog on the grass"' if route == "embed" else f'{visual}, "text": "..."'
     header = f' -H "Authorization: Bearer {token}"' if token else ""
     page = "a page, " if described.page else ""
-    return "\n".join(
-        [
-            f"{address}  ({page}{', '.join('/' + name for name in described.routes)}; Ctrl-C ends it)",
-            f"curl {address}/{route} -H 'Content-Type: application/json'{header} -d '{{\"rows\": [{{{row}}}]}}'",
-        ]
+    return (
+        f"{address}  ({page}{', '.join('/' + name for name in described.routes)}; Ctrl-C ends it)\n"
+        f"curl {address}/{route} -H 'Content-Type: application/json'{header} -d '{{\"rows\": [{{{row}}}]}}'"
     )

@@ -17,7 +17,7 @@ import polypool
 from polypool.infra.errors import InputError
 from polypool.infra.storage import cache, remote
 from polypool.pipelines.commands import export
-from polypool.pipelines.models.export import export as export_model
+from polypool.pipelines.models.exporting import export as export_model
 from polypool.tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
 
 LOOSE = Tolerance(allow_skipped=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import os
@@ -19,6 +18,7 @@ from searchable import untrained, with_pictures
 from tiny_models import save_bert
 from toy import toy_run
 from transformers import AutoConfig, AutoModel
+from verbs import called
 
 import polypool
 from polypool.encoders.backbones.hub import from_config, from_hub
@@ -28,7 +28,7 @@ from polypool.infra.registry import KINDS
 from polypool.infra.spec import trust_specs, trusted
 from polypool.infra.store.manifest import Manifest
 from polypool.infra.tracking import Tracker, tracking_uri
-from polypool.pipelines.commands.search import SearchOptions, search
+from polypool.pipelines.commands.search import search
 from polypool.pipelines.comparison.groups import weights_of
 from polypool.pipelines.models.search.queries import Query
 from polypool.pipelines.models.trained import load
@@ -160,21 +160,16 @@ VERBS = {
 
 @pytest.mark.parametrize("name", VERBS)
 def test_every_verb_refuses_a_run_that_names_code(
-    name: str, files: Path, kept: str, marker: Path, tmp_path: Path, monkeypatch, capsys
+    name: str, files: Path, kept: str, marker: Path, tmp_path: Path
 ) -> None:
     file, verb, *words = VERBS[name]
     change(files / file, aggregator="hostile:Thing")
     if name == "resume":  # a finished run is left as it is
         Tracker.attach(polypool_uri(), kept, running=False).finish("KILLED")
-    monkeypatch.setattr(sys, "argv", [verb, *(word.format(id=kept, tmp=tmp_path) for word in words)])
-    with pytest.raises(SystemExit) as ended:
-        importlib.import_module(f"polypool.pipelines.commands.{verb}").main()
-    said = capsys.readouterr().err
-    assert ended.value.code == 2
-    assert len(said.splitlines()) == 1
-    assert "run.json" in said
-    assert "aggregator: 'hostile:Thing' names code of the module hostile" in said
-    assert "--trust hostile" in said
+    code, _, said = called(verb, *(word.format(id=kept, tmp=tmp_path) for word in words))
+    assert (code, len(said.splitlines())) == (2, 1)
+    names = "aggregator: 'hostile:Thing' names code of the module hostile"
+    assert all(part in said for part in ("run.json", names, "--trust hostile"))
     assert not marker.exists()
     assert not (tmp_path / "out").exists()
 
@@ -214,7 +209,7 @@ def test_a_store_s_backbone_is_not_called(tmp_path: Path, marker: Path) -> None:
 
 
 def test_a_plug_in_is_recorded_and_loads_again_where_it_is_trusted(
-    run: Run, home: Path, tmp_path: Path, monkeypatch, capsys
+    run: Run, home: Path, tmp_path: Path, monkeypatch
 ) -> None:
     mine = replace(run, aggregator="mine_parts:Thing", text_aggregator="gcn(then=mine_parts:Thing)")
     (tmp_path / "mine_parts.py").write_text(HOSTILE.format(marker=str(tmp_path / "used")))
@@ -223,12 +218,10 @@ def test_a_plug_in_is_recorded_and_loads_again_where_it_is_trusted(
     assert Tracker.attach(tracking_uri(home), run_id, running=False).tag("trust") == "mine_parts"
     monkeypatch.setattr(parsing, "_trusted", set())
     with pytest.raises(InputError, match="--trust mine_parts"):
-        search(SearchOptions(run_id=run_id, query="a dog"))
+        search(run_id=run_id, query="a dog")
     out = tmp_path / "model"
-    monkeypatch.setattr(sys, "argv", ["export", run_id, "--out", str(out), "--trust", "mine_parts"])
-    importlib.import_module("polypool.pipelines.commands.export").main()
-    line = f"model = pp.load({str(out)!r}, trust=('mine_parts',))"
-    assert line in capsys.readouterr().out
+    _, shown, _ = called("export", run_id, "--out", out, "--trust", "mine_parts")
+    assert f"model = pp.load({str(out)!r}, trust=('mine_parts',))" in shown
     monkeypatch.setattr(parsing, "_trusted", set())
     with pytest.raises(InputError, match="--trust mine_parts"):
         load(out)
@@ -274,14 +267,10 @@ def test_only_names_at_the_top_of_a_module_are_read(name: str) -> None:
         ["check", "os:system", "--kind", "aggregator"],
     ],
 )
-def test_a_function_typed_as_a_part_is_one_message(words: list[str], home: Path, monkeypatch, capsys) -> None:
+def test_a_function_typed_as_a_part_is_one_message(words: list[str], home: Path, monkeypatch) -> None:
     monkeypatch.setattr(os, "system", pytest.fail)
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit) as ended:
-        importlib.import_module(f"polypool.pipelines.commands.{words[0]}").main()
-    said = capsys.readouterr().err
-    assert ended.value.code == 2
-    assert said.startswith("error: ")
+    code, _, said = called(*words)
+    assert (code, said[:7]) == (2, "error: ")
     assert "' is a function" in said
     assert "Traceback" not in said
 

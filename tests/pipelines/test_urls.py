@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 
 import pytest
+from verbs import called
 
 from polypool.pipelines.recipes.arguments import read_run
 
@@ -33,20 +32,16 @@ KARPATHY = ["--json", "here.json", "--images", "."]
     ],
 )
 def test_a_url_that_cannot_be_served_is_one_line_and_code_2(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here.json").write_text('{"dataset": "mine", "images": []}')
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit) as ended:
-        importlib.import_module(f"polypool.pipelines.commands.{words[0]}").main()
-    said = capsys.readouterr().err
-    assert ended.value.code == 2, said
+    code, _, said = called(*words)
+    assert (code, said.count("\n")) == (2, 1), said
     assert said.startswith("error: ftp://host/x"), said
     assert "s3://" in said
-    assert said.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["here.json"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import sys
@@ -13,7 +14,6 @@ from unittest.mock import patch
 import numpy as np
 
 from polypool.infra.store import FeatureStore
-from polypool.pipelines.commands import ingest
 
 
 def exit_code(main: Callable[[], None], *words: object) -> int:
@@ -26,12 +26,18 @@ def exit_code(main: Callable[[], None], *words: object) -> int:
     return 0
 
 
-def run(*arguments: object) -> tuple[int, str, str]:
-    """Call `ingest`; return the exit code and what was printed to standard output and error."""
+def called(verb: str, *words: object) -> tuple[int, str, str]:
+    """Call a verb; return the exit code and what was printed to standard output and error."""
     out, err = io.StringIO(), io.StringIO()
+    main = importlib.import_module(f"polypool.pipelines.commands.{verb}").main
     with redirect_stdout(out), redirect_stderr(err):
-        code = exit_code(ingest.main, *arguments)
+        code = exit_code(main, *words)
     return code, out.getvalue(), err.getvalue()
+
+
+def run(*arguments: object) -> tuple[int, str, str]:
+    """Call `ingest`, likewise."""
+    return called("ingest", *arguments)
 
 
 def ingested(*arguments: object) -> str:

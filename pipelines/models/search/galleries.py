@@ -19,7 +19,6 @@ from polypool.pipelines.models.search.indices import (
     Exact,
     Faiss,
     Index,
-    PairScore,
     TopK,
     TwoPass,
     evenly,
@@ -88,16 +87,25 @@ def make_gallery(
     return PairGallery(model, side, batches())
 
 
-class EmbeddingGallery:
-    """The embeddings of one side, in an index.
+class _Encoders:
+    """A model's encoders of what is searched and of queries, which are of the other modality."""
 
-    Args:
-        model: has embeddings of each modality alone.
-        side: which side is searched.
-        batches: its samples.
-        sample: gives a few queries of the other side.
-        method: as in `make_gallery`.
-    """
+    def __init__(self, model: RetrievalModel, side: Side) -> None:
+        self.model, self.visual, self.device = model, side == "visual", device_of(model)
+        encoders = (model.encode_visual, model.encode_text)
+        self.encode_item, self.encode_query = encoders if self.visual else encoders[::-1]
+
+    @torch.inference_mode()
+    def query(self, queries: Batch) -> Any:
+        return self.encode_query(on_device(queries, self.device))
+
+    def ordered(self, items: Any, queries: Any) -> tuple[Any, Any]:
+        """Return what is visual first, as models compare them."""
+        return (items, queries) if self.visual else (queries, items)
+
+
+class EmbeddingGallery(_Encoders):
+    """The embeddings of one side, in an index, for a model that has embeddings of each modality alone."""
 
     at_once = AT_ONCE
 
@@ -110,18 +118,13 @@ class EmbeddingGallery:
         sample: Callable[[], Batch],
         method: Method,
     ) -> None:
-        self.device = device_of(model)
-        branch = {"visual": model.encode_visual, "text": model.encode_text}
-        self._encode = branch["text" if side == "visual" else "visual"]
-        embedding = encode_split(lambda batch: branch[side](batch).vectors, batches, device=self.device)
-
-        def score(part: Tensor, query: Tensor) -> Tensor:
-            return model.similarity(part, query) if side == "visual" else model.similarity(query, part).T
-
-        sets = isinstance(model.similarity, SetSimilarity | MaxSim) and embedding.ndim == 3
+        super().__init__(model, side)
+        embedding = encode_split(lambda batch: self.encode_item(batch).vectors, batches, device=self.device)
+        similarity = model.similarity
+        sets = isinstance(similarity, SetSimilarity | MaxSim) and embedding.ndim == 3
         if method == "auto":
             method = "two-pass" if sets and len(embedding) >= MANY_SETS else "exact"
-        if method in ("two-pass", "faiss") and model.similarity.of_distributions:
+        if method in ("two-pass", "faiss") and similarity.of_distributions:
             raise InputError(
                 f"--index {method} is for vectors, and the model makes distributions; choose exact"
             )
@@ -129,89 +132,73 @@ class EmbeddingGallery:
             raise InputError(
                 "--index two-pass is for sets of vectors; choose exact, or faiss for single ones"
             )
-        if method == "faiss" and not isinstance(model.similarity, Cosine):
+        if method == "faiss" and not isinstance(similarity, Cosine):
             raise InputError("--index faiss is for single vectors and their cosine; choose exact or two-pass")
-        self.index = self._index(embedding, score, sample=sample, method=method)
 
-    @torch.inference_mode()
-    def _embedding(self, batch: Batch) -> Tensor:
-        return self._encode(on_device(batch, self.device)).vectors
+        def score(part: Tensor, query: Tensor) -> Tensor:
+            sim_VT = similarity(*self.ordered(part, query))
+            return sim_VT if self.visual else sim_VT.T
 
-    def _index(
-        self, embedding: Tensor, score: PairScore, *, sample: Callable[[], Batch], method: Method
-    ) -> Index:
+        self.index: Index
         if method == "exact":
-            return Exact(embedding, score)
-        queries = self._embedding(sample())
-        return TwoPass(embedding, score, queries) if method == "two-pass" else Faiss(embedding, queries)
+            self.index = Exact(embedding, score)
+        elif method == "two-pass":
+            self.index = TwoPass(embedding, score, self.query(sample()).vectors)
+        else:
+            self.index = Faiss(embedding, self.query(sample()).vectors)
 
     def best(self, queries: Batch, k: int) -> list[TopK]:
         """Return the k best for each query."""
-        return self.index.top(self._embedding(queries), k)
+        return self.index.top(self.query(queries).vectors, k)
 
 
-class PairGallery:
+class PairGallery(_Encoders):
     """What a model of pairs, such as HGR, encodes of one side, held; each query is scored with all of it."""
 
     at_once = 1
 
     @torch.inference_mode()
     def __init__(self, model: RetrievalModel, side: Side, batches: Batches) -> None:
-        self.model, self.side = model, side
-        self.device = device_of(model)
-        self._parts = [(number_B, self._encoded(batch, side)) for number_B, batch in batches]
-
-    def _encoded(self, batch: Batch, side: Side) -> Any:
-        encode_batch = self.model.encode_visual if side == "visual" else self.model.encode_text
-        return encode_batch(on_device(batch, self.device))
+        super().__init__(model, side)
+        self._parts = [
+            (number_B, self.encode_item(on_device(batch, self.device))) for number_B, batch in batches
+        ]
 
     @torch.inference_mode()
     def best(self, queries: Batch, k: int) -> list[TopK]:
         """Return the k best for the query of a batch of one."""
-        query = self._encoded(queries, "text" if self.side == "visual" else "visual")
+        query = self.query(queries)
         score_G = torch.empty(sum(len(number_B) for number_B, _ in self._parts))
         for number_B, part in self._parts:
-            pair = (part, query) if self.side == "visual" else (query, part)
-            score_G[number_B] = self.model.score(*pair).float().flatten().cpu()
+            score_G[number_B] = self.model.score(*self.ordered(part, query)).float().flatten().cpu()
         return [top_k(score_G, k)]
 
 
-class ProbedGallery:
+class ProbedGallery(_Encoders):
     """One side of a split, of which the model ranks the candidates of a first pass.
 
     What is searched is described once by its scores with a sample of queries. A query is scored with as many probes of
     the gallery; what follows for all others, as in `tasks.scoring.ranking.reranking`, chooses candidates, and the model
     ranks these.
-
-    Args:
-        model: in evaluation mode.
-        side: which side is searched.
-        batches: its samples.
-        sample: queries, a batch of the other side.
     """
 
     at_once = 1
 
     @torch.inference_mode()
     def __init__(self, model: PairEncoder, side: Side, batches: Batches, sample: Batch) -> None:
-        self.model, self.side, self.device = model, side, device_of(model)
-        self._encode = {"visual": model.encode_visual, "text": model.encode_text}
-        self.sets = encode_sets(self._encode[side], batches, device=self.device)
-        probes = [x_ND[mask_N] for x_ND, mask_N in zip(*self._encoded(sample), strict=True)]
-        sides = (self.sets, probes) if side == "visual" else (probes, self.sets)
-        sim_VT = PairScores(model, visual=sides[0], text=sides[1])(slice(None), slice(None)).double()
-        described_GP = sim_VT if side == "visual" else sim_VT.T
+        super().__init__(model, side)
+        self.sets = encode_sets(self.encode_item, batches, device=self.device)
+        probes = [x_ND[mask_N] for x_ND, mask_N in zip(*self.query(sample), strict=True)]
+        visual, text = self.ordered(self.sets, probes)
+        sim_VT = PairScores(model, visual=visual, text=text)(slice(None), slice(None)).double()
+        described_GP = sim_VT if self.visual else sim_VT.T
         self.probe_P = evenly(len(self.sets), len(probes))
         self.described_PG = (described_GP @ joined(described_GP[self.probe_P])).T
-
-    def _encoded(self, queries: Batch) -> PaddedSets:
-        other = "text" if self.side == "visual" else "visual"
-        return self._encode[other](on_device(queries, self.device))
 
     @torch.inference_mode()
     def best(self, queries: Batch, k: int) -> list[TopK]:
         """Return the k best for the query of a batch of one, as far as they are candidates."""
-        query = self._encoded(queries)
+        query = self.query(queries)
         first_1G = self._scores(query, self.probe_P).double()[None] @ self.described_PG
         place_C = best_places(first_1G, LEAST * -(-k // AT))[0].sort().values.cpu()
         chosen, score_K = top_k(self._scores(query, place_C.numpy()).cpu(), k)
@@ -219,6 +206,4 @@ class ProbedGallery:
 
     def _scores(self, query: PaddedSets, place_C: np.ndarray) -> Tensor:
         some = PaddedSets.pad([self.sets[place] for place in place_C])
-        return (
-            self.model.score(*((some, query) if self.side == "visual" else (query, some))).float().flatten()
-        )
+        return self.model.score(*self.ordered(some, query)).float().flatten()

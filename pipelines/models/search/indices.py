@@ -46,15 +46,18 @@ def top_k(score_G: Tensor, k: int) -> TopK:
     Raises:
         InputError: a score is no number.
     """
-    if not torch.isfinite(score_G).all():
-        raise InputError(
-            "the model gives scores that are not numbers; it has diverged, or the features of the query or of the "
-            "gallery hold NaN"
-        )
+    _check_finite(score_G, "scores that are not numbers")
     threshold = score_G.topk(min(k, len(score_G))).values[-1]
     place_C = (score_G >= threshold).nonzero().squeeze(1)
     place_K = place_C[score_G[place_C].argsort(descending=True, stable=True)[:k]]
     return TopK(place_K, score_G[place_K])
+
+
+def _check_finite(x: Tensor, what: str) -> None:
+    if not torch.isfinite(x).all():
+        raise InputError(
+            f"the model gives {what}; it has diverged, or the features of the query or of the gallery hold NaN"
+        )
 
 
 def top_k_of_parts(parts: Iterable[Tensor], k: int) -> TopK:
@@ -234,10 +237,7 @@ class Faiss:
         Raises:
             InputError: a query's embedding holds NaN.
         """
-        if not torch.isfinite(queries).all():
-            raise InputError(
-                "the model gives an embedding that is not a number; it has diverged, or the query holds NaN"
-            )
+        _check_finite(queries, "an embedding that is not a number")
         return [self._top(query, k) for query in queries.split(1)]
 
     def _top(self, query: Tensor, k: int) -> TopK:

@@ -18,6 +18,7 @@ from polypool.infra.files import existing
 from polypool.pipelines.data.extraction.file_features import FileFeatures, readable
 from polypool.tasks.datasets.corpus import Item
 from polypool.tasks.datasets.questions import Image
+from polypool.tasks.inputs.visuals import VisualInputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +89,7 @@ class QueryReader:
     def visual_batch(self, queries: Sequence[Query]) -> Batch:
         """Return the images or videos of queries as a batch; raises as `visual`, or where features do not fit."""
         inputs = self.adapter.visual_inputs([self.visual(query) for query in queries])
-        number_B = np.arange(len(queries))
-        x, mask_BN = inputs.batch(number_B, sample_B=number_B, draw=None)
-        return {"visual": x, "visual_mask": mask_BN}
+        return visual_batch(inputs, np.arange(len(queries)))
 
     def text_batch(self, queries: Sequence[Query]) -> Batch:
         """Return the texts of queries as a batch.
@@ -130,6 +129,12 @@ class QueryReader:
         """End the processes that decode."""
         if self._files:
             self._files.close()
+
+
+def visual_batch(inputs: VisualInputs, number_B: np.ndarray) -> Batch:
+    """Return images or videos as a batch, as they are evaluated."""
+    x, mask_BN = inputs.batch(number_B, sample_B=number_B, draw=None)
+    return {"visual": x, "visual_mask": mask_BN}
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from polypool.infra.errors import InputError
 from polypool.pipelines.models.search import Method
 from polypool.pipelines.models.search.galleries import Gallery, make_gallery
 from polypool.pipelines.models.search.indices import TopK, evenly
-from polypool.pipelines.models.search.queries import Query, QueryReader
+from polypool.pipelines.models.search.queries import Query, QueryReader, visual_batch
 from polypool.tasks.abilities import Answers, Searchable
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.datasets.questions import QuestionCorpus
@@ -93,14 +93,7 @@ class Search(ABC, Generic[Result]):
 
 
 class RetrievalSearch(Search[Hit]):
-    """Finds images or videos by text, and captions by image or video.
-
-    Args:
-        adapter: of the task.
-        model: in evaluation mode.
-        pairs: the data of the split.
-        split: whose items and captions are searched.
-        method: see `make_gallery`.
+    """Finds images or videos by text, and captions by image or video, by a `method` of `make_gallery`.
 
     Raises:
         InputError: no such split, or items without features.
@@ -135,9 +128,7 @@ class RetrievalSearch(Search[Hit]):
         """The captions, encoded when they are first searched."""
 
         def sample() -> Batch:
-            item_B = evenly(len(self.items), SAMPLE)
-            visual, mask_BN = self.pairs.visual.batch(item_B, sample_B=item_B, draw=None)
-            return {"visual": visual, "visual_mask": mask_BN}
+            return visual_batch(self.pairs.visual, evenly(len(self.items), SAMPLE))
 
         return make_gallery(
             self.model, "text", lambda: self.pairs.sentences(CHUNK), sample=sample, method=self.method
@@ -177,13 +168,7 @@ class RetrievalSearch(Search[Hit]):
 
 
 class AnswerSearch(Search[Answer]):
-    """Finds the most probable answers to a question about an image.
-
-    Args:
-        adapter: of the task; `Searchable`, too.
-        model: in evaluation mode.
-        split: whose images are offered to ask about.
-    """
+    """Finds the most probable answers to a question about an image; the adapter is `Searchable`, too."""
 
     def __init__(self, adapter: Answers, model: nn.Module, *, split: str = "test") -> None:
         super().__init__(adapter, split=split)

@@ -13,7 +13,7 @@ from released_models import WORDS, bigru, regions, save
 from fuzz.cases import Kind, expect
 from polypool.infra.registry import TASKS
 from polypool.pipelines.models.released import convert
-from polypool.pipelines.models.released_file import read_release
+from polypool.pipelines.models.released_parts import read_release
 from polypool.pipelines.models.trained import load
 from polypool.pipelines.training.checkpoints.best import ASSETS, RUN, WEIGHTS, write_model
 from polypool.pipelines.training.checkpoints.format import Progress, load_checkpoint, save_weights

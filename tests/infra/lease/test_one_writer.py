@@ -16,7 +16,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.files import atomic
 from polypool.infra.lease.on_disk import DiskLease, HeldError
 from polypool.infra.store import FeatureStore, StoreWriter
-from polypool.pipelines.models.export import export
+from polypool.pipelines.models.exporting import export
 from polypool.tasks.datasets.corpus import Corpus, Item, write_corpus
 
 

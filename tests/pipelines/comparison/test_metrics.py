@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from polypool.pipelines.comparison.query_units import Queries
 from polypool.pipelines.comparison.results import columns, results
 from polypool.pipelines.comparison.tables import score_tables as tables
 from polypool.pipelines.comparison.tables.differences import differences
-from polypool.pipelines.models.evaluation import track_ensemble
+from polypool.pipelines.models.run_evaluation import track_ensemble
 from polypool.pipelines.recipes import Ensemble
 from polypool.pipelines.training.run_results import headline, printed
 from polypool.tasks.adapter import Evaluation, Metric, QueryMean, QueryMetric
@@ -263,15 +262,13 @@ def test_an_ensembles_numbers_are_those_of_its_own_recipe() -> None:
 
 
 def test_an_ensemble_notes_what_it_aims_at(home) -> None:
-    members = [SimpleNamespace(run=toy_run(), tracker=SimpleNamespace(run_id=id)) for id in "ab"]
     recipe = Ensemble(
         recipe="two", members=("x", "y"), protocol="whole", published={"whole/rsum": 3.0}, source="table 1"
     )
-    track_ensemble(members, "whole", ensemble=recipe)
+    track_ensemble([toy_run()] * 2, "whole", ensemble=recipe)
     (record,) = find_runs(tracking_uri(home), "polypool", finished=False)
-    assert (record.tags["recipe"], record.params["members"], record.params["source"]) == (
+    assert (record.tags["recipe"], record.params["source"]) == (
         "two",
-        "a,b",
         "table 1",
     )
     assert json.loads(record.params["published"]) == {"whole/rsum": 3.0}

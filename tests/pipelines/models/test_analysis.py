@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +9,9 @@ import pytest
 import torch
 from corpora import make_corpus
 from kept import keep_run
+from verbs import called
 
 from polypool.infra.tracking import Tracker, tracking_uri
-from polypool.pipelines.commands import evaluate
 from polypool.pipelines.models.trained import load
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
 
@@ -34,9 +33,10 @@ def of_sets(run) -> str:
     )
 
 
-def analysed(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["evaluate", "--embeddings", *words])
-    evaluate.main()
+def analysed(*words: str) -> str:
+    code, shown, error = called("evaluate", "--embeddings", *words)
+    assert code == 0, error
+    return shown
 
 
 def metrics(run_id: str, home) -> dict[str, float]:
@@ -44,9 +44,8 @@ def metrics(run_id: str, home) -> dict[str, float]:
     return {name: value for name, value in found.items() if name.startswith("analysis/")}
 
 
-def test_single_vectors_get_alignment_and_uniformity_alone(of_vectors, home, monkeypatch, capsys) -> None:
-    analysed(monkeypatch, of_vectors)
-    shown = capsys.readouterr().out
+def test_single_vectors_get_alignment_and_uniformity_alone(of_vectors, home) -> None:
+    shown = analysed(of_vectors)
     assert "single vectors: variance and elements are for models of sets" in shown
     trained = load(of_vectors)
     embeddings = trained.adapter.scorer(trained.model, "test")
@@ -64,9 +63,8 @@ def test_single_vectors_get_alignment_and_uniformity_alone(of_vectors, home, mon
     assert f"{logged['analysis/alignment/joint']:.4f}" in shown
 
 
-def test_sets_get_variance_and_scores_of_their_elements(of_sets, home, monkeypatch, capsys) -> None:
-    analysed(monkeypatch, of_sets)
-    shown = capsys.readouterr().out
+def test_sets_get_variance_and_scores_of_their_elements(of_sets, home) -> None:
+    shown = analysed(of_sets)
     logged = metrics(of_sets, home)
     trained = load(of_sets)
     embeddings = trained.adapter.scorer(trained.model, "test")
@@ -93,22 +91,16 @@ def test_sets_get_variance_and_scores_of_their_elements(of_sets, home, monkeypat
     assert line.split()[2:] == [f"{logged['analysis/whole/without_2/visual']:.1f}", "\u2013"]
 
 
-def test_aligned_sets_are_scored_with_the_same_element_left_out_of_both(
-    run, home, monkeypatch, capsys
-) -> None:
+def test_aligned_sets_are_scored_with_the_same_element_left_out_of_both(run, home) -> None:
     run_id = keep_run(replace(run, aggregator="pie(k=3)", similarity="aligned_mean"))
-    analysed(monkeypatch, run_id)
+    assert "without 2" in analysed(run_id)
     logged = metrics(run_id, home)
     assert len([name for name in logged if name.startswith("analysis/whole/")]) == 1 + 6
     assert {"analysis/whole/all/joint", "analysis/whole/without_2/joint"} <= set(logged)
-    assert "without 2" in capsys.readouterr().out
 
 
-def test_another_split_has_names_of_its_own_and_elements_can_be_left_out(
-    of_sets, home, monkeypatch, capsys
-) -> None:
-    analysed(monkeypatch, of_sets, "--split", "val", "--no-elements")
-    assert "with elements of" not in capsys.readouterr().out
+def test_another_split_has_names_of_its_own_and_elements_can_be_left_out(of_sets, home) -> None:
+    assert "with elements of" not in analysed(of_sets, "--split", "val", "--no-elements")
     logged = metrics(of_sets, home)
     assert {"analysis/val/alignment/joint", "analysis/val/variance/visual"} <= set(logged)
     assert not [name for name in logged if name.startswith("analysis/val/whole")]
@@ -122,17 +114,13 @@ def test_another_split_has_names_of_its_own_and_elements_can_be_left_out(
         (["--protocol", "coco-9k"], "Did you mean 'coco-5k'"),
     ],
 )
-def test_bad_input_is_one_message_and_code_2(words, message, of_sets, monkeypatch, capsys) -> None:
-    with pytest.raises(SystemExit) as ended:
-        analysed(monkeypatch, of_sets, *words)
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
+def test_bad_input_is_one_message_and_code_2(words, message, of_sets) -> None:
+    code, _, error = called("evaluate", "--embeddings", of_sets, *words)
+    assert (code, message in error) == (2, True), error
 
 
-def test_a_model_that_scores_pairs_has_no_codes(of_vectors, monkeypatch, capsys) -> None:
+def test_a_model_that_scores_pairs_has_no_codes(of_vectors, monkeypatch) -> None:
     trained = load(of_vectors)
     monkeypatch.setattr(type(trained.adapter), "scorer", lambda *_: lambda images, captions: torch.zeros(1))
-    with pytest.raises(SystemExit) as ended:
-        analysed(monkeypatch, of_vectors)
-    assert ended.value.code == 2
-    assert "has no embeddings of images and of texts apart" in capsys.readouterr().err
+    code, _, error = called("evaluate", "--embeddings", of_vectors)
+    assert (code, "has no embeddings of images and of texts apart" in error) == (2, True), error

@@ -21,16 +21,9 @@ from searchable import with_pictures
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking import Tracker, tracking_uri
-from polypool.pipelines.models.export import export
+from polypool.pipelines.models.exporting import export
 from polypool.pipelines.models.trained import load
 from polypool.tasks.run import to_json
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return tmp_path
 
 
 def exported_without_data(run, home: Path, folders: tuple[str, ...]):
@@ -51,15 +44,15 @@ def exported_without_data(run, home: Path, folders: tuple[str, ...]):
         {"aggregator": "score_attention(heads=2)"},
     ],
 )
-def test_scores_are_those_of_the_run_on_its_data(home, change):
-    run = make_corpus(home)
+def test_scores_are_those_of_the_run_on_its_data(new_home, change):
+    run = make_corpus(new_home)
     run = replace(run, data=replace(run.data, text_augment="", max_frames=3), **change)
     torch.manual_seed(run.seed)
     adapter = TASKS.build(run.task, run)
     expected = adapter.scorer(adapter.model(), "test")(slice(0, 20), slice(0, 40))
     sets = [adapter.store[row] for row in adapter.store.rows(adapter.data("test").item_ids.tolist())]
     sets, texts = [np.array(x_NF) for x_NF in sets], adapter.data("test").texts
-    model = exported_without_data(run, home, ("corpus", "features"))
+    model = exported_without_data(run, new_home, ("corpus", "features"))
     torch.testing.assert_close(model.scores(sets, texts), expected)
     if "model" in change or "score" in change.get("aggregator", ""):
         return
@@ -67,33 +60,33 @@ def test_scores_are_those_of_the_run_on_its_data(home, change):
     torch.testing.assert_close(similarity, expected)
 
 
-def test_what_an_objective_learnt_is_in_the_file_and_not_needed_to_score(home):
-    run = replace(make_corpus(home), objective="siglip(bias=-3)")
-    export(keep_run(run), home / "out")
+def test_what_an_objective_learnt_is_in_the_file_and_not_needed_to_score(new_home):
+    run = replace(make_corpus(new_home), objective="siglip(bias=-3)")
+    export(keep_run(run), new_home / "out")
     sets, texts = [np.ones((3, 10), dtype=np.float32)], ["a dog and a cat"]
-    whole = load(home / "out")
+    whole = load(new_home / "out")
     assert whole.model.objective.bias.item() == -3
-    file = home / "out" / "model.safetensors"
+    file = new_home / "out" / "model.safetensors"
     weights = load_file(file)
     assert weights.pop("objective.bias").item() == -3
     assert weights.pop("objective.log_scale").item() == pytest.approx(np.log(10))
     save_file(weights, file)
-    torch.testing.assert_close(load(home / "out").scores(sets, texts), whole.scores(sets, texts))
+    torch.testing.assert_close(load(new_home / "out").scores(sets, texts), whole.scores(sets, texts))
     weights.pop(next(iter(weights)))
     save_file(weights, file)
     with pytest.raises(InputError, match="another architecture"):
-        load(home / "out")
+        load(new_home / "out")
 
 
-def test_questions_are_answered_as_by_the_run(home):
-    run = make_questions(home)
+def test_questions_are_answered_as_by_the_run(new_home):
+    run = make_questions(new_home)
     torch.manual_seed(run.seed)
     adapter = TASKS.build(run.task, run)
     probability_QA = adapter.scorer(adapter.model(), "test")(slice(0, 6), slice(None))
     questions = adapter.corpus.questions("test")[:6]
     rows = adapter.store.rows([q.image_id for q in questions])
     sets = [np.array(adapter.store[row]) for row in rows]
-    model = exported_without_data(run, home, ("questions", "features"))
+    model = exported_without_data(run, new_home, ("questions", "features"))
     found = model.answers(sets, [q.question for q in questions])
     assert [answer for answer, _ in found] == [
         adapter.vocabulary.answers[n] for n in probability_QA.argmax(1)
@@ -105,15 +98,15 @@ def test_questions_are_answered_as_by_the_run(home):
         model.encode_text(["what?"])
 
 
-def test_the_lines_of_the_readme_run_without_mlflow_ray_and_data(home):
-    exported_without_data(make_corpus(home), home, ("corpus", "features", "mlartifacts"))
-    readme = (home / "out" / "model" / "README.md").read_text()
+def test_the_lines_of_the_readme_run_without_mlflow_ray_and_data(new_home):
+    exported_without_data(make_corpus(new_home), new_home, ("corpus", "features", "mlartifacts"))
+    readme = (new_home / "out" / "model" / "README.md").read_text()
     (lines,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     assert len([line for line in lines.splitlines() if line]) == 5
     check = "import sys\nassert not {'mlflow', 'ray'} & set(sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", f"{lines}\n{check}"],
-        cwd=home / "out",
+        cwd=new_home / "out",
         env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -123,9 +116,9 @@ def test_the_lines_of_the_readme_run_without_mlflow_ray_and_data(home):
     assert re.fullmatch(r"tensor\(\[\[-?\d\.\d+\]\]\)\n", done.stdout)
 
 
-def test_the_readme_names_what_describes_new_pictures(home):
-    exported_without_data(with_pictures(home, train=8, val=4, test=4), home, ("corpus", "cells"))
-    readme = (home / "out" / "model" / "README.md").read_text()
+def test_the_readme_names_what_describes_new_pictures(new_home):
+    exported_without_data(with_pictures(new_home, train=8, val=4, test=4), new_home, ("corpus", "cells"))
+    readme = (new_home / "out" / "model" / "README.md").read_text()
     assert "Images or videos are described first by `cells(grid=2, pixels=8)`, looked for here" in readme
 
 
@@ -155,32 +148,32 @@ def test_input_that_does_not_fit_is_refused(loaded, given, texts, message):
         loaded.scores(given, texts)
 
 
-def test_what_cannot_be_exported_or_loaded_is_said(home):
-    run = make_corpus(home)
-    start = {"uri": tracking_uri(home), "home": home, "name": "made", "params": to_json(run)}
+def test_what_cannot_be_exported_or_loaded_is_said(new_home):
+    run = make_corpus(new_home)
+    start = {"uri": tracking_uri(new_home), "home": new_home, "name": "made", "params": to_json(run)}
     unfinished = Tracker.start("polypool", tags={"kind": "train"}, **start).run_id
     with pytest.raises(InputError, match=f"has no model: it ended before .*train resume {unfinished}"):
-        export(unfinished, home / "out")
+        export(unfinished, new_home / "out")
     table = Tracker.start("polypool", tags={"kind": "comparison"}, **start).run_id
     with pytest.raises(
         InputError, match="has no model: it is the summary of a comparison or a sweep; give one"
     ):
-        export(table, home / "out")
+        export(table, new_home / "out")
     with pytest.raises(InputError, match=f"(?s)no run '0000'.*{table}"):
-        export("0000", home / "out")
+        export("0000", new_home / "out")
     run_id = keep_run(run)
     with pytest.raises(InputError, match="exists already"):
-        export(run_id, home / "corpus")
-    assert not (home / "out").exists()
-    export(run_id, home / "out")
-    assert sorted(path.name for path in (home / "out").iterdir()) == [
+        export(run_id, new_home / "corpus")
+    assert not (new_home / "out").exists()
+    export(run_id, new_home / "out")
+    assert sorted(path.name for path in (new_home / "out").iterdir()) == [
         "README.md",
         "assets.json",
         "model.safetensors",
         "run.json",
     ]
-    (home / "out" / "assets.json").unlink()
+    (new_home / "out" / "assets.json").unlink()
     with pytest.raises(InputError, match=r"assets\.json: no such file"):
-        load(home / "out")
+        load(new_home / "out")
     with pytest.raises(InputError, match="no such folder"):
-        load(home / "nowhere")
+        load(new_home / "nowhere")

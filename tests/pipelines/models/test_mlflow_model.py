@@ -26,12 +26,12 @@ from mlflow.exceptions import MlflowException
 from mlflow.pyfunc import load_model
 from PIL import Image
 from tiny_models import save_vit
+from verbs import called
 
 from polypool.infra.ray.jobs import free_ports
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking import Tracker, tracking_uri
-from polypool.pipelines.commands import export
-from polypool.pipelines.models.mlflow_model import export_to_mlflow
+from polypool.pipelines.models.exporting import export_to_mlflow
 from polypool.pipelines.models.trained import load
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.records import VERSION_TAG
@@ -123,14 +123,9 @@ def test_the_model_has_the_scores_of_its_run_on_their_data(
     assert (int(version.version), version.run_id, version.source) == (1, kept, model)
 
 
-def test_the_alias_goes_on_to_the_next_version(
-    home: Path, kept: str, model: str, capsys, monkeypatch
-) -> None:
-    monkeypatch.setattr(
-        sys, "argv", ["export", kept, "--mlflow", "--registered-name", "shapes", "--alias", "champion"]
-    )
-    export.main()
-    said = capsys.readouterr().out
+def test_the_alias_goes_on_to_the_next_version(home: Path, kept: str, model: str) -> None:
+    words = ("--mlflow", "--registered-name", "shapes", "--alias", "champion")
+    _, said, _ = called("export", kept, *words)
     assert "registered as version 2 of shapes, champion" in said
     assert "mlflow models serve -m models:/shapes@champion --env-manager local" in said
     client = Tracker.attach(tracking_uri(home), kept, running=False)._client
@@ -148,12 +143,9 @@ def test_the_alias_goes_on_to_the_next_version(
         (["--mlflow", "--registered-name", "a/b"], "--registered-name 'a/b': Invalid model name"),
     ],
 )
-def test_what_cannot_be_registered_is_said(kept: str, words, message, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["export", kept, *words])
-    with pytest.raises(SystemExit) as stop:
-        export.main()
-    assert stop.value.code == 2
-    assert message in capsys.readouterr().err
+def test_what_cannot_be_registered_is_said(kept: str, words, message) -> None:
+    code, _, error = called("export", kept, *words)
+    assert (code, message in error) == (2, True), error
 
 
 def test_a_model_carries_this_project_as_one_package(model: str) -> None:
@@ -244,16 +236,7 @@ def test_mlflow_serves_it_over_http(
     home: Path, kept: str, model: str, features: list[np.ndarray], tmp_path: Path
 ) -> None:
     (port,) = free_ports(1)
-    words = [
-        "models",
-        "serve",
-        "-m",
-        "models:/shapes@champion",
-        "--env-manager",
-        "local",
-        "--port",
-        str(port),
-    ]
+    words = f"models serve -m models:/shapes@champion --env-manager local --port {port}".split()
     with (tmp_path / "said").open("w") as said:
         server = subprocess.Popen(
             [sys.executable, "-m", "mlflow", *words],

@@ -17,7 +17,7 @@ from kept import keep_run
 
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import Tracker, tracking_uri
-from polypool.pipelines.models.export import export
+from polypool.pipelines.models.exporting import export
 from polypool.pipelines.models.trained import load, load_run
 from polypool.pipelines.training import launch as start
 from polypool.pipelines.training import recording

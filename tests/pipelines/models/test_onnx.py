@@ -17,8 +17,9 @@ from polypool.aggregators.random_sets import random_sets
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 from polypool.pipelines.models import onnx as graphs
-from polypool.pipelines.models.export import export
+from polypool.pipelines.models.exporting import export
 from polypool.pipelines.models.onnx import ANSWERS, SIMILARITY, TEXT, VISUAL, write_graphs
+from polypool.pipelines.models.search.queries import Query, QueryReader
 from polypool.pipelines.models.trained import load
 
 ort = pytest.importorskip("onnxruntime", reason="not installed (pip install 'polypool[onnx]')")
@@ -28,13 +29,6 @@ CAPTIONS = ["a dog", "a dog and a cat on a bench", "two"]
 DIM = 8
 NOT_WRITTEN = {"boq", "probabilistic", "seq2seq", "seq_lstm", "ts2_select"}
 """What torch writes no graph of: stable sorts, two GRUs over the same ranks, its own attention, tails of a Gaussian."""
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return tmp_path
 
 
 def computed(file: Path, **inputs: torch.Tensor) -> np.ndarray:
@@ -48,11 +42,9 @@ def batches(trained, sizes: list[int], texts: list[str]) -> dict[str, torch.Tens
     """Return what the model's own adapter makes of features and texts."""
     random = np.random.default_rng(len(sizes))
     sets = [random.standard_normal((size, trained.adapter.visual_dim)).astype(np.float32) for size in sizes]
-    number = np.arange(len(sets))
-    x, mask = trained.adapter.visual_inputs(sets).batch(number, sample_B=number, draw=None)
-    return {"visual": x, "visual_mask": mask} | trained.adapter.text_inputs(texts).batch(
-        np.arange(len(texts))
-    )
+    queries = [Query(features=x_NF) for x_NF in sets]
+    reader = QueryReader(trained.adapter)
+    return reader.visual_batch(queries) | reader.text_batch([Query(text=text) for text in texts])
 
 
 def changed(run, **change):
@@ -60,15 +52,15 @@ def changed(run, **change):
 
 
 @pytest.mark.parametrize("aggregator", ["gpo", "mean", "map(k=1)", "fspool", "gpo(decoder=interpolate)"])
-def test_scores_of_an_exported_folder_are_those_of_its_graphs(home, aggregator):
-    run_id = keep_run(changed(make_corpus(home), aggregator=aggregator))
-    export(run_id, home / "out", onnx=True)
-    trained = load(home / "out")
+def test_scores_of_an_exported_folder_are_those_of_its_graphs(new_home, aggregator):
+    run_id = keep_run(changed(make_corpus(new_home), aggregator=aggregator))
+    export(run_id, new_home / "out", onnx=True)
+    trained = load(new_home / "out")
     batch = batches(trained, [9, 1, 3, 12], CAPTIONS)
-    visual = computed(home / "out" / VISUAL, visual=batch["visual"], visual_mask=batch["visual_mask"])
-    text = computed(home / "out" / TEXT, text=batch["text"], text_mask=batch["text_mask"])
+    visual = computed(new_home / "out" / VISUAL, visual=batch["visual"], visual_mask=batch["visual_mask"])
+    text = computed(new_home / "out" / TEXT, text=batch["text"], text_mask=batch["text_mask"])
     score = computed(
-        home / "out" / SIMILARITY,
+        new_home / "out" / SIMILARITY,
         visual_embedding=torch.from_numpy(visual),
         text_embedding=torch.from_numpy(text),
     )
@@ -79,7 +71,7 @@ def test_scores_of_an_exported_folder_are_those_of_its_graphs(home, aggregator):
     assert score.shape == (4, 3)
     np.testing.assert_allclose(score, expected, atol=1e-4)
     assert np.ptp(expected) > 1e-3
-    said = (home / "out" / "README.md").read_text()
+    said = (new_home / "out" / "README.md").read_text()
     assert "| `text.onnx` | `text` int64 (text, tokens), `text_mask` bool (text, tokens) |" in said
     assert "`score` float (visual, text)" in said
 
@@ -106,11 +98,17 @@ def test_probabilities_of_answers_are_those_of_the_model(tmp_path):
     np.testing.assert_allclose(computed(file, **{name: batch[name] for name in names}), expected, atol=1e-4)
 
 
-def test_of_sets_the_similarity_may_be_left_out_and_is_said(home, capsys):
-    run_id = keep_run(changed(make_corpus(home), aggregator="slots(k=2, heads=2, head_width=8)"))
-    export(run_id, home / "out", onnx=True)
+def test_of_sets_the_similarity_may_be_left_out_and_is_said(new_home, capsys):
+    run_id = keep_run(changed(make_corpus(new_home), aggregator="slots(k=2, heads=2, head_width=8)"))
+    export(run_id, new_home / "out", onnx=True)
     assert "embeddings are to be compared by other means: similarity.onnx" in capsys.readouterr().err
-    assert {path.name for path in (home / "out").glob("*.onnx")} == {VISUAL, TEXT}
+    assert {path.name for path in (new_home / "out").glob("*.onnx")} == {VISUAL, TEXT}
+
+
+def of_visual(owner: torch.nn.Module, compute) -> graphs.Graph:
+    return graphs.Graph(
+        "it.onnx", owner, compute, inputs=("visual", "visual_mask"), output="visual_embedding"
+    )
 
 
 @pytest.mark.parametrize("name", [name for name, _ in AGGREGATORS.usable()])
@@ -120,16 +118,8 @@ def test_every_aggregator_is_written_or_known_not_to_be(name, tmp_path):
     if module.context != "none":
         pytest.skip("looks at the other modality, so it is no graph of its own")
 
-    class Alone(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.it = module
-
-        def forward(self, x, mask):
-            return self.it(x, mask).vectors
-
     inputs = [random_sets(sizes, DIM, seed=seed) for seed, sizes in enumerate(([5, 3], [2, 9, 4]))]
-    graph = graphs.Graph("it.onnx", Alone().eval(), ("visual", "visual_mask"), "visual_embedding")
+    graph = of_visual(module, lambda batch: module(batch["visual"], batch["visual_mask"]).vectors)
     made = [{"visual": x_BND, "visual_mask": mask_BN} for x_BND, mask_BN in inputs]
     if name in NOT_WRITTEN:
         with pytest.raises(InputError, match=r"^it\.onnx: "):
@@ -139,14 +129,13 @@ def test_every_aggregator_is_written_or_known_not_to_be(name, tmp_path):
 
 
 def test_a_graph_that_gives_other_numbers_is_not_kept(tmp_path):
-    class Fixed(torch.nn.Module):
-        def forward(self, x, mask):
-            return x.sum(dim=1) * int(mask.sum())  # a value that becomes a constant
+    def fixed(batch):
+        return batch["visual"].sum(dim=1) * int(batch["visual_mask"].sum())  # a value that becomes a constant
 
     made = [
         {"visual": torch.ones(2, n, 3), "visual_mask": torch.ones(2, n, dtype=torch.bool)} for n in (2, 3)
     ]
-    graph = graphs.Graph("it.onnx", Fixed(), ("visual", "visual_mask"), "visual_embedding")
+    graph = of_visual(torch.nn.Module(), fixed)
     with pytest.raises(InputError, match="gives other numbers than the model; it is not kept"):
         graphs._written(graph, made, tmp_path)
     assert not [*tmp_path.iterdir()]
@@ -162,11 +151,11 @@ def test_a_graph_that_gives_other_numbers_is_not_kept(tmp_path):
         ({"aggregator": "seq2seq"}, r"visual\.onnx: torch cannot write this model as ONNX"),
     ],
 )
-def test_what_has_no_such_form_is_said(home, change, message):
-    run_id = keep_run(changed(make_corpus(home), **change))
+def test_what_has_no_such_form_is_said(new_home, change, message):
+    run_id = keep_run(changed(make_corpus(new_home), **change))
     with pytest.raises(InputError, match=message):
-        export(run_id, home / "out", onnx=True)
-    assert not (home / "out").exists()
+        export(run_id, new_home / "out", onnx=True)
+    assert not (new_home / "out").exists()
 
 
 def test_without_the_packages_it_is_said_what_to_install(tmp_path, monkeypatch):

@@ -27,12 +27,12 @@ from released_models import (
 )
 from tiny_models import save_bert
 from torch import Tensor
-from verbs import run as ingest
+from verbs import ingested, refused
 
 from polypool.encoders.visual import cnn
 from polypool.infra.tracking import Tracker, tracking_uri
-from polypool.pipelines.models import evaluation
-from polypool.pipelines.models.released_file import read_release
+from polypool.pipelines.models import run_evaluation
+from polypool.pipelines.models.released_parts import read_release
 from polypool.pipelines.models.trained import TrainedModel, load_run
 
 
@@ -66,8 +66,7 @@ def places(home: Path) -> list[object]:
 
 
 def converted(home: Path, path: Path, *more: object) -> TrainedModel:
-    code, out, err = ingest("vse-infinity", path, *places(home), *more)
-    assert code == 0, err
+    out = ingested("vse-infinity", path, *places(home), *more)
     assert "epoch 17" in out
     assert "412.5" in out
     return load_run(out.split()[-1])
@@ -100,7 +99,7 @@ def test_regions_and_a_bigru(home, tmp_path, old, parallel):
     assert any(NOUNS[-1] in text for text in pairs.texts)
     for ours, caption in zip(ours_text, pairs.texts, strict=True):
         torch.testing.assert_close(ours, bigru_code(caption, weights), atol=1e-5, rtol=1e-5)
-    found = evaluation.evaluate([trained], protocols=["whole"], split="test")[0]
+    found = run_evaluation.evaluate([trained], protocols=["whole"], split="test")[0]
     assert 0 <= found.metrics["rsum"] <= 600
     tracker = Tracker.attach(tracking_uri(home), trained.tracker.run_id, running=False)
     assert tracker.metrics()["released/best_rsum"] == 412.5
@@ -133,7 +132,7 @@ def test_a_grid_and_bert(home, tmp_path, tiny_network, source, network):
         states = text["bert"](input_ids=token_L[mask_L][None]).last_hidden_state[0]
         theirs = pooled(text["linear"](states), weights, "txt_enc.gpool")
         torch.testing.assert_close(ours_text[number], theirs, atol=1e-5, rtol=1e-5)
-    found = evaluation.evaluate([trained], protocols=["whole"], split="test")[0]
+    found = run_evaluation.evaluate([trained], protocols=["whole"], split="test")[0]
     assert 0 <= found.metrics["rsum"] <= 600
 
 
@@ -149,9 +148,8 @@ class Bomb:
 def test_code_in_a_file_is_refused_and_not_run(home, tmp_path, old):
     path, marker = tmp_path / "model_best.pth", tmp_path / "ran"
     save(path, regions(), bigru(), old=old, bomb=Bomb(marker))
-    code, _, err = ingest("vse-infinity", path, *places(home), "--vocab", home / "vocab.json")
-    assert code == 2
-    assert ".mkdir, which is neither a tensor nor plain data" in err
+    said = ".mkdir, which is neither a tensor nor plain data"
+    refused(said, "vse-infinity", path, *places(home), "--vocab", home / "vocab.json")
     assert not marker.exists()
     torch.load(path, weights_only=False)
     assert marker.exists(), "the file would have run code"
@@ -164,9 +162,7 @@ def test_a_file_cut_short(home, tmp_path, old, share):
     save(path, regions(), bigru(), old=old)
     data = path.read_bytes()
     path.write_bytes(data[: int(share * len(data))])
-    code, _, err = ingest("vse-infinity", path, *places(home))
-    assert code == 2
-    assert "fetch it again" in err
+    refused("fetch it again", "vse-infinity", path, *places(home))
 
 
 def test_files_that_are_something_else(home, tmp_path):
@@ -177,12 +173,8 @@ def test_files_that_are_something_else(home, tmp_path):
         ({"model": [{}, {}]}, "model"),
     ):
         torch.save(held, path)
-        code, _, err = ingest("vse-infinity", path, *places(home))
-        assert code == 2
-        assert f"found {found}" in err
-    code, _, err = ingest("vse-infinity", tmp_path / "none.pth", *places(home))
-    assert code == 2
-    assert "none.pth: no such file" in err
+        refused(f"found {found}", "vse-infinity", path, *places(home))
+    refused("none.pth: no such file", "vse-infinity", tmp_path / "none.pth", *places(home))
 
 
 def change(path: Path, edit) -> None:
@@ -217,18 +209,14 @@ def test_another_architecture(home, tmp_path, edit, said):
     path = tmp_path / "model_best.pth"
     save(path, regions(), bigru())
     change(path, edit)
-    code, _, err = ingest("vse-infinity", path, *places(home), "--vocab", home / "vocab.json")
-    assert code == 2
-    assert said in err
+    refused(said, "vse-infinity", path, *places(home), "--vocab", home / "vocab.json")
 
 
 def test_an_unknown_backbone(home, tmp_path, tiny_network):
     path = tmp_path / "model_best.pth"
     save(path, grid(), bigru(), backbone_source="imagenet_res50")
-    code, _, err = ingest("vse-infinity", path, *places(home), "--vocab", home / "vocab.json")
-    assert code == 2
-    assert "'imagenet_res50'" in err
-    assert "detector, imagenet_res152, imagenet_resnext, wsl" in err
+    for said in ("'imagenet_res50'", "detector, imagenet_res152, imagenet_resnext, wsl"):
+        refused(said, "vse-infinity", path, *places(home), "--vocab", home / "vocab.json")
 
 
 @pytest.mark.parametrize(
@@ -246,9 +234,7 @@ def test_the_wrong_vocabulary(home, tmp_path, content, said):
     save(path, regions(), bigru())
     vocab.write_text(json.dumps(content))
     given = [] if content is None else ["--vocab", vocab]
-    code, _, err = ingest("vse-infinity", path, *places(home), *given)
-    assert code == 2
-    assert said in err
+    refused(said, "vse-infinity", path, *places(home), *given)
 
 
 def test_what_is_read_is_all_that_was_written(tmp_path):

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from corpora import make_corpus
 from kept import keep_run
+from verbs import called
 
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import find_runs, tracking_uri
-from polypool.pipelines.commands import evaluate
 from polypool.pipelines.comparison.grouping import arranged
-from polypool.pipelines.models import evaluation
+from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.models.trained import load_run
 from polypool.pipelines.training.prepare import prepare
 from polypool.tasks.models.pair_encoder import PairScores
@@ -34,48 +33,35 @@ def run(home):
     return make_corpus(home)
 
 
-def said(monkeypatch, capsys, *words: str) -> tuple[int, str]:
+def said(*words: str) -> tuple[int, str]:
     """Return the exit code of the verb, and all that it says."""
-    monkeypatch.setattr(sys, "argv", ["evaluate", *words])
-    code = 0
-    try:
-        evaluate.main()
-    except SystemExit as ended:
-        code = ended.code
-    printed = capsys.readouterr()
-    return code, printed.out + printed.err
+    code, out, err = called("evaluate", *words)
+    return code, out + err
 
 
-def test_numbers_of_reranking_have_a_name_and_a_table_of_their_own(home, run, monkeypatch, capsys):
+def test_numbers_of_reranking_have_a_name_and_a_table_of_their_own(home, run):
     run_id = keep_run(replace(run, **CROSS, experiment="apart"))
-    assert said(monkeypatch, capsys, run_id)[0] == 0
-    code, shown = said(monkeypatch, capsys, run_id, "--rerank", "5")
+    assert said(run_id)[0] == 0
+    code, shown = said(run_id, "--rerank", "5")
     assert code == 0
     assert "test under whole-rerank5" in shown
     assert "i2t/R5" in shown
     for k in ("7", "20"):
-        assert said(monkeypatch, capsys, run_id, "--rerank", k)[0] == 0
+        assert said(run_id, "--rerank", k)[0] == 0
     record = load_run(run_id).tracker
     logged = record.metrics()
     exact = {name: value for name, value in logged.items() if name.startswith("whole/")}
-    assert {
-        name.replace("whole/", "whole-rerank20/"): value for name, value in exact.items()
-    }.items() <= logged.items()
+    as_reranked = {name.replace("whole/", "whole-rerank20/"): value for name, value in exact.items()}
+    assert as_reranked.items() <= logged.items()
     assert logged["whole-rerank7/i2t/R5"] <= logged["whole-rerank7/i2t/R7"] < 100
     with np.load(record.download("per_query") / "whole-rerank7.npz", allow_pickle=False) as kept:
         assert 100 * np.mean(kept["t2i_rank"] < 7) == pytest.approx(logged["whole-rerank7/t2i/R7"])
 
     runs = find_runs(tracking_uri(home), "apart")
     groups, notes = arranged(runs, experiment="apart")
-    assert {group.protocol for group in groups} == {
-        "whole",
-        "whole-rerank5",
-        "whole-rerank7",
-        "whole-rerank20",
-    }
-    assert any(
-        "a table each for the protocols whole, whole-rerank20, whole-rerank5" in note for note in notes
-    )
+    assert {group.protocol for group in groups} == {"whole", *(f"whole-rerank{k}" for k in (5, 7, 20))}
+    tables = "a table each for the protocols whole, whole-rerank20, whole-rerank5"
+    assert any(tables in note for note in notes)
     (group,), _ = arranged(runs, experiment="apart", protocol="whole-rerank7")
     assert group.rows[0].values["rsum"] == (logged["whole-rerank7/rsum"],)
 
@@ -83,22 +69,23 @@ def test_numbers_of_reranking_have_a_name_and_a_table_of_their_own(home, run, mo
 def test_the_mean_of_several_models_is_reranked_by_that_mean(run):
     models = [load_run(keep_run(replace(run, **CROSS, seed=seed))) for seed in (0, 1)]
     exact, found = (
-        evaluation.evaluate(models, protocols=[name], split="test")[0] for name in ("whole", "whole-rerank20")
+        run_evaluation.evaluate(models, protocols=[name], split="test")[0]
+        for name in ("whole", "whole-rerank20")
     )
     assert (found.protocol, found.metrics | exact.metrics) == ("whole-rerank20", found.metrics)
-    alone = evaluation.evaluate(models[:1], protocols=["whole"], split="test")[0]
+    alone = run_evaluation.evaluate(models[:1], protocols=["whole"], split="test")[0]
     assert exact.metrics["rsum"] != alone.metrics["rsum"]
     models[1] = load_run(keep_run(run))
     with pytest.raises(InputError, match="is for models that look at every pair"):
-        evaluation.evaluate(models, protocols=["whole-rerank5"], split="test")[0]
+        run_evaluation.evaluate(models, protocols=["whole-rerank5"], split="test")[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_that_encodes_apart_is_refused_before_it_encodes(run, kind, monkeypatch, capsys):
+def test_a_model_that_encodes_apart_is_refused_before_it_encodes(run, kind, monkeypatch):
     run_id = keep_run(replace(run, **KINDS[kind]))
     kind = type(load_run(run_id).adapter)
     monkeypatch.setattr(kind, "scorer", lambda *_: pytest.fail("it encodes the split"))
-    code, shown = said(monkeypatch, capsys, run_id, "--rerank", "5")
+    code, shown = said(run_id, "--rerank", "5")
     assert code == 2
     assert "'whole-rerank5' is for models that look at every pair" in shown
     assert "evaluate it under 'whole'" in shown

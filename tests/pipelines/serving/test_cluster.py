@@ -28,7 +28,7 @@ from polypool.infra.ray.session import Session
 from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.models.search.queries import Query
 from polypool.pipelines.models.trained import TrainedModel, load
-from polypool.pipelines.serving.cluster import running
+from polypool.pipelines.serving.deployment import running
 from polypool.pipelines.serving.settings import Limits, Place, Replicas, Settings
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("one_ray")]

@@ -59,7 +59,7 @@ def test_two_hundred_at_once_are_answered_together_and_pictures_meanwhile(page, 
     with ThreadPoolExecutor(len(texts)) as pool:
         answers = pages(pool, page, texts)
         assert get(page, f"/picture?id={page.search.items[0].id}")[0] == 200, "while the model computes"
-        while page.model._queue._requests < len(texts):
+        while page.model._requests < len(texts):
             time.sleep(0.001)
         held.go.set()
         answers = [answer.result() for answer in answers]
@@ -85,7 +85,7 @@ def test_a_failure_is_one_querys_and_shows_nothing_of_its_cause(page, held, monk
         answers = pages(pool, page, texts[:1])
         held.at_work.wait(60)
         answers += pages(pool, page, texts[1:])
-        while page.model._queue._requests < len(texts):
+        while page.model._requests < len(texts):
             time.sleep(0.001)
         held.go.set()
         answers = [answer.result() for answer in answers]

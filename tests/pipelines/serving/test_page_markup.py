@@ -13,14 +13,8 @@ from searchable import ids, serving, text_page, untrained, with_clips, with_pict
 from polypool.pipelines.models.search.searches import AnswerSearch
 
 EVIL = "\"><script>alert('dog')</script><img src=x onerror=alert(1)>&lt;{{ 7 * 7 }}' autofocus onfocus=alert(2) \u2028"
-USED = (
-    "modality",
-    "corpus",
-    "store",
-    "text_inputs",
-    "visual_inputs",
-    "probabilities",
-)  # of an adapter that answers
+USED = ("modality", "corpus", "store", "text_inputs", "visual_inputs", "probabilities")
+"""What is used of an adapter that answers."""
 KINDS = {
     "image": lambda folder: with_pictures(folder, train=8, val=4, test=4),
     "video": with_clips,
@@ -56,13 +50,7 @@ def is_text(html: str) -> bool:
 
 @pytest.mark.parametrize(
     "query",
-    [
-        {"q": EVIL},
-        {"id": EVIL},
-        {"id": EVIL, "q": "what?"},
-        {"page": EVIL},
-        {EVIL: EVIL},
-    ],
+    [{"q": EVIL}, {"id": EVIL}, {"id": EVIL, "q": "what?"}, {"page": EVIL}, {EVIL: EVIL}],
     ids=["text", "id", "question", "page", "name"],
 )
 def test_markup_in_an_address_is_text(evil, query):

@@ -43,18 +43,14 @@ def test_answers_are_those_of_the_model(pictures, pictures_run):
     np.testing.assert_allclose(found[9], trained.model.encode_visual(made).vectors[0].detach(), atol=1e-5)
     (score,) = pictures.answer([ModelRequest(route="score", text=TEXTS[0], features=features[2])])
     assert score["score"] == pytest.approx(float(trained.scores(features[2:3], TEXTS[:1])), abs=1e-5)
-    by_text, by_image, short = pictures.answer(
-        [
-            ModelRequest(route="search", text=TEXTS[0], k=3),
-            ModelRequest(route="search", image=picture.read_bytes(), k=3),
-            ModelRequest(route="search", text=TEXTS[1], k=1),
-        ]
-    )
-    for found, hits in (
-        (by_text, search.find(Query(text=TEXTS[0]), 3)),
-        (by_image, search.find(Query(file=picture), 3)),
-        (short, search.find(Query(text=TEXTS[1]), 1)),
-    ):
+    asked = [
+        ({"text": TEXTS[0]}, Query(text=TEXTS[0]), 3),
+        ({"image": picture.read_bytes()}, Query(file=picture), 3),
+        ({"text": TEXTS[1]}, Query(text=TEXTS[1]), 1),
+    ]
+    answers = pictures.answer([ModelRequest(route="search", **fields, k=k) for fields, _, k in asked])
+    for found, (_, query, k) in zip(answers, asked, strict=True):
+        hits = search.find(query, k)
         assert [(hit["rank"], hit["id"], hit["caption"]) for hit in found["hits"]] == [
             (hit.rank, hit.id, hit.caption) for hit in hits
         ]

@@ -18,7 +18,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.fields import from_plain
 from polypool.infra.ray import session
 from polypool.pipelines.commands.serve import main
-from polypool.pipelines.serving import cluster, service, settings, start
+from polypool.pipelines.serving import deployment, service, settings, start
 from polypool.pipelines.serving.deployment import application, build
 from polypool.pipelines.serving.schema import Described
 from polypool.pipelines.serving.settings import Limits, Place, Replicas, Settings, digest
@@ -169,8 +169,8 @@ def test_replicas_inherit_no_token_and_the_terminal_shows_none(from_file, tmp_pa
         recipe="tiny", task="vqa", aggregator="gpo", source="x", routes=["answer"], features=10, page=False
     )
     loaded = SimpleNamespace(described=described, notes=["there is no search: gone"])
-    monkeypatch.setattr(cluster, "running", begun)
-    monkeypatch.setattr(cluster, "wait", lambda name: None)
+    monkeypatch.setattr(deployment, "running", begun)
+    monkeypatch.setattr(deployment, "wait", lambda name: None)
     monkeypatch.setattr(Place, "listen", lambda place: (socket.socket(), place))
     monkeypatch.setattr(session, "ray_beside", nullcontext)
     monkeypatch.setattr(session, "ray_session", nullcontext)

@@ -23,7 +23,7 @@ from polypool.infra.registry import RECIPES
 from polypool.infra.tracking import Source, Tracker, tracking_uri
 from polypool.infra.tracking.mlflow_private import system_metrics
 from polypool.infra.tracking.provenance import source_tags
-from polypool.pipelines.models import evaluation
+from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.recipes import Ensemble
 from polypool.pipelines.training import launch
 from polypool.pipelines.training.recording import Described
@@ -143,7 +143,7 @@ def test_what_a_run_is_started_by_is_kept_as_json_with_its_data(run: Run) -> Non
 def test_an_ensemble_reads_the_split_that_it_is_scored_on(home: Path, run: Run, monkeypatch) -> None:
     RECIPES.names()
     monkeypatch.setitem(RECIPES._parts, "one", lambda: replace(run, recipe="one"))
-    together = evaluation.start_ensemble(Ensemble(members=("one", "one"), protocol="whole"))
+    together = run_evaluation.start_ensemble(Ensemble(members=("one", "one"), protocol="whole"))
     assert {*inputs(home, together)} == {"tiny/test", "tiny/features"}
     whole = shown(home, together)
     members = whole.data.params["members"].split(",")

@@ -12,7 +12,7 @@ from corpora import make_corpus, make_questions
 from polypool.infra import paths
 from polypool.infra.errors import InputError
 from polypool.infra.registry import RECIPES
-from polypool.pipelines.models.evaluation import start_ensemble
+from polypool.pipelines.models.run_evaluation import start_ensemble
 from polypool.pipelines.recipes import Ensemble, derive
 from polypool.pipelines.training.launch import start
 from polypool.pipelines.training.prepare import prepare

@@ -30,7 +30,7 @@ from polypool.infra.ray.session import ray_session
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import train as verb
 from polypool.pipelines.commands.train import show
-from polypool.pipelines.models import evaluation
+from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.models.trained import load_run
 from polypool.pipelines.training import driver, launch, on_ray
 from polypool.pipelines.training.launch import resume, start
@@ -92,7 +92,7 @@ def test_a_run_without_an_epoch_scores_the_model_that_it_begins_with(run):
     made = keep_run(at_once)
     run_id = start(at_once)
     logged = attached(run_id).metrics()
-    expected = evaluation.evaluate([load_run(made)], protocols=["whole"], split="test")[0]
+    expected = run_evaluation.evaluate([load_run(made)], protocols=["whole"], split="test")[0]
     assert logged["whole/rsum"] == pytest.approx(expected.metrics["rsum"])
     assert logged["dev/best_rsum"] == logged["dev/rsum"]
     assert logged["weights/all"] > 0
@@ -104,7 +104,7 @@ def test_a_run_without_an_epoch_scores_the_model_that_it_begins_with(run):
 
 def test_a_finished_run_is_evaluated_again_to_the_same_numbers(distributed):
     trained = load_run(distributed)
-    found = evaluation.evaluate([trained], protocols=["whole"], split="test")[0]
+    found = run_evaluation.evaluate([trained], protocols=["whole"], split="test")[0]
     logged = trained.tracker.metrics()
     assert found.metrics["rsum"] == pytest.approx(logged["whole/rsum"])
     assert found.metrics["i2t/meanr"] == pytest.approx(logged["whole/i2t/meanr"])
@@ -113,7 +113,7 @@ def test_a_finished_run_is_evaluated_again_to_the_same_numbers(distributed):
 def test_an_ensemble_is_the_mean_of_score_matrices(finished, run):
     other = keep_run(replace(run, seed=1))
     members = [load_run(finished), load_run(other)]
-    found = evaluation.evaluate(members, protocols=["whole"], split="test")[0]
+    found = run_evaluation.evaluate(members, protocols=["whole"], split="test")[0]
     first, second = (m.adapter.scorer(m.model, "test")(slice(None), slice(None)) for m in members)
     expected = members[0].adapter.evaluate_scores(lambda r, c: ((first + second) / 2)[r, c], "test", "whole")
     assert found.metrics == pytest.approx(expected.metrics)

@@ -22,7 +22,7 @@ from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.commands import evaluate
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.figures.pages.draw import draw
-from polypool.pipelines.models import evaluation
+from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.models.trained import load_run
 from polypool.tasks.datasets.coco_judgments import eccv_files, read_cxc, read_eccv
 from polypool.tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
@@ -229,7 +229,7 @@ def test_a_run_is_evaluated_by_ratings_and_logs_all_directions(home, run, monkey
     with np.load(trained.tracker.download("per_query") / "small-cxc.npz", allow_pickle=False) as kept:
         assert [len(kept[f"{direction}_rank"]) for direction in DIRECTIONS] == [20, 40, 40, 20]
     members = [trained, load_run(run_id)]
-    together = evaluation.evaluate(members, protocols=["small-cxc"], split="test")[0]
+    together = run_evaluation.evaluate(members, protocols=["small-cxc"], split="test")[0]
     assert together.metrics["t2t/R1"] == pytest.approx(logged["small-cxc/t2t/R1"])
     assert {"rsum", "i2t/R1", "t2t/R5", "i2i/R10", "i2i/meanr"} <= reproduced(together)
 
@@ -285,11 +285,11 @@ def test_protocols_stand_side_by_side_and_are_compared(home, run, ids, monkeypat
     assert float(lines["chance map_at_r"][2]) > 0
     assert float(lines["chance rsum"][0]) > 0
     assert (logged["small-eccv/i2t/queries"], logged["small-eccv/t2i/queries"]) == (12, 9)
-    alone = evaluation.evaluate([trained], protocols=["small-eccv"], split="test")[0]
+    alone = run_evaluation.evaluate([trained], protocols=["small-eccv"], split="test")[0]
     assert {f"small-eccv/{name}": value for name, value in alone.metrics.items()}.items() <= logged.items()
     described = {"map_at_r"} | {f"{d}/{n}" for d in ("i2t", "t2i") for n in ("map_at_r", "r_precision", "R1")}
     assert reproduced(alone) == described
-    together = evaluation.evaluate([trained, load_run(run_id)], protocols=MADE, split="test")
+    together = run_evaluation.evaluate([trained, load_run(run_id)], protocols=MADE, split="test")
     assert [each.metrics["i2t/R1"] for each in together] == pytest.approx(
         [logged[f"{each}/i2t/R1"] for each in MADE]
     )
@@ -334,14 +334,14 @@ def test_files_and_protocols_are_checked_before_anything_is_encoded(home, run, m
     for models in ([lost], [lost, trained]):
         for protocols in (["small-eccv"], ["whole", "small-eccv"]):
             with pytest.raises(InputError, match=r"elsewhere/eccv_image_to_caption\.json: no such file"):
-                evaluation.evaluate(models, protocols=protocols, split="test")
+                run_evaluation.evaluate(models, protocols=protocols, split="test")
     for right in ("cxc", "eccv"):  # and before training
         with pytest.raises(InputError, match="no such file"):
             TASKS.build(f"image_text({right}='elsewhere')", replace(run, protocol=f"small-{right}"))
     with pytest.raises(InputError, match="asks for few of the queries"):
-        evaluation.evaluate([trained], protocols=["small-eccv-rerank10"], split="test")
+        run_evaluation.evaluate([trained], protocols=["small-eccv-rerank10"], split="test")
     with pytest.raises(InputError, match=r"'coco-eccv' is defined on 5,000 items"):
-        evaluation.evaluate([trained], protocols=["coco-eccv"], split="test")
+        run_evaluation.evaluate([trained], protocols=["coco-eccv"], split="test")
 
 
 @pytest.mark.parametrize("right", ["cxc", "eccv"])

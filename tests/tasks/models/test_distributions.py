@@ -18,7 +18,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import MODELS, TASKS
 from polypool.pipelines.commands import evaluate
 from polypool.pipelines.figures.embedding_figures import spread_of
-from polypool.pipelines.models.analysis import analyse
+from polypool.pipelines.models.run_evaluation import analyse
 from polypool.pipelines.models.trained import TrainedModel, load
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.models.retrieval_model import variance

@@ -14,10 +14,11 @@ from pictures import noise
 from PIL import Image
 from searchable import untrained, with_clips, with_pictures
 from tiny_models import save_vit
+from verbs import called
 
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import Tracker, tracking_uri
-from polypool.pipelines.commands.search import SearchOptions, hit_table, main, search
+from polypool.pipelines.commands.search import hit_table, search
 from polypool.pipelines.models.search import galleries, searches
 from polypool.pipelines.models.search.galleries import EmbeddingGallery, PairGallery, ProbedGallery
 from polypool.pipelines.models.search.queries import Query, QueryReader
@@ -50,13 +51,6 @@ def pictures(tmp_path_factory):
 def asked(tmp_path_factory):
     folder = tmp_path_factory.mktemp("asked")
     return folder, with_pictures(folder, questions=True, train=8, val=4, test=6)
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return tmp_path
 
 
 @pytest.mark.parametrize("least", [100, 6])
@@ -236,26 +230,24 @@ def test_faiss_that_is_missing_is_said(tiny, monkeypatch):
         untrained(tiny).open_search(index="faiss").find(Query(text="a dog"), 3)
 
 
-def test_the_command_shows_ranks_scores_ids_files_and_captions(pictures, tiny, home, monkeypatch, capsys):
-    run_id = keep_run(pictures[1])
-    monkeypatch.setattr(sys, "argv", ["search", run_id, "a dog", "--k", "50"])
-    main()
-    head, *lines, few = capsys.readouterr().out.splitlines()
+def test_the_command_shows_ranks_scores_ids_files_and_captions(pictures, tiny, new_home):
+    _, shown, _ = called("search", keep_run(pictures[1]), "a dog", "--k", 50)
+    head, *lines, few = shown.splitlines()
     assert head.split() == ["rank", "score", "id", "file", "caption"]
     assert [line.split()[0] for line in lines] == [str(n + 1) for n in range(6)]
     assert all(".png" in line for line in lines)
     assert few == "there are 6 in all, fewer than the 50 asked for"
-    shown = search(SearchOptions(run_id=keep_run(tiny), id="3", k=2))
+    shown = search(run_id=keep_run(tiny), id="3", k=2)
     assert "no image or video files: scores and captions alone" in shown
     assert len(shown.splitlines()) == 4
 
 
-def test_bad_input_is_said(pictures, asked, home, tmp_path, monkeypatch, capsys):
+def test_bad_input_is_said(pictures, asked, new_home, tmp_path):
     run_id, answers_id = keep_run(pictures[1]), keep_run(asked[1])
     text, picture = tmp_path / "text.png", tmp_path / "a.png"
     text.write_text("no picture")
     Image.new("RGB", (9, 9)).save(picture)
-    start = {"uri": tracking_uri(home), "home": home, "name": "made", "params": {}}
+    start = {"uri": tracking_uri(new_home), "home": new_home, "name": "made", "params": {}}
     table = Tracker.start("polypool", tags={"kind": "comparison"}, **start).run_id
     for options, message in [
         ({"run_id": "0000", "query": "a dog"}, "no run '0000'"),
@@ -274,14 +266,11 @@ def test_bad_input_is_said(pictures, asked, home, tmp_path, monkeypatch, capsys)
         ({"run_id": answers_id, "id": "3"}, "has no word"),
     ]:
         with pytest.raises(InputError, match=message):
-            search(SearchOptions(**options))
-    shown = search(SearchOptions(run_id=answers_id, query="how many things?", image=picture)).splitlines()
+            search(**options)
+    shown = search(run_id=answers_id, query="how many things?", image=picture).splitlines()
     assert len(shown) == 6
-    monkeypatch.setattr(sys, "argv", ["search", run_id, "--id", "dog"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("error: ")
+    code, _, error = called("search", run_id, "--id", "dog")
+    assert (code, error[:7]) == (2, "error: ")
 
 
 def test_what_could_steer_a_terminal_is_taken_out(tiny):

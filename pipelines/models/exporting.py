@@ -1,4 +1,4 @@
-"""Export: the best model of a run as one folder, here or in object storage, which `polypool.load` loads."""
+"""Export of the best model of a run: as a folder, here or in object storage, or as a model of MLflow with its code."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import polypool
+from polypool import aggregators, encoders, infra, pipelines, tasks
 from polypool.encoders.backbones import recorded_spec
 from polypool.infra.errors import InputError
 from polypool.infra.lease.on_disk import DiskLease
@@ -16,14 +18,22 @@ from polypool.infra.paths import home
 from polypool.infra.storage import remote
 from polypool.infra.storage.places import Url, place
 from polypool.infra.tracking import Tracker, tracking_uri
+from polypool.infra.tracking.mlflow_private import check_names
+from polypool.infra.tracking.models import log_model, register, requirements
+from polypool.pipelines.models.table_rows import check_servable, input_example, makes_sets, signature
 from polypool.pipelines.models.trained import TrainedModel, load
 from polypool.pipelines.training.checkpoints.best import ASSETS, RUN, WEIGHTS, best_checkpoint
 from polypool.tasks.abilities import Answers, ReadsInputs
 from polypool.tasks.inputs.corpus_inputs import FEATURES
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.run import modules
+from polypool.tasks.scoring.records import VERSION_TAG
 
-README = "README.md"
+_PACKAGES = (
+    *("mlflow", "torch", "numpy", "pandas", "pyarrow", "safetensors", "transformers", "pillow"),
+    *("filelock", "tqdm", "tyro", "xxhash"),
+)
+"""What serving by MLflow imports beside this project, whose own code is kept with the model."""
 
 
 def export(run_id: str, out: Path | Url, *, onnx: bool = False, trust: Sequence[str] = ()) -> TrainedModel:
@@ -77,7 +87,7 @@ def write_export(
         text += describe_graphs(graphs)
         if no_similarity:
             print(f"note: embeddings are to be compared by other means: {no_similarity}", file=sys.stderr)
-    (folder / README).write_text(text)
+    (folder / "README.md").write_text(text)
     return tracker, trained
 
 
@@ -124,3 +134,66 @@ def _readme(tracker: Tracker, trained: TrainedModel, folder: str) -> str:
         "`assets.json` what is needed beside the weights, such as the vocabulary.\n",
     ]
     return "\n\n".join(paragraphs)
+
+
+def export_to_mlflow(
+    run_id: str, *, registered_name: str = "", alias: str = "", trust: Sequence[str] = ()
+) -> tuple[str, str]:
+    """Keep the best model of a run in MLflow; return its address there, and the registered version, if any.
+
+    Args:
+        run_id: the run.
+        registered_name: registers it as the next version of this name, unless empty.
+        alias: set to this version, unless empty.
+        trust: modules whose code the run may name, which serving runs, too.
+
+    Raises:
+        InputError: no such run, it has no model or one that cannot be served, or MLflow refuses a name.
+    """
+    check_names(registered_name, alias)
+    with tempfile.TemporaryDirectory(prefix="polypool.") as folder:
+        part = Path(folder) / "model"
+        part.mkdir()
+        tracker, trained = write_export(run_id, part, name="model", trust=trust)
+        model = _log_model(tracker, trained, part, _copy_code(Path(folder)))
+    version = register(tracker, model, name=registered_name, alias=alias) if registered_name else ""
+    return model, version
+
+
+def _log_model(tracker: Tracker, trained: TrainedModel, folder: Path, code: Path) -> str:
+    from mlflow.models import Model
+    from mlflow.pyfunc import save_model
+
+    from polypool.pipelines.models import pyfunc  # imports mlflow and pandas
+
+    check_servable(trained)
+    sets = makes_sets(trained)
+
+    def save(path: Path, model_id: str) -> None:
+        save_model(
+            path,
+            python_model=pyfunc.__file__,
+            artifacts={pyfunc.MODEL: str(folder)},
+            model_config={pyfunc.TRUST: list(modules(trained.run)), pyfunc.SETS: sets},
+            code_paths=[str(code)],
+            signature=signature(trained, sets=sets),
+            input_example=input_example(trained),
+            pip_requirements=requirements(_PACKAGES),
+            mlflow_model=Model(run_id=tracker.run_id, model_id=model_id),
+        )
+
+    names = [name.removeprefix(VERSION_TAG) for name in tracker.all_tags() if name.startswith(VERSION_TAG)]
+    splits = {name: name.partition("/")[0] for name in names if name.startswith(("val/", "train/"))}
+    protocols = [(f"{name}/", splits.get(name, "test")) for name in names]
+    scores = [("test/", "test"), ("dev/best_", "val"), *protocols]
+    return log_model(tracker, save, name=trained.run.recipe or trained.run.task, scores=scores)
+
+
+def _copy_code(folder: Path) -> Path:
+    """Copy this project as the one package `polypool`, wherever its parts lie."""
+    code = folder / "polypool"
+    for package in (polypool, aggregators, encoders, infra, pipelines, tasks):
+        source = Path(package.__file__).parent
+        to = code if package is polypool else code / source.name
+        shutil.copytree(source, to, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    return code

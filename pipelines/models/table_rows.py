@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 from torch import Tensor
 
 from polypool.infra.errors import InputError
@@ -175,8 +176,15 @@ def input_example(trained: TrainedModel) -> pd.DataFrame:
     """Return a row that the model takes: made-up features, or a grey image, and a text."""
     import pandas as pd
 
-    visual = {FEATURES: [_features(trained)]} if trained.adapter.visual_dim else {IMAGE: [_image()]}
-    return pd.DataFrame(visual | {TEXT: [EXAMPLE_TEXT]})
+    if trained.adapter.visual_dim:
+        return pd.DataFrame({FEATURES: [_features(trained)], TEXT: [EXAMPLE_TEXT]})
+    Image.new("RGB", (64, 64), (128, 128, 128)).save(file := BytesIO(), format="PNG")
+    return pd.DataFrame({IMAGE: [base64.b64encode(file.getvalue()).decode()], TEXT: [EXAMPLE_TEXT]})
+
+
+def plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cells of a row as JSON has them."""
+    return {name: cell.tolist() if isinstance(cell, np.ndarray) else cell for name, cell in row.items()}
 
 
 def _has_embeddings(trained: TrainedModel) -> bool:
@@ -185,11 +193,3 @@ def _has_embeddings(trained: TrainedModel) -> bool:
 
 def _features(trained: TrainedModel) -> Any:
     return np.zeros((2, trained.adapter.visual_dim), dtype=np.float32).tolist()
-
-
-def _image() -> str:
-    from PIL import Image
-
-    file = BytesIO()
-    Image.new("RGB", (64, 64), (128, 128, 128)).save(file, format="PNG")
-    return base64.b64encode(file.getvalue()).decode()

@@ -1,0 +1,212 @@
+"""Evaluation of trained runs, of ensembles, which average the score matrices of several models, and of embeddings.
+
+Embedding diagnostics are alignment and uniformity for any model with embeddings; for sets also their circular variance,
+and the scores with one element alone or left out; for distributions, by their means, also their uncertainty: the sum of
+an item's variances, its mean and its deviation over the items.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from polypool.infra.errors import InputError
+from polypool.infra.paths import home
+from polypool.infra.registry import RECIPES
+from polypool.infra.tracking import Tracker, tracking_uri
+from polypool.infra.tracking.tracker import PARENT
+from polypool.pipelines.models.trained import TrainedModel, load_run
+from polypool.pipelines.recipes import Ensemble
+from polypool.pipelines.training.launch import start
+from polypool.pipelines.training.prepare import prepare
+from polypool.pipelines.training.run_results import log_evaluation, log_pictures
+from polypool.tasks.abilities import Scores
+from polypool.tasks.adapter import Evaluation, Score
+from polypool.tasks.models.dual_encoder import SplitEmbeddings
+from polypool.tasks.run import Run
+from polypool.tasks.scoring.geometry import ablated, alignment, uniformity, variance_of
+from polypool.tasks.scoring.scores import mean_score
+from polypool.tasks.similarities.vectors import mean_and_log_variance
+
+
+def evaluate(models: Sequence[TrainedModel], *, protocols: Sequence[str], split: str) -> list[Evaluation]:
+    """Score one run, or the ensemble of several, under each protocol; images and texts are encoded once.
+
+    Raises:
+        InputError: the task cannot average scores, or share them between protocols; the runs are of different tasks or
+            data; or a protocol does not fit the split.
+    """
+    first = models[0]
+    if len(models) == len(protocols) == 1:
+        return [first.evaluate(protocols[0], split=split)]
+    for protocol in protocols:
+        first.adapter.check_protocol(protocol, split)
+    adapters = [
+        trained.as_a(
+            Scores, "average scores, or share them", instead="evaluate runs and protocols one by one"
+        )
+        for trained in models
+    ]
+    adapter = adapters[0]
+    for trained, other in zip(models[1:], adapters[1:], strict=True):
+        if not isinstance(other, type(adapter)):
+            raise InputError(
+                f"runs of the tasks {first.run.task!r} and {trained.run.task!r} cannot be one ensemble; give runs of "
+                "one task"
+            )
+        adapter.check_same_data(other, split)
+    scores = [of.scorer(trained.model, split) for trained, of in zip(models, adapters, strict=True)]
+    score: Score = scores[0] if len(scores) == 1 else mean_score(scores)
+    return [adapter.evaluate_scores(score, split, protocol) for protocol in protocols]
+
+
+def evaluate_and_log(
+    models: Sequence[TrainedModel], *, protocols: Sequence[str], split: str
+) -> tuple[str, list[Evaluation]]:
+    """Score runs as `evaluate` does, and log it in the run, or in a new run for an ensemble; return its id, too."""
+    evaluations = evaluate(models, protocols=protocols, split=split)
+    if split != "test":
+        evaluations = [replace(each, protocol=f"{split}/{each.protocol}") for each in evaluations]
+    trackers = [trained.tracker for trained in models if trained.tracker]
+    if len(models) == 1:
+        _log(trackers[0], models, evaluations, split)
+        return trackers[0].run_id, evaluations
+    tracker = track_ensemble([trained.run for trained in models], protocols[0])
+    with tracker.ending():
+        tracker.params({"members": ",".join(of.run_id for of in trackers)})
+        _log(tracker, models, evaluations, split)
+    return tracker.run_id, evaluations
+
+
+def start_ensemble(ensemble: Ensemble) -> str:
+    """Train every member and score them together; return the id of the ensemble's run, their parent."""
+    runs = [
+        replace(RECIPES.get(name)(), seed=seed, experiment=ensemble.experiment)
+        for name, seed in ensemble.seeded()
+    ]
+    for run in runs:  # a member or protocol that does not fit ends here, and not after the first has trained
+        prepare(run)
+        prepare(replace(run, protocol=ensemble.protocol))
+    tracker = track_ensemble(runs, ensemble.protocol, ensemble=ensemble)
+    with tracker.ending():
+        run_ids = [start(run, more_tags={PARENT: tracker.run_id}) for run in runs]
+        tracker.params({"members": ",".join(run_ids)})
+        models = [load_run(run_id) for run_id in run_ids]
+        _log(tracker, models, evaluate(models, protocols=[ensemble.protocol], split="test"), "test")
+    return tracker.run_id
+
+
+def track_ensemble(runs: Sequence[Run], protocol: str, *, ensemble: Ensemble | None = None) -> Tracker:
+    """Start the run of an ensemble, given its recipe if it has one; its members are not named yet."""
+    first, names = runs[0], " + ".join(run.aggregator for run in runs)
+    return Tracker.start(
+        first.experiment,
+        uri=tracking_uri(home()),
+        home=home(),
+        name=f"ensemble of {names}",
+        tags={
+            "kind": "ensemble",
+            "task": first.task.partition("(")[0],
+            "dataset": first.data.dataset,
+            "recipe": ensemble.recipe if ensemble else first.recipe,
+            "aggregator": names,
+            "seed": "+".join(str(run.seed) for run in runs),
+            "protocol": protocol,
+        },
+        params={
+            "published": json.dumps(dict(ensemble.published) if ensemble else {}),
+            "source": ensemble.source if ensemble else "",
+        },
+    )
+
+
+def _log(
+    tracker: Tracker, models: Sequence[TrainedModel], evaluations: Sequence[Evaluation], split: str
+) -> None:
+    """Log what was read to score the split, that split of the corpus and all stores, each once, and the scores."""
+    read = [of for trained in models for of in trained.adapter.sources()]
+    other = {"train", "val", "test"} - {split}
+    tracker.inputs([*{(of.name, of.digest): of for of in read if of.context not in other}.values()])
+    for evaluation in evaluations:
+        log_evaluation(tracker, evaluation, step=0)
+    log_pictures(tracker, *evaluations[0].pictures)
+
+
+@dataclass(kw_only=True)
+class Analysis:
+    """Diagnostics of the embeddings of a split, named `NUMBER/SIDE`.
+
+    Attributes:
+        geometry: of the embeddings.
+        elements: `metric` with the whole sets, `all`, and with fewer elements of one side; empty without sets.
+        metric: the main metric of `protocol`.
+        protocol: of the scores with fewer elements.
+        note: why there are no sets, if so.
+    """
+
+    geometry: dict[str, float]
+    elements: dict[str, float] = field(default_factory=dict)
+    metric: str = ""
+    protocol: str
+    note: str = ""
+
+
+def analyse(trained: TrainedModel, *, split: str, protocol: str = "", elements: bool = True) -> Analysis:
+    """Analyse the embeddings of a split, and log the numbers in the run as metrics named `analysis/...`.
+
+    Args:
+        trained: loaded from a run.
+        split: whose embeddings.
+        protocol: of the scores with fewer elements; the run's own where empty.
+        elements: score elements of sets alone and left out; for sets of K, about 2K + 1 evaluations.
+
+    Raises:
+        InputError: the task has no scores apart from its evaluation, the model no embeddings, or the protocol does not
+            fit the split.
+    """
+    protocol = protocol or trained.run.protocol
+    tracker, prefix = trained.tracker, "analysis" if split == "test" else f"analysis/{split}"
+    assert tracker is not None  # of a model that comes from a run
+    adapter = trained.as_a(Scores, "be analysed", instead="evaluate its runs without --embeddings")
+    embeddings = adapter.scorer(trained.model, split)
+    if not isinstance(embeddings, SplitEmbeddings):
+        raise InputError(
+            f"run {tracker.run_id} of the task {trained.run.task!r} cannot be analysed: "
+            f"{type(trained.model).__name__} has no embeddings of images and of texts apart; evaluate it without "
+            "--embeddings"
+        )
+    found = Analysis(geometry=_geometry(embeddings, trained, split), protocol=protocol)
+    tracker.log({f"{prefix}/{name}": value for name, value in found.geometry.items()}, step=0)
+    kind = "distributions" if embeddings.similarity.of_distributions else ""
+    if not kind and embeddings.visual.ndim == embeddings.text.ndim == 2:
+        kind = "single vectors"
+    if kind:
+        found.note = f"images and captions are {kind}: variance and elements are for models of sets"
+    elif elements:
+        whole = adapter.evaluate_scores(embeddings, split, protocol)
+        found.metric = whole.primary.name
+        fewer = {
+            f"{name}/{side}": adapter.evaluate_scores(some, split, protocol).metrics[found.metric]
+            for side, name, some in ablated(embeddings)
+        }
+        found.elements = {f"all/{name.partition('/')[2]}": whole.metrics[found.metric] for name in fewer}
+        found.elements |= fewer
+        tracker.log({f"{prefix}/{protocol}/{name}": value for name, value in found.elements.items()}, step=0)
+    return found
+
+
+def _geometry(embeddings: SplitEmbeddings, trained: TrainedModel, split: str) -> dict[str, float]:
+    owner_T = trained.pairs(split, "be analysed").owner_T
+    visual, text, uncertain = embeddings.visual, embeddings.text, embeddings.uncertainty()
+    if uncertain:
+        (visual, _), (text, _) = map(mean_and_log_variance, (visual, text))
+    numbers = {"alignment/joint": alignment(visual, text, owner_T)}
+    numbers |= {f"uniformity/{side}": value for side, value in uniformity(visual, text).items()}
+    for side, sum_B in zip(("visual", "text"), uncertain or (), strict=False):
+        numbers[f"uncertainty/{side}"] = float(sum_B.double().mean())
+        numbers[f"uncertainty_deviation/{side}"] = float(sum_B.double().std(correction=0))
+    for side, embedding in (("visual", visual), ("text", text)):
+        if embedding.ndim == 3:
+            numbers |= {f"{name}/{side}": value for name, value in variance_of(embedding).items()}
+    return numbers
