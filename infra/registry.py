@@ -13,6 +13,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -105,10 +106,8 @@ class Registry:
     def usable(self) -> Iterator[tuple[str, Any]]:
         """Yield every name whose part can be used, with the part."""
         for name in self.names():
-            try:
+            with suppress(InputError):
                 yield name, self.get(name)
-            except InputError:
-                continue
 
     def get(self, name: str) -> Any:
         """Return the part called `name`, or the one at `module:Name`. It is not called.
@@ -266,10 +265,8 @@ def _origin(point: EntryPoint) -> str:
 
 
 def _load_quietly(point: EntryPoint) -> Any:
-    try:
+    with suppress(InputError):
         return load_part(_target(point))
-    except InputError:
-        return None
 
 
 def _described(part: Any) -> str:

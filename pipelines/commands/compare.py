@@ -17,6 +17,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 
@@ -24,6 +25,9 @@ from polypool.infra.files import atomic, make_folder
 from polypool.infra.paths import home
 from polypool.infra.process.command import AllByDefault, command
 from polypool.infra.storage.places import local
+
+if TYPE_CHECKING:
+    from polypool.pipelines.comparison import comparison as comparing
 
 
 def compare(
@@ -61,7 +65,7 @@ def compare(
     """
     from polypool.infra.tracking import to_see, tracking_uri
     from polypool.pipelines.comparison import comparison as comparing
-    from polypool.pipelines.comparison.result_files import refuse_ending, write_results
+    from polypool.pipelines.comparison.result_files import refuse_ending
 
     comparing.refuse_detect(detect)
     if out is not None:
@@ -81,6 +85,18 @@ def compare(
     )
     comparison = replace(comparison, pairs=pairs, detect=detect)
     print(comparison.text(), end="\n\n")
+    _write(comparison, out=out, markdown=markdown, latex=latex)
+    if log:
+        run_id = comparison.log(uri, folder=home())
+        print(f"kept with figures in run {run_id} of {comparison.kept_in!r}")
+    print(f"to see all runs: {to_see(uri, experiment)}")
+
+
+def _write(
+    comparison: comparing.Comparison, *, out: Path | None, markdown: Path | None, latex: Path | None
+) -> None:
+    from polypool.pipelines.comparison.result_files import write_results
+
     for path, text in ((markdown, comparison.markdown), (latex, comparison.latex)):
         if path is not None:
             make_folder(path.parent)
@@ -90,10 +106,6 @@ def compare(
     if out is not None:
         write_results(comparison.results, out)
         print(f"written to {out}")
-    if log:
-        run_id = comparison.log(uri, folder=home())
-        print(f"kept with figures in run {run_id} of {comparison.kept_in!r}")
-    print(f"to see all runs: {to_see(uri, experiment)}")
 
 
 def tables(
