@@ -147,7 +147,7 @@ def test_a_file_without_what_only_training_needs_is_loaded_where_that_is_allowed
     bare = nn.Module()
     bare.objective = model.objective
     save_weights(bare, file)
-    with pytest.raises(InputError, match=r"missing \['text\."):
+    with pytest.raises(InputError, match=r"missing text\."):
         load_weights(model, file, optional=TRAINING_ONLY)
 
 
