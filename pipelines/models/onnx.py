@@ -75,6 +75,7 @@ class Graph(nn.Module):
         super().__init__()
         self.file, self.owner, self.inputs, self.output = file, owner, inputs, output
         self._compute = compute
+        self.eval()  # torch would have the owner train after it is traced, as a new module does
 
     def forward(self, *tensors: Tensor) -> Tensor:
         return self._compute(dict(zip(self.inputs, tensors, strict=True)))
@@ -98,8 +99,6 @@ def write_graphs(trained: TrainedModel, folder: Path) -> tuple[list[Path], str]:
     with tempfile.TemporaryDirectory(prefix="polypool.") as images:
         batches = [_batch(adapter, sizes, texts, Path(images)) for sizes, texts in _TRIES]
     graphs = _graphs(adapter, model, batches)
-    for graph in graphs:
-        graph.eval()  # new ones train, and torch would have the model train, too, after it is traced
     files, left_out = [], ""
     for graph in graphs:
         try:
