@@ -11,8 +11,8 @@ from kept import keep_run
 from verbs import called
 
 from polypool.infra.errors import InputError
-from polypool.infra.tracking import find_runs, tracking_uri
-from polypool.pipelines.comparison.grouping import arranged
+from polypool.infra.tracking import tracking_uri
+from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.models.trained import load_run
 from polypool.pipelines.training.prepare import prepare
@@ -57,12 +57,14 @@ def test_numbers_of_reranking_have_a_name_and_a_table_of_their_own(home, run):
     with np.load(record.download("per_query") / "whole-rerank7.npz", allow_pickle=False) as kept:
         assert 100 * np.mean(kept["t2i_rank"] < 7) == pytest.approx(logged["whole-rerank7/t2i/R7"])
 
-    runs = find_runs(tracking_uri(home), "apart")
-    groups, notes = arranged(runs, experiment="apart")
-    assert {group.protocol for group in groups} == {"whole", *(f"whole-rerank{k}" for k in (5, 7, 20))}
+    compared = compare(tracking_uri(home), "apart")
+    assert {group.protocol for group in compared.groups} == {
+        "whole",
+        *(f"whole-rerank{k}" for k in (5, 7, 20)),
+    }
     tables = "a table each for the protocols whole, whole-rerank20, whole-rerank5"
-    assert any(tables in note for note in notes)
-    (group,), _ = arranged(runs, experiment="apart", protocol="whole-rerank7")
+    assert any(tables in note for note in compared.notes)
+    (group,) = compare(tracking_uri(home), "apart", protocol="whole-rerank7").groups
     assert group.rows[0].values["rsum"] == (logged["whole-rerank7/rsum"],)
 
 
